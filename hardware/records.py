@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
+from hardware.architectures import ArchitectureName
 from hardware.frozen import Named
-from hardware.schema import FABRIC_TITLES, Architecture, Cluster, Gpu, Vendor
+from hardware.schema import FABRIC_TITLES, Cluster, Gpu, Vendor
 from hardware.sharp import generation, leaf_nodes, with_sharp
 from hardware.units import (
     ArithmeticRate,
@@ -47,7 +48,7 @@ class GpuRecord(_Record):
 
     name: str
     vendor: Vendor
-    architecture: Architecture
+    architecture: ArchitectureName
     aliases: tuple[str, ...] = ()
     default_cluster: str = ""
     note: str = ""

@@ -11,12 +11,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from hardware.architectures import Architecture, ArchitectureName, architecture_named
 from hardware.calibration import Calibration
 from hardware.errors import HardwareError
 from hardware.frozen import Named
 
 Vendor = Literal["nvidia", "amd"]
-Architecture = Literal["volta", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"]
 Positive = Annotated[float, Field(gt=0, le=1e30)]
 PositiveInt = Annotated[int, Field(gt=0, le=2**40)]
 NonNegative = Annotated[float, Field(ge=0, le=1e30)]
@@ -48,7 +48,7 @@ class Gpu(Named):
 
     name: str
     vendor: Vendor
-    architecture: Architecture
+    architecture: ArchitectureName
     aliases: tuple[str, ...] = ()
     default_cluster: str = ""
     peak_flop_per_s: Mapping[str, Positive]
@@ -77,6 +77,11 @@ class Gpu(Named):
 
     def __hash__(self) -> int:
         return hash((self.name, self.hbm_usable_bytes, self.hbm_bytes_per_s))
+
+    @property
+    def traits(self) -> Architecture:
+        """What software depends on in the GPU's generation."""
+        return architecture_named(self.architecture)
 
     def peak(self, dtype: str) -> float:
         """Dense datasheet peak in FLOP/s; HardwareError names the dtypes that this GPU has."""

@@ -218,7 +218,7 @@ def _inside_nodes(settings: TransportSettings, cluster: Cluster) -> Iterator[Tra
         )
         return
     reduces = settings.nvlink_reductions and settings.algorithm
-    if not reduces and cluster.gpu.architecture in ("hopper", "blackwell"):
+    if not reduces and cluster.gpu.traits.switches_reduce:
         yield TransportChange(
             ("NCCL_NVLS_ENABLE", "NCCL_ALGO"),
             "the NVLink switches reduce nothing (NVLS is off)",

@@ -17,7 +17,7 @@ from planner.predict.displays import provide
 if TYPE_CHECKING:
     from planner.job.request import Request
     from planner.launch.plans import find_plans
-    from planner.predict.configuration import evaluate
+    from planner.predict.evaluate import evaluate
     from planner.predict.plan import Degrees, Plan
     from planner.search.result import SearchResult
 
@@ -38,7 +38,7 @@ _HOMES = {
     "Plan": "planner.predict.plan",
     "Request": "planner.job.request",
     "SearchResult": "planner.search.result",
-    "evaluate": "planner.predict.configuration",
+    "evaluate": "planner.predict.evaluate",
     "find_plans": "planner.launch.plans",
 }
 

@@ -14,8 +14,8 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.request import Request
 from planner.launch.plans import one_plan
-from planner.predict.configuration import evaluate_job
 from planner.predict.diagnosis.findings import findings_of
+from planner.predict.evaluate import evaluate_job
 from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Degrees, Plan
 from planner.report.explain import explanation_report

@@ -17,6 +17,7 @@ from planner.compare.offers import Offer
 from planner.compare.quotes import ChosenPrice, age_text, choose, date_age_text, is_stale
 from planner.compare.results import Energy, Owning, Rental, Run, Share
 from planner.compare.settings import BASIS_NAMES, Settings
+from planner.cost.terms import TIME_TERMS
 from planner.job.job import Job
 from planner.job.written import picked
 from planner.predict.link_account import LAUNCHES, LinkShare, link_account
@@ -252,14 +253,8 @@ def _energy(hours: Range, power: Power, settings: Settings) -> Energy:
 
 # What the terms of a step beside communication are called by what they use.
 _RESOURCES = {
-    "compute_s": ("GPU", ""),
     LAUNCHES: ("CPU launches", ""),
-    "recompute_s": ("HBM capacity", "recompute"),
-    "bubble_s": ("pipeline bubble", ""),
-    "optimizer_s": ("HBM", "optimizer"),
-    "straggler_s": ("slowest node", ""),
-    "offload_s": ("host link", "offload"),
-    "host_s": ("host", ""),
+    **{term.field: (term.resource, term.use) for term in TIME_TERMS if not term.traffic},
 }
 
 

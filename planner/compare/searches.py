@@ -208,7 +208,7 @@ def _of_mean_batch(task: Task, tokens: int, plan: Plan) -> Iterator[Plan]:
     A plan's step is a fixed time and one for each micro-batch, all but for what overlaps: so the
     seconds of all its steps are as many steps of the mean batch.
     """
-    from planner.predict.configuration import evaluate
+    from planner.predict.evaluate import evaluate
 
     mean = tokens / sum(steps for _, _, steps in plan.steps_of(tokens)) / plan.seq
     request = _MeanBatch(**task.request.model_dump(), mean=mean)

@@ -8,10 +8,13 @@ only the core reads have the records alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from planner.cost.terms import MEMORY_TERMS, TIME_TERMS, TRAFFIC_TERMS, StageTerm, TimeTerm
 
 
 def record_of(*columns: str, **wide: int) -> np.dtype[Any]:
@@ -165,71 +168,96 @@ PIECE_UPDATE_FLOP = PIECE_STATE + CLASSES
 PIECE_COLUMNS = PIECE_UPDATE_FLOP + CLASSES
 
 # --- result of one step ----------------------------------------------------------------------
+# Its seconds, and these by term (`planner.cost.terms`): STEP_COMPUTE and so on, those that are
+# constant together.
 STEP_TIME = 0
-STEP_COMPUTE = 1
-STEP_RECOMPUTE = 2
-STEP_TP = 3
-STEP_CP = 4
-STEP_EP = 5
-STEP_FSDP = 6
-STEP_PP = 7
-STEP_BUBBLE = 8
-STEP_DP = 9
-STEP_OPTIMIZER = 10
-STEP_STRAGGLER = 11
-STEP_HOST = 12
-STEP_PEAK_BYTES = 13  # reserved by the allocator plus context: what nvidia-smi shows
-STEP_PEAK_STAGE = 14
-STEP_ALLOCATED_BYTES = 15  # live tensors at the peak of the heaviest stage
-STEP_TIME_BOUND = 16  # no layout of this shape is faster
-STEP_PEAK_BOUND = 17  # no layout of this shape has a lighter heaviest stage
-STEP_OFFLOAD = 18
+STEP_CONSTANT = 1 + sum(term.of != "constant" for term in TIME_TERMS)
+STEP_PEAK_BYTES = 1 + len(TIME_TERMS)  # reserved by the allocator plus context: as nvidia-smi shows
+STEP_PEAK_STAGE = STEP_PEAK_BYTES + 1
+STEP_ALLOCATED_BYTES = STEP_PEAK_BYTES + 2  # live tensors at the peak of the heaviest stage
+STEP_TIME_BOUND = STEP_PEAK_BYTES + 3  # no layout of this shape is faster
+STEP_PEAK_BOUND = STEP_PEAK_BYTES + 4  # no layout of this shape has a lighter heaviest stage
 # Of the slowest stage's terms above, what the GPU waits for the CPU to issue kernels.
-STEP_ISSUE = 19
-STEP_COLUMNS = 20
+STEP_ISSUE = STEP_PEAK_BYTES + 5
+STEP_COLUMNS = STEP_PEAK_BYTES + 6
 
 # --- memory of one stage ---------------------------------------------------------------------
-STAGE_WEIGHTS = 0
-STAGE_GRADIENTS = 1
-STAGE_OPTIMIZER = 2
-STAGE_ACTIVATIONS = 3
-STAGE_WORKING = 4
-STAGE_LOGITS = 5
-STAGE_GATHER_BUFFERS = 6
-STAGE_OPTIMIZER_TEMPORARY = 7
-STAGE_ALLOCATED = 8
-STAGE_FRAGMENTATION = 9
-STAGE_CONTEXT = 10
-STAGE_COMMUNICATION = 11
-STAGE_PEAK = 12
-STAGE_IN_FLIGHT = 13
-STAGE_FORWARD_S = 14
-STAGE_BACKWARD_S = 15
-STAGE_PHASE = 16  # phase of the peak: 0 backward, 1 optimizer, 2 forward
-STAGE_OFFLOADED = 17  # activations on the host, beside the bytes above
-STAGE_CACHED = 18  # kept by the allocator beside the peak where there is room, and else given back
-STAGE_COLUMNS = 19
+# Its terms: STAGE_WEIGHTS and so on; first those of live tensors.
+STAGE_TERMS = 0
+STAGE_ALLOCATED = len(MEMORY_TERMS)
+STAGE_PEAK = STAGE_ALLOCATED + 1
+STAGE_IN_FLIGHT = STAGE_ALLOCATED + 2
+STAGE_FORWARD_S = STAGE_ALLOCATED + 3
+STAGE_BACKWARD_S = STAGE_ALLOCATED + 4
+STAGE_PHASE = STAGE_ALLOCATED + 5  # phase of the peak: 0 backward, 1 optimizer, 2 forward
+STAGE_OFFLOADED = STAGE_ALLOCATED + 6  # activations on the host, beside the bytes above
+# Kept by the allocator beside the peak where there is room, and else given back.
+STAGE_CACHED = STAGE_ALLOCATED + 7
+STAGE_COLUMNS = STAGE_ALLOCATED + 8
 
 
-def _row(prefix: str) -> np.dtype[Any]:
+def _row(prefix: str, *wide: str) -> np.dtype[Any]:
     """Record of one row of a table: a field for each column, several where a name stands for so
-    many."""
+    many, as those that are `wide` always do."""
     columns = {
         name.removeprefix(prefix).lower(): number
         for name, number in globals().items()
         if name.startswith(prefix)
     }
-    firsts = [*columns.values()]
-    widths = [after - first for first, after in pairwise(firsts)]
+    names = sorted(columns, key=lambda name: columns[name])
+    widths = [columns[after] - columns[name] for name, after in pairwise(names)]
     fields = [
-        (name, "f8") if width == 1 else (name, "f8", (width,))
-        for name, width in zip(columns, widths, strict=False)
+        (name, "f8") if width == 1 and name not in wide else (name, "f8", (width,))
+        for name, width in zip(names, widths, strict=False)
     ]
     return np.dtype((np.record, fields))
 
 
+def _number(prefix: str, names: Iterable[str], first: int) -> None:
+    """Call the columns from `first` on by these names of terms."""
+    globals().update({prefix + name.upper(): first + at for at, name in enumerate(names)})
+
+
+_number("STEP_", (term.name for term in TIME_TERMS if term.of != "constant"), STEP_TIME + 1)
 KEY_ROW = _row("KEY_")
 SHAPE_ROW = _row("SHAPE_")
 PIECE_ROW = _row("PIECE_")
-STEP_ROW = _row("STEP_")
-STAGE_ROW = _row("STAGE_")
+STEP_ROW = _row("STEP_", "constant")
+STAGE_ROW = _row("STAGE_", "terms")
+_number("STEP_", (term.name for term in TIME_TERMS if term.of == "constant"), STEP_CONSTANT)
+_number("STAGE_", (term.name for term in MEMORY_TERMS), STAGE_TERMS)
+
+
+def _columns(terms: Iterable[StageTerm | TimeTerm], first: int) -> dict[str, int]:
+    return {term.field: first + at for at, term in enumerate(terms)}
+
+
+# Columns of the terms of a step and of a stage by their fields in plans.
+TIME_COLUMNS = _columns(TIME_TERMS, STEP_TIME + 1)
+MEMORY_COLUMNS = _columns(MEMORY_TERMS, STAGE_TERMS)
+
+
+def traced_columns(line: str) -> list[int]:
+    """Columns of the terms of a step that one line of a trace counts."""
+    return [TIME_COLUMNS[term.field] for term in TIME_TERMS if term.traced == line]
+
+
+def _pass_columns(name: str) -> list[int]:
+    """Columns of a pass of a piece: compute, and exposed traffic by term; copies to the host
+    apart."""
+    columns = {f"PIECE_{name}_{term.name.upper()}" for term in TRAFFIC_TERMS}
+    return [globals()[f"PIECE_{name}"], *(globals()[one] for one in globals() if one in columns)]
+
+
+FORWARD_COLUMNS, BACKWARD_COLUMNS, RECOMPUTE_COLUMNS = map(
+    _pass_columns, ("FORWARD", "BACKWARD", "RECOMPUTE")
+)
+# Those of a step that are exposed communication, and those of the passes of its slowest stage.
+STEP_EXPOSED = [TIME_COLUMNS[term.field] for term in TRAFFIC_TERMS]
+STEP_PASSES = [TIME_COLUMNS[term.field] for term in TIME_TERMS if term.of == "passes"]
+
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> int:
+        """STEP_* and STAGE_* of the terms."""

@@ -24,6 +24,7 @@ from planner.cost.passes import (
 )
 from planner.cost.step import slowdown
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
+from planner.cost.terms import constant_seconds
 from planner.cost.update import extra_update_seconds
 
 # --- per piece: one more of it on a stage adds ---------------------------------------------------
@@ -41,7 +42,12 @@ TERM_TAKEN_BACKWARD = 7
 TERM_SHARED = 8
 TERM_WEIGHT = 9  # of TERM_BACKWARD, gradients of weights
 TERM_COLUMNS = 10
-TIME_TERMS = tuple(range(TERM_WEIGHT))
+# What takes time: of a micro-batch's passes, which two copies of a model share, and of the
+# parameters alone.
+BOTH_PASSES = (TERM_FORWARD, TERM_BACKWARD)
+PASS_TERMS = (*BOTH_PASSES, TERM_RECOMPUTE, TERM_TAKEN_FORWARD, TERM_TAKEN_BACKWARD)
+PARAMETER_TERMS = (TERM_OPTIMIZER, TERM_REDUCE, TERM_ALL_GATHER)
+TIME_TERMS = tuple(sorted((*PASS_TERMS, *PARAMETER_TERMS, TERM_SHARED)))
 
 # --- per shape -----------------------------------------------------------------------------------
 SCALAR_FIXED_S = 0  # exposed transfers between stages, and the host
@@ -191,7 +197,7 @@ def layout_terms(
     traffic_terms(costs, key, grid, job, framework, network, terms, scalars)
     exposed_s = exposed_pipeline_seconds(costs, traffic, key, grid, job, framework, network)
     table_s = table_reduction_seconds(costs, key, grid, job, framework, network)
-    scalars[SCALAR_FIXED_S] = framework.host_step_s + pipeline_traffic_seconds(
+    scalars[SCALAR_FIXED_S] = sum(constant_seconds(framework)) + pipeline_traffic_seconds(
         exposed_s, table_s, costs, traffic, key, grid, job, framework, network
     )
     # A step is a sum of maxima of sums of these: all of them times a factor are the step times it.

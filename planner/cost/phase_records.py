@@ -7,11 +7,12 @@ nothing asks for it but what shows a step over time (`planner.predict.memory.tim
 from __future__ import annotations
 
 import math
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 from planner.cost._jit import Row, jit
 from planner.cost.fields import CLASSES, record_of
 from planner.cost.tables import FrameworkInputs
+from planner.cost.terms import MovingTerms, PhaseTerms
 
 # Phases of a micro-batch, in order (`phase <= HEAD`: until the head's backward); then the
 # optimizer's.
@@ -126,41 +127,6 @@ class KeptCopies(NamedTuple):
     head_done: float
     weight: float
     head_weight: float
-
-
-class RestingTerms(NamedTuple):
-    """Bytes of live tensors that are the same in every phase, by term, with its words for
-    people."""
-
-    weights: Annotated[float, "weights"]
-    master_weights: Annotated[float, "master weights"]
-    optimizer_state: Annotated[float, "optimizer state"]
-    gradient_buckets: Annotated[float, "gradient buckets"]
-    buffers: Annotated[float, "causal-mask buffers"]
-    inputs: Annotated[float, "token ids and labels"]
-    workspaces: Annotated[float, "cuBLAS workspaces"]
-
-
-class MovingTerms(NamedTuple):
-    """Bytes of the others, in the order of their lives."""
-
-    gradients: Annotated[float, "gradients"]
-    activations: Annotated[float, "activations kept"]
-    weight_casts: Annotated[float, "autocast copies of weights"]
-    recomputed: Annotated[float, "activations made again"]
-    logits: Annotated[float, "logits and loss at work"]
-    working: Annotated[float, "working set of a layer"]
-    gathered_weights: Annotated[float, "gathered weights"]
-    unsharded_gradients: Annotated[float, "unsharded gradients"]
-    reduction: Annotated[float, "gradient reduction buffers"]
-    optimizer_temporaries: Annotated[float, "optimizer temporaries"]
-
-
-class PhaseTerms(NamedTuple):
-    """Live tensors of a phase."""
-
-    resting: RestingTerms
-    moving: MovingTerms
 
 
 @jit

@@ -25,10 +25,7 @@ from planner.cost.phase_records import (
     OPTIMIZER,
     KeptCopies,
     LayerMaxima,
-    MovingTerms,
     Pass,
-    PhaseTerms,
-    RestingTerms,
 )
 from planner.cost.phase_shards import (
     gathered_bytes,
@@ -38,6 +35,7 @@ from planner.cost.phase_shards import (
 )
 from planner.cost.schedule import copies_of_model, splits_backward
 from planner.cost.tables import FrameworkInputs, JobInputs
+from planner.cost.terms import MovingTerms, PhaseTerms, RestingTerms, constant_bytes
 
 
 @jit
@@ -308,7 +306,7 @@ def at_rest(
         bucket_bytes(holds, key, grid, framework),
         holds.layers * framework.mask_buffer_bytes,
         framework.input_bytes * local_tokens(key, job),
-        framework.workspace_bytes,
+        *constant_bytes(framework),
     )
     gradients = gradient_bytes(holds.trained, holds.trained_share, grid, framework)
     temporaries = framework.optimizer_temporary_bytes * holds.states

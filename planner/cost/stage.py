@@ -27,7 +27,6 @@ from planner.cost.phase_records import (
     PHASES,
     LayerMaxima,
     LayerParts,
-    PhaseTerms,
     cached_bytes,
     in_update,
     packed_bytes,
@@ -47,6 +46,7 @@ from planner.cost.phases import (
 from planner.cost.schedule import Held, held_microbatches
 from planner.cost.stage_parameters import fill_parameters
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
+from planner.cost.terms import LIVE_PLACES, MOVING_PLACES, RESTING_PLACES, PhaseTerms
 
 
 @jit
@@ -285,18 +285,13 @@ def heaviest_phase(
 
 @jit
 def fill_terms(terms: PhaseTerms, out: Row) -> None:
-    """Fill the STAGE_* columns of live tensors."""
-    rest, moving = terms.resting, terms.moving
-    out.weights = (
-        rest.weights + rest.gradient_buckets + rest.buffers + rest.inputs + rest.workspaces
-    )
-    out.gradients = moving.gradients
-    out.optimizer = rest.master_weights + rest.optimizer_state
-    out.activations = moving.activations + moving.weight_casts
-    out.working = moving.working + moving.recomputed
-    out.logits = moving.logits
-    out.gather_buffers = moving.gathered_weights + moving.unsharded_gradients + moving.reduction
-    out.optimizer_temporary = moving.optimizer_temporaries
+    """Fill the STAGE_* terms of live tensors."""
+    for column in LIVE_PLACES:
+        out.terms[column] = 0.0
+    for place in range(len(RESTING_PLACES)):
+        out.terms[RESTING_PLACES[place]] += terms.resting[place]
+    for place in range(len(MOVING_PLACES)):
+        out.terms[MOVING_PLACES[place]] += terms.moving[place]
 
 
 @jit
@@ -327,9 +322,9 @@ def stage_memory(
     fill_terms(terms, out)
     out.phase = 1.0 if phase == OPTIMIZER else 2.0 if phase == FORWARD else 0.0
     out.allocated = total_bytes(terms)
-    out.fragmentation = most_live + gaps + aside - out.allocated
-    out.context = framework.context_bytes
-    out.communication = communication_bytes(key, grid, job, framework)
+    out.terms[f.STAGE_FRAGMENTATION] = most_live + gaps + aside - out.allocated
+    out.terms[f.STAGE_CONTEXT] = framework.context_bytes
+    out.terms[f.STAGE_COMMUNICATION] = communication_bytes(key, grid, job, framework)
     out.peak = most_live + gaps + outside_bytes(key, grid, job, framework)
     out.in_flight = held.full
     out.offloaded = held.full * offloaded_sum(stage, counts, recomputed, costs, job)

@@ -44,6 +44,7 @@ from planner.cost.schedule import (
     microbatch_share,
 )
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
+from planner.cost.terms import constant_seconds
 
 
 @jit
@@ -287,9 +288,13 @@ def evaluate_step(
     out.bubble = span - grid.grad_acc * slowest_s
     out.dp = dp_s
     out.optimizer = optimizer_s
-    busy_s = span + pp_s + dp_s + optimizer_s + framework.host_step_s
+    constant = constant_seconds(framework)
+    busy_s = span + pp_s + dp_s + optimizer_s + sum(constant)
     alike_s = max(busy_s, loading_seconds(key, grid, framework))
-    out.host = framework.host_step_s + alike_s - busy_s
+    for place in range(len(constant)):
+        out.constant[place] = constant[place]
+    out.constant[0] += alike_s
+    out.constant[0] -= busy_s
     out.time = alike_s * frame.slowdown * math.exp(grid.learnt)
     out.straggler = out.time - alike_s
     most = -1.0
@@ -346,7 +351,7 @@ def step_bounds(
             pipeline_bound_s(total_s, largest_s, grid.pp, grid.grad_acc, share)
             + exposed_s
             + frame.update_s / grid.pp
-            + framework.host_step_s
+            + sum(constant_seconds(framework))
         )
     )
     least_bytes = peak_bound_bytes(frame, saved, grid, framework) + quantised / grid.pp

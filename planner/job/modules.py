@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntFlag
+from typing import Literal, NamedTuple
 
 
 class Module(IntFlag):
@@ -26,6 +28,28 @@ class Module(IntFlag):
     SELECTIVE_OP = 256
     BUDGET = 512
 
+
+Applies = Literal["always", "moe", "mla", "eager-attention", "dense", "shared-experts"]
+
+
+class RecomputedModule(NamedTuple):
+    """A part that may recompute by itself, and what a model must have for it: `words` says it."""
+
+    part: Module
+    needs: Applies = "always"
+    words: str = ""
+
+
+# Megatron-LM's names (--recompute-modules) -> parts of the op table.
+RECOMPUTED: Mapping[str, RecomputedModule] = {
+    "core_attn": RecomputedModule(Module.CORE_ATTENTION),
+    "moe_act": RecomputedModule(Module.ACTIVATION, "moe", "experts"),
+    "layernorm": RecomputedModule(Module.LAYERNORM),
+    "mla_up_proj": RecomputedModule(Module.MLA_UP_PROJ, "mla", "multi-head latent attention"),
+    "mlp": RecomputedModule(Module.MLP, "dense", "dense feed-forward layers"),
+    "moe": RecomputedModule(Module.MOE, "moe", "experts"),
+    "shared_experts": RecomputedModule(Module.SHARED_EXPERTS, "shared-experts", "shared experts"),
+}
 
 OFFLOAD_MODULES = (
     "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act",

@@ -13,43 +13,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from hardware.frozen import Frozen
 from planner.job.errors import UsageError, unknown_name
-from planner.job.modules import Module
+from planner.job.modules import RECOMPUTED, Applies, Module
 
 if TYPE_CHECKING:
     from planner.job.specs import ModelSpec
 
-# Megatron-LM's names (--recompute-modules) -> parts of the op table.
-MODULES: Mapping[str, Module] = {
-    "core_attn": Module.CORE_ATTENTION,
-    "moe_act": Module.ACTIVATION,
-    "layernorm": Module.LAYERNORM,
-    "mla_up_proj": Module.MLA_UP_PROJ,
-    "mlp": Module.MLP,
-    "moe": Module.MOE,
-    "shared_experts": Module.SHARED_EXPERTS,
-}
 # Layers of each stage that recompute: in the one mode that is asked for, or in each mode.
 Recomputed = Sequence[int] | Mapping[str, Sequence[int]]
-Applies = Literal["always", "moe", "mla", "eager-attention", "dense", "shared-experts"]
-_NEEDS: Mapping[str, Applies] = {
-    "moe_act": "moe",
-    "mla_up_proj": "mla",
-    "mlp": "dense",
-    "moe": "moe",
-    "shared_experts": "shared-experts",
-}
-_WORDS: Mapping[Applies, str] = {
-    "moe": "experts",
-    "mla": "multi-head latent attention",
-    "dense": "dense feed-forward layers",
-    "shared-experts": "shared experts",
-}
 
 
 class RecomputeForms(Frozen):
@@ -79,7 +55,7 @@ class RecomputeForms(Frozen):
         """Flags of a mode by its modules; a checkpoint for each whole layer."""
         if list(modules) == ["FULL"]:
             return self.uniform_flags.format(layers=1)
-        spelled = {str(module.name): name for name, module in MODULES.items()}
+        spelled = {str(module.part.name): name for name, module in RECOMPUTED.items()}
         names = [spelled[module] for module in modules if module in spelled]
         return self.module_flags.format(modules=" ".join(names)) if names else ""
 
@@ -133,7 +109,7 @@ def read_mode(
     if match := re.fullmatch(r"budget=(.+)", wanted):
         return _budget(text, framework, forms, match[1])
     names = [name.strip() for name in re.split(r"[,+]", wanted)]
-    if any(name in MODULES for name in names):
+    if any(name in RECOMPUTED for name in names):
         return _selective(text, framework, listed, forms, names)
     raise unknown_name(
         "recompute mode",
@@ -217,8 +193,8 @@ def _selective(
 ) -> RecomputeMode:
     """Selective recomputation of the named modules, in the framework's order."""
     for name in names:
-        if name not in MODULES:
-            raise unknown_name("module", name, MODULES, "known: " + ", ".join(MODULES))
+        if name not in RECOMPUTED:
+            raise unknown_name("module", name, RECOMPUTED, "known: " + ", ".join(RECOMPUTED))
         if name not in forms.modules:
             has = ", ".join(forms.modules) or "no modules; " + ", ".join(m.name for m in listed)
             raise UsageError(
@@ -228,21 +204,19 @@ def _selective(
     chosen = tuple(name for name in forms.modules if name in names)
     return RecomputeMode(
         name="+".join(chosen),
-        modules=tuple(str(MODULES[name].name) for name in chosen),
+        modules=tuple(str(RECOMPUTED[name].part.name) for name in chosen),
         flags=forms.module_flags.format(modules=" ".join(chosen)),
     )
 
 
 def demand_parts(mode: RecomputeMode, model: ModelSpec) -> None:
     """UsageError if a mode names modules of which the model has none."""
-    for name, module in MODULES.items():
-        need = _NEEDS.get(name)
-        if need is None or module not in mode.mask or has_part(need, model):
-            continue
-        raise UsageError(
-            f"--recompute {mode.name}: {name} needs a model with {_WORDS[need]}; {model.name} has "
-            "none  [recompute-module-in-model]"
-        )
+    for name, module in RECOMPUTED.items():
+        if module.part in mode.mask and not has_part(module.needs, model):
+            raise UsageError(
+                f"--recompute {mode.name}: {name} needs a model with {module.words}; {model.name} "
+                "has none  [recompute-module-in-model]"
+            )
 
 
 def has_part(need: Applies, model: ModelSpec, *, eager: bool = False) -> bool:

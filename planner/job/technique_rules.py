@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planner.job.frameworks import FrameworkProfile, RecomputeMode, load_framework
-from planner.job.frameworks.techniques import LINKED_ARCHITECTURES, Site
+from planner.job.frameworks.techniques import Site
 
 if TYPE_CHECKING:
     from constraints.condition import UserCondition
@@ -50,7 +50,7 @@ def site_of(profile: FrameworkProfile, model: ModelSpec, cluster: Cluster, *, in
     """Where a job trains, as techniques ask. `inside`: tensor parallelism stays inside a scale-up
     domain."""
     linked = cluster.scale_up_domain_gpus >= cluster.gpus_per_node
-    linked = linked and cluster.gpu.architecture in LINKED_ARCHITECTURES
+    linked = linked and cluster.gpu.traits.kernels_send
     split = profile.parallelism.sequence_parallel == "with-tp"
     separate = any(kind.attention == "none" for kind in model.kinds)
     altered = profile != load_framework(profile.name).in_mode(profile.mode)

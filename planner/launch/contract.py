@@ -186,7 +186,9 @@ class RunCommand:
     """What runs on the nodes.
 
     `argv`: the program and its arguments after the process launcher, a line each in a script.
-    `launcher`: `torchrun` or `accelerate`, one call a node that starts a process a GPU.
+    `launcher`: `torchrun` or `accelerate`, one call a node that starts a process a GPU; `python`:
+    the program itself, one process a node, which finds the others by `node_variables`: how it calls
+    the number of `nodes`, this one's `rank`, and the `address` and `port` of the first.
     `environment`: variables with the reason for each. `launcher_arguments`: options
     of the process launcher itself, before the program (`--config_file accelerate.yaml`).
     `comments`: index in `argv` -> the comment line above that argument. A word of `argv` may name
@@ -195,12 +197,13 @@ class RunCommand:
     """
 
     argv: tuple[str, ...]
-    launcher: Literal["torchrun", "accelerate"] = "torchrun"
+    launcher: Literal["torchrun", "accelerate", "python"] = "torchrun"
     environment: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     launcher_arguments: tuple[str, ...] = ()
     comments: Mapping[int, str] = field(default_factory=dict)
     variables: tuple[Variable, ...] = ()
     branches: tuple[Branch, ...] = ()
+    node_variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def needed(self) -> tuple[Variable, ...]:
@@ -247,7 +250,8 @@ class Writer(Protocol):
         """What the framework cannot express of the plan, its job apart."""
 
     def files(self, launch: Launch) -> Files:
-        """The framework's own configuration files. Only called without refusals."""
+        """The framework's own configuration files, with a `preflight.py` of its own where torch is
+        not what it runs on. Only called without refusals."""
 
     def command(self, launch: Launch) -> RunCommand:
         """What the launcher script runs."""

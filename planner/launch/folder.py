@@ -51,8 +51,9 @@ def launch_folder(launch: Launch) -> LaunchFolder:
     writer = writer_of(TARGETS[launch.target])
     command = _on_machine(writer.command(launch), launch)
     requirements = writer.requirements(launch)
-    preflight = preflight_script(launch, start_script(launch))
-    configuration = {**writer.files(launch), PREFLIGHT: preflight}
+    written = writer.files(launch)
+    usual = preflight_script(launch, start_script(launch))
+    configuration = {**written, PREFLIGHT: written.get(PREFLIGHT, usual)}
     expected, job = expectations(launch), launch.job.on_gpus(launch.plan.degrees.gpus)
     files = {
         **configuration,

@@ -157,9 +157,6 @@ def requirements(launch: Launch) -> tuple[str, ...]:
     return tuple(needs)
 
 
-# From this generation on Megatron-LM no longer asks for one hardware queue.
-_WITHOUT_QUEUE_RULE = ("blackwell",)
-
 # What context parallelism sends, by --cp-comm-type.
 _EXCHANGES: Mapping[str, str] = {
     "p2p": "keys and values travel in a ring beside attention",
@@ -179,7 +176,7 @@ SHARP_NEEDS = (
 def environment(launch: Launch) -> Mapping[str, tuple[str, str]]:
     """Variables that Megatron-LM demands or the plan's overlap rests on."""
     degrees, queues = launch.plan.degrees, "CUDA_DEVICE_MAX_CONNECTIONS"
-    ruled = launch.job.cluster.gpu.architecture not in _WITHOUT_QUEUE_RULE
+    ruled = not launch.job.cluster.gpu.traits.launches_in_order
     found: dict[str, tuple[str, str]] = {}
     if is_fsdp(launch):
         found[queues] = "8", "FSDP's gathers must not queue behind products; 1 is refused"

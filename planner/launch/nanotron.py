@@ -37,7 +37,7 @@ from planner.launch.settings_text import (
     yaml_text,
 )
 from planner.launch.time_limit import save_steps
-from planner.predict.layouts import model_costs
+from planner.predict.configuration import model_costs
 
 PROGRAM = "train.py"
 VARIABLES = (

@@ -22,8 +22,8 @@ from planner.job.recompute import Recomputed
 from planner.job.request import Request
 from planner.launch.contract import Launch, NodesAs, Refusal, Writer
 from planner.predict.command_line import search_command
-from planner.predict.configuration import evaluate, given_layout, given_modes
 from planner.predict.decided import decided_job, decided_request
+from planner.predict.evaluate import evaluate, given_layout, given_modes
 from planner.predict.plan import Plan
 from planner.search import search
 from planner.search.launchable import LaunchNotes

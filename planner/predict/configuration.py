@@ -1,199 +1,91 @@
-"""The cost of one configuration that is given."""
+"""Layouts between their two forms: blocks of layers for people, counts of pieces for the kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from constraints.rule import Layout
-from planner.job.bounds import MOST_SEQUENCES
-from planner.job.errors import UsageError
-from planner.job.frameworks import RecomputeMode, load_framework
+import numpy as np
+
+from constraints.layout_context import LayoutContext, Recomputation, even_split, greedy_costs
+from constraints.rule import Layout, Placement
+from planner.cost.layout import mirror, place_vocab_layers
+from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
-from planner.job.quantities import run_lengths
-from planner.job.recomputation import layer_modes
-from planner.job.recompute import Recomputed, demand_parts
-from planner.job.request import Request
-from planner.predict.altered_model import AlteredModel, Factors
-from planner.predict.costed_plan import job_plan
-from planner.predict.layout_wording import layout_problems
-from planner.predict.layouts import even_layout, in_mode, plain_context
-from planner.predict.plan import Degrees, Plan
-from planner.predict.shapes import broken_rules, given_columns
+from planner.job.offload import grouped_modules
+from planner.job.recomputation import layer_modes, recomputation
+from planner.job.schedules import schedule_named
+from planner.job.specs import ModelSpec
+from planner.predict.cost_model import CostModel, KernelLayout
+from planner.predict.cost_tables import may_part
 
 
-def evaluate(
-    request: Request,
-    degrees: Degrees,
-    recompute: str = "none",
-    block_layers: Sequence[int] | None = None,
-    recomputed: Recomputed | None = None,
-    mtp_standalone: bool = False,
-) -> Plan:
-    """Cost one given configuration, without searching.
-
-    `block_layers`: layers of each block in pipeline order (default: even). `recomputed`: layers
-    of each stage that recompute, or those of each mode (default: all, unless the mode is `none`).
-    `mtp_standalone`: multi-token prediction in the block before the last. The plan may not fit:
-    read `fits`. Without `request.cp_comm_type` context parallelism exchanges as is fastest, as in
-    a search. UsageError names every rule that the configuration breaks.
-    """
-    _demand_range(degrees)
-    layers = block_layers, recomputed, mtp_standalone
-    return evaluate_job(request.resolve(), degrees, recompute, *layers)
+def job_placement(job: Job) -> Placement:
+    """Where blocks live under the job's schedule."""
+    return schedule_named(job.schedule).placement
 
 
-def evaluate_job(
-    job: Job,
-    degrees: Degrees,
-    recompute: str = "none",
-    block_layers: Sequence[int] | None = None,
-    recomputed: Recomputed | None = None,
-    mtp_standalone: bool = False,
-    factors: Factors | None = None,
-) -> Plan:
-    """`evaluate` of a request that is resolved; `factors`: on numbers of the cost core."""
-    _demand_range(degrees)
-    job = replace(job, recompute=given_modes(job, recompute, recomputed))
-    for mode in job.recompute:
-        demand_parts(mode, job.model)
-    layout = given_layout(job, degrees, block_layers, recomputed, mtp_standalone)
-    cost_model = AlteredModel(job, factors or {}, compiled=False)
-    columns = given_columns(degrees)
-    costed = cost_model.cost_shapes(columns)
-    return job_plan(cost_model, costed, 0, layout, columns, "evaluated")
-
-
-def given_modes(
-    job: Job, recompute: str, recomputed: Recomputed | None
-) -> tuple[RecomputeMode, ...]:
-    """Recompute modes of a configuration, its own first; arguments as `evaluate`."""
-    further = recomputed if isinstance(recomputed, Mapping) else ()
-    return tuple(dict.fromkeys(map(job.framework.recompute_mode, (recompute, *further))))
-
-
-def _demand_range(degrees: Degrees) -> None:
-    """UsageError if a product of degrees would leave 64-bit integers."""
-    for what, number in (("GPUs", degrees.gpus), ("sequences a step", degrees.gbs)):
-        if number > MOST_SEQUENCES:
-            raise UsageError(
-                f"these degrees make {number:,} {what}, beyond 64-bit integers once they are "
-                f"multiplied; give at most {MOST_SEQUENCES:,}"
-            )
-
-
-def _nearest_batch(job: Job, degrees: Degrees) -> str:
-    step, gbs = degrees.mbs * degrees.dp, job.batch.sequences
-    nearest = max(1, round(gbs / step)) * step
-    mbs = next((n for n in range(degrees.mbs, 0, -1) if gbs % (n * degrees.dp) == 0), None)
-    other = "" if mbs is None or mbs == degrees.mbs else f", or --mbs {mbs}"
-    return f": mbs·dp is {degrees.mbs}·{degrees.dp} = {step}; give --gbs {nearest:.0f}{other}"
-
-
-def _technique_with_zero_stage(job: Job, degrees: Degrees) -> str:
-    for technique in job.framework.techniques:
-        other_profile = technique.profile and load_framework(technique.profile)
-        if other_profile and degrees.zero in other_profile.parallelism.zero_stages:
-            return f": --with {technique.name} has {degrees.zero}"
-    return ""
-
-
-def _whole_experts(job: Job, degrees: Degrees) -> str:
-    """etp 1, where that is legal and the degree is only the framework's default."""
-    usual = job.framework.usual_etp(experts=True, tp=degrees.tp, ep=degrees.ep)
-    stage = degrees.dp * degrees.cp * degrees.tp
-    if degrees.etp != usual or usual == 1 or stage % degrees.ep:
-        return ""
-    return f": without --etp {job.framework.name} takes etp = tp = {usual}; give --etp 1"
-
-
-# The nearest fix of a broken rule, where the degrees tell it.
-_FIXES = {
-    "batch-size": _nearest_batch,
-    "zero-stage-offered": _technique_with_zero_stage,
-    "experts-fill-stage": _whole_experts,
-    "expert-ffn-by-etp": _whole_experts,
-}
-
-
-def _broken(job: Job, degrees: Degrees) -> list[str]:
-    """What each rule that degrees break demands, with its nearest fix."""
-    return [
-        text + (_FIXES[rule](job, degrees) if rule in _FIXES else "")
-        for rule, text in broken_rules(job, degrees).items()
-    ]
-
-
-def given_layout(
-    job: Job,
-    degrees: Degrees,
-    block_layers: Sequence[int] | None,
-    recomputed: Recomputed | None,
-    mtp_standalone: bool = False,
-) -> Layout:
-    """The layout that was given, completed. UsageError if it or the degrees break a rule.
-
-    `job.recompute`: `given_modes`; the rest as `evaluate`.
-    """
-    if broken := _broken(job, degrees):
-        raise UsageError("this configuration breaks rules:\n  - " + "\n  - ".join(broken))
-    mode = job.recompute[0]
-    even = even_layout(job, degrees.pp, degrees.vpp, mode, mtp_standalone)
-    blocks = even.block_layers if block_layers is None else tuple(block_layers)
-    _demand_length("layers per block", blocks, degrees.pp * degrees.vpp, "pp·vpp blocks")
-    layout = replace(even, block_layers=blocks)
-    if mode.block and recomputed is not None:
-        raise UsageError("give the layers once: --recompute full:block=N, or numbers of layers")
-    if recomputed is None:
-        again = _all_layers(layout, mode)
-    else:
-        again = recomputed if isinstance(recomputed, Mapping) else {mode.name: recomputed}
-    for counts in again.values():
-        _demand_length("recomputed", tuple(counts), degrees.pp, "pp stages")
-    named = {job.framework.recompute_mode(name).name: tuple(again[name]) for name in again}
-    rows = {one.name: named[one.name] for one in job.recompute if any(named.get(one.name, ()))}
-    layout = replace(layout, recomputed=rows)
-    _demand_mix(job)
-    _demand_checkpoints(job, layout)
-    broken = layout_problems(job, layout, plain_context(job, degrees.pp, degrees.vpp, mode))
-    if broken:
-        raise UsageError("\n".join(broken))
-    return layout
-
-
-def _all_layers(layout: Layout, mode: RecomputeMode) -> Mapping[str, Sequence[int]]:
-    """All layers in a mode, or as many of each block (model chunk) as it says."""
-    whole = in_mode(layout, mode).recomputed
-    if not mode.block:
-        return whole
-    return {mode.name: layout.per_stage([min(mode.block, n) for n in layout.block_layers])}
-
-
-def _demand_mix(job: Job) -> None:
-    """UsageError if the framework cannot give single layers all modes of a job."""
-    if len(job.recompute) in (1, len(layer_modes(job, job.recompute[0]))):
-        return
-    names = ", ".join(mode.name for mode in job.recompute)
-    raise UsageError(
-        f"recompute modes {names} in one plan: {job.framework.name} takes one mode for all layers; "
-        "llm-foundry can mix, with full as the first mode  [recompute-expressible]"
+def plain_context(job: Job, pp: int, vpp: int, mode: RecomputeMode | None = None) -> LayoutContext:
+    """Layout rules' numbers of a shape, without a memory limit; `mode` None: nothing recomputes."""
+    kind: Recomputation = "none" if mode is None else recomputation(mode, job.framework)
+    placement = job_placement(job) if pp > 1 else "straight"
+    return LayoutContext(
+        pp=pp,
+        vpp=vpp,
+        kinds=job.model.kind_indices,
+        layouts="even" if placement == "mirrored" else job.framework.parallelism.layouts,
+        recomputation=kind,
+        placement=placement,
+        modes=tuple(one.name for one in layer_modes(job, mode)) if mode else (),
+        standalone_vocab=job.framework.parallelism.standalone_vocab,
+        mtp_standalone=bool(may_part(job)),
+        greedy_costs=model_costs(job.model),
+        offload_modules=grouped_modules(job.framework, job.activation_offload),
+        offload_fraction=job.offload_fraction,
     )
 
 
-def _demand_checkpoints(job: Job, layout: Layout) -> None:
-    """UsageError if a checkpoint would hold more layers than a block has."""
-    span, least = job.recompute[0].span, min(layout.block_layers, default=0)
-    if span > 1 and span > least:
-        raise UsageError(
-            f"--recompute full:uniform={span}: a block of the pipeline holds {least} layers, and "
-            f"a checkpoint no more than that; give uniform={max(1, least)} or less  "
-            "[recompute-uniform]"
-        )
+def model_costs(model: ModelSpec) -> tuple[int, int]:
+    """Costs of a layer and of the LM head by which greedy frameworks fill their stages."""
+    return greedy_costs(model.hidden, model.ffn, model.vocab)
 
 
-def _demand_length(name: str, given: tuple[int, ...], wanted: int, what: str) -> None:
-    if len(given) != wanted or min(given) < 0:
-        raise UsageError(
-            f"{name} {run_lengths(given)}: give {wanted} numbers of layers, one for each of the "
-            f"{what}"
-        )
+def even_layout(
+    job: Job,
+    pp: int,
+    vpp: int,
+    mode: RecomputeMode | None = None,
+    mtp_standalone: bool = False,
+) -> Layout:
+    """The layout in which the kernel costs a shape: the framework's own, else the most even.
+
+    `mode`: all layers recompute in it; `mtp_standalone`: with multi-token prediction alone in the
+    block before head and loss.
+    """
+    ctx = plain_context(job, pp, vpp)
+    blocks = ctx.usual_split
+    if mtp_standalone and ctx.may_part:
+        blocks = (*even_split(ctx.layers, ctx.blocks - 2), 0, 0)
+    placement = job_placement(job) if pp > 1 else "straight"
+    return in_mode(Layout(pp, vpp, blocks, {}, placement, mtp_standalone), mode)
+
+
+def in_mode(layout: Layout, mode: RecomputeMode | None) -> Layout:
+    """The layout with all layers in one mode."""
+    again = {mode.name: layout.stage_layers} if mode and mode.mask else {}
+    return replace(layout, recomputed=again)
+
+
+def kernel_layout(cost_model: CostModel, layout: Layout, ctx: LayoutContext) -> KernelLayout:
+    """Counts of pieces per stage: the layers, those that recompute in the first mode, then
+    embedding, head and MTP at their stages."""
+    job = cost_model.job_inputs
+    counts = np.zeros((job.pieces, layout.pp))
+    recomputed = np.zeros_like(counts)
+    schedule, standalone = cost_model.framework_inputs.schedule, float(layout.mtp_standalone)
+    place_vocab_layers(counts, layout.pp, job, schedule, standalone)
+    if layout.placement == "mirrored":
+        mirror(counts, layout.pp)
+    counts[: job.kinds] = np.array(ctx.counts(layout)).T
+    for again in ctx.mode_counts(layout)[:1]:
+        recomputed[: job.kinds] = np.array(again).T
+    return KernelLayout(counts, recomputed, layout.mtp_standalone)

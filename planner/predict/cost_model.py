@@ -339,6 +339,7 @@ class CostModel:
         By the seconds of all pieces of the model, everything that recomputes run again; what it
         holds is not looked at, for kinds differ in a part of one layer's working set.
         """
+        passes = [*f.FORWARD_COLUMNS, *f.BACKWARD_COLUMNS, *f.RECOMPUTE_COLUMNS]
         best, costs = keys.copy(), np.zeros((len(keys), len(self.pieces), f.PIECE_COLUMNS))
         fastest = np.full(len(keys), np.inf)
         for kind in self.job.context_kinds:
@@ -349,7 +350,7 @@ class CostModel:
             key = keys[rows]
             key[:, f.KEY_EXCHANGE] = inner[rows]
             priced = self.cost_keys(key)
-            seconds = priced[:, :, f.PIECE_FORWARD : f.PIECE_RECOMPUTE_EP + 1].sum(axis=2)
+            seconds = priced[:, :, passes].sum(axis=2)
             seconds = seconds @ self.totals
             better = seconds < fastest[rows] * (1.0 - _TIE)
             taken = rows[better]

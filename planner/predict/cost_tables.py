@@ -33,19 +33,11 @@ from planner.predict.optimizer_terms import (
     trained_profile,
 )
 
-RACK = "blackwell"
-
-
-def usual_dispatcher(architecture: str) -> str:
-    """Who brings the fused dispatcher: DeepEP's kernels for NVLink domains of a node, HybridEP's
-    for those of a rack (Megatron-LM, docs of the flex dispatcher)."""
-    return "hybridep" if architecture == RACK else "deepep"
-
 
 def dispatcher(job: Job) -> str:
     """Expert-dispatch library; empty means a plain all-to-all."""
     kernels = job.framework.kernels
-    usual = usual_dispatcher(job.cluster.gpu.architecture)
+    usual = job.cluster.gpu.traits.dispatcher
     return (kernels.dispatcher or usual) if kernels.dispatch_deduplicates else ""
 
 
@@ -61,7 +53,7 @@ def op_context(job: Job) -> OpContext:
         memory_budget=job.memory_budget,
         mode=job.dtype,
         offload=job.on_host,
-        rack=job.cluster.gpu.architecture == RACK,
+        rack=job.cluster.gpu.traits.dispatcher == "hybridep",
     )
 
 
@@ -219,7 +211,7 @@ def quantised_copy_bytes(job: Job, profile: FrameworkProfile) -> float:
     One copy in place of two where tensor cores take plain fp8 along either axis, as Blackwell's do.
     Source: Transformer Engine, pytorch/utils.py, is_non_tn_fp8_gemm_supported.
     """
-    either_axis = job.precision == "fp8" and job.cluster.gpu.architecture == RACK
+    either_axis = job.precision == "fp8" and job.cluster.gpu.traits.fp8_along_either_axis
     copies = profile.state.quantised_copy_bytes / (2.0 if either_axis else 1.0)
     return copies - profile.state.weight_bytes if profile.state.quantised_weights else copies
 

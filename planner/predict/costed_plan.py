@@ -20,10 +20,10 @@ from planner.job.optimizers import optimizer_flags
 from planner.job.recomputation import layout_flags
 from planner.job.schedules import plan_schedule
 from planner.predict.assumptions import choice_notes, plan_assumptions, unmeasured_notes
+from planner.predict.configuration import plain_context
 from planner.predict.cost_model import Columns, CostedShapes, CostModel, KernelLayout
 from planner.predict.device import half_precision
 from planner.predict.host_notes import waiting_notes
-from planner.predict.layouts import plain_context
 from planner.predict.mixture import cost_layout, row_groups
 from planner.predict.ops import flop_per_token
 from planner.predict.plan import (
@@ -53,12 +53,9 @@ from planner.predict.uncertainty.intervals import (
 )
 
 Status = Literal["optimal", "feasible", "evaluated"]
-# Columns of the terms of a step and of a stage's memory.
-TIME_TERMS = {
-    name: getattr(f, "STEP_" + name.removesuffix("_s").upper()) for name in TimeTerms.model_fields
-}
-STAGE_TERMS = {
-    name: getattr(f, f"STAGE_{name.upper()}")
+# Columns of what a plan says of a stage.
+_STAGE_COLUMNS = {
+    name: f.MEMORY_COLUMNS.get(name, getattr(f, f"STAGE_{name.upper()}"))
     for name in StageMemory.model_fields
     if name not in ("stage", "layers", "phase")
 }
@@ -244,7 +241,7 @@ def assemble_plan(job: Job, costed_plan: CostedPlan, outlook: Outlook) -> Plan:
         heaviest_stage=int(step[f.STEP_PEAK_STAGE]),
         fits=outlook.fits,
         fit_probability=outlook.fit_probability,
-        time=TimeTerms(**{name: float(step[column]) for name, column in TIME_TERMS.items()}),
+        time=TimeTerms(**{name: float(step[column]) for name, column in f.TIME_COLUMNS.items()}),
         stages=stage_memories(costed_plan.stages, layout),
         status=costed_plan.status,
         gap=costed_plan.gap,
@@ -282,7 +279,7 @@ def stage_memories(stages: Array, layout: Layout) -> tuple[StageMemory, ...]:
             stage=index,
             layers=layout.stage_layers[index],
             phase=_PHASES[int(stage[f.STAGE_PHASE])],
-            **{name: float(np.float64(stage[column])) for name, column in STAGE_TERMS.items()},
+            **{name: float(np.float64(stage[column])) for name, column in _STAGE_COLUMNS.items()},
         )
         for index, stage in enumerate(stages)
     )

@@ -19,8 +19,8 @@ from planner.cost.piece_compute import op_seconds
 from planner.cost.piece_traffic import collective_bytes, degree_and_stride, row_stream
 from planner.cost.schedule import microbatch_share
 from planner.job.job import Job
+from planner.predict.configuration import kernel_layout, plain_context
 from planner.predict.cost_model import CostModel
-from planner.predict.layouts import kernel_layout, plain_context
 from planner.predict.ops.rows import Piece
 from planner.predict.plan import Plan
 from planner.predict.shapes import given_columns

@@ -21,11 +21,11 @@ from typing import Literal
 from hardware.frozen import Frozen
 from hardware.schema import FABRIC_TITLES, Cluster
 from planner.cost import fields as f
+from planner.cost.terms import TRAFFIC_TERMS
 from planner.job.job import Job
 from planner.predict.altered_model import AlteredModel, Factors
-from planner.predict.costed_plan import TIME_TERMS
+from planner.predict.configuration import plain_context
 from planner.predict.decided import decided_job
-from planner.predict.layouts import plain_context
 from planner.predict.mixture import cost_layout, row_groups
 from planner.predict.plan import Plan
 from planner.predict.shapes import given_columns
@@ -46,9 +46,7 @@ LATENCIES = (
 )  # fmt: skip
 _INFINITE = 1e12
 # Terms of a step that are exposed communication, as they are called.
-TRAFFIC = {
-    "tp_s": "TP", "cp_s": "CP", "ep_s": "EP", "fsdp_s": "ZeRO", "pp_s": "PP", "dp_s": "DP",
-}  # fmt: skip
+TRAFFIC = {term.field: term.traffic for term in TRAFFIC_TERMS}
 # The part of compute in which the GPU waits for the CPU to launch kernels; exchanges hide in it.
 LAUNCHES = "launches_s"
 # Traffic that makes less than this share of a figure is not named with it.
@@ -151,7 +149,7 @@ class _Altered:
         costed = model.price_shapes(columns)
         groups = row_groups(self.job, columns, 0)
         step = cost_layout(model, costed, 0, layout, ctx, groups).step
-        terms = {name: float(step[column]) for name, column in TIME_TERMS.items()}
+        terms = {name: float(step[column]) for name, column in f.TIME_COLUMNS.items()}
         waiting = min(float(step[f.STEP_ISSUE]), terms["compute_s"])
         return {**terms, "compute_s": terms["compute_s"] - waiting, LAUNCHES: waiting}
 

@@ -24,6 +24,7 @@ from planner.cost import fields as f
 from planner.cost.tables import Array, FrameworkInputs
 from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
+from planner.predict.configuration import kernel_layout
 from planner.predict.cost_model import (
     Columns,
     CostedShapes,
@@ -31,12 +32,9 @@ from planner.predict.cost_model import (
     KernelLayout,
     LayoutInputs,
 )
-from planner.predict.layouts import kernel_layout
 from planner.predict.offload_groups import shape_groups
 
 Groups = tuple[int, ...]
-_PASSES = slice(f.PIECE_BACKWARD, f.PIECE_BACKWARD_EP + 1)
-_AGAIN = slice(f.PIECE_RECOMPUTE, f.PIECE_RECOMPUTE_EP + 1)
 _PASS_LINKS = slice(f.PIECE_LINKS + f.LINK_PASS, f.PIECE_LINKS + 2 * f.LINK_PASS)
 _AGAIN_LINKS = slice(f.PIECE_LINKS + 2 * f.LINK_PASS, f.PIECE_LINKS + 3 * f.LINK_PASS)
 _MEMORY = [f.STEP_PEAK_BYTES, f.STEP_PEAK_STAGE, f.STEP_ALLOCATED_BYTES]
@@ -127,8 +125,8 @@ def mode_costs(cost_model: CostModel, key: Array, mode: RecomputeMode) -> Array:
 def as_plain(costs: Array) -> Array:
     """Layers that recompute, as plain layers that keep and take as much; see the module."""
     out = costs.copy()
-    out[:, _PASSES] += out[:, _AGAIN]
-    out[:, _AGAIN] = 0.0
+    out[:, f.BACKWARD_COLUMNS] += out[:, f.RECOMPUTE_COLUMNS]
+    out[:, f.RECOMPUTE_COLUMNS] = 0.0
     out[:, _PASS_LINKS] += out[:, _AGAIN_LINKS]
     out[:, _AGAIN_LINKS] = 0.0
     out[:, f.PIECE_SAVED] = out[:, f.PIECE_SAVED_RECOMPUTED]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, ValidationInfo, field_serializer, field_validator
+from pydantic import (
+    Field,
+    ValidationInfo,
+    create_model,
+    field_serializer,
+    field_validator,
+)
 
 from constraints.context_kinds import ContextKind
 from constraints.rule import Layout
 from hardware.frozen import Frozen, Named
+from planner.cost.terms import MEMORY_TERMS, TIME_TERMS, StageTerm, TimeTerm
 from planner.job.bounds import LARGEST_DEGREE, MOST_MICRO_BATCHES
 from planner.job.job import Resolution
 from planner.job.quantities import share
@@ -63,30 +70,31 @@ class Degrees(Frozen):
         return " ".join((*shown, f"z{self.zero}", *shard))
 
 
-def term_labels(kind: type[Frozen]) -> dict[str, str]:
-    """The words of the fields that are terms of a sum, in order."""
-    fields = kind.model_fields.items()
-    return {name: field.description for name, field in fields if field.description}
+Kind = TypeVar("Kind", bound=Frozen)
 
 
+def with_terms(terms: Iterable[StageTerm | TimeTerm]) -> Callable[[type[Kind]], type[Kind]]:
+    """Gives a class a field for each term of a table, behind its own."""
+    fields: dict[str, Any] = {
+        term.field: (float, Field(0.0 if term.added else ...)) for term in terms
+    }
+
+    def made(kind: type[Kind]) -> type[Kind]:
+        return create_model(
+            kind.__name__, __base__=kind, __doc__=kind.__doc__, __module__=kind.__module__, **fields
+        )
+
+    return made
+
+
+@with_terms(TIME_TERMS)
 class TimeTerms(Frozen):
-    """Seconds of one step on the slowest stage; they add up to the step time. A term of the core's
-    results has the same name (`planner.cost.fields`, STEP_*)."""
+    """Seconds of one step on the slowest stage, by term (`planner.cost.terms`); they add up to the
+    step time."""
 
-    compute_s: float = Field(description="compute")
-    recompute_s: float = Field(description="recompute")
-    tp_s: float = Field(description="exposed TP traffic")
-    cp_s: float = Field(description="exposed CP traffic")
-    ep_s: float = Field(description="exposed EP traffic")
-    fsdp_s: float = Field(description="exposed parameter gathers")
-    pp_s: float = Field(description="exposed pipeline traffic")
-    bubble_s: float = Field(description="pipeline bubble and waiting")
-    dp_s: float = Field(description="exposed gradient traffic")
-    optimizer_s: float = Field(description="optimizer step")
-    # 0 in plans written before the term existed.
-    straggler_s: float = Field(0.0, description="waiting for the slowest node")
-    offload_s: float = Field(0.0, description="copies to and from the host, not hidden")
-    host_s: float = Field(description="host: data loading, logging")
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> float: ...
 
     @property
     def total_s(self) -> float:
@@ -94,7 +102,24 @@ class TimeTerms(Frozen):
         return float(sum(self.model_dump().values()))
 
 
-class StageMemory(Frozen):
+class StageContents(Frozen):
+    """A pipeline stage, and micro-batches that it has in flight."""
+
+    stage: int
+    layers: int
+    in_flight: float
+
+
+@with_terms(MEMORY_TERMS)
+class HeldMemory(StageContents):
+    """With the terms of its peak (`planner.cost.terms`), bytes."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> float: ...
+
+
+class StageMemory(HeldMemory):
     """Bytes on one GPU of a pipeline stage at its peak.
 
     The terms are those of its heaviest moment, in the phase that `phase` names, so some are zero
@@ -102,20 +127,6 @@ class StageMemory(Frozen):
     stays for good: mask buffers, input ids, gradient buckets and library workspaces.
     """
 
-    stage: int
-    layers: int
-    in_flight: float
-    weights: float = Field(description="weights")
-    gradients: float = Field(description="gradients")
-    optimizer: float = Field(description="optimizer state")
-    activations: float = Field(description="activations kept for backward")
-    working: float = Field(description="working set of one layer")
-    logits: float = Field(description="logits and loss")
-    gather_buffers: float = Field(description="gathered parameters (ZeRO-3)")
-    optimizer_temporary: float = Field(description="optimizer temporaries")
-    fragmentation: float = Field(description="allocator rounding and fragmentation")
-    communication: float = Field(description="communication buffers")
-    context: float = Field(description="CUDA context and libraries")
     allocated: float
     peak: float
     phase: Literal["backward", "optimizer", "forward"]

@@ -24,9 +24,7 @@ from planner.cost.phase_records import (
     LAYER_SECOND,
     LayerMaxima,
     LayerParts,
-    MovingTerms,
     Pass,
-    PhaseTerms,
 )
 from planner.cost.phases import at_rest, gives_back, phase_terms
 from planner.cost.schedule import Held, held_microbatches
@@ -40,6 +38,7 @@ from planner.cost.stage import (
     stage_memory,
 )
 from planner.cost.tables import Array
+from planner.cost.terms import LIVE_PLACES, MEMORY_TERMS, MovingTerms, PhaseTerms
 from planner.predict.cost_model import LayoutInputs
 
 _INSIDE = (LAYER, LAYER_AGAIN, LAYER_SECOND, LAYER_LAST)
@@ -125,7 +124,7 @@ class Stage:
 
     def memory(self) -> Any:
         """The stage's STAGE_* columns on memory, as an object."""
-        out = SimpleNamespace()
+        out = _stage_row()
         stage_memory(self.index, float(self.index), *(self.holds, *self._told, out))
         return out
 
@@ -225,13 +224,18 @@ class Stage:
         return costs, count - again, again, self.key, self.grid, framework
 
 
+def _stage_row() -> Any:
+    """A row of the table of stages, as an object."""
+    return SimpleNamespace(terms=[0.0] * len(MEMORY_TERMS))
+
+
 def named_terms(stages: Array, inputs: LayoutInputs) -> Array:
     """[stage, STAGE_*] with what the core adds up inside the layers under its names."""
     named = stages.copy()
     for index in range(len(stages)):
-        stage, row = Stage(inputs, index), SimpleNamespace()
+        stage, row = Stage(inputs, index), _stage_row()
         if stage.heaviest[0] in _INSIDE:
             fill_terms(stage.phase_detail(*stage.heaviest)[0], row)
-            columns = [getattr(f, f"STAGE_{name.upper()}") for name in vars(row)]
-            named[index, columns] = list(vars(row).values())
+            live = list(LIVE_PLACES)
+            named[index, live] = np.array(row.terms)[live]
     return named

@@ -5,7 +5,6 @@ from __future__ import annotations
 from planner.job.frameworks.techniques import Technique
 from planner.job.job import Job
 from planner.job.technique_rules import technique_conditions
-from planner.predict.cost_tables import usual_dispatcher
 from planner.predict.plan import Degrees
 from planner.predict.shapes import given_columns, rule_context
 
@@ -30,7 +29,7 @@ def technique_flags(job: Job, names: tuple[str, ...]) -> str:
 
 def flags_for(job: Job, technique: Technique) -> str:
     """The flags of a technique for a job."""
-    backend = usual_dispatcher(job.cluster.gpu.architecture)
+    backend = job.cluster.gpu.traits.dispatcher
     return technique.flags.format(dispatcher=backend, graphed=_graphed(job))
 
 

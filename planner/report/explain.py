@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.cost.terms import MEMORY_TERMS, TIME_WORDS
 from planner.job.quantities import (
     gib,
     number_ranges,
@@ -41,7 +42,6 @@ from planner.report.search import error_note, job_facts, metric_note
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 from planner.search.explanation import (
     SAME_SPEED,
-    TIME_TERMS,
     Explanation,
     NeighbourReport,
     StageGroup,
@@ -52,7 +52,7 @@ from planner.search.what_if_result import BindingConstraint, WhatIf, WhatIfRow
 
 # Stages are called uneven where the slowest takes so many times the mean.
 _UNEVEN = 1.1
-_STAGE_TERMS = ("weights", "gradients", "optimizer", "activations")
+_HEADED = [term for term in MEMORY_TERMS if term.heading]
 
 
 @as_report
@@ -150,15 +150,14 @@ def memory_table(explanation: Explanation) -> TableData:
 
 def stage_table(explanation: Explanation) -> TableData:
     """Memory of every stage; equal neighbours share a row."""
-    titles = (
-        "<stage | layers | in\nflight | weights | grads | optim. | activ. | rest | peak | <phase"
-    )
+    headed = " | ".join(term.heading for term in _HEADED)
+    titles = f"<stage | layers | in\nflight | {headed} | rest | peak | <phase"
     return table(titles, map(_stage_row, explanation.stages), "Memory by pipeline stage, GiB")
 
 
 def _stage_row(group: StageGroup) -> tuple[str, ...]:
     stage = group.memory
-    shown = [float(getattr(stage, name)) for name in _STAGE_TERMS]
+    shown = [float(getattr(stage, term.field)) for term in _HEADED]
     return (
         number_ranges(group.stages),
         str(stage.layers),
@@ -264,7 +263,7 @@ def _comparison(near: NeighbourReport) -> str:
         return f"does not fit in {gib(near.limit_bytes or 0.0)} GiB,{but} {_slowdown(near)}"
     if near.outcome == "equal":
         return "equally fast"
-    label = TIME_TERMS.get(near.reason or "", "").removeprefix("exposed ")
+    label = TIME_WORDS.get(near.reason or "", "").removeprefix("exposed ")
     reason_s = near.reason_s or 0.0
     sign = "+" if reason_s >= 0 else "-"
     return f"{_slowdown(near)}, {label} {sign}{seconds(abs(reason_s))}{_uneven(near)}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from planner.cost.terms import LIVE_TERMS
 from planner.job.quantities import (
     gib,
     number_ranges,
@@ -40,12 +41,11 @@ _MOST_WARM_UP = 5
 _MOST_LAYERS = 9
 # Tensors that are listed one by one.
 _MOST_TENSORS = 20
-_STAGE_COLUMNS = (
-    ("weights", ("weights", "master weights")),
-    ("optim.", ("optimizer state", "optimizer temporaries")),
-    ("grads", ("gradients", "gradient buckets", "unsharded gradients", "reduction")),
-    ("activ.", ("activations", "recomputed")),
-)
+# Columns of the table of stages: heading, and the terms that it counts.
+_STAGE_COLUMNS = {
+    heading: [name for name, term in LIVE_TERMS.items() if term.heading == heading]
+    for heading in ("weights", "optim.", "grads", "activ.")
+}
 
 
 @as_report
@@ -277,7 +277,7 @@ def _thinned(rows: Sequence[PhaseRow]) -> list[PhaseRow]:
 
 def stage_table(footprint: Footprint) -> TableData:
     """One line a pipeline stage; equal neighbours share it."""
-    terms = " | ".join(title for title, _ in _STAGE_COLUMNS)
+    terms = " | ".join(_STAGE_COLUMNS)
 
     def likeness(account: StageAccount) -> tuple[object, ...]:
         peak = account.peak
@@ -291,7 +291,7 @@ def stage_table(footprint: Footprint) -> TableData:
 def _stage_row(group: Sequence[StageAccount]) -> tuple[str, ...]:
     account = group[0]
     terms = account.peak.terms
-    shown = [sum(terms.get(name, 0.0) for name in names) for _, names in _STAGE_COLUMNS]
+    shown = [sum(terms.get(name, 0.0) for name in names) for names in _STAGE_COLUMNS.values()]
     return (
         number_ranges([each.stage for each in group]),
         str(account.layers),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from planner.cost.terms import MEMORY_TERMS, TIME_TERMS
 from planner.evidence.traces.findings import Finding
 from planner.evidence.traces.rank import TERMS, RankTrace
 from planner.evidence.traces.snapshot import Snapshot
@@ -121,18 +122,10 @@ def trace_pairs(ranks: Sequence[RankTrace], plan: Plan | None) -> tuple[Pair, ..
 
 def _predicted_terms(plan: Plan) -> dict[str, float]:
     """The plan's seconds under the names of traced terms."""
-    time = plan.time
-    return {
-        "compute": time.compute_s + time.recompute_s,
-        "optimizer": time.optimizer_s,
-        "tp": time.tp_s,
-        "cp": time.cp_s,
-        "ep": time.ep_s,
-        "pp": time.pp_s,
-        "dp": time.dp_s + time.fsdp_s,
-        "idle": time.bubble_s + time.straggler_s + time.host_s + time.offload_s,
-        "step": plan.step_time_s,
-    }
+    found = {"step": plan.step_time_s}
+    for term in TIME_TERMS:
+        found[term.traced] = found.get(term.traced, 0.0) + getattr(plan.time, term.field)
+    return found
 
 
 @as_report
@@ -182,13 +175,11 @@ def snapshot_pairs(one: Snapshot, plan: Plan | None) -> tuple[Pair, ...]:
 
 def _predicted(plan: Plan) -> dict[str, float]:
     stage = plan.stages[plan.heaviest_stage]
-    return {
-        "weights": stage.weights + stage.gather_buffers,
-        "gradients": stage.gradients,
-        "optimizer": stage.optimizer + stage.optimizer_temporary,
-        "activations": stage.activations + stage.logits,
-        "backward": stage.working,
-    }
+    found: dict[str, float] = {}
+    for term in MEMORY_TERMS:
+        if term.snapshot:
+            found[term.snapshot] = found.get(term.snapshot, 0.0) + getattr(stage, term.field)
+    return found
 
 
 def _gib(size_bytes: float) -> str:

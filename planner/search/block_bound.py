@@ -46,7 +46,7 @@ _MOST_PLACES = 1 << 16
 _TURNS = 6
 _NEAR = 2e-3
 
-_PASSES = [linear.TERM_FORWARD, linear.TERM_BACKWARD]
+_PASSES = list(linear.BOTH_PASSES)
 # Seconds of work: for a place of all stages together and an option; for a group of stages, and a
 # holding there and stage; for a sum of runs that was formed, and a call that formed some.
 TOGETHER_S, GROUP_S, HELD_S, SUM_S, CALL_S = 3e-10, 2e-4, 7e-8, 2e-8, 3e-5

@@ -15,8 +15,8 @@ from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.frameworks import RecomputeMode
 from planner.job.recomputation import recomputation
+from planner.predict.configuration import job_placement
 from planner.predict.cost_model import Columns, CostedShapes, CostModel
-from planner.predict.layouts import job_placement
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.predict.threads import in_threads
 from planner.search import block_bound

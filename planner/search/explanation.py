@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from constraints.errors import ConstraintError
 from hardware.frozen import Frozen
+from planner.cost.terms import MEMORY_WORDS, TIME_WORDS
 from planner.job.errors import UsageError
 from planner.job.job import Job, offered_exchanges
 from planner.job.technique_rules import site_of
@@ -19,7 +20,7 @@ from planner.predict.assumed_hardware import Assumption, hardware_assumptions
 from planner.predict.assumptions import unmeasured_notes
 from planner.predict.layer_profile import StepProfile, step_profile
 from planner.predict.link_account import LinkShare, link_account
-from planner.predict.plan import Degrees, Plan, StageMemory, TimeTerms, term_labels
+from planner.predict.plan import Degrees, Plan, StageMemory
 from planner.predict.techniques import works_with
 from planner.search.neighbours import Configured, Neighbour, neighbours
 from planner.search.result import JobSummary, SearchResult
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 Evaluator = Callable[[Degrees, str], Plan]
 Outcome = Literal["slower", "faster", "equal", "does-not-fit", "not-legal"]
 
-MEMORY_TERMS, TIME_TERMS = term_labels(StageMemory), term_labels(TimeTerms)
 # Times the memory of a GPU, where that shall not bind.
 _NO_LIMIT = 1000.0
 # Two plans whose sample time differs by less than this share are called equal.
@@ -59,7 +59,7 @@ class StageGroup(Frozen):
 class NeighbourReport(Frozen):
     """What became of a neighbour. `faster_by`: tokens/s over the plan's, minus one.
 
-    `reason` is the term of the step that explains the difference most (its name in TIME_TERMS)
+    `reason` is the term of the step that explains the difference most (its field in plans)
     and `reason_s` by how many seconds, at the plan's batch; `slowest_stage`: forward and backward
     of the slowest pipeline stage over the mean of all; `text` the rule that it breaks, or
     the user's conditions that it does not obey.
@@ -199,7 +199,7 @@ def _layout(
 ) -> Layout:
     """Layout of a neighbour, see `job_evaluator`: the fastest that fits as surely as was asked,
     else the fastest that fits, else the fastest."""
-    from planner.predict.layouts import even_layout, in_mode
+    from planner.predict.configuration import even_layout, in_mode
     from planner.search.costed import likely_limit_bytes
     from planner.search.explorer import Explorer
 
@@ -234,12 +234,12 @@ def pick_plan(result: SearchResult, number: int) -> Plan:
 
 def memory_terms(stage: StageMemory) -> tuple[Term, ...]:
     """Terms of a stage's peak, without those that are zero at that moment."""
-    return _terms(MEMORY_TERMS, stage, stage.peak)
+    return _terms(MEMORY_WORDS, stage, stage.peak)
 
 
 def time_terms(plan: Plan) -> tuple[Term, ...]:
     """Terms of the step time, without those that are zero."""
-    return _terms(TIME_TERMS, plan.time, plan.step_time_s)
+    return _terms(TIME_WORDS, plan.time, plan.step_time_s)
 
 
 def _compute_terms(profile: StepProfile | None, plan: Plan) -> tuple[Term, ...]:

@@ -20,9 +20,9 @@ from constraints.layout_context import LayoutContext, shared_count
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.tables import Array
+from planner.predict.configuration import even_layout, plain_context
 from planner.predict.cost_model import Columns, CostedShapes, CostModel
 from planner.predict.costed_plan import row_degrees
-from planner.predict.layouts import even_layout, plain_context
 from planner.predict.mixture import cost_layout
 from planner.search import walk
 from planner.search.block_bound import NO_BOUND, Bound

@@ -89,7 +89,7 @@ class Objective:
     def expression(self) -> Expression:
         """T·d in units, without the constant terms."""
         terms = self.terms
-        both = (linear.TERM_FORWARD, linear.TERM_BACKWARD)
+        both = linear.BOTH_PASSES
         if terms.framework.schedule == schedule.SCHEDULE_ALL_FORWARD_FIRST:
             passes = [self._seconds(both[:1]), self._seconds(both[1:])]
         else:

@@ -10,19 +10,19 @@ from constraints.layout import LAYOUT_RULES, stage_memory
 from constraints.layout_context import LayoutContext
 from planner.cost import fields as f
 from planner.cost.tables import Array
+from planner.cost.terms import MEMORY_WORDS
 from planner.job.job import Job
 from planner.job.quantities import number_ranges
 from planner.job.specs import ModelSpec
-from planner.predict.costed_plan import STAGE_TERMS, job_plan
+from planner.predict.costed_plan import job_plan
 from planner.predict.layout_wording import split_sentence
-from planner.predict.plan import Plan, StageMemory, term_labels
+from planner.predict.plan import Plan
 from planner.search.explorer import Explorer
 from planner.search.infeasibility import GIB, ConflictingRule
 from planner.search.layout_model import layout_conflict
 
 # Terms under so many GiB are shown together.
 _SHOWN_GIB = 0.05
-TERMS = term_labels(StageMemory)
 
 
 def lightest_row(explorer: Explorer) -> int:
@@ -94,7 +94,8 @@ def _degrees(explorer: Explorer, row: int) -> str:
 
 def _parts(stage: Array) -> str:
     """Every memory term of a stage, the largest first; they add up to its peak."""
-    sizes = {words: float(stage[STAGE_TERMS[name]]) / GIB for name, words in TERMS.items()}
+    columns = f.MEMORY_COLUMNS.items()
+    sizes = {MEMORY_WORDS[name]: float(stage[column]) / GIB for name, column in columns}
     shown = {label: size for label, size in sizes.items() if size >= _SHOWN_GIB}
     small = sum(size for size in sizes.values() if size < _SHOWN_GIB)
     ordered = sorted(shown, key=lambda label: -shown[label])

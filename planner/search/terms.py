@@ -24,8 +24,8 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import copies_table
 from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
+from planner.predict.configuration import job_placement, plain_context
 from planner.predict.cost_model import CostedShapes, CostModel
-from planner.predict.layouts import job_placement, plain_context
 
 # Rounding each layer up costs at most 130 layers · 16 KiB = 2 MiB of a stage.
 MEMORY_UNIT_BYTES = 16 * 1024
@@ -61,7 +61,7 @@ class ShapeTerms:
     @property
     def head_layers(self) -> int:
         """How many layers take as long as what is pinned to the head's stage, rounded."""
-        passes = [linear.TERM_FORWARD, linear.TERM_BACKWARD]
+        passes = list(linear.BOTH_PASSES)
         layer_s = float(self.layer[:, passes].sum(axis=1).mean())
         return round(float(self.stage[-1, passes].sum()) / layer_s) if layer_s > 0.0 else 0
 
@@ -110,11 +110,7 @@ def shape_terms(
         rows(shape, f.SHAPE_ROW), terms, cost_model.totals, total_s, code, framework
     )
     # With two copies of the model each does its part of the micro-batches.
-    passes = [
-        linear.TERM_FORWARD, linear.TERM_BACKWARD, linear.TERM_RECOMPUTE,
-        linear.TERM_TAKEN_FORWARD, linear.TERM_TAKEN_BACKWARD,
-    ]  # fmt: skip
-    terms[:, passes] *= schedule.microbatch_share(framework.schedule)
+    terms[:, list(linear.PASS_TERMS)] *= schedule.microbatch_share(framework.schedule)
     return ShapeTerms(
         pp=pp,
         vpp=int(shape[f.SHAPE_VPP]),
@@ -142,7 +138,7 @@ def pinned_terms(terms: Array, pp: int, job: JobInputs, code: int, costs: Array)
     first, embedding = terms[job.kinds], costs[job.kinds]
     of_class = f.PIECE_PARAMETERS + int(embedding[f.PIECE_TABLE_CLASS])
     share = embedding[f.PIECE_TABLE] / embedding[of_class]
-    tied = [linear.TERM_OPTIMIZER, linear.TERM_REDUCE, linear.TERM_ALL_GATHER]
+    tied = list(linear.PARAMETER_TERMS)
     for index in range(pp):
         if copies_table(index, counts, job):
             stage[index, tied] += share * first[tied]

@@ -150,7 +150,7 @@ def _plans(job: Job, plan: Plan, technique: Technique, degrees: Degrees) -> Iter
 def _again(job: Job, plan: Plan, degrees: Degrees) -> Plan:
     """A plan's layers and recomputation, for another job or other degrees. UsageError where a rule
     forbids it."""
-    from planner.predict.configuration import evaluate_job
+    from planner.predict.evaluate import evaluate_job
 
     layout = plan.layout
     return evaluate_job(

@@ -21,8 +21,8 @@ from planner.launch.folder import launch_folder, write_folder
 from planner.launch.plans import CannotExpressError, find_plans, launch_of
 from planner.launch.read.found import Hints
 from planner.predict.command_line import evaluate_command
-from planner.predict.configuration import evaluate
 from planner.predict.decided import decided_request
+from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees, Plan
 from planner.search.result import SearchResult
 

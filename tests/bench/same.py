@@ -1,10 +1,16 @@
-"""The JSON of forty commands on another checkout and on this one: equal, or where it differs.
+"""What the program answers on another checkout and on this one: equal, or where it differs.
 
-    python -m tests.bench.same BEFORE [--only WORD]
+    python -m tests.bench.same BEFORE [--only WORD] [--quick] [--lines FILE]
+    python -m tests.bench.same BEFORE --save before.json
+    python -m tests.bench.same --against before.json
 
 BEFORE is a checkout of an earlier commit (`git worktree add ../before COMMIT`). Both run with the
-packages of this environment, each with a cache of compiled code of its own. Wall times and rates
-are left out. Exit status 1 if any command differs.
+packages of this environment, each with a cache of compiled code of its own. Compared are the JSON
+of some hundred commands, the launch folders that each target writes with each launcher, the golden
+files of the tests, and the verdict on each frozen file of `tests/launch/read/found.toml`. `--save`
+keeps the answers of BEFORE and `--against` compares with them, so that one run of an earlier commit
+serves many comparisons. `--lines` names a file of further commands. Wall times and rates are left
+out. The exit status is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -16,13 +22,17 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parents[2]
+FOUND = HERE / "tests" / "launch" / "read" / "found.toml"
 # How long a machine took is no answer.
 CLOCKS = ("seconds", "costing_seconds", "planner_version", "candidates_per_s")
+# Answers of the short set, which takes half a minute.
+QUICK = 6
 
 COMMANDS = """
 search --model 70b --gpus 64xH100 --gbs-tokens 4M
@@ -64,23 +74,134 @@ compare --model 8b --tokens 1T --gpus 16xH100 --gpus 16xA100-80GB --gbs 128
 scale --model 8b --gpu H100 --from 8 --to 32 --tokens 1T --gbs 128
 validate
 check examples/05_check_a_script/pretrain_moe.sh --gpus 32xH100
+fit --model 8b --gpus 1xRTX4090
+search --model jamba-mini --gpus 64xH100 --gbs-tokens 4M --top 2
+search --model nemotron-nano-12b --gpus 8xH100 --gbs 64 --top 2
+search --model deepseek-v3 --gpus 8xH100 --gbs 64
+search --model 70b --gpus 8xA100 --gbs 64
+search --model 8b --gpus 16xMI300X --gbs 64 --framework primus
+search --model 8b --gpus 8xH100 --gbs 64 --framework torchtitan --what-if
+search --model 8b --gpus 4xH100+4xH100 --gbs 64 --top 3
+memory --model 8b --gpus 8xH100 --mbs 1 --optimizer adamw-8bit
+evaluate --model 8b --gpus 8xH100 --gbs 64 --tp 2 --mbs 1 --activation-offload attn_norm
 models
 hardware
 frameworks
 """  # noqa: E501
 
+# Each framework costs the same job, whatever it offers of it.
+FRAMEWORKS = """
+deepspeed fsdp1 generic-3d hai-llm hf-fsdp2 hf-transformers jax-xla llm-foundry megatron-bridge
+megatron-core megatron-core-no-overlap megatron-deepspeed megatron-fsdp megatron-lm-2022
+megatron-local nanogpt nanotron nanotron-2024 nemo-2022 primus torch-3d torchtitan torchtitan-2024
+torchtune zero-bubble
+"""
+PER_FRAMEWORK = (
+    "search --model llama-3-8b --gpus 16xH100 --gbs 64 --top 2 --framework {}",
+    "search --model mixtral-8x7b --gpus 32xA100-80GB --gbs 64 --top 2 --framework {}",
+)
 
-def answer(checkout: Path, command: str, cache: str) -> tuple[int, Any]:
-    """(exit status, JSON or text) of a command run from a checkout."""
-    env = {**os.environ, "PYTHONPATH": str(checkout), "PLANNER_CACHE_DIR": cache}
-    done = subprocess.run(
-        [sys.executable, "-m", "planner", *shlex.split(command), "--json"],
-        capture_output=True, text=True, check=False, cwd=checkout, env=env,
-    )  # fmt: skip
+# Plans that each target writes: target -> the searched job.
+LAUNCHES = {
+    "megatron-core": "--model mixtral-8x7b --gpus 16xH100 --gbs 64 --seq 4096",
+    "megatron-bridge": "--model 70b --gpus 64xH100 --gbs-tokens 4M",
+    "torchtitan": "--model llama-3-8b --gpus 8xH100 --gbs 64",
+    "deepspeed": "--model llama-3-8b --gpus 8xH100 --gbs 64",
+    "accelerate": "--model llama-3-8b --gpus 8xH100 --gbs 64",
+    "nanotron": "--model llama-3-8b --gpus 16xA100-80GB --gbs 64",
+}
+LAUNCHERS = ("torchrun", "slurm", "k8s", "skypilot")
+
+
+def commands() -> list[str]:
+    """Every command that both checkouts run, as it is typed after `planner`."""
+    each = [line.format(name) for name in FRAMEWORKS.split() for line in PER_FRAMEWORK]
+    return [*COMMANDS.strip().splitlines(), *each]
+
+
+def frozen_files(folder: Path) -> list[str]:
+    """`check` of each case of `found.toml`, whose files are written into a folder."""
+    lines = []
+    for number, case in enumerate(tomllib.loads(FOUND.read_text(encoding="utf-8"))["case"]):
+        paths = [folder / str(number) / name for name in case["files"]]
+        for path, text in zip(paths, case["files"].values(), strict=True):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        gpus = f"--gpus {case.get('gpus') or 8}xH100"
+        lines.append(f"check {shlex.quote(str(paths[0].relative_to(folder)))} {gpus}")
+    return lines
+
+
+def told(line: str) -> tuple[int, Any]:
+    """(exit status, JSON or text) of a command, run in this process."""
+    from click.testing import CliRunner
+
+    from planner.cli.program import planner_command
+
+    done = CliRunner().invoke(planner_command, [*shlex.split(line), "--json"])
     try:
-        return done.returncode, json.loads(done.stdout)
+        return done.exit_code, json.loads(done.stdout)
     except json.JSONDecodeError:
-        return done.returncode, done.stdout or done.stderr
+        return done.exit_code, done.stdout or done.stderr or repr(done.exception)
+
+
+def written(target: str, job: str, launcher: str) -> Iterator[tuple[str, tuple[int, Any]]]:
+    """The files of a launch folder, each as an answer."""
+    with tempfile.TemporaryDirectory() as scratch:
+        plans, folder = Path(scratch, "plans.json"), Path(scratch, "run")
+        status = told(f"search {job} --framework {target} -o {plans}")[0]
+        if status == 0:
+            status = told(f"launch {plans} --nodes-as {launcher} -o {folder}")[0]
+        yield f"launch {target} {launcher}", (status, "")
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                text = path.read_text(encoding="utf-8").replace(scratch, "")
+                yield f"launch {target} {launcher} {path.relative_to(folder)}", (0, text)
+
+
+def golden() -> Iterator[tuple[str, tuple[int, Any]]]:
+    """The golden launch files of the checkout in which this process stands."""
+    folder = Path("tests", "launch", "golden")
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            yield f"golden {path.relative_to(folder)}", (0, path.read_text(encoding="utf-8"))
+
+
+def work(lines: list[str], checks: list[str], folder: Path, launches: bool) -> dict[str, Any]:
+    """Every answer of the checkout in which this process stands. Name -> (status, answer)."""
+    answers: dict[str, Any] = {f"planner {line}": told(line) for line in lines}
+    if launches:
+        answers |= dict(golden())
+        for target, job in LAUNCHES.items():
+            for launcher in LAUNCHERS:
+                answers |= dict(written(target, job, launcher))
+    os.chdir(folder)
+    return answers | {f"frozen {line}": told(line) for line in checks}
+
+
+def answers_of(checkout: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Every answer of a checkout, from a process of its own."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch, "files")
+        folder.mkdir()
+        further = options.lines.read_text(encoding="utf-8").splitlines() if options.lines else []
+        lines, checks = [*commands(), *further], frozen_files(folder)
+        if options.quick:
+            lines, checks = lines[::QUICK], checks[::QUICK]
+        asked = {
+            "lines": [line for line in lines if options.only in line],
+            "checks": [line for line in checks if options.only in line],
+            "folder": str(folder),
+            "launches": not (options.only or options.quick),
+        }
+        cache = options.cache or f"{scratch}/cache"
+        env = {**os.environ, "PYTHONPATH": str(checkout), "PLANNER_CACHE_DIR": cache}
+        done = subprocess.run(
+            [sys.executable, __file__, "--worker"], input=json.dumps(asked), cwd=checkout, env=env,
+            stdout=subprocess.PIPE, text=True, check=True,
+        )  # fmt: skip
+        kept: dict[str, Any] = json.loads(done.stdout.replace(scratch, ""))
+        return kept
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
@@ -92,30 +213,56 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for index, pair in enumerate(zip(before, after, strict=True)):
             yield from differences(*pair, f"{path}[{index}]")
+    elif isinstance(before, str) and isinstance(after, str) and "\n" in before:
+        pairs = zip(before.splitlines(), after.splitlines(), strict=False)
+        first = next((pair for pair in pairs if pair[0] != pair[1]), ("", "another length"))
+        if before != after:
+            yield f"{path}: {first[0][:100]} -> {first[1][:100]}"
     elif before != after:
         yield f"{path}: {str(before)[:100]} -> {str(after)[:100]}"
 
 
-def main() -> None:
-    """Run all commands, or those that contain a word, on both."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.same", description=__doc__)
-    parser.add_argument("before", type=Path)
-    parser.add_argument("--only", default="", help="commands that contain this")
-    options = parser.parse_args()
-    chosen = [item for item in COMMANDS.strip().splitlines() if options.only in item]
+def report(before: Mapping[str, Any], after: Mapping[str, Any]) -> int:
+    """Print each answer that differs and a closing line. How many differ."""
     differ = 0
-    with tempfile.TemporaryDirectory() as scratch:
-        for command in chosen:
-            old = answer(options.before.resolve(), command, f"{scratch}/before")
-            new = answer(HERE, command, f"{scratch}/after")
-            found = [] if old[0] == new[0] else [f"exit status: {old[0]} -> {new[0]}"]
-            found += differences(old[1], new[1])
-            differ += bool(found)
-            print(f"{'DIFFERS' if found else 'equal':8}{old[0]:2}  planner {command}", flush=True)
-            for line in found[:5]:
-                print(f"            {line}")
-    print(f"{len(chosen) - differ} of {len(chosen)} commands give the same")
-    sys.exit(1 if differ else 0)
+    for name in {**before, **after}:
+        found = list(differences(before.get(name), after.get(name)))
+        differ += bool(found)
+        if found:
+            print(f"DIFFERS  {name}", *(f"            {line}" for line in found[:5]), sep="\n")
+    print(f"{len(after) - differ} of {len(after)} answers are the same")
+    return differ
+
+
+def main() -> None:
+    """Compare all answers, or those whose command contains a word."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.same", description=__doc__)
+    parser.add_argument("before", type=Path, nargs="?")
+    parser.add_argument("--only", default="", help="commands that contain this")
+    parser.add_argument("--quick", action="store_true", help="one answer of six, no launch files")
+    parser.add_argument("--lines", type=Path, help="a file of further commands, one a line")
+    parser.add_argument("--cache", help="a folder that keeps compiled code between runs")
+    parser.add_argument("--save", type=Path, help="write the answers of BEFORE to this file")
+    parser.add_argument("--against", type=Path, help="compare with answers that --save wrote")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        asked = json.load(sys.stdin)
+        json.dump(
+            work(*(asked[key] for key in ("lines", "checks", "folder", "launches"))), sys.stdout
+        )
+        return
+    if options.save:
+        kept = answers_of(options.before.resolve(), options)
+        options.save.write_text(json.dumps(kept), encoding="utf-8")
+        return
+    after = answers_of(HERE, options)
+    if options.against:
+        before = json.loads(options.against.read_text(encoding="utf-8"))
+        before = {name: before[name] for name in before if name in after}
+    else:
+        before = answers_of(options.before.resolve(), options)
+    sys.exit(1 if report(before, after) else 0)
 
 
 if __name__ == "__main__":

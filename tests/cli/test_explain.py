@@ -10,11 +10,9 @@ from click.testing import Result
 
 from constraints.rule import Layout
 from planner.job.errors import UsageError
-from planner.predict.plan import Degrees, Plan, StageMemory, TimeTerms
+from planner.predict.plan import Degrees, Plan, TimeTerms
 from planner.report.explain import neighbour_sentence
 from planner.search.explanation import (
-    MEMORY_TERMS,
-    TIME_TERMS,
     main_difference,
     memory_terms,
     neighbour_reports,
@@ -67,15 +65,6 @@ def test_no_real_neighbour_dominates_a_plan(run: Run, main_job: MainJob) -> None
                 lighter = near["peak_bytes"] < 0.93 * item.peak_bytes
                 faster = near["faster_by"] > item.gap + 0.011
                 assert not (lighter and faster), (number, near)
-
-
-def test_terms_have_labels() -> None:
-    assert set(TIME_TERMS) == set(TimeTerms.model_fields)
-    not_terms = {
-        *("stage", "layers", "in_flight", "allocated", "peak"),
-        *("phase", "forward_s", "backward_s", "offloaded"),
-    }
-    assert set(MEMORY_TERMS) == set(StageMemory.model_fields) - not_terms
 
 
 def test_equal_stages_share_a_row() -> None:

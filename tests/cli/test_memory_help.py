@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from planner import Degrees, Request, evaluate
+from planner.cost.terms import MEMORY_WORDS
 from planner.job.frameworks import framework_names, load_framework
 from planner.predict.fit_words import fit_verdict
-from planner.predict.plan import StageMemory, term_labels
 from planner.predict.plan_text import fit_text
 from tests.cli.conftest import run_cli as run
 
@@ -68,7 +68,7 @@ def test_check_keeps_the_stage_of_the_file(stage: int, tmp_path: Path) -> None:
     assert document["verdict"] == ("will not fit" if stage == 1 else "runs and fits")
     if stage == 1:
         largest = document["advice"]["largest_term"]
-        assert largest["name"] in term_labels(StageMemory)
+        assert largest["name"] in MEMORY_WORDS
         options = {move["options"] for move in document["advice"]["sufficient"]}
         assert "--zero 2" in options or "--zero 3" in options
 

@@ -14,8 +14,8 @@ from planner.job.job import Job
 from planner.job.offload import read_offload, usable_modes
 from planner.job.request import Request
 from planner.predict.altered_model import AlteredModel
-from planner.predict.configuration import evaluate
 from planner.predict.cost_model import CostModel
+from planner.predict.evaluate import evaluate
 from planner.predict.links import link_inputs, network
 from planner.predict.plan import Degrees, Plan
 from tests.cost.jobs import cost, make_job

@@ -12,8 +12,8 @@ from constraints.context_kinds import ContextKind
 from planner.cost._compiler import _makes_arrays
 from planner.cost._jit import marked
 from planner.cost.tables import Array
+from planner.predict.configuration import even_layout, kernel_layout, plain_context
 from planner.predict.cost_model import CostModel
-from planner.predict.layouts import even_layout, kernel_layout, plain_context
 from planner.predict.plan import Degrees
 from planner.predict.shapes import given_columns
 from tests.cost.jobs import make_job

@@ -10,7 +10,7 @@ from planner.cost.schedule import SCHEDULE_1F1B, SCHEDULE_ZB_V, boundary_hideabl
 from planner.predict.cost_model import CostModel
 from tests.cost.jobs import cost, make_job, on_ideal_links, with_table
 
-TIME_TERMS = range(f.STEP_COMPUTE, f.STEP_HOST + 1)
+TIME_TERMS = list(f.TIME_COLUMNS.values())
 SHAPES = [
     {"tp": 1, "dp": 16, "zero": 1, "grad_acc": 4},
     {"tp": 8, "dp": 2, "zero": 1, "grad_acc": 8},

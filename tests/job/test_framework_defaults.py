@@ -7,7 +7,7 @@ import pytest
 from planner.job.errors import UsageError
 from planner.job.frameworks import framework_names, load_framework
 from planner.job.request import Request
-from planner.predict.configuration import evaluate
+from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees
 from planner.predict.shapes import broken_rules
 from planner.search.search import find_plans

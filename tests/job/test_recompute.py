@@ -11,8 +11,7 @@ from planner.cost.codes import OpKind
 from planner.cost.layer import recompute_costs
 from planner.job.errors import UsageError
 from planner.job.frameworks import load_framework
-from planner.job.modules import Module
-from planner.job.recompute import MODULES
+from planner.job.modules import RECOMPUTED, Module
 from planner.job.request import Request
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Op
@@ -25,10 +24,10 @@ AGAIN = ("recompute_tp", "recompute_cp", "recompute_ep")
 FULL = "--recompute-granularity full --recompute-method"
 
 
-@pytest.mark.parametrize("name", list(MODULES))
+@pytest.mark.parametrize("name", list(RECOMPUTED))
 def test_every_module_of_megatron_is_a_mode(name: str) -> None:
     mode = load_framework("megatron-core").recompute_mode(name)
-    assert mode.mask == MODULES[name]
+    assert mode.mask == RECOMPUTED[name].part
     assert mode.flags.endswith(f"--recompute-modules {name}")
 
 
@@ -164,7 +163,7 @@ def test_memory_budget_of_nothing_runs_what_full_runs() -> None:
 
 
 def evaluated(mode: str, framework: str = "megatron-core", **more: object) -> Plan:
-    from planner.predict.configuration import evaluate
+    from planner.predict.evaluate import evaluate
 
     request = Request(model="llama-3-8b", gpus="16xH100", gbs=64, framework=framework)
     zero = 1 if framework == "megatron-core" else 3

@@ -12,8 +12,8 @@ from planner.job.frameworks.workspaces import torch_workspaces
 from planner.job.request import Request
 from planner.launch.read.configured import read_plan
 from planner.launch.read.found import Hints
-from planner.predict.configuration import evaluate
 from planner.predict.device import gpu_inputs
+from planner.predict.evaluate import evaluate
 from planner.predict.memory.footprint import memory_footprint
 from planner.predict.plan import Degrees
 

@@ -9,7 +9,7 @@ from string import Template
 
 from planner import Degrees, Request
 from planner.launch.contract import Launch, NodesAs, RunCommand
-from planner.predict.configuration import evaluate
+from planner.predict.evaluate import evaluate
 
 
 @dataclass(frozen=True)

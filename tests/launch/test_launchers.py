@@ -62,6 +62,23 @@ def test_one_node_needs_no_address() -> None:
     assert "${NODE_RANK:?" in several
 
 
+_JAX = {"nodes": "NNODES", "rank": "NODE_RANK", "address": "COORDINATOR", "port": "PORT"}
+
+
+@pytest.mark.parametrize("nodes_as", NODES_AS)
+def test_a_program_without_a_process_launcher_is_told_where_the_nodes_are(
+    nodes_as: NodesAs,
+) -> None:
+    item = RunCommand(("-m", "train", "a.yml"), launcher="python", node_variables=_JAX)
+    text = script(megatron("uneven"), nodes_as, item)
+    run = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert re.search(r"NNODES=8 \\\n\s+NODE_RANK=\S+ \\\n\s+COORDINATOR=\S+ \\\n\s+PORT=\S+", text)
+    assert re.search(r"python3 \\\n\s+-m train \\\n", text)
+    alone = script(megatron("dense"), nodes_as, item)
+    assert "COORDINATOR" not in alone
+
+
 def test_slurm_directives() -> None:
     text = script(megatron("uneven"), "slurm")
     assert "#SBATCH --nodes=8\n" in text

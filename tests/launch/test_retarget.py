@@ -15,7 +15,7 @@ from planner.job.errors import UsageError
 from planner.job.frameworks.names import target_named
 from planner.job.frameworks.targets import TARGETS
 from planner.launch.plans import CannotExpressError, launch_of
-from planner.predict.configuration import evaluate
+from planner.predict.evaluate import evaluate
 from planner.predict.plan import Plan
 from planner.search.plan_file import read_plan_file
 

@@ -7,7 +7,7 @@ from functools import cache
 
 from planner.job.request import Request
 from planner.launch.contract import Launch
-from planner.predict.configuration import evaluate
+from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees
 
 

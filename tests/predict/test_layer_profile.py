@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.job.request import Request
-from planner.predict.configuration import evaluate_job
+from planner.predict.evaluate import evaluate_job
 from planner.predict.layer_profile import StepProfile, step_profile
 from planner.predict.plan import Degrees, Plan
 

@@ -8,7 +8,7 @@ from planner.compare.run import time_shares
 from planner.job.job import Job
 from planner.job.request import Request
 from planner.launch.plans import one_plan
-from planner.predict.configuration import evaluate_job
+from planner.predict.evaluate import evaluate_job
 from planner.predict.link_account import LATENCIES, RATES_OUT, RATES_UP, link_account
 from planner.predict.plan import Degrees, Plan
 from planner.search.explanation import explain

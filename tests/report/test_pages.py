@@ -17,7 +17,7 @@ from planner.compare.scaling import scale
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError
 from planner.job.request import Request
-from planner.predict.configuration import evaluate
+from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees
 from planner.report.pages.files import page_of_file
 from planner.report.pages.page import render

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from planner.cli.program import planner_command
 from planner.job.errors import UsageError
 from planner.job.request import Request
-from planner.predict.configuration import evaluate
+from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees, Plan
 from planner.report.trace import step_trace
 

@@ -11,8 +11,8 @@ from planner.job.errors import UsageError
 from planner.job.frameworks.names import target_named
 from planner.job.request import Request
 from planner.launch.plans import launch_of, writer_of
-from planner.predict.configuration import evaluate
 from planner.predict.decided import decided_request
+from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees, Plan
 from planner.predict.shapes import legal_candidates
 from planner.report.search import search_report

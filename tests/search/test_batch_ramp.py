@@ -8,7 +8,7 @@ from planner.compare.run import ideal_days
 from planner.compare.searches import Task, search_one
 from planner.job.errors import UsageError
 from planner.job.request import Request
-from planner.predict.configuration import evaluate
+from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees
 from planner.search.search import find_plans
 

@@ -14,8 +14,8 @@ from planner.cost import fields as f
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.recomputation import layer_modes
+from planner.predict.configuration import plain_context
 from planner.predict.costed_plan import job_plan
-from planner.predict.layouts import plain_context
 from planner.predict.mixture import cost_layout
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search.costed import CostedJob, cost_job
@@ -79,7 +79,7 @@ def test_terms_of_a_mix_add_up_and_lie_between_its_modes() -> None:
         return cost_layout(model, costed, row, layout, ctx).step
 
     nothing, mixed, everything = step((0, 0), (0, 0)), step((3, 0), (2, 1)), step((8, 8), (0, 0))
-    assert mixed[f.STEP_COMPUTE : f.STEP_HOST + 1].sum() == pytest.approx(mixed[f.STEP_TIME])
+    assert mixed[list(f.TIME_COLUMNS.values())].sum() == pytest.approx(mixed[f.STEP_TIME])
     assert nothing[f.STEP_TIME] < mixed[f.STEP_TIME] < everything[f.STEP_TIME]
     peaks = [item[f.STEP_PEAK_BYTES] for item in (everything, mixed, nothing)]
     assert peaks == sorted(peaks)

@@ -12,8 +12,8 @@ from planner.job.frameworks.names import target_named
 from planner.job.job import Job
 from planner.job.request import Request
 from planner.launch.plans import launch_of, writer_of
-from planner.predict.configuration import evaluate
 from planner.predict.decided import decided_request
+from planner.predict.evaluate import evaluate
 from planner.predict.plan import OPTIMAL_WITHIN, Degrees
 from planner.report.search import search_report
 from planner.search.changes import Situation

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from planner.cli import planner_command
 from planner.job.errors import UsageError
 from planner.job.request import Request
-from planner.predict.configuration import evaluate
+from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees
 from planner.search.explanation import job_evaluator
 from planner.search.search import find_plans

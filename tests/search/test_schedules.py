@@ -14,8 +14,8 @@ from planner.cost import fields as f
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.recomputation import recomputation
+from planner.predict.configuration import kernel_layout, plain_context
 from planner.predict.cost_model import CostModel
-from planner.predict.layouts import kernel_layout, plain_context
 from planner.search.costed import CostedJob, cost_job
 from planner.search.explorer import Explorer
 from planner.search.limit_results import Effort
@@ -63,7 +63,7 @@ def test_bounds_and_sums_hold(schedule: str) -> None:
         costed, step = cost(model, pp=4, vpp=vpp, dp=4, grad_acc=16, recompute=recompute)
         assert step[f.STEP_TIME_BOUND] <= step[f.STEP_TIME] * (1 + 1e-12)
         assert step[f.STEP_PEAK_BOUND] <= step[f.STEP_PEAK_BYTES] * (1 + 1e-12)
-        terms = step[f.STEP_COMPUTE : f.STEP_HOST + 1]
+        terms = step[list(f.TIME_COLUMNS.values())]
         assert terms.sum() == pytest.approx(step[f.STEP_TIME])
         assert (terms >= -1e-9).all()
         _, stages = model.cost_layout(costed, 0, model.even_layout(costed, 0))

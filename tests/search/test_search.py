@@ -13,7 +13,7 @@ from planner.cost import fields as f
 from planner.job.errors import UsageError
 from planner.job.recomputation import recomputation
 from planner.job.request import Request
-from planner.predict.layouts import kernel_layout, plain_context
+from planner.predict.configuration import kernel_layout, plain_context
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.report.search import search_report
 from planner.search.costed import cost_job, likely_limit_bytes

@@ -28,8 +28,8 @@ from planner.job.modules import Module
 from planner.job.optimizers import load_optimizer
 from planner.job.recompute import RecomputeMode
 from planner.job.specs import ModelSpec
+from planner.predict.configuration import even_layout
 from planner.predict.cost_tables import context_inputs
-from planner.predict.layouts import even_layout
 from planner.predict.memory.account import layout_inputs
 from planner.predict.memory.timeline import MemoryTimeline, stage_timeline
 from planner.predict.ops.context import OpContext

@@ -15,8 +15,8 @@ import pytest
 
 from planner.cost import fields as f
 from planner.job.job import Job
+from planner.predict.configuration import even_layout
 from planner.predict.cost_model import CostModel
-from planner.predict.layouts import even_layout
 from planner.predict.plan import Degrees
 from planner.predict.shapes import given_columns
 from tests.cost.jobs import make_job

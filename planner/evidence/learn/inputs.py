@@ -242,11 +242,9 @@ _LEAST_SHARE = 0.05
 # Columns of STEP_* that make up a term, with their signs: kernels run without the waits for the
 # CPU, which are idle time in a trace.
 _TERMS: Mapping[str, Mapping[int, float]] = {
-    "compute": {f.STEP_COMPUTE: 1.0, f.STEP_RECOMPUTE: 1.0, f.STEP_ISSUE: -1.0},
-    "optimizer": {f.STEP_OPTIMIZER: 1.0},
-    "exposed communication": dict.fromkeys(
-        (f.STEP_TP, f.STEP_CP, f.STEP_EP, f.STEP_FSDP, f.STEP_PP, f.STEP_DP), 1.0
-    ),
+    "compute": {**dict.fromkeys(f.traced_columns("compute"), 1.0), f.STEP_ISSUE: -1.0},
+    "optimizer": dict.fromkeys(f.traced_columns("optimizer"), 1.0),
+    "exposed communication": dict.fromkeys(f.STEP_EXPOSED, 1.0),
 }
 
 

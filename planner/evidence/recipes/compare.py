@@ -8,6 +8,7 @@ from math import inf
 from typing import Literal
 
 from hardware.files import shipped_toml
+from planner.cost.terms import TIME_WORDS
 from planner.evidence.runs.mapping import MappedRow
 from planner.evidence.runs.predict import Prediction, cost_predictions
 from planner.evidence.runs.rows import MeasuredRow
@@ -23,7 +24,6 @@ from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text, degrees_text
 from planner.predict.techniques import works_with
 from planner.predict.uncertainty.intervals import fit_probability
-from planner.search.explanation import TIME_TERMS
 from planner.search.trial import try_job
 
 # A claimed gain from which on it is explained.
@@ -335,7 +335,7 @@ def _single_changes(mapped: MappedRow, plan: Plan) -> Iterator[tuple[str, Mapped
 def falling_terms(prediction: Prediction, plan: Plan) -> str:
     """The terms of the step time that the plan shortens most, at most two, the second only where it
     counts: `pipeline bubble and waiting −0.410 s, exposed TP traffic −0.120 s`."""
-    theirs = {words: getattr(plan.time, name) for name, words in TIME_TERMS.items()}
+    theirs = {words: getattr(plan.time, name) for name, words in TIME_WORDS.items()}
     saved = {words: took - theirs[words] for words, took in term_seconds(prediction).items()}
     first, *others = sorted(saved.items(), key=lambda item: -item[1])[:2] or [("", 0.0)]
     least_s = _COUNTS * (prediction.step_time_s or 0.0)

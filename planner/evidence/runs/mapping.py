@@ -250,8 +250,6 @@ def _is_eager(row: MeasuredRow, profile: FrameworkProfile) -> bool:
     return profile.attention == "eager"
 
 
-# Architectures on which Transformer Engine prefers cuDNN's attention.
-_WITH_CUDNN = ("hopper", "blackwell")
 # Widest heads that cuDNN trained on Blackwell before 9.11, of June 2025 (transformer_engine/common/
 # fused_attn/fused_attn.cpp: "9.11: d_qk = 192, d_v = 128 + Blackwell + bprop"; NVIDIA/
 # cudnn-frontend, pull request 145). FlashAttention-3 runs on Hopper alone.
@@ -292,7 +290,7 @@ def _fused_kernel(
     if "v1" in stated or "fa1" in stated or old:
         return "flash1"
     if re.search(r"fa-?[34]|flash_?attention-?_?[34]|cudnn", stated):
-        return "flash3_or_cudnn" if cluster.gpu.architecture in _WITH_CUDNN else "flash2"
+        return "flash3_or_cudnn" if cluster.gpu.traits.prefers_cudnn else "flash2"
     # Megatron's blocks without Transformer Engine call the flash-attn package; torch's
     # flex_attention generates Triton kernels of FlashAttention-2's design.
     local = row.says("transformer_impl", "^local")
@@ -302,11 +300,11 @@ def _fused_kernel(
     if re.search(r"composer|llm-foundry", framework):
         # Its models bias the scores (ALiBi), which among fused kernels only Triton's first could.
         return "flash1"
-    architecture = cluster.gpu.architecture
+    architecture, cudnn = cluster.gpu.architecture, cluster.gpu.traits.prefers_cudnn
     on = profile.fused_attention.on(architecture, special=special)
     if re.search(r"megatron|nemo|bridge|primus|pax|maxtext|jax", framework):
-        on = "flash3_or_cudnn" if architecture in _WITH_CUDNN else on
-    if on == "auto" and cluster.gpu.vendor == "nvidia" and architecture not in _WITH_CUDNN:
+        on = "flash3_or_cudnn" if cudnn else on
+    if on == "auto" and cluster.gpu.vendor == "nvidia" and not cudnn:
         return "flash2"
     return on
 

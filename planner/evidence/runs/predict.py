@@ -32,8 +32,8 @@ from planner.evidence.runs.rows import (
 )
 from planner.job.errors import UsageError
 from planner.job.job import Job
+from planner.predict.configuration import kernel_layout, plain_context
 from planner.predict.cost_model import CostModel, KernelLayout
-from planner.predict.layouts import kernel_layout, plain_context
 from planner.predict.plan import Degrees, expected_step_time_s
 from planner.predict.uncertainty.full_memory import full_step_time_s
 from planner.predict.uncertainty.intervals import fit_probability, plan_conditions

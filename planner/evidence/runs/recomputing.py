@@ -8,6 +8,7 @@ from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import MeasuredRow, recompute_named
 from planner.job.frameworks import FrameworkProfile, RecomputeMode
 from planner.job.job import Job
+from planner.job.modules import RECOMPUTED
 from planner.job.quantities import stated
 
 # Checkpointed blocks that sources call "every other" or, without a number, "every n-th". IBM's 13B
@@ -64,14 +65,8 @@ def recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode
         return RecomputeMode(name=text, modules=("FULL",), every=every)
     if text.startswith("full"):
         return profile.recompute_mode("full")
-    names = {
-        "moe_act": "ACTIVATION", "layernorm": "LAYERNORM", "mla_up_proj": "MLA_UP_PROJ",
-        "core_attn": "CORE_ATTENTION", "attn core": "CORE_ATTENTION",
-        "shared_experts": "SHARED_EXPERTS",
-    }  # fmt: skip
-    modules = [module for name, module in names.items() if name in text]
-    words = set(re.findall(r"[a-z_]+", text))
-    modules += [module for name, module in (("mlp", "MLP"), ("moe", "MOE")) if name in words]
+    words = re.findall(r"[a-z_]+", text.replace("attn core", "core_attn"))
+    modules = [str(module.part.name) for name, module in RECOMPUTED.items() if name in words]
     if modules:
         return RecomputeMode(name=text, modules=tuple(modules))
     selective = re.search(r"select|\bops?\b|sac", text) is not None

@@ -12,14 +12,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from planner.cost import fields as f
+from planner.cost.terms import TIME_WORDS
 from planner.evidence.runs.mapping import MappedRow
 from planner.evidence.runs.predict import Prediction, assumed
 from planner.evidence.runs.ranking import candidates_of, first_of, measured_groups, pick_share
 from planner.evidence.runs.report import error_of, known
 from planner.job.quantities import share
-from planner.predict.costed_plan import TIME_TERMS as TIME_COLUMNS
 from planner.predict.plan_text import batch_text, degrees_text
-from planner.search.explanation import TIME_TERMS
 
 WORST_ROWS = 10
 _SMALLEST_SHARE = 0.05
@@ -89,7 +89,7 @@ def term_seconds(prediction: Prediction) -> dict[str, float]:
     step = prediction.step
     if step is None:
         return {}
-    return {TIME_TERMS[name]: float(step[column]) for name, column in TIME_COLUMNS.items()}
+    return {TIME_WORDS[name]: float(step[column]) for name, column in f.TIME_COLUMNS.items()}
 
 
 def terms(prediction: Prediction) -> tuple[tuple[str, float], ...]:

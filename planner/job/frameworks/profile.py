@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, ValidationError
 
 from constraints.context_kinds import ContextKind
 from constraints.numbers import Capabilities
+from hardware.architectures import ArchitectureName
 from hardware.curves import AttentionKernel
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
@@ -149,19 +150,17 @@ class UnmodelledSaving(Frozen):
     terms: tuple[Literal["weights", "gradients", "optimizer", "gather_buffers"], ...]
 
 
-class FusedAttention(Frozen):
-    """Fused attention kernel by the GPU's architecture; auto: the GPU's usual, the vendor's own.
+class FusedAttention(Frozen, extra="allow"):
+    """Fused attention kernel by the GPU's architecture, a field each of those that need one.
+
+    auto: the GPU's usual, the vendor's own, as on every architecture that is not named.
 
     Transformer Engine brings the vendor's (cuDNN, AITER), torch and flash-attn FlashAttention-2; on
     AMD torch calls the vendor's since 2.9 (before, AOTriton's). `special`: in place of cuDNN's for
     latent attention, windows and sinks (`ModelSpec.special_attention`).
     """
 
-    ampere: AttentionKernel | Literal["auto"] = "auto"
-    hopper: AttentionKernel | Literal["auto"] = "auto"
-    blackwell: AttentionKernel | Literal["auto"] = "auto"
-    cdna3: AttentionKernel | Literal["auto"] = "auto"
-    cdna4: AttentionKernel | Literal["auto"] = "auto"
+    __pydantic_extra__: dict[ArchitectureName, AttentionKernel | Literal["auto"]]
     special: AttentionKernel | Literal["auto"] = "auto"
 
     def on(self, architecture: str, *, special: bool) -> str:

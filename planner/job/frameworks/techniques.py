@@ -33,11 +33,6 @@ Changes = Annotated[
 ]
 
 
-# Those on which kernels send over NVLink themselves: Transformer Engine's userbuffers, torch's
-# symmetric memory.
-LINKED_ARCHITECTURES = ("ampere", "hopper", "blackwell")
-
-
 class Technique(Frozen):
     """One technique of a framework.
 

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import re
 
+from hardware.architectures import architecture_named
 from planner.job.errors import UsageError
 
 # The environment variable that cuBLAS and torch read.
 CUBLAS_WORKSPACE_CONFIG = "CUBLAS_WORKSPACE_CONFIG"
 _KIB = 1024
-# CUBLAS_WORKSPACE_CONFIG that torch takes unasked, by GPU architecture: pairs of KiB and count
-# (pytorch 2.10, aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize; hipBLAS alike).
-_USUAL = ":4096:2:16:8"
-_USUAL_ON = {
-    "hopper": ":4096:8",
-    "blackwell": ":4096:8",
-    "cdna2": ":4096:8",
-    "cdna3": ":4096:32",
-    "cdna4": ":4096:32",
-}
 # The thread of forward and that of backward.
 _THREADS = 2
 _FORM = re.compile(r"(:\d{1,9}:\d{1,9})+")
@@ -29,7 +20,7 @@ def torch_workspaces(architecture: str, config: str | None = None) -> float:
 
     `config`: CUBLAS_WORKSPACE_CONFIG where it is set. UsageError if it is not of its form.
     """
-    return _THREADS * workspace_bytes(config or _USUAL_ON.get(architecture, _USUAL))
+    return _THREADS * workspace_bytes(config or architecture_named(architecture).cublas_workspace)
 
 
 def workspace_bytes(config: str) -> float:

@@ -36,8 +36,6 @@ from planner.predict.plan import Degrees, Plan
 from planner.predict.shapes import given_columns, rule_context
 from planner.predict.sharp import sharp_use
 
-# Kernel launches of one stream keep their order here whatever the environment says.
-_NO_CONNECTION_RULE = ("blackwell",)
 # Degrees that a rule over shapes speaks of: those whose places are named beside it.
 _SPOKEN = re.compile(r"\b(tp|pp|vpp|cp|ep|etp|dp|zero|mbs|grad_acc|gbs|shard)\b")
 # Settings that save memory and are not modelled.
@@ -145,7 +143,7 @@ def assess(
         problems += [] if refusal.rule in said else [refusal]
     plan, network = None, None
     if job is not None:
-        if job.cluster.gpu.architecture in _NO_CONNECTION_RULE:
+        if job.cluster.gpu.traits.launches_in_order:
             problems = [problem for problem in problems if not _is_of_old_gpus(problem)]
         broken = [
             item

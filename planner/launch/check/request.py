@@ -20,8 +20,8 @@ from planner.job.frameworks.profile import Tables, with_tables
 from planner.job.frameworks.techniques import TechniqueDecision
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.job.models.catalog import ResolvedModel, load_model
+from planner.job.modules import RECOMPUTED
 from planner.job.offload import has_module
-from planner.job.recompute import MODULES
 from planner.job.request import Request
 from planner.job.specs import ModelSpec
 from planner.launch.check.world import Started, started
@@ -219,7 +219,7 @@ def canonical_mode(found: Found) -> str:
     """The recompute mode by the framework's name for its modules, where it has one."""
     profile = load_framework(found.framework)
     names = found.recompute.replace(",", "+").split("+")
-    wanted = {str(MODULES[name].name) for name in names if name in MODULES}
+    wanted = {str(RECOMPUTED[name].part.name) for name in names if name in RECOMPUTED}
     if len(wanted) == len(names):
         for mode in profile.recompute:
             if set(mode.modules) == wanted:

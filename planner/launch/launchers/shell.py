@@ -127,7 +127,7 @@ def _added(words: Sequence[str]) -> str:
 
 def mode_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list[str]:
     """`--dry-run` and `--preflight`, by a function in the place of the process launcher."""
-    options = {"torchrun": _torchrun, "accelerate": _accelerate}[command.launcher](launch, meeting)
+    options = _launcher(launch, command, meeting)
     words = " ".join((*options, *command.launcher_arguments)).split()
     name, first = words[0], f'"${{@:1:{len(words) - 1}}}"'
     return [
@@ -170,7 +170,7 @@ def argument_lines(command: RunCommand) -> list[str]:
 
 def start_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list[str]:
     """The process launcher of one node, around the program."""
-    lines = {"torchrun": _torchrun, "accelerate": _accelerate}[command.launcher](launch, meeting)
+    lines = _launcher(launch, command, meeting)
     for number, word in enumerate(command.launcher_arguments):
         if word.startswith("-") or not number:
             lines.append(f"    {shell_word(word)}")
@@ -178,6 +178,27 @@ def start_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> lis
             lines[-1] += f" {shell_word(word)}"
     program = " ".join(shell_word(word) for word in program_words(command))
     return [*(f"{line} \\" for line in (*lines, f"    {program}")), '    "${ARGUMENTS[@]}"']
+
+
+def _launcher(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list[str]:
+    """The process launcher with its options, before the program."""
+    if command.launcher == "python":
+        return _python(launch, command, meeting)
+    return {"torchrun": _torchrun, "accelerate": _accelerate}[command.launcher](launch, meeting)
+
+
+def _python(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list[str]:
+    """One process a node, told by its environment where the others are."""
+    if launch.nodes == 1:
+        return ["env python3"]
+    values = {
+        "nodes": str(launch.nodes),
+        "rank": meeting.node_rank,
+        "address": meeting.address,
+        "port": meeting.port,
+    }
+    told = [f"    {name}={values[what]}" for what, name in command.node_variables.items()]
+    return ["env", *told, "    python3"]
 
 
 def _torchrun(launch: Launch, meeting: Rendezvous) -> list[str]:

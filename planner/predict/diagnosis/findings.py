@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import log
 
+from planner.cost.terms import TIME_WORDS
 from planner.job.job import Job
 from planner.predict.diagnosis.hypotheses import (
     Cause,
@@ -30,7 +31,7 @@ from planner.predict.diagnosis.measured import (
     verdicts,
 )
 from planner.predict.memory.option_changes import Setup
-from planner.predict.plan import Plan, TimeTerms, term_labels
+from planner.predict.plan import Plan
 
 # A cause is near where it predicts the measurement within this share of it.
 NEAR = 0.1
@@ -109,10 +110,9 @@ def losses_of(plan: Plan) -> tuple[Loss, ...]:
     """What the predicted step spends beside the model's arithmetic at the peak, largest first."""
     total = plan.step_time_s
     ideal_s = min(plan.mfu * total, plan.time.compute_s)
-    labels = term_labels(TimeTerms)
-    amounts = {labels[name]: value for name, value in plan.time.model_dump().items()}
-    amounts[labels["compute_s"]] -= ideal_s
-    amounts["kernels below the GPU's peak"] = amounts.pop(labels["compute_s"])
+    amounts = {TIME_WORDS[name]: value for name, value in plan.time.model_dump().items()}
+    amounts[TIME_WORDS["compute_s"]] -= ideal_s
+    amounts["kernels below the GPU's peak"] = amounts.pop(TIME_WORDS["compute_s"])
     found = [Loss(label, amount, amount / total) for label, amount in amounts.items()]
     found = [loss for loss in found if loss.share >= _LEAST_LOSS]
     return tuple(sorted(found, key=lambda loss: -loss.seconds))

@@ -22,7 +22,7 @@ from planner.job.frameworks import FrameworkProfile
 from planner.job.frameworks.execution import Overlap
 from planner.job.frameworks.profile import Tables, with_tables
 from planner.job.job import Job
-from planner.predict.configuration import evaluate_job
+from planner.predict.evaluate import evaluate_job
 from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Plan
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from constraints.rule import Layout
+from planner.cost import fields as f
 from planner.cost.memory import (
     COMMUNICATORS,
     communicator_sizes,
@@ -17,9 +18,9 @@ from planner.cost.memory import (
     tensor_buffer_bytes,
 )
 from planner.job.job import Job
+from planner.predict.configuration import plain_context
 from planner.predict.cost_model import CostModel, LayoutInputs
 from planner.predict.cost_tables import job_pieces
-from planner.predict.layouts import plain_context
 from planner.predict.memory.timeline import MemoryTimeline, stage_timeline
 from planner.predict.mixture import kernel_inputs, row_groups
 from planner.predict.plan import Degrees
@@ -92,7 +93,7 @@ def _account(
         stage.index,
         layout.stage_layers[stage.index],
         row.in_flight,
-        _gaps(stage, row) | {"context": row.context} | communicating,
+        _gaps(stage, row) | {"context": row.terms[f.STAGE_CONTEXT]} | communicating,
         float(row.allocated),
         float(row.peak),
         stage,
@@ -101,7 +102,7 @@ def _account(
 
 def _gaps(stage: Stage, row: Any) -> dict[str, float]:
     """What the allocator keeps beside live tensors; while the update runs, its blocks are live."""
-    gaps = float(row.fragmentation)
+    gaps = float(row.terms[f.STAGE_FRAGMENTATION])
     aside = set_aside_bytes(stage.key, stage.grid, stage.inputs.framework)
     if not aside or row.phase == 1.0:
         return {"fragmentation": gaps}

@@ -13,10 +13,11 @@ from typing import Any
 
 from constraints.errors import ConstraintError
 from hardware.errors import HardwareError
+from planner.cost.terms import MEMORY_WORDS
 from planner.job.errors import UsageError
 from planner.predict.memory.option_changes import OptionChange, OptionChanges, Setup
 from planner.predict.memory.solve import SAFE_PROBABILITY
-from planner.predict.plan import Degrees, Plan, StageMemory, term_labels
+from planner.predict.plan import Degrees, Plan
 
 Watch = Callable[[str, int, int], None]
 # Whether no time is left for something, which then counts as untried.
@@ -28,7 +29,6 @@ MOST_PAIRS = 160
 LEAST_SAVING = 0.002
 # A change shrinks a term of the memory if it takes such a share of it away.
 LEAST_SHRINKAGE = 0.2
-TERMS = term_labels(StageMemory)
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ class _Adviser:
 def largest_term(base: Plan, moves: Iterable[Move]) -> LargestTerm:
     """The largest term at a plan's peak, and the first of some moves that shrinks it."""
     stage = base.stages[base.heaviest_stage]
-    name = max(TERMS, key=lambda term: float(getattr(stage, term)))
+    name = max(MEMORY_WORDS, key=lambda term: float(getattr(stage, term)))
     size = float(getattr(stage, name))
 
     def shrinks(move: Move) -> bool:
@@ -257,7 +257,7 @@ def largest_term(base: Plan, moves: Iterable[Move]) -> LargestTerm:
         return less >= LEAST_SHRINKAGE * size
 
     move = next((move for move in moves if shrinks(move)), None)
-    return LargestTerm(name, TERMS[name], size, base.peak_bytes, move)
+    return LargestTerm(name, MEMORY_WORDS[name], size, base.peak_bytes, move)
 
 
 def _stay(moves: Sequence[Move]) -> list[Move]:

@@ -14,7 +14,7 @@ from constraints.rule import Layout
 from planner.job.job import Job
 from planner.job.recompute import Recomputed
 from planner.job.request import Request
-from planner.predict.configuration import given_layout, given_modes
+from planner.predict.evaluate import given_layout, given_modes
 from planner.predict.memory.account import StageAccount, stage_accounts
 from planner.predict.plan import Degrees, Interval
 from planner.predict.uncertainty.intervals import fit_probability, peak_interval

@@ -19,7 +19,7 @@ from planner.job.optimizers import optimizer_names
 from planner.job.recompute import Recomputed
 from planner.job.request import Request
 from planner.job.technique_rules import site_of, technique_refusal
-from planner.predict.configuration import evaluate
+from planner.predict.evaluate import evaluate
 from planner.predict.memory.footprint import configure, footprint_of
 from planner.predict.memory.solve import SAFE_PROBABILITY, bracket
 from planner.predict.plan import Degrees, Plan

@@ -5,19 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from planner.cost.terms import LIVE_TERMS, OUTSIDE_TERMS
 from planner.predict.memory.account import StageAccount
 from planner.predict.memory.footprint import Footprint
 from planner.predict.memory.tensors import ON_THEIR_WAY, WAITING, KeptTensor, kept_tensors
-from planner.predict.memory.timeline import TERM_LABELS, PhaseMemory
+from planner.predict.memory.timeline import PhaseMemory
 
 Where = Literal["tensors", "outside"]
 Step = Literal["first", "later"]
 
-# Terms of live tensors in the order of their lives, then those outside.
-LABELS = TERM_LABELS | {
-    "fragmentation": "rounding, fragmentation",
-    "context": "CUDA context, libraries",
-}
 # Parts of the activations by the first words of a tensor's name; the first that matches holds.
 _PARTS = (
     (WAITING, "waiting for weight gradients"),
@@ -65,7 +61,8 @@ def label(name: str) -> str:
     """Words for a term."""
     if name.startswith("communicator "):
         return f"NCCL buffers, {name.removeprefix('communicator ')} group"
-    return str(LABELS.get(name, name))
+    term = LIVE_TERMS.get(name) or OUTSIDE_TERMS.get(name)
+    return term.words if term else name
 
 
 def phase_rows(account: StageAccount) -> tuple[PhaseRow, ...]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import ceil
-from typing import get_args, get_type_hints
 
 from planner.cost.memory import set_aside_bytes
 from planner.cost.phase_passes import exists, passes
@@ -23,22 +22,14 @@ from planner.cost.phase_records import (
     MTP,
     OPTIMIZER,
     KeptCopies,
-    MovingTerms,
     Pass,
-    PhaseTerms,
-    RestingTerms,
     in_update,
     total_bytes,
 )
 from planner.cost.phases import kept_copies, on_their_way
+from planner.cost.terms import LIVE_TERMS, PhaseTerms
 from planner.predict.stage import OneLayer, Stage
 
-# Words for people of each term, by its name.
-TERM_LABELS: dict[str, str] = {
-    name.replace("_", " "): get_args(hint)[1]
-    for terms in (RestingTerms, MovingTerms)
-    for name, hint in get_type_hints(terms, include_extras=True).items()
-}
 _PLACES = {LOSS: "loss", HEAD: "head", MTP: "mtp", EMBEDDING: "embedding"}
 
 
@@ -172,5 +163,5 @@ def phase_memory(
 
 
 def _phase(name: str, terms: PhaseTerms) -> PhaseMemory:
-    sizes = dict(zip(TERM_LABELS, map(float, chain(*terms)), strict=True))
+    sizes = dict(zip(LIVE_TERMS, map(float, chain(*terms)), strict=True))
     return PhaseMemory(name, float(total_bytes(terms)), sizes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from hardware.architectures import architecture_named
+
 Figure = Literal["time", "memory"]
 # Framework of a profile that stands for one that was never measured: its runs are those of all
 # frameworks, predicted without their names.
@@ -29,7 +31,7 @@ class Family(NamedTuple):
 
 def architecture_text(architecture: str) -> str:
     """`Hopper`, `CDNA3`: as the makers write it."""
-    return architecture.upper() if architecture.startswith("cdna") else architecture.capitalize()
+    return architecture_named(architecture).title
 
 
 def parent_family(family: Family, figure: Figure) -> Family | None:

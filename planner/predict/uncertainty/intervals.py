@@ -36,7 +36,6 @@ from planner.predict.uncertainty.residuals import (
 
 _DIGITS = re.compile(r"\d+")
 # Communication that no compute hides.
-_EXPOSED = [f.STEP_TP, f.STEP_CP, f.STEP_EP, f.STEP_FSDP, f.STEP_PP, f.STEP_DP]
 _Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 
 # Rate of a whole step over that of the best product in a short benchmark, at most: of the published
@@ -76,7 +75,7 @@ def conditions_of(job: Job) -> Conditions:
 
 def plan_conditions(job: Job, degrees: Degrees, step: Array) -> Conditions:
     """Where a configuration lies; `step`: its STEP_* vector."""
-    exposed = float(step[_EXPOSED].sum())
+    exposed = float(step[f.STEP_EXPOSED].sum())
     total = float(step[f.STEP_TIME])
     return conditions_of(job)._replace(
         gpus=degrees.gpus,

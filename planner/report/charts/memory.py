@@ -8,6 +8,7 @@ from typing import Any
 
 import altair as alt
 
+from planner.cost.terms import MEMORY_GROUPS
 from planner.job.quantities import GIB, gib
 from planner.report.charts.drawing import (
     FILE_WIDTH,
@@ -18,10 +19,10 @@ from planner.report.charts.drawing import (
     colours,
     table,
 )
-from planner.report.figures.memory import GROUPS, MemoryFigure, StagePanel
+from planner.report.figures.memory import MemoryFigure, StagePanel
 
 _HEIGHT = 260
-_NAMES = list(GROUPS)
+_NAMES = list(MEMORY_GROUPS)
 
 
 def memory_chart(figure: MemoryFigure) -> Any:
@@ -94,7 +95,7 @@ def _places(panel: StagePanel) -> list[int]:
 
 def _rows(panel: StagePanel, places: list[int]) -> Iterator[dict[str, object]]:
     for place, bar in zip(places, panel.bars, strict=True):
-        for layer, (group, size) in enumerate(zip(GROUPS, bar.sizes, strict=True)):
+        for layer, (group, size) in enumerate(zip(MEMORY_GROUPS, bar.sizes, strict=True)):
             if size:
                 text = f"{bar.step}, {bar.phase}: {group} {gib(size, 2)} GiB"
                 yield {

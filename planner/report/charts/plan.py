@@ -8,6 +8,7 @@ from typing import Any
 
 import altair as alt
 
+from planner.cost.terms import MEMORY_GROUPS
 from planner.job.quantities import GIB, seconds
 from planner.predict.plan import ALWAYS_SHOWN, TEXT_DEGREES
 from planner.report.charts.drawing import (
@@ -22,7 +23,6 @@ from planner.report.charts.drawing import (
 )
 from planner.report.figures import schedule
 from planner.report.figures.candidates import Candidate
-from planner.report.figures.memory import GROUPS
 from planner.report.figures.plan import GROUP_KINDS, BarPart, DrawnCluster, FrontPlan
 
 _HEIGHT = 300
@@ -156,7 +156,7 @@ def _limit(limit_bytes: float, channel: str) -> Any:
 
 def stages_chart(bars: Sequence[BarPart], limit_bytes: float, width: Width) -> Any:
     """Memory of every stage at its peak, stacked by term, against the HBM line."""
-    names = list(GROUPS)
+    names = list(MEMORY_GROUPS)
     used = [name for name in names if any(bar.part == name for bar in bars)]
     palette = [PALETTE[names.index(name)] for name in used]
     base = alt.Chart(table(_bar_rows(bars))).mark_bar()

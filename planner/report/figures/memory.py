@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from planner.cost.terms import (
+    BESIDE_TENSORS,
+    LIVE_TERMS,
+    MEMORY_GROUPS,
+    MEMORY_TERMS,
+    MEMORY_WORDS,
+    OTHER_TENSORS,
+)
 from planner.job.quantities import gib
 from planner.predict.memory.account import StageAccount
 from planner.predict.memory.footprint import Footprint
@@ -12,23 +20,12 @@ from planner.predict.memory.terms import phase_rows
 from planner.predict.plan import StageMemory
 from planner.predict.plan_text import degrees_text
 from planner.report.memory import peak_text, phase_text, total_sentence
-from planner.search.explanation import MEMORY_TERMS
 
-# Terms that share a colour, of a phase and of a plan's stage (`StageMemory`), by the group's name.
-GROUPS = {
-    "weights": ("weights", "gathered weights", "weight casts", "gather_buffers"),
-    "optimizer": (
-        "master weights", "optimizer state", "optimizer temporaries", "optimizer",
-        "optimizer_temporary",
-    ),
-    "gradients": ("gradients", "gradient buckets", "unsharded gradients", "reduction"),
-    "activations kept": ("activations",),
-    "working set, recomputed": ("working", "recomputed"),
-    "logits and loss": ("logits",),
-    "other tensors": (),
-    "beside the tensors": ("fragmentation", "context", "communication"),
-}  # fmt: skip
-_OTHER, _OUTSIDE = 6, 7
+# The group of each term of a phase and of a plan's stage (`StageMemory`), by its name.
+_GROUP_OF = {
+    **{term.name: term.group for term in MEMORY_TERMS},
+    **{name: term.group for name, term in LIVE_TERMS.items()},
+}
 # A limit this many times above the bars would leave nothing to see of them.
 _DWARFED = 0.25
 _MOST_LABELS = 40
@@ -36,7 +33,7 @@ _MOST_LABELS = 40
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A phase; `sizes` in bytes, one for each of `GROUPS`."""
+    """A phase; `sizes` in bytes, one for each of MEMORY_GROUPS."""
 
     step: str
     phase: str
@@ -134,14 +131,14 @@ def memory_panel(footprint: Footprint, account: StageAccount) -> StagePanel:
 
 
 def group_sizes(terms: Mapping[str, float], outside: float = 0.0) -> tuple[float, ...]:
-    """Bytes of each of `GROUPS`; `outside` those beside the tensors that `terms` leaves out."""
-    sizes = [sum(terms.get(name, 0.0) for name in names) for names in GROUPS.values()]
-    sizes[_OTHER] = sum(terms.values()) - sum(sizes)
-    sizes[_OUTSIDE] += outside
-    # The difference of two sums is no separate term.
-    return tuple(size if size > 1.0 else 0.0 for size in sizes)
+    """Bytes of each of MEMORY_GROUPS; `outside`: those beside the tensors, if `terms` has none."""
+    sizes = dict.fromkeys(MEMORY_GROUPS, 0.0)
+    for name, size in terms.items():
+        sizes[_GROUP_OF.get(name, OTHER_TENSORS)] += size
+    sizes[BESIDE_TENSORS] += outside
+    return tuple(sizes.values())
 
 
 def stage_sizes(stage: StageMemory) -> tuple[float, ...]:
     """`group_sizes` of a plan's stage at its peak."""
-    return group_sizes({name: float(getattr(stage, name)) for name in MEMORY_TERMS})
+    return group_sizes({name: float(getattr(stage, name)) for name in MEMORY_WORDS})

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from planner.cost.terms import MEMORY_GROUPS
 from planner.job.quantities import GIB, gib, percent_sure, seconds, share
 from planner.job.request import Request
 from planner.predict.command_line import evaluate_command
 from planner.predict.decided import decided_request
 from planner.predict.plan import Degrees, Plan
 from planner.predict.plan_text import configuration_text
-from planner.report.figures.memory import GROUPS, stage_sizes
+from planner.report.figures.memory import stage_sizes
 from planner.search.explanation import time_terms
 from planner.search.result import SearchResult
 
@@ -103,7 +104,7 @@ def stage_bars(plan: Plan) -> tuple[BarPart, ...]:
     bars = []
     for stage in plan.stages:
         start = 0.0
-        for group, size in zip(GROUPS, stage_sizes(stage), strict=True):
+        for group, size in zip(MEMORY_GROUPS, stage_sizes(stage), strict=True):
             if size:
                 end = start + size / GIB
                 text = f"stage {stage.stage}, {group}: {gib(size, 2)} GiB"

@@ -22,9 +22,9 @@ from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.pool import Pool
 from planner.job.recomputation import recomputation
+from planner.predict.configuration import even_layout, kernel_layout, plain_context
 from planner.predict.cost_model import CostedShapes, KernelLayout
 from planner.predict.costed_plan import row_degrees
-from planner.predict.layouts import even_layout, kernel_layout, plain_context
 from planner.search.layout_model import solve_layout
 from planner.search.limit_results import (
     TIE,
@@ -361,7 +361,6 @@ def _by_time(point: PoolPoint) -> tuple[float, float, int]:
 def piece_seconds(part: CostedShapes, row: int, recomputes: bool) -> Array:
     """Seconds of one micro-batch in each piece of a shape, exposed traffic included."""
     costs = part.piece_costs(row)
-    passes = [f.PIECE_FORWARD, f.PIECE_BACKWARD, *([f.PIECE_RECOMPUTE] if recomputes else [])]
-    columns = [first + offset for first in passes for offset in range(4)]
+    columns = [*f.FORWARD_COLUMNS, *f.BACKWARD_COLUMNS, *(f.RECOMPUTE_COLUMNS * recomputes)]
     seconds: Array = costs[:, columns].sum(axis=1)
     return seconds

@@ -14,7 +14,6 @@ from planner.evidence.runs.predict import cost_predictions
 from tests.evidence.learn import runs
 
 TRUE = {"gemm_rate": 0.9, "inside_rate": 0.6}
-_EXPOSED = [f.STEP_TP, f.STEP_CP, f.STEP_EP, f.STEP_FSDP, f.STEP_PP, f.STEP_DP]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +26,7 @@ def traced() -> list[Traced]:
     ):
         step = true.step
         compute = step[f.STEP_COMPUTE] + step[f.STEP_RECOMPUTE] - step[f.STEP_ISSUE]
-        seconds = {"compute": compute, "exposed communication": step[_EXPOSED].sum()}
+        seconds = {"compute": compute, "exposed communication": step[f.STEP_EXPOSED].sum()}
         found.append(Traced(one, {name: float(value) for name, value in seconds.items()}))
     return found
 

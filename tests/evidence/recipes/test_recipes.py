@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from planner.cost.terms import TIME_WORDS
 from planner.evidence.fit.command import measured_rows
 from planner.evidence.recipes.__main__ import main
 from planner.evidence.recipes.compare import (
@@ -31,7 +32,6 @@ from planner.evidence.runs.report import fit_errors
 from planner.evidence.runs.rows import MeasuredRow
 from planner.evidence.runs.worst import term_seconds
 from planner.job.quantities import seconds
-from planner.search.explanation import TIME_TERMS
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +90,12 @@ def test_terms_that_fall_are_named(predictions: list[Prediction]) -> None:
     whole_s = first.step_time_s or 0.0
 
     def told(**falls: float) -> str:
-        time = {name: ours[words] - falls.get(name, 0.0) for name, words in TIME_TERMS.items()}
+        time = {name: ours[words] - falls.get(name, 0.0) for name, words in TIME_WORDS.items()}
         plan: Any = SimpleNamespace(time=SimpleNamespace(**time))
         return falling_terms(first, plan)
 
     named = {name: seconds(part * whole_s) for name, part in (("s", 0.02), ("m", 0.1), ("l", 0.3))}
-    words = TIME_TERMS
+    words = TIME_WORDS
     assert told(compute_s=0.3 * whole_s, tp_s=0.1 * whole_s, dp_s=0.02 * whole_s) == (
         f"{words['compute_s']} −{named['l']}, {words['tp_s']} −{named['m']}"
     )

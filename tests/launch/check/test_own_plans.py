@@ -24,8 +24,8 @@ from planner.launch.folder import launch_folder
 from planner.launch.plans import find_plans, launch_of, target_of_profile
 from planner.launch.read.found import Hints
 from planner.predict.command_line import evaluate_command
-from planner.predict.configuration import evaluate
 from planner.predict.decided import decided_request
+from planner.predict.evaluate import evaluate
 from planner.predict.memory.footprint import memory_footprint
 from planner.predict.plan import Plan
 

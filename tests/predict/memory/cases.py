@@ -15,8 +15,8 @@ from planner.cost.tables import Array
 from planner.job.job import Job, searched_modes
 from planner.job.models.catalog import load_model
 from planner.job.recomputation import recomputation
+from planner.predict.configuration import even_layout, kernel_layout, plain_context
 from planner.predict.cost_model import CostModel
-from planner.predict.layouts import even_layout, kernel_layout, plain_context
 from planner.predict.memory.account import StageAccount, stage_accounts
 from planner.predict.memory.tensors import kept_tensors
 from planner.predict.memory.timeline import PhaseMemory, phase_memory

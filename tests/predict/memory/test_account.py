@@ -11,8 +11,8 @@ import pytest
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.job.recomputation import recomputation
+from planner.predict.configuration import even_layout, kernel_layout, plain_context
 from planner.predict.cost_model import CostModel
-from planner.predict.layouts import even_layout, kernel_layout, plain_context
 from planner.predict.memory.account import StageAccount, communicators, stage_accounts
 from planner.predict.ops.table import parameter_count
 from planner.predict.plan import Degrees

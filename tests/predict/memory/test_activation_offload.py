@@ -14,8 +14,8 @@ from planner.job.job import Job
 from planner.job.modules import Module
 from planner.job.offload import read_offload, searched_offloads, usable_modes
 from planner.job.request import Request
-from planner.predict.configuration import evaluate
-from planner.predict.layouts import even_layout
+from planner.predict.configuration import even_layout
+from planner.predict.evaluate import evaluate
 from planner.predict.memory.account import stage_accounts
 from planner.predict.memory.footprint import memory_footprint
 from planner.predict.memory.terms import peak_parts, peak_tensors

@@ -15,8 +15,8 @@ from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.job.job import Job
 from planner.job.optimizers import load_optimizer
+from planner.predict.configuration import even_layout, kernel_layout, plain_context
 from planner.predict.cost_model import CostModel
-from planner.predict.layouts import even_layout, kernel_layout, plain_context
 from planner.predict.memory.account import stage_accounts
 from planner.predict.memory.tensors import kept_tensors
 from planner.predict.plan import Degrees

@@ -8,7 +8,7 @@ import pytest
 
 from constraints.offload import kept_groups, leaving_layers
 from planner.job.request import Request
-from planner.predict.configuration import evaluate
+from planner.predict.evaluate import evaluate
 from planner.predict.memory.footprint import memory_footprint
 from planner.predict.offload_groups import shape_groups
 from planner.predict.plan import Degrees, Plan

@@ -8,7 +8,7 @@ import pytest
 
 from planner.cost import fields as f
 from planner.job.job import Job
-from planner.predict.layouts import even_layout
+from planner.predict.configuration import even_layout
 from planner.predict.memory.account import stage_accounts
 from planner.predict.plan import Degrees
 from tests.cost.jobs import make_job

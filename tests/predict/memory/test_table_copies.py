@@ -13,8 +13,8 @@ import pytest
 from planner.cost import fields as f
 from planner.job.job import Job
 from planner.job.optimizers import load_optimizer
+from planner.predict.configuration import even_layout
 from planner.predict.cost_model import CostModel
-from planner.predict.layouts import even_layout
 from planner.predict.memory.account import StageAccount, stage_accounts
 from planner.predict.plan import Degrees
 from tests.cost.jobs import cost, make_job, with_table

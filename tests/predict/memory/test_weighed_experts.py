@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from planner.cost import fields as f
-from planner.predict.layouts import even_layout
+from planner.predict.configuration import even_layout
 from planner.predict.plan import Degrees
 from tests.cost.jobs import make_job
 from tests.predict.memory.cases import Case, compiled_stages

@@ -15,7 +15,7 @@ from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.ranking import first_of
 from planner.evidence.runs.rows import MeasuredRow
 from planner.job.request import Request
-from planner.predict.configuration import evaluate
+from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees, Interval, Plan, expected_step_time_s
 from planner.predict.uncertainty.full_memory import (
     full_memory,

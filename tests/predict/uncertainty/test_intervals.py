@@ -11,7 +11,7 @@ import pytest
 from hardware.curves import load_compute_curves
 from planner.evidence.fit.judging import Residual, summarised
 from planner.job.request import Request
-from planner.predict.configuration import evaluate_job
+from planner.predict.evaluate import evaluate_job
 from planner.predict.plan import Degrees
 from planner.predict.uncertainty import intervals as uncertainty
 from planner.predict.uncertainty.families import Family, Figure
