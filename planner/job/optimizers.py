@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
 
 from pydantic import Field
 
@@ -38,14 +37,13 @@ _GRADIENT_TYPES = ("fp32", "bf16")
 # AdamW's two fp32 moments, for the parameters that Muon leaves to it.
 ADAMW_STATE_BYTES = 8.0
 
-Scope = Literal["all", "matrices", "factored"]
-
 
 class Optimizer(Named):
     """One optimizer as it is used; see `optimizers.toml`.
 
     `states`: type of each tensor of state; `master`, `gradient`: types of the master weights and
-    of the gradients, None as the framework has them. `name`: how it was spelled.
+    of the gradients, None as the framework has them. `name`: how it was spelled. `scope`: a row of
+    `planner.predict.optimizer_terms.UPDATES`.
     """
 
     name: str
@@ -53,7 +51,7 @@ class Optimizer(Named):
     family: str
     states: tuple[tuple[str, str], ...]
     block: int = Field(default=1, ge=1)
-    scope: Scope = "all"
+    scope: str = "all"
     optional: tuple[str, ...] = ()
     extra_traffic_bytes: float = Field(default=0.0, ge=0)
     master: str | None = None

@@ -6,6 +6,7 @@ timeline reads it as it is, the compiled core through `planner.predict.cost_tabl
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hardware.curves import host_curves
@@ -172,17 +173,18 @@ def parameter_update(
     hidden: float,
 ) -> ParameterUpdate:
     """What the update of `count` parameters of a row needs beyond the fixed bytes of each."""
-    optimizer = setting.optimizer
-    if optimizer.scope == "factored":
-        return ParameterUpdate(_factored_bytes(op, count, hidden) * (1.0 - setting.offload))
-    if optimizer.scope == "matrices":
-        return _muon(op, count, setting)
-    if setting.kernel == "forloop" and _is_torch_adamw(optimizer):
-        largest = count / op.groups
-        # Square root and quotient of the second moment: two tensors.
-        size = 2.0 * profile.state.optimizer_temporary_bytes * largest
-        return ParameterUpdate(temporary_bytes=size)
-    return ParameterUpdate()
+    return UPDATES[setting.optimizer.scope](op, count, setting, profile, hidden)
+
+
+def _elementwise(
+    op: Op, count: float, setting: OptimizerSetting, profile: FrameworkProfile, hidden: float
+) -> ParameterUpdate:
+    """Square root and quotient of the second moment: two tensors, where torch loops over them."""
+    del hidden
+    if setting.kernel != "forloop" or not _is_torch_adamw(setting.optimizer):
+        return ParameterUpdate()
+    largest = count / op.groups
+    return ParameterUpdate(temporary_bytes=2.0 * profile.state.optimizer_temporary_bytes * largest)
 
 
 def matrix_shape(op: Op, count: float) -> tuple[float, float, float]:
@@ -199,12 +201,15 @@ def matrix_shape(op: Op, count: float) -> tuple[float, float, float]:
     return 0.0, 0.0, 0.0
 
 
-def _muon(op: Op, count: float, setting: OptimizerSetting) -> ParameterUpdate:
+def _muon(
+    op: Op, count: float, setting: OptimizerSetting, profile: FrameworkProfile, hidden: float
+) -> ParameterUpdate:
     """Momentum of matrices, AdamW's two moments of the rest.
 
     The LM head is a product, but Muon leaves it to AdamW. Temporaries: the matrix and its product
     with B, A = X·Xᵀ and B, in bf16.
     """
+    del profile, hidden
     number, rows, columns = (0.0, 0.0, 0.0) if op.pads_vocabulary else matrix_shape(op, count)
     others = count - number * rows * columns
     more = max(0.0, ADAMW_STATE_BYTES - setting.optimizer.state_bytes)
@@ -217,11 +222,20 @@ def _muon(op: Op, count: float, setting: OptimizerSetting) -> ParameterUpdate:
     return ParameterUpdate(state_bytes, temporary, number * flop * (1.0 - setting.offload))
 
 
-def _factored_bytes(op: Op, count: float, hidden: float) -> float:
+def _factored(
+    op: Op, count: float, setting: OptimizerSetting, profile: FrameworkProfile, hidden: float
+) -> ParameterUpdate:
     """fp32 sums over rows and columns of each matrix; of a vector, one for each entry."""
+    del profile
     number, rows, columns = matrix_shape(op, count)
+    sums = count
     if number:
-        return _FP32 * (number * (rows + columns) + count - number * rows * columns)
-    if op.pads_vocabulary and count > hidden:
-        return _FP32 * (count / hidden + hidden)
-    return _FP32 * count
+        sums = number * (rows + columns) + count - number * rows * columns
+    elif op.pads_vocabulary and count > hidden:
+        sums = count / hidden + hidden
+    return ParameterUpdate(_FP32 * sums * (1.0 - setting.offload))
+
+
+Update = Callable[[Op, float, OptimizerSetting, FrameworkProfile, float], ParameterUpdate]
+# What an update needs, by the optimizer's scope (`planner/job/optimizers.toml`).
+UPDATES: Mapping[str, Update] = {"all": _elementwise, "matrices": _muon, "factored": _factored}

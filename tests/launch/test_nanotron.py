@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from planner.job.models.catalog import load_model
-from planner.launch import nanotron
 from planner.launch.contract import Launch
-from planner.launch.nanotron import stage_split
+from planner.launch.dialects.nanotron import writer as nanotron
+from planner.launch.dialects.nanotron.writer import stage_split
 from planner.launch.plans import refusals_of
 from tests.launch.golden_files import check_golden
 from tests.launch.nanotron_cases import BASE, LLAMA, MATRIX
