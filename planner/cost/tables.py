@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.fields import CLASSES
+
 Array = NDArray[np.float64]
 
 
@@ -78,6 +80,10 @@ class ClassInputs(NamedTuple):
     states: float
 
 
+NO_CLASSES = CLASSES * (ClassInputs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0),)
+"""Classes that a job does not have."""
+
+
 class FrameworkInputs(NamedTuple):
     """A framework profile, the optimizer and the memory outside tensors, as numbers.
 
@@ -86,10 +92,6 @@ class FrameworkInputs(NamedTuple):
     others.
     """
 
-    classes: tuple[ClassInputs, ...]
-    """Classes of the job's parameters, then unused ones."""
-    class_count: int
-    """How many of them the job has."""
     weight_bytes: float
     gradient_bytes: float
     master_bytes: float
@@ -213,3 +215,7 @@ class FrameworkInputs(NamedTuple):
     sequence."""
     reloads_ahead: float = 0.0
     """1 where some layers' activations stay: copies back then run ahead until a chunk is back."""
+    classes: tuple[ClassInputs, ...] = NO_CLASSES
+    """Classes of the job's parameters, then unused ones."""
+    class_count: int = 0
+    """How many of them the job has."""

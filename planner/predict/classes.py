@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 from planner.cost.codes import Sharers
 from planner.cost.fields import CLASSES
-from planner.cost.tables import ClassInputs
+from planner.cost.tables import NO_CLASSES, ClassInputs
 from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.optimizers import ELEMENT_BYTES
 from planner.job.parameter_classes import ParameterClass, parameter_classes
 from planner.predict.ops.rows import Piece
-
-_UNUSED = ClassInputs(Sharers.DATA, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def class_names(all_pieces: Sequence[Piece]) -> tuple[str, ...]:
@@ -29,7 +27,7 @@ def class_names(all_pieces: Sequence[Piece]) -> tuple[str, ...]:
 def class_inputs(all_pieces: Sequence[Piece], profile: FrameworkProfile) -> tuple[ClassInputs, ...]:
     """The classes of some pieces under a profile, and unused ones up to what the core takes."""
     found = tuple(_inputs(parameter_classes()[name], profile) for name in class_names(all_pieces))
-    return found + (CLASSES - len(found)) * (_UNUSED,)
+    return (*found, *NO_CLASSES[len(found) :])
 
 
 def _inputs(one: ParameterClass, profile: FrameworkProfile) -> ClassInputs:
