@@ -12,7 +12,7 @@ a structured array is one pointer. An entry turns the NamedTuples of `planner.co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -57,6 +57,11 @@ def _record_type(inputs: tuple[Any, ...]) -> np.dtype[Any]:
         else:
             fields.append((name, "i8" if type(value) is int else "f8"))
     return np.dtype((np.record, fields))
+
+
+def as_records(inputs: Sequence[tuple[Any, ...]]) -> NDArray[Any]:
+    """NamedTuples of one kind as an array of records."""
+    return np.stack([record(one) for one in inputs])
 
 
 def records(table: NDArray[np.float64], row: np.dtype[Any]) -> NDArray[Any]:

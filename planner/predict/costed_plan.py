@@ -75,7 +75,8 @@ def configured_plan(
     step_time_s, peak = float(step[f.STEP_TIME]), float(step[f.STEP_PEAK_BYTES])
     limit = job.hbm_limit_bytes
     probability = fit_probability(job, peak, limit)
-    stages = named_terms(costed.stages, costed.memory)
+    place = cost_model.place(priced, 0)
+    stages = named_terms(costed.stages, costed.memory, place)
     at = plan_conditions(job, degrees, step)
     interval = step_time_interval(job, step_time_s, at=at)
     if job.cluster.sharp:

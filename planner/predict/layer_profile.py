@@ -105,7 +105,7 @@ def step_profile(job: Job, plan: Plan) -> StepProfile | None:
     costed = cost_model.price_shapes(configuration.columns)
     counts = configuration.kernel_layout(cost_model).counts
     slowest = int(np.argmax([stage.forward_s + stage.backward_s for stage in plan.stages]))
-    key, costs = rows(costed.keys[0], f.KEY_ROW), rows(costed.costs[0], f.PIECE_ROW)
+    key, costs = rows(costed.keys[0], f.KEY_ROW), rows(costed.piece_costs(0), f.PIECE_ROW)
     view = _CoreView(cost_model, key, costs)
     share = microbatch_share(cost_model.framework_inputs.schedule)
     return StepProfile(

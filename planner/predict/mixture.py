@@ -39,14 +39,14 @@ _OF_TIME = [f.STAGE_FORWARD_S, f.STAGE_BACKWARD_S, f.STAGE_OFFLOADED]
 
 @dataclass(frozen=True)
 class CostedLayout:
-    """A layout costed by the kernel: STEP_*, [stage, STAGE_*]; counts and costs of its pieces;
-    what its memory was costed from."""
+    """A layout costed by the kernel: STEP_*, [stage, STAGE_*]; counts of its pieces, and costs on
+    the first machine; what its memory was costed from on each."""
 
     step: Array
     stages: Array
     counts: KernelLayout
     costs: Array
-    memory: LayoutInputs
+    memory: tuple[LayoutInputs, ...]
 
 
 def cost_layout(
@@ -56,15 +56,21 @@ def cost_layout(
     configuration: Configuration,
 ) -> CostedLayout:
     """The kernel's figures for a configuration, whose shape is a row of those that are costed."""
-    heavy, timed = kernel_inputs(cost_model, costed, row, configuration)
+    heavy, timed = zip(
+        *(
+            kernel_inputs(machine, costed, row, configuration, at)
+            for at, machine in enumerate(cost_model.machines)
+        ),
+        strict=True,
+    )
     step, stages = cost_model.cost_inputs(timed)
-    if timed is not heavy:
+    if timed[0] is not heavy[0]:
         held, sizes = cost_model.cost_inputs(heavy)
         step[_MEMORY] = held[_MEMORY]
         if configuration.groups is not None:
             sizes[:, _OF_TIME] = stages[:, _OF_TIME]
         stages = sizes
-    return CostedLayout(step, stages, timed.layout, timed.costs, heavy)
+    return CostedLayout(step, stages, timed[0].layout, timed[0].costs, heavy)
 
 
 def kernel_inputs(
@@ -72,12 +78,14 @@ def kernel_inputs(
     costed: CostedShapes,
     row: int,
     configuration: Configuration,
+    machine: int = 0,
 ) -> tuple[LayoutInputs, LayoutInputs]:
-    """(of its memory, of its seconds) what a configuration is costed from; the same where all
-    layers of a kind are alike, but for those that do not recompute."""
+    """(of its memory, of its seconds) what a configuration is costed from on a machine, of which
+    `cost_model` is the model; the same where all layers of a kind are alike, but for those that do
+    not recompute."""
     layout, ctx, groups = configuration.layout, configuration.context, configuration.groups
     counts = configuration.kernel_layout(cost_model)
-    plain = cost_model.layout_inputs(costed, row, counts)
+    plain = cost_model.layout_inputs(costed, row, counts, machine)
     if groups is not None:
         resident = cost_model.cost_resident(plain.key[None, :])[0]
         inputs = _wider(plain, [resident], cost_model.share_inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -72,7 +73,7 @@ PIPELINE = next(item for item in MATRIX if item.name == "pipeline")
 def test_pipelines_are_placed_by_nanotron() -> None:
     """A plan costed before its stages were nanotron's own."""
     found = launch(PIPELINE)
-    layout = found.plan.layout.model_copy(update={"block_layers": (16, 16)})
+    layout = replace(found.plan.layout, block_layers=(16, 16))
     old = Launch(
         found.plan.model_copy(update={"layout": layout}), found.request, found.job, "nanotron"
     )

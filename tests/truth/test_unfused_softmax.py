@@ -57,7 +57,8 @@ def job_of(precision: str, *, attention: str = "eager", dropout: bool = False) -
 
 def layer_cost(job: Job) -> dict[str, float]:
     """What the core knows of a layer's softmax."""
-    costs = CostModel(job, compiled=False).cost_shapes(degree_columns([Degrees()])).costs[0, 0]
+    shapes = CostModel(job, compiled=False).cost_shapes(degree_columns([Degrees()]))
+    costs = shapes.piece_costs(0)[0]
     names = ("PIECE_SOFTMAX", "PIECE_AFTER_CORE", "PIECE_WORKING")
     return {name: float(costs[getattr(f, name)]) for name in names}
 
