@@ -27,7 +27,6 @@ from planner.launch.check.network import (
 from planner.launch.check.request import as_request
 from planner.launch.check.world import RULE as WORLD_SIZE
 from planner.launch.check.world import stated_gpus, world_problems
-from planner.launch.options import MEGATRON
 from planner.launch.read.document_reader import NO_LENGTH, NO_RECOMPUTE
 from planner.launch.read.found import Found, Problem, unresolved
 from planner.launch.read.undecided import RULE as BRANCH
@@ -303,7 +302,7 @@ def _sharp_problem(found: Found, proposal: Proposal, job: Job) -> Iterator[Probl
         use = sharp_use(job, proposal.degrees)
         reason = use.reason if use else f"{job.framework.name} names no communicator for it"
     if reason:
-        setting = found.setting(MEGATRON["sharp"].key) or found.setting("dist.use_sharp")
+        setting = found.where.get("sharp")
         place = (setting.place,) if setting else ()
         text = f"the switches reduce nothing of this run: {reason}"
         yield Problem("sharp-idle", text, "warning", place)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from hardware.schema import Cluster
 from planner.job.quantities import plural
-from planner.launch.read.command import IN_ENVIRONMENT
+from planner.launch.read.command import counting_variables
 from planner.launch.read.found import Count, CountKind, Edit, Found, Problem, Severity
 from planner.launch.read.world import ALONE
 from planner.launch.registry import formats
@@ -293,7 +293,8 @@ def _to(counts: Sequence[Count], number: int, *kinds: CountKind) -> tuple[Edit, 
 def _fix(edits: Sequence[Edit]) -> str:
     """Options and variables with what they should say."""
     return ", ".join(
-        f"{edit.key}{'=' if edit.key in IN_ENVIRONMENT else ' '}{edit.value}" for edit in edits
+        f"{edit.key}{'=' if edit.key in counting_variables() else ' '}{edit.value}"
+        for edit in edits
     )
 
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from planner.launch.languages.text import Text
-from planner.launch.read.command import TRAINER_COMMANDS, LaunchCommand
-from planner.launch.registry import Dialect, dialects, function
+from planner.launch.read.command import LaunchCommand
+from planner.launch.registry import Dialect, dialects, function, programs
 
 # A program's first arguments that are its configuration: Trainer scripts take YAML and JSON.
 CONFIG_NAME = r"[^-=].*\.(ya?ml|json)"
@@ -31,7 +31,7 @@ def named_configs(launch: LaunchCommand) -> Iterator[Text]:
             value = words[at + 1].text
         if name in options and value.value:
             yield value
-    by_name = launch.name in TRAINER_COMMANDS
+    by_name = launch.name in programs()
     for word in launch.arguments[:2]:
         is_hidden = by_name and bool(word.text.unknown) and not word.text.value.startswith("-")
         if is_hidden or re.fullmatch(CONFIG_NAME, word.text.value):

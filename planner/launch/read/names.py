@@ -1,23 +1,16 @@
-"""Names of settings by format, from `names.toml`, and what is not modelled of them."""
+"""Names of settings by dialect, from its `names.toml`, and what is not modelled of them, from its
+`unmodelled.toml`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import cache
-from typing import Any
 
-from hardware.files import shipped_toml
+from planner.launch.registry import dialect_toml
 
 
-@cache
-def _tables(file: str) -> dict[str, Any]:
-    return shipped_toml("planner.launch.read", file)
-
-
-@cache
-def known_names(table: str) -> frozenset[str]:
+def known_names(dialect: str, table: str) -> frozenset[str]:
     """The settings of a format, or of one of its tables."""
-    return frozenset(_tables("names.toml")[table]["names"].split())
+    return frozenset(dialect_toml(dialect, "names.toml")[table]["names"].split())
 
 
 def is_known(tables: Mapping[str, Collection[str]], key: str) -> bool:
@@ -28,14 +21,13 @@ def is_known(tables: Mapping[str, Collection[str]], key: str) -> bool:
     return table in tables[""] if inside is None else rest.split(".")[0] in inside
 
 
-def meanings(table: str) -> Mapping[str, str]:
+def meanings(dialect: str, table: str) -> Mapping[str, str]:
     """What the names of a table stand for."""
-    found: Mapping[str, str] = _tables("names.toml")[table]
+    found: Mapping[str, str] = dialect_toml(dialect, "names.toml")[table]
     return found
 
 
-def left_out(whose: str, kind: str = "effects") -> Mapping[str, str]:
-    """Settings that a prediction leaves out, with what that does, or another table of theirs in
-    `unmodelled.toml`."""
-    found: Mapping[str, str] = _tables("unmodelled.toml")[whose][kind]
+def left_out(dialect: str, whose: str, kind: str = "effects") -> Mapping[str, str]:
+    """Settings that a prediction leaves out, with what that does, or another of their tables."""
+    found: Mapping[str, str] = dialect_toml(dialect, "unmodelled.toml")[whose][kind]
     return found

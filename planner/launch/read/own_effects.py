@@ -11,14 +11,13 @@ import re
 from functools import cache
 from typing import Literal
 
-from planner.launch.read.names import meanings
+from hardware.files import shipped_toml
 
 # `shards`: states or weights are divided, or moved to the host; `saves`: less is kept for backward;
 # `splits`: stages have other layers; `parallel`: the model is divided over more GPUs;
 # `trains`: other weights are trained, or a part of them.
 Effect = Literal["shards", "saves", "splits", "parallel", "trains", ""]
 _ORDER: tuple[Effect, ...] = ("shards", "saves", "splits", "parallel", "trains")
-_TABLE = "own-options"
 
 
 def effect_of(name: str) -> Effect:
@@ -33,4 +32,5 @@ def effect_of(name: str) -> Effect:
 @cache
 def _pattern(effect: str) -> re.Pattern[str]:
     """The words of an effect, of which a name has one."""
-    return re.compile(rf"(^|_)({meanings(_TABLE)[effect]})(_|\d|$)")
+    words = shipped_toml("planner.launch.read", "own_options.toml")[effect]
+    return re.compile(rf"(^|_)({words})(_|\d|$)")

@@ -12,8 +12,8 @@ from planner.launch.languages.shell import assignments, evaluate_arithmetic
 from planner.launch.languages.text import Text, Word
 from planner.launch.languages.yaml_text import documents_of
 from planner.launch.read.command import (
-    IN_ENVIRONMENT,
     LaunchCommand,
+    counting_variables,
     included_gpus,
     setting_of,
     whole_number,
@@ -138,7 +138,7 @@ def _of_trainer(launch: LaunchCommand) -> Iterator[Count]:
     )  # fmt: skip
     for kind, setting in stated:
         number = whole_number(setting)
-        if setting is not None and setting.key in IN_ENVIRONMENT and number is not None:
+        if setting is not None and setting.key in counting_variables() and number is not None:
             yield Count(kind, number, setting.key, setting, _is_default(setting))
 
 

@@ -27,7 +27,8 @@ from planner.launch.dialects.hf.files import (
     hf_refusals,
     layer_class,
 )
-from planner.launch.options import ACCELERATE, last
+from planner.launch.dialects.hf.options import ACCELERATE
+from planner.launch.options import last
 from planner.launch.settings_text import (
     SettingsSection,
     WrittenSetting,

@@ -15,7 +15,7 @@ from planner.launch.languages.text import digits
 from planner.launch.read.found import Hints, Problem, Setting, model_unknown, unresolved
 from planner.launch.read.names import meanings
 
-_NAMES = meanings("trainer-names")
+_NAMES = meanings("hf", "names")
 Half = Literal["", "bf16", "fp16"]
 # Switches of Liger's kernels: those that mean all of them, axolotl's, which mean one each.
 LIGER_SWITCHES = ("use_liger_kernel", "enable_liger_kernel")
@@ -29,7 +29,7 @@ _DECIDING = (
     *LIGER_SWITCHES, LIGER_LOSS,
 )  # fmt: skip
 _NUMBER = re.compile(r"-?[0-9.]+")
-OPTIMIZERS = meanings("trainer-optimizers")
+OPTIMIZERS = meanings("hf", "optimizers")
 # --optim -> how torch updates; transformers leaves torch's choice, foreach on a GPU, to the first.
 _KERNELS = {"adamw_torch": "foreach", "adamw_torch_fused": "fused"}
 
@@ -213,7 +213,8 @@ _TUNED = re.compile(
 
 # Names of models that have the sizes of another, and how that one is named.
 _SAME_SIZES = tuple(
-    (re.compile(pattern, re.IGNORECASE), name) for pattern, name in meanings("same-sizes").items()
+    (re.compile(pattern, re.IGNORECASE), name)
+    for pattern, name in meanings("hf", "same-sizes").items()
 )
 
 

@@ -11,15 +11,15 @@ from functools import partial
 from typing import Any
 
 from planner.launch.dialects.hf.deepspeed_types import SWITCHES, as_flag, as_whole, type_problems
+from planner.launch.dialects.hf.options import DEEPSPEED
 from planner.launch.dialects.hf.scripted_reader import ScriptedReader
 from planner.launch.dialects.hf.values import is_switched, value_of
-from planner.launch.options import DEEPSPEED
 from planner.launch.read.document import Document, unknown_key
 from planner.launch.read.found import Edit, Found, Problem, nearest
 from planner.launch.read.names import is_known, known_names, left_out
 
-TOP_KEYS = known_names("deepspeed")
-ZERO_KEYS = known_names("deepspeed-zero")
+TOP_KEYS = known_names("hf", "deepspeed")
+ZERO_KEYS = known_names("hf", "deepspeed-zero")
 _Z = "zero_optimization"
 _MBS, _ACC, _GBS = (DEEPSPEED[name].key for name in ("mbs", "grad_acc", "gbs"))
 # Types of gradients: modelled as that of the products.
@@ -79,7 +79,7 @@ class DeepspeedReader(ScriptedReader):
             precision=self._precision(),
             unmodelled=tuple(
                 (self.document.settings[at], why)
-                for key, why in left_out("deepspeed").items()
+                for key, why in left_out("hf", "deepspeed").items()
                 if (at := self._asked_for(key))
             ),
             **batch,

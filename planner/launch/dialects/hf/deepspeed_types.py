@@ -48,7 +48,7 @@ def type_problems(document: Document) -> Iterator[Problem]:
         yield from _no_table(document, name)
     for kind, wanted in (("bool", "true or false"), ("int", "a whole number of at least 0"),
                          ("device", ", ".join(_DEVICES))):  # fmt: skip
-        names = [f"{_Z}.{name}" for name in str(meanings("deepspeed-types")[kind]).split()]
+        names = [f"{_Z}.{name}" for name in str(meanings("hf", "deepspeed-types")[kind]).split()]
         for key in (*names, *(SWITCHES if kind == "bool" else ())):
             setting = document.settings.get(key)
             if setting is None or setting.unknown or setting.value in (None, _AUTO):
@@ -56,9 +56,9 @@ def type_problems(document: Document) -> Iterator[Problem]:
             if not _fits(kind, setting.value):
                 text = f"{key}: {setting.value!r} is not {wanted}"
                 yield document.wrong(text, key)
-    for table in str(meanings("deepspeed-types")["table"]).split():
+    for table in str(meanings("hf", "deepspeed-types")["table"]).split():
         yield from _no_table(document, f"{_Z}.{table}")
-        known = known_names(f"deepspeed-{table}")
+        known = known_names("hf", f"deepspeed-{table}")
         for name in document.names(f"{_Z}.{table}"):
             if name not in known:
                 says = "DeepSpeed has no such key and refuses it"

@@ -25,7 +25,8 @@ from planner.launch.dialects.hf.files import (
     hf_program,
     hf_refusals,
 )
-from planner.launch.options import DEEPSPEED, last
+from planner.launch.dialects.hf.options import DEEPSPEED
+from planner.launch.options import last
 from planner.launch.quoting import Code
 from planner.launch.time_limit import save_steps
 from planner.predict.ops import pieces

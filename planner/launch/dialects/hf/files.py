@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
-from hardware.files import shipped_toml
 from planner.job.job import Job
 from planner.job.models.errors import ModelError
 from planner.job.models.hf_config import model_from_hf_config
@@ -55,11 +54,11 @@ from planner.launch.contract import (
     rate_variable,
 )
 from planner.launch.quoting import Value
-from planner.launch.registry import package_of
+from planner.launch.registry import dialect_toml
 from planner.launch.settings_text import filled
 from planner.launch.time_limit import stop_variable
 
-_TABLE = shipped_toml(package_of("hf"), "table.toml")
+_TABLE = dialect_toml("hf", "table.toml")
 _LAYER_TYPES = {
     "full": "full_attention", "sliding": "sliding_attention", "state": "linear_attention",
 }  # fmt: skip
@@ -240,7 +239,7 @@ Config = dict[str, object]
 # Types tried for a shape whose family transformers does not have.
 _GENERAL = ("llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe", "gpt2", "gpt_neox")
 # Layer class of each type that FSDP wraps and DeepSpeed hooks (transformers 5.23, modelling files).
-_LAYER_CLASSES: dict[str, str] = shipped_toml(package_of("hf"), "layer_classes.toml")
+_LAYER_CLASSES: Mapping[str, str] = dialect_toml("hf", "layer_classes.toml")
 
 
 def hf_config(model: ModelSpec) -> Config | None:

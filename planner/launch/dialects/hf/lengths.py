@@ -47,7 +47,7 @@ def _padding(named: Named) -> Setting | None:
 
 def _is_length(named: Named, key: str) -> bool:
     setting = named[key]
-    is_named = meanings("trainer-names").get(key) == "seq"
+    is_named = meanings("hf", "names").get(key) == "seq"
     return is_named and setting.value is not None and not setting.unknown
 
 

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from hardware.files import shipped_toml
 from planner.launch.dialects.hf.arguments import LIGER_LOSS, LIGER_SWITCHES, optim_of
 from planner.launch.dialects.hf.values import Named, Program, is_on, is_switched
 from planner.launch.read.beside import text_beside
@@ -28,7 +27,7 @@ from planner.launch.read.found import (
 )
 from planner.launch.read.names import left_out, meanings
 from planner.launch.read.own_effects import effect_of
-from planner.launch.registry import package_of
+from planner.launch.registry import dialect_toml
 
 _PIECES = re.compile(r"cut_cross_entropy|LigerFusedLinear\w*|liger_fused_linear\w*|apply_liger\w*")
 _MOST_NAMED = 12
@@ -37,7 +36,7 @@ _SHORT = len("max_lengths")
 
 def effects_of(named: Named) -> Iterator[tuple[Setting, str]]:
     """Settings with an effect that the prediction leaves out, and which."""
-    for name, why in left_out("trainer").items():
+    for name, why in left_out("hf", "trainer").items():
         if is_on(named, name) or (name in named and named[name].value is True):
             yield named[name], why
     setting = named.get("optim") or named.get("optimizer")
@@ -83,7 +82,7 @@ def own_options(
 
 
 _OTHER_NAMES = frozenset((
-    *meanings("trainer-names"), *left_out("trainer"), *left_out("trainer", "refused"),
+    *meanings("hf", "names"), *left_out("hf", "trainer"), *left_out("hf", "trainer", "refused"),
     "zero_stage", "offload", "deepspeed_config", "deepspeed_config_file", "config", "config_file",
     "fsdp_config", "optimizer_kernel", "train_mode", "steps", "train_type", "tuner_type",
 ))  # fmt: skip
@@ -91,7 +90,7 @@ _OTHER_NAMES = frozenset((
 
 def _slip(name: str) -> str:
     """The setting that decides and that a name is a misspelling of; empty where it is none."""
-    near = nearest(name, meanings("trainer-names"), SURELY_MEANT)
+    near = nearest(name, meanings("hf", "names"), SURELY_MEANT)
     # A short name, and one with another word in it (`llm_model_name_or_path`), may be meant.
     same_words = name.count("_") == near.count("_") and near not in name
     return near if same_words and len(name) > _SHORT and is_slip(name, near) else ""
@@ -140,6 +139,6 @@ def _listed(names: Sequence[str], own: Named, program: Program, whose: str) -> I
 @cache
 def hf_names(program: str = "") -> frozenset[str]:
     """Settings that a program of Hugging Face has; of all of them where none is named."""
-    tables = shipped_toml(package_of("hf"), "programs.toml")
+    tables = dialect_toml("hf", "programs.toml")
     chosen = [f"hf-{program}"] if program else list(tables)
     return frozenset(name for table in chosen for name in tables[table]["names"].split())

@@ -84,7 +84,7 @@ def _refusals(named: Named, program: Program) -> Iterator[Problem]:
         if is_switched(named, name):
             yield _refusal(named[name], f"{name}: quantised weights")
     named_so = {name: "LoRA" for name in named if name.startswith("lora_path")}
-    for name, why in (named_so | {**left_out("trainer", "refused")}).items():
+    for name, why in (named_so | {**left_out("hf", "trainer", "refused")}).items():
         if name in _LEFT_OVER and (program != "trainer" or any(key in named for key in _ASKS)):
             continue  # what these programs pass over where nothing asks for adapters
         sizes = name.endswith(("_size", "_degree"))
@@ -104,7 +104,7 @@ def _unknown_switches(named: Named) -> Iterator[Problem]:
     """LLaMA-Factory's `use_...` switches that change the loss or the optimizer."""
     for name, setting in named.items():
         is_new = name.startswith("use_") and name not in (
-            *left_out("trainer", "refused"),
+            *left_out("hf", "trainer", "refused"),
             *_HARMLESS,
         )
         if is_new and setting.value is True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from planner.launch.check.spelling import plainly_said
-from planner.launch.options import DEEPSPEED
+from planner.launch.dialects.hf.options import DEEPSPEED
 from planner.launch.read.found import Found
 from planner.predict.evaluate import Proposal
 

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
-from hardware.files import shipped_toml
 from planner.job.job import Job
 from planner.launch.contract import (
     PRETRAINED,
@@ -27,6 +26,7 @@ from planner.launch.contract import (
 )
 from planner.launch.dialects.megatron import writer as megatron
 from planner.launch.dialects.megatron.flags import Flag, from_text, layout_text
+from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_LAYOUT, MEGATRON_RECOMPUTE
 from planner.launch.dialects.megatron.positions import rotates_plainly
 from planner.launch.dialects.megatron.run import (
     LOW_PRECISIONS,
@@ -46,9 +46,8 @@ from planner.launch.dialects.megatron.run import (
     sharp_group,
 )
 from planner.launch.dialects.megatron.table import linear_bias
-from planner.launch.options import MEGATRON, MEGATRON_LAYOUT, MEGATRON_RECOMPUTE
 from planner.launch.quoting import Code
-from planner.launch.registry import package_of
+from planner.launch.registry import dialect_toml
 from planner.launch.settings_text import filled
 from planner.launch.time_limit import save_steps, stop_variable
 
@@ -68,7 +67,7 @@ def schema() -> Mapping[str, str]:
     """`section.field` -> pattern of its values, of all that is ever written."""
     return {
         f"{section}.{field}": _pattern(kind)
-        for section, fields in shipped_toml(package_of("megatron"), "bridge.toml").items()
+        for section, fields in dialect_toml("megatron", "bridge.toml").items()
         for field, kind in fields.items()
     }
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from planner.launch.dialects.megatron.arguments import options, other_options
 from planner.launch.dialects.megatron.attributes import is_swift_megatron
+from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.dialects.megatron.options_file import with_options_files
 from planner.launch.dialects.megatron.reader import MegatronReader
 from planner.launch.dialects.megatron.table import option
 from planner.launch.languages.text import HOLE
-from planner.launch.options import MEGATRON
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Found, Hints
 from planner.launch.read.opened import Opened

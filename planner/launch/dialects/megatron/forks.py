@@ -12,10 +12,10 @@ from itertools import islice
 from pathlib import PurePosixPath
 
 from planner.launch.dialects.megatron.arguments import RELEASE, Arguments
+from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_RECOMPUTE
 from planner.launch.dialects.megatron.rules import CONNECTIONS, refused_everywhere
 from planner.launch.dialects.megatron.table import option
 from planner.launch.dialects.megatron.unknown import MOST_NAMED, slip_of
-from planner.launch.options import MEGATRON, MEGATRON_RECOMPUTE
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Problem, Setting
@@ -134,7 +134,7 @@ def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem
     found = [] if experts is None else [(_EXPERTS, "DeepSpeed's experts are not modelled")]
     found += [
         (name, why)
-        for name, why in left_out("megatron-others", "refused").items()
+        for name, why in left_out("megatron", "others", "refused").items()
         if arguments.has(name)
     ]
     return [
@@ -148,7 +148,7 @@ def fork_savings(arguments: Arguments) -> tuple[tuple[Setting, str], ...]:
     """Others' options that save memory, and those that no parser known here has and that may, by
     their names."""
     why = "an option of that fork: perhaps less memory than predicted"
-    effects = left_out("megatron-others").items()
+    effects = left_out("megatron", "others").items()
     known = [(arguments.setting(name), effect) for name, effect in effects]
     saving = [item for item in arguments.unknown if effect_of(item.key) in ("shards", "saves")]
     unknown = [(item, why) for item in saving]
@@ -162,7 +162,7 @@ def translate(arguments: Arguments, dialect: Dialect) -> None:
     """Give the arguments the core options that others' options stand for."""
     if dialect.core:
         return
-    for asked, meant in meanings("megatron-synonyms").items():
+    for asked, meant in meanings("megatron", "synonyms").items():
         name, _, only = asked.partition("=")
         setting = arguments.setting(name)
         if setting is None or (only and str(setting.value).lower() != only):

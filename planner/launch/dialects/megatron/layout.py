@@ -11,10 +11,10 @@ from constraints.layout_context import even_split
 from planner.launch.dialects.megatron.arguments import Arguments
 from planner.launch.dialects.megatron.details import read_blocks
 from planner.launch.dialects.megatron.flags import layout_text
+from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_LAYOUT
 from planner.launch.dialects.megatron.states import PATTERN
 from planner.launch.dialects.megatron.table import option
 from planner.launch.languages.text import digits
-from planner.launch.options import MEGATRON, MEGATRON_LAYOUT
 from planner.launch.read.found import Edit, Problem
 from planner.launch.read.own_effects import effect_of
 

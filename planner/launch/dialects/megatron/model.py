@@ -31,13 +31,13 @@ from planner.launch.dialects.megatron.details import (
     read_router,
     read_state_space,
 )
+from planner.launch.dialects.megatron.options import MEGATRON as MEGATRON_OPTIONS
 from planner.launch.dialects.megatron.states import LINEAR_LAYERS
 from planner.launch.dialects.megatron.table import MEGATRON, option
 from planner.launch.dialects.megatron.vocabulary import vocabulary
 from planner.launch.languages.limits import LimitError
 from planner.launch.languages.python.values import Frame, Reader
 from planner.launch.languages.text import digits
-from planner.launch.options import MEGATRON as MEGATRON_OPTIONS
 from planner.launch.read.found import Hints, Problem, model_unknown, telling
 
 # Words of what is wrong with a shape, and the field that they speak of.

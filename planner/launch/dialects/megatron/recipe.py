@@ -18,10 +18,10 @@ from planner.launch.dialects.hf.arguments import known_model
 from planner.launch.dialects.megatron.bridge_reader import read_overrides
 from planner.launch.dialects.megatron.bridge_writer import field_of, schema
 from planner.launch.dialects.megatron.nemo_recipes import RELEASE, SPECIAL, USUAL, nemo_recipe
+from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.languages.python.records import UNKNOWN, Record, chosen_words
 from planner.launch.languages.python.values import Function, Reader, call_function
 from planner.launch.languages.text import Text, Word
-from planner.launch.options import MEGATRON
 from planner.launch.read.command import made_launch
 from planner.launch.read.document import Source
 from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown

@@ -17,6 +17,7 @@ from planner.launch.contract import (
     Refusal,
     Variable,
     folder_variable,
+    path_variable,
     rate_variable,
 )
 from planner.launch.dialects.megatron.flags import (
@@ -28,11 +29,11 @@ from planner.launch.dialects.megatron.flags import (
     schedule_flag,
     switches,
 )
+from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.dialects.megatron.positions import rotates_plainly
 from planner.launch.dialects.megatron.states import hybrid_flags, is_hybrid
 from planner.launch.dialects.megatron.table import GROUPS, linear_bias, option
 from planner.launch.dialects.megatron.table import MEGATRON as ROWS
-from planner.launch.options import MEGATRON
 from planner.launch.quoting import Value, yaml_value
 from planner.predict.sharp import sharp_use
 
@@ -137,9 +138,9 @@ VARIABLES = (
         "prefix of your tokenized data (.bin and .idx); empty: mock data",
         holds="${DATA_PATH}.bin",
     ),
-    Variable("TOKENIZER", "", "folder or name of its Hugging Face tokenizer; empty: none"),
+    path_variable("TOKENIZER", "folder or name of its Hugging Face tokenizer"),
     folder_variable("DATA_PATH"),
-    Variable("TENSORBOARD", "", "folder of TensorBoard's logs; empty: none"),
+    path_variable("TENSORBOARD", "folder of TensorBoard's logs"),
     TRAIN_STEPS,
     WARMUP_STEPS,
     rate_variable("1e-4"),

@@ -17,8 +17,8 @@ from planner.job.batch_ramp import read_ramp
 from planner.job.errors import UsageError
 from planner.job.quantities import parse_tokens
 from planner.launch.dialects.megatron.arguments import Arguments, choices_of_many
+from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.languages.text import digits
-from planner.launch.options import MEGATRON
 from planner.launch.read.found import Edit, Problem
 
 # --- context parallelism --------------------------------------------------------------------------

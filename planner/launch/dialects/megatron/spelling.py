@@ -12,7 +12,7 @@ from planner.job.frameworks import load_framework
 from planner.launch.check.spelling import state, variations
 from planner.launch.dialects.megatron.bridge_reader import as_overrides
 from planner.launch.dialects.megatron.flags import Flag, from_text, layout_flags
-from planner.launch.options import MEGATRON, MEGATRON_LAYOUT, MEGATRON_RECOMPUTE
+from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_LAYOUT, MEGATRON_RECOMPUTE
 from planner.launch.read.found import Edit, Found
 from planner.predict.evaluate import Proposal
 from planner.predict.techniques import flags_for

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.launch.dialects.megatron.arguments import Arguments
-from planner.launch.options import MEGATRON
-from planner.launch.options import MEGATRON_RECOMPUTE as _RECOMPUTE
+from planner.launch.dialects.megatron.options import MEGATRON
+from planner.launch.dialects.megatron.options import MEGATRON_RECOMPUTE as _RECOMPUTE
 from planner.launch.read.found import Problem
 
 _FSDP = MEGATRON["fsdp"].name

@@ -24,6 +24,7 @@ from planner.launch.contract import (
     pretrained_variable,
 )
 from planner.launch.dialects.megatron.flags import Flag, FlagGroup, as_argv, flag, from_text
+from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_PRECISIONS
 from planner.launch.dialects.megatron.run import (
     LOW_PRECISIONS,
     TECHNIQUES,
@@ -43,7 +44,6 @@ from planner.launch.dialects.megatron.run import (
     with_techniques,
 )
 from planner.launch.dialects.megatron.states import is_hybrid
-from planner.launch.options import MEGATRON, MEGATRON_PRECISIONS
 from planner.launch.time_limit import save_steps, stop_variable
 from planner.predict.plan_text import fraction_text
 

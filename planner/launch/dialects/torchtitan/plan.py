@@ -28,7 +28,8 @@ from planner.launch.contract import (
     ramp_refusals,
     rate_variable,
 )
-from planner.launch.options import ASYNC_TP_0_3, TORCHTITAN, last
+from planner.launch.dialects.torchtitan.options import ASYNC_TP_0_3, TORCHTITAN
+from planner.launch.options import last
 from planner.launch.settings_text import SettingsSection, WrittenSetting
 from planner.predict.plan import Degrees
 

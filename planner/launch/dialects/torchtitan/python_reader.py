@@ -15,7 +15,9 @@ from typing import Any
 
 from planner.job.errors import UsageError
 from planner.job.unmodelled import refuse_unmodelled
+from planner.launch.dialects.torchtitan.options import TORCHTITAN
 from planner.launch.dialects.torchtitan.reader import TorchtitanReader, override
+from planner.launch.dialects.torchtitan.sources import START_SCRIPT
 from planner.launch.languages.python.records import (
     Record,
     assigned,
@@ -32,9 +34,8 @@ from planner.launch.languages.python.values import (
     dotted_name,
 )
 from planner.launch.languages.text import Span
-from planner.launch.options import TORCHTITAN
 from planner.launch.read.beside import text_of
-from planner.launch.read.command import OF_TORCHTITAN, LaunchCommand
+from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, Source
 from planner.launch.read.found import Found, Problem, Setting
 from planner.launch.read.python_files import BESIDE, evaluating, python_module
@@ -111,7 +112,7 @@ def _wanted(launch: LaunchCommand | None) -> str | None:
     if config is not None:
         return str(config.value)
     given = launch.command.environment.get(CHOICE)
-    return given.known if given is not None and launch.program.endswith(OF_TORCHTITAN) else None
+    return given.known if given is not None and launch.program.endswith(START_SCRIPT) else None
 
 
 def _functions(module: ast.Module) -> list[ast.FunctionDef]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hardware.files import shipped_toml
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import all_settings, moe_indices, scaling_kind
@@ -37,7 +36,7 @@ from planner.launch.dialects.torchtitan.plan import (
 )
 from planner.launch.dialects.torchtitan.table import Flavor, flavor_of, titan_table
 from planner.launch.quoting import Code, Value, python_value
-from planner.launch.registry import package_of
+from planner.launch.registry import dialect_toml
 from planner.launch.settings_text import (
     SettingsSection,
     WrittenSetting,
@@ -372,7 +371,7 @@ def python_assignments(section: SettingsSection) -> list[str]:
 def _imports(launch: Launch) -> list[str]:
     """Import statements by module."""
     model, size = launch.job.model, registry_size(launch)
-    statements = shipped_toml(package_of("torchtitan"), "templates/imports.toml")
+    statements = dialect_toml("torchtitan", "templates/imports.toml")
     wanted = ["always", "predicting" if model.mtp_layers else "plain", recompute_kind(launch)]
     wanted += [] if size else ["latent" if model.mla else "grouped"]
     wanted += ["tied"] if size is None and model.tied_embeddings else []
