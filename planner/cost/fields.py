@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from constraints.axes import GROUPS, OF_LAYER, OF_STEP
+from planner.cost.tables import CLASSES
 from planner.cost.terms import MEMORY_TERMS, TIME_TERMS, TRAFFIC_TERMS, StageTerm, TimeTerm
 
 
@@ -28,9 +29,6 @@ def places(row: np.dtype[Any]) -> dict[str, int]:
     """The number of each column of a row, outside the core."""
     return {name: place[1] // 8 for name, place in (row.fields or {}).items()}
 
-
-# Most classes of parameters of one job (`planner/job/parameter_classes.toml` may have more).
-CLASSES = 6
 
 # --- OpTable: fields of `planner.predict.ops.rows`, and what `planner.predict.cost_tables` adds ---
 # `autocasts`: 0 where autocast knows nothing of the product; `issued`: 0 where a CUDA graph holds

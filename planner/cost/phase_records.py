@@ -10,8 +10,8 @@ import math
 from typing import NamedTuple
 
 from planner.cost._jit import Row, jit
-from planner.cost.fields import CLASSES, record_of
-from planner.cost.tables import FrameworkInputs
+from planner.cost.fields import record_of
+from planner.cost.tables import CLASSES, FrameworkInputs
 from planner.cost.terms import MovingTerms, PhaseTerms
 
 # Phases of a micro-batch, in order (`phase <= HEAD`: until the head's backward); then the

@@ -7,8 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.fields import CLASSES
-
 Array = NDArray[np.float64]
 
 
@@ -62,6 +60,10 @@ class JobInputs(NamedTuple):
     greedy_head_cost: float = 0.0
     # 1 where multi-token prediction away from the embedding holds a copy of the vocabulary table.
     mtp_copies_embedding: float = 0.0
+
+
+CLASSES = 6
+"""Most classes of parameters of one job (`planner/job/parameter_classes.toml` may have more)."""
 
 
 class ClassInputs(NamedTuple):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.cost.codes import Sharers
-from planner.cost.fields import CLASSES
-from planner.cost.tables import NO_CLASSES, ClassInputs
+from planner.cost.tables import CLASSES, NO_CLASSES, ClassInputs
 from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.optimizers import ELEMENT_BYTES
 from planner.job.parameter_classes import ParameterClass, parameter_classes
