@@ -16,7 +16,7 @@ from planner.cost import fields as f
 from planner.cost.codes import OpKind, ParamShard
 from planner.cost.tables import Array, OpTable
 from planner.job.frameworks import FrameworkProfile
-from planner.job.frameworks.execution import Kernels
+from planner.job.frameworks.tables import Kernels
 from planner.job.job import Job
 from planner.predict.classes import class_names
 from planner.predict.cost_tables import quantised_copy_bytes

@@ -8,13 +8,8 @@ from planner.compare.buying import Buying, BuyRow
 from planner.compare.choice import Decision
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import plural
-from planner.report.study_words import (
-    days_text,
-    decision_facts,
-    money,
-    spread_text,
-    taken_text,
-)
+from planner.report.amounts import days_text, money, spread_text
+from planner.report.study_words import decision_facts, taken_text
 from planner.report.tables import Block, Notes, TableData, as_report, table
 
 _BEYOND = {

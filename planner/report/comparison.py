@@ -10,16 +10,10 @@ from planner.compare.quotes import STALE_DAYS
 from planner.compare.results import Comparison, ComparisonRow, Rental, Run
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import plural, short_count
+from planner.report.amounts import NONE, days_text, money, spread_text
 from planner.report.comparison_trace import Step
 from planner.report.plan_table import plan_table, techniques_row
-from planner.report.study_words import (
-    NONE,
-    days_text,
-    decision_facts,
-    money,
-    runs_note,
-    spread_text,
-)
+from planner.report.study_words import decision_facts, runs_note
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, headings, table
 
 FRONT = "●"

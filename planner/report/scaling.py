@@ -11,15 +11,8 @@ from planner.compare.scaling import CLEARLY_FASTER, Batch
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import short_count
 from planner.predict.plan_text import batch_text, degrees_text
-from planner.report.study_words import (
-    NONE,
-    days_text,
-    decision_facts,
-    money,
-    percent,
-    runs_note,
-    spread_text,
-)
+from planner.report.amounts import NONE, days_text, money, spread_text
+from planner.report.study_words import decision_facts, percent, runs_note
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 
 TITLES: dict[Batch, str] = {
