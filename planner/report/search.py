@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from planner.job.amounts import parse_resolution
 from planner.job.quantities import (
     gib,
     percent_sure,
@@ -14,7 +15,6 @@ from planner.job.quantities import (
     short_count,
     tflop_per_s,
 )
-from planner.job.request import parse_resolution
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.plan_text import (
     LIKELY_TO_FIT,

@@ -1,4 +1,4 @@
-"""What reports of studies share: amounts in words; what to take, why, how surely, or what would
+"""What reports of studies share: what to take, why, how surely, or what would
 have to give; what is said of a batch beside the critical one (docs/budget.md)."""
 
 from __future__ import annotations
@@ -11,53 +11,16 @@ from planner.compare.interval import Range
 from planner.compare.laws import BatchPrice, load_laws
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import percent_sure, plural, share, short_count
+from planner.report.amounts import counted, days_text, money
 from planner.report.tables import Facts
 from planner.search.result import JobSummary
 
 if TYPE_CHECKING:
     from planner.compare.results import Run
 
-NONE = "-"
 _PROVEN = " (proven among all below)"
 _AIMS = {"cost": "the cheapest", "time": "the fastest", "energy": "the one of least energy"}
 _LIMIT_NAMES = {"time": "deadline", "cost": "budget", "power": "power", "racks": "racks"}
-
-
-# --- amounts ----------------------------------------------------------------------------------
-
-
-def money(amount: Range | float | None) -> str:
-    """Three digits: `845`, `12.4 k`, `1.23 M`, `2.50 B`; a dash where it is not known."""
-    if isinstance(amount, Range):
-        amount = amount.value
-    if amount is None:
-        return NONE
-    for scale, suffix in ((1e9, " B"), (1e6, " M"), (1e3, " k")):
-        if amount >= 0.9995 * scale:
-            scaled = amount / scale
-            digits = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
-            return f"{scaled:.{digits}f}{suffix}"
-    return f"{amount:.0f}" if amount >= 10 else f"{amount:.2f}"
-
-
-def days_text(days: float) -> str:
-    """Three digits: `2,563`, `25.6`, `0.25`."""
-    return f"{days:,.0f}" if days >= 99.5 else f"{days:.3g}"
-
-
-def spread_text(interval: Range) -> str:
-    """`±8 %`, or both sides where they differ much."""
-    below = round((1.0 - interval.low / interval.value) * 100)
-    if interval.high == float("inf"):
-        return f"-{below} %/+∞"
-    above = round((interval.high / interval.value - 1.0) * 100)
-    small, large = sorted((below, above))
-    return f"±{large} %" if large <= 2 * small else f"-{below}/+{above} %"
-
-
-def ranged(interval: Range, form: str = ",.4g") -> str:
-    """`12.3 (11.0 to 14.1)`."""
-    return f"{interval.value:{form}} ({interval.low:{form}} to {interval.high:{form}})"
 
 
 # --- what to take -----------------------------------------------------------------------------
@@ -200,12 +163,6 @@ def search_note(job: JobSummary, batch: int) -> Iterator[str]:
 def critical_text(price: BatchPrice) -> str:
     """`about 5.90 M (4.10 M to 8.90 M, extrapolated)`."""
     return f"about {counted(price.critical, ', extrapolated' if price.extrapolated else '')}"
-
-
-def counted(figure: Range, far: str = "") -> str:
-    """`1.20 T (1.10 T to 1.30 T)`, with what else is said of the interval."""
-    value, low, high = map(short_count, (figure.value, figure.low, figure.high))
-    return f"{value} ({low} to {high}{far})"
 
 
 def share_text(extra: Range) -> str:

@@ -13,7 +13,7 @@ from planner.compare.sweep.grid import Grid
 from planner.compare.sweep.journal import Journal
 from planner.compare.sweep.results import provenance, rows
 from planner.compare.sweep.run import SearchCounts
-from planner.report.study_words import NONE, days_text, money, spread_text
+from planner.report.amounts import NONE, days_text, money, spread_text
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 
 _MOST_REASONS = 5

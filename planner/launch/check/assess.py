@@ -16,6 +16,7 @@ from hardware.sharp import why_not
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.models.catalog import ResolvedModel, beside_notes
+from planner.job.overrides import Launched
 from planner.job.quantities import plural
 from planner.job.request import Request
 from planner.job.unmodelled import modules_not_modelled
@@ -176,8 +177,9 @@ def assess(
 
 def _machine(request: Request) -> Cluster:
     """The machine that is given, whether or not the files use all of it."""
-    whole = request.model_copy(update={"started": None})
-    return whole.find_cluster()
+    launched = request.overrides.launched or Launched()
+    whole = request.launched_as(replace(launched, started=None))
+    return request.model_copy(update=whole).find_cluster()
 
 
 def _of_its_config(model: ResolvedModel) -> Iterator[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from planner.launch.check.request import LaunchRequest
 from planner.launch.options import GONE, DialectOption, run_options
 from planner.launch.read.found import Edit, Found
 from planner.launch.registry import Format, formats, function
@@ -34,8 +33,8 @@ def edits_for(found: Found, before: Proposal, after: Proposal) -> tuple[Edit, ..
 
 def variations(proposal: Proposal) -> tuple[str, ...]:
     """Variations of the profile that a configuration has."""
-    request = proposal.request
-    return request.variations if isinstance(request, LaunchRequest) else ()
+    launched = proposal.request.overrides.launched
+    return tuple(launched.variations) if launched else ()
 
 
 def state(option: DialectOption, value: object) -> Edit:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from hardware.schema import Cluster
+from planner.job.overrides import Started
 from planner.job.quantities import plural
 from planner.launch.read.command import counting_variables
 from planner.launch.read.found import Count, CountKind, Edit, Found, Problem, Severity
@@ -48,23 +49,6 @@ def stated_gpus(found: Found) -> int | None:
     if stated is None:
         stated = _in_all(counts, ("gpus",), ("processes a node", "gpus a node"))
     return found.world if stated is None else stated
-
-
-@dataclass(frozen=True)
-class Started:
-    """Processes that a launch starts, one a GPU, on a part of the machine that it is given."""
-
-    nodes: int
-    per_node: int
-
-    @property
-    def processes(self) -> int:
-        """On all nodes together."""
-        return self.nodes * self.per_node
-
-    def part_of(self, cluster: Cluster) -> Cluster:
-        """The GPUs that the processes use. Each keeps its share of its node's network."""
-        return cluster.with_nodes(self.nodes, self.per_node)
 
 
 def started(found: Found, cluster: Cluster) -> Started | None:

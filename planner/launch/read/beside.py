@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from hardware.errors import HardwareError
 from hardware.files import read_text
-from planner.job.errors import CannotTellError, UsageError
-from planner.launch.languages.limits import LimitError
-from planner.launch.languages.python import records
-from planner.launch.languages.python.records import Neighbours, PythonError
-from planner.launch.languages.text import HOLE, Files, SourceFile, Text
+from planner.job.errors import UsageError
+from planner.launch.languages.text import HOLE, Files, SourceFile
+from planner.launch.read.limits import MOST_BYTES
 
 # A script names files from its folder or from the top of its repository.
 _MOST_FOLDERS_UP = 8
@@ -81,42 +76,3 @@ def text_of(path: Path) -> str | None:
     except (UsageError, HardwareError, OSError):
         return None
     return text.replace("\r\n", "\n") if text.strip() else None
-
-
-MOST_BYTES = 2**20
-# Keys of a configuration file, of which each unknown one is looked at.
-MOST_SETTINGS = 2_000
-
-
-@contextmanager
-def within_limits() -> Iterator[None]:
-    """Reading inside it. CannotTellError where it goes beyond its limits."""
-    try:
-        yield
-    except LimitError as error:
-        raise CannotTellError(
-            f"the script is not read to its end: {error}; give the arguments of its training "
-            "command in a file of their own, or set what it computes with --env NAME=VALUE"
-        ) from None
-
-
-# The modules that a file imports, from the folders around it.
-BESIDE = Neighbours(partial(beside, whole=True), text_of)
-
-
-def python_module(text: Text, path: str) -> ast.Module:
-    """Syntax tree of a file. UsageError with the line of a slip."""
-    try:
-        return records.python_module(text, path)
-    except PythonError as error:
-        raise UsageError(str(error)) from None
-
-
-@contextmanager
-def evaluating(path: str) -> Iterator[None]:
-    """Calls of a file's functions inside it. CannotTellError beyond the limits of reading."""
-    try:
-        with within_limits():
-            yield
-    except RecursionError:
-        raise CannotTellError(f"{path}: nested too deep to be read") from None

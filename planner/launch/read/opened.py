@@ -10,10 +10,11 @@ from hardware.files import read_text
 from planner.job.errors import UsageError
 from planner.launch.languages.shell import Site, Undecided
 from planner.launch.languages.text import Files, Text
-from planner.launch.read.beside import MOST_BYTES, beside, text_of
+from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.detect import file_kind, readable
 from planner.launch.read.found import Problem
+from planner.launch.read.limits import MOST_BYTES
 
 # Files that the scripts of one launch may bring in.
 _MOST_FILES = 64

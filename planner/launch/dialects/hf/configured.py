@@ -10,7 +10,7 @@ from pathlib import Path
 from planner.launch.dialects.hf.accelerate_reader import AccelerateReader, deepspeed_in
 from planner.launch.dialects.hf.arguments import Program, hf_arguments, program_of
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
-from planner.launch.dialects.hf.signs import hf_python_settings
+from planner.launch.dialects.hf.python import hf_python_settings
 from planner.launch.dialects.hf.training import checkpointed, read_hf_training
 from planner.launch.dialects.hf.unmodelled import (
     effects_of,

@@ -9,124 +9,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
 from typing import Any
 
-from hardware.files import shipped_text
 from planner.job.errors import CannotTellError
 from planner.job.models.catalog import catalog_name, load_model
 from planner.launch.dialects.hf.arguments import known_model
 from planner.launch.dialects.megatron.bridge_reader import read_overrides
 from planner.launch.dialects.megatron.bridge_writer import field_of, schema
+from planner.launch.dialects.megatron.nemo_recipes import RELEASE, SPECIAL, USUAL, nemo_recipe
 from planner.launch.dialects.megatron.options import MEGATRON
-from planner.launch.languages.python.records import UNKNOWN, Record, chosen_words
-from planner.launch.languages.python.values import Function, Reader, call_function
+from planner.launch.languages.python import UNKNOWN, Function, Record
 from planner.launch.languages.text import Text, Word
-from planner.launch.read.beside import BESIDE, evaluating, python_module
 from planner.launch.read.command import made_launch
 from planner.launch.read.document import Source
 from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
-from planner.launch.registry import package_of
-
-RELEASE = "NeMo of 2025-11"
-# What every pretraining recipe of NeMo 2 sets (nemo/collections/llm/recipes, optim/adam.py), where
-# the recipe itself is not there.
-USUAL = {
-    "ddp.use_distributed_optimizer": "true", "ddp.overlap_grad_reduce": "true",
-    "ddp.overlap_param_gather": "true", "ddp.grad_reduce_in_fp32": "true",
-}  # fmt: skip
-_CALL = re.compile(r"^nemo\.(?:\w+\.)*(\w+)\.pretrain_recipe$")
-
-
-@dataclass(frozen=True)
-class NemoRecipe:
-    """One of NeMo's own recipes: its name, a model of the catalogue, GPUs where nobody states
-    them, and fields as Megatron-Bridge names them."""
-
-    name: str
-    model: str
-    gpus: int
-    values: Mapping[str, str]
-
-
-@cache
-def _recipes() -> Mapping[str, NemoRecipe]:
-    text = shipped_text(package_of("megatron"), "nemo_recipes.tsv")
-    rows = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
-    return {
-        name: NemoRecipe(name, model, int(gpus), dict(item.split("=") for item in fields.split()))
-        for name, model, gpus, fields in rows
-    }
-
-
-def nemo_recipe(called: str) -> NemoRecipe | None:
-    """NeMo's own recipe by the function that is called; None for any other."""
-    match = _CALL.search(called)
-    return _recipes().get(match[1]) if match else None
-
-
-def set_primary(recipe: Any = None, *_given: Any, **named: Any) -> Any:
-    """NeMo's scripts/performance/helpers.py: degrees, batch, precision and recomputation."""
-    if not isinstance(recipe, Record):
-        return recipe
-    trainer = _made_in(recipe, "trainer")
-    strategy, data = _made_in(trainer, "strategy"), _made_in(recipe, "data")
-    places = {
-        "num_nodes": (trainer, "num_nodes"), "num_gpus_per_node": (trainer, "devices"),
-        "mbs": (data, "micro_batch_size"), "gbs": (data, "global_batch_size"),
-        "tp_size": (strategy, "tensor_model_parallel_size"),
-        "pp_size": (strategy, "pipeline_model_parallel_size"),
-        "cp_size": (strategy, "context_parallel_size"),
-        "vp_size": (strategy, "virtual_pipeline_model_parallel_size"),
-        "ep_size": (strategy, "expert_model_parallel_size"),
-        "etp_size": (strategy, "expert_tensor_parallel_size"),
-    }  # fmt: skip
-    for name, (record, field) in places.items():
-        if name in named:
-            record.fields[field] = named[name]
-    if isinstance(named.get("tp_size"), int):
-        strategy.fields["sequence_parallel"] = named["tp_size"] > 1
-    if named.get("compute_dtype") == "fp8":
-        precision = {"mxfp8": "bf16_with_mxfp8_mixed"}.get(
-            str(named.get("fp8_recipe")), "bf16_with_fp8_mixed"
-        )
-        trainer.fields["plugins"] = Record(precision)
-    ddp, config = _made_in(strategy, "ddp"), _made_in(_made_in(recipe, "model"), "config")
-    if named.get("compute_dtype"):
-        ddp.fields["grad_reduce_in_fp32"] = False
-    if named.get("use_mcore_fsdp") is True:
-        ddp.fields["use_megatron_fsdp"] = True
-    layers = named.get("recompute_layers")
-    if isinstance(layers, int) and layers > 0:
-        config.fields |= {
-            "recompute_granularity": "full", "recompute_method": "block",
-            "recompute_num_layers": layers,
-        }  # fmt: skip
-    return recipe
-
-
-def _made_in(record: Record, name: str) -> Record:
-    """A field that is an object, made where it is not known."""
-    held = record.fields.get(name)
-    if not isinstance(held, Record):
-        held = Record(f"{record.name}.{name}", of=record, made=False)
-        record.fields[name] = held
-    return held
-
-
-def _unchanged(recipe: Any = None, *_given: Any, **_named: Any) -> Any:
-    """A helper that changes nothing of the degrees and the batch."""
-    return recipe
-
-
-# Helpers of NeMo's scripts/performance, which are not beside the recipes that call them.
-SPECIAL: Mapping[str, Any] = {
-    "set_primary_perf_configs": set_primary,
-    "set_exp_logging_configs": _unchanged,
-    "set_perf_optimization_configs": _unchanged,
-}
-
+from planner.launch.read.python_files import chosen_words, evaluating, read_python
 
 # The environment variable of the reading that names one of several recipes in a file.
 CHOICE = "RECIPE"
@@ -163,8 +61,7 @@ def read_recipe(source: Source) -> Found:
     holds no recipe, or reading goes beyond its limits.
     """
     path, hints = source.path, source.hints
-    reader = Reader({**SPECIAL, **_variables(hints.environment)}, around=BESIDE)
-    module = reader.module(python_module(source.text, path), path)
+    module = read_python(source.text, path, {**SPECIAL, **_variables(hints.environment)})
     with evaluating(path):
         name, result, others = _chosen(module.functions(), hints, path)
         recipe = _Recipe(name, others, result, source)
@@ -185,7 +82,7 @@ def _chosen(
         names, key=lambda name: ("pretrain" not in name, bool(_ADAPTERS.search(name)))
     )
     for name in [wanted] if wanted else preferred:
-        result = call_function(functions[name], [], {})
+        result = functions[name].call()
         if isinstance(result, Record) and _is_configuration(result):
             return name, result, [other for other in names if other != name]
     raise CannotTellError(f"{path}: no function of it returns a recipe that can be read")
