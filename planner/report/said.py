@@ -58,7 +58,11 @@ class _Words(Formatter):
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
         first, *path = field_name.split(".")
-        value = kwargs[first] if first in kwargs else _part(args[0], first)
+        about = args[0]
+        if first in kwargs:
+            value = kwargs[first]
+        else:
+            value = about[first] if isinstance(about, Mapping) else getattr(about, first)
         value = value(*args) if callable(value) else value
         for name in path:
             value = None if value is None else _part(value, name)
