@@ -43,8 +43,8 @@ from planner.cost.phase_records import (
     LAYER,
     MTP,
     OPTIMIZER,
-    LayerMaxima,
     Pass,
+    largest_of,
 )
 from planner.cost.schedule import (
     Held,
@@ -115,8 +115,7 @@ def layer_bytes(
     )
     update = phase_bytes(OPTIMIZER, plain, zero, one, key, grid, job, framework)
     update -= phase_bytes(OPTIMIZER, empty, zero, one, key, grid, job, framework)
-    plain_maxima = layer_maxima(costs[kind], 1.0, 0.0, key, grid, framework)
-    largest = LayerMaxima(plain_maxima.largest, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    largest = largest_of(layer_maxima(costs[kind], 1.0, 0.0, key, grid, framework))
     gather = phase_bytes(LAYER, empty, largest, one, key, grid, job, framework)
     return held - base, update, gather - base
 

@@ -46,14 +46,11 @@ def fill_traffic(
 ) -> None:
     """Fill what reducing the gradients of each piece takes, and gathering its sharded weights."""
     for piece in range(costs.shape[0]):
-        dense, expert = costs[piece].dense_parameters, costs[piece].expert_parameters
-        one_traffic = traffic[piece]
-        size = framework.gradient_communication_bytes
-        stream = reduce_stream(dense, expert, size, key, grid, network)
+        parameters, one_traffic = costs[piece].parameters, traffic[piece]
+        stream = reduce_stream(parameters, key, grid, framework, network)
         one_traffic.reduce_s, one_traffic.reduce_engaged = stream.seconds, stream.engaged
         one_traffic.reduce_inside, one_traffic.reduce_between = stream.inside, stream.between
-        size = framework.parameter_communication_bytes if grid.zero >= 1 else 0.0
-        stream = gather_stream(dense, expert, size, key, grid, network)
+        stream = gather_stream(parameters, key, grid, framework, network)
         one_traffic.gather_s, one_traffic.gather_engaged = stream.seconds, stream.engaged
         one_traffic.gather_inside, one_traffic.gather_between = stream.inside, stream.between
 
@@ -80,16 +77,13 @@ def fill_group(
 ) -> None:  # fmt: skip
     """Fill what parameters alone decide of a group's stages."""
     fill_known(group, counts, costs, key, grid, job, framework, out)
-    dense, expert = out.dense, out.expert
-    out.update_s = optimizer_seconds(dense, expert, grid, framework, gpu)
+    out.update_s = optimizer_seconds(out.updated, out.states, framework, gpu)
     out.update_s += stage_update_seconds(group, counts, costs, grid, job, framework, gpu)
     out.reduce_s = out.gather_s = 0.0
     if grid.zero < 2:
-        size = framework.gradient_communication_bytes
-        out.reduce_s = reduce_stream(dense, expert, size, key, grid, network).seconds
+        out.reduce_s = reduce_stream(out.parameters, key, grid, framework, network).seconds
     if 1 <= grid.zero <= 2:
-        size = framework.parameter_communication_bytes
-        out.gather_s = gather_stream(dense, expert, size, key, grid, network).seconds
+        out.gather_s = gather_stream(out.parameters, key, grid, framework, network).seconds
 
 
 @jit

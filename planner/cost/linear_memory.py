@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.cost._jit import Row, Rows, jit
+from planner.cost.class_sums import is_sharded
 from planner.cost.layout import mirror, place_vocab_layers
 from planner.cost.phase_passes import exists, passes
 from planner.cost.phase_records import (
@@ -22,9 +23,9 @@ from planner.cost.phase_records import (
     PHASES,
     LayerMaxima,
     Pass,
+    largest_of,
     weighed_bytes,
 )
-from planner.cost.phase_shards import is_sharded
 from planner.cost.phases import at_rest, phase_terms
 from planner.cost.schedule import copies_of_model, held_microbatches
 from planner.cost.stage import fill_stage, layer_maxima
@@ -59,7 +60,7 @@ class MemoryPhases(NamedTuple):
 @jit
 def no_maxima() -> LayerMaxima:
     """A stage without layers."""
-    return LayerMaxima(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    return LayerMaxima(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @jit
@@ -120,6 +121,7 @@ def at_work(most: LayerMaxima) -> LayerMaxima:
     """Maxima of one kind but for its parameters and what it changes once done."""
     return LayerMaxima(
         0.0,
+        0.0,
         most.working,
         most.working_again,
         most.making,
@@ -133,7 +135,7 @@ def at_work(most: LayerMaxima) -> LayerMaxima:
 @jit
 def once_done(most: LayerMaxima) -> LayerMaxima:
     """What the first layer in backward, of one kind, changes once it is done."""
-    return LayerMaxima(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, most.done_making, most.done)
+    return LayerMaxima(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, most.done_making, most.done)
 
 
 @jit
@@ -157,8 +159,7 @@ def fill_phase(
         out.layer[row, stage, kind] = first - base
         out.freed[row, stage, kind] = first - second
         most = layer_maxima(costs[kind], 1.0, 0.0, key, grid, framework)
-        largest = LayerMaxima(most.largest, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-        gather = phase_bytes(phase, present, largest, one_pass, key, grid, job, framework)
+        gather = phase_bytes(phase, present, largest_of(most), one_pass, key, grid, job, framework)
         out.gather[row, kind] = gather - bare
         size = phase_bytes(phase, present, at_work(most), one_pass, key, grid, job, framework)
         out.working[row, kind] = size - bare

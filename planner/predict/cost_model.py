@@ -231,7 +231,9 @@ class CostModel:
     @cached_property
     def framework_inputs(self) -> FrameworkInputs:
         """Numbers of framework and optimizer."""
-        return calibrated(cost_tables.framework_inputs(self.job), "framework", self.factors)
+        return calibrated(
+            cost_tables.framework_inputs(self.job, self.pieces), "framework", self.factors
+        )
 
     @cached_property
     def share_inputs(self) -> FrameworkInputs:

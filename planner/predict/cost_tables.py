@@ -3,6 +3,7 @@ op table."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from planner.job.frameworks.profile import FP32_PRECISIONS
 from planner.job.job import Job
 from planner.job.schedules import schedule_named
 from planner.job.specs import ModelSpec
+from planner.predict.classes import class_inputs, class_names
 from planner.predict.device import gpu_inputs
 from planner.predict.links import channels, link_inputs
 from planner.predict.ops import Piece, pieces
@@ -214,10 +216,15 @@ def quantised_copy_bytes(job: Job, profile: FrameworkProfile) -> float:
     return copies - profile.state.weight_bytes if profile.state.quantised_weights else copies
 
 
-def framework_inputs(job: Job) -> FrameworkInputs:
-    """A framework profile, optimizer and the memory outside tensors, as numbers."""
+def framework_inputs(job: Job, all_pieces: Sequence[Piece]) -> FrameworkInputs:
+    """A framework profile, optimizer and the memory outside tensors, as numbers; with the classes
+    of the pieces' parameters."""
     profile = trained_profile(job.framework.in_precision(job.precision), job.optimizer_setting)
-    return filled(FrameworkInputs, profile_settings(profile) | derived_inputs(job, profile))
+    classes = {
+        "classes": class_inputs(all_pieces, profile), "class_count": len(class_names(all_pieces))
+    }  # fmt: skip
+    settings = profile_settings(profile) | derived_inputs(job, profile)
+    return filled(FrameworkInputs, settings | classes)
 
 
 def _tensor_gather_share(job: Job) -> float:

@@ -136,7 +136,8 @@ def pinned_terms(terms: Array, pp: int, job: JobInputs, code: int, costs: Array)
         return stage + stage[::-1]
     # The copy is of the vocabulary table, without learned positions.
     first, embedding = terms[job.kinds], costs[job.kinds]
-    share = embedding[f.PIECE_TABLE] / embedding[f.PIECE_DENSE_PARAMETERS]
+    of_class = f.PIECE_PARAMETERS + int(embedding[f.PIECE_TABLE_CLASS])
+    share = embedding[f.PIECE_TABLE] / embedding[of_class]
     tied = list(linear.PARAMETER_TERMS)
     for index in range(pp):
         if copies_table(index, counts, job):

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from planner.launch.languages.text import Text, join, spaced
-from planner.launch.languages.yaml_text import documents_of, read_yaml
+from planner.launch.read.yaml_text import documents_of, read_yaml
 
 _JOBS = (
     "JobSet", "TrainJob", "Job", "Pod", "PyTorchJob", "MPIJob", "StatefulSet", "LeaderWorkerSet",

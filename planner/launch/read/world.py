@@ -10,7 +10,6 @@ from typing import Any
 from hardware.files import shipped_toml
 from planner.launch.languages.shell import assignments, evaluate_arithmetic
 from planner.launch.languages.text import Text, Word
-from planner.launch.languages.yaml_text import documents_of
 from planner.launch.read.command import (
     LaunchCommand,
     counting_variables,
@@ -20,6 +19,7 @@ from planner.launch.read.command import (
 )
 from planner.launch.read.embedded import items, pairs
 from planner.launch.read.found import Count, CountKind, Found, Setting
+from planner.launch.read.yaml_text import documents_of
 
 _LINE = re.compile(r"(?m)^[ \t]*#SBATCH[ \t]+([^#\n]*)")
 # `-l select=2:ncpus=36:ngpus=8`, `-l nodes=2:ppn=8`; ABCI's Grid Engine: `#$ -l rt_AF=2`.

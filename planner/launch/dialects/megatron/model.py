@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
 from pydantic import ValidationError
@@ -36,7 +35,7 @@ from planner.launch.dialects.megatron.states import LINEAR_LAYERS
 from planner.launch.dialects.megatron.table import MEGATRON, option
 from planner.launch.dialects.megatron.vocabulary import vocabulary
 from planner.launch.languages.limits import LimitError
-from planner.launch.languages.python.values import Frame, Reader
+from planner.launch.languages.python import evaluated
 from planner.launch.languages.text import digits
 from planner.launch.read.found import Hints, Problem, model_unknown, telling
 
@@ -276,8 +275,7 @@ def _marks(arguments: Arguments, name: str, text: str, layers: int) -> list[bool
 def read_pattern(text: str) -> list[int] | None:
     """`([0]*3+[1]*58)` as a list of numbers; None if it is no such expression."""
     try:
-        node = ast.parse(text.strip(), mode="eval").body
-        found = Frame(Reader().module(ast.Module([], []), ""), {}).value(node)
+        found = evaluated(text)
     except (SyntaxError, ValueError, RecursionError, LimitError):
         return None
     is_list = isinstance(found, list) and all(isinstance(item, int) for item in found)
