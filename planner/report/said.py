@@ -69,25 +69,29 @@ class _Words(Formatter):
             if not _CONDITIONS[format_spec](value):
                 raise _LeftOutError
             return ""
-        if format_spec.startswith("?"):
-            yes, _, no = format_spec[1:].partition("/")
+        sign, rest = format_spec[:1], format_spec[1:]
+        if sign == "?":
+            yes, _, no = rest.partition("/")
             return yes if value else no
-        if format_spec.startswith("&"):
-            inner = re.sub("<(.*?)>", lambda at: self.format_field(value, at[1]), format_spec[1:])
-            return inner if value else ""
+        if sign == "&":
+            fill = re.compile("<(.*?)>")
+            return fill.sub(lambda at: _formatted(value, at[1]), rest) if value else ""
         form, bar, absent = format_spec.partition("|")
-        if value is None:
-            if not bar:
-                raise _LeftOutError
-            return absent
-        if form[:1] in ("*", "/"):
-            factor, _, form = form.partition(";")
-            number = float(factor[1:])
-            value = value * number if factor[0] == "*" else value / number
-        name, _, argument = form.partition(" ")
-        if name in FORMATS:
-            return FORMATS[name](value, argument) if argument else FORMATS[name](value)
-        return format(value, form)
+        if value is None and not bar:
+            raise _LeftOutError
+        return absent if value is None else _formatted(value, form)
+
+
+def _formatted(value: Any, form: str) -> str:
+    """A value in one of `FORMATS` or in a format of Python, times or over a number before it."""
+    if form[:1] in ("*", "/"):
+        factor, _, form = form.partition(";")
+        number = float(factor[1:])
+        value = value * number if factor[0] == "*" else value / number
+    name, _, argument = form.partition(" ")
+    if name in FORMATS:
+        return FORMATS[name](value, argument) if argument else FORMATS[name](value)
+    return format(value, form)
 
 
 def _part(value: Any, name: str) -> Any:
