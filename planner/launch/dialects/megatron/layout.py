@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from constraints.layout_context import even_split
+from planner.cost.layout import usual_split
 from planner.launch.dialects.megatron.arguments import Arguments
 from planner.launch.dialects.megatron.details import read_blocks
 from planner.launch.dialects.megatron.flags import layout_text
@@ -71,7 +71,7 @@ def _read_hybrid(
 def _even_layout(arguments: Arguments, layers: int, pp: int) -> tuple[Edit, ...]:
     """Stages that differ by a layer at most, in place of what splits them otherwise."""
     predictors = arguments.number(_PREDICTORS) or 0
-    text = layout_text(even_split(layers, pp), predictors)
+    text = layout_text(usual_split(layers, pp), predictors)
     others = (_PER_STAGE, _STAGES, _EMBEDDING, _LOSS)
     gone = (Edit(f"--{name}", None) for name in others if arguments.has(name))
     return (Edit(f"--{_LAYOUT}", f'"{text}"'), *gone)

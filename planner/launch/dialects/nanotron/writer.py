@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from constraints.layout_context import greedy_split
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import ArchitectureRow, lacking, row, settings
@@ -37,7 +36,7 @@ from planner.launch.settings_text import (
     yaml_text,
 )
 from planner.launch.time_limit import save_steps
-from planner.predict.configuration import model_costs
+from planner.predict.configuration import job_split
 
 PROGRAM, CONFIG = "train.py", "nanotron.yaml"
 OPTIONS = run_options("nanotron")["run"]
@@ -67,10 +66,10 @@ def plan_refusals(launch: Launch) -> Iterator[Refusal]:
     """What nanotron cannot express of the plan: it places the layers itself, and the plan's stages
     must be those."""
     pp, planned = launch.plan.degrees.pp, launch.plan.layout.block_layers
-    built = stage_split(launch.job.model, pp)
+    built = job_split(launch.job, pp)
     if pp == 1 or built == planned:
         return
-    same = [count for count in range(pp, 0, -1) if _splits_evenly(launch.job.model, count)]
+    same = [count for count in range(pp, 0, -1) if _splits_evenly(launch.job, count)]
     yield Refusal(
         f"nanotron places the layers itself, by cost with the output projection counted: "
         f"{_listed(built)} on {pp} stages, not the plan's {_listed(planned)}",
@@ -82,13 +81,8 @@ def _listed(counts: tuple[int, ...]) -> str:
     return "+".join(str(count) for count in counts)
 
 
-def _splits_evenly(model: ModelSpec, pp: int) -> bool:
-    return model.layers % pp == 0 and stage_split(model, pp) == (model.layers // pp,) * pp
-
-
-def stage_split(model: ModelSpec, pp: int) -> tuple[int, ...]:
-    """Layers of each stage as nanotron places them."""
-    return greedy_split(model.layers, pp, *model_costs(model))
+def _splits_evenly(job: Job, pp: int) -> bool:
+    return len(set(job_split(job, pp))) == 1
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
