@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from constraints.context import RuleContext
-from constraints.layout_context import greedy_costs, greedy_split
 from constraints.numbers import Columns, Mask, divides, equals
 from constraints.rule import shape_rule
 
@@ -72,12 +71,7 @@ def layers_split(columns: Columns, ctx: RuleContext) -> Mask | bool:
 def greedy_stages_filled(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if ctx.framework.layouts != "greedy":
         return True
-    pp, model = columns["pp"], ctx.model
-    costs = greedy_costs(model.hidden, model.ffn, model.vocab)
-    fills = [
-        item for item in np.unique(pp).tolist() if all(greedy_split(model.layers, item, *costs))
-    ]
-    return np.isin(pp, fills)
+    return np.isin(columns["pp"], sorted(ctx.filled_pipelines))
 
 
 @shape_rule(

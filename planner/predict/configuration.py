@@ -14,18 +14,17 @@ from functools import cached_property
 import numpy as np
 
 from constraints.axes import OF_LAYER
-from constraints.layout_context import LayoutContext, Recomputation, even_split, greedy_costs
+from constraints.layout_context import LayoutContext, Recomputation
 from constraints.numbers import IntArray
 from constraints.rule import Layout, Placement
-from planner.cost.layout import mirror, place_vocab_layers
+from planner.cost.layout import mirror, place_vocab_layers, usual_split
 from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
 from planner.job.offload import grouped_modules
 from planner.job.recomputation import layer_modes, recomputation
 from planner.job.schedules import schedule_named
-from planner.job.specs import ModelSpec
 from planner.predict.cost_model import Columns, CostModel, KernelLayout
-from planner.predict.cost_tables import may_part
+from planner.predict.cost_tables import greedy_costs, may_part
 from planner.predict.decided import decided_job
 from planner.predict.offload_groups import shape_groups
 from planner.predict.plan import Degrees, Plan
@@ -133,15 +132,16 @@ def plain_context(job: Job, pp: int, vpp: int, mode: RecomputeMode | None = None
         modes=tuple(one.name for one in layer_modes(job, mode)) if mode else (),
         standalone_vocab=job.framework.parallelism.standalone_vocab,
         mtp_standalone=bool(may_part(job)),
-        greedy_costs=model_costs(job.model),
+        usual_split=job_split(job, pp * vpp),
         offload_modules=grouped_modules(job.framework, job.activation_offload),
         offload_fraction=job.offload_fraction,
     )
 
 
-def model_costs(model: ModelSpec) -> tuple[int, int]:
-    """Costs of a layer and of the LM head by which greedy frameworks fill their stages."""
-    return greedy_costs(model.hidden, model.ffn, model.vocab)
+def job_split(job: Job, blocks: int) -> tuple[int, ...]:
+    """Layers of each block as the job's framework splits them where nobody chooses."""
+    model, parallelism = job.model, job.framework.parallelism
+    return usual_split(model.layers, blocks, *greedy_costs(model, parallelism))
 
 
 def even_layout(
@@ -159,7 +159,7 @@ def even_layout(
     ctx = plain_context(job, pp, vpp)
     blocks = ctx.usual_split
     if mtp_standalone and ctx.may_part:
-        blocks = (*even_split(ctx.layers, ctx.blocks - 2), 0, 0)
+        blocks = (*usual_split(ctx.layers, ctx.blocks - 2), 0, 0)
     return in_mode(Layout(pp, vpp, blocks, {}, ctx.placement, mtp_standalone), mode)
 
 

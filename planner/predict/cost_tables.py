@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from constraints.layout_context import greedy_costs
+from constraints.numbers import Capabilities
 from planner.cost.inputs import as_declared, filled
 from planner.cost.piece_compute import TORCH_SOFTMAX_TRAFFIC
 from planner.cost.schedule import SCHEDULE_1F1B
@@ -69,12 +69,22 @@ def may_part(job: Job) -> bool:
     return split and job.model.mtp_layers > 0 and code == SCHEDULE_1F1B
 
 
+def greedy_costs(model: ModelSpec, parallelism: Capabilities) -> tuple[float, float]:
+    """What a framework that fills its stages by cost takes a layer and the LM head to cost: 4·h² +
+    3·f·h and V·h; zeros for other frameworks.
+
+    Source: nanotron models/llama.py and qwen.py, get_block_compute_costs.
+    """
+    if parallelism.layouts != "greedy":
+        return 0.0, 0.0
+    hidden, ffn, vocab = float(model.hidden), float(model.ffn), float(model.vocab)
+    return 4.0 * hidden * hidden + 3.0 * ffn * hidden, vocab * hidden
+
+
 def context_inputs(context: OpContext) -> JobInputs:
     """Numbers of model and length for the compiled core, on one GPU without a job."""
     model, parallelism = context.model, context.profile.parallelism
-    costs = (0, 0)
-    if parallelism.layouts == "greedy":
-        costs = greedy_costs(model.hidden, model.ffn, model.vocab)
+    costs = greedy_costs(model, parallelism)
     return as_declared(
         JobInputs(
             seq=float(context.seq),

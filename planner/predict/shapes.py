@@ -11,11 +11,12 @@ from constraints.context import RuleContext
 from constraints.explain import minimal_conflict
 from constraints.numbers import BatchGoal, ClusterNumbers, DegreeLimit, IntArray
 from constraints.registry import rules_of
+from planner.cost.layout import filled_pipelines
 from planner.job.errors import UsageError
 from planner.job.job import BatchTarget, Job, model_numbers
 from planner.job.offload import grouped_modules
 from planner.predict.configuration import degree_columns
-from planner.predict.cost_tables import job_pieces
+from planner.predict.cost_tables import greedy_costs, job_pieces
 from planner.predict.links import link_inputs
 from planner.predict.ops.offload import offloaded_rows
 from planner.predict.plan import Degrees
@@ -59,6 +60,7 @@ def rule_context(job: Job) -> RuleContext:
         context_kinds=job.context_kinds,
         context_inner=job.context_inner,
         ramp=tuple(_goal(entry.batch) for entry in job.ramp),
+        filled_pipelines=_filled_pipelines(job),
     )
     if not job.activation_offload:
         return context
@@ -71,6 +73,11 @@ def rule_context(job: Job) -> RuleContext:
         host_bytes_per_gpu=host_bytes,
         offload_modules=grouped_modules(job.framework, job.activation_offload),
     )
+
+
+def _filled_pipelines(job: Job) -> frozenset[int]:
+    layer, head = greedy_costs(job.model, job.framework.parallelism)
+    return filled_pipelines(job.model.layers, layer, head) if layer else frozenset()
 
 
 def _goal(batch: BatchTarget) -> BatchGoal:

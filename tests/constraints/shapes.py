@@ -57,6 +57,7 @@ def context(
     least_zero: int = 0,
     schedule: str | None = None,
     conditions: Sequence[tuple[Verb, str]] = (),
+    filled_pipelines: frozenset[int] = frozenset(),
     **capabilities: Any,
 ) -> RuleContext:
     """A context in which everything is allowed but what the arguments take away."""
@@ -72,6 +73,7 @@ def context(
         least_zero=least_zero,
         schedule=schedule,
         conditions=tuple(user_condition(verb, text) for verb, text in conditions),
+        filled_pipelines=filled_pipelines,
     )
 
 

@@ -14,6 +14,7 @@ from constraints.layout_context import LayoutContext
 from constraints.rule import Layout
 from planner.cost import linear
 from planner.cost.codes import Sharers
+from planner.cost.layout import usual_split
 from planner.cost.schedule import SCHEDULE_1F1B, SCHEDULE_ALL_FORWARD_FIRST
 from planner.cost.tables import Array, ClassInputs, FrameworkInputs
 from planner.search.explorer import Explorer
@@ -48,6 +49,9 @@ def framework_inputs(**changes: Any) -> FrameworkInputs:
 def context(*numbers: Any, modes: tuple[str, ...] = ("full",), **more: Any) -> LayoutContext:
     """Numbers of a shape, with the modes that its layers may take if they recompute at all."""
     ctx = LayoutContext(*numbers, **more)
+    if not ctx.usual_split:
+        cost = 1.0 if ctx.layouts == "greedy" else 0.0
+        ctx = replace(ctx, usual_split=usual_split(ctx.layers, ctx.blocks, cost))
     return ctx if ctx.recomputation == "none" else replace(ctx, modes=modes)
 
 

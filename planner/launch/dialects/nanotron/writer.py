@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from constraints.layout_context import greedy_split
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import ArchitectureRow, lacking, row, settings
@@ -24,11 +23,11 @@ from planner.launch.contract import (
     needed,
     path_variable,
     pretrained_variable,
-    ramp_refusals,
     rate_variable,
 )
 from planner.launch.options import last, run_options
 from planner.launch.quoting import Value
+from planner.launch.sentences import names_of_job, said_environment, said_needs, said_refusals
 from planner.launch.settings_text import (
     SettingsSection,
     WrittenSetting,
@@ -37,7 +36,7 @@ from planner.launch.settings_text import (
     yaml_text,
 )
 from planner.launch.time_limit import save_steps
-from planner.predict.configuration import model_costs
+from planner.predict.configuration import job_split
 
 PROGRAM, CONFIG = "train.py", "nanotron.yaml"
 OPTIONS = run_options("nanotron")["run"]
@@ -67,10 +66,10 @@ def plan_refusals(launch: Launch) -> Iterator[Refusal]:
     """What nanotron cannot express of the plan: it places the layers itself, and the plan's stages
     must be those."""
     pp, planned = launch.plan.degrees.pp, launch.plan.layout.block_layers
-    built = stage_split(launch.job.model, pp)
+    built = job_split(launch.job, pp)
     if pp == 1 or built == planned:
         return
-    same = [count for count in range(pp, 0, -1) if _splits_evenly(launch.job.model, count)]
+    same = [count for count in range(pp, 0, -1) if _splits_evenly(launch.job, count)]
     yield Refusal(
         f"nanotron places the layers itself, by cost with the output projection counted: "
         f"{_listed(built)} on {pp} stages, not the plan's {_listed(planned)}",
@@ -82,31 +81,14 @@ def _listed(counts: tuple[int, ...]) -> str:
     return "+".join(str(count) for count in counts)
 
 
-def _splits_evenly(model: ModelSpec, pp: int) -> bool:
-    return model.layers % pp == 0 and stage_split(model, pp) == (model.layers // pp,) * pp
-
-
-def stage_split(model: ModelSpec, pp: int) -> tuple[int, ...]:
-    """Layers of each stage as nanotron places them."""
-    return greedy_split(model.layers, pp, *model_costs(model))
+def _splits_evenly(job: Job, pp: int) -> bool:
+    return len(set(job_split(job, pp))) == 1
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
     """What nanotron cannot express of the job."""
     yield from architecture_refusals(NANOTRON, job.model, "nanotron", "--framework megatron-core")
-    optimizer = job.optimizer
-    if optimizer.family != "adamw" or any(dtype != "fp32" for _, dtype in optimizer.states):
-        yield Refusal(
-            f"nanotron trains with AdamW and fp32 moments, not with {optimizer.name}",
-            "--optimizer adamw",
-        )
-    if job.optimizer_setting.kernel == "foreach":
-        yield Refusal("nanotron has AdamW fused or one by one", "--optimizer-kernel fused")
-    if job.attention == "eager":
-        yield Refusal("nanotron runs flash attention", "--attention flash")
-    if job.dropout:
-        yield Refusal("nanotron's Llama has no dropout", "no --dropout")
-    yield from ramp_refusals(job, "nanotron")
+    yield from said_refusals("nanotron", "job_refusals", names_of_job(job))
 
 
 def files(launch: Launch) -> Files:
@@ -243,16 +225,11 @@ def _optimizer(launch: Launch) -> Iterator[WrittenSetting]:
     )
 
 
-def command(launch: Launch) -> RunCommand:  # noqa: ARG001 (the writers' contract)
+def command(launch: Launch) -> RunCommand:
     """nanotron's run_train.py with the file."""
     return RunCommand(
         argv=(PROGRAM, "${NANOTRON}/run_train.py", "--config-file", CONFIG),
-        environment={
-            "CUDA_DEVICE_MAX_CONNECTIONS": (
-                "1",
-                "kernels start in the order of issue, on which nanotron's overlap relies",
-            )
-        },
+        environment=said_environment("nanotron", "environment", launch),
         variables=VARIABLES,
     )
 
@@ -262,10 +239,6 @@ def choices(launch: Launch) -> Iterator[ExplainedSetting]:
     return section_choices(sections(launch))
 
 
-def requirements(launch: Launch) -> tuple[str, ...]:  # noqa: ARG001 (the writers' contract)
+def requirements(launch: Launch) -> tuple[str, ...]:
     """Packages that the file is written for."""
-    return (
-        "nanotron from its repository, 2026-04 (not the stale 0.4 of PyPI)",
-        "flash-attn>=2.5",
-        "torch>=2.5",
-    )
+    return said_needs("nanotron", "needs", launch)
