@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from constraints.axes import AXES
 from planner.job.errors import UsageError
 from planner.job.frameworks import FrameworkProfile
 from planner.job.frameworks.names import (
@@ -55,15 +56,9 @@ def frameworks_report(
 def offered_degrees(profile: FrameworkProfile) -> tuple[str, ...]:
     """Degrees beside dp that the framework has."""
     rules = profile.parallelism
-    offered = {
-        "tp": rules.tensor,
-        "pp": rules.pipeline,
-        "vpp": rules.interleaved,
-        "cp": rules.context,
-        "ep": rules.expert,
-        "etp": rules.expert_tensor,
-    }
-    return tuple(name for name, has in offered.items() if has)
+    return tuple(
+        name for name, axis in AXES.items() if axis.capability and getattr(rules, axis.capability)
+    )
 
 
 @as_report
