@@ -27,7 +27,7 @@ from planner.cli.output import (
 )
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
-from planner.job.pool import is_pool
+from planner.job.pool import SeveralSizes, SeveralTypes, read_gpus
 from planner.job.request import Request
 from planner.job.written import write_text
 from planner.launch.plans import find_plans
@@ -57,7 +57,8 @@ def run(**options: Any) -> None:
     output = check_files(options)
     usual = Request.model_fields["resolution"].default
     options["whole"] = options["whole"] or options["resolution"] != usual
-    if len(options["gpus"]) > 1 or any(".." in text for text in options["gpus"]):
+    words = [read_gpus(text) for text in options["gpus"]]
+    if len(words) > 1 or any(isinstance(one, SeveralSizes) for one in words):
         request = build_request(options | {"gpus": None}, recompute=options["recompute"])
         search_several(request, options, SORTS[options["sort"]], style, output)
         return
@@ -95,7 +96,7 @@ def _with_fewer_gpus(
     request: Request, result: SearchResult, options: dict[str, Any], started: float
 ) -> SearchResult:
     """With a note where some of the GPUs are faster than all, if there is time to look."""
-    if is_pool(request.gpus):
+    if isinstance(request.gpu_words, SeveralTypes):
         return result
     limit_s = options["time_limit"]
     left_s = None if limit_s is None else limit_s - (perf_counter() - started)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from planner.job.pool import is_pool
+from planner.job.pool import SeveralTypes
 from planner.job.quantities import gib, percent_sure, plural, share
 from planner.job.request import Request
 from planner.launch.registry import target_of_profile
@@ -59,7 +59,7 @@ def _fitting(result: SearchResult) -> Iterator[Block]:
 
 def _asked(request: Request) -> tuple[tuple[str, str], ...]:
     """What nothing fits: the job as its names were resolved, on GPUs of one type."""
-    if is_pool(request.gpus):
+    if isinstance(request.gpu_words, SeveralTypes):
         return ()
     job = request.resolve()
     return job_facts(job_summary([job], job.cluster.num_gpus))

@@ -21,7 +21,7 @@ import numpy as np
 from constraints.layout import broken_but_memory
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.job.pool import is_pool
+from planner.job.pool import SeveralTypes
 from planner.predict.configuration import row_degrees
 from planner.predict.plan import Plan
 from planner.predict.techniques import used_techniques
@@ -52,7 +52,7 @@ def verify(result: SearchResult, launch: LaunchNotes = SILENT) -> Verdict:
     """
     if result.proof is None:
         return Verdict(("it holds no proof",))
-    if is_pool(result.request.gpus):
+    if isinstance(result.request.gpu_words, SeveralTypes):
         from planner.search.pools.certificate import verify_pool
 
         return verify_pool(result, result.proof)

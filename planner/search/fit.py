@@ -14,7 +14,7 @@ from planner._version import __version__
 from planner.job.bounds import LONGEST_SEQ
 from planner.job.errors import UsageError
 from planner.job.models.catalog import load_model, model_names
-from planner.job.pool import is_pool
+from planner.job.pool import SeveralTypes
 from planner.job.request import Request
 from planner.predict.fit_words import FitVerdict, fit_verdict
 from planner.predict.memory.solve import bracket
@@ -136,7 +136,7 @@ def _fastest(request: Request, time_limit_s: float | None) -> tuple[Plan | None,
 
 def _trial(request: Request, effort: Effort) -> tuple[Plan | None, bool]:
     """(a plan that fits, as fast as such an effort finds; without one, whether that is proven)."""
-    if is_pool(request.gpus):
+    if isinstance(request.gpu_words, SeveralTypes):
         return _fastest(request, effort.time_limit_s)
     try:
         trial = search_costed(cost_shares(request.resolve()), effort=effort)

@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.job.errors import CannotTellError, UsageError, unknown_name
 from planner.job.job import Job
-from planner.job.pool import is_pool
+from planner.job.pool import SeveralTypes
 from planner.job.request import Request
 from planner.predict.plan import Plan
 from planner.predict.threads import OutOfTimeError, until
@@ -88,7 +88,7 @@ def find_plans(
         raise UsageError(f"time_limit_s {time_limit_s:g}: give seconds above 0, or None")
     work_s = MOST_WORK_S if time_limit_s is None else WORK_OF_TIME * time_limit_s
     effort = Effort(SolverOptions(seed=seed), time_limit_s, most_work_s=work_s)
-    if is_pool(request.gpus):
+    if isinstance(request.gpu_words, SeveralTypes):
         from planner.search.pools.search import search_pool
 
         return search_pool(

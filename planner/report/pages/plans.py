@@ -10,7 +10,7 @@ from pathlib import Path
 
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.job.pool import is_pool
+from planner.job.pool import SeveralTypes
 from planner.job.quantities import gib
 from planner.job.request import Request
 from planner.launch.registry import target_named
@@ -164,7 +164,7 @@ def _commands(path: Path | None, number: int, request: Request, whole: bool) -> 
 
 def _job(entry: PagePlan) -> tuple[Job | None, str]:
     """The job of a plan on the GPUs that it uses, or none and why."""
-    if is_pool(entry.result.request.gpus):
+    if isinstance(entry.result.request.gpu_words, SeveralTypes):
         return None, "its GPUs are of several types"
     try:
         job = decided_request(entry.result.request, entry.plan).resolve()
@@ -176,7 +176,7 @@ def _job(entry: PagePlan) -> tuple[Job | None, str]:
 def _explanation(entry: PagePlan, job: Job | None, reason: str) -> tuple[Block, ...]:
     if job is not None:
         return explanation_report(explain(entry.result, entry.number, job)).blocks
-    if is_pool(entry.result.request.gpus):
+    if isinstance(entry.result.request.gpu_words, SeveralTypes):
         return explanation_report(explain_pool(entry.result, entry.number)).blocks
     missing = Notes((f"Less is shown, as the job cannot be resolved here: {reason}",))
     return missing, Facts(tuple(("assumed", text) for text in entry.plan.assumptions), "Assumed")
@@ -199,7 +199,7 @@ def _memory(number: int, entry: PagePlan) -> Iterator[Drawing]:
     """The phases of the heaviest stage. None where the layers of a stage recompute in several
     modes, on GPUs of several types, and where the job cannot be resolved, which the page says."""
     plan = entry.plan
-    if len(plan.modes) > 1 or is_pool(entry.result.request.gpus):
+    if len(plan.modes) > 1 or isinstance(entry.result.request.gpu_words, SeveralTypes):
         return
     try:
         job = decided_request(entry.result.request, plan).resolve()

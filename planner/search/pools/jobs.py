@@ -7,7 +7,7 @@ from dataclasses import replace
 from hardware.schema import Cluster
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.job.pool import Pool, is_pool, parse_pool
+from planner.job.pool import Pool, SeveralTypes, parse_pool
 from planner.job.request import Request
 
 _SCHEDULES = (None, "1f1b", "interleaved")
@@ -63,4 +63,8 @@ def _on_part(job: Job, world: Cluster) -> Job:
 
 def first_job(request: Request) -> Job:
     """The job, of a pool the one on its first part. UsageError."""
-    return pool_jobs(request)[1][0] if is_pool(request.gpus) else request.resolve()
+    return (
+        pool_jobs(request)[1][0]
+        if isinstance(request.gpu_words, SeveralTypes)
+        else request.resolve()
+    )
