@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from constraints.axes import AXES, EXPERTS, WORLD, Axis, Cut, product_of
 from constraints.context import RuleContext
 from constraints.numbers import Columns, Mask, divides, equals
-from constraints.rule import shape_rule
+from constraints.rule import ShapeRule, shape_rule
 
 _MEGATRON_ARGUMENTS = "Megatron-LM core 0.19, training/arguments.py, validate_args"
 _MEGATRON_CONFIG = "Megatron-LM core 0.19, transformer_config.py, TransformerConfig"
@@ -18,14 +19,22 @@ _WIDTH_MULTIPLES: Mapping[str, int] = {"fp8": 16, "mxfp8": 32, "nvfp4": 16}
 _TOKEN_MULTIPLES: Mapping[str, int] = {"fp8": 8, "mxfp8": 32, "nvfp4": 16}
 
 
-@shape_rule(
-    "heads-by-tp",
-    "tp divides the attention heads: each rank computes whole heads",
-    source=f"{_MEGATRON_CONFIG}; torchtitan, nanotron and DeepSpeed AutoTP demand the same",
-    wording=lambda ctx: f"tp must divide {ctx.model.heads} heads",
-)
-def heads_by_tp(columns: Columns, ctx: RuleContext) -> Mask:
-    return divides(columns["tp"], ctx.model.heads)
+def _cut(axis: Axis, cut: Cut) -> ShapeRule:
+    """A degree divides a number of the model; 0 where the model has no such part."""
+
+    def number(ctx: RuleContext) -> int:
+        return int(getattr(ctx.model, cut.number))
+
+    return ShapeRule(
+        name=cut.rule,
+        sentence=cut.sentence,
+        source=cut.source,
+        test=lambda columns, ctx: divides(columns[axis.name], number(ctx)),
+        wording=lambda ctx: f"{axis.name} must divide {cut.wording.format(number(ctx))}",
+    )
+
+
+CUTS = {cut.rule: _cut(axis, cut) for axis in AXES.values() for cut in axis.cuts}
 
 
 def _kv_heads_wording(ctx: RuleContext) -> str:
@@ -134,26 +143,6 @@ def sequence_by_tp_cp(columns: Columns, ctx: RuleContext) -> Mask | bool:
 
 
 @shape_rule(
-    "experts-by-ep",
-    "ep divides the experts: each rank holds the same number",
-    source=_MEGATRON_ARGUMENTS,
-    wording=lambda ctx: f"ep must divide {ctx.model.experts} experts",
-)
-def experts_by_ep(columns: Columns, ctx: RuleContext) -> Mask | bool:
-    return ctx.model.experts == 0 or divides(columns["ep"], ctx.model.experts)
-
-
-@shape_rule(
-    "expert-ffn-by-etp",
-    "etp divides the width of a routed expert",
-    source="Megatron-LM core 0.19, transformer/moe/experts.py",
-    wording=lambda ctx: f"etp must divide {ctx.model.moe_ffn:,} (width of one expert)",
-)
-def expert_ffn_by_etp(columns: Columns, ctx: RuleContext) -> Mask:
-    return divides(columns["etp"], ctx.model.moe_ffn)
-
-
-@shape_rule(
     "experts-fill-stage",
     "ep·etp divides dp·cp·tp: the experts are spread over the ranks of one pipeline stage",
     source="Megatron-LM core 0.19, parallel_state.py (checked only at run time); "
@@ -163,8 +152,8 @@ def expert_ffn_by_etp(columns: Columns, ctx: RuleContext) -> Mask:
     ),
 )
 def experts_fill_stage(columns: Columns, ctx: RuleContext) -> Mask:  # noqa: ARG001
-    stage = columns["dp"] * columns["cp"] * columns["tp"]
-    return divides(columns["ep"] * columns["etp"], stage)
+    stage = product_of(WORLD, columns) // columns["pp"]
+    return divides(product_of(EXPERTS, columns), stage)
 
 
 @shape_rule(

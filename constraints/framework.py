@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from constraints.axes import AXES, EXPERTS, Axis, product_of
 from constraints.context import RuleContext
 from constraints.numbers import Columns, Mask, divides, equals
 from constraints.rule import ShapeRule, shape_rule
@@ -14,26 +15,22 @@ from constraints.rule import ShapeRule, shape_rule
 _PROFILES = "the framework's profile, planner/job/frameworks"
 
 
-def _capability(capability: str, degree: str, what: str) -> ShapeRule:
-    """A degree stays 1 where the framework lacks the capability (a field of Capabilities)."""
+def _capability(axis: Axis) -> ShapeRule:
+    """A degree stays 1 where the framework lacks the capability."""
 
     def test(columns: Columns, ctx: RuleContext) -> Mask | bool:
-        return bool(getattr(ctx.framework, capability)) or columns[degree] == 1
+        return bool(getattr(ctx.framework, axis.capability)) or columns[axis.name] == 1
 
     return ShapeRule(
-        name=f"{capability}-supported",
-        sentence=f"{degree} > 1 needs a framework with {what}",
+        name=f"{axis.capability}-supported",
+        sentence=f"{axis.name} > 1 needs a framework with {axis.needs}",
         source=_PROFILES,
         test=test,
-        wording=lambda ctx: f"{ctx.framework_name} has no {what}: {degree} must be 1",
+        wording=lambda ctx: f"{ctx.framework_name} has no {axis.needs}: {axis.name} must be 1",
     )
 
 
-tensor_supported = _capability("tensor", "tp", "tensor parallelism")
-pipeline_supported = _capability("pipeline", "pp", "pipeline parallelism")
-interleaving_supported = _capability("interleaved", "vpp", "interleaved schedule")
-context_supported = _capability("context", "cp", "context parallelism")
-expert_supported = _capability("expert", "ep", "expert parallelism")
+CAPABILITIES = {axis.name: _capability(axis) for axis in AXES.values() if axis.needs}
 
 
 @shape_rule(
@@ -43,7 +40,7 @@ expert_supported = _capability("expert", "ep", "expert parallelism")
     wording=lambda ctx: "the model has no experts: ep and etp must be 1",  # noqa: ARG005
 )
 def experts_needed(columns: Columns, ctx: RuleContext) -> Mask | bool:
-    return ctx.model.experts > 0 or ((columns["ep"] == 1) & (columns["etp"] == 1))
+    return ctx.model.experts > 0 or product_of(EXPERTS, columns) == 1
 
 
 @shape_rule(
@@ -161,7 +158,7 @@ def zero_has_replicas(columns: Columns, ctx: RuleContext) -> Mask | bool:
     replicas = columns["dp"] * columns["cp"]
     replicated = replicas > 1
     if ctx.model.experts > 0:
-        replicated |= replicas * columns["tp"] > columns["ep"] * columns["etp"]
+        replicated |= replicas * columns["tp"] > product_of(EXPERTS, columns)
     return replicated | np.isin(columns["zero"], _plain_stages(ctx))
 
 
@@ -198,7 +195,7 @@ def shard_divides_replicas(columns: Columns, ctx: RuleContext) -> Mask:
     mask: Mask = ranks % shard == 0
     if ctx.model.experts > 0:
         replicas = ranks // shard + (shard > ranks)
-        expert_ranks = ranks * columns["tp"] // (columns["ep"] * columns["etp"])
+        expert_ranks = ranks * columns["tp"] // (product_of(EXPERTS, columns))
         mask = mask & (expert_ranks % replicas == 0)
     return mask
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from constraints.axes import WORLD, product_of
 from constraints.context import RuleContext
 from constraints.numbers import Columns, Mask, divides, equals
 from constraints.rule import shape_rule
@@ -16,8 +17,7 @@ from constraints.rule import shape_rule
     wording=lambda ctx: f"dp·tp·pp·cp must equal {ctx.cluster.num_gpus:,} GPUs",
 )
 def world_size(columns: Columns, ctx: RuleContext) -> Mask:
-    used = columns["dp"] * columns["tp"] * columns["pp"] * columns["cp"]
-    return equals(used, ctx.cluster.num_gpus)
+    return equals(product_of(WORLD, columns), ctx.cluster.num_gpus)
 
 
 def _whole_nodes_wording(ctx: RuleContext) -> str:

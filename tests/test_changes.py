@@ -151,7 +151,9 @@ CHANGES = {
                 "def toy_rule(columns: Columns, ctx: RuleContext) -> Mask:\n"
                 '    return equals(columns["tp"], 1)\n',
             ),
-            "constraints/registry.py": ("    divisibility.heads_by_tp,", "divisibility.toy_rule,"),
+            "constraints/registry.py": (
+                "    divisibility.kv_heads_by_tp,", "divisibility.toy_rule,"
+            ),
         },
     ),
     "node shape": Change(

@@ -41,7 +41,6 @@ from planner.launch.contract import (
     TRAIN_STEPS,
     WARMUP_STEPS,
     Branch,
-    ExplainedSetting,
     Files,
     Launch,
     Refusal,
@@ -50,11 +49,11 @@ from planner.launch.contract import (
     folder_variable,
     length_refusals,
     pretrained_variable,
-    ramp_refusals,
     rate_variable,
 )
 from planner.launch.quoting import Value
 from planner.launch.registry import dialect_toml
+from planner.launch.sentences import names_of, names_of_job, said_refusals
 from planner.launch.settings_text import filled
 from planner.launch.time_limit import stop_variable
 
@@ -315,14 +314,6 @@ VARIABLES = (
     folder_variable("DATASET"),
 )
 
-# What stands beside the configuration, in the words of the folder's README.
-FILES = (
-    ExplainedSetting(
-        f"{MODEL_FOLDER}/config.json",
-        "the model, shape to router; token ids take the class's defaults",
-    ),
-    ExplainedSetting(SCRIPT, "random tokens unless --dataset names a datasets.save_to_disk folder"),
-)
 LIGER = "liger-kernels"
 ENVIRONMENT = {"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")}
 
@@ -366,26 +357,14 @@ def hf_command(
     )
 
 
-def hf_refusals(launch: Launch) -> Iterator[Refusal]:
+def plan_refusals(launch: Launch) -> Iterator[Refusal]:
     """Gradients that stay."""
-    if launch.job.framework.state.persistent_gradients:
-        yield Refusal(
-            "the Trainer and the written loop free gradients after each step",
-            "no --no-set-to-none, no --gradient-as-bucket-view",
-        )
+    yield from said_refusals("hf", "plan_refusals", names_of(launch))
 
 
 def hf_job_refusals(job: Job) -> Iterator[Refusal]:
     """A model that transformers has not; dropout, length and batch ramps, whoever trains it."""
     model = job.model
     missing = [f"{name} = {_shown(value_of(model, name))}" for name in differences(model)]
-    if missing:
-        yield Refusal(
-            f"no model type of transformers 5.23 known here is {model.name} (family "
-            f"{model.family}): the nearest has another {', '.join(missing)}",
-            "--framework megatron-core",
-        )
-    yield from ramp_refusals(job, "the training loop on transformers")
-    if job.dropout:
-        yield Refusal("dropout has another key in every model's config.json", "no --dropout")
+    yield from said_refusals("hf", "job_refusals", names_of_job(job) | {"missing": missing})
     yield from length_refusals(job)

@@ -15,7 +15,7 @@ from typing import Any
 
 from planner.job.errors import UsageError
 from planner.launch.dialects.hf.arguments import HfArguments, hf_arguments
-from planner.launch.dialects.hf.refusals import refusals_of
+from planner.launch.dialects.hf.unmodelled import refusals_of
 from planner.launch.dialects.megatron.arguments import options, other_options
 from planner.launch.dialects.megatron.forks import CORE, Dialect
 from planner.launch.dialects.megatron.options import MEGATRON

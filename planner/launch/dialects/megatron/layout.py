@@ -12,11 +12,11 @@ from planner.launch.dialects.megatron.arguments import Arguments
 from planner.launch.dialects.megatron.details import read_blocks
 from planner.launch.dialects.megatron.flags import layout_text
 from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_LAYOUT
-from planner.launch.dialects.megatron.states import PATTERN
+from planner.launch.dialects.megatron.rows import PATTERN
 from planner.launch.dialects.megatron.table import option
 from planner.launch.languages.text import digits
 from planner.launch.read.found import Edit, Problem
-from planner.launch.read.own_effects import effect_of
+from planner.launch.read.names import effect_of
 
 _NAMES = {name: option.name for name, option in MEGATRON_LAYOUT.items()}
 _PER_STAGE, _STAGES, _LAYOUT = _NAMES["chunk-layers"], _NAMES["chunks"], _NAMES["blocks"]

@@ -31,7 +31,7 @@ from planner.launch.dialects.megatron.details import (
     read_state_space,
 )
 from planner.launch.dialects.megatron.options import MEGATRON as MEGATRON_OPTIONS
-from planner.launch.dialects.megatron.states import LINEAR_LAYERS
+from planner.launch.dialects.megatron.rows import LINEAR_LAYERS
 from planner.launch.dialects.megatron.table import MEGATRON, option
 from planner.launch.dialects.megatron.vocabulary import vocabulary
 from planner.launch.languages.limits import LimitError

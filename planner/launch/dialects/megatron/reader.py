@@ -12,12 +12,14 @@ from planner.job.specs import ModelSpec
 from planner.launch.dialects.megatron.arguments import parse_arguments
 from planner.launch.dialects.megatron.forks import (
     Dialect,
+    as_sure_as_read,
     dialect_note,
     dialect_of,
     eased,
     fork_savings,
     others_unpredictable,
     translate,
+    unknown_problems,
 )
 from planner.launch.dialects.megatron.layout import (
     grouped_micro_batches,
@@ -29,19 +31,16 @@ from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.dialects.megatron.rules import MegatronFacts, option_problems
 from planner.launch.dialects.megatron.settings import (
     RAMPS,
+    optimizer_of,
+    optimizer_offload_of,
+    precision_of,
     read_exchange,
     read_megatron_ramp,
     read_offload,
     read_sharp,
-)
-from planner.launch.dialects.megatron.table import option
-from planner.launch.dialects.megatron.training import (
-    optimizer_of,
-    optimizer_offload_of,
-    precision_of,
     recompute_of,
 )
-from planner.launch.dialects.megatron.unknown import as_sure_as_read, unknown_problems
+from planner.launch.dialects.megatron.table import option
 from planner.launch.dialects.megatron.vocabulary import vocabulary_unknown
 from planner.launch.options import SWITCH
 from planner.launch.read.beside import text_beside

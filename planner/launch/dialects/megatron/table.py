@@ -17,9 +17,11 @@ from planner.launch.architecture import (
     has_moe,
     nothing,
 )
-from planner.launch.dialects.megatron.positions import POSITIONS
-from planner.launch.dialects.megatron.row import (
+from planner.launch.dialects.megatron.rows import (
+    POSITIONS,
+    STATES,
     MegatronRow,
+    is_hybrid,
     pattern,
     row,
     switch,
@@ -27,7 +29,6 @@ from planner.launch.dialects.megatron.row import (
     without,
     yes,
 )
-from planner.launch.dialects.megatron.states import STATES, is_hybrid
 
 # What `F.gelu` under Megatron's fused bias is: the tanh approximation.
 _GELU = ("gelu", "gelu_new", "gelu_pytorch_tanh")

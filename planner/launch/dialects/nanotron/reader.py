@@ -25,8 +25,7 @@ from planner.launch.read.found import (
     model_unknown,
     nearest,
 )
-from planner.launch.read.names import is_known
-from planner.launch.read.own_effects import effect_of
+from planner.launch.read.names import effect_of, is_known
 from planner.launch.registry import dialect_toml
 
 # Table -> its keys; "": those of the file.

@@ -23,11 +23,11 @@ from planner.launch.contract import (
     needed,
     path_variable,
     pretrained_variable,
-    ramp_refusals,
     rate_variable,
 )
 from planner.launch.options import last, run_options
 from planner.launch.quoting import Value
+from planner.launch.sentences import names_of_job, said_environment, said_needs, said_refusals
 from planner.launch.settings_text import (
     SettingsSection,
     WrittenSetting,
@@ -88,19 +88,7 @@ def _splits_evenly(job: Job, pp: int) -> bool:
 def job_refusals(job: Job) -> Iterator[Refusal]:
     """What nanotron cannot express of the job."""
     yield from architecture_refusals(NANOTRON, job.model, "nanotron", "--framework megatron-core")
-    optimizer = job.optimizer
-    if optimizer.family != "adamw" or any(dtype != "fp32" for _, dtype in optimizer.states):
-        yield Refusal(
-            f"nanotron trains with AdamW and fp32 moments, not with {optimizer.name}",
-            "--optimizer adamw",
-        )
-    if job.optimizer_setting.kernel == "foreach":
-        yield Refusal("nanotron has AdamW fused or one by one", "--optimizer-kernel fused")
-    if job.attention == "eager":
-        yield Refusal("nanotron runs flash attention", "--attention flash")
-    if job.dropout:
-        yield Refusal("nanotron's Llama has no dropout", "no --dropout")
-    yield from ramp_refusals(job, "nanotron")
+    yield from said_refusals("nanotron", "job_refusals", names_of_job(job))
 
 
 def files(launch: Launch) -> Files:
@@ -237,16 +225,11 @@ def _optimizer(launch: Launch) -> Iterator[WrittenSetting]:
     )
 
 
-def command(launch: Launch) -> RunCommand:  # noqa: ARG001 (the writers' contract)
+def command(launch: Launch) -> RunCommand:
     """nanotron's run_train.py with the file."""
     return RunCommand(
         argv=(PROGRAM, "${NANOTRON}/run_train.py", "--config-file", CONFIG),
-        environment={
-            "CUDA_DEVICE_MAX_CONNECTIONS": (
-                "1",
-                "kernels start in the order of issue, on which nanotron's overlap relies",
-            )
-        },
+        environment=said_environment("nanotron", "environment", launch),
         variables=VARIABLES,
     )
 
@@ -256,10 +239,6 @@ def choices(launch: Launch) -> Iterator[ExplainedSetting]:
     return section_choices(sections(launch))
 
 
-def requirements(launch: Launch) -> tuple[str, ...]:  # noqa: ARG001 (the writers' contract)
+def requirements(launch: Launch) -> tuple[str, ...]:
     """Packages that the file is written for."""
-    return (
-        "nanotron from its repository, 2026-04 (not the stale 0.4 of PyPI)",
-        "flash-attn>=2.5",
-        "torch>=2.5",
-    )
+    return said_needs("nanotron", "needs", launch)

@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planner.job.job import Job
 from planner.job.modules import Module
 from planner.launch.contract import (
     OFFLOADED,
@@ -25,16 +24,13 @@ from planner.launch.contract import (
     Variable,
     folder_variable,
     needed,
-    ramp_refusals,
     rate_variable,
 )
 from planner.launch.dialects.torchtitan.options import ASYNC_TP_0_3, TORCHTITAN
 from planner.launch.options import last
+from planner.launch.sentences import names_of, said_refusals
 from planner.launch.settings_text import SettingsSection, WrittenSetting
 from planner.predict.plan import Degrees
-
-# Those that run a backward pass of compiled blocks in one piece.
-_WHOLE = ("1f1b", "interleaved", "gpipe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +73,8 @@ def parts_of(launch: Launch) -> list[list[str]]:
 
 def plan_refusals(launch: Launch) -> Iterator[Refusal]:
     """What torchtitan cannot express of a plan, its model apart."""
-    schedule, recompute = launch.plan.schedule, launch.plan.recompute
-    if launch.plan.degrees.pp > 1 and schedule not in _WHOLE:
-        yield Refusal(
-            f"schedule {schedule} splits the backward pass, and that of the compiled blocks which "
-            "this plan was costed with is one piece: torch.distributed.pipelining runs it twice",
-            "--schedule interleaved",
-        )
-    if recompute_kind(launch) == "every":
-        text = f"torchtitan 0.3 no longer checkpoints every k-th layer ({recompute})"
-        yield Refusal(text, "--recompute selective")
-
-
-def run_refusals(job: Job) -> Iterator[Refusal]:
-    """What torchtitan has not, whatever the plan."""
-    if job.attention == "eager":
-        yield Refusal("torchtitan has no eager attention", "--attention flash")
-    if job.dropout:
-        yield Refusal("torchtitan's models have no dropout", "a job without --dropout")
-    yield from ramp_refusals(job, "torchtitan")
+    names = names_of(launch) | {"recompute_kind": recompute_kind(launch)}
+    yield from said_refusals("torchtitan", "plan_refusals", names)
 
 
 def recompute_kind(launch: Launch) -> str:

@@ -31,8 +31,7 @@ from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, unknown_key
 from planner.launch.read.found import Problem, is_slip, nearest
-from planner.launch.read.names import known_names
-from planner.launch.read.own_effects import effect_of
+from planner.launch.read.names import effect_of, known_names
 from planner.launch.read.python_files import read_python
 
 # torchtitan's own start script.

@@ -4,37 +4,18 @@ A `Reader` reads modules; `PythonFile.lookup` gives the value of a global name, 
 a function returns, both plain values or a `Record` of what is not there.
 """
 
-from planner.launch.languages.python.evaluate import (
-    Function,
-    PythonFile,
-    Reader,
-    dotted_name,
-    evaluated,
-)
-from planner.launch.languages.python.syntax import (
-    Neighbours,
-    PythonError,
-    assigned,
-    bound_name,
-    last_name,
-    written,
-)
-from planner.launch.languages.python.values import UNKNOWN, Record, are_plain, calculated
-
-__all__ = [
-    "UNKNOWN",
-    "Function",
-    "Neighbours",
-    "PythonError",
-    "PythonFile",
-    "Reader",
-    "Record",
-    "are_plain",
-    "assigned",
-    "bound_name",
-    "calculated",
-    "dotted_name",
-    "evaluated",
-    "last_name",
-    "written",
-]
+from planner.launch.languages.python.evaluate import Function as Function
+from planner.launch.languages.python.evaluate import PythonFile as PythonFile
+from planner.launch.languages.python.evaluate import Reader as Reader
+from planner.launch.languages.python.evaluate import dotted_name as dotted_name
+from planner.launch.languages.python.evaluate import evaluated as evaluated
+from planner.launch.languages.python.syntax import Neighbours as Neighbours
+from planner.launch.languages.python.syntax import PythonError as PythonError
+from planner.launch.languages.python.syntax import assigned as assigned
+from planner.launch.languages.python.syntax import bound_name as bound_name
+from planner.launch.languages.python.syntax import last_name as last_name
+from planner.launch.languages.python.syntax import written as written
+from planner.launch.languages.python.values import UNKNOWN as UNKNOWN
+from planner.launch.languages.python.values import Record as Record
+from planner.launch.languages.python.values import are_plain as are_plain
+from planner.launch.languages.python.values import calculated as calculated
