@@ -80,7 +80,8 @@ def embedded_environment(source: Text) -> dict[str, Text]:
 
 def _variables(document: Any, source: Text) -> Iterator[tuple[str, Text]]:
     for table in _tables(document):
-        entries = [dict(pairs(item)) for item in items(table["env"]) if "env" in table else ()]
+        stated = items(table["env"]) if "env" in table else ()
+        entries = [dict(pairs(item)) for item in stated]
         whole = [entry for entry in entries if {"name", "value"} <= entry.keys()]
         named = [(e["name"].value, e["value"]) for e in whole if e["name"].id == "scalar"]
         named += pairs(table["envs"]) if "envs" in table else ()
