@@ -14,8 +14,9 @@ from planner.predict.memory.advice import Advice
 from planner.predict.plan import Plan
 from planner.predict.plan_text import batch_sentence, configuration_text, step_time_text
 from planner.report.advice import leading_facts
+from planner.report.said import table_of
 from planner.report.search import error_note, job_facts, riskier_table
-from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
+from planner.report.tables import Block, Facts, Notes, TableData, as_report
 from planner.search.costed import EVEN_CHANCE
 from planner.search.fit import WHAT, FitAnswer, Largest
 from planner.search.infeasibility import UNDECIDED_RULES, WhyNothingFits
@@ -162,11 +163,11 @@ def _sentence(text: str) -> str:
 def fitting_table(title: str, what: str, how: str, plans: Sequence[tuple[str, Plan]]) -> TableData:
     """Plans by a name, each in a line of words; `what`, `how`: titles of name and words."""
     rows = (
-        (name, step_time_text(plan), gib(plan.peak_bytes), percent_sure(plan.fit_probability),
-         configuration_text(plan))
+        {"name": name, "plan": plan, "step_words": step_time_text(plan),
+         "configuration": configuration_text(plan)}
         for name, plan in plans
     )  # fmt: skip
-    return table(f"~{what} | step time | peak\nGiB | fits | ~{how}", rows, title)
+    return table_of("check.fitting", rows, titled=title, what=what, how=how)
 
 
 def _relaxation_notes(why: WhyNothingFits) -> tuple[str, ...]:

@@ -57,9 +57,12 @@ class _Words(Formatter):
     """Fills in the fields of a text; see the module."""
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
-        first, *path = field_name.split(".")
-        value = kwargs[first] if first in kwargs else _part(args[0], first)
-        value = value(*args) if callable(value) else value
+        (first, *path), about = field_name.split("."), args[0]
+        if first in kwargs:
+            value = kwargs[first]
+            value = value(*args) if callable(value) else value
+        else:
+            value = about[first] if isinstance(about, Mapping) else getattr(about, first)
         for name in path:
             value = None if value is None else _part(value, name)
         return value, first

@@ -27,6 +27,7 @@ from planner.report.said import notes, table_of
 from planner.report.tables import Block, Notes, TableData, as_report
 
 _NONE = "-"
+_MEAN = "mean of sources"
 _SHOWN_REFUSALS = 8
 _SHOWN_PICKS = 12
 # So many runs are also shown one by one.
@@ -117,7 +118,8 @@ def _errors(
     if rows and means is not None:
         mean = {name: means[f"{figure}_{name}"] for name in ("median", "mean")}
         coverage = share_text(means[f"{figure}_coverage"])
-        rows.append({"family": "mean of sources", "rank": "", **mean, "coverage": coverage})
+        none = dict.fromkeys(("rows", "p90", "bias"))
+        rows.append({"family": _MEAN, "rank": "", **mean, "coverage": coverage, **none})
     return table_of("validation.errors", rows, titled=title)
 
 
@@ -150,7 +152,7 @@ def _picks(
     rows = [{**asdict(item), "family": family} for family, item in found]
     if rows and (ranks := means["rank_correlation"]) is not None:
         mean = {"mean": means["pick_mean"], "rank_correlation": ranks}
-        rows.append({"family": "mean of sources", **mean})
+        rows.append({"family": _MEAN, **mean, **dict.fromkeys(("groups", "worst"))})
     return table_of("validation.picks", rows)
 
 
