@@ -162,7 +162,7 @@ class FrameworkInputs(NamedTuple):
     """Bytes per parameter of the optimizer's moments."""
     update_group_parameters: float
     model_parameters: float
-    """Parameters of the whole model."""
+    """Trained parameters of the whole model."""
     flat_update_bytes: float
     """The setting, of the part of the optimizer that is on the GPU."""
     live_gathered_bytes: float

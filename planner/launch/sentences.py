@@ -19,7 +19,9 @@ from typing import Any
 from planner.job.job import Job
 from planner.job.quantities import seconds, share
 from planner.launch.contract import ExplainedSetting, Launch, Refusal
+from planner.launch.options import Options, last
 from planner.launch.registry import dialect_toml
+from planner.launch.settings_text import SettingsSection, WrittenSetting
 
 Names = Mapping[str, object]
 _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
@@ -55,6 +57,9 @@ class _Value(ast.NodeVisitor):
 
     def visit_Tuple(self, node: ast.Tuple) -> Any:
         return tuple(map(self.visit, node.elts))
+
+    def visit_List(self, node: ast.List) -> Any:
+        return list(map(self.visit, node.elts))
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         return self.visit(node.body if self.visit(node.test) else node.orelse)
@@ -121,11 +126,15 @@ def names_of_job(job: Job) -> dict[str, object]:
     }
 
 
+def _holds(condition: str | None, names: Names) -> bool:
+    return condition is None or bool(_Value(names).visit(_parsed(condition)))
+
+
 def holding(dialect: str, table: str, names: Names) -> Iterator[dict[str, str]]:
     """The rows of a table that stand, with their texts filled in."""
     filled = _Filled(names)
     for row in dialect_toml(dialect, "launch.toml").get(table, ()):
-        if _Value(names).visit(_parsed(row.get("when", "True"))):
+        if _holds(row.get("when"), names):
             yield {key: filled.format(text) for key, text in row.items() if key != "when"}
 
 
@@ -153,3 +162,27 @@ def said_environment(
     for row in holding(dialect, table, names_of(launch) | more):
         found.setdefault(row["name"], (row["value"], row["why"]))
     return found
+
+
+def said_settings(dialect: str, title: str, names: Names, options: Options) -> SettingsSection:
+    """The section of a configuration that the table of its title says.
+
+    A row has `value`, an expression, under `key`, or under the key of the option that `ours` names
+    among the run's; with `spelled` the option says how the value is written. `why`: the comment
+    above it, where `why_when` holds; `told = false`: not in the README.
+    """
+    settings = []
+    for row in dialect_toml(dialect, "launch.toml")[title]:
+        if not _holds(row.get("when"), names):
+            continue
+        value, why = _Value(names).visit(_parsed(row["value"])), row.get("why", "")
+        option = options.get(row.get("ours", ""))
+        settings.append(
+            WrittenSetting(
+                row["key"] if option is None else last(option),
+                option.text(value) if option and row.get("spelled") else value,
+                _Filled(names).format(why) if _holds(row.get("why_when"), names) else "",
+                row.get("told", True),
+            )
+        )
+    return SettingsSection(title, tuple(settings))

@@ -167,7 +167,6 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
     return {
         "optimizer_bytes": moment_bytes(profile, setting),
         "hide_fsdp_prefetch": _prefetched(job, profile),
-        "model_parameters": _parameters(job),
         "flat_update_bytes": state.flat_update_bytes * (1.0 - setting.offload),
         "live_gathered_bytes": _live_gathered(job, profile),
         "logits_transient_bytes": max(
@@ -230,9 +229,11 @@ def framework_inputs(job: Job, all_pieces: Sequence[Piece]) -> FrameworkInputs:
     """A framework profile, optimizer and the memory outside tensors, as numbers; with the classes
     of the pieces' parameters."""
     profile = trained_profile(job.framework.in_precision(job.precision), job.optimizer_setting)
-    classes = {
-        "classes": class_inputs(all_pieces, profile), "class_count": len(class_names(all_pieces))
-    }  # fmt: skip
+    classes: dict[str, Any] = {
+        "classes": class_inputs(all_pieces, profile),
+        "class_count": len(class_names(all_pieces)),
+        "model_parameters": trained_parameters(job, all_pieces),
+    }
     settings = profile_settings(profile) | derived_inputs(job, profile)
     return filled(FrameworkInputs, settings | classes)
 
@@ -255,6 +256,18 @@ def _live_gathered(job: Job, profile: FrameworkProfile) -> float:
 def _parameters(job: Job) -> float:
     """Parameters of the whole model."""
     return float(parameter_count(job.model).total)
+
+
+def trained_parameters(job: Job, all_pieces: Sequence[Piece]) -> float:
+    """Parameters of the whole model that are trained, without multi-token prediction."""
+    totals = piece_totals(job.model, len(all_pieces))[: len(job.model.kinds) + 2]
+    frozen = sum(
+        count * op.parameter_count
+        for piece, count in zip(all_pieces, totals, strict=False)
+        for op in piece.ops
+        if not op.trains
+    )
+    return _parameters(job) - float(frozen)
 
 
 def _unreduced_gradient(profile: FrameworkProfile) -> float:
