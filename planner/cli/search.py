@@ -27,7 +27,6 @@ from planner.cli.output import (
 )
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
-from planner.job.pool import is_pool
 from planner.job.request import Request
 from planner.job.written import write_text
 from planner.launch.plans import find_plans
@@ -37,7 +36,6 @@ from planner.search.fewer_gpus import faster_on_fewer
 from planner.search.frame import csv_text
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.search.outcome import sort_value
-from planner.search.pools.jobs import first_job
 from planner.search.result import SearchResult
 
 # Seconds that must be left of a time limit for a look at fewer GPUs.
@@ -64,7 +62,7 @@ def run(**options: Any) -> None:
     options["gpus"] = next(iter(options["gpus"]), None)
 
     request = build_request(options, recompute=options["recompute"])
-    request = with_limits(request, options, first_job(request))
+    request = with_limits(request, options, request.resolve())
     compile_if_first_run(options["quiet"], options["time_limit"])
 
     started, said = perf_counter(), list[WhyNothingFits]()
@@ -95,7 +93,7 @@ def _with_fewer_gpus(
     request: Request, result: SearchResult, options: dict[str, Any], started: float
 ) -> SearchResult:
     """With a note where some of the GPUs are faster than all, if there is time to look."""
-    if is_pool(request.gpus):
+    if request.resolve().pool is not None:
         return result
     limit_s = options["time_limit"]
     left_s = None if limit_s is None else limit_s - (perf_counter() - started)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import permutations
+from math import gcd
 
 from hardware.load import parse_gpus
 from hardware.schema import Cluster
@@ -43,16 +45,30 @@ class Pool:
             for part in self.parts
         )
 
-    def stage_parts(self, stage_gpus: int) -> Iterator[tuple[int, ...]]:
-        """Part of each stage, for every order of the parts, where a stage takes `stage_gpus`.
+    def changed(self, change: Callable[[Cluster], Cluster]) -> Pool:
+        """The pool with each of its clusters changed."""
+        return replace(self, parts=tuple(map(change, self.parts)))
 
-        None if some part cannot be cut into whole stages.
-        """
-        if any(part.num_gpus % stage_gpus for part in self.parts):
-            return
-        stages = [part.num_gpus // stage_gpus for part in self.parts]
+    @cached_property
+    def places(self) -> tuple[tuple[int, ...], ...]:
+        """Part of each pipeline stage, for every size of a stage that fills each part and every
+        order of unlike parts along the pipeline; orders of one size after each other, that in
+        which the parts are written first."""
+        each = gcd(*(part.num_gpus for part in self.parts))
+        sizes = [size for size in range(1, each + 1) if each % size == 0]
+        orders: dict[tuple[int, ...], tuple[int, ...]] = {}
         for order in permutations(range(len(self.parts))):
-            yield tuple(part for part in order for _ in range(stages[part]))
+            likeness = tuple(self.parts.index(self.parts[part]) for part in order)
+            orders.setdefault(likeness, order)
+        return tuple(
+            tuple(part for part in order for _ in range(self.parts[part].num_gpus // size))
+            for size in sizes
+            for order in orders.values()
+        )
+
+    def places_of(self, pp: int) -> tuple[int, ...]:
+        """Rows of `places` that have so many stages; none if the parts cannot be cut so."""
+        return tuple(row for row, place in enumerate(self.places) if len(place) == pp)
 
 
 def is_pool(gpus: str | None) -> bool:
@@ -64,8 +80,8 @@ def parse_one_type(text: str) -> Cluster:
     """`parse_gpus` where GPUs of several types are not taken. UsageError."""
     if is_pool(text):
         raise UsageError(
-            f"--gpus {text}: only planner search (and explain of its plans) takes GPUs of "
-            "several types; give one type here"
+            f"--gpus {text}: only planner search, fit, evaluate, memory, and explain of plans take "
+            "GPUs of several types; give one type here"
         )
     return parse_gpus(text)
 
@@ -76,13 +92,6 @@ def parse_pool(text: str) -> Pool:
     if not all(pieces):
         raise UsageError(f"--gpus {text!r}: write GPUs on both sides of +, as 32xH100+32xA100")
     parts = tuple(parse_gpus(piece) for piece in pieces)
-    names = [part.gpu.name for part in parts]
-    for name in names:
-        if names.count(name) > 1:
-            total = sum(part.num_gpus for part in parts if part.gpu.name == name)
-            raise UsageError(
-                f"--gpus {text!r} names {name} more than once; give each type once: {total}x{name}"
-            )
     vendors = {part.gpu.vendor: part.gpu.name for part in parts}
     if len(vendors) > 1:
         raise UsageError(
@@ -90,5 +99,5 @@ def parse_pool(text: str) -> Pool:
             "collective libraries do not talk to each other; give GPUs of one vendor"
         )
     if len(parts) > MOST_TYPES:
-        raise UsageError(f"--gpus {text!r}: at most {MOST_TYPES} types of GPUs, {len(parts)} given")
+        raise UsageError(f"--gpus {text!r}: at most {MOST_TYPES} parts, {len(parts)} given")
     return Pool(parts, tuple(pieces))

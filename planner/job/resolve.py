@@ -6,10 +6,11 @@ that is used, the profile as the settings of a launch change it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from constraints.context_kinds import ContextKind
-from hardware.load import load_cluster_file
+from hardware.load import load_cluster_file, parse_gpus
 from hardware.schema import Cluster
 from hardware.sharp import why_not, with_sharp
 from planner.job.amounts import parse_reserve, parse_resolution
@@ -46,7 +47,7 @@ from planner.job.offload import (
     usable_modes,
 )
 from planner.job.optimizers import load_optimizer, searched_shares
-from planner.job.pool import parse_one_type
+from planner.job.pool import is_pool, parse_pool
 from planner.job.recompute import demand_parts
 from planner.job.request_fields import RequestFields
 from planner.job.schedules import schedule_name
@@ -66,6 +67,36 @@ _AROUND = 0.25
 
 def resolve(request: RequestFields) -> Job:
     """The job with every name looked up. Raises UsageError."""
+    return _on_pool(request) if is_pool(request.gpus) else _on_cluster(request)
+
+
+def _on_pool(request: RequestFields) -> Job:
+    """The job on several clusters: on each it is the same, so techniques that one of them does not
+    have are left out."""
+    pool = parse_pool(request.gpus or "")
+    jobs = [_on_cluster(request.model_copy(update={"gpus": text})) for text in pool.texts]
+    used = [set(job.techniques) for job in jobs]
+    if left := used[0].union(*used) - used[0].intersection(*used):
+        without = (*request.without, *sorted(left))
+        return _on_pool(request.model_copy(update={"without": without}))
+    if not jobs[0].framework.parallelism.pipeline:
+        raise UsageError(
+            f"--gpus {request.gpus}: GPUs of several types share a job as pipeline stages, and "
+            f"{jobs[0].framework.name} has no pipeline; give one type"
+        )
+    pool = replace(pool, parts=tuple(job.cluster for job in jobs))
+    choices = [job.technique_choices for job in jobs]
+    return replace(
+        jobs[0],
+        cluster=pool.worlds()[0],
+        pool=pool,
+        technique_choices=tuple(
+            one for one in choices[0] if all(one in others for others in choices)
+        ),
+    )
+
+
+def _on_cluster(request: RequestFields) -> Job:
     resolved = find_model(request)
     if resolved.left_out:
         raise UsageError(modules_not_modelled(resolved.asked, resolved.left_out))
@@ -167,7 +198,8 @@ def find_cluster(request: RequestFields) -> Cluster:
     if request.cluster is not None:
         machine = load_cluster_file(Path(request.cluster))
     else:
-        machine = parse_one_type(request.gpus or "")
+        text = request.gpus or ""
+        machine = parse_pool(text).worlds()[0] if is_pool(text) else parse_gpus(text)
     launched = request.overrides.launched
     started = launched.started if launched else None
     return machine if started is None else started.part_of(machine)

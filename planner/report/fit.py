@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from planner.job.pool import is_pool
 from planner.job.quantities import gib, percent_sure, plural, share
 from planner.job.request import Request
 from planner.launch.registry import target_of_profile
@@ -13,11 +12,11 @@ from planner.predict.fit_words import fit_verdict
 from planner.predict.memory.advice import Advice
 from planner.predict.plan import Plan
 from planner.predict.plan_text import batch_sentence, configuration_text, step_time_text
+from planner.predict.uncertainty.likely import EVEN_CHANCE
 from planner.report.advice import leading_facts
 from planner.report.said import table_of
 from planner.report.search import error_note, job_facts, riskier_table
 from planner.report.tables import Block, Facts, Notes, TableData, as_report
-from planner.search.costed import EVEN_CHANCE
 from planner.search.fit import WHAT, FitAnswer, Largest
 from planner.search.infeasibility import UNDECIDED_RULES, WhyNothingFits
 from planner.search.outcome import job_summary
@@ -59,11 +58,9 @@ def _fitting(result: SearchResult) -> Iterator[Block]:
 
 
 def _asked(request: Request) -> tuple[tuple[str, str], ...]:
-    """What nothing fits: the job as its names were resolved, on GPUs of one type."""
-    if is_pool(request.gpus):
-        return ()
+    """What nothing fits: the job as its names were resolved."""
     job = request.resolve()
-    return job_facts(job_summary([job], job.cluster.num_gpus))
+    return job_facts(job_summary(job, job.cluster.num_gpus))
 
 
 def _no(why: WhyNothingFits) -> str:

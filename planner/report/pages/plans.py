@@ -33,7 +33,6 @@ from planner.report.plots import pictures
 from planner.report.search import printed
 from planner.report.tables import Block, Facts, Notes
 from planner.search.explanation import explain
-from planner.search.pools.explain import explain_pool
 from planner.search.result import SearchResult
 
 # Plans that are shown in full; of further ones memory and time alone.
@@ -164,8 +163,6 @@ def _commands(path: Path | None, number: int, request: Request, whole: bool) -> 
 
 def _job(entry: PagePlan) -> tuple[Job | None, str]:
     """The job of a plan on the GPUs that it uses, or none and why."""
-    if is_pool(entry.result.request.gpus):
-        return None, "its GPUs are of several types"
     try:
         job = decided_request(entry.result.request, entry.plan).resolve()
     except UsageError as error:
@@ -176,8 +173,6 @@ def _job(entry: PagePlan) -> tuple[Job | None, str]:
 def _explanation(entry: PagePlan, job: Job | None, reason: str) -> tuple[Block, ...]:
     if job is not None:
         return explanation_report(explain(entry.result, entry.number, job)).blocks
-    if is_pool(entry.result.request.gpus):
-        return explanation_report(explain_pool(entry.result, entry.number)).blocks
     missing = Notes((f"Less is shown, as the job cannot be resolved here: {reason}",))
     return missing, Facts(tuple(("assumed", text) for text in entry.plan.assumptions), "Assumed")
 
