@@ -348,7 +348,6 @@ def model_numbers(model: ModelSpec, seq: int) -> ModelNumbers:
         vocab=model.vocab,
         seq=seq,
         experts=moe.experts if moe else 0,
-        top_k=moe.top_k if moe else 0,
         moe_ffn=moe.ffn if moe else 0,
         shared_ffn=moe.shared_ffn if moe else 0,
         has_mla=model.mla is not None,
