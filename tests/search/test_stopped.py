@@ -82,7 +82,7 @@ def test_the_time_limit_begins_before_costing() -> None:
     assert (all_bounds(cut) <= every * (1.0 + 1e-9)).all()
     assert (all_bounds(cut) < every * (1.0 - 1e-3)).any()
     limit_results = explore(cut)
-    assert cut.stopped == "time-limit"
+    assert cut.spent.stopped == "time-limit"
     assert not cut.solved
     best = explore(plain)[0]
     assert best.point is not None
