@@ -10,7 +10,7 @@ from pathlib import Path
 
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.job.pool import is_pool
+from planner.job.pool import SeveralTypes
 from planner.job.quantities import gib
 from planner.job.request import Request
 from planner.launch.registry import target_named
@@ -194,7 +194,7 @@ def _memory(number: int, entry: PagePlan) -> Iterator[Drawing]:
     """The phases of the heaviest stage. None where the layers of a stage recompute in several
     modes, on GPUs of several types, and where the job cannot be resolved, which the page says."""
     plan = entry.plan
-    if len(plan.modes) > 1 or is_pool(entry.result.request.gpus):
+    if len(plan.modes) > 1 or isinstance(entry.result.request.gpu_words, SeveralTypes):
         return
     try:
         job = decided_request(entry.result.request, plan).resolve()
