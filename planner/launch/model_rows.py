@@ -21,26 +21,41 @@ Facts = Callable[[ModelSpec], Mapping[str, object]]
 
 def model_rows(rows: Iterable[Mapping[str, Any]], facts: Facts) -> tuple[ArchitectureRow, ...]:
     """The rows of a table. `facts`: further names of a model."""
+    known = names_of_model(facts)
+
+    def made(entry: Mapping[str, Any]) -> ArchitectureRow:
+        value, default, more = parts_of(entry, known)
+        return row(entry["fields"], entry.get("key", ""), value, default, **more)
+
+    return tuple(map(made, rows))
+
+
+def names_of_model(facts: Facts) -> Facts:
+    """What rows may name of a model: itself, its tables and some facts."""
 
     def names(model: ModelSpec) -> dict[str, object]:
         tables = {"moe": model.moe, "mla": model.mla, "stretch": model.rope.scaling}
         return {"model": model, "stretch_kind": scaling_kind(model), **tables, **facts(model)}
 
-    return tuple(_row(entry, names) for entry in rows)
+    return names
 
 
-def _row(entry: Mapping[str, Any], names: Facts) -> ArchitectureRow:
+def parts_of(
+    entry: Mapping[str, Any], names: Facts, phrases: Sequence[str] = ("refuses", "departs")
+) -> tuple[Callable[[ModelSpec], Any] | None, Any, dict[str, Any]]:
+    """Value, default and the other arguments of a row. `phrases`: what is said of some models."""
     more: dict[str, Any] = {}
     if "when" in entry:
         more["when"] = lambda model: holds(entry["when"], names(model))
-    for kind in ("refuses", "departs"):
-        if kind in entry:
-            more[kind] = _said(entry[kind], names)
+    more |= {kind: _said(entry[kind], names) for kind in phrases if kind in entry}
     default = None if entry.get("optional") else entry.get("default", ...)
-    value = None
-    if "value" in entry:
-        value = lambda model: evaluated(entry["value"], names(model))  # noqa: E731
-    return row(entry["fields"], entry.get("key", ""), value, default, **more)
+    value = value_of_text(entry["value"], names) if "value" in entry else None
+    return value, default, more
+
+
+def value_of_text(text: str, names: Facts) -> Callable[[ModelSpec], Any]:
+    """The value of an expression for a model."""
+    return lambda model: evaluated(text, names(model))
 
 
 def _said(rows: Sequence[Mapping[str, str]], names: Facts) -> Phrase:

@@ -27,7 +27,8 @@ Names = Mapping[str, object]
 _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Add: operator.add, ast.Sub: operator.sub,
-    ast.Mult: operator.mul, ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv,
+    ast.Mult: operator.mul, ast.Mod: operator.mod, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
     ast.In: lambda one, several: one in several,
     ast.NotIn: lambda one, several: one not in several,
     ast.Not: operator.not_,
