@@ -91,6 +91,8 @@ def _counts(read: Opened, found: Found) -> tuple[Count, ...]:
     scripts = _scripts(read)
     jobs = [read.texts[path] for path in read.of_kind(JOB)]
     counts = stated_counts(scripts, jobs, read.launch)
+    if found.one_process_a_node:
+        counts = tuple(count for count in counts if not count.kind.startswith("tasks"))
     return (*counts, *accelerate_counts(found, counts))
 
 
