@@ -12,7 +12,7 @@ from planner.cli.measured import measured_of, with_measured
 from planner.cli.output import check_output, check_plot, print_report, write_result_plot
 from planner.cli.progress import compile_if_first_run, limited, watched
 from planner.job.errors import UsageError
-from planner.job.pool import is_pool
+from planner.job.pool import SeveralTypes
 from planner.job.written import write_text
 from planner.predict.decided import decided_request
 from planner.predict.diagnosis.findings import Findings, findings_of
@@ -55,7 +55,7 @@ def _explain(plan_file: str, number: int | None, until: Until, options: dict[str
 
 def _findings(result: SearchResult, number: int, measured: Measured) -> Findings:
     """What the measurement of a run of a plan says."""
-    if is_pool(result.request.gpus):
+    if isinstance(result.request.gpu_words, SeveralTypes):
         raise UsageError(
             f"--measured-…: the plans are on GPUs of several types ({result.request.gpus}), where "
             "no cause is costed; leave it out"

@@ -13,7 +13,7 @@ from planner.cli.errors import ExitStatus
 from planner.cli.options import build_request, with_limits
 from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run, limited, watched
-from planner.job.pool import is_pool
+from planner.job.pool import SeveralTypes
 from planner.job.request import Request
 from planner.launch.plans import LAUNCH_NOTES
 from planner.predict.command_line import search_command
@@ -76,9 +76,10 @@ def fit_request(options: dict[str, Any]) -> tuple[Request, tuple[str, ...]]:
 def _usual_framework(options: dict[str, Any]) -> tuple[str, ...]:
     """Take the framework that people use on the machine, where none is given; says so."""
     source = click.get_current_context().get_parameter_source("framework")
-    if source is not ParameterSource.DEFAULT or is_pool(options["gpus"]):
-        return ()
     request = build_request({**options, "gbs": 1, "gbs_tokens": None}, recompute=None)
+    several = isinstance(request.gpu_words, SeveralTypes)
+    if source is not ParameterSource.DEFAULT or several:
+        return ()
     cluster = request.resolve().cluster
     alone = cluster.num_gpus <= cluster.gpus_per_node and cluster.scale_up_domain_gpus <= _LINKED
     if not alone or cluster.gpu.vendor != "nvidia":

@@ -27,6 +27,7 @@ from planner.cli.output import (
 )
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
+from planner.job.pool import SeveralSizes, read_gpus
 from planner.job.request import Request
 from planner.job.written import write_text
 from planner.launch.plans import find_plans
@@ -55,7 +56,8 @@ def run(**options: Any) -> None:
     output = check_files(options)
     usual = Request.model_fields["resolution"].default
     options["whole"] = options["whole"] or options["resolution"] != usual
-    if len(options["gpus"]) > 1 or any(".." in text for text in options["gpus"]):
+    words = [read_gpus(text) for text in options["gpus"]]
+    if len(words) > 1 or any(isinstance(one, SeveralSizes) for one in words):
         request = build_request(options | {"gpus": None}, recompute=options["recompute"])
         search_several(request, options, SORTS[options["sort"]], style, output)
         return

@@ -1,14 +1,15 @@
-"""`32xH100+32xA100`: which GPUs there are, and which pipeline stages can live on which."""
+"""The GPUs that `--gpus` names: of one type, of several that share a job, or in several sizes."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
 from math import gcd
 
-from hardware.load import parse_gpus
+from hardware.load import gpu_names, parse_gpus
 from hardware.schema import Cluster
 from planner.job.errors import UsageError
 
@@ -71,14 +72,93 @@ class Pool:
         return tuple(row for row, place in enumerate(self.places) if len(place) == pp)
 
 
-def is_pool(gpus: str | None) -> bool:
-    """Whether a `--gpus` text names several types."""
-    return gpus is not None and "+" in gpus
+@dataclass(frozen=True)
+class OneType:
+    """`64xH100`: a cluster."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class SeveralTypes:
+    """`32xH100+32xA100`: GPUs of several types that share a job."""
+
+    text: str
+
+    def pool(self) -> Pool:
+        """Clusters of one type each. UsageError."""
+        return parse_pool(self.text)
+
+
+@dataclass(frozen=True)
+class SeveralSizes:
+    """`64..1024xH100`: clusters of several sizes; of the kind `any` with every GPU there is."""
+
+    text: str
+    first: int
+    last: int
+    kind: str
+
+    def texts(self) -> list[str]:
+        """Each cluster: numbers doubled from the first to the last, in whole nodes. UsageError."""
+        if not 1 <= self.first <= self.last:
+            raise UsageError(f"--gpus {self.text}: give the smaller number first, as 64..1024xH100")
+        kinds = gpu_names() if self.kind.lower() == "any" else (self.kind,)
+        return [text for kind in kinds for text in self._whole_nodes(kind)]
+
+    def _whole_nodes(self, kind: str) -> list[str]:
+        """Numbers of GPUs from the first to the last, in whole nodes where they are larger than
+        one."""
+        node = 1 if _NODES.match(kind) else parse_gpus(f"1x{kind}").node_gpus
+        counts = dict.fromkeys(
+            count if count <= node else count // node * node
+            for count in counts_between(self.first, self.last)
+        )
+        found = [count for count in counts if count >= self.first]
+        if not found:
+            raise UsageError(
+                f"--gpus {self.text}: nodes of {kind} have {node} GPUs; give {node} or more"
+            )
+        return [f"{count}x{kind}" for count in found]
+
+
+GpuWords = OneType | SeveralTypes | SeveralSizes
+
+# `any` without numbers: every doubling that people rent or buy.
+_ANY = "8..4096xany"
+_RANGE = re.compile(r"^\s*([0-9]{1,7})\s*\.\.\s*([0-9]{1,7})\s*[x×*]\s*([^\s+][^+]*?)\s*$")
+_ONE = re.compile(r"^\s*([0-9]{1,7})()\s*[x×*]\s*(any)\s*$", re.IGNORECASE)
+_NODES = re.compile(r"^\d+\s*[x×*]\s*\S")
+
+
+def read_gpus(text: str) -> GpuWords:
+    """What a `--gpus` text names; the names are not looked up. UsageError for a broken range."""
+    asked = _ANY if text.strip().lower() == "any" else text
+    match = _RANGE.match(asked) or _ONE.match(asked)
+    if match is not None:
+        return SeveralSizes(text, int(match[1]), int(match[2] or match[1]), match[3])
+    if ".." in text:
+        raise UsageError(
+            f"--gpus {text}: write a range of one type as 64..1024xH100, or 64..1024xany for "
+            "all GPUs"
+        )
+    return SeveralTypes(text) if "+" in text else OneType(text)
+
+
+def counts_between(first: int, last: int) -> tuple[int, ...]:
+    """Doublings of the first number up to the last, and the last. UsageError if they are not in
+    order."""
+    if first < 1 or last < first:
+        raise UsageError(f"--from {first} --to {last}: give numbers of GPUs in growing order")
+    counts = [first]
+    while counts[-1] * 2 < last:
+        counts.append(counts[-1] * 2)
+    return tuple(dict.fromkeys((*counts, last)))
 
 
 def parse_one_type(text: str) -> Cluster:
     """`parse_gpus` where GPUs of several types are not taken. UsageError."""
-    if is_pool(text):
+    if isinstance(read_gpus(text), SeveralTypes):
         raise UsageError(
             f"--gpus {text}: only planner search, fit, evaluate, memory, and explain of plans take "
             "GPUs of several types; give one type here"

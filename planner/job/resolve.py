@@ -47,7 +47,7 @@ from planner.job.offload import (
     usable_modes,
 )
 from planner.job.optimizers import load_optimizer, searched_shares
-from planner.job.pool import is_pool, parse_pool
+from planner.job.pool import GpuWords, Pool, SeveralTypes
 from planner.job.recompute import demand_parts
 from planner.job.request_fields import RequestFields
 from planner.job.schedules import schedule_name
@@ -67,18 +67,20 @@ _AROUND = 0.25
 
 def resolve(request: RequestFields) -> Job:
     """The job with every name looked up. Raises UsageError."""
-    return _on_pool(request) if is_pool(request.gpus) else _on_cluster(request)
+    words = request.gpu_words
+    if isinstance(words, SeveralTypes):
+        return _on_pool(request, words.pool())
+    return _on_cluster(request)
 
 
-def _on_pool(request: RequestFields) -> Job:
+def _on_pool(request: RequestFields, pool: Pool) -> Job:
     """The job on several clusters: on each it is the same, so techniques that one of them does not
     have are left out."""
-    pool = parse_pool(request.gpus or "")
     jobs = [_on_cluster(request.model_copy(update={"gpus": text})) for text in pool.texts]
     used = [set(job.techniques) for job in jobs]
     if left := used[0].union(*used) - used[0].intersection(*used):
         without = (*request.without, *sorted(left))
-        return _on_pool(request.model_copy(update={"without": without}))
+        return _on_pool(request.model_copy(update={"without": without}), pool)
     if not jobs[0].framework.parallelism.pipeline:
         raise UsageError(
             f"--gpus {request.gpus}: GPUs of several types share a job as pipeline stages, and "
@@ -198,11 +200,19 @@ def find_cluster(request: RequestFields) -> Cluster:
     if request.cluster is not None:
         machine = load_cluster_file(Path(request.cluster))
     else:
-        text = request.gpus or ""
-        machine = parse_pool(text).worlds()[0] if is_pool(text) else parse_gpus(text)
+        machine = _machine_of(request.gpu_words)
     launched = request.overrides.launched
     started = launched.started if launched else None
     return machine if started is None else started.part_of(machine)
+
+
+def _machine_of(words: GpuWords | None) -> Cluster:
+    """GPUs of one type; of several, as many as all of them, of the first type."""
+    match words:
+        case SeveralTypes():
+            return words.pool().worlds()[0]
+        case _:
+            return parse_gpus(words.text if words else "")
 
 
 def _job_cluster(request: RequestFields, profile: FrameworkProfile) -> Cluster:
@@ -444,4 +454,4 @@ def _batch(
             f"a global batch of {tokens:,} tokens is less than one sequence of {seq:,}; "
             f"give at least --gbs-tokens {seq} or a shorter --seq"
         )
-    return BatchTarget(tokens / seq, request.gbs_tolerance, False, tokens)
+    return BatchTarget(tokens / seq, request.gbs_tolerance)

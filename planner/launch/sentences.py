@@ -27,7 +27,8 @@ Names = Mapping[str, object]
 _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Add: operator.add, ast.Sub: operator.sub,
-    ast.Mult: operator.mul, ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv,
+    ast.Mult: operator.mul, ast.Mod: operator.mod, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
     ast.In: lambda one, several: one in several,
     ast.NotIn: lambda one, several: one not in several,
     ast.Not: operator.not_,
@@ -99,7 +100,7 @@ class _Filled(string.Formatter):
         self.names = names
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:  # noqa: ARG002
-        return _Value(self.names).visit(_parsed(field_name)), ""
+        return evaluated(field_name, self.names), ""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         own = _FORMATS.get(format_spec)
@@ -126,16 +127,26 @@ def names_of_job(job: Job) -> dict[str, object]:
     }
 
 
-def _holds(condition: str | None, names: Names) -> bool:
-    return condition is None or bool(_Value(names).visit(_parsed(condition)))
+def evaluated(text: str, names: Names) -> Any:
+    """The value of an expression."""
+    return _Value(names).visit(_parsed(text))
+
+
+def holds(condition: str | None, names: Names) -> bool:
+    """Whether a condition holds; without one always."""
+    return condition is None or bool(evaluated(condition, names))
+
+
+def filled_in(text: str, names: Names) -> str:
+    """A text with the expressions in its braces worked out."""
+    return _Filled(names).format(text)
 
 
 def holding(dialect: str, table: str, names: Names) -> Iterator[dict[str, str]]:
     """The rows of a table that stand, with their texts filled in."""
-    filled = _Filled(names)
     for row in dialect_toml(dialect, "launch.toml").get(table, ()):
-        if _holds(row.get("when"), names):
-            yield {key: filled.format(text) for key, text in row.items() if key != "when"}
+        if holds(row.get("when"), names):
+            yield {key: filled_in(text, names) for key, text in row.items() if key != "when"}
 
 
 def said_refusals(dialect: str, table: str, names: Names) -> Iterator[Refusal]:
@@ -173,15 +184,15 @@ def said_settings(dialect: str, title: str, names: Names, options: Options) -> S
     """
     settings = []
     for row in dialect_toml(dialect, "launch.toml")[title]:
-        if not _holds(row.get("when"), names):
+        if not holds(row.get("when"), names):
             continue
-        value, why = _Value(names).visit(_parsed(row["value"])), row.get("why", "")
+        value, why = evaluated(row["value"], names), row.get("why", "")
         option = options.get(row.get("ours", ""))
         settings.append(
             WrittenSetting(
                 row["key"] if option is None else last(option),
                 option.text(value) if option and row.get("spelled") else value,
-                _Filled(names).format(why) if _holds(row.get("why_when"), names) else "",
+                filled_in(why, names) if holds(row.get("why_when"), names) else "",
                 row.get("told", True),
             )
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.job.errors import UsageError
-from planner.job.pool import is_pool, parse_pool
+from planner.job.pool import OneType, SeveralSizes, SeveralTypes, parse_pool, read_gpus
 
 
 def test_parts_and_their_worlds() -> None:
@@ -55,6 +55,6 @@ def test_what_is_refused(text: str, said: str) -> None:
 
 
 def test_only_a_plus_makes_a_pool() -> None:
-    assert is_pool("32xH100+32xA100")
-    assert not is_pool("64xH100")
-    assert not is_pool(None)
+    assert read_gpus("32xH100+32xA100") == SeveralTypes("32xH100+32xA100")
+    assert read_gpus("64xH100") == OneType("64xH100")
+    assert read_gpus("8..64xH100") == SeveralSizes("8..64xH100", 8, 64, "H100")

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from planner.job.errors import UsageError, unknown_name
 from planner.job.models.catalog import catalog_name, model_names
-from planner.job.pool import is_pool
+from planner.job.pool import SeveralTypes
 from planner.job.quantities import parse_length, parse_tokens
 from planner.job.request import Request
 from planner.launch.registry import targets
@@ -60,7 +60,7 @@ class Inputs(BaseModel):
             hbm_reserve=self.reserve or "0",
             require=conditions,
         )
-        if is_pool(self.gpus):
+        if isinstance(request.gpu_words, SeveralTypes):
             raise UsageError(
                 f"{self.gpus}: GPUs of several types are for planner search; give one type here"
             )
