@@ -133,11 +133,6 @@ class Layout:
         return tuple(map(sum, zip((0,) * self.pp, *self.recomputed.values(), strict=True)))
 
     @property
-    def recomputes_some(self) -> bool:
-        """Whether some layers run again in a mode and others do not."""
-        return any(row != self.stage_layers for row in self.recomputed.values())
-
-    @property
     def is_even(self) -> bool:
         """Whether every block holds the same number of layers."""
         return len(set(self.block_layers)) <= 1

@@ -45,13 +45,12 @@ class BatchTarget:
     """The global batch that is wanted.
 
     `sequences`: the target; a plan takes the nearest multiple of dp·mbs within `tolerance`
-    (a share), or exactly it when `exact`. `asked_tokens`: what the user wrote, if in tokens.
+    (a share), or exactly it when `exact`.
     """
 
     sequences: float
     tolerance: float = 0.05
     exact: bool = False
-    asked_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -454,4 +454,4 @@ def _batch(
             f"a global batch of {tokens:,} tokens is less than one sequence of {seq:,}; "
             f"give at least --gbs-tokens {seq} or a shorter --seq"
         )
-    return BatchTarget(tokens / seq, request.gbs_tolerance, False, tokens)
+    return BatchTarget(tokens / seq, request.gbs_tolerance)

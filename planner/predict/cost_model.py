@@ -23,7 +23,6 @@ from planner.cost._entry import Entry
 from planner.cost._jit import as_records
 from planner.cost.frame import TRAFFIC_ROW
 from planner.cost.inputs import GpuInputs, LinkInputs
-from planner.cost.layout import usual_counts
 from planner.cost.linear_memory import MemoryPhases
 from planner.cost.phase_records import GROUP_ROW
 from planner.cost.piece_traffic import TRAFFIC_ROW as PIECE_TRAFFIC_ROW
@@ -515,16 +514,3 @@ class CostModel:
         )
         self.run(compiled.memory_phases, shape, key, costs, job, self.framework_inputs, *phases)
         return phases
-
-    def even_layout(self, costed: CostedShapes, row: int) -> KernelLayout:
-        """The layout in which `cost_shapes` costed a shape."""
-        shape = costed.shapes[row]
-        pp = int(shape[f.SHAPE["pp"]])
-        counts = np.zeros((len(self.pieces), pp))
-        vpp, schedule = int(shape[f.SHAPE["vpp"]]), self.framework_inputs.schedule
-        usual_counts(self.prefix, pp, vpp, self.job_inputs, schedule, counts)
-        recomputed = np.zeros_like(counts)
-        if costed.keys[int(shape[f.SHAPE["key"]]), f.KEY["modules"]] != 0:
-            kinds = len(self.job.model.kinds)
-            recomputed[:kinds] = counts[:kinds]
-        return KernelLayout(counts, recomputed)

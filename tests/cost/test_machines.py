@@ -12,6 +12,7 @@ from planner.cost import fields as f
 from planner.job.job import Job
 from planner.job.pool import parse_pool
 from planner.predict.cost_model import CostedShapes, CostModel
+from tests.configurations import even_counts
 from tests.cost.jobs import COLUMNS, make_job
 
 SHAPES = [
@@ -45,7 +46,7 @@ def test_equal_machines_cost_what_one_cluster_does(shape: dict[str, int], compil
     assert len(two.machines) == 2
     assert len(divided.steps) == 1
     np.testing.assert_array_equal(divided.steps, alone.steps)
-    layout = one.even_layout(alone, 0)
+    layout = even_counts(one, alone, 0)
     for found, expected in zip(
         two.cost_layout(divided, 0, layout), one.cost_layout(alone, 0, layout), strict=True
     ):
@@ -56,7 +57,7 @@ def test_stages_cost_what_their_own_gpu_does() -> None:
     model = CostModel(pool_job("16xH100+16xA100"))
     both, alone = costed(model, SHAPES[0]), [costed(one, SHAPES[0]) for one in model.machines]
     assert [model.place(both, row) for row in range(2)] == [[0, 0, 1, 1], [1, 1, 0, 0]]
-    layout = model.even_layout(both, 0)
+    layout = even_counts(model, both, 0)
     _, stages = model.cost_layout(both, 0, layout)
     fast, slow = (
         one.cost_layout(shapes, 0, layout)[1]
@@ -80,7 +81,7 @@ def test_even_layouts_are_costed_as_given_ones() -> None:
     model = CostModel(pool_job("16xH100+16xA100-40GB"))
     both = costed(model, SHAPES[2])
     for row, step in enumerate(both.steps):
-        given, stages = model.cost_layout(both, row, model.even_layout(both, row))
+        given, stages = model.cost_layout(both, row, even_counts(model, both, row))
         columns = [f.STEP_TIME, f.STEP_PEAK_BYTES, f.STEP_PEAK_STAGE]
         np.testing.assert_allclose(given[columns], step[columns], rtol=1e-12)
         peaks = stages[:, f.STAGE_PEAK] * np.array(model.memory_scales)[model.place(both, row)]
@@ -92,7 +93,7 @@ def test_the_peak_is_of_the_stage_with_the_least_room() -> None:
     """40 GB boards run short before 80 GB ones that hold more."""
     model = CostModel(pool_job("16xH100+16xA100-40GB"))
     both = costed(model, SHAPES[0])
-    step, stages = model.cost_layout(both, 0, model.even_layout(both, 0))
+    step, stages = model.cost_layout(both, 0, even_counts(model, both, 0))
     limits = [model.machines[at].job.hbm_limit_bytes for at in model.place(both, 0)]
     shares = stages[:, f.STAGE_PEAK] / limits
     assert step[f.STEP_PEAK_STAGE] == np.argmax(shares) >= 2

@@ -18,6 +18,7 @@ from planner.job.optimizers import load_optimizer
 from planner.job.specs import ModelSpec
 from planner.predict.cost_model import CostModel
 from planner.predict.ops import parameter_count
+from tests.configurations import even_counts
 from tests.cost.jobs import cost, make_job
 from tests.search.brute import framework_inputs
 
@@ -74,7 +75,7 @@ def stages_of(job: Job, **degrees: int) -> tuple[Array, Array]:
     """(STEP_* vector, STAGE_* matrix) of a shape in its even layout, nothing recomputed."""
     model = CostModel(replace(job, recompute=(job.framework.recompute_mode("none"),)))
     costed, step = cost(model, **degrees)
-    _, stages = model.cost_layout(costed, 0, model.even_layout(costed, 0))
+    _, stages = model.cost_layout(costed, 0, even_counts(model, costed, 0))
     return step, stages
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.pool import SeveralTypes
-from planner.job.quantities import gib
 from planner.job.request import Request
 from planner.launch.registry import target_named
 from planner.predict.command_line import search_command
@@ -30,6 +29,7 @@ from planner.report.pages.front import Front, PagePlan
 from planner.report.pages.page import Drawing, Page, Section
 from planner.report.pages.studies import memory_drawing
 from planner.report.plots import pictures
+from planner.report.said import described, said
 from planner.report.search import printed
 from planner.report.tables import Block, Facts, Notes
 from planner.search.explanation import explain
@@ -178,16 +178,10 @@ def _explanation(entry: PagePlan, job: Job | None, reason: str) -> tuple[Block, 
 
 
 def _drawings(number: int, plan: Plan) -> Iterator[Drawing]:
-    notes = {
-        "memory": f"Dashed: HBM that may be used, {gib(plan.limit_bytes)} GiB.",
-        "time": "On the slowest stage. Line: 80 % interval of the whole.",
-        "schedule": "Grey: bubble. What recomputes and communicates is drawn at the start and the "
-        "end of each pass, by its share of the step; then gradients are reduced and the optimizer "
-        "runs.",
-    }
     for name, title, chart in pictures(plan, "container"):
         called = "stages" if name == "memory" else name
-        yield Drawing(f"{called}-{number}", title, specification(chart), notes[name])
+        note = said(described(f"pages.{name}"), plan) or ""
+        yield Drawing(f"{called}-{number}", title, specification(chart), note)
 
 
 def _memory(number: int, entry: PagePlan) -> Iterator[Drawing]:
@@ -209,10 +203,9 @@ def _memory(number: int, entry: PagePlan) -> Iterator[Drawing]:
 
 def _cluster(number: int, plan: Plan, gpus_per_node: int) -> Drawing:
     cluster = cluster_of(plan.degrees, gpus_per_node)
-    rest = f" {cluster.left_out:,} more GPUs go on alike." if cluster.left_out else ""
     return Drawing(
         f"cluster-{number}",
         f"Groups on the cluster, nodes of {gpus_per_node} GPUs",
         specification(charts.cluster_chart(cluster, "container")),
-        f"One square a GPU, in rank order; point at one to see its group.{rest}",
+        said(described("pages.cluster"), cluster) or "",
     )
