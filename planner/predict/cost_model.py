@@ -65,6 +65,11 @@ class CostedShapes:
         values: Array = self.costs[key, machine]
         return values
 
+    def only(self, row: int) -> CostedShapes:
+        """One shape."""
+        one = slice(row, row + 1)
+        return replace(self, steps=self.steps[one], shapes=self.shapes[one])
+
     def exchange(self, row: int) -> int:
         """Ranks of a shape that exchange heads in context parallelism (`KEY_EXCHANGE`)."""
         return int(self.keys[int(self.shapes[row, f.SHAPE["key"]]), f.KEY["exchange"]])

@@ -19,7 +19,7 @@ from planner.job.recomputation import layout_flags
 from planner.job.schedules import plan_schedule
 from planner.predict.assumptions import choice_notes, plan_assumptions, unmeasured_notes
 from planner.predict.configuration import Configuration
-from planner.predict.cost_model import CostModel, KernelLayout
+from planner.predict.cost_model import CostedShapes, CostModel, KernelLayout
 from planner.predict.device import half_precision
 from planner.predict.host_notes import waiting_notes
 from planner.predict.mixture import cost_layout
@@ -68,12 +68,17 @@ _PHASES: tuple[Literal["backward", "optimizer", "forward"], ...] = (
 
 
 def configured_plan(
-    configuration: Configuration, cost_model: CostModel, status: Status, gap: float = 0.0
+    configuration: Configuration,
+    cost_model: CostModel,
+    status: Status,
+    gap: float = 0.0,
+    priced: CostedShapes | None = None,
 ) -> Plan:
-    """The plan of a configuration, costed by the kernel; `cost_model`: of its job. MFU is against
-    all GPUs' peaks together; memory is that of the stage with the least room."""
+    """The plan of a configuration, costed by the kernel; `cost_model`: of its job; `priced`: its
+    shape, where the model has priced it. MFU is against all GPUs' peaks together; memory is that of
+    the stage with the least room."""
     job, degrees = configuration.job, configuration.degrees
-    priced = cost_model.price_shapes(configuration.columns)
+    priced = priced or cost_model.price_shapes(configuration.columns)
     costed = cost_layout(cost_model, priced, 0, configuration)
     step, machines = costed.step, job.machines
     on_stages = [machines[machine] for machine in configuration.machines]
