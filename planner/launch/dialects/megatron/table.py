@@ -10,17 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from planner.job.models.layout import layer_pattern
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import (
     ArchitectureRow,
     attention_scale,
     constants,
+    has_mla,
+    has_rope,
     nothing,
+    scaling_kind,
 )
 from planner.launch.dialects.megatron.rows import (
-    POSITIONS,
-    STATES,
+    CHUNK,
+    DELTA_CHUNK,
     MegatronRow,
+    is_delta,
     is_hybrid,
     pattern,
     row,
@@ -75,24 +80,44 @@ def expert_marks(model: ModelSpec) -> list[bool]:
     return [kind.ffn == "moe" for kind in model.kind_sequence]
 
 
+_POSITIONS = {"learned": "learned_absolute"}
+
+
+def _whole(number: float) -> int | float:
+    return int(number) if number % 1 == 0 else number
+
+
 def _facts(model: ModelSpec) -> Mapping[str, object]:
     """What rows of `model.toml` name besides the model."""
     moe, slide, expert = model.moe, window_marks(model), expert_marks(model)
     seen = (model.sliding_window or 1) - 1
+    delta, state = is_delta(model), [kind.attention == "state" for kind in model.kind_sequence]
+    yarn = has_rope(model) and scaling_kind(model) == "yarn" and not has_mla(model)
     return {
         "activation": _activation(model),
         "all_experts": all(expert),
         "all_slide": all(slide),
         "attention_scale": attention_scale(model),
         "balancing": LOSSES[moe.aux_loss_over] if moe and moe.aux_loss else "none",
+        "chunk": DELTA_CHUNK if delta else CHUNK,
         "clamped": is_clamped(model),
         "constants": constants(model),
+        "delta": delta,
         "expert_marks": [int(mark) for mark in expert],
         "expert_pattern": pattern(expert),
         "hybrid": is_hybrid(model),
         "kind": f"gated {model.activation}" if model.gated else model.activation,
         "linear_bias": linear_bias(model),
+        "linear_factor": _whole(model.rope.scaling.factor) if model.rope.scaling else None,
+        "mamba": model.has_states and not delta,
+        "mixed": any(kind.attention == "both" for kind in model.kinds),
+        "patterned": bool(layer_pattern(model)) if model.has_states else False,
+        "position": "yarn" if yarn else _POSITIONS.get(model.position, model.position),
+        "rotary_base": _whole(model.rope.theta),
         "slides": bool(slide),
+        "space": model.state_space,
+        "state_marks": [int(mark) for mark in state],
+        "state_pattern": pattern(state),
         "width": model.ffn or (moe.ffn if moe else 0),
         "window": [seen, 0],
         "window_marks": [int(mark) for mark in slide],
@@ -120,10 +145,15 @@ def _row(entry: Mapping[str, Any]) -> MegatronRow:
 _ROWS = {
     title: tuple(map(_row, rows)) for title, rows in dialect_toml("megatron", "model.toml").items()
 }
+POSITIONS = _ROWS["positions"]
+MAMBA = tuple(entry for entry in _ROWS["states"] if entry.key.startswith("--mamba-"))
+DELTA = tuple(
+    entry for entry in _ROWS["states"] if entry.key.startswith("--linear-") and entry.plain
+)
 GROUPS: tuple[tuple[str, tuple[MegatronRow, ...]], ...] = (
     ("model", (*_ROWS["trunk"], *POSITIONS)),
     ("attention", _ROWS["attention"]),
-    ("state spaces", STATES),
+    ("state spaces", _ROWS["states"]),
     ("experts", _ROWS["experts"]),
 )
 MEGATRON: tuple[MegatronRow, ...] = tuple(entry for _, rows in GROUPS for entry in rows)
@@ -133,6 +163,9 @@ SQUARED_RELU = _BY_FLAG["--squared-relu"]
 GROUPED, LATENT = _BY_FLAG["--group-query-attention"], _BY_FLAG["--multi-latent-attention"]
 WINDOW_SKIPS, EXPERT_LAYERS = _BY_FLAG["--window-attn-skip-freq"], _BY_FLAG["--moe-layer-freq"]
 BALANCING = _BY_FLAG["--moe-router-load-balancing-type"]
+LINEAR_LAYERS, LATENT_STRETCH = _BY_FLAG["--linear-attention-freq"], _BY_FLAG["--rope-type"]
+LLAMA3_STRETCH = _BY_FLAG["--use-rope-scaling"]
+LINEAR_STRETCH = _BY_FLAG["--rotary-seq-len-interpolation-factor"]
 
 
 def option(field: str) -> str:
