@@ -198,7 +198,9 @@ class StageSeconds:
                     stage_blocks(self.ctx, stage, most_layers),
                     float(self.vocab_s[stage]),
                 )
-                key = blocks, vocab_s, self.number_s[stage].tobytes()
+                # Machines of one speed may send unlike traffic.
+                layer = self.terms.layer_of(stage).tobytes()
+                key = blocks, vocab_s, self.number_s[stage].tobytes(), layer
                 found.setdefault(key, (blocks, []))[1].append(stage)
             self._groups[most_layers] = list(found.values())
         return self._groups[most_layers]
