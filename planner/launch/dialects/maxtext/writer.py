@@ -307,7 +307,7 @@ def command(launch: Launch) -> RunCommand:
             "XLA_FLAGS": (
                 " ".join(_XLA_FLAGS), "collectives beside compute; rematerialization is ours"
             ),
-            "NVTE_FUSED_ATTN": ("1", "attention by cuDNN, through Transformer Engine"),
+            **(_CUDNN if launch.job.cluster.gpu.vendor == "nvidia" else {}),
         },
         variables=VARIABLES,
         branches=(
@@ -322,6 +322,10 @@ def command(launch: Launch) -> RunCommand:
             Branch(PRETRAINED, (f"load_parameters_path=${{{PRETRAINED}}}",)),
         ),
     )  # fmt: skip
+
+
+# On AMD's GPUs the same attention is Composable Kernel's, and on unless switched off.
+_CUDNN = {"NVTE_FUSED_ATTN": ("1", "attention by cuDNN, through Transformer Engine")}
 
 
 def memory_fraction(launch: Launch) -> str:
@@ -361,4 +365,4 @@ def requirements(launch: Launch) -> tuple[str, ...]:
     engine = " and transformer-engine[jax] 2.19" if launch.job.attention == "flash" else ""
     if nvidia:
         return (f"maxtext[cuda12]==0.2.5 (Python 3.12), which brings jax 0.11{engine}",)
-    return ("maxtext==0.2.5 (Python 3.12)", "jax[rocm]>=0.11 and Transformer Engine for ROCm")
+    return ("maxtext==0.2.5 (Python 3.12)", "jax[rocm]>=0.11 and ROCm/TransformerEngine")
