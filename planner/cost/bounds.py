@@ -17,7 +17,6 @@ import numpy as np
 
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.columns import greatest, least, weighted
-from planner.cost.inputs import GpuInputs
 from planner.cost.linear import (
     SCALAR_COLUMNS,
     SCALAR_FIXED_BYTES,
@@ -330,42 +329,6 @@ def slowest_stage_bound_s(
     high_s = layer_s * layers + low_s
     high_s += greatest(stages, STAGE_SECONDS)
     return least_slowest_s(capacities, layers, vpp, standalone_vocab, low_s, high_s, wider)
-
-
-@jit
-def fill_shape_parts(
-    grid: Row, recompute: int, key: Row, costs: Rows, job: JobInputs, framework: FrameworkInputs,
-    gpu: GpuInputs, networks: Rows, terms: Array, scalars: Array, stages: Array, layers: Array,
-) -> None:  # fmt: skip
-    """Fill `shape_parts`, zero before."""
-    place = np.zeros(int(grid.pp))
-    layout_terms(grid, key, costs, job, framework, gpu, networks, 0, terms, scalars)
-    empty_stages(terms, costs, key, grid, job, framework, place, 0, stages)
-    layer_columns(terms, recompute, costs, key, grid, job, framework, layers)
-
-
-@jit
-def slowest_of_parts_s(
-    stages: Array, layers: Array, parts: Array, recompute: int, live_bytes: Array, total: float,
-    vpp: float, standalone_vocab: float, low_s: float, capacities: Array,
-) -> float:  # fmt: skip
-    """`slowest_stage_bound_s` of stages on GPUs of several types, for `total` layers.
-
-    `stages[part, stage, STAGE_*]`, `layers[part, LAYER_*]`, `live_bytes[part]`; parts[stage]: the
-    part that a stage is on.
-    """
-    layer_s, pinned_s = 0.0, 0.0
-    for part in range(stages.shape[0]):
-        layer_s = max(layer_s, layers[part, LAYER_SECONDS] + layers[part, LAYER_RECOMPUTE])
-        pinned_s = max(pinned_s, greatest(stages[part], STAGE_SECONDS))
-    for stage in range(parts.shape[0]):
-        part = parts[stage]
-        fill_capacity(
-            stages[part, stage], layers[part], recompute, live_bytes[part], capacities[stage]
-        )
-    high_s = layer_s * max(total, vpp) + pinned_s + low_s
-    between = np.zeros(2)
-    return least_slowest_s(capacities, total, vpp, standalone_vocab, low_s, high_s, between)
 
 
 @jit

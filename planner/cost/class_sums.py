@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.codes import Sharers
-from planner.cost.tables import Array, ClassInputs, FrameworkInputs, JobInputs
+from planner.cost.tables import ClassInputs, FrameworkInputs, JobInputs
 
 
 class ClassShare(NamedTuple):
@@ -35,6 +35,14 @@ def sharing_ranks(one_class: ClassInputs, grid: Row) -> float:
     if one_class.sharers == Sharers.EXPERT_DATA:
         return float(grid.expert_shards)
     return float(grid.shards)
+
+
+@jit
+def divided(value: float, divides: bool, one_class: ClassInputs, grid: Row) -> float:
+    """A value of the parameters of a class, or a rank's share of it where ZeRO `divides` it."""
+    if value == 0.0 or not divides:
+        return value
+    return value / sharing_ranks(one_class, grid)
 
 
 @jit
@@ -63,9 +71,8 @@ def resting_parameters(
         if one_class.states > 0.0:
             return 0.0
         stage = 2
-    if grid.zero < stage or one_class.gathered == 0.0:
-        return parameters
-    return parameters / sharing_ranks(one_class, grid)
+    divides = grid.zero >= stage and one_class.gathered > 0.0
+    return divided(parameters, divides, one_class, grid)
 
 
 @jit
@@ -77,10 +84,10 @@ def class_share(
     return ClassShare(
         one_class.weights * resting_parameters(parameters, one_class, grid, framework),
         updated,
-        updated / sharing_ranks(one_class, grid) if grid.zero > 0 else updated,
+        divided(updated, grid.zero > 0, one_class, grid),
         one_class.gathered * parameters,
         trained,
-        trained / sharing_ranks(one_class, grid) if grid.zero > 1 else trained,
+        divided(trained, grid.zero > 1, one_class, grid),
     )
 
 
@@ -104,54 +111,56 @@ def no_share() -> ClassShare:
 
 
 @jit
-def shares(parameters: Array, grid: Row, framework: FrameworkInputs) -> ClassShare:
-    """What `parameters[class]` count as on a rank."""
-    total = no_share()
+def updated_parameters(holds: Row, grid: Row, framework: FrameworkInputs) -> tuple[float, float]:
+    """`ClassShare.updated` and `.states` of the parameters of a piece or a stage."""
+    updated = states = 0.0
     for number in range(framework.class_count):
         one_class = framework.classes[number]
-        share = class_share(parameters[number], one_class, grid, framework)
-        total = both_shares(total, share)
-    return total
+        counted = one_class.states * holds.parameters[number]
+        updated += counted
+        states += divided(counted, grid.zero > 0, one_class, grid)
+    return updated, states
 
 
 @jit
-def owned(values: Array, grid: Row, framework: FrameworkInputs) -> float:
-    """Sum of `values[class]`, which ZeRO divides from its first stage on."""
-    total = 0.0
+def extra_update(cost: Row, grid: Row, framework: FrameworkInputs) -> tuple[float, float]:
+    """(FLOP, bytes of extra state) of the update of one piece, as ZeRO divides them."""
+    flop = state = 0.0
     for number in range(framework.class_count):
-        ranks = sharing_ranks(framework.classes[number], grid) if grid.zero >= 1 else 1.0
-        total += values[number] / ranks
-    return total
+        one_class = framework.classes[number]
+        flop += divided(cost.update_flop[number], grid.zero > 0, one_class, grid)
+        state += divided(cost.state[number], grid.zero > 0, one_class, grid)
+    return flop, state
 
 
 @jit
-def trained_share(parameters: Array, grid: Row, framework: FrameworkInputs) -> float:
-    """`ClassShare.trained_share` of `parameters[class]`."""
+def trained_share(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
+    """Gradients of a piece or a stage, divided over the ranks that share them."""
     total = 0.0
     for number in range(framework.class_count):
         one_class = framework.classes[number]
-        total += one_class.gradients * parameters[number] / sharing_ranks(one_class, grid)
+        total += divided(one_class.gradients * holds.parameters[number], True, one_class, grid)
     return total
 
 
 @jit
-def reduced_parameters(parameters: Array, framework: FrameworkInputs) -> tuple[float, float]:
-    """Parameters whose gradients are reduced: (over dp·cp, over the expert-data group)."""
+def reduced_parameters(holds: Row, framework: FrameworkInputs) -> tuple[float, float]:
+    """Parameters of a piece or a stage whose gradients are reduced: (over dp·cp, over the
+    expert-data group)."""
     data = experts = 0.0
     for number in range(framework.class_count):
         one_class = framework.classes[number]
         if one_class.sharers == Sharers.EXPERT_DATA:
-            experts += one_class.reduced * parameters[number]
+            experts += one_class.reduced * holds.parameters[number]
         else:
-            data += one_class.reduced * parameters[number]
+            data += one_class.reduced * holds.parameters[number]
     return data, experts
 
 
 @jit
-def gathered_parameters(
-    parameters: Array, grid: Row, framework: FrameworkInputs
-) -> tuple[float, float]:
-    """Parameters whose weights are gathered: (over dp·cp, over the expert-data group).
+def gathered_parameters(holds: Row, grid: Row, framework: FrameworkInputs) -> tuple[float, float]:
+    """Parameters of a piece or a stage whose weights are gathered: (over dp·cp, over the
+    expert-data group).
 
     Where weights stay whole on every rank, those that the optimizer has updated.
     """
@@ -161,9 +170,9 @@ def gathered_parameters(
         if grid.zero < 3 and one_class.states == 0.0 and keeps_weights(grid, framework):
             continue
         if one_class.sharers == Sharers.EXPERT_DATA:
-            experts += one_class.gathered * parameters[number]
+            experts += one_class.gathered * holds.parameters[number]
         else:
-            data += one_class.gathered * parameters[number]
+            data += one_class.gathered * holds.parameters[number]
     return data, experts
 
 

@@ -11,14 +11,13 @@ dense parameters and experts share. NCCL gives SHARP to the first communicator a
 from __future__ import annotations
 
 from planner.cost._jit import Row, Rows, jit
-from planner.cost.class_sums import gathered_parameters, reduced_parameters
 from planner.cost.codes import CollectiveKind
 from planner.cost.in_network import parameter_stream
 from planner.cost.inputs import GpuInputs
 from planner.cost.piece_traffic import collective_stream
 from planner.cost.rank_order import dense_stride, expert_stride
 from planner.cost.sharing import Stream, after
-from planner.cost.tables import Array, FrameworkInputs
+from planner.cost.tables import FrameworkInputs
 
 
 @jit
@@ -51,24 +50,6 @@ def gather_of(
     return shared_stream(
         CollectiveKind.ALL_GATHER, data * per_parameter, experts * per_parameter, key, grid, network
     )
-
-
-@jit
-def gather_stream(
-    parameters: Array, key: Row, grid: Row, framework: FrameworkInputs, network: Rows
-) -> Stream:
-    """`gather_of` the weights of `parameters[class]`."""
-    data, experts = gathered_parameters(parameters, grid, framework)
-    return gather_of(data, experts, key, grid, framework, network)
-
-
-@jit
-def reduce_stream(
-    parameters: Array, key: Row, grid: Row, framework: FrameworkInputs, network: Rows
-) -> Stream:
-    """`reduction_of` the gradients of `parameters[class]`."""
-    data, experts = reduced_parameters(parameters, framework)
-    return reduction_of(data, experts, key, grid, framework, network)
 
 
 @jit

@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from planner.cost._jit import Row, Rows, jit
-from planner.cost.class_sums import gathered_parameters, reduced_parameters, shares
+from planner.cost.class_sums import updated_parameters
 from planner.cost.data_parallel import gather_of, optimizer_seconds, reduction_of
 from planner.cost.frame import TRAFFIC_ROW, fill_passes, fill_traffic
 from planner.cost.inputs import GpuInputs
@@ -98,13 +98,13 @@ def piece_terms(
     cost: Row, traffic: Row, grid: Row, framework: FrameworkInputs, gpu: GpuInputs, out: Array
 ) -> None:
     """Fill the TERM_* columns of one piece, traffic at the end of the step apart."""
-    share = shares(cost.parameters, grid, framework)
+    updated, owned = updated_parameters(cost, grid, framework)
     plain, again = traffic.sharded_s, traffic.sharded_again_s
     out[TERM_FORWARD] = traffic.forward_s
     out[TERM_BACKWARD] = traffic.backward_s + plain
     out[TERM_RECOMPUTE] = traffic.recompute_s + again - plain
     out[TERM_WEIGHT] = cost.weight
-    out[TERM_OPTIMIZER] = optimizer_seconds(share.updated, share.states, framework, gpu)
+    out[TERM_OPTIMIZER] = optimizer_seconds(updated, owned, framework, gpu)
     out[TERM_OPTIMIZER] += extra_update_seconds(cost, grid, framework, gpu)
     out[TERM_TAKEN_FORWARD] = traffic.taken_forward_s
     out[TERM_TAKEN_BACKWARD] = traffic.taken_backward_s
@@ -112,26 +112,22 @@ def piece_terms(
 
 
 @jit
-def parameters_sent(
-    cost: Row, expert: bool, reduce: bool, grid: Row, framework: FrameworkInputs
-) -> float:
+def parameters_sent(traffic: Row, expert: bool, reduce: bool) -> float:
     """Parameters of a piece whose gradients are reduced or whose weights are gathered, over dp·cp
     or over the expert-data group."""
     if reduce:
-        data, experts = reduced_parameters(cost.parameters, framework)
-    else:
-        data, experts = gathered_parameters(cost.parameters, grid, framework)
-    return float(experts if expert else data)
+        return float(traffic.reduced_experts if expert else traffic.reduced)
+    return float(traffic.gathered_experts if expert else traffic.gathered)
 
 
 @jit
 def parameter_range(
-    expert: bool, reduce: bool, costs: Rows, grid: Row, job: JobInputs, framework: FrameworkInputs
+    expert: bool, reduce: bool, traffic: Rows, job: JobInputs
 ) -> tuple[float, float, float]:
     """(fewest of any kind of layer, most, those of all other pieces) of `parameters_sent`."""
     smallest, largest, others = np.inf, 0.0, 0.0
     for piece in range(job.pieces):
-        count = parameters_sent(costs[piece], expert, reduce, grid, framework)
+        count = parameters_sent(traffic[piece], expert, reduce)
         if piece < job.kinds:
             smallest, largest = min(smallest, count), max(largest, count)
         else:
@@ -141,7 +137,7 @@ def parameter_range(
 
 @jit
 def traffic_terms(
-    costs: Rows,
+    traffic: Rows,
     key: Row,
     grid: Row,
     job: JobInputs,
@@ -161,15 +157,13 @@ def traffic_terms(
         for reduce in (True, False):
             if (reduce and grid.zero >= 2) or (not reduce and grid.zero not in (1, 2)):
                 continue
-            smallest, largest, extremes = parameter_range(
-                expert, reduce, costs, grid, job, framework
-            )
+            smallest, largest, extremes = parameter_range(expert, reduce, traffic, job)
             high = largest * most_layers + extremes * (2.0 + job.mtp_layers)
             base, slope = traffic_line(high, expert, reduce, key, grid, framework, network)
             term = TERM_REDUCE if reduce else TERM_ALL_GATHER
             scalar = SCALAR_REDUCE_BASE if reduce else SCALAR_ALL_GATHER_BASE
             for piece in range(job.pieces):
-                sent = parameters_sent(costs[piece], expert, reduce, grid, framework)
+                sent = parameters_sent(traffic[piece], expert, reduce)
                 terms[piece, term] += slope * sent
             if smallest > 0.0:
                 scalars[scalar] += base
@@ -197,7 +191,7 @@ def layout_terms(
     fill_passes(costs, grid, framework, traffic)
     for piece in range(job.pieces):
         piece_terms(costs[piece], traffic[piece], grid, framework, gpu, terms[piece])
-    traffic_terms(costs, key, grid, job, framework, network, terms, scalars)
+    traffic_terms(traffic, key, grid, job, framework, network, terms, scalars)
     exposed_s = exposed_pipeline_seconds(costs, traffic, key, grid, job, framework, network)
     table_s = table_reduction_seconds(costs, key, grid, job, framework, network)
     scalars[SCALAR_FIXED_S] = sum(constant_seconds(framework)) + pipeline_traffic_seconds(

@@ -53,7 +53,7 @@ from planner.cost.terms import LIVE_PLACES, MOVING_PLACES, RESTING_PLACES, Phase
 def new_gradients(cost: Row, grid: Row, framework: FrameworkInputs) -> float:
     """Gradients that a piece leaves behind in a pass that makes them."""
     if reduces_at_once(grid, framework):
-        share = trained_share(cost.parameters, grid, framework)
+        share = trained_share(cost, grid, framework)
         return divided_gradient_bytes(share, framework)
     return whole_gradient_bytes(grid, framework) * cost.trained
 

@@ -6,8 +6,8 @@ from planner.cost._jit import Row, Rows, jit
 from planner.cost.class_sums import (
     both_shares,
     class_share,
+    divided,
     no_share,
-    sharing_ranks,
     trained_table,
 )
 from planner.cost.phases import reduces_at_once
@@ -62,7 +62,6 @@ def fill_ends(
     by_head = by_mtp = by_layers = 0.0
     for number in range(framework.class_count):
         one_class = framework.classes[number]
-        ranks = sharing_ranks(one_class, grid) if divides else 1.0
         embedding = has_first * costs[first].parameters[number]
         head = has_last * costs[last].parameters[number]
         predicted = modules * costs[mtp].parameters[number]
@@ -72,9 +71,12 @@ def fill_ends(
         mtp_gathered += one_class.gathered * predicted
         embedding_trained += one_class.gradients * embedding
         head_trained += one_class.gradients * head
-        by_head += one_class.gradients * head / ranks
-        by_mtp += one_class.gradients * (head + predicted) / ranks
-        by_layers += one_class.gradients * (out.parameters[number] - embedding) / ranks
+        made = one_class.gradients * head
+        by_head += divided(made, divides, one_class, grid)
+        made = one_class.gradients * (head + predicted)
+        by_mtp += divided(made, divides, one_class, grid)
+        made = one_class.gradients * (out.parameters[number] - embedding)
+        by_layers += divided(made, divides, one_class, grid)
     # A table that embedding and head share gets a gradient of the head's.
     shared = has_first * has_last * trained_table(costs, job, framework)
     head_made = head_trained + (shared if job.tied_embeddings > 0.0 else 0.0)

@@ -9,7 +9,7 @@ is zero.
 from __future__ import annotations
 
 from planner.cost._jit import Row, Rows, jit
-from planner.cost.class_sums import owned
+from planner.cost.class_sums import extra_update
 from planner.cost.codes import ParamShard
 from planner.cost.inputs import GpuInputs
 from planner.cost.keys import on_rank
@@ -67,8 +67,8 @@ def extra_update_seconds(cost: Row, grid: Row, framework: FrameworkInputs, gpu: 
     Under ZeRO each rank orthogonalises its share of the matrices (Liu et al. 2025, arXiv
     2502.16982, section 2.3); products in bf16 at the rate of large ones.
     """
-    flop = owned(cost.update_flop, grid, framework)
-    traffic = 2.0 * owned(cost.state, grid, framework)
+    flop, state = extra_update(cost, grid, framework)
+    traffic = 2.0 * state
     products_s = flop / (gpu.matmul16_flop_per_s * gpu.gemm16_max_efficiency)
     traffic_s = traffic / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
     return float(products_s + traffic_s + slice_copy_seconds(cost, grid, framework))
@@ -106,7 +106,7 @@ def stage_extra_state(
     """Optimizer state of a stage beyond `FrameworkInputs.optimizer_bytes` per parameter, bytes."""
     state = 0.0
     for piece in range(job.pieces):
-        more = owned(costs[piece].state, grid, framework)
+        _, more = extra_update(costs[piece], grid, framework)
         state += pieces_of(piece, stage, counts, job) * more
     return state
 

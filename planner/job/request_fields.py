@@ -15,6 +15,7 @@ from planner.job.frameworks.names import profile_named
 from planner.job.frameworks.profile import OptimizerKernel
 from planner.job.job import SURE_TO_FIT
 from planner.job.overrides import Overrides
+from planner.job.pool import GpuWords, read_gpus
 
 if TYPE_CHECKING:
     from constraints.condition import UserCondition
@@ -106,6 +107,11 @@ class RequestFields(Named):
             return profile_named(name)
         except UsageError:
             return name
+
+    @property
+    def gpu_words(self) -> GpuWords | None:
+        """What `gpus` names: GPUs of one type or of several; None where a file describes them."""
+        return None if self.gpus is None else read_gpus(self.gpus)
 
     def conditions(self) -> tuple[UserCondition, ...]:
         """What the user requires, forbids and fixes, read. ConstraintError if it cannot be."""

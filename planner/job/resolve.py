@@ -6,10 +6,11 @@ that is used, the profile as the settings of a launch change it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from constraints.context_kinds import ContextKind
-from hardware.load import load_cluster_file
+from hardware.load import load_cluster_file, parse_gpus
 from hardware.schema import Cluster
 from hardware.sharp import why_not, with_sharp
 from planner.job.amounts import parse_reserve, parse_resolution
@@ -46,7 +47,7 @@ from planner.job.offload import (
     usable_modes,
 )
 from planner.job.optimizers import load_optimizer, searched_shares
-from planner.job.pool import parse_one_type
+from planner.job.pool import GpuWords, Pool, SeveralTypes
 from planner.job.recompute import demand_parts
 from planner.job.request_fields import RequestFields
 from planner.job.schedules import schedule_name
@@ -66,6 +67,38 @@ _AROUND = 0.25
 
 def resolve(request: RequestFields) -> Job:
     """The job with every name looked up. Raises UsageError."""
+    words = request.gpu_words
+    if isinstance(words, SeveralTypes):
+        return _on_pool(request, words.pool())
+    return _on_cluster(request)
+
+
+def _on_pool(request: RequestFields, pool: Pool) -> Job:
+    """The job on several clusters: on each it is the same, so techniques that one of them does not
+    have are left out."""
+    jobs = [_on_cluster(request.model_copy(update={"gpus": text})) for text in pool.texts]
+    used = [set(job.techniques) for job in jobs]
+    if left := used[0].union(*used) - used[0].intersection(*used):
+        without = (*request.without, *sorted(left))
+        return _on_pool(request.model_copy(update={"without": without}), pool)
+    if not jobs[0].framework.parallelism.pipeline:
+        raise UsageError(
+            f"--gpus {request.gpus}: GPUs of several types share a job as pipeline stages, and "
+            f"{jobs[0].framework.name} has no pipeline; give one type"
+        )
+    pool = replace(pool, parts=tuple(job.cluster for job in jobs))
+    choices = [job.technique_choices for job in jobs]
+    return replace(
+        jobs[0],
+        cluster=pool.worlds()[0],
+        pool=pool,
+        technique_choices=tuple(
+            one for one in choices[0] if all(one in others for others in choices)
+        ),
+    )
+
+
+def _on_cluster(request: RequestFields) -> Job:
     resolved = find_model(request)
     if resolved.left_out:
         raise UsageError(modules_not_modelled(resolved.asked, resolved.left_out))
@@ -167,10 +200,19 @@ def find_cluster(request: RequestFields) -> Cluster:
     if request.cluster is not None:
         machine = load_cluster_file(Path(request.cluster))
     else:
-        machine = parse_one_type(request.gpus or "")
+        machine = _machine_of(request.gpu_words)
     launched = request.overrides.launched
     started = launched.started if launched else None
     return machine if started is None else started.part_of(machine)
+
+
+def _machine_of(words: GpuWords | None) -> Cluster:
+    """GPUs of one type; of several, as many as all of them, of the first type."""
+    match words:
+        case SeveralTypes():
+            return words.pool().worlds()[0]
+        case _:
+            return parse_gpus(words.text if words else "")
 
 
 def _job_cluster(request: RequestFields, profile: FrameworkProfile) -> Cluster:
@@ -412,4 +454,4 @@ def _batch(
             f"a global batch of {tokens:,} tokens is less than one sequence of {seq:,}; "
             f"give at least --gbs-tokens {seq} or a shorter --seq"
         )
-    return BatchTarget(tokens / seq, request.gbs_tolerance, False, tokens)
+    return BatchTarget(tokens / seq, request.gbs_tolerance)

@@ -19,13 +19,16 @@ from typing import Any
 from planner.job.job import Job
 from planner.job.quantities import seconds, share
 from planner.launch.contract import ExplainedSetting, Launch, Refusal
+from planner.launch.options import Options, last
 from planner.launch.registry import dialect_toml
+from planner.launch.settings_text import SettingsSection, WrittenSetting
 
 Names = Mapping[str, object]
 _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Add: operator.add, ast.Sub: operator.sub,
-    ast.Mult: operator.mul, ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv,
+    ast.Mult: operator.mul, ast.Mod: operator.mod, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
     ast.In: lambda one, several: one in several,
     ast.NotIn: lambda one, several: one not in several,
     ast.Not: operator.not_,
@@ -55,6 +58,9 @@ class _Value(ast.NodeVisitor):
 
     def visit_Tuple(self, node: ast.Tuple) -> Any:
         return tuple(map(self.visit, node.elts))
+
+    def visit_List(self, node: ast.List) -> Any:
+        return list(map(self.visit, node.elts))
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         return self.visit(node.body if self.visit(node.test) else node.orelse)
@@ -94,7 +100,7 @@ class _Filled(string.Formatter):
         self.names = names
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:  # noqa: ARG002
-        return _Value(self.names).visit(_parsed(field_name)), ""
+        return evaluated(field_name, self.names), ""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         own = _FORMATS.get(format_spec)
@@ -121,12 +127,26 @@ def names_of_job(job: Job) -> dict[str, object]:
     }
 
 
+def evaluated(text: str, names: Names) -> Any:
+    """The value of an expression."""
+    return _Value(names).visit(_parsed(text))
+
+
+def holds(condition: str | None, names: Names) -> bool:
+    """Whether a condition holds; without one always."""
+    return condition is None or bool(evaluated(condition, names))
+
+
+def filled_in(text: str, names: Names) -> str:
+    """A text with the expressions in its braces worked out."""
+    return _Filled(names).format(text)
+
+
 def holding(dialect: str, table: str, names: Names) -> Iterator[dict[str, str]]:
     """The rows of a table that stand, with their texts filled in."""
-    filled = _Filled(names)
     for row in dialect_toml(dialect, "launch.toml").get(table, ()):
-        if _Value(names).visit(_parsed(row.get("when", "True"))):
-            yield {key: filled.format(text) for key, text in row.items() if key != "when"}
+        if holds(row.get("when"), names):
+            yield {key: filled_in(text, names) for key, text in row.items() if key != "when"}
 
 
 def said_refusals(dialect: str, table: str, names: Names) -> Iterator[Refusal]:
@@ -153,3 +173,27 @@ def said_environment(
     for row in holding(dialect, table, names_of(launch) | more):
         found.setdefault(row["name"], (row["value"], row["why"]))
     return found
+
+
+def said_settings(dialect: str, title: str, names: Names, options: Options) -> SettingsSection:
+    """The section of a configuration that the table of its title says.
+
+    A row has `value`, an expression, under `key`, or under the key of the option that `ours` names
+    among the run's; with `spelled` the option says how the value is written. `why`: the comment
+    above it, where `why_when` holds; `told = false`: not in the README.
+    """
+    settings = []
+    for row in dialect_toml(dialect, "launch.toml")[title]:
+        if not holds(row.get("when"), names):
+            continue
+        value, why = evaluated(row["value"], names), row.get("why", "")
+        option = options.get(row.get("ours", ""))
+        settings.append(
+            WrittenSetting(
+                row["key"] if option is None else last(option),
+                option.text(value) if option and row.get("spelled") else value,
+                filled_in(why, names) if holds(row.get("why_when"), names) else "",
+                row.get("told", True),
+            )
+        )
+    return SettingsSection(title, tuple(settings))

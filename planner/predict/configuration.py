@@ -7,8 +7,8 @@ kernel's counts of a configuration; the configuration of a row and of a plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -36,13 +36,15 @@ class Configuration:
 
     `job`: with what is offloaded and its techniques decided; `mode`: the recompute mode of its
     shape, one of the job's; `layout`: which layers lie and recompute where, in that mode or others
-    of the job. Whether it is legal, `planner.predict.evaluate.checked` says.
+    of the job; `place`: of its stages, a row of `planner.job.pool.Pool.places`. Whether it is
+    legal, `planner.predict.evaluate.checked` says.
     """
 
     job: Job
     degrees: Degrees
     mode: RecomputeMode
     layout: Layout
+    place: int = field(default=0, kw_only=True)
 
     @classmethod
     def even(
@@ -51,20 +53,23 @@ class Configuration:
         """Degrees of a job in its framework's usual layout, all layers in one recompute mode."""
         mode = job.framework.recompute_mode(recompute)
         layout = even_layout(job, degrees.pp, degrees.vpp, mode, mtp_standalone)
-        return cls(replace(job, recompute=(mode,)), degrees, mode, layout)
+        place = place_of(job, degrees.pp)
+        return cls(replace(job, recompute=(mode,)), degrees, mode, layout, place=place)
 
     @classmethod
     def of_row(cls, job: Job, columns: Columns, row: int, layout: Layout) -> Configuration:
         """A row of the columns of a job's shapes, in a layout."""
         mode = job.recompute[int(columns["recompute"][row])]
-        return cls(job, row_degrees(columns, row), mode, layout)
+        place = int(columns["place"][row]) if "place" in columns else 0
+        return cls(job, row_degrees(columns, row), mode, layout, place=place)
 
     @classmethod
     def of_plan(cls, job: Job, plan: Plan) -> Configuration:
         """The configuration of a plan that a search of a job has found."""
         modes = tuple(map(job.framework.recompute_mode, plan.modes))
         decided = replace(decided_job(job, plan), recompute=modes)
-        return cls(decided, plan.degrees, modes[0], plan.layout)
+        place = place_of(job, plan.degrees.pp, plan.stage_gpus)
+        return cls(decided, plan.degrees, modes[0], plan.layout, place=place)
 
     @property
     def recompute(self) -> str:
@@ -74,7 +79,14 @@ class Configuration:
     @cached_property
     def columns(self) -> dict[str, IntArray]:
         """One row of the columns of shapes."""
-        return degree_columns([self.degrees], self.job.recompute.index(self.mode))
+        columns = degree_columns([self.degrees], self.job.recompute.index(self.mode))
+        return columns | {"place": np.array([self.place], dtype=np.int64)}
+
+    @property
+    def machines(self) -> tuple[int, ...]:
+        """The machine of each stage."""
+        pool = self.job.pool
+        return (0,) * self.degrees.pp if pool is None else pool.places[self.place]
 
     @cached_property
     def context(self) -> LayoutContext:
@@ -92,6 +104,20 @@ class Configuration:
     def kernel_layout(self, cost_model: CostModel) -> KernelLayout:
         """Its layout as the core takes it: counts of pieces per stage."""
         return kernel_layout(cost_model, self.layout, self.context)
+
+
+def place_of(job: Job, pp: int, stage_gpus: Sequence[str] = ()) -> int:
+    """Where so many stages of a job are, a row of its pool's places: with the clusters' GPUs in the
+    order of some stages, else as the clusters were written."""
+    if job.pool is None:
+        return 0
+    rows = job.pool.places_of(pp)
+    names = [part.gpu.name for part in job.pool.parts]
+    order = [*dict.fromkeys(stage_gpus)]
+    for row in rows:
+        if [*dict.fromkeys(names[part] for part in job.pool.places[row])] == order:
+            return row
+    return rows[0] if rows else 0
 
 
 # --- degrees and columns --------------------------------------------------------------------------

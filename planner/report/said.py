@@ -31,6 +31,7 @@ FORMATS: dict[str, Callable[..., str]] = {
     "sure": quantities.percent_sure,
     "seconds": quantities.seconds,
     "short": quantities.short_count,
+    "rate": quantities.rate,
     "plural": quantities.plural,
     "money": amounts.money,
     "days": amounts.days_text,

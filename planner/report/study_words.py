@@ -1,5 +1,5 @@
-"""What reports of studies share: what to take, why, how surely, or what would
-have to give; what is said of a batch beside the critical one (docs/budget.md)."""
+"""What reports of studies share: what to take, why, how surely, or what would have to give; what is
+said of a batch beside the critical one (docs/budget.md)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from planner.compare.choice import Decision, Taken
 from planner.compare.interval import Range
 from planner.compare.laws import BatchPrice, load_laws
 from planner.compare.settings import BASIS_NAMES
-from planner.job.quantities import percent_sure, plural, share, short_count
+from planner.job.quantities import percent_sure, share
 from planner.report.amounts import counted, days_text, money
+from planner.report.said import described, notes, said
 from planner.report.tables import Facts
 from planner.search.result import JobSummary
 
@@ -76,20 +77,14 @@ def verdict_text(taken: Taken) -> str:
 
 def limits_text(decision: Decision, currency: str) -> str:
     """The limits in words; empty without any."""
-    limits = decision.limits
-    words = (
-        ("within", *_deadline(limits.deadline_days)),
-        ("for at most", limits.budget, "{:,.0f} " + currency),
-        ("with at most", limits.power_kw, "{:,.4g} kW"),
-        ("in at most", limits.racks, "{:,} racks"),
-    )
-    return ", ".join(f"{word} {form.format(value)}" for word, value, form in words if value)
-
-
-def _deadline(days: float | None) -> tuple[float | None, str]:
-    if days is None or days >= 1:
-        return days, "{:,.4g} days"
-    return (days * 24, "{:,.3g} hours") if days * 24 >= 1 else (days * 86400, "{:,.3g} s")
+    days = decision.limits.deadline_days
+    within = ""
+    if days:
+        hours = days * 24
+        within = f"{days:,.4g} days" if days >= 1 else f"{hours:,.3g} hours"
+        within = f"{days * 86400:,.3g} s" if hours < 1 else within
+    found = notes("study.limits", decision, currency=currency)
+    return ", ".join((*([f"within {within}"] if within else []), *found))
 
 
 def taken_text(taken: Taken) -> str:
@@ -105,9 +100,8 @@ def taken_text(taken: Taken) -> str:
 
 
 def _figures(taken: Taken, currency: str) -> str:
-    cost = "" if taken.cost is None else f", {money(taken.cost)} {currency}"
-    energy = f"{taken.mwh:,.0f} MWh, drawing {taken.power_kw:,.0f} kW"
-    return f"{days_text(taken.days)} days{cost}, {energy}, in {plural(taken.racks, 'rack')}"
+    price = "" if taken.cost is None else f"{money(taken.cost)} {currency}"
+    return said(described("study.figures"), taken, price=price) or ""
 
 
 def _least_text(name: str, value: float | None, alone: float | None, currency: str) -> str:
@@ -128,22 +122,15 @@ def runs_note(runs: Iterable[Run], tokens: float) -> Iterator[str]:
     the critical one."""
     every = list(runs)
     if ramped := next((run.plan for run in every if run.plan.ramp), None):
-        yield (
-            f"Days go through the batch ramp, {ramped.ramp[0].gbs:,} to {ramped.gbs:,} sequences "
-            f"over {short_count(ramped.ramp[-1].until_tokens)} tokens; tokens/s, MFU and step "
-            "times are of its last batch."
-        )
+        first, last = ramped.ramp[0].gbs, ramped.ramp[-1].until_tokens
+        yield said(described("study.ramp"), ramped, first=first, tokens=last) or ""
     prices = [run.batch_price for run in every if run.batch_price is not None]
     largest = max(prices, key=lambda price: price.batch, default=None)
     if largest is None or largest.batch <= largest.critical.value:
         return
-    yield (
-        f"A batch of {short_count(largest.batch)} tokens "
-        f"{'lies' if largest.batch > largest.critical.high else 'may lie'} past the critical one, "
-        f"{critical_text(largest)}, for {short_count(tokens)} tokens: the same loss needs about "
-        f"{share_text(largest.extra)} more of them, which days and cost do not count "
-        "(docs/budget.md)."
-    )
+    surely, extra = largest.batch > largest.critical.high, share_text(largest.extra)
+    about = {"about": critical_text(largest), "extra_words": extra, "tokens": tokens}
+    yield said(described("study.critical"), largest, surely=surely, **about) or ""
 
 
 def search_note(job: JobSummary, batch: int) -> Iterator[str]:
@@ -153,11 +140,8 @@ def search_note(job: JobSummary, batch: int) -> Iterator[str]:
     best = loss.best_tokens(job.active_parameters).value
     if batch <= critical.critical(best).high:
         return
-    yield (
-        f"A batch of {short_count(batch)} tokens is past the critical one of trainings on fewer "
-        f"than about {short_count(critical.tokens_for(batch))} tokens ({critical.name}, "
-        "extrapolated): the same loss then needs more tokens (docs/budget.md)."
-    )
+    tokens = critical.tokens_for(batch)
+    yield said(described("study.search"), critical, batch=batch, tokens=tokens) or ""
 
 
 def critical_text(price: BatchPrice) -> str:

@@ -19,14 +19,15 @@ from pathlib import Path
 import numpy as np
 
 from constraints.layout import broken_but_memory
+from planner.cost import fields as f
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.job.pool import is_pool
-from planner.predict.configuration import row_degrees
+from planner.predict.configuration import place_of, row_degrees
 from planner.predict.plan import Plan
 from planner.predict.techniques import used_techniques
+from planner.predict.uncertainty.likely import likely_limit_bytes, weighed_bytes
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
-from planner.search.costed import CostedJob, likely_limit_bytes
+from planner.search.costed import CostedJob
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.limit_results import TIE, Effort
 from planner.search.outcome import recommended
@@ -52,14 +53,10 @@ def verify(result: SearchResult, launch: LaunchNotes = SILENT) -> Verdict:
     """
     if result.proof is None:
         return Verdict(("it holds no proof",))
-    if is_pool(result.request.gpus):
-        from planner.search.pools.certificate import verify_pool
-
-        return verify_pool(result, result.proof)
     shares = launchable_shares(result.request.resolve(), launch)
     plans = PlanChecks(shares, result, result.proof)
     limits = LimitChecks(shares, result.proof)
-    points = [(sample_s(plan), plan.peak_bytes) for plan in result.plans]
+    points = [(sample_s(plan), weighed_bytes(shares.job, plan)) for plan in result.plans]
     apart = shares.job.resolution
     missing = missing_problems(points, result.proof, apart) if result.complete else ()
     problems = [*plans.problems(), *missing, *limits.problems()]
@@ -87,10 +84,11 @@ class PlanChecks:
             if not _chosen(costed_job.job, plan):
                 continue
             columns, job = costed_job.candidates.columns, costed_job.job
-            row = find_row(columns, job, plan.degrees, plan.recompute)
+            place = place_of(job, plan.degrees.pp, plan.stage_gpus)
+            row = find_row(columns, job, plan.degrees, plan.recompute, place)
             if row is not None:
                 yield from self._costed(costed_job, row, plan)
-                yield from status_problems(plan, plan.peak_bytes, self.proof)
+                yield from status_problems(plan, weighed_bytes(job, plan), self.proof)
                 return
         yield "no legal configuration of the job"
 
@@ -101,11 +99,12 @@ class PlanChecks:
         for rule in broken_but_memory(layout, ctx)[:1]:
             yield f"its layout breaks a rule: {rule}"
             return
-        point = explorer.cost(row, layout)
+        point, step = explorer.cost(row, layout), explorer.step_and_stages(row, layout)[0]
+        peak = float(step[f.STEP_PEAK_BYTES])
         if not same(point.sample_s, sample_s(plan)):
             yield f"{point.sample_s * plan.gbs:.6g} s a step, not {plan.step_time_s:.6g} s"
-        if not same(point.peak, plan.peak_bytes):
-            yield f"{point.peak:.0f} bytes at its peak, not {plan.peak_bytes:.0f}"
+        if not same(peak, plan.peak_bytes):
+            yield f"{peak:.0f} bytes at its peak, not {plan.peak_bytes:.0f}"
         limit = likely_limit_bytes(costed_job.job, self.result.request.fit_probability)
         if point.peak > limit * (1.0 + SAME):
             yield "fits less surely than was asked"
@@ -153,7 +152,9 @@ class LimitChecks:
             known = 0 <= claim.choice < len(self.shares.jobs)
             costed_job = self.shares.jobs[claim.choice if known else 0]
             columns, job = costed_job.candidates.columns, costed_job.job
-            row = find_row(columns, job, claim.degrees, claim.recompute)
+            places = job.pool.places if job.pool else ((),)
+            place = places.index(claim.parts) if claim.parts in places else -1
+            row = find_row(columns, job, claim.degrees, claim.recompute, place)
             if row is None or not known:
                 yield f"CP-SAT bounded what is no configuration of the job: {claim.degrees}"
                 continue

@@ -290,6 +290,7 @@ class Explorer(BoundedShapes):
                     choice=self.source,
                     degrees=row_degrees(self.columns, row),
                     recompute=self.mode(row).name,
+                    parts=self._parts(row),
                     limit_bytes=limit,
                     sample_s=solution.bound_s / gbs,
                 )
@@ -300,6 +301,11 @@ class Explorer(BoundedShapes):
         point = self.cost(row, solution.layout)
         self.solved.append(point)
         return point if point.peak <= limit else None
+
+    def _parts(self, row: int) -> tuple[int, ...]:
+        """Of a pool, the cluster of each stage."""
+        pool = self.cost_model.job.pool
+        return pool.places[int(self.columns["place"][row])] if pool else ()
 
     def solution(
         self,
@@ -337,7 +343,8 @@ class Explorer(BoundedShapes):
         """The kernel's figures for a layout."""
         step, _ = self.step_and_stages(row, layout)
         sample_s = float(step[f.STEP_TIME]) / float(self.columns["gbs"][row])
-        return Point(row, layout, sample_s, float(step[f.STEP_PEAK_BYTES]), self.source)
+        place = self.cost_model.place(self.costed, row)
+        return Point(row, layout, sample_s, self.cost_model.weighed_peak(step, place), self.source)
 
     def step_and_stages(self, row: int, layout: Layout) -> tuple[Array, Array]:
         """(STEP_* of a layout, STAGE_* of its stages)."""

@@ -68,7 +68,8 @@ class Effort:
 
 @dataclass(frozen=True)
 class Point:
-    """A costed layout. `sample_s`: seconds of step time per sequence; `peak`: bytes.
+    """A costed layout. `sample_s`: seconds of step time per sequence; `peak`: bytes, on several
+    machines as many of the largest memory as that share of it which the fullest GPU takes.
 
     `source`: whose rows these are, where several costed jobs are searched as one.
     """

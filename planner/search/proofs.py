@@ -37,13 +37,16 @@ def sample_s(plan: Plan) -> float:
 
 
 def find_row(
-    columns: Mapping[str, IntArray], job: Job, degrees: Degrees, recompute: str
+    columns: Mapping[str, IntArray], job: Job, degrees: Degrees, recompute: str, place: int
 ) -> int | None:
-    """The configuration of these degrees and this recompute mode; None if it is not legal."""
+    """The configuration of these degrees and this recompute mode, its stages on this row of the
+    places of a pool; None if it is not legal."""
     modes = [mode.name for mode in job.recompute]
     if recompute not in modes:
         return None
     found = columns["recompute"] == modes.index(recompute)
+    if "place" in columns:
+        found = found & (columns["place"] == place)
     for name in Degrees.model_fields:
         found = found & (columns[name] == getattr(degrees, name))
     rows = np.flatnonzero(found)

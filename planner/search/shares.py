@@ -62,6 +62,7 @@ class CostedShares:
             costed_job.cost_model,
             "optimal" if gap <= OPTIMAL_WITHIN else "feasible",
             gap,
+            costed_job.costed.only(point.row),
         )
 
     @property

@@ -26,7 +26,7 @@ ANYTHING = Capabilities(
 DENSE = ModelNumbers(
     layers=8, hidden=96, heads=12, kv_heads=4, query_width=96, ffn=384, vocab=1000, seq=48
 )
-MOE = replace(DENSE, ffn=0, experts=6, top_k=2, moe_ffn=40, shared_ffn=80)
+MOE = replace(DENSE, ffn=0, experts=6, moe_ffn=40, shared_ffn=80)
 ONE_GPU = {
     "tp": 1,
     "pp": 1,

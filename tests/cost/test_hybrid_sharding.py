@@ -9,6 +9,7 @@ from planner.cost.communication import all_gather_time_s, all_reduce_time_s
 from planner.cost.data_parallel import reduction_of
 from planner.cost.tables import Array
 from planner.predict.cost_model import CostModel
+from tests.configurations import even_counts
 from tests.cost.jobs import cost, grid_of, key_of, make_job, with_links
 
 STATE = (f.STAGE_WEIGHTS, f.STAGE_GRADIENTS, f.STAGE_OPTIMIZER)
@@ -21,7 +22,7 @@ def model() -> CostModel:
 
 def stages_of(model: CostModel, **degrees: int) -> tuple[Array, Array]:
     costed, step = cost(model, **degrees)
-    _, stages = model.cost_layout(costed, 0, model.even_layout(costed, 0))
+    _, stages = model.cost_layout(costed, 0, even_counts(model, costed, 0))
     return step, stages
 
 

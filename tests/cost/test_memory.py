@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from planner.cost.class_sums import ClassShare, shares
+from planner.cost.class_sums import ClassShare, both_shares, class_share
 from planner.cost.codes import ParamShard, Shard
 from planner.cost.keys import on_rank, shard_factor
 from planner.cost.memory import (
@@ -30,7 +30,11 @@ def grid_of(zero: int, ranks: tuple[float, float]) -> Any:
 
 
 def share_of(zero: int, ranks: tuple[float, float], framework: FrameworkInputs) -> ClassShare:
-    return shares(PARAMETERS, grid_of(zero, ranks), framework)  # type: ignore[arg-type]
+    both = (
+        class_share(count, one_class, grid_of(zero, ranks), framework)
+        for count, one_class in zip(PARAMETERS, framework.classes, strict=True)
+    )
+    return both_shares(*both)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from hardware.curves import host_curves
 from planner.cost import fields as f
-from planner.cost.class_sums import shares
+from planner.cost.class_sums import updated_parameters
 from planner.cost.data_parallel import optimizer_seconds
 from planner.cost.tables import Array
 from planner.cost.update import extra_update_seconds
@@ -18,6 +18,7 @@ from planner.job.optimizers import load_optimizer
 from planner.job.specs import ModelSpec
 from planner.predict.cost_model import CostModel
 from planner.predict.ops import parameter_count
+from tests.configurations import even_counts
 from tests.cost.jobs import cost, make_job
 from tests.search.brute import framework_inputs
 
@@ -39,8 +40,8 @@ def test_experts_are_updated_by_the_ranks_that_share_them(zero: int, owned: floa
     grid = SimpleNamespace(zero=zero, shards=8.0, expert_shards=3.0)
     framework = framework_inputs(step_traffic_bytes=2.0, optimizer_traffic_bytes=7.0, offload_s=0.1)
     gpu = SimpleNamespace(hbm_bytes_per_s=8.0, hbm_efficiency=0.5)
-    share = shares([80.0, 60.0], grid, framework)
-    seconds = optimizer_seconds(share.updated, share.states, framework, gpu)
+    counted = updated_parameters(SimpleNamespace(parameters=[80.0, 60.0]), grid, framework)
+    seconds = optimizer_seconds(*counted, framework, gpu)
     assert seconds == pytest.approx((7.0 * owned + 2.0 * 140.0) / 4.0 + 0.1 * owned)
 
 
@@ -74,7 +75,7 @@ def stages_of(job: Job, **degrees: int) -> tuple[Array, Array]:
     """(STEP_* vector, STAGE_* matrix) of a shape in its even layout, nothing recomputed."""
     model = CostModel(replace(job, recompute=(job.framework.recompute_mode("none"),)))
     costed, step = cost(model, **degrees)
-    _, stages = model.cost_layout(costed, 0, model.even_layout(costed, 0))
+    _, stages = model.cost_layout(costed, 0, even_counts(model, costed, 0))
     return step, stages
 
 

@@ -16,6 +16,7 @@ from planner.job.optimizers import load_optimizer
 from planner.job.parameter_classes import ParameterClass, parameter_classes
 from planner.predict.cost_model import CostModel
 from planner.predict.ops import Op, Piece
+from tests.configurations import even_counts
 from tests.cost.jobs import cost, make_job
 
 Choice = Callable[[Op], str]
@@ -47,7 +48,7 @@ def changed(job: Job, choose: Choice) -> CostModel:
 def figures(model: CostModel, **degrees: int) -> dict[str, Array]:
     """What the core says of a shape: its step, stages, linear terms and phases."""
     costed, step = cost(model, **degrees)
-    _, stages = model.cost_layout(costed, 0, model.even_layout(costed, 0))
+    _, stages = model.cost_layout(costed, 0, even_counts(model, costed, 0))
     key = costed.keys[int(costed.shapes[0, f.SHAPE["key"]])]
     shape = (costed.shapes[0], key, costed.piece_costs(0), model.job_inputs)
     terms, scalars = model.layout_terms(*shape)
@@ -153,7 +154,7 @@ def test_frozen_parameters_have_no_gradients_states_reduction_or_update(
 def stage_of(model: CostModel, **degrees: int) -> Array:
     """Columns of the only stage."""
     costed, _ = cost(model, **degrees)
-    stage: Array = model.cost_layout(costed, 0, model.even_layout(costed, 0))[1][0]
+    stage: Array = model.cost_layout(costed, 0, even_counts(model, costed, 0))[1][0]
     return stage
 
 

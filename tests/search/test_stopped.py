@@ -16,9 +16,10 @@ import pytest
 from planner.cost import linear
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.request import Request
+from planner.predict.uncertainty.likely import likely_limit_bytes
 from planner.search import search
 from planner.search.certificate import verify
-from planner.search.costed import cost_job, likely_limit_bytes
+from planner.search.costed import cost_job
 from planner.search.infeasibility import DoesNotFitError
 from planner.search.layout_model import SolverOptions, make_solver, solve_layout
 from planner.search.limit_results import Effort

@@ -12,7 +12,6 @@ from typing import Any
 
 from hardware.files import json_content, toml_content
 from planner.job.errors import UsageError
-from planner.launch.languages.placeholders import filled
 from planner.launch.languages.text import Files, Text
 from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import (
@@ -25,6 +24,7 @@ from planner.launch.read.found import (
     is_slip,
 )
 from planner.launch.read.limits import MOST_SETTINGS
+from planner.launch.read.placeholders import filled
 from planner.launch.read.yaml_text import YamlError, documents_of, read_yaml
 
 _TABLE = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")

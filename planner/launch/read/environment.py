@@ -9,8 +9,8 @@ from dataclasses import replace
 from hardware.files import shipped_toml
 from hardware.transport import VARIABLES
 from planner.launch.languages.shell import Starters
-from planner.launch.languages.text import Text, digits
-from planner.launch.read.command import LaunchCommand
+from planner.launch.languages.text import digits
+from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import Found, Problem, Setting
 
 _BLOCKING = "CUDA_LAUNCH_BLOCKING"
@@ -40,7 +40,7 @@ def with_network(
     environment = {} if launch is None else launch.command.environment
     stated = given or {}
     settings = {
-        name: _variable(name, environment[name]) for name in VARIABLES if name in environment
+        name: setting_of(name, environment[name]) for name in VARIABLES if name in environment
     }
     settings |= {name: Setting(name, stated[name]) for name in VARIABLES if name in stated}
     unknown = [setting for setting in settings.values() if setting.unknown]
@@ -56,12 +56,6 @@ def with_network(
     )
     known = tuple(setting for setting in settings.values() if not setting.unknown)
     return replace(found, network=known, problems=(*found.problems, *notes))
-
-
-def _variable(name: str, text: Text) -> Setting:
-    place = text.first()
-    where = (place.file.path, place.line) if place else ("", 0)
-    return Setting(name, text.value, *where, unknown=text.unknown)
 
 
 def as_unread_may_set(
@@ -81,43 +75,25 @@ def as_unread_may_set(
 
 
 _TABLES = shipped_toml("planner.launch.read", "counts.toml")
-_VARIABLES: Mapping[str, list[str]] = _TABLES["machine"]
 # Launchers and schedulers as programs that start others.
 STARTERS = Starters(**_TABLES["starters"])
-_COUNTS_LINES = r".*\b(wc\s+(-l|--lines)\b|grep\s+(-\w*c|--count)\b)"
-# What a script counts, and the variables that say the same. PBS_NODEFILE names a node once for each
-# of its processes.
+# What a script counts, and the variables that say the same.
 _COUNTED = tuple(
-    (re.compile(pattern, re.DOTALL), names)
-    for pattern, names in (
-        (rf"(?=.*\b(uniq|sort -u)\b).*\bPBS_NODEFILE\b{_COUNTS_LINES}", ("PBS_NUM_NODES",)),
-        (rf"(?=.*\bPBS_NODEFILE\b){_COUNTS_LINES}", ("PBS_NP",)),
-        (rf".*\bscontrol show hostnames?\b{_COUNTS_LINES}", ("SLURM_NNODES",)),
-        (
-            r".*\b(nvidia-smi (-L|--list-gpus|--query-gpu=\S+ --format=csv,noheader\S*)|"
-            rf"ls (-\w+ )?/dev/nvidia\[0-9\]\S*){_COUNTS_LINES}",
-            ("SLURM_GPUS_PER_NODE", "PBS_NGPUS"),
-        ),
-        (
-            r".*\bpython[\d.]* .*\btorch\.cuda\.device_count\(\)",
-            ("SLURM_GPUS_PER_NODE", "PBS_NGPUS"),
-        ),
-    )
+    (re.compile(row["command"], re.DOTALL), row["variables"]) for row in _TABLES["counted"]
 )
 
 
 def machine_variables(nodes: int | None, gpus_per_node: int | None) -> dict[str, str]:
     """Variables that a scheduler sets on such a machine, by name; none for what is not known."""
     numbers = {"nodes": nodes, "gpus a node": gpus_per_node}
-    return dict(_named(numbers))
+    return {
+        name: str(number)
+        for kind, number in numbers.items()
+        if number is not None
+        for name in _TABLES["machine"][kind]
+    }
 
 
-def _named(numbers: Mapping[str, int | None]) -> Iterator[tuple[str, str]]:
-    for kind, number in numbers.items():
-        if number is not None:
-            yield from ((name, str(number)) for name in _VARIABLES[kind])
-
-
-def counted_by(command: str) -> tuple[str, ...]:
+def counted_by(command: str) -> Sequence[str]:
     """The variables, first come, that say the number which `$(...)` counts; none for another."""
     return next((names for what, names in _COUNTED if what.match(command)), ())

@@ -11,7 +11,7 @@ from yaml.nodes import MappingNode, Node, SequenceNode
 
 from hardware.errors import HardwareError
 from hardware.files import DEEPEST, demand_bounded, number_error
-from planner.launch.languages.placeholders import as_yaml
+from planner.launch.read.placeholders import as_yaml
 
 # PyYAML reads about a tenth of a megabyte a second.
 MOST_CHARACTERS = 2**18

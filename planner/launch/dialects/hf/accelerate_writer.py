@@ -27,17 +27,16 @@ from planner.launch.dialects.hf.files import (
     plan_refusals,  # noqa: F401 (the writers' contract)
 )
 from planner.launch.dialects.hf.options import ACCELERATE
-from planner.launch.options import last
 from planner.launch.sentences import (
     names_of,
     names_of_job,
     said_choices,
     said_needs,
     said_refusals,
+    said_settings,
 )
 from planner.launch.settings_text import (
     SettingsSection,
-    WrittenSetting,
     filled,
     section_choices,
     yaml_text,
@@ -76,42 +75,15 @@ def files(launch: Launch) -> Files:
 
 def sections(launch: Launch) -> tuple[SettingsSection, ...]:
     """The file's parts that the plan decides."""
-    return (
-        SettingsSection("fsdp_config", tuple(_fsdp(launch))),
-        SettingsSection("parallelism_config", tuple(_mesh(launch))),
-    )
-
-
-def _fsdp(launch: Launch) -> Iterator[WrittenSetting]:
     degrees = launch.plan.degrees
-    yield WrittenSetting("fsdp_version", 2)
-    frees = degrees.zero == 3
-    yield WrittenSetting(last(ACCELERATE["zero"]), frees, RESHARDING[3 if frees else 2])
-    yield WrittenSetting("fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "one unit a layer")
-    layer = layer_class(hf_config(launch.job.model) or {})
-    yield WrittenSetting("fsdp_transformer_layer_cls_to_wrap", layer)
-    yield WrittenSetting("fsdp_state_dict_type", "SHARDED_STATE_DICT")
-    offload = launch.job.optimizer_offload > 0
-    yield WrittenSetting("fsdp_offload_params", offload, OFFLOADED if offload else "")
-    yield WrittenSetting(
-        "fsdp_cpu_ram_efficient_loading", True, "rank 0 makes the weights and hands out shards"
-    )
-    recompute = last(ACCELERATE["recompute"])
-    yield WrittenSetting(recompute, launch.recomputes_layers, launch.recompute_reason)
-
-
-def _mesh(launch: Launch) -> Iterator[WrittenSetting]:
-    degrees = launch.plan.degrees
-    shard = degrees.shard or degrees.dp
-    replicas = degrees.dp // shard
-    yield WrittenSetting(
-        "parallelism_config_dp_replicate_size",
-        replicas,
-        f"HSDP: {replicas} replicas of a group that shards" if replicas > 1 else "",
-    )
-    yield WrittenSetting("parallelism_config_dp_shard_size", shard, "ranks that share a parameter")
-    yield WrittenSetting("parallelism_config_tp_size", 1)
-    yield WrittenSetting("parallelism_config_cp_size", 1)
+    names = names_of(launch) | {
+        "layer": layer_class(hf_config(launch.job.model) or {}),
+        "offloaded": OFFLOADED,
+        "resharding": RESHARDING[3 if degrees.zero == 3 else 2],
+        "shard": degrees.shard or degrees.dp,
+    }
+    titles = ("fsdp_config", "parallelism_config")
+    return tuple(said_settings("hf", title, names, ACCELERATE) for title in titles)
 
 
 def command(launch: Launch) -> RunCommand:

@@ -14,7 +14,7 @@ from planner.job.models.errors import ModelError
 from planner.job.models.layout import hybrid_kinds
 from planner.job.quantities import stated
 from planner.job.specs import LayerKind, MlaSpec, RopeScaling, RopeSpec, StateSpaceSpec
-from planner.launch.dialects.megatron import rows
+from planner.launch.dialects.megatron import rows, table
 from planner.launch.dialects.megatron.arguments import Arguments
 from planner.launch.dialects.megatron.rows import MegatronRow
 from planner.launch.dialects.megatron.table import BALANCING, LOSSES, option
@@ -70,7 +70,7 @@ def _scaling(arguments: Arguments, mla: MlaSpec | None) -> dict[str, Any] | None
     number, real = arguments.number, arguments.real
     factor = real(option("rope.scaling.factor"))
     if mla is not None:
-        if arguments.text(rows.LATENT_STRETCH.name) == "rope" or factor <= 1.0:
+        if arguments.text(table.LATENT_STRETCH.name) == "rope" or factor <= 1.0:
             return None
         return {
             "kind": "yarn",
@@ -83,16 +83,16 @@ def _scaling(arguments: Arguments, mla: MlaSpec | None) -> dict[str, Any] | None
         return {
             "kind": "yarn",
             "original_positions": rows.MLA_YARN[0],
-            **plain_fields(arguments, rows.POSITIONS, RopeScaling, "rope.scaling"),
+            **plain_fields(arguments, table.POSITIONS, RopeScaling, "rope.scaling"),
             **({} if tuple(scores.values()) == (1.0, 0.0) else scores),
             "truncate": not arguments.has(option("rope.scaling.truncate")),
         }
-    if arguments.has(rows.LLAMA3_STRETCH.name):
+    if arguments.has(table.LLAMA3_STRETCH.name):
         # Megatron-LM's flags hand no factor on; Bridge's field is one.
         states = arguments.has(option("rope.scaling.factor"))
         stretched = factor if states else rows.LLAMA3_FACTOR
         return {"kind": "llama3", "factor": stretched, "original_positions": rows.LLAMA3[0]}
-    if interpolation := number(rows.LINEAR_STRETCH.name):
+    if interpolation := number(table.LINEAR_STRETCH.name):
         return {"kind": "linear", "factor": interpolation}
     return None
 
@@ -179,7 +179,7 @@ def read_blocks(arguments: Arguments) -> tuple[int, ...]:
 
 def read_state_space(arguments: Arguments, hidden: int) -> StateSpaceSpec:
     """Mamba-2's numbers; by default heads for an inner width of twice the hidden one."""
-    found = plain_fields(arguments, rows.MAMBA, StateSpaceSpec, "state_space")
+    found = plain_fields(arguments, table.MAMBA, StateSpaceSpec, "state_space")
     usual = max(1, 2 * hidden // max(1, found["head_dim"]))
     return StateSpaceSpec(**found | {"heads": stated(found["heads"], usual)})
 
@@ -199,7 +199,7 @@ def is_delta(arguments: Arguments) -> bool:
 def read_delta(arguments: Arguments) -> StateSpaceSpec:
     """The numbers of gated delta nets."""
     return StateSpaceSpec(
-        **plain_fields(arguments, rows.DELTA, StateSpaceSpec, "state_space"),
+        **plain_fields(arguments, table.DELTA, StateSpaceSpec, "state_space"),
         kind="gated_delta",
         conv_bias=False,
         chunk=rows.DELTA_CHUNK,

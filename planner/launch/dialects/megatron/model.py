@@ -31,7 +31,6 @@ from planner.launch.dialects.megatron.details import (
     read_state_space,
 )
 from planner.launch.dialects.megatron.options import MEGATRON as MEGATRON_OPTIONS
-from planner.launch.dialects.megatron.rows import LINEAR_LAYERS
 from planner.launch.dialects.megatron.table import MEGATRON, option
 from planner.launch.dialects.megatron.vocabulary import vocabulary
 from planner.launch.languages.limits import LimitError
@@ -220,7 +219,7 @@ def _state_space(
 
 def _linear_layers(arguments: Arguments, layers: int) -> list[bool]:
     """`--linear-attention-freq`: all but every N-th layer, or a list of 0 and 1."""
-    name = LINEAR_LAYERS.name
+    name = table.LINEAR_LAYERS.name
     return _all_but_every_nth(arguments, name, arguments.text(name) or "", layers)
 
 

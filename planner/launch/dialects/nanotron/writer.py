@@ -25,12 +25,18 @@ from planner.launch.contract import (
     pretrained_variable,
     rate_variable,
 )
-from planner.launch.options import last, run_options
+from planner.launch.options import run_options
 from planner.launch.quoting import Value
-from planner.launch.sentences import names_of_job, said_environment, said_needs, said_refusals
+from planner.launch.sentences import (
+    names_of,
+    names_of_job,
+    said_environment,
+    said_needs,
+    said_refusals,
+    said_settings,
+)
 from planner.launch.settings_text import (
     SettingsSection,
-    WrittenSetting,
     filled,
     section_choices,
     yaml_text,
@@ -104,57 +110,22 @@ def files(launch: Launch) -> Files:
 
 def sections(launch: Launch) -> tuple[SettingsSection, ...]:
     """The sections of the file that the plan decides."""
-    return (
-        SettingsSection("parallelism", tuple(_parallelism(launch))),
-        SettingsSection("model", tuple(_model(launch))),
-        SettingsSection("tokens", tuple(_tokens(launch))),
-        SettingsSection("optimizer", tuple(_optimizer(launch))),
-    )
-
-
-def _parallelism(launch: Launch) -> Iterator[WrittenSetting]:
-    degrees = launch.plan.degrees
-    yield WrittenSetting(last(OPTIONS["dp"]), degrees.dp)
-    yield WrittenSetting(last(OPTIONS["tp"]), degrees.tp)
-    split = _listed(launch.plan.layout.block_layers)
-    yield WrittenSetting(
-        last(OPTIONS["pp"]), degrees.pp, f"layers by stage: {split}" if degrees.pp > 1 else ""
-    )
-    engine = OPTIONS["schedule"]
-    yield WrittenSetting(last(engine), engine.text(launch.plan.schedule))
-    whole = launch.splits_sequence
-    reason = f"with{'' if whole else 'out'} sequence parallelism" if degrees.tp > 1 else ""
-    mode = OPTIONS["no-sequence-parallel"]
-    yield WrittenSetting(last(mode), mode.text(not whole), reason)
-    yield WrittenSetting(
-        "tp_linear_async_communication",
-        False,
-        "exchanges are not hidden behind products, as the prediction counts"
-        if degrees.tp > 1
-        else "",
-    )
-    keeps = launch.job.framework.saved.keeps_gathered_inputs
-    yield WrittenSetting(
-        "tp_recompute_allgather",
-        not keeps,
-        "" if degrees.tp == 1 else ("gathered inputs are kept" if keeps else "gathered again"),
-    )
-    recompute = last(OPTIONS["recompute"])
-    yield WrittenSetting(recompute, launch.recomputes_layers, launch.recompute_reason)
-    yield WrittenSetting(last(OPTIONS["ep"]), degrees.ep)
-    yield WrittenSetting(last(OPTIONS["cp"]), degrees.cp)
-
-
-def _model(launch: Launch) -> Iterator[WrittenSetting]:
-    yield WrittenSetting("dtype", "bfloat16")
-    yield WrittenSetting("init_method", {"std": settings(NANOTRON, launch.job.model)[_STD]})
-    yield WrittenSetting("make_vocab_size_divisible_by", 1)
-    yield WrittenSetting("ddp_bucket_cap_mb", 25)
-    yield WrittenSetting(
-        "model_config",
-        model_config(launch.job.model),
-        "token ids are PLACEHOLDERS: your tokenizer's",
-    )
+    model = launch.job.model
+    names = names_of(launch) | {
+        "split": _listed(launch.plan.layout.block_layers),
+        "trial_steps": TRIAL_STEPS,
+        "init_method": {"std": settings(NANOTRON, model)[_STD]},
+        "model_config": model_config(model),
+        "optimizer_factory": {
+            "name": "adamW",
+            "adam_beta1": 0.9,
+            "adam_beta2": 0.95,
+            "adam_eps": 1e-8,
+            "torch_adam_is_fused": launch.job.optimizer_setting.kernel == "fused",
+        },
+    }
+    titles = ("parallelism", "model", "tokens", "optimizer")
+    return tuple(said_settings("nanotron", title, names, OPTIONS) for title in titles)
 
 
 # How nanotron says a model: keys of model_config, but for the initialiser.
@@ -190,39 +161,6 @@ def model_config(model: ModelSpec) -> dict[str, Value]:
         "eos_token_id": 2,
         "_attn_implementation": "flash_attention_2",
     }
-
-
-def _tokens(launch: Launch) -> Iterator[WrittenSetting]:
-    degrees = launch.plan.degrees
-    yield WrittenSetting(last(OPTIONS["seq"]), launch.plan.seq)
-    yield WrittenSetting(last(OPTIONS["mbs"]), degrees.mbs)
-    yield WrittenSetting(
-        last(OPTIONS["grad_acc"]),
-        degrees.grad_acc,
-        f"global batch {degrees.gbs} = {degrees.mbs} · {degrees.grad_acc} · dp {degrees.dp}; "
-        f"{launch.plan.gbs_tokens:,} tokens",
-    )
-    yield WrittenSetting("train_steps", TRIAL_STEPS, "TRAIN_STEPS sets it", told=False)
-
-
-def _optimizer(launch: Launch) -> Iterator[WrittenSetting]:
-    zero = launch.plan.degrees.zero
-    reasons = {0: "every data-parallel rank holds it", 1: "sharded over the data-parallel ranks"}
-    yield WrittenSetting(last(OPTIONS["zero"]), zero, f"optimizer state: {reasons[zero]}")
-    yield WrittenSetting(last(OPTIONS["bf16-gradients"]), True)
-    yield WrittenSetting("clip_grad", 1.0)
-    yield WrittenSetting("weight_decay", 0.1)
-    fused = launch.job.optimizer_setting.kernel == "fused"
-    yield WrittenSetting(
-        "optimizer_factory",
-        {
-            "name": "adamW",
-            "adam_beta1": 0.9,
-            "adam_beta2": 0.95,
-            "adam_eps": 1e-8,
-            "torch_adam_is_fused": fused,
-        },
-    )
 
 
 def command(launch: Launch) -> RunCommand:
