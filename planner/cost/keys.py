@@ -43,7 +43,7 @@ def on_rank(value: float, row: Row, key: Row, job: JobInputs) -> float:
     if row.pads_vocabulary > 0 and shard == ParamShard.TP:
         value *= padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
     if shard == ParamShard.EXPERT:
-        return float(value / (key.ep * key.etp))
+        return float(value / key.expert_ranks)
     if shard == ParamShard.TP:
         return float(value / key.tp)
     if shard == ParamShard.KV:

@@ -1,6 +1,6 @@
 """Cost of one piece (a layer of one kind, the embedding, the head) on one rank, per micro-batch.
 
-Everything here depends only on a *key* (tp, cp, ep, etp, mbs, recompute mode), so each distinct
+Everything here depends only on a *key* (degrees, micro-batch, recompute mode), so each distinct
 key is costed once and gathered by all the shapes that share it.
 """
 

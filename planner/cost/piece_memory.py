@@ -108,7 +108,7 @@ def weight_elements(op: Row, key: Row) -> float:
     kind = int(op.kind)
     if kind not in (OpKind.GEMM, OpKind.GROUPED_GEMM):
         return 0.0
-    split = key.ep * key.etp if kind == OpKind.GROUPED_GEMM else key.tp
+    split = key.expert_ranks if kind == OpKind.GROUPED_GEMM else key.tp
     out = op.out_width + op.kv_out_width
     return float(op.groups * out * op.in_width / split)
 

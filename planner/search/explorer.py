@@ -40,8 +40,6 @@ from planner.search.limit_results import (
     Look,
     Point,
     Spent,
-    Stopped,
-    looks,
     seconds_left,
 )
 from planner.search.result import SolverBound
@@ -92,25 +90,14 @@ class Explorer(BoundedShapes):
         super().descend(limits)
         self._asked, self._walked = {}, set()
 
-    @property
-    def stopped(self) -> Stopped:
-        """What cut the search short, if anything did."""
-        return self.spent.stopped
-
-    def climb(self, index: int, beside: float = np.inf) -> LimitResult:
-        """The fastest plan at one limit.
+    def look(self, index: int, look: Look, beside: float) -> Point | None:
+        """The fastest plan known at one limit after a look at the shapes that may beat it.
 
         `beside`: best sample time known elsewhere; layouts that do not beat it are not looked for.
         """
-        for look in looks(self.effort, self.spent):
-            self.look(index, look, beside)
-        return self.result(index, beside)
-
-    def look(self, index: int, look: Look, beside: float) -> Point | None:
-        """The fastest plan known at one limit after a look at the shapes that may beat it."""
         best = self.best_known(float(self.limits[index]))
         known = min(beside, np.inf if best is None else best.sample_s)
-        waiting = [] if self.stopped else self._open(index, known, look.tie)
+        waiting = [] if self.spent.stopped else self._open(index, known, look.tie)
         heapify(waiting)
         while waiting and not self.spent.is_over:
             bound, position = heappop(waiting)

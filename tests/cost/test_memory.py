@@ -69,7 +69,7 @@ def test_gradients_are_sharded_from_the_second_stage_on(zero: int, gradients: fl
 def test_parameters_of_a_row(shard: int, pads: int, parameters: float) -> None:
     """480 of them over tp 4, two key/value heads, or ep 2 and etp 3; 10 tokens padded to 16."""
     row = SimpleNamespace(shard=shard, pads_vocabulary=pads)
-    key = SimpleNamespace(tp=4.0, ep=2.0, etp=3.0)
+    key = SimpleNamespace(tp=4.0, expert_ranks=6.0)
     job = SimpleNamespace(vocab=10.0, vocabulary_multiple=4.0, kv_heads=2.0)
     assert on_rank(480.0, row, key, job) == parameters
 

@@ -25,6 +25,8 @@ from planner.search.terms import ShapeTerms
 
 def explore(explorer: Explorer | SharesExplorer) -> list[LimitResult]:
     """The fastest plan at each limit of the memory ladder."""
+    if isinstance(explorer, Explorer):
+        explorer = SharesExplorer([explorer])
     found = [explorer.climb(0)]
     fastest = found[0].point.sample_s if found[0].point else 0.0
     for index in range(1, len(explorer.limits)):

@@ -11,7 +11,6 @@ from planner.job.errors import UsageError
 from planner.job.frameworks.techniques import Technique
 from planner.job.job import Job, searched_modes
 from planner.job.overrides import Launched
-from planner.job.technique_rules import site_of, technique_refusal
 from planner.launch.check.assess import Assessment
 from planner.launch.check.network import unset_network
 from planner.launch.read.found import Found
@@ -20,7 +19,7 @@ from planner.predict.evaluate import Proposal
 from planner.predict.memory.advice import Over
 from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Degrees, Plan
-from planner.predict.techniques import works_with
+from planner.predict.techniques import further_techniques
 from planner.search.neighbours import Configured, neighbours
 
 Watch = Callable[[str, int, int], None]
@@ -225,15 +224,8 @@ def _switches(assessment: Assessment, proposal: Proposal, job: Job) -> Iterator[
 
 def _untried(proposal: Proposal, job: Job) -> Iterator[Technique]:
     """Techniques that a search would use or try with the launch's degrees, and the launch lacks."""
-    inside = proposal.degrees.tp <= job.cluster.scale_up_domain_gpus
-    site = site_of(job.framework, job.model, job.cluster, inside=inside)
-    mode = job.framework.recompute_mode(proposal.recompute)
-    for technique in job.framework.techniques:
-        if technique.name in job.techniques or technique.use == "asked" or site.obstacle(technique):
-            continue
-        works = bool(works_with(job, proposal.degrees, technique.name))
-        if works and technique_refusal(job.framework, (technique.name,), mode) is None:
-            yield technique
+    further = further_techniques(job, proposal.degrees, proposal.recompute)
+    return (technique for technique in further if technique.use != "asked")
 
 
 def _launched_as(proposal: Proposal, launched: Launched) -> Proposal:
