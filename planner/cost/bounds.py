@@ -45,6 +45,7 @@ from planner.cost.phase_records import (
     Pass,
     largest_of,
 )
+from planner.cost.phases import at_rest
 from planner.cost.schedule import (
     Held,
     copies_of_model,
@@ -107,15 +108,18 @@ def layer_bytes(
     fullest = fullest_pass(Held(1.0, 0.0, 1.0, 0.0, 1.0, 0.0), grid.grad_acc, framework)
     zero, one = no_maxima(), Pass(0.0, fullest.accumulates, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0)
     empty, plain, again = holds[0], holds[2 + kind], holds[2 + job.kinds + kind]
-    base = phase_bytes(LAYER, empty, zero, one, key, grid, job, framework)
+    empty_rest = at_rest(empty, key, grid, job, framework)
+    plain_rest = at_rest(plain, key, grid, job, framework)
+    again_rest = at_rest(again, key, grid, job, framework)
+    base = phase_bytes(LAYER, empty_rest, empty, zero, one, key, grid, job, framework)
     held = min(
-        phase_bytes(LAYER, plain, zero, one, key, grid, job, framework),
-        phase_bytes(LAYER, again, zero, one, key, grid, job, framework),
+        phase_bytes(LAYER, plain_rest, plain, zero, one, key, grid, job, framework),
+        phase_bytes(LAYER, again_rest, again, zero, one, key, grid, job, framework),
     )
-    update = phase_bytes(OPTIMIZER, plain, zero, one, key, grid, job, framework)
-    update -= phase_bytes(OPTIMIZER, empty, zero, one, key, grid, job, framework)
+    update = phase_bytes(OPTIMIZER, plain_rest, plain, zero, one, key, grid, job, framework)
+    update -= phase_bytes(OPTIMIZER, empty_rest, empty, zero, one, key, grid, job, framework)
     largest = largest_of(layer_maxima(costs[kind], 1.0, 0.0, key, grid, framework))
-    gather = phase_bytes(LAYER, empty, largest, one, key, grid, job, framework)
+    gather = phase_bytes(LAYER, empty_rest, empty, largest, one, key, grid, job, framework)
     return held - base, update, gather - base
 
 
@@ -164,16 +168,17 @@ def empty_stages(
         held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
         fullest = fullest_pass(held, grid.grad_acc, framework)
         fill_layers(stage, 0, 0.0, 0.0, costs, counts, key, grid, job, framework, holds)
-        base = phase_bytes(LAYER, holds, zero, fullest, key, grid, job, framework)
+        rest = at_rest(holds, key, grid, job, framework)
+        base = phase_bytes(LAYER, rest, holds, zero, fullest, key, grid, job, framework)
         stages[stage, STAGE_FLIGHT] = fullest.in_flight
         stages[stage, STAGE_DEFERRED] = fullest.deferred
         stages[stage, STAGE_BYTES] = base
         stages[stage, STAGE_OPTIMIZER_BYTES] = phase_bytes(
-            OPTIMIZER, holds, zero, fullest, key, grid, job, framework
+            OPTIMIZER, rest, holds, zero, fullest, key, grid, job, framework
         )
         for phase in range(MTP + 1):
             if exists(phase, holds, fullest, grid):
-                size = phase_bytes(phase, holds, zero, fullest, key, grid, job, framework)
+                size = phase_bytes(phase, rest, holds, zero, fullest, key, grid, job, framework)
                 stages[stage, STAGE_VOCAB] = max(stages[stage, STAGE_VOCAB], size - base)
         for piece in range(job.kinds, job.pieces):
             seconds = terms[piece, TERM_FORWARD] + terms[piece, TERM_BACKWARD]

@@ -8,8 +8,11 @@ A dialect is how one framework, or a few that belong together, say a training ru
 * a writer for each target, a module with the functions of `Writer` below; it is pure: a plan in,
   texts of files out. Its templates stand in `templates/`, and
   `planner.launch.settings_text.filled("DIALECT/FILE.txt")` fills them in;
-* a table of the model (`planner.launch.architecture`): every field of the architecture has a row,
-  is known to be what the framework does unasked, or is refused by name;
+* a table of the model (`planner.launch.architecture`, as TOML `planner.launch.model_rows`): every
+  field of the architecture has a row, is known to be what the framework does unasked, or is refused
+  by name;
+* `launch.toml`: what is refused, needed, set and explained where a condition holds
+  (`planner.launch.sentences`);
 * `options.toml`: how a run is said (degrees, batch, recomputation, switches), which writer, reader
   and `--fix` share (`planner.launch.options`);
 * readers, `(Source) -> Found` of a file or `(LaunchCommand, Opened, Hints) -> Found` of a command,
@@ -254,12 +257,6 @@ class Refusal:
 
     reason: str
     nearest: str
-
-
-def ramp_refusals(job: Job, name: str, why: str = "has no batch ramp") -> Iterator[Refusal]:
-    """A ramp, where the framework `name` cannot have one."""
-    if job.ramp:
-        yield Refusal(f"{name} {why}", "--framework megatron-core, or no --batch-ramp")
 
 
 def length_refusals(job: Job) -> Iterator[Refusal]:

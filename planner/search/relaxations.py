@@ -6,7 +6,6 @@ request, so what is printed can be typed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -211,17 +210,10 @@ def _enough_doubled(at: Situation, until: Until) -> int | None:
 
 def _with_gpus(at: Situation, count: int) -> tuple[str, Make]:
     """What to type for another number of GPUs, and the job with it."""
-    match = re.fullmatch(r"(?P<count>[\d,_]+)x(?:\d+x)?(?P<name>.+)", at.request.gpus or "")
-    shaped = re.fullmatch(r"[\d,_]+x(?P<node>\d+)x.+", at.request.gpus or "")
-    if match is None:
-        cluster = at.job.cluster.with_gpus(count)
-        return f"num_gpus = {count} in the cluster file", lambda: replace(at.job, cluster=cluster)
-    node = at.job.cluster.node_gpus
-    if shaped and count % node == 0:
-        gpus = f"{count // node}x{node}x{match['name']}"
-    else:
-        gpus = f"{count}x{match['name']}"
-    return f"--gpus {gpus}", at.asked(gpus=gpus)
+    changes = at.request.on_gpus(count)
+    if changes is None:
+        return f"num_gpus = {count} in the cluster file", lambda: at.job.on_gpus(count)
+    return f"--gpus {changes['gpus']}", at.asked(**changes)
 
 
 def _gpu_type(at: Situation, _until: Until) -> Changes:
