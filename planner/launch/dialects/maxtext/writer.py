@@ -26,7 +26,6 @@ from planner.launch.contract import (
     folder_variable,
     length_refusals,
     pretrained_variable,
-    ramp_refusals,
     rate_variable,
 )
 from planner.launch.dialects.maxtext.batch import batch_of, micro_batch, tiles
@@ -81,7 +80,11 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
     if job.dropout:
         yield Refusal("the writer for MaxText writes no dropout", "no --dropout")
     yield from length_refusals(job)
-    yield from ramp_refusals(job, "MaxText", "ramps its batch by samples a GPU, not as asked")
+    if job.ramp:
+        yield Refusal(
+            "MaxText ramps its batch by samples a GPU, not as asked",
+            "--framework megatron-core, or no --batch-ramp",
+        )
 
 
 def plan_refusals(launch: Launch) -> Iterator[Refusal]:
