@@ -231,7 +231,7 @@ def test_a_loss_with_its_linear_has_logits_of_a_few_tokens() -> None:
 PIECES = [
     SimpleNamespace(
         parameters=[dense, expert], table=100, table_class=0, casts=casts, update_bytes=dense,
-        state=[0, 0],
+        state=[0, 0], update_flop=[0, 0],
     )
     for dense, expert, casts in ((7, 5, 1), (100, 0, 0), (110, 0, 20), (30, 40, 300), (0, 0, 4000))
 ]  # fmt: skip
