@@ -18,11 +18,11 @@ from planner.job.models.errors import ModelError
 from planner.job.models.hf_config import model_from_hf_config
 from planner.job.modules import Module
 from planner.job.specs import ModelSpec
+from planner.launch.dialects.megatron.arguments import options, parse_arguments
+from planner.launch.dialects.megatron.model import read_model
+from planner.launch.dialects.megatron.table import MEGATRON
 from planner.launch.languages.text import Text, Word
-from planner.launch.megatron_table import MEGATRON
 from planner.launch.read.found import Hints, Problem
-from planner.launch.read.megatron_arguments import options, parse_arguments
-from planner.launch.read.megatron_model import read_model
 from tests.evidence.runs.rows_for_tests import row
 
 ROOT = Path(__file__).parents[1]

@@ -35,8 +35,8 @@ from planner.job.pool import parse_one_type
 from planner.job.written import write_text
 from planner.launch.check.assess import assess
 from planner.launch.check.given import read_given
+from planner.launch.dialects.megatron.attributes import logged_arguments
 from planner.launch.read.found import Hints
-from planner.launch.read.megatron_attributes import logged_arguments
 from planner.report.calibration import calibration_report, suggestion_report
 from planner.search.plan_file import read_plan_file
 

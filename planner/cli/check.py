@@ -96,32 +96,32 @@ def _fixed_path(changed: str, options: dict[str, Any]) -> Path:
 
 def _advice(assessment: Assessment, watch: Watch, over: Over) -> Advice | None:
     """What makes the launch fit, where it does not surely fit."""
-    setup, plan = assessment.setup, assessment.plan
-    if setup is None or plan is None or plan.fit_probability >= SURE_TO_FIT:
+    proposal, plan = assessment.proposal, assessment.plan
+    if proposal is None or plan is None or plan.fit_probability >= SURE_TO_FIT:
         return None
-    return advise(setup, watch=watch, over=over)
+    return advise(proposal, watch=watch, over=over)
 
 
 def _findings(assessment: Assessment, measured: Measured | None) -> Findings | None:
     if measured is None:
         return None
-    if assessment.setup is None or assessment.job is None or assessment.plan is None:
+    if assessment.proposal is None or assessment.job is None or assessment.plan is None:
         raise CannotTellError(
             "nothing to compare the measurement with: there is no prediction for these files ("
             + "; ".join(error.text for error in (assessment.errors or assessment.unpredictable))
             + ")"
         )
-    return findings_of(assessment.setup, assessment.job, assessment.plan, measured)
+    return findings_of(assessment.proposal, assessment.job, assessment.plan, measured)
 
 
 def _drawn(assessment: Assessment, plot: Path | None, *, explained: bool) -> Explanation | None:
     """Write the picture of the predicted plan, if one is asked for; its explanation, if wanted."""
-    setup, job, plan = assessment.setup, assessment.job, assessment.plan
-    if setup is None or job is None or plan is None:
+    proposal, job, plan = assessment.proposal, assessment.job, assessment.plan
+    if proposal is None or job is None or plan is None:
         if plot is not None:
             click.echo(f"{plot} was not written: there is no prediction to draw", err=True)
         return None
-    result = as_result(setup.request, plan)
+    result = as_result(proposal.request, plan)
     write_result_plot(plot, result, None, 1)
     return explain(result, 1, job) if explained else None
 

@@ -15,8 +15,7 @@ from planner.job.job import Job
 from planner.job.request import Request
 from planner.launch.plans import one_plan
 from planner.predict.diagnosis.findings import findings_of
-from planner.predict.evaluate import evaluate_job
-from planner.predict.memory.option_changes import Setup
+from planner.predict.evaluate import Proposal, evaluated
 from planner.predict.plan import Degrees, Plan
 from planner.report.explain import explanation_report
 from planner.search.explanation import explain
@@ -27,31 +26,16 @@ def run(**options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
     output = check_files(options)
     measured = measured_of(options)
-    request, degrees = given_configuration(options)
-
+    proposal = given_configuration(options)
+    request = proposal.request
     job = request.resolve()
-    plan = evaluate_job(
-        job,
-        degrees,
-        options["recompute"],
-        options["layers_per_stage"],
-        options["recompute_layers"],
-        mtp_standalone=options["mtp_standalone"],
-    )
+    plan = evaluated(proposal.of(job))
     result = one_plan(plan, request, job)
     write_result(result, output)
     write_result_plot(options["plot"], result, output, 1)
     findings = None
     if measured is not None:
-        setup = Setup(
-            request,
-            degrees,
-            options["recompute"],
-            options["layers_per_stage"],
-            options["recompute_layers"],
-            options["mtp_standalone"],
-        )
-        findings = findings_of(setup, job, plan, measured)
+        findings = findings_of(proposal, job, plan, measured)
     if findings is not None and style == "json":
         click.echo(with_measured(result.model_dump(mode="json"), findings))
     else:
@@ -59,8 +43,8 @@ def run(**options: Any) -> None:
     click.get_current_context().exit(0 if plan.fits else ExitStatus.NOTHING_FITS)
 
 
-def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:
-    """The request and the degrees, with dp and grad_acc (or the batch) derived."""
+def given_configuration(options: dict[str, Any]) -> Proposal:
+    """The configuration of options, with dp and grad_acc (or the batch) derived."""
     if options.get("optimizer_offload") == "search":
         raise UsageError(
             "--optimizer-offload search: only planner search, compare and scale choose the share; "
@@ -87,7 +71,9 @@ def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:
     if zero is None:
         zero = _usual_zero(job, dp * given["cp"], given["tp"])
     degrees = Degrees(**given, dp=dp, zero=zero, grad_acc=grad_acc, shard=shard)
-    return build_request(options | batch), degrees
+    names = ("recompute", "layers_per_stage", "recompute_layers", "mtp_standalone")
+    layers = (options[name] for name in names)
+    return Proposal(build_request(options | batch), degrees, *layers)
 
 
 def _data_parallel(options: dict[str, Any], job: Job) -> int:

@@ -17,7 +17,7 @@ from planner.job.written import write_text
 from planner.predict.decided import decided_request
 from planner.predict.diagnosis.findings import Findings, findings_of
 from planner.predict.diagnosis.measured import Measured
-from planner.predict.diagnosis.setup import plan_setup
+from planner.predict.evaluate import Proposal
 from planner.report.explain import explanation_report
 from planner.report.trace import step_trace
 from planner.search.explanation import Explanation, explain, job_evaluator, pick_plan
@@ -72,8 +72,8 @@ def _findings(result: SearchResult, number: int, measured: Measured) -> Findings
             "no cause is costed; leave it out"
         )
     plan = pick_plan(result, number)
-    setup = plan_setup(result.request, plan)
-    return findings_of(setup, setup.request.resolve(), plan, measured)
+    proposal = Proposal.of_plan(result.request, plan)
+    return findings_of(proposal, proposal.request.resolve(), plan, measured)
 
 
 def _explained(

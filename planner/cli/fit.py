@@ -17,7 +17,7 @@ from planner.job.pool import is_pool
 from planner.job.request import Request
 from planner.launch.plans import LAUNCH_NOTES
 from planner.predict.command_line import search_command
-from planner.predict.diagnosis.setup import plan_setup
+from planner.predict.evaluate import Proposal
 from planner.predict.memory.advice import Advice, Over, Watch, advise
 from planner.predict.memory.advice_data import advice_record
 from planner.report.fit import fit_report
@@ -56,7 +56,7 @@ def _advice(answer: FitAnswer, watch: Watch, over: Over) -> Advice | None:
     lightest = answer.why and answer.why.lightest
     if not lightest:
         return None
-    return advise(plan_setup(answer.request, lightest), watch=watch, over=over)
+    return advise(Proposal.of_plan(answer.request, lightest), watch=watch, over=over)
 
 
 def fit_request(options: dict[str, Any]) -> tuple[Request, tuple[str, ...]]:

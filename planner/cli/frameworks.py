@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from planner.cli.output import show
 from planner.job.frameworks import framework_names, load_framework
-from planner.job.frameworks.targets import targets_by_profile
 from planner.report.frameworks import framework_report, frameworks_report, settings_document
 
 
@@ -18,5 +17,5 @@ def run(name: str | None, as_json: bool, whole: bool) -> None:
     show(
         as_json,
         lambda: [*map(settings_document, shown)],
-        lambda: frameworks_report(shown, targets_by_profile()),
+        lambda: frameworks_report(shown),
     )

@@ -7,12 +7,12 @@ from typing import Any
 
 from planner.cli.output import show
 from planner.cli.progress import compile_if_first_run
-from planner.job.frameworks.names import target_named
 from planner.job.written import picked
 from planner.job.written_folder import refuse_folder
 from planner.launch.contract import checkpoints_of
 from planner.launch.folder import launch_folder, write_launch
 from planner.launch.plans import launch_of
+from planner.launch.registry import target_named
 from planner.report.launch import launch_report
 from planner.report.tables import Report
 from planner.search.explanation import pick_plan

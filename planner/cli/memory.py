@@ -28,8 +28,7 @@ from planner.job.written import write_text
 from planner.predict.command_line import search_command
 from planner.predict.memory.account import StageAccount
 from planner.predict.memory.advice import advise
-from planner.predict.memory.footprint import Footprint, configure, dropless_worst_case, footprint_of
-from planner.predict.memory.option_changes import Setup
+from planner.predict.memory.footprint import Footprint, dropless_worst_case, footprint_of
 from planner.predict.memory.solve import solve
 from planner.predict.memory.terms import peak_tensors
 from planner.predict.plan_text import configuration_text
@@ -74,11 +73,8 @@ def _train(options: dict[str, Any]) -> int:
     output = check_files(options)
     counted = options["cluster"] is not None or not _needs_count(options["gpus"])
     notes = _complete(options)
-    request, degrees = given_configuration(options)
-    layers = options["layers_per_stage"], options["recompute_layers"]
-    configuration = configure(
-        request.resolve(), degrees, options["recompute"], *layers, options["mtp_standalone"]
-    )
+    proposal = given_configuration(options)
+    configuration = proposal.resolve()
     solution = advice = None
     if options["solve"] is not None:
         fixed = options["gbs"] is not None or options["gbs_tokens"] is not None
@@ -90,11 +86,8 @@ def _train(options: dict[str, Any]) -> int:
     worst = dropless_worst_case(footprint.configuration)
     if options["advise"]:
         with limited(options["time_limit"]) as until, watched(options["quiet"]) as watch:
-            setup = Setup(
-                request, degrees, options["recompute"], *layers, options["mtp_standalone"]
-            )
-            advice = advise(setup, may_add_gpus=not counted, watch=watch, over=until.over)
-    document = partial(memory_json, request, footprint, worst, solution, advice)
+            advice = advise(proposal, may_add_gpus=not counted, watch=watch, over=until.over)
+    document = partial(memory_json, proposal.request, footprint, worst, solution, advice)
     if output is not None:
         write_text(output, document(), force=options["force"])
     if options["plot"] is not None:

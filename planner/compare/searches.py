@@ -208,23 +208,19 @@ def _of_mean_batch(task: Task, tokens: int, plan: Plan) -> Iterator[Plan]:
     A plan's step is a fixed time and one for each micro-batch, all but for what overlaps: so the
     seconds of all its steps are as many steps of the mean batch.
     """
-    from planner.predict.evaluate import evaluate
+    from planner.predict.configuration import Configuration
+    from planner.predict.evaluate import checked, evaluated
 
     mean = tokens / sum(steps for _, _, steps in plan.steps_of(tokens)) / plan.seq
     request = _MeanBatch(**task.request.model_dump(), mean=mean)
     outcome = _searched(replace(task, request=request, top=1, only_plans=True))
     for one in () if outcome.result is None else outcome.result.plans:
         count = max(1, round(plan.gbs / (one.degrees.dp * one.degrees.mbs)))
-        degrees, layout = one.degrees.model_copy(update={"grad_acc": count}), one.layout
-        if degrees == plan.degrees and layout == plan.layout:
+        degrees = one.degrees.model_copy(update={"grad_acc": count})
+        if degrees == plan.degrees and one.layout == plan.layout:
             continue
-        last = evaluate(
-            decided_request(task.request, one),
-            degrees,
-            one.recompute,
-            layout.block_layers,
-            layout.recomputed,
-            layout.mtp_standalone,
-        )
+        job = decided_request(task.request, one).resolve()
+        at_end = replace(Configuration.of_plan(job, one), degrees=degrees)
+        last = evaluated(checked(at_end))
         if last.fits and last.fit_probability >= task.request.fit_probability:
             yield last

@@ -12,7 +12,7 @@ a structured array is one pointer. An entry turns the NamedTuples of `planner.co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -47,6 +47,11 @@ def record(inputs: tuple[Any, ...]) -> NDArray[Any]:
         for name, value in zip(fields, inputs, strict=True)
     ]
     return np.array(tuple(inputs), dtype=np.dtype((np.record, kinds)))
+
+
+def as_records(inputs: Sequence[tuple[Any, ...]]) -> NDArray[Any]:
+    """NamedTuples of one kind as an array of records."""
+    return np.stack([record(one) for one in inputs])
 
 
 def records(table: NDArray[np.float64], row: np.dtype[Any]) -> NDArray[Any]:

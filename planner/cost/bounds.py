@@ -6,6 +6,9 @@ room for a certain number of layers; the smallest T at which these add up to all
 slowest stage from below. For models with one kind of layer and nothing of dp exposed the bound
 is attained. With several kinds it is the largest of these: one bound for all layers, each term that
 of its cheapest kind, and one for the layers of each kind alone, the others costing nothing.
+
+On several machines each stage has the seconds and the memory of its own; what all layers take
+together counts each on the machine where it takes least.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost._jit import Row, Rows, jit
-from planner.cost.columns import greatest, weighted
+from planner.cost.columns import greatest, least, weighted
 from planner.cost.inputs import GpuInputs
 from planner.cost.linear import (
     SCALAR_COLUMNS,
@@ -50,7 +53,7 @@ from planner.cost.schedule import (
     microbatch_share,
 )
 from planner.cost.stage import layer_maxima
-from planner.cost.step import model_bubble_share
+from planner.cost.step import mixed_bubble_share, model_bubble_share
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 # Recomputation codes: no layer, every layer, or any number of them.
@@ -146,29 +149,20 @@ def layer_columns(
 
 
 @jit
-def cheapest_layer(layers: Array, first: int, end: int) -> Array:
-    """LAYER_* minima over the kinds first..end-1 of layers."""
-    layer = np.zeros(LAYER_COLUMNS)
-    for column in range(LAYER_COLUMNS):
-        layer[column] = layers[first, column]
-        for kind in range(first + 1, end):
-            layer[column] = min(layer[column], layers[kind, column])
-    return layer
-
-
-@jit
 def empty_stages(
     terms: Array, costs: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
-    stages: Array,
+    place: Array, machine: int, stages: Array,
 ) -> None:  # fmt: skip
-    """Fill STAGE_* of every stage before it gets layers: what embedding, head and MTP cost there.
-    Zero before."""
+    """Fill STAGE_* of every stage of a machine before it gets layers: what embedding, head and MTP
+    cost there. Zero before."""
     pp = int(grid.pp)
     counts = vocab_counts(pp, job, framework.schedule, 0.0)
     share = microbatch_share(framework.schedule)
     zero = no_maxima()
     holds = np.zeros(1, GROUP_ROW)[0]
     for stage in range(pp):
+        if int(place[stage]) != machine:
+            continue
         held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
         fullest = fullest_pass(held, grid.grad_acc, framework)
         fill_layers(stage, 0, 0.0, 0.0, costs, counts, key, grid, job, framework, holds)
@@ -190,29 +184,46 @@ def empty_stages(
 
 @jit
 def shape_parts(
-    grid: Row, recompute: int, key: Row, costs: Rows, job: JobInputs, framework: FrameworkInputs,
-    gpu: GpuInputs, network: Rows,
+    grid: Row, recompute: int, key: Row, costs: Rows, job: JobInputs, frameworks: Rows,
+    gpus: Rows, networks: Rows, place: Array,
 ) -> tuple[Array, Array, Array, Array]:  # fmt: skip
-    """(terms[piece, TERM_*], scalars[SCALAR_*], stages[stage, STAGE_*], layers[kind, LAYER_*]) of
-    a shape."""
-    terms, scalars = np.zeros((job.pieces, TERM_COLUMNS)), np.zeros(SCALAR_COLUMNS)
+    """(terms[piece, TERM_*] on the machine with the least, scalars[machine, SCALAR_*],
+    stages[stage, STAGE_*] on their own, layers[machine, kind, LAYER_*]) of a shape."""
+    machines = frameworks.shape[0]
+    lowest, scalars = np.zeros((job.pieces, TERM_COLUMNS)), np.zeros((machines, SCALAR_COLUMNS))
     stages = np.zeros((int(grid.pp), STAGE_BOUND_COLUMNS))
-    layers = np.zeros((job.kinds, LAYER_COLUMNS))
-    fill_shape_parts(
-        grid, recompute, key, costs, job, framework, gpu, network, terms, scalars, stages, layers
-    )
-    return terms, scalars, stages, layers
+    layers = np.zeros((machines, job.kinds, LAYER_COLUMNS))
+    for at in range(machines):
+        terms = np.zeros((job.pieces, TERM_COLUMNS))
+        framework = frameworks[at]
+        layout_terms(
+            grid, key, costs[at], job, framework, gpus[at], networks, at, terms, scalars[at]
+        )
+        empty_stages(terms, costs[at], key, grid, job, framework, place, at, stages)
+        layer_columns(terms, recompute, costs[at], key, grid, job, framework, layers[at])
+        for piece in range(job.pieces):
+            for column in range(TERM_COLUMNS):
+                value = terms[piece, column]
+                lowest[piece, column] = min(lowest[piece, column], value) if at > 0 else value
+    return lowest, scalars, stages, layers
 
 
 @jit
-def fill_shape_parts(
-    grid: Row, recompute: int, key: Row, costs: Rows, job: JobInputs, framework: FrameworkInputs,
-    gpu: GpuInputs, network: Rows, terms: Array, scalars: Array, stages: Array, layers: Array,
-) -> None:  # fmt: skip
-    """Fill `shape_parts`, zero before."""
-    layout_terms(grid, key, costs, job, framework, gpu, network, terms, scalars)
-    empty_stages(terms, costs, key, grid, job, framework, stages)
-    layer_columns(terms, recompute, costs, key, grid, job, framework, layers)
+def least_of(layers: Array, column: int) -> float:
+    """Smallest value of a column, over machines and kinds."""
+    value = np.inf
+    for at in range(layers.shape[0]):
+        value = min(value, least(layers[at], column))
+    return float(value)
+
+
+@jit
+def greatest_of(layers: Array, column: int) -> float:
+    """Largest value of a column of positive numbers, over machines and kinds."""
+    value = 0.0
+    for at in range(layers.shape[0]):
+        value = max(value, greatest(layers[at], column))
+    return float(value)
 
 
 @jit
@@ -293,11 +304,12 @@ def layers_fit(
 
 @jit
 def slowest_stage_bound_s(
-    stages: Array, layer: Array, recompute: int, limit_bytes: float, layers: float, vpp: float,
-    standalone_vocab: float, low_s: float, wider: Array, capacities: Array,
+    stages: Array, place: Array, cheapest: Array, recompute: int, live_bytes: Array, layers: float,
+    vpp: float, standalone_vocab: float, low_s: float, wider: Array, capacities: Array,
 ) -> float:  # fmt: skip
     """Least seconds of the slowest stage, `low_s` at least; infinite if the layers do not fit.
 
+    `cheapest[machine, LAYER_*]`, `live_bytes[machine]`: a layer and the room for live tensors.
     `vpp`: fewest layers of a stage, but for `standalone_vocab` (`fewest_layers`). `wider`: the
     seconds between which the answer lay under a limit no smaller than this one (0 before the
     first), set to those of this one: where memory does not bind the answer stays. `capacities`:
@@ -306,15 +318,31 @@ def slowest_stage_bound_s(
     if low_s == np.inf:
         return low_s
     for stage in range(stages.shape[0]):
-        fill_capacity(stages[stage], layer, recompute, limit_bytes, capacities[stage])
+        at = int(place[stage])
+        fill_capacity(stages[stage], cheapest[at], recompute, live_bytes[at], capacities[stage])
     known_s, enough_s = float(wider[0]), float(wider[1])
     if enough_s > 0.0 and low_s <= known_s:
         if layers_fit(capacities, enough_s, layers, vpp, standalone_vocab):
             return known_s
         low_s = enough_s
-    high_s = (layer[LAYER_SECONDS] + layer[LAYER_RECOMPUTE]) * layers + low_s
+    layer_s = 0.0
+    for at in range(cheapest.shape[0]):
+        layer_s = max(layer_s, cheapest[at, LAYER_SECONDS] + cheapest[at, LAYER_RECOMPUTE])
+    high_s = layer_s * layers + low_s
     high_s += greatest(stages, STAGE_SECONDS)
     return least_slowest_s(capacities, layers, vpp, standalone_vocab, low_s, high_s, wider)
+
+
+@jit
+def fill_shape_parts(
+    grid: Row, recompute: int, key: Row, costs: Rows, job: JobInputs, framework: FrameworkInputs,
+    gpu: GpuInputs, networks: Rows, terms: Array, scalars: Array, stages: Array, layers: Array,
+) -> None:  # fmt: skip
+    """Fill `shape_parts`, zero before."""
+    place = np.zeros(int(grid.pp))
+    layout_terms(grid, key, costs, job, framework, gpu, networks, 0, terms, scalars)
+    empty_stages(terms, costs, key, grid, job, framework, place, 0, stages)
+    layer_columns(terms, recompute, costs, key, grid, job, framework, layers)
 
 
 @jit
@@ -379,50 +407,76 @@ def model_seconds(terms: Array, totals: Array, recompute: int, job: JobInputs) -
 @jit
 def shape_bubble_share(
     grid: Row, terms: Array, totals: Array, total_s: float, recompute: int,
-    framework: FrameworkInputs,
+    framework: FrameworkInputs, machines: int,
 ) -> float:  # fmt: skip
-    """`model_bubble_share` of all layouts of a shape, or less where any layers may recompute."""
+    """`model_bubble_share` of all layouts of a shape, or less where any layers may recompute or
+    stages are on several machines."""
     forward_s = weighted(totals, terms, TERM_FORWARD)
     weight_s = weighted(totals, terms, TERM_WEIGHT)
     lower = recompute == RECOMPUTE_SOME
-    return model_bubble_share(forward_s, total_s, weight_s, grid, framework, lower)
+    share = model_bubble_share(forward_s, total_s, weight_s, grid, framework, lower)
+    return mixed_bubble_share(share, framework.schedule) if machines > 1 else share
+
+
+@jit
+def cheapest_layers(layers: Array, kinds: int) -> Array:
+    """[kind, machine, LAYER_*] of each kind of layer; behind them minima over all kinds."""
+    machines = layers.shape[0]
+    cheapest = np.zeros((1 + kinds, machines, LAYER_COLUMNS))
+    for at in range(machines):
+        for column in range(LAYER_COLUMNS):
+            cheapest[kinds, at, column] = least(layers[at], column)
+            for kind in range(kinds):
+                cheapest[kind, at, column] = layers[at, kind, column]
+    return cheapest
+
+
+@jit
+def live_room(limit_bytes: float, scalars: Array, frameworks: Rows, gpus: Rows, out: Array) -> None:
+    """Fill the bytes of live tensors that a limit on reserved memory, context included, leaves room
+    for on each machine; the limit is of the largest memory."""
+    for at in range(out.shape[0]):
+        limit = limit_bytes / gpus[at].memory_scale - scalars[at, SCALAR_FIXED_BYTES]
+        out[at] = limit / (1.0 + frameworks[at].fragmentation)
 
 
 @jit
 def layout_bounds_s(
     grid: Row, recompute: int, limits_bytes: Array, key: Row, costs: Rows,
-    totals: Array, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs,
-    network: Rows, out: Array,
+    totals: Array, job: JobInputs, frameworks: Rows, gpus: Rows, networks: Rows, place: Array,
+    out: Array,
 ) -> None:  # fmt: skip
-    """Fill one bound per memory limit (reserved bytes, context included), quickest when falling."""
+    """Fill one bound per memory limit (reserved bytes of the largest memory, context included),
+    quickest when falling."""
+    framework, machines = frameworks[0], frameworks.shape[0]
     terms, scalars, stages, layers = shape_parts(
-        grid, recompute, key, costs, job, framework, gpu, network
+        grid, recompute, key, costs, job, frameworks, gpus, networks, place
     )
     pp, vpp, grad_acc = grid.pp, grid.vpp, grid.grad_acc
     total_s = model_seconds(terms, totals, recompute, job)
-    share = shape_bubble_share(grid, terms, totals, total_s, recompute, framework)
+    share = shape_bubble_share(grid, terms, totals, total_s, recompute, framework, machines)
     copies = copies_of_model(framework.schedule, pp)
-    update_s = weighted(totals, terms, TERM_OPTIMIZER) / pp
-    layer = cheapest_layer(layers, 0, job.kinds)
+    rest_s = weighted(totals, terms, TERM_OPTIMIZER) / pp
+    fixed_s = greatest(scalars, SCALAR_FIXED_S)
+    cheapest = cheapest_layers(layers, job.kinds)
     wider, capacities = np.zeros((1 + job.kinds, 2)), np.zeros((stages.shape[0], CAPACITY_COLUMNS))
+    live_bytes = np.zeros(machines)
     for index in range(limits_bytes.shape[0]):
         if index > 0 and limits_bytes[index] > limits_bytes[index - 1]:
             for row in range(1 + job.kinds):
                 wider[row, 0], wider[row, 1] = 0.0, 0.0
-        limit = limits_bytes[index] - scalars[SCALAR_FIXED_BYTES]
-        limit /= 1.0 + framework.fragmentation
+        live_room(limits_bytes[index], scalars, frameworks, gpus, live_bytes)
         slowest_s = slowest_stage_bound_s(
-            stages, layer, recompute, limit, copies * job.layers, vpp, job.standalone_vocab,
-            total_s / pp, wider[job.kinds], capacities,
+            stages, place, cheapest[job.kinds], recompute, live_bytes, copies * job.layers, vpp,
+            job.standalone_vocab, total_s / pp, wider[job.kinds], capacities,
         )  # fmt: skip
         if job.kinds > 1:
             for kind in range(job.kinds):
-                alone = cheapest_layer(layers, kind, kind + 1)
                 slowest_s = slowest_stage_bound_s(
-                    stages, alone, recompute, limit, copies * totals[kind], 0.0, 0.0, slowest_s,
-                    wider[kind], capacities,
+                    stages, place, cheapest[kind], recompute, live_bytes, copies * totals[kind],
+                    0.0, 0.0, slowest_s, wider[kind], capacities,
                 )  # fmt: skip
         out[index] = np.inf
         if slowest_s < np.inf:
             span_s = grad_acc * slowest_s + share * (total_s - slowest_s)
-            out[index] = span_s + update_s + scalars[SCALAR_FIXED_S]
+            out[index] = span_s + rest_s + fixed_s

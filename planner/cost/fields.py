@@ -91,7 +91,9 @@ SHAPE_REPLICAS = 10
 # Shapes with the same number differ in micro-batch and recompute mode alone.
 SHAPE_FRAME = 11
 SHAPE_LEARNT = 12  # ln of what like runs of the cluster add to its step
-SHAPE_COLUMNS = 13
+# Row of the table that says on which machine each pipeline stage is.
+SHAPE_PLACE = 13
+SHAPE_COLUMNS = 14
 
 # --- cost of one piece for one key and one micro-batch ------------------------------------------
 # Seconds of one micro-batch, exposed communication apart from compute.

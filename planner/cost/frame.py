@@ -102,9 +102,9 @@ def same_stages(one: int, other: int, counts: Array) -> bool:
 
 
 @jit
-def group_stages(pp: int, schedule: int, counts: Array, groups: Rows) -> int:
-    """Number of groups of stages, filled with their first stage and span; counts[piece, stage]
-    becomes counts[piece, group].
+def group_stages(pp: int, schedule: int, place: Array, counts: Array, groups: Rows) -> int:
+    """Number of groups of stages, filled with their first stage, span and machine;
+    counts[piece, stage] becomes counts[piece, group]. `place`: machine of each stage.
 
     Of stages that hold the same the first has the most micro-batches in flight and the least time
     to hide what ends the step, under 1F1B and GPipe; other schedules have a group for each stage.
@@ -112,10 +112,16 @@ def group_stages(pp: int, schedule: int, counts: Array, groups: Rows) -> int:
     alike = schedule <= SCHEDULE_ALL_FORWARD_FIRST
     found = 0
     for stage in range(pp):
-        if alike and found > 0 and same_stages(found - 1, stage, counts):
+        machine = place[stage]
+        if (
+            alike
+            and found > 0
+            and groups[found - 1].machine == machine
+            and same_stages(found - 1, stage, counts)
+        ):
             groups[found - 1].span += 1.0
             continue
-        groups[found].first, groups[found].span = float(stage), 1.0
+        groups[found].first, groups[found].span, groups[found].machine = float(stage), 1.0, machine
         for piece in range(counts.shape[0]):
             counts[piece, found] = counts[piece, stage]
         found += 1

@@ -81,6 +81,8 @@ class GpuInputs(NamedTuple):
     odd_rows_flop_per_s_per_sm: float
     misaligned_share: float
     atomic_adds_per_s: float
+    memory_scale: float = 1.0
+    """Bytes of the largest memory of a pool that a byte of this GPU's stands for."""
 
 
 class LinkInputs(NamedTuple):

@@ -1,5 +1,11 @@
 """The loops over keys and shapes; everything they compute lives in the other modules.
 
+A job runs on one machine, a type of GPU with its node and links, or on several, each of which has
+pipeline stages of its own. What a machine decides has the machine as an axis: `costs[machine,
+piece]`, `traffic[machine, piece]`, `frameworks`, `gpus` and `networks` [machine]; `place[stage]`
+says which machine a stage is on. Functions that are about one stage or one piece are told of its
+machine alone.
+
 Rows of `out` are filled in place, so that threads can share a table (`planner.predict.cost_model`).
 """
 
@@ -49,9 +55,10 @@ def cost_shapes(
     prefix: Array,
     totals: Array,
     job: JobInputs,
-    framework: FrameworkInputs,
-    gpu: GpuInputs,
-    network: Rows,
+    frameworks: Rows,
+    gpus: Rows,
+    networks: Rows,
+    places: Array,
     given: bool,
     layouts: Array,
     groups: Rows,
@@ -63,55 +70,87 @@ def cost_shapes(
     says, bounds over all layouts included: out[shapes], zero before.
 
     `order`: rows of the shapes to cost; those of one frame (SHAPE_FRAME) after each other, so that
-    what depends on the frame alone is computed once. `given`: cost instead the layout that
-    `layouts` holds of the one shape there is, and its stages (`cost_layout`).
+    what depends on the frame alone is computed once. `costs[key, machine, piece]`; `places`: rows
+    of the machine of each stage (SHAPE_PLACE). `given`: cost instead the layout that `layouts`
+    holds of the one shape there is, and its stages (`cost_layout`).
     Room to work in: layouts[3, pieces, most stages], `groups` and `stages` of as many stages,
-    `traffic` of the pieces (`planner.predict.cost_model`).
+    `traffic` of the pieces on each machine (`planner.predict.cost_model`).
     """
     if given:
         cost_layout(
-            shapes[0], keys[0], costs[0], layouts[0], layouts[1], totals, job, framework, gpu,
-            network, groups, traffic, out[0], stages,
+            shapes[0], keys[0], costs[0], layouts[0], layouts[1], totals, job, frameworks, gpus,
+            networks, places[int(shapes[0].place)], groups, traffic, out[0], stages,
         )  # fmt: skip
         return
     counts, recomputed, nothing = layouts[0], layouts[1], layouts[2]
-    last, pp, vpp, found = -1.0, 0, 0, 0
-    frame = StepFrame(0.0, 0.0, 0.0, 0.0, 0.0)
+    last, pp, vpp, row_of_places, found = -1.0, 0, 0, -1, 0
+    schedule = frameworks[0].schedule
+    frame = StepFrame(0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
     for index in range(order.shape[0]):
         row = int(order[index])
         grid = shapes[row]
         key, cost = keys[int(grid.key)], costs[int(grid.key)]
         if grid.frame != last:
             last = grid.frame
-            if pp != int(grid.pp) or vpp != int(grid.vpp):
-                pp, vpp = int(grid.pp), int(grid.vpp)
-                usual_counts(prefix, pp, vpp, job, framework.schedule, counts)
-                found = group_stages(pp, framework.schedule, counts, groups)
+            place = places[int(grid.place)]
+            if pp != int(grid.pp) or vpp != int(grid.vpp) or row_of_places != int(grid.place):
+                pp, vpp, row_of_places = int(grid.pp), int(grid.vpp), int(grid.place)
+                usual_counts(prefix, pp, vpp, job, schedule, counts)
+                found = group_stages(pp, schedule, place, counts, groups)
                 for kind in range(job.kinds):
                     for stage in range(found):
                         recomputed[kind, stage] = counts[kind, stage]
             fill_frame(
-                counts, cost, key, grid, job, framework, gpu, network, traffic, groups[:found]
+                counts, cost, key, grid, job, frameworks, gpus, networks, traffic, groups[:found]
             )
-            frame = step_frame(totals, cost, key, grid, job, framework, gpu, network)
-        fill_passes(cost, grid, framework, traffic)
-        exposed_s = exposed_pipeline_seconds(cost, traffic, key, grid, job, framework, network)
+            frame = step_frame(
+                totals, cost, key, grid, job, frameworks, gpus, networks, places[row_of_places]
+            )
+        exposed_s = fill_seconds(cost, key, grid, job, frameworks, networks, traffic)
         evaluate_step(
             counts, recomputed if key.modules != 0 else nothing, cost, traffic, groups[:found],
-            frame, exposed_s, key, grid, job, framework, network, out[row], stages,
+            frame, exposed_s, key, grid, job, frameworks, gpus, networks, out[row], stages,
         )  # fmt: skip
-        step_bounds(totals, cost, traffic, frame, exposed_s, key, grid, job, framework, out[row])
+        step_bounds(
+            totals, cost, traffic, frame, exposed_s, key, grid, job, frameworks,
+            places[row_of_places], out[row],
+        )  # fmt: skip
 
 
 @jit
 def fill_frame(
-    counts: Array, costs: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
-    gpu: GpuInputs, network: Rows, traffic: Rows, groups: Rows,
+    counts: Array, costs: Rows, key: Row, grid: Row, job: JobInputs, frameworks: Rows,
+    gpus: Rows, networks: Rows, traffic: Rows, groups: Rows,
 ) -> None:  # fmt: skip
     """Fill what depends on degrees and layout alone (`planner.cost.frame`)."""
-    fill_traffic(costs, key, grid, framework, network, traffic)
+    for at in range(frameworks.shape[0]):
+        fill_traffic(costs[at], key, grid, frameworks[at], networks[at], traffic[at])
     for group in range(groups.shape[0]):
-        fill_group(group, counts, costs, key, grid, job, framework, gpu, network, groups[group])
+        at = int(groups[group].machine)
+        fill_group(
+            group, counts, costs[at], key, grid, job, frameworks[at], gpus[at], networks[at],
+            groups[group],
+        )  # fmt: skip
+
+
+@jit
+def fill_seconds(
+    costs: Rows, key: Row, grid: Row, job: JobInputs, frameworks: Rows, networks: Rows,
+    traffic: Rows,
+) -> float:  # fmt: skip
+    """Fill the seconds of each piece on each machine; seconds of a step that the busiest stage
+    spends on its neighbours. A boundary between machines goes at the pace of the slower one."""
+    exposed_s = 0.0
+    for at in range(frameworks.shape[0]):
+        framework = frameworks[at]
+        fill_passes(costs[at], grid, framework, traffic[at])
+        exposed_s = max(
+            exposed_s,
+            exposed_pipeline_seconds(
+                costs[at], traffic[at], key, grid, job, framework, networks[at]
+            ),
+        )
+    return exposed_s
 
 
 @jit
@@ -123,9 +162,10 @@ def cost_layout(
     recomputed: Array,
     totals: Array,
     job: JobInputs,
-    framework: FrameworkInputs,
-    gpu: GpuInputs,
-    network: Rows,
+    frameworks: Rows,
+    gpus: Rows,
+    networks: Rows,
+    place: Array,
     groups: Rows,
     traffic: Rows,
     out: Row,
@@ -134,21 +174,22 @@ def cost_layout(
     """Fill step and stage results of one given layout: out, stages[pp], zero before."""
     for stage in range(stages.shape[0]):
         groups[stage].first, groups[stage].span = float(stage), 1.0
-    fill_frame(counts, costs, key, grid, job, framework, gpu, network, traffic, groups)
-    frame = step_frame(totals, costs, key, grid, job, framework, gpu, network)
-    fill_passes(costs, grid, framework, traffic)
-    exposed_s = exposed_pipeline_seconds(costs, traffic, key, grid, job, framework, network)
+        groups[stage].machine = place[stage]
+    fill_frame(counts, costs, key, grid, job, frameworks, gpus, networks, traffic, groups)
+    frame = step_frame(totals, costs, key, grid, job, frameworks, gpus, networks, place)
+    exposed_s = fill_seconds(costs, key, grid, job, frameworks, networks, traffic)
     evaluate_step(
-        counts, recomputed, costs, traffic, groups, frame, exposed_s, key, grid, job, framework,
-        network, out, stages,
+        counts, recomputed, costs, traffic, groups, frame, exposed_s, key, grid, job, frameworks,
+        gpus, networks, out, stages,
     )  # fmt: skip
-    heaviest = 0
+    heaviest, most = 0, 0.0
     for stage in range(stages.shape[0]):
+        at = int(place[stage])
         stage_memory(
-            stage, float(stage), groups[stage], counts, recomputed, costs, key, grid, job,
-            framework, stages[stage],
+            stage, float(stage), groups[stage], counts, recomputed, costs[at], key, grid, job,
+            frameworks[at], stages[stage],
         )  # fmt: skip
-        if stages[stage].peak > stages[heaviest].peak:
-            heaviest = stage
+        if gpus[at].memory_scale * stages[stage].peak > most:
+            heaviest, most = stage, gpus[at].memory_scale * stages[stage].peak
     out.peak_bytes, out.peak_stage = stages[heaviest].peak, float(heaviest)
     out.allocated_bytes = stages[heaviest].allocated

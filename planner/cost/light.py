@@ -47,6 +47,8 @@ def _light(values: list[Any], places: list[tuple[str, int, int]], axes: int) -> 
 
 def light_records(records: NDArray[Any]) -> LightRows:
     """An array of records of numbers as rows of plain objects."""
+    if records.ndim > 1:
+        return LightRows(map(light_records, records))
     names = records.dtype.names or ()
     return LightRows(
         SimpleNamespace(**dict(zip(names, values, strict=True))) for values in records.tolist()

@@ -172,12 +172,15 @@ def layout_terms(
     job: JobInputs,
     framework: FrameworkInputs,
     gpu: GpuInputs,
-    network: Rows,
+    networks: Rows,
+    machine: int,
     terms: Array,
     scalars: Array,
 ) -> None:
-    """Fill coefficients of one shape's step time: terms[piece, TERM_*], scalars[SCALAR_*], zero
-    before. Stragglers included (`planner.cost.step.slowdown`)."""
+    """Fill coefficients of one shape's step time on a machine: terms[piece, TERM_*],
+    scalars[SCALAR_*], zero before. Stragglers of all machines included
+    (`planner.cost.step.slowdown`)."""
+    network = networks[machine]
     traffic = np.zeros(job.pieces, TRAFFIC_ROW)
     fill_traffic(costs, key, grid, framework, network, traffic)
     fill_passes(costs, grid, framework, traffic)
@@ -190,7 +193,10 @@ def layout_terms(
         exposed_s, table_s, costs, traffic, key, grid, job, framework, network
     )
     # A step is a sum of maxima of sums of these: all of them times a factor are the step times it.
-    factor = slowdown(key, grid, network) * math.exp(grid.learnt)
+    factor = slowdown(key, grid, network)
+    for at in range(networks.shape[0]):
+        factor = max(factor, slowdown(key, grid, networks[at]))
+    factor *= math.exp(grid.learnt)
     terms *= factor
     scalars *= factor
     scalars[SCALAR_FIXED_BYTES] = outside_bytes(key, grid, job, framework)

@@ -60,7 +60,7 @@ _KEPT = (
 # bytes: at rest, in the update, and in every phase of the first and of later passes
 # (`planner.cost.peak`).
 GROUP_ROW = record_of(
-    "first", "span", "update_s", "reduce_s", "gather_s", *_PARAMETERS, *_KEPT,
+    "first", "span", "machine", "update_s", "reduce_s", "gather_s", *_PARAMETERS, *_KEPT,
     "resting_bytes", "packed_bytes", "update_moving_bytes", known_bytes=2 * (PHASES - 1),
 )  # fmt: skip
 

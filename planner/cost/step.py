@@ -84,9 +84,10 @@ class StepFrame(NamedTuple):
     """What of a step depends on the degrees alone, whatever micro-batch and recomputation, besides
     groups of stages and traffic of pieces.
 
-    `slowdown`: by stragglers; `table_s`: reducing the gradients of a shared vocabulary table. Over
-    all stages: `update_s` of the optimizer, bytes of weights and optimizer state, and of
-    `gradients`.
+    `slowdown`: by stragglers; `table_s`: reducing the gradients of a shared vocabulary table; both
+    of the slowest machine. Over all stages, of the machine with the least: `update_s` of the
+    optimizer, bytes of weights and optimizer state, and of `gradients`. `memories`: of all stages
+    together, in units of the largest.
     """
 
     slowdown: float
@@ -94,14 +95,42 @@ class StepFrame(NamedTuple):
     update_s: float
     state_bytes: float
     gradient_bytes: float
+    memories: float
 
 
 @jit
 def step_frame(
-    totals: Array, costs: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
-    gpu: GpuInputs, network: Rows,
+    totals: Array, costs: Rows, key: Row, grid: Row, job: JobInputs, frameworks: Rows, gpus: Rows,
+    networks: Rows, place: Array,
 ) -> StepFrame:  # fmt: skip
     """See `StepFrame`. `totals[piece]`: how many of each piece the model has."""
+    memories = 0.0
+    for stage in range(int(grid.pp)):
+        memories += 1.0 / gpus[int(place[stage])].memory_scale
+    found = machine_frame(
+        totals, costs[0], key, grid, job, frameworks[0], gpus[0], networks[0], memories
+    )
+    for at in range(1, frameworks.shape[0]):
+        other = machine_frame(
+            totals, costs[at], key, grid, job, frameworks[at], gpus[at], networks[at], memories
+        )
+        found = StepFrame(
+            max(found.slowdown, other.slowdown),
+            max(found.table_s, other.table_s),
+            min(found.update_s, other.update_s),
+            min(found.state_bytes, other.state_bytes),
+            min(found.gradient_bytes, other.gradient_bytes),
+            memories,
+        )
+    return found
+
+
+@jit
+def machine_frame(
+    totals: Array, costs: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
+    gpu: GpuInputs, network: Rows, memories: float,
+) -> StepFrame:  # fmt: skip
+    """The frame of a step with all stages on one machine."""
     dense = expert = 0.0
     for piece in range(job.pieces):
         dense += totals[piece] * costs[piece].dense_parameters
@@ -117,6 +146,7 @@ def step_frame(
         optimizer_seconds(dense, expert, grid, framework, gpu),
         state,
         gradient_bytes(dense, expert, zero, shards, expert_shards, framework),
+        memories,
     )
 
 
@@ -130,15 +160,17 @@ def stage_times(
     longest_forward = longest_backward = forward_s = weight_s = 0.0
     share = microbatch_share(framework.schedule)
     for stage in range(groups.shape[0]):
+        at = int(groups[stage].machine)
+        cost, seconds = costs[at], traffic[at]
         forward = backward = weight = 0.0
-        for piece in range(costs.shape[0]):
+        for piece in range(cost.shape[0]):
             count = share * counts[piece, stage]
             if count == 0.0:
                 continue
-            one_traffic, again = traffic[piece], share * recomputed[piece, stage]
+            one_traffic, again = seconds[piece], share * recomputed[piece, stage]
             forward += count * one_traffic.forward_s
             backward += count * one_traffic.backward_s
-            weight += count * costs[piece].weight
+            weight += count * cost[piece].weight
             if again > 0.0:
                 backward += again * one_traffic.recompute_s
                 backward += again * one_traffic.sharded_again_s
@@ -203,9 +235,10 @@ def exposed_end_s(
     hide_gather = hideable * framework.hide_parameter_gather
     for stage in range(groups.shape[0]):
         reduce_s, gather_s = groups[stage].reduce_s, groups[stage].gather_s
+        pieces = traffic[int(groups[stage].machine)]
         seconds = taken_forward = taken_backward = 0.0
-        for piece in range(traffic.shape[0]):
-            count, one_traffic = counts[piece, stage], traffic[piece]
+        for piece in range(pieces.shape[0]):
+            count, one_traffic = counts[piece, stage], pieces[piece]
             seconds += count * one_traffic.shared_s
             taken_forward += count * one_traffic.taken_forward_s
             taken_backward += count * one_traffic.taken_backward_s
@@ -260,26 +293,37 @@ def evaluate_step(
     key: Row,
     grid: Row,
     job: JobInputs,
-    framework: FrameworkInputs,
-    network: Rows,
+    frameworks: Rows,
+    gpus: Rows,
+    networks: Rows,
     out: Row,
     stages: Rows,
 ) -> None:
     """Fill the STEP_* columns of a layout and the STAGE_* columns of its groups of stages.
 
+    What the framework sets is alike on all machines, and read from the first.
+
     `counts`, `recomputed`: [piece, group]; `traffic`, `groups`: filled (`planner.cost.frame`);
-    `exposed_s`: `exposed_pipeline_seconds`.
+    `exposed_s`: `exposed_pipeline_seconds`. The peak is of the stage that takes the largest share
+    of its machine's memory.
     """
+    framework = frameworks[0]
     times = stage_times(counts, recomputed, costs, traffic, groups, framework, stages)
     slowest, slowest_s = times.slowest, times.slowest_s
     span = step_span_s(times, grid, framework)
-    pp_s = pipeline_traffic_seconds(
-        exposed_s, frame.table_s, costs, traffic, key, grid, job, framework, network
-    )
+    pp_s, longest = 0.0, 0
+    for at in range(frameworks.shape[0]):
+        if sum(constant_seconds(frameworks[at])) > sum(constant_seconds(frameworks[longest])):
+            longest = at
+        waited_s = pipeline_traffic_seconds(
+            exposed_s, frame.table_s, costs[at], traffic[at], key, grid, job, frameworks[at],
+            networks[at],
+        )  # fmt: skip
+        pp_s = max(pp_s, waited_s)
     dp_s = exposed_end_s(counts, traffic, groups, grid, framework, stages)
     optimizer_s = longest_update_s(groups)
     m = grid.grad_acc * microbatch_share(framework.schedule)
-    stage_terms(slowest, m, counts, recomputed, costs, out)
+    stage_terms(slowest, m, counts, recomputed, costs[int(groups[slowest].machine)], out)
     if grid.zero >= 2:
         # What the stage takes beyond its own terms are the gathers and reductions of ZeRO-2/3.
         passes_s = out.compute + out.recompute
@@ -289,7 +333,7 @@ def evaluate_step(
     out.bubble = span - grid.grad_acc * slowest_s
     out.dp = dp_s
     out.optimizer = optimizer_s
-    constant = constant_seconds(framework)
+    constant = constant_seconds(frameworks[longest])
     busy_s = span + pp_s + dp_s + optimizer_s + sum(constant)
     alike_s = max(busy_s, loading_seconds(key, grid, framework))
     for place in range(len(constant)):
@@ -298,17 +342,21 @@ def evaluate_step(
     out.constant[0] -= busy_s
     out.time = alike_s * frame.slowdown * math.exp(grid.learnt)
     out.straggler = out.time - alike_s
-    most = -1.0
+    most, first_outside = -np.inf, outside_bytes(key, grid, job, framework)
     for stage in range(groups.shape[0]):
+        at = int(groups[stage].machine)
+        framework, scale = frameworks[at], gpus[at].memory_scale
         allocated = group_bytes(
-            stage, groups[stage], counts, recomputed, costs, key, grid, job, framework
+            stage, groups[stage], counts, recomputed, costs[at], key, grid, job, framework
         )
         gaps = framework.fragmentation * (allocated - groups[stage].packed_bytes)
-        if allocated + gaps > most:
-            most, out.peak_stage = allocated + gaps, groups[stage].first
+        outside = outside_bytes(key, grid, job, framework) if at > 0 else first_outside
+        weighed = scale * (allocated + gaps) + (scale * outside - first_outside)
+        if weighed > most:
+            most, out.peak_stage = weighed, groups[stage].first
+            out.peak_bytes = allocated + gaps + outside
             updating = updating_bytes(groups[stage], key, job, framework)
             out.allocated_bytes = max(allocated, updating + set_aside_bytes(key, grid, framework))
-    out.peak_bytes = most + outside_bytes(key, grid, job, framework)
 
 
 @jit
@@ -321,50 +369,108 @@ def step_bounds(
     key: Row,
     grid: Row,
     job: JobInputs,
-    framework: FrameworkInputs,
+    frameworks: Rows,
+    place: Array,
     out: Row,
 ) -> None:
     """Fill STEP_TIME_BOUND and STEP_PEAK_BOUND: no layout of the shape is faster or lighter.
 
     `totals[piece]`: how many of each piece the model has. Time: no layer recomputes, stages are
     perfectly even, nothing of dp is exposed. Memory: all layers recompute and each has only the
-    fewest micro-batches of any stage in flight; the heaviest stage holds at least the mean.
+    fewest micro-batches of any stage in flight; the heaviest stage holds at least the mean. Each
+    piece as on the machine where it takes least.
     """
     total_s = largest_s = saved = forward_s = weight_s = quantised = 0.0
+    framework, machines = frameworks[0], frameworks.shape[0]
     mirrored = microbatch_share(framework.schedule)
     for piece in range(job.pieces):
-        count, one_traffic = totals[piece], traffic[piece]
+        count, one_traffic, cost = totals[piece], traffic[0][piece], costs[0][piece]
         seconds = one_traffic.forward_s + one_traffic.backward_s + one_traffic.sharded_s
+        least_saved, casts = min(cost.saved, cost.saved_recomputed), min(0.0, cost.casts)
+        for at in range(1, machines):
+            other, cost = traffic[at][piece], costs[at][piece]
+            seconds = min(seconds, other.forward_s + other.backward_s + other.sharded_s)
+            least_saved = min(least_saved, cost.saved, cost.saved_recomputed)
+            casts = min(casts, cost.casts)
         total_s += count * seconds
         if count > 0.0:
             largest_s = max(largest_s, mirrored * seconds)
         forward_s += count * one_traffic.forward_s
-        weight_s += count * costs[piece].weight
+        weight_s += count * costs[0][piece].weight
         # Weights that are quantised themselves may take less than 16 bits.
-        quantised += count * min(0.0, costs[piece].casts)
+        quantised += count * casts
         if piece < job.kinds:
-            saved += count * min(costs[piece].saved, costs[piece].saved_recomputed)
+            saved += count * least_saved
     share = model_bubble_share(forward_s, total_s, weight_s, grid, framework, True)
+    constant_s, stages = sum(constant_seconds(framework)), grid.pp
+    if machines > 1:
+        share = mixed_bubble_share(share, framework.schedule)
+        stages = even_stages(total_s, totals, traffic, grid, place)
+        for at in range(1, machines):
+            constant_s = max(constant_s, sum(constant_seconds(frameworks[at])))
     out.time_bound = (
         frame.slowdown
         * math.exp(grid.learnt)
         * (
-            pipeline_bound_s(total_s, largest_s, grid.pp, grid.grad_acc, share)
+            pipeline_bound_s(total_s, largest_s, stages, grid.grad_acc, share)
             + exposed_s
             + frame.update_s / grid.pp
-            + sum(constant_seconds(framework))
+            + constant_s
         )
     )
-    least_bytes = peak_bound_bytes(frame, saved, grid, framework) + quantised / grid.pp
-    out.peak_bound = least_bytes + outside_bytes(key, grid, job, framework)
+    weighed = least_workspace = np.inf
+    for at in range(machines):
+        weighed = min(weighed, outside_bytes(key, grid, job, frameworks[at]))
+        least_workspace = min(least_workspace, frameworks[at].workspace_bytes)
+    each = grid.pp / frame.memories
+    least_bytes = peak_bound_bytes(frame, saved, least_workspace * each, grid, framework)
+    least_bytes += quantised / frame.memories
+    out.peak_bound = least_bytes + weighed * each
+
+
+@jit
+def mixed_bubble_share(share: float, schedule: int) -> float:
+    """A bubble share that no layout on several machines is below: that of one machine where it is
+    the schedule's alone, else nothing is known of how forward and backward divide."""
+    return share if schedule <= SCHEDULE_ALL_FORWARD_FIRST else 0.0
+
+
+@jit
+def even_stages(total_s: float, totals: Array, traffic: Rows, grid: Row, place: Array) -> float:
+    """As many even stages would take `total_s` each as long as the slowest stage does at least.
+
+    A stage on machine q takes no less than what its pieces take on the first one over x_q, the
+    largest such ratio of any piece; so with W seconds of all pieces there, the slowest stage takes
+    at least W / sum(x_q).
+    """
+    first_s = together = 0.0
+    for piece in range(totals.shape[0]):
+        first_s += totals[piece] * plain_seconds(traffic[0][piece])
+    for stage in range(int(grid.pp)):
+        quickest = 0.0
+        for piece in range(totals.shape[0]):
+            first, there = traffic[0][piece], traffic[int(place[stage])][piece]
+            if totals[piece] > 0.0 and plain_seconds(first) > 0.0:
+                if plain_seconds(there) == 0.0:
+                    return float(grid.pp)
+                quickest = max(quickest, plain_seconds(first) / plain_seconds(there))
+        together += quickest
+    return float(min(grid.pp, total_s * together / first_s))
+
+
+@jit
+def plain_seconds(one_traffic: Row) -> float:
+    """Forward and backward of a piece that does not recompute."""
+    return float(one_traffic.forward_s + one_traffic.backward_s + one_traffic.sharded_s)
 
 
 @jit
 def peak_bound_bytes(
-    frame: StepFrame, saved: float, grid: Row, framework: FrameworkInputs
+    frame: StepFrame, saved: float, workspace: float, grid: Row, framework: FrameworkInputs
 ) -> float:
     """Reserved bytes that the heaviest stage holds at least: the mean over stages, with the model's
-    parameters and `saved` bytes of its layers, in the update and at a layer's backward."""
+    parameters and `saved` bytes of its layers, in the update and at a layer's backward, and
+    `workspace` bytes."""
     saved_bytes, accumulates = np.inf, 0.0
     # What a stage has in flight only grows or only falls with its number.
     for end in range(2):
@@ -377,4 +483,4 @@ def peak_bound_bytes(
     live = max(backward, state + gradients)
     packed = state + (gradients if framework.persistent_gradients > 0.0 else 0.0)
     gaps = framework.fragmentation * max(0.0, live - packed)
-    return (live + gaps) / grid.pp + framework.workspace_bytes
+    return (live + gaps) / frame.memories + workspace

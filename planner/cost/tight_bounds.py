@@ -41,20 +41,21 @@ from planner.cost.bounds import (
     STAGE_SECONDS,
     STAGE_VOCAB,
     fewest_layers,
+    greatest_of,
     layout_bounds_s,
+    least_of,
+    live_room,
     model_seconds,
     shape_bubble_share,
     shape_parts,
 )
 from planner.cost.columns import greatest, least, weighted
-from planner.cost.inputs import GpuInputs
 from planner.cost.linear import (
-    SCALAR_FIXED_BYTES,
     SCALAR_FIXED_S,
     TERM_OPTIMIZER,
 )
 from planner.cost.schedule import head_stage
-from planner.cost.tables import Array, FrameworkInputs, JobInputs
+from planner.cost.tables import Array, JobInputs
 
 # Besides the RECOMPUTE_* of `planner.cost.bounds`: the same number in every block.
 RECOMPUTE_SHARED = 3
@@ -76,13 +77,14 @@ def largest_deficit(layers: Array, column: int, prefix: Array, mean: float) -> f
 
 @jit
 def mean_layer(layers: Array, prefix: Array) -> tuple[Array, Array]:
-    """([LAYER_*] means over the sequence of layers, their largest deficits)."""
-    count = prefix.shape[1] - 1
-    mean, deficit = np.zeros(LAYER_COLUMNS), np.zeros(LAYER_COLUMNS)
-    for column in range(LAYER_COLUMNS):
-        for kind in range(prefix.shape[0]):
-            mean[column] += prefix[kind, count] * layers[kind, column] / count
-        deficit[column] = largest_deficit(layers, column, prefix, mean[column])
+    """([machine, LAYER_*] means over the sequence of layers, their largest deficits)."""
+    count, machines = prefix.shape[1] - 1, layers.shape[0]
+    mean, deficit = np.zeros((machines, LAYER_COLUMNS)), np.zeros((machines, LAYER_COLUMNS))
+    for at in range(machines):
+        for column in range(LAYER_COLUMNS):
+            for kind in range(prefix.shape[0]):
+                mean[at, column] += prefix[kind, count] * layers[at, kind, column] / count
+            deficit[at, column] = largest_deficit(layers[at], column, prefix, mean[at, column])
     return mean, deficit
 
 
@@ -185,18 +187,18 @@ def layers_in_time(
 
 @jit
 def slowest_stage_s(
-    stages: Array, layers: Array, mean: Array, deficit: Array, recompute: int, each: float,
-    blocks: float, head: int, head_layers: float, limit_bytes: float, standalone_vocab: float,
-    low_s: float, fits: Array, again: Array,
+    stages: Array, place: Array, layers: Array, mean: Array, deficit: Array, recompute: int,
+    each: float, blocks: float, head: int, head_layers: float, live_bytes: Array,
+    standalone_vocab: float, low_s: float, fits: Array, again: Array,
 ) -> float:  # fmt: skip
     """Least seconds of the slowest stage, `low_s` at least; infinite if the layers do not fit.
 
-    `fits[stage, n]`, `again[2, n]`: to work in.
+    `place[stage]`: its machine. `fits[stage, n]`, `again[2, n]`: to work in.
     """
     total = fits.shape[1] - 1
     if not _in_memory(
-        stages, layers, mean, deficit, recompute, each, blocks, limit_bytes, standalone_vocab,
-        fits, again[0],
+        stages, place, layers, mean, deficit, recompute, each, blocks, live_bytes,
+        standalone_vocab, fits, again[0],
     ):  # fmt: skip
         return np.inf
     if recompute == RECOMPUTE_SHARED:
@@ -205,15 +207,15 @@ def slowest_stage_s(
                 again[fewer, count] = fewest_shared(
                     float(count), blocks, each, fewer * head_layers, standalone_vocab
                 )
-    if _fit(stages, fits, again, layers, mean, deficit, recompute, blocks, head,
+    if _fit(stages, place, fits, again, layers, mean, deficit, recompute, blocks, head,
             standalone_vocab, low_s):  # fmt: skip
         return low_s
-    again_s = greatest(layers, LAYER_RECOMPUTE)
+    again_s = greatest_of(layers, LAYER_RECOMPUTE)
     high_s = low_s + greatest(stages, STAGE_SECONDS)
-    high_s += (greatest(layers, LAYER_SECONDS) + again_s) * total
+    high_s += (greatest_of(layers, LAYER_SECONDS) + again_s) * total
     for _ in range(BISECTIONS):
         middle_s = 0.5 * (low_s + high_s)
-        if _fit(stages, fits, again, layers, mean, deficit, recompute, blocks, head,
+        if _fit(stages, place, fits, again, layers, mean, deficit, recompute, blocks, head,
                 standalone_vocab, middle_s):  # fmt: skip
             high_s = middle_s
         else:
@@ -223,8 +225,9 @@ def slowest_stage_s(
 
 @jit
 def _in_memory(
-    stages: Array, layers: Array, mean: Array, deficit: Array, recompute: int, each: float,
-    blocks: float, limit_bytes: float, standalone_vocab: float, fits: Array, again: Array,
+    stages: Array, place: Array, layers: Array, mean: Array, deficit: Array, recompute: int,
+    each: float, blocks: float, live_bytes: Array, standalone_vocab: float, fits: Array,
+    again: Array,
 ) -> bool:  # fmt: skip
     """Whether the stages hold all layers; `fits[stage, n]`: most of n layers that a stage holds.
 
@@ -236,9 +239,10 @@ def _in_memory(
             again[count] = shared_layers(float(count), blocks, each)
     most = 0.0
     for stage in range(pp):
+        at = int(place[stage])
         fitting_layers(
-            stages[stage], layers, mean, deficit, recompute, again, blocks, limit_bytes,
-            fits[stage],
+            stages[stage], layers[at], mean[at], deficit[at], recompute, again, blocks,
+            live_bytes[at], fits[stage],
         )  # fmt: skip
         if fits[stage, total] < fewest_layers(stage, pp, blocks, standalone_vocab):
             return False
@@ -248,8 +252,9 @@ def _in_memory(
 
 @jit
 def _fit(
-    stages: Array, fits: Array, again: Array, layers: Array, mean: Array, deficit: Array,
-    recompute: int, blocks: float, head: int, standalone_vocab: float, seconds: float,
+    stages: Array, place: Array, fits: Array, again: Array, layers: Array, mean: Array,
+    deficit: Array, recompute: int, blocks: float, head: int, standalone_vocab: float,
+    seconds: float,
 ) -> bool:  # fmt: skip
     """Whether all layers find room on stages that take at most `seconds` each.
 
@@ -258,8 +263,9 @@ def _fit(
     pp, total = stages.shape[0], fits.shape[1] - 1
     found = 0.0
     for stage in range(pp):
+        at = int(place[stage])
         count = layers_in_time(
-            seconds, stages[stage], layers, mean, deficit, recompute, blocks,
+            seconds, stages[stage], layers[at], mean[at], deficit[at], recompute, blocks,
             again[1 if stage == head else 0],
         )  # fmt: skip
         capacity = fits[stage, count] if count >= 0 else -1.0
@@ -280,7 +286,7 @@ def shared_span_s(
     block of c layers its stage has others of c - 1 at least, but for the one with the head.
     """
     others = max(0.0, blocks - 2.0)
-    again_s, layer_s = least(layers, LAYER_RECOMPUTE), least(layers, LAYER_SECONDS)
+    again_s, layer_s = least_of(layers, LAYER_RECOMPUTE), least_of(layers, LAYER_SECONDS)
     least_s = np.inf
     for largest in range(1, count + 1):
         beside = others * (largest - 1.0)
@@ -295,7 +301,7 @@ def shared_span_s(
 @jit
 def fill_tight_bounds(
     grid: Row, recompute: int, limit_bytes: float, key: Row, costs: Rows, prefix: Array,
-    totals: Array, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs, network: Rows,
+    totals: Array, job: JobInputs, frameworks: Rows, gpus: Rows, networks: Rows, place: Array,
     out: Array,
 ) -> None:  # fmt: skip
     """Fill out[n - 1]: no layout of a shape within `limit_bytes` (reserved, context included) in
@@ -304,19 +310,21 @@ def fill_tight_bounds(
     `recompute`: a RECOMPUTE_* code; all but RECOMPUTE_SHARED have one bound. Not for schedules with
     two copies of the model.
     """
+    framework, machines = frameworks[0], frameworks.shape[0]
     terms, scalars, stages, layers = shape_parts(
-        grid, recompute, key, costs, job, framework, gpu, network
+        grid, recompute, key, costs, job, frameworks, gpus, networks, place
     )
     pp, blocks, grad_acc = grid.pp, grid.vpp, grid.grad_acc
     plain_s = model_seconds(terms, totals, recompute, job)
     code = RECOMPUTE_SOME if recompute == RECOMPUTE_SHARED else recompute
-    share = shape_bubble_share(grid, terms, totals, plain_s, code, framework)
+    share = shape_bubble_share(grid, terms, totals, plain_s, code, framework, machines)
     # No less than `LayoutContext.head_layers`.
-    head_layers = float(math.ceil(stages[-1, STAGE_SECONDS] / least(layers, LAYER_SECONDS)))
-    limit = (limit_bytes - scalars[SCALAR_FIXED_BYTES]) / (1.0 + framework.fragmentation)
+    head_layers = float(math.ceil(stages[-1, STAGE_SECONDS] / least_of(layers, LAYER_SECONDS)))
+    live_bytes = np.zeros(machines)
+    live_room(limit_bytes, scalars, frameworks, gpus, live_bytes)
     update_s = weighted(totals, terms, TERM_OPTIMIZER) / pp
     head = head_stage(framework.schedule, int(pp))
-    rest_s = update_s + scalars[SCALAR_FIXED_S]
+    rest_s = update_s + greatest(scalars, SCALAR_FIXED_S)
     mean, deficit = mean_layer(layers, prefix)
     fits, again = np.zeros((int(pp), prefix.shape[1])), np.zeros((2, prefix.shape[1]))
     least_s = np.inf
@@ -329,8 +337,8 @@ def fill_tight_bounds(
             if out[each - 1] >= least_s:
                 continue
         slowest_s = slowest_stage_s(
-            stages, layers, mean, deficit, recompute, float(each), blocks, head, head_layers,
-            limit, job.standalone_vocab, plain_s / pp, fits, again,
+            stages, place, layers, mean, deficit, recompute, float(each), blocks, head,
+            head_layers, live_bytes, job.standalone_vocab, plain_s / pp, fits, again,
         )  # fmt: skip
         span_s = grad_acc * slowest_s + share * (plain_s - slowest_s)
         if recompute == RECOMPUTE_SHARED and slowest_s < np.inf:
@@ -344,8 +352,8 @@ def fill_tight_bounds(
 @jit
 def bound_shapes(
     shapes: Rows, recompute: Array, limits_bytes: Array, tight: bool, keys: Rows, costs: Rows,
-    prefix: Array, totals: Array, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs,
-    network: Rows, out: Array,
+    prefix: Array, totals: Array, job: JobInputs, frameworks: Rows, gpus: Rows, networks: Rows,
+    places: Array, out: Array,
 ) -> None:  # fmt: skip
     """Fill bounds on the step time, s: out[shapes, limits]; infinite where nothing can fit.
 
@@ -354,14 +362,14 @@ def bound_shapes(
     """
     for index in range(shapes.shape[0]):
         grid, code = shapes[index], int(recompute[index])
-        key, cost = keys[int(grid.key)], costs[int(grid.key)]
+        key, cost, place = keys[int(grid.key)], costs[int(grid.key)], places[int(grid.place)]
         if tight:
             fill_tight_bounds(
-                grid, code, limits_bytes[0], key, cost, prefix, totals, job, framework, gpu,
-                network, out[index],
+                grid, code, limits_bytes[0], key, cost, prefix, totals, job, frameworks, gpus,
+                networks, place, out[index],
             )  # fmt: skip
         else:
             layout_bounds_s(
-                grid, code, limits_bytes, key, cost, totals, job, framework, gpu, network,
-                out[index],
+                grid, code, limits_bytes, key, cost, totals, job, frameworks, gpus, networks,
+                place, out[index],
             )  # fmt: skip

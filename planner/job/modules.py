@@ -13,7 +13,9 @@ class Module(IntFlag):
     The names follow Megatron-core's `--recompute-modules`; FULL is `--recompute-granularity
     full` (torch: checkpointing the whole block), SELECTIVE_OP is torchtitan's per-op policy
     that keeps the output of every second matmul and of attention, BUDGET torch's memory budget,
-    which drops what `planner.predict.ops.checkpoint` chooses.
+    which drops what `planner.predict.ops.checkpoint` chooses. MLP_UP and MLP_ACT are what JAX's
+    policies by name run again: gate, up and activation of a dense feed-forward block, or the
+    activation alone of any, but not the last product, whose output backward does not read.
     """
 
     NOTHING = 0
@@ -27,6 +29,8 @@ class Module(IntFlag):
     FULL = 128
     SELECTIVE_OP = 256
     BUDGET = 512
+    MLP_UP = 1024
+    MLP_ACT = 2048
 
 
 Applies = Literal["always", "moe", "mla", "eager-attention", "dense", "shared-experts"]

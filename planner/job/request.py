@@ -16,12 +16,13 @@ from planner.job.batch_ramp import Batch, read_ramp
 from planner.job.bounds import LONGEST_SEQ, MOST_MTP_LAYERS, MOST_SEQUENCES
 from planner.job.errors import UsageError
 from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, load_framework
-from planner.job.frameworks.names import profile_named, profile_on
+from planner.job.frameworks.names import profile_named
 from planner.job.frameworks.profile import (
     FP32_PRECISIONS,
     OptimizerKernel,
     check_precision,
     frameworks_with,
+    profile_on,
 )
 from planner.job.frameworks.switches import Switches, framework_sharp, switched, with_techniques
 from planner.job.frameworks.techniques import TechniqueDecision, decide
@@ -320,8 +321,7 @@ class Request(Named):
         if self.gpus is None and self.cluster is None:
             return named
         gpu = self.find_cluster().gpu
-        there = profile_on(named.name, gpu.name, gpu.vendor)
-        return named if there == named.name else load_framework(there)
+        return profile_on(named, gpu.name, gpu.vendor)
 
     def _dtype(self, framework: FrameworkProfile) -> DtypeModeName:
         """The dtype mode: fp32 with products in fp32 or TF32, else as asked or usual. UsageError

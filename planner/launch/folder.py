@@ -8,16 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hardware.files import shipped_toml
-from planner.job.frameworks.targets import TARGETS
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.job.written_folder import Replaced, write_folder
 from planner.launch.architecture import departures
 from planner.launch.contract import Files, Launch, RunCommand, on_disk, run_variable
-from planner.launch.dialects import DIALECTS
 from planner.launch.launchers import launcher_files, start_script
 from planner.launch.launchers.shell import PREFLIGHT
-from planner.launch.megatron_run import LOCAL_PROFILE
 from planner.launch.plans import one_plan, writer_of
 from planner.launch.quoting import python_value
 from planner.launch.readme import (
@@ -28,6 +24,7 @@ from planner.launch.readme import (
     measured_csv,
     readme,
 )
+from planner.launch.registry import table_of, targets
 from planner.launch.settings_text import filled
 from planner.search.plan_file import to_json
 
@@ -48,7 +45,7 @@ class LaunchFolder:
 
 def launch_folder(launch: Launch) -> LaunchFolder:
     """Everything that goes into the folder of a launch without refusals."""
-    writer = writer_of(TARGETS[launch.target])
+    writer = writer_of(targets()[launch.target])
     command = _on_machine(writer.command(launch), launch)
     requirements = writer.requirements(launch)
     written = writer.files(launch)
@@ -61,7 +58,7 @@ def launch_folder(launch: Launch) -> LaunchFolder:
         PLAN_FILE: to_json(one_plan(launch.plan, launch.request, job)),
         MEASURED_FILE: measured_csv(launch),
     }
-    departing = departures(DIALECTS[launch.target](launch.job.model), launch.job.model)
+    departing = departures(table_of(launch.target, launch.job.model), launch.job.model)
     files[README] = readme(
         launch,
         expected,
@@ -152,14 +149,12 @@ def preflight_script(launch: Launch, script: str) -> str:
 def _versions(launch: Launch) -> dict[str, tuple[str, str]]:
     """Modules that the files are written for: the version, and the variable of the folder that a
     module is imported from, where it is no installed package."""
-    tables = shipped_toml("planner.launch", "templates/preflight.toml")
-    found = dict(tables[launch.target])
-    if launch.job.framework.name == LOCAL_PROFILE:
-        del found["transformer_engine"]
-    for name in (launch.job.precision, launch.job.optimizer.family):
-        found |= tables[launch.target].get(f"with-{name}", {})
+    stated = targets()[launch.target].versions
+    found = dict(stated)
+    for name in (launch.job.framework.name, launch.job.precision, launch.job.optimizer.family):
+        found |= stated.get(f"with-{name}", {})
     return {
         name: (value, "") if isinstance(value, str) else (value[0], value[1])
         for name, value in found.items()
-        if not isinstance(value, dict)
+        if value and not isinstance(value, dict)
     }

@@ -1,10 +1,15 @@
-"""How each dialect says how a plan runs: one table of settings (options.toml) for writing, reading
-and `--fix`.
+"""How a dialect says how a plan runs: the tables of its `options.toml`, for writing, reading and
+`--fix`.
 
-The model's fields stand in the tables of `planner.launch.dialects`; switches of Megatron's
-techniques, and what runs again there, in its profile, as plans state them. What takes more than a
-name and a value (layers by stage, modules that run again, shards) has a function that writes and
-`--fix` share.
+A row is our name of a setting (a degree, a field of the request, or a variation), and theirs.
+`written`: our value -> theirs, where they differ; `state`: of a switch, whether it is there where
+the variation is (on), where it is not (off), or whether it is true (yes) or false (no) then;
+stated: that of no variation. `since`: their releases that have it, where it is not all. Without a
+key: the switch of the technique of that name, in the profile of the dialect's first target.
+
+The model's fields stand in the writers' tables (`planner.launch.architecture`). What takes more
+than a name and a value (layers by stage, modules that run again, shards) has a function that writes
+and `--fix` share.
 """
 
 from __future__ import annotations
@@ -12,10 +17,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from hardware.files import shipped_toml
 from planner.job.frameworks import load_framework
+from planner.launch.registry import dialects, package_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +66,38 @@ _STATES: Mapping[str, Mapping[str, str]] = {
     "yes": {"True": "true", "False": "false"},
     "no": {"True": "false", "False": "true"},
 }
-_PROFILE = load_framework("megatron-core")
-_TECHNIQUES = {one.name: one.flags for one in _PROFILE.techniques}
 
 
-def _option(ours: str, row: str | Mapping[str, Any]) -> DialectOption:
+def _option(ours: str, row: str | Mapping[str, Any], dialect: str) -> DialectOption:
     if isinstance(row, str):
         return DialectOption(ours, row)
     written = _STATES[row["state"]] if "state" in row else row.get("written", {})
-    return DialectOption(ours, row.get("key") or _TECHNIQUES[ours], written, row.get("since", ""))
+    key = row.get("key") or _switches(dialect)[ours]
+    return DialectOption(ours, key, written, row.get("since", ""))
 
 
-_TABLES: Mapping[str, Options] = {
-    dialect: {ours: _option(ours, row) for ours, row in rows.items()}
-    for dialect, rows in shipped_toml("planner.launch", "options.toml").items()
-}
-MEGATRON, MEGATRON_LAYOUT = _TABLES["megatron"], _TABLES["megatron-layout"]
-NANOTRON, TORCHTITAN = _TABLES["nanotron"], _TABLES["torchtitan"]
-DEEPSPEED, ACCELERATE = _TABLES["deepspeed"], _TABLES["accelerate"]
+def _switches(dialect: str) -> Mapping[str, str]:
+    """The flags of each technique."""
+    first = next(iter(dialects()[dialect].targets.values()))
+    return {one.name: one.flags for one in load_framework(first.profile).techniques}
+
+
+@cache
+def run_options(dialect: str) -> Mapping[str, Options]:
+    """The tables of a dialect, by name."""
+    return {
+        name: {ours: _option(ours, row, dialect) for ours, row in rows.items()}
+        for name, rows in shipped_toml(package_of(dialect), "options.toml").items()
+    }
+
+
+MEGATRON, MEGATRON_LAYOUT = run_options("megatron")["run"], run_options("megatron")["layout"]
+TORCHTITAN = run_options("torchtitan")["run"]
+DEEPSPEED, ACCELERATE = run_options("hf")["deepspeed"], run_options("hf")["accelerate"]
 # Where torchtitan 0.3 has it.
-ASYNC_TP_0_3 = _TABLES["torchtitan-0.3"]["async-tp"]
+ASYNC_TP_0_3 = run_options("torchtitan")["run-0.3"]["async-tp"]
 
+_PROFILE = load_framework("megatron-core")
 # Precision -> its flags. fp8 scales a tensor at a time, from its own values.
 MEGATRON_PRECISIONS: Mapping[str, str] = {
     "bf16": "--bf16",
@@ -99,19 +117,7 @@ MEGATRON_RECOMPUTE: Options = {
     **{
         ours: DialectOption(ours, key) for ours, key in zip(_OF_MODES, _RECOMPUTE_KEYS, strict=True)
     },
-    **_TABLES["megatron-recompute"],
-}
-
-_MEGATRON = {**MEGATRON, **MEGATRON_LAYOUT, **MEGATRON_RECOMPUTE}
-
-# Target -> how it says how a plan runs; Megatron-Bridge's overrides are named after the flags.
-OPTIONS: Mapping[str, Options] = {
-    "megatron-core": _MEGATRON,
-    "megatron-bridge": _MEGATRON,
-    "torchtitan": TORCHTITAN,
-    "deepspeed": DEEPSPEED,
-    "accelerate": ACCELERATE,
-    "nanotron": NANOTRON,
+    **run_options("megatron")["recompute"],
 }
 
 

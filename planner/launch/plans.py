@@ -3,9 +3,7 @@ a plan made ready for one framework."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,17 +11,16 @@ from hardware.plain_text import demand_plain
 from planner._version import __version__
 from planner.job.errors import UsageError
 from planner.job.frameworks import RecomputeMode, load_framework
-from planner.job.frameworks.names import target_of_profile
-from planner.job.frameworks.targets import TARGETS, Target
 from planner.job.job import Job
 from planner.job.models.catalog import catalog_name
 from planner.job.optimizers import check_optimizer
-from planner.job.recompute import Recomputed
 from planner.job.request import Request
 from planner.launch.contract import Launch, NodesAs, Refusal, Writer
+from planner.launch.registry import Target, module_of, target_of_profile, targets
 from planner.predict.command_line import search_command
+from planner.predict.configuration import Configuration
 from planner.predict.decided import decided_job, decided_request
-from planner.predict.evaluate import evaluate, given_layout, given_modes
+from planner.predict.evaluate import checked, evaluated
 from planner.predict.plan import Plan
 from planner.search import search
 from planner.search.launchable import LaunchNotes
@@ -33,23 +30,24 @@ from planner.search.result import Counts, SearchResult
 
 def writer_of(target: Target) -> Writer:
     """The module that writes for a target, imported now."""
-    return cast(Writer, importlib.import_module(f"planner.launch.{target.module}"))
+    return cast(Writer, module_of(target.dialect, target.writer))
 
 
 def job_refusals(target: Target, job: Job) -> Iterator[Refusal]:
     """What a target cannot express of a job, and whether it starts on the job's GPUs."""
-    gpu = job.cluster.gpu
-    if target.cuda and gpu.vendor != "nvidia":
+    gpu, launch = job.cluster.gpu, load_framework(target.profile).launch
+    if launch.cuda and gpu.vendor != "nvidia":
+        others = (one for one in targets().values() if not load_framework(one.profile).launch.cuda)
         yield Refusal(
-            f"{target.name} does not start on {gpu.name}: {target.cuda}",
-            "--framework torchtitan, deepspeed or accelerate",
+            f"{target.name} does not start on {gpu.name}: {launch.cuda}",
+            "--framework " + " or ".join(one.name for one in others),
         )
     yield from writer_of(target).job_refusals(job)
 
 
 def refusals_of(launch: Launch) -> Iterator[Refusal]:
     """What a launch's framework cannot express of its job and its plan; none if all of it."""
-    target = TARGETS[launch.target]
+    target = targets()[launch.target]
     yield from job_refusals(target, launch.job)
     yield from writer_of(target).plan_refusals(launch)
 
@@ -65,14 +63,15 @@ def job_launch_note(job: Job) -> str | None:
     if target is None or not refusals:
         return None
     reasons = "; ".join(f"{refusal.reason} (nearest: {refusal.nearest})" for refusal in refusals)
-    able = dict.fromkeys(target.profile for target in TARGETS.values() if _launches(target, job))
+    able = dict.fromkeys(target.profile for target in targets().values() if _launches(target, job))
     others = f". Frameworks that launch it: {', '.join(able)}" if able else ""
     return f"planner launch writes none of these plans for {target.name}: {reasons}{others}"
 
 
 def _in_whose_place(profile: str) -> Target | None:
     """The target of the framework that a profile stands for on AMD's GPUs."""
-    return next((target for target in TARGETS.values() if target.on_amd == profile), None)
+    profiles = ((one, load_framework(one.profile)) for one in targets().values())
+    return next((one for one, usual in profiles if usual.launch.on_amd == profile), None)
 
 
 def launch_note(plans: Sequence[Plan], request: Request, job: Job) -> str | None:
@@ -216,7 +215,7 @@ def _sentence(error: UsageError) -> str:
 
 def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None) -> Request:
     """The request under the target's profile, without limits and with the plan's own batch."""
-    same = request.framework in (target.profile, *target.variants)
+    same = load_framework(request.framework).launch.target == target.name
     changes: dict[str, object] = {
         "framework": request.framework if same else target.profile,
         "gbs": plan.gbs,
@@ -260,36 +259,16 @@ def _named_schedule(plan: Plan) -> str | None:
     return None if usual else plan.schedule
 
 
-def _recomputed(plan: Plan) -> Recomputed | None:
-    """Layers of each stage that run again; None for all or none."""
-    return plan.layout.recomputed if plan.layout.recomputes_some else None
-
-
 def _demand_rules(plan: Plan, job: Job) -> None:
     """UsageError if a plan that is launched as it stands breaks a rule: its file was edited."""
-    decided, layout = decided_job(job, plan), plan.layout
-    modes = given_modes(decided, plan.recompute, _recomputed(plan))
-    given_layout(
-        replace(decided, recompute=modes),
-        plan.degrees,
-        layout.block_layers,
-        _recomputed(plan),
-        layout.mtp_standalone,
-    )
+    checked(Configuration.of_plan(job, plan))
 
 
 def _costed(plan: Plan, request: Request, target: Target, nodes_as: NodesAs) -> Launch:
     """A plan costed under a request's profile. UsageError if it breaks a rule."""
-    layout = plan.layout
-    again = evaluate(
-        request,
-        plan.degrees,
-        plan.recompute,
-        layout.block_layers,
-        _recomputed(plan),
-        layout.mtp_standalone,
-    )
-    return Launch(again, request, request.resolve(), target.name, nodes_as)
+    job = request.resolve()
+    again = evaluated(checked(Configuration.of_plan(job, plan)))
+    return Launch(again, request, job, target.name, nodes_as)
 
 
 def _searched(request: Request, asked: Request) -> Request:

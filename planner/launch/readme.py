@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import groupby
 from textwrap import fill
-from typing import Any
 
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
@@ -24,6 +23,7 @@ from planner.launch.launchers import how_to_start, start_script
 from planner.launch.launchers.kubernetes import SUBMIT
 from planner.launch.launchers.shell import PREFLIGHT
 from planner.launch.quoting import Code, Value, markdown_prose, markdown_text
+from planner.launch.registry import targets
 from planner.launch.settings_text import filled
 from planner.launch.time_limit import SIGNAL_S, limit_text, save_steps, stop_minutes
 from planner.predict.plan import Plan, StageMemory
@@ -137,9 +137,10 @@ _WIDTH = 88
 
 
 @cache
-def _words() -> dict[str, Any]:
-    """What frameworks report where, and what a file alone does not say."""
-    return shipped_toml("planner.launch", "templates/readme.toml")
+def _goes_on() -> dict[str, str]:
+    """How a run goes on where no script of ours puts it back, by what starts the nodes."""
+    found: dict[str, str] = shipped_toml("planner.launch", "templates/readme.toml")["goes-on"]
+    return found
 
 
 def readme(
@@ -157,7 +158,7 @@ def readme(
         needs=[f"* {need}" for need in requirements],
         files=_files(written),
         variables=_variables(variables),
-        weights=_paragraph("weights", launch.target),
+        weights=[targets()[launch.target].weights, ""],
         time_limit=_time_limit(launch),
         choices=markdown_table(
             ("choice", "purpose"), [(choice.setting, choice.purpose) for choice in choices]
@@ -187,8 +188,8 @@ def _wrapped(line: str) -> str:
 def _of_the_plan(launch: Launch) -> dict[str, Value]:
     """What is said of job, machine and folder."""
     job, plan = launch.job, launch.plan
-    alone = _words()["alone"].get(launch.target, "")
-    words = f"Without the folder: {alone}, and `--gpus` for the machine."
+    target = targets()[launch.target]
+    words = f"Without the folder: {target.alone}, and `--gpus` for the machine."
     return {
         "model": job.model.name,
         "target": launch.target,
@@ -207,8 +208,8 @@ def _of_the_plan(launch: Launch) -> dict[str, Value]:
         "modes": Code(_modes(launch)),
         "measured": MEASURED_FILE,
         "plan": PLAN_FILE,
-        "from_plan": " and the model" if launch.target == "torchtitan" else "",
-        "alone": [words, ""] if alone else [],
+        "from_plan": target.from_plan,
+        "alone": [words, ""] if target.alone else [],
         "ramp": " The batch ramp starts below it, as said above." if plan.ramp else "",
         "more_steps": [f"{at}. {text}" for at, text in enumerate(_more_steps(launch), start=6)],
     }
@@ -269,11 +270,11 @@ def _variables(variables: Sequence[Variable]) -> list[str]:
 def _time_limit(launch: Launch) -> list[str]:
     """What becomes of the run at the time limit."""
     if launch.nodes_as != "slurm":
-        return _paragraph("goes-on", launch.nodes_as)
+        return [_goes_on()[launch.nodes_as], ""]
     ends = (
         f"{launch.target} cannot be told when to end: what was trained since the last checkpoint "
         "is trained again. "
-        if launch.target in _words()["stop"]["never"].split()
+        if not targets()[launch.target].stops
         else f"The run saves and ends after `{STOP}` minutes ({stop_minutes(launch)}), and the "
         "script puts the job back in the queue; change `--time` and this variable together. "
     )
@@ -286,11 +287,6 @@ def _time_limit(launch: Launch) -> list[str]:
         "folder and what the variables name.",
         "",
     ]
-
-
-def _paragraph(table: str, name: str) -> list[str]:
-    """A paragraph of readme.toml, for a target or a launcher."""
-    return [_words()[table][name], ""]
 
 
 def _departures(launch: Launch, departures: Sequence[str]) -> list[str]:
@@ -312,8 +308,8 @@ def _memory(launch: Launch, expected: Expectations) -> dict[str, Value]:
         interval = f"{gib(first.total_low_bytes)} to {gib(first.total_high_bytes)}"
         rows.append((stages, *shown, interval))
     titles = ("stage", "layers", "max allocated", "max reserved", "nvidia-smi")
-    heaviest, reports = expected.heaviest, _reports(launch)
-    held = reports.get("held", "allocated")
+    heaviest, target = expected.heaviest, targets()[launch.target]
+    held = target.held
     held_bytes = heaviest.reserved_bytes if held == "reserved" else heaviest.allocated_bytes
     return {
         "memory": markdown_table((*titles, "80 % interval of it"), rows).splitlines(),
@@ -322,7 +318,7 @@ def _memory(launch: Launch, expected: Expectations) -> dict[str, Value]:
         "heaviest": heaviest.stage,
         "fits": percent_sure(expected.fit_probability),
         "memory_family": expected.memory_family,
-        "memory_line": Code(reports["memory"]),
+        "memory_line": Code(target.memory),
         "held": held,
         "expected_held": gib(held_bytes),
         "held_high": gib(held_bytes * heaviest.total_high_bytes / heaviest.total_bytes),
@@ -350,14 +346,9 @@ def _time(launch: Launch, expected: Expectations) -> dict[str, Value]:
         "rate": f"{expected.tokens_per_s_per_gpu:,.0f}",
         "rate_low": f"{expected.tokens_per_s_per_gpu_low:,.0f}",
         "mfu": share(expected.mfu),
-        "time_line": Code(_reports(launch)["time"]),
+        "time_line": Code(targets()[launch.target].time),
         "loss": f"{math.log(launch.job.model.vocab):.1f}",
     }
-
-
-def _reports(launch: Launch) -> dict[str, str]:
-    reports: dict[str, dict[str, str]] = _words()["reports"]
-    return reports.get(launch.target, reports["usual"])
 
 
 def _more_steps(launch: Launch) -> Iterator[str]:

@@ -23,6 +23,7 @@ from planner.launch.quoting import (
     python_value,
     yaml_dumped,
 )
+from planner.launch.registry import package_of
 
 LINE_WIDTH = 88
 
@@ -125,11 +126,14 @@ _NAME = re.compile(r"(?m)^(?P<indent> *)\$\{(?P<lines>[a-z_]+)\}\n|\$\{(?P<name>
 
 @cache
 def _text(name: str) -> str:
-    return shipped_text("planner.launch", f"templates/{name}")
+    dialect, _, file = name.rpartition("/")
+    package = package_of(dialect) if dialect else "planner.launch"
+    return shipped_text(package, f"templates/{file}")
 
 
 def filled(name: str, /, **values: Value) -> str:
-    """A template with each `${value}` filled in, quoted for the template's language.
+    """A template with each `${value}` filled in, quoted for the template's language; a dialect's is
+    called `dialect/file.txt`.
 
     A line of one name alone becomes the value's lines, which are code, indented as the line is,
     and goes where the value has none. In a comment, which begins its line, a value is text; in

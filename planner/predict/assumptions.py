@@ -8,6 +8,7 @@ from planner.job.job import Job
 from planner.job.models.catalog import beside_notes
 from planner.job.models.hf_config import supported_model_types
 from planner.job.schedules import schedule_named
+from planner.predict.configuration import Configuration
 from planner.predict.links import link_inputs
 from planner.predict.ops import parameter_count
 from planner.predict.optimizer_terms import host_bytes_per_parameter
@@ -18,10 +19,9 @@ from planner.predict.techniques import used_techniques
 GIB = 2.0**30
 
 
-def choice_notes(
-    job: Job, degrees: Degrees, layout: Layout, offloaded_bytes: float
-) -> tuple[str, ...]:
+def choice_notes(configuration: Configuration, offloaded_bytes: float) -> tuple[str, ...]:
     """What a plan's choices rest on; `offloaded_bytes`: of activations, on its fullest rank."""
+    job, degrees, layout = configuration.job, configuration.degrees, configuration.layout
     return (
         *_recompute_notes(job, layout),
         *_standalone_notes(layout),

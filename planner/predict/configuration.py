@@ -1,12 +1,20 @@
-"""Layouts between their two forms: blocks of layers for people, counts of pieces for the kernel."""
+"""A configuration: one way to run a job, as rooms hand it to each other, and its conversions.
+
+People and rules read degrees and a `Layout`; the cost core reads rows of columns and counts of
+pieces. Both directions are here: a row of degree columns, the context of the layout rules, and the
+kernel's counts of a configuration; the configuration of a row and of a plan.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from constraints.layout_context import LayoutContext, Recomputation, even_split, greedy_costs
+from constraints.numbers import IntArray
 from constraints.rule import Layout, Placement
 from planner.cost.layout import mirror, place_vocab_layers
 from planner.job.frameworks import RecomputeMode
@@ -15,8 +23,97 @@ from planner.job.offload import grouped_modules
 from planner.job.recomputation import layer_modes, recomputation
 from planner.job.schedules import schedule_named
 from planner.job.specs import ModelSpec
-from planner.predict.cost_model import CostModel, KernelLayout
+from planner.predict.cost_model import Columns, CostModel, KernelLayout
 from planner.predict.cost_tables import may_part
+from planner.predict.decided import decided_job
+from planner.predict.offload_groups import shape_groups
+from planner.predict.plan import Degrees, Plan
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One way to run a job.
+
+    `job`: with what is offloaded and its techniques decided; `mode`: the recompute mode of its
+    shape, one of the job's; `layout`: which layers lie and recompute where, in that mode or others
+    of the job. Whether it is legal, `planner.predict.evaluate.checked` says.
+    """
+
+    job: Job
+    degrees: Degrees
+    mode: RecomputeMode
+    layout: Layout
+
+    @classmethod
+    def even(
+        cls, job: Job, degrees: Degrees, recompute: str = "none", *, mtp_standalone: bool = False
+    ) -> Configuration:
+        """Degrees of a job in its framework's usual layout, all layers in one recompute mode."""
+        mode = job.framework.recompute_mode(recompute)
+        layout = even_layout(job, degrees.pp, degrees.vpp, mode, mtp_standalone)
+        return cls(replace(job, recompute=(mode,)), degrees, mode, layout)
+
+    @classmethod
+    def of_row(cls, job: Job, columns: Columns, row: int, layout: Layout) -> Configuration:
+        """A row of the columns of a job's shapes, in a layout."""
+        mode = job.recompute[int(columns["recompute"][row])]
+        return cls(job, row_degrees(columns, row), mode, layout)
+
+    @classmethod
+    def of_plan(cls, job: Job, plan: Plan) -> Configuration:
+        """The configuration of a plan that a search of a job has found."""
+        modes = tuple(map(job.framework.recompute_mode, plan.modes))
+        decided = replace(decided_job(job, plan), recompute=modes)
+        return cls(decided, plan.degrees, modes[0], plan.layout)
+
+    @property
+    def recompute(self) -> str:
+        """Name of the recompute mode."""
+        return self.mode.name
+
+    @cached_property
+    def columns(self) -> dict[str, IntArray]:
+        """One row of the columns of shapes."""
+        return degree_columns([self.degrees], self.job.recompute.index(self.mode))
+
+    @cached_property
+    def context(self) -> LayoutContext:
+        """What the rules over layouts read."""
+        return plain_context(self.job, self.degrees.pp, self.degrees.vpp, self.mode)
+
+    @cached_property
+    def groups(self) -> tuple[int, ...] | None:
+        """Offloaded modules of a layer of each kind; None where all that can leaves, or nothing."""
+        job, degrees = self.job, self.degrees
+        if job.offload_fraction == 1.0:
+            return None
+        return shape_groups(
+            job, self.mode, tp=degrees.tp, cp=degrees.cp, ep=degrees.ep, etp=degrees.etp,
+            mbs=degrees.mbs,
+        )  # fmt: skip
+
+    def kernel_layout(self, cost_model: CostModel) -> KernelLayout:
+        """Its layout as the core takes it: counts of pieces per stage."""
+        return kernel_layout(cost_model, self.layout, self.context)
+
+
+# --- degrees and columns --------------------------------------------------------------------------
+
+
+def degree_columns(rows: Iterable[Degrees], recompute: int = 0) -> dict[str, IntArray]:
+    """Columns of shapes, a row for each of some degrees; `recompute`: index of the job's mode."""
+    records = [degrees.model_dump() | {"gbs": degrees.gbs} for degrees in rows]
+    names = (*Degrees.model_fields, "gbs")
+    columns = {name: np.array([one[name] for one in records], dtype=np.int64) for name in names}
+    return columns | {"recompute": np.full(len(records), recompute, dtype=np.int64)}
+
+
+def row_degrees(columns: Columns, row: int) -> Degrees:
+    """The degrees of one row of columns."""
+    return Degrees(**{name: int(columns[name][row]) for name in Degrees.model_fields})
+
+
+# --- layouts --------------------------------------------------------------------------------------
 
 
 def job_placement(job: Job) -> Placement:
@@ -65,8 +162,7 @@ def even_layout(
     blocks = ctx.usual_split
     if mtp_standalone and ctx.may_part:
         blocks = (*even_split(ctx.layers, ctx.blocks - 2), 0, 0)
-    placement = job_placement(job) if pp > 1 else "straight"
-    return in_mode(Layout(pp, vpp, blocks, {}, placement, mtp_standalone), mode)
+    return in_mode(Layout(pp, vpp, blocks, {}, ctx.placement, mtp_standalone), mode)
 
 
 def in_mode(layout: Layout, mode: RecomputeMode | None) -> Layout:

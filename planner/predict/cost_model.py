@@ -6,7 +6,7 @@ moves numbers between named columns and its arrays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ from constraints.context_kinds import ContextKind
 from planner.cost import compiled, linear, linear_memory
 from planner.cost import fields as f
 from planner.cost._entry import Entry
+from planner.cost._jit import as_records
 from planner.cost.frame import TRAFFIC_ROW
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.layout import usual_counts
@@ -49,7 +50,7 @@ Columns = Mapping[str, NDArray[np.int64]]
 class CostedShapes:
     """Costs of shapes in their even layouts.
 
-    `steps[row, STEP_*]` per shape; `costs[key, piece, PIECE_*]` per distinct key, and
+    `steps[row, STEP_*]` per shape; `costs[key, machine, piece, PIECE_*]` per distinct key, and
     `keys`, `shapes` the tables they were computed from (`shapes[:, SHAPE_KEY]` links them).
     """
 
@@ -58,10 +59,10 @@ class CostedShapes:
     keys: Array
     costs: Array
 
-    def piece_costs(self, row: int) -> Array:
-        """Piece costs [pieces, PIECE_COLUMNS] of one shape: what CP-SAT reads."""
+    def piece_costs(self, row: int, machine: int = 0) -> Array:
+        """Piece costs [pieces, PIECE_COLUMNS] of one shape on a machine: what CP-SAT reads."""
         key = int(self.shapes[row, f.SHAPE_KEY])
-        values: Array = self.costs[key]
+        values: Array = self.costs[key, machine]
         return values
 
     def exchange(self, row: int) -> int:
@@ -83,8 +84,9 @@ class KernelLayout:
 
 @dataclass(frozen=True)
 class LayoutInputs:
-    """What the core costs a layout from: a row of the shape table and of the key table, costs of
-    the pieces, how many of them each stage has, and what they are told of job and framework."""
+    """What the core costs a layout from on one machine: a row of the shape table and of the key
+    table, costs of the pieces, how many of them each stage has, and what they are told of job and
+    framework."""
 
     shape: Array
     key: Array
@@ -94,12 +96,14 @@ class LayoutInputs:
     framework: FrameworkInputs
 
 
-def work_arrays(pieces: int, stages: int) -> tuple[Array, NDArray[Any], NDArray[Any], Array]:
+def work_arrays(
+    pieces: int, stages: int, machines: int = 1
+) -> tuple[Array, NDArray[Any], NDArray[Any], Array]:
     """Where `cost_shapes` works: layouts, groups of stages, traffic of pieces, stages."""
     return (
         np.zeros((3, pieces, stages)),
         np.zeros(stages, GROUP_ROW),
-        np.zeros(pieces, TRAFFIC_ROW),
+        np.zeros((machines, pieces), TRAFFIC_ROW),
         np.zeros((stages, f.STAGE_COLUMNS)),
     )
 
@@ -163,6 +167,7 @@ def fill_frames(shapes: Array, keys: Array) -> None:
         f.SHAPE_ZERO,
         f.SHAPE_SHARD,
         f.SHAPE_MTP_STANDALONE,
+        f.SHAPE_PLACE,
     ]
     alone = shapes[:, f.SHAPE_GRAD_ACC] == 1.0
     shapes[:, f.SHAPE_FRAME] = numbered(np.column_stack([shapes[:, grid], key[:, degrees], alone]))
@@ -177,6 +182,11 @@ class CostModel:
 
     def __init__(self, job: Job, *, compiled: bool = True) -> None:
         self.job, self.compiled = job, compiled
+
+    @cached_property
+    def machines(self) -> tuple[CostModel, ...]:
+        """The cost model of each machine that the job's pipeline stages are on, alone."""
+        return (self,)
 
     def of(self, job: Job) -> CostModel:
         """The model of another job on the same hardware."""
@@ -249,8 +259,29 @@ class CostModel:
 
     @property
     def inputs(self) -> tuple[JobInputs, FrameworkInputs, GpuInputs, NDArray[Any]]:
-        """What every function of the compiled core is told of the job."""
+        """What a function of the compiled core is told of the job that is about one machine."""
         return self.job_inputs, self.framework_inputs, self.gpu_inputs, self.network
+
+    @cached_property
+    def machine_inputs(self) -> tuple[NDArray[Any], ...]:
+        """What a function of the compiled core is told that is about all machines: frameworks,
+        GPUs and networks of each, and where stages are."""
+        return (
+            as_records([machine.framework_inputs for machine in self.machines]),
+            as_records([machine.gpu_inputs for machine in self.machines]),
+            np.stack([machine.network for machine in self.machines]),
+            self.places,
+        )
+
+    @cached_property
+    def places(self) -> Array:
+        """Rows of the machine of each stage (SHAPE_PLACE)."""
+        return np.zeros((1, self.job.cluster.num_gpus))
+
+    def place(self, costed: CostedShapes, row: int) -> list[int]:
+        """The machine of each stage of a shape."""
+        stages = self.places[int(costed.shapes[row, f.SHAPE_PLACE])]
+        return [int(at) for at in stages[: int(costed.shapes[row, f.SHAPE_PP])]]
 
     @cached_property
     def prefix(self) -> Array:
@@ -272,11 +303,11 @@ class CostModel:
         most = int(price_shapes.shapes[:, f.SHAPE_PP].max(initial=1.0))
 
         def cost(part: slice) -> None:
-            *space, stages = work_arrays(len(self.pieces), most)
+            *space, stages = work_arrays(len(self.pieces), most, len(self.machines))
             self.run(
                 compiled.cost_shapes, price_shapes.shapes, order[part], price_shapes.keys,
-                price_shapes.costs, self.prefix,
-                self.totals, *self.inputs, False, *space, price_shapes.steps, stages,
+                price_shapes.costs, self.prefix, self.totals, self.job_inputs,
+                *self.machine_inputs, False, *space, price_shapes.steps, stages,
             )  # fmt: skip
 
         in_threads(cost, len(order))
@@ -299,6 +330,7 @@ class CostModel:
         shapes[:, f.SHAPE_SHARD] = columns.get("shard", 0)
         shapes[:, f.SHAPE_MTP_STANDALONE] = 0.0
         shapes[:, f.SHAPE_LEARNT] = self.learnt_logs(columns)
+        shapes[:, f.SHAPE_PLACE] = columns.get("place", 0)
         fill_groups(shapes, keys)
         fill_frames(shapes, keys)
         steps = np.zeros((len(shapes), f.STEP_COLUMNS))
@@ -338,7 +370,8 @@ class CostModel:
         holds is not looked at, for kinds differ in a part of one layer's working set.
         """
         passes = [*f.FORWARD_COLUMNS, *f.BACKWARD_COLUMNS, *f.RECOMPUTE_COLUMNS]
-        best, costs = keys.copy(), np.zeros((len(keys), len(self.pieces), f.PIECE_COLUMNS))
+        machines, best = len(self.machines), keys.copy()
+        costs = np.zeros((len(keys), machines, len(self.pieces), f.PIECE_COLUMNS))
         fastest = np.full(len(keys), np.inf)
         for kind in self.job.context_kinds:
             inner = self._inner_ranks(kind, keys)
@@ -347,15 +380,18 @@ class CostModel:
                 continue
             key = keys[rows]
             key[:, f.KEY_EXCHANGE] = inner[rows]
-            priced = self.cost_keys(key)
-            seconds = priced[:, :, passes].sum(axis=2)
-            seconds = seconds @ self.totals
+            priced = self._on_machines(key)
+            seconds = (priced[..., passes].sum(axis=3) @ self.totals).max(axis=1)
             better = seconds < fastest[rows] * (1.0 - _TIE)
             taken = rows[better]
             best[taken], costs[taken], fastest[taken] = key[better], priced[better], seconds[better]
         plain = np.flatnonzero(fastest == np.inf)
-        costs[plain] = self.cost_keys(keys[plain])
+        costs[plain] = self._on_machines(keys[plain])
         return best, costs
+
+    def _on_machines(self, keys: Array) -> Array:
+        """Piece costs [keys, machines, pieces, PIECE_COLUMNS]."""
+        return np.stack([machine.cost_keys(keys) for machine in self.machines], axis=1)
 
     def _inner_ranks(self, kind: ContextKind, keys: Array) -> NDArray[np.int64]:
         columns = {
@@ -390,38 +426,49 @@ class CostModel:
         self, costed: CostedShapes, row: int, layout: KernelLayout
     ) -> tuple[Array, Array]:
         """Cost one layout of one shape: (STEP_* vector, [pp, STAGE_*] matrix)."""
-        return self.cost_inputs(self.layout_inputs(costed, row, layout))
+        return self.cost_inputs(
+            [
+                machine.layout_inputs(costed, row, layout, at)
+                for at, machine in enumerate(self.machines)
+            ]
+        )
 
-    def layout_inputs(self, costed: CostedShapes, row: int, layout: KernelLayout) -> LayoutInputs:
-        """What a layout of one shape is costed from."""
+    def layout_inputs(
+        self, costed: CostedShapes, row: int, layout: KernelLayout, machine: int = 0
+    ) -> LayoutInputs:
+        """What a layout of one shape is costed from on one machine."""
         shape = laid_out(costed.shapes[row], layout.mtp_standalone)
-        key = int(shape[f.SHAPE_KEY])
         return LayoutInputs(
-            shape, costed.keys[key], costed.costs[key], layout, self.job_inputs,
-            self.framework_inputs,
+            shape, costed.keys[int(shape[f.SHAPE_KEY])], costed.piece_costs(row, machine), layout,
+            self.job_inputs, self.framework_inputs,
         )  # fmt: skip
 
-    def cost_inputs(self, layout_inputs: LayoutInputs) -> tuple[Array, Array]:
-        """Cost a layout: (STEP_* vector, [pp, STAGE_*] matrix)."""
-        pp = int(layout_inputs.shape[f.SHAPE_PP])
-        steps, counts = np.zeros((1, f.STEP_COLUMNS)), layout_inputs.layout.counts
-        layouts, groups, traffic, stages = work_arrays(len(counts), pp)
-        layouts[0], layouts[1] = counts, layout_inputs.layout.recomputed
+    def cost_inputs(self, inputs: Sequence[LayoutInputs]) -> tuple[Array, Array]:
+        """Cost a layout on the machines: (STEP_* vector, [pp, STAGE_*] matrix)."""
+        first, costs = inputs[0], np.stack([one.costs for one in inputs])
+        pp = int(first.shape[f.SHAPE_PP])
+        steps, counts = np.zeros((1, f.STEP_COLUMNS)), first.layout.counts
+        layouts, groups, traffic, stages = work_arrays(len(counts), pp, len(inputs))
+        layouts[0], layouts[1] = counts, first.layout.recomputed
         self.run(
-            compiled.cost_shapes, layout_inputs.shape[None], np.zeros(1), layout_inputs.key[None],
-            layout_inputs.costs[None], self.prefix, counts.sum(axis=1), layout_inputs.job,
-            layout_inputs.framework, self.gpu_inputs, self.network,
-            True, layouts, groups, traffic, steps, stages,
+            compiled.cost_shapes, first.shape[None], np.zeros(1), first.key[None], costs[None],
+            self.prefix, counts.sum(axis=1), first.job,
+            as_records([one.framework for one in inputs]), *self.machine_inputs[1:], True, layouts,
+            groups, traffic, steps, stages,
         )  # fmt: skip
         return steps[0], stages
 
     def layout_terms(
-        self, shape: Array, key: Array, costs: Array, job: JobInputs
+        self, shape: Array, key: Array, costs: Array, job: JobInputs, machine: int = 0
     ) -> tuple[Array, Array]:
-        """(terms[piece, TERM_*], scalars[SCALAR_*]) of a shape's step time."""
+        """(terms[piece, TERM_*], scalars[SCALAR_*]) of a shape's step time on a machine."""
         terms = np.zeros((job.pieces, linear.TERM_COLUMNS))
         scalars = np.zeros(linear.SCALAR_COLUMNS)
-        self.run(compiled.layout_terms, shape, key, costs, job, *self.inputs[1:], terms, scalars)
+        of_one, networks = self.machines[machine], self.machine_inputs[2]
+        self.run(
+            compiled.layout_terms, shape, key, costs, job, of_one.framework_inputs,
+            of_one.gpu_inputs, networks, machine, terms, scalars,
+        )  # fmt: skip
         return terms, scalars
 
     def memory_phases(self, shape: Array, key: Array, costs: Array, job: JobInputs) -> MemoryPhases:

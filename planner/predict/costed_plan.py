@@ -9,25 +9,21 @@ import numpy as np
 
 from constraints.batch import ramp_columns
 from constraints.context_exchange import exchange_kind
-from constraints.layout_context import LayoutContext
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.tables import Array
-from planner.job.frameworks import RecomputeMode
-from planner.job.job import Job
 from planner.job.offload import offload_flags
 from planner.job.optimizers import optimizer_flags
 from planner.job.recomputation import layout_flags
 from planner.job.schedules import plan_schedule
 from planner.predict.assumptions import choice_notes, plan_assumptions, unmeasured_notes
-from planner.predict.configuration import plain_context
-from planner.predict.cost_model import Columns, CostedShapes, CostModel, KernelLayout
+from planner.predict.configuration import Configuration
+from planner.predict.cost_model import CostModel, KernelLayout
 from planner.predict.device import half_precision
 from planner.predict.host_notes import waiting_notes
-from planner.predict.mixture import cost_layout, row_groups
+from planner.predict.mixture import cost_layout
 from planner.predict.ops import flop_per_token
 from planner.predict.plan import (
-    Degrees,
     FullMemory,
     Interval,
     Plan,
@@ -68,38 +64,25 @@ _PHASES: tuple[Literal["backward", "optimizer", "forward"], ...] = (
 )
 
 
-def row_degrees(columns: Columns, row: int) -> Degrees:
-    """The degrees of one shape."""
-    return Degrees(**{name: int(columns[name][row]) for name in Degrees.model_fields})
-
-
-def job_plan(
-    cost_model: CostModel,
-    costed: CostedShapes,
-    row: int,
-    layout: Layout,
-    columns: Columns,
-    status: Status,
-    gap: float = 0.0,
+def configured_plan(
+    configuration: Configuration, cost_model: CostModel, status: Status, gap: float = 0.0
 ) -> Plan:
-    """The plan of one shape in one layout, costed by the kernel."""
-    job = cost_model.job
-    degrees = row_degrees(columns, row)
-    mode = job.recompute[int(columns["recompute"][row])]
-    ctx = plain_context(job, degrees.pp, degrees.vpp, mode)
-    groups = row_groups(job, columns, row)
-    costed_layout = cost_layout(cost_model, costed, row, layout, ctx, groups)
-    step = costed_layout.step
+    """The plan of a configuration, costed by the kernel; `cost_model`: of its job."""
+    job, degrees = configuration.job, configuration.degrees
+    priced = cost_model.price_shapes(configuration.columns)
+    costed = cost_layout(cost_model, priced, 0, configuration)
+    step = costed.step
     step_time_s, peak = float(step[f.STEP_TIME]), float(step[f.STEP_PEAK_BYTES])
     limit = job.hbm_limit_bytes
     probability = fit_probability(job, peak, limit)
-    stages = named_terms(costed_layout.stages, costed_layout.memory)
+    place = cost_model.place(priced, 0)
+    stages = named_terms(costed.stages, costed.memory, place)
     at = plan_conditions(job, degrees, step)
     interval = step_time_interval(job, step_time_s, at=at)
     if job.cluster.sharp:
         bare = replace(job, cluster=job.cluster.model_copy(update={"sharp": ""}))
         hosts = CostModel(bare, compiled=cost_model.compiled)
-        by_hosts = cost_layout(hosts, costed, row, layout, ctx, groups).step
+        by_hosts = cost_layout(hosts, priced, 0, configuration).step
         by_hosts_s = float(by_hosts[f.STEP_TIME])
         beside = step_time_interval(job, by_hosts_s, at=plan_conditions(job, degrees, by_hosts))
         interval = or_by_hosts(interval, step_time_s, beside, by_hosts_s)
@@ -107,12 +90,9 @@ def job_plan(
         interval, step_time_s, full_step_time_s(job, degrees, step_time_s), 1.0 - probability
     )
     gpu, risk = job.cluster.gpu, full_memory(job, degrees, step_time_s, probability)
+    again = recomputed_share(costed.costs, costed.counts)
     return assemble_plan(
-        job,
-        CostedPlan(
-            degrees, mode, layout, step, stages, costed.exchange(row),
-            recomputed_share(costed_layout.costs, costed_layout.counts), status, gap,
-        ),
+        CostedPlan(configuration, step, stages, priced.exchange(0), again, status, gap),
         Outlook(
             step_time=interval,
             peak_interval=peak_interval(job, peak),
@@ -127,33 +107,31 @@ def job_plan(
                 *unmeasured_notes(interval),
                 *waiting_notes(job, at),
                 *full_memory_notes(risk),
-                *choice_notes(job, degrees, layout, float(stages[:, f.STAGE_OFFLOADED].max())),
+                *choice_notes(configuration, float(stages[:, f.STAGE_OFFLOADED].max())),
             ),
             full_memory=risk,
-            ramp=_ramp(cost_model, columns, row, layout, ctx),
+            ramp=_ramp(cost_model, configuration),
         ),
-    )  # fmt: skip
+    )
 
 
-def _ramp(
-    cost_model: CostModel, columns: Columns, row: int, layout: Layout, ctx: LayoutContext
-) -> tuple[PlanBatch, ...]:
+def _ramp(cost_model: CostModel, configuration: Configuration) -> tuple[PlanBatch, ...]:
     """The smaller batches of a ramp, costed by the kernel in the plan's layout.
 
     Of a long ramp some: between them the step grows with its micro-batches as on a line.
     """
-    job = cost_model.job
+    job, degrees = configuration.job, configuration.degrees
     if not job.ramp:
         return ()
     rules = rule_context(job)
-    one = {name: column[row : row + 1] for name, column in columns.items()}
-    at = [ramp_columns(one, rules, goal) for goal in rules.ramp]
+    at = [ramp_columns(configuration.columns, rules, goal) for goal in rules.ramp]
     counts = [int(batch["grad_acc"][0]) for batch in at]
     some = sorted({round(part) for part in np.linspace(0, len(at) - 1, min(len(at), _COSTED))})
     times = []
-    for batch in (at[place] for place in some):
-        costed, groups = cost_model.price_shapes(batch), row_groups(job, batch, 0)
-        step = cost_layout(cost_model, costed, 0, layout, ctx, groups).step
+    for count in (counts[place] for place in some):
+        batch_degrees = degrees.model_copy(update={"grad_acc": count})
+        batch = replace(configuration, degrees=batch_degrees)
+        step = cost_layout(cost_model, cost_model.price_shapes(batch.columns), 0, batch).step
         times.append(float(step[f.STEP_TIME]))
     steps = np.interp(counts, [counts[place] for place in some], times)
     return tuple(
@@ -175,9 +153,7 @@ class CostedPlan:
     `recomputed_share`.
     """
 
-    degrees: Degrees
-    mode: RecomputeMode
-    layout: Layout
+    configuration: Configuration
     step: Array
     stages: Array
     exchange: int
@@ -205,9 +181,10 @@ class Outlook:
     ramp: tuple[PlanBatch, ...] = ()
 
 
-def assemble_plan(job: Job, costed_plan: CostedPlan, outlook: Outlook) -> Plan:
+def assemble_plan(costed_plan: CostedPlan, outlook: Outlook) -> Plan:
     """The plan of a costed configuration, on GPUs of one type or of several."""
-    degrees, layout, step = costed_plan.degrees, costed_plan.layout, costed_plan.step
+    configuration, step = costed_plan.configuration, costed_plan.step
+    job, degrees, layout = configuration.job, configuration.degrees, configuration.layout
     step_time_s = float(step[f.STEP_TIME])
     tokens_per_s = degrees.gbs * job.seq / step_time_s
     per_gpu = tokens_per_s / degrees.gpus
@@ -218,8 +195,8 @@ def assemble_plan(job: Job, costed_plan: CostedPlan, outlook: Outlook) -> Plan:
     return Plan(
         degrees=degrees,
         layout=layout,
-        recompute=costed_plan.mode.name,
-        recompute_flags=layout_flags(costed_plan.mode, job.framework, layout),
+        recompute=configuration.recompute,
+        recompute_flags=layout_flags(configuration.mode, job.framework, layout),
         schedule=plan_schedule(job.schedule, degrees.pp, degrees.vpp),
         gbs=degrees.gbs,
         gbs_tokens=degrees.gbs * job.seq,

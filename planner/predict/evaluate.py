@@ -1,9 +1,11 @@
-"""The cost of one configuration that is given."""
+"""The cost of one configuration that is given, once every rule allows it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from constraints.rule import Layout
 from planner.job.bounds import MOST_SEQUENCES
@@ -15,11 +17,115 @@ from planner.job.recomputation import layer_modes
 from planner.job.recompute import Recomputed, demand_parts
 from planner.job.request import Request
 from planner.predict.altered_model import AlteredModel, Factors
-from planner.predict.configuration import even_layout, in_mode, plain_context
-from planner.predict.costed_plan import job_plan
+from planner.predict.configuration import Configuration, in_mode
+from planner.predict.costed_plan import configured_plan
+from planner.predict.decided import decided_request
 from planner.predict.layout_wording import layout_problems
 from planner.predict.plan import Degrees, Plan
-from planner.predict.shapes import broken_rules, given_columns
+from planner.predict.shapes import broken_rules
+
+# `64x`, or `8x8x` of nodes and the GPUs of one.
+_COUNTED = re.compile(r"^\d+x(?:\d+x)?")
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A configuration as someone proposes it, legal or not; `resolve` makes the `Configuration`.
+
+    `block_layers`: layers of each block in pipeline order (None: as the framework splits them).
+    `recomputed`: layers of each stage that recompute, or those of each mode (None: all, unless the
+    mode is `none`). `mtp_standalone`: multi-token prediction in the block before the last.
+    """
+
+    request: Request
+    degrees: Degrees
+    recompute: str = "none"
+    block_layers: tuple[int, ...] | None = None
+    recomputed: Recomputed | None = None
+    mtp_standalone: bool = False
+
+    @classmethod
+    def of_plan(cls, request: Request, plan: Plan) -> Proposal:
+        """The configuration of a plan of a search, on the GPUs that it uses."""
+        decided = decided_request(request, plan)
+        used = plan.degrees.gpus
+        if decided.find_cluster().num_gpus != used:
+            shape = _COUNTED.sub("", decided.gpus or f"1x{decided.cluster}")
+            decided = decided.model_copy(update={"gpus": f"{used}x{shape}", "cluster": None})
+        layout = plan.layout
+        block = request.find_framework().recompute_mode(plan.recompute).block
+        return cls(
+            decided,
+            plan.degrees,
+            plan.recompute,
+            layout.block_layers,
+            None if block or not layout.recomputed else layout.recomputed,
+            layout.mtp_standalone,
+        )
+
+    def resolve(self) -> Configuration:
+        """The configuration. UsageError names every rule that it breaks."""
+        demand_range(self.degrees)
+        return self.of(self.request.resolve())
+
+    def of(self, job: Job) -> Configuration:
+        """The same configuration of a job, the resolved request or one like it. UsageError."""
+        demand_range(self.degrees)
+        further = self.recomputed if isinstance(self.recomputed, Mapping) else ()
+        modes = map(job.framework.recompute_mode, (self.recompute, *further))
+        job = replace(job, recompute=tuple(dict.fromkeys(modes)))
+        _demand_degrees(job, self.degrees)
+        even = Configuration.even(
+            job, self.degrees, self.recompute, mtp_standalone=self.mtp_standalone
+        )
+        even = replace(even, job=job)
+        return _demand_layout(replace(even, layout=self._layout(even)))
+
+    def plan(self) -> Plan:
+        """Its memory and time. UsageError names every rule that it breaks."""
+        return evaluated(self.resolve())
+
+    def changed(
+        self,
+        request: Mapping[str, Any],
+        degrees: Degrees,
+        recompute: str | None = None,
+        recomputed: Recomputed | None = None,
+    ) -> Proposal:
+        """With other fields of the request, other degrees and, if one is given, another recompute
+        mode; layers are given anew, or lie evenly, where the pipeline has other blocks."""
+        same = degrees.pp == self.degrees.pp
+        same_blocks = same and degrees.vpp == self.degrees.vpp
+        again = self.recomputed if recompute is None else recomputed
+        return Proposal(
+            self.request.model_copy(update=dict(request)),
+            degrees,
+            self.recompute if recompute is None else recompute,
+            self.block_layers if same_blocks else None,
+            again if same else None,
+            self.mtp_standalone and same,
+        )
+
+    def _layout(self, even: Configuration) -> Layout:
+        """The layout that was given, completed."""
+        degrees, mode, layout = self.degrees, even.mode, even.layout
+        if self.block_layers is not None:
+            _demand_blocks(self.block_layers, degrees)
+            layout = replace(layout, block_layers=tuple(self.block_layers))
+        if mode.block and self.recomputed is not None:
+            raise UsageError("give the layers once: --recompute full:block=N, or numbers of layers")
+        if self.recomputed is None:
+            again = _all_layers(layout, mode)
+        else:
+            given = self.recomputed
+            again = given if isinstance(given, Mapping) else {mode.name: given}
+        for counts in again.values():
+            _demand_length("recomputed", tuple(counts), degrees.pp, "pp stages")
+        find = even.job.framework.recompute_mode
+        named = {find(name).name: tuple(counts) for name, counts in again.items()}
+        modes = (one.name for one in even.job.recompute)
+        rows = {name: named[name] for name in modes if any(named.get(name, ()))}
+        return replace(layout, recomputed=rows)
 
 
 def evaluate(
@@ -38,41 +144,24 @@ def evaluate(
     read `fits`. Without `request.cp_comm_type` context parallelism exchanges as is fastest, as in
     a search. UsageError names every rule that the configuration breaks.
     """
-    _demand_range(degrees)
-    layers = block_layers, recomputed, mtp_standalone
-    return evaluate_job(request.resolve(), degrees, recompute, *layers)
+    blocks = None if block_layers is None else tuple(block_layers)
+    return Proposal(request, degrees, recompute, blocks, recomputed, mtp_standalone).plan()
 
 
-def evaluate_job(
-    job: Job,
-    degrees: Degrees,
-    recompute: str = "none",
-    block_layers: Sequence[int] | None = None,
-    recomputed: Recomputed | None = None,
-    mtp_standalone: bool = False,
-    factors: Factors | None = None,
-) -> Plan:
-    """`evaluate` of a request that is resolved; `factors`: on numbers of the cost core."""
-    _demand_range(degrees)
-    job = replace(job, recompute=given_modes(job, recompute, recomputed))
-    for mode in job.recompute:
-        demand_parts(mode, job.model)
-    layout = given_layout(job, degrees, block_layers, recomputed, mtp_standalone)
-    cost_model = AlteredModel(job, factors or {}, compiled=False)
-    columns = given_columns(degrees)
-    costed = cost_model.cost_shapes(columns)
-    return job_plan(cost_model, costed, 0, layout, columns, "evaluated")
+def evaluated(configuration: Configuration, factors: Factors | None = None) -> Plan:
+    """What a legal configuration costs; `factors`: on numbers of the cost core."""
+    model = AlteredModel(configuration.job, factors or {}, compiled=False)
+    return configured_plan(configuration, model, "evaluated")
 
 
-def given_modes(
-    job: Job, recompute: str, recomputed: Recomputed | None
-) -> tuple[RecomputeMode, ...]:
-    """Recompute modes of a configuration, its own first; arguments as `evaluate`."""
-    further = recomputed if isinstance(recomputed, Mapping) else ()
-    return tuple(dict.fromkeys(map(job.framework.recompute_mode, (recompute, *further))))
+def checked(configuration: Configuration) -> Configuration:
+    """The configuration. UsageError if it breaks a rule."""
+    demand_range(configuration.degrees)
+    _demand_degrees(configuration.job, configuration.degrees)
+    return _demand_layout(configuration)
 
 
-def _demand_range(degrees: Degrees) -> None:
+def demand_range(degrees: Degrees) -> None:
     """UsageError if a product of degrees would leave 64-bit integers."""
     for what, number in (("GPUs", degrees.gpus), ("sequences a step", degrees.gbs)):
         if number > MOST_SEQUENCES:
@@ -124,41 +213,22 @@ def _broken(job: Job, degrees: Degrees) -> list[str]:
     ]
 
 
-def given_layout(
-    job: Job,
-    degrees: Degrees,
-    block_layers: Sequence[int] | None,
-    recomputed: Recomputed | None,
-    mtp_standalone: bool = False,
-) -> Layout:
-    """The layout that was given, completed. UsageError if it or the degrees break a rule.
-
-    `job.recompute`: `given_modes`; the rest as `evaluate`.
-    """
+def _demand_degrees(job: Job, degrees: Degrees) -> None:
+    """UsageError if the degrees or the job's recompute modes break a rule."""
+    for mode in job.recompute:
+        demand_parts(mode, job.model)
     if broken := _broken(job, degrees):
         raise UsageError("this configuration breaks rules:\n  - " + "\n  - ".join(broken))
-    mode = job.recompute[0]
-    even = even_layout(job, degrees.pp, degrees.vpp, mode, mtp_standalone)
-    blocks = even.block_layers if block_layers is None else tuple(block_layers)
-    _demand_length("layers per block", blocks, degrees.pp * degrees.vpp, "pp·vpp blocks")
-    layout = replace(even, block_layers=blocks)
-    if mode.block and recomputed is not None:
-        raise UsageError("give the layers once: --recompute full:block=N, or numbers of layers")
-    if recomputed is None:
-        again = _all_layers(layout, mode)
-    else:
-        again = recomputed if isinstance(recomputed, Mapping) else {mode.name: recomputed}
-    for counts in again.values():
-        _demand_length("recomputed", tuple(counts), degrees.pp, "pp stages")
-    named = {job.framework.recompute_mode(name).name: tuple(again[name]) for name in again}
-    rows = {one.name: named[one.name] for one in job.recompute if any(named.get(one.name, ()))}
-    layout = replace(layout, recomputed=rows)
-    _demand_mix(job)
-    _demand_checkpoints(job, layout)
-    broken = layout_problems(job, layout, plain_context(job, degrees.pp, degrees.vpp, mode))
-    if broken:
+
+
+def _demand_layout(configuration: Configuration) -> Configuration:
+    """The configuration. UsageError if the framework cannot have its layout."""
+    _demand_blocks(configuration.layout.block_layers, configuration.degrees)
+    _demand_mix(configuration.job)
+    _demand_checkpoints(configuration)
+    if broken := layout_problems(configuration):
         raise UsageError("\n".join(broken))
-    return layout
+    return configuration
 
 
 def _all_layers(layout: Layout, mode: RecomputeMode) -> Mapping[str, Sequence[int]]:
@@ -180,15 +250,19 @@ def _demand_mix(job: Job) -> None:
     )
 
 
-def _demand_checkpoints(job: Job, layout: Layout) -> None:
+def _demand_checkpoints(configuration: Configuration) -> None:
     """UsageError if a checkpoint would hold more layers than a block has."""
-    span, least = job.recompute[0].span, min(layout.block_layers, default=0)
+    span, least = configuration.mode.span, min(configuration.layout.block_layers, default=0)
     if span > 1 and span > least:
         raise UsageError(
             f"--recompute full:uniform={span}: a block of the pipeline holds {least} layers, and "
             f"a checkpoint no more than that; give uniform={max(1, least)} or less  "
             "[recompute-uniform]"
         )
+
+
+def _demand_blocks(layers: tuple[int, ...], degrees: Degrees) -> None:
+    _demand_length("layers per block", layers, degrees.pp * degrees.vpp, "pp·vpp blocks")
 
 
 def _demand_length(name: str, given: tuple[int, ...], wanted: int, what: str) -> None:

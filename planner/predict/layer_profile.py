@@ -6,7 +6,6 @@ summed from (`planner.cost.piece_compute.compute_terms`, `piece_traffic.communic
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,10 @@ from planner.cost.piece_compute import op_seconds
 from planner.cost.piece_traffic import collective_bytes, degree_and_stride, row_stream
 from planner.cost.schedule import microbatch_share
 from planner.job.job import Job
-from planner.predict.configuration import kernel_layout, plain_context
+from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostModel
 from planner.predict.ops.rows import Piece
 from planner.predict.plan import Plan
-from planner.predict.shapes import given_columns
 
 # Kinds of rows in words; what bounds the time of each.
 BOUNDS = {
@@ -102,14 +100,12 @@ def step_profile(job: Job, plan: Plan) -> StepProfile | None:
     """The layers of a plan of a job; None on GPUs of several types, whose stages differ."""
     if plan.stage_gpus:
         return None
-    mode = job.framework.recompute_mode(plan.recompute)
-    cost_model = CostModel(replace(job, recompute=(mode,)), compiled=False)
-    costed = cost_model.price_shapes(given_columns(plan.degrees))
-    layout = plan.layout
-    ctx = plain_context(cost_model.job, layout.pp, layout.vpp, mode)
-    counts = kernel_layout(cost_model, layout, ctx).counts
+    configuration = Configuration.of_plan(job, plan)
+    cost_model = CostModel(configuration.job, compiled=False)
+    costed = cost_model.price_shapes(configuration.columns)
+    counts = configuration.kernel_layout(cost_model).counts
     slowest = int(np.argmax([stage.forward_s + stage.backward_s for stage in plan.stages]))
-    key, costs = rows(costed.keys[0], f.KEY_ROW), rows(costed.costs[0], f.PIECE_ROW)
+    key, costs = rows(costed.keys[0], f.KEY_ROW), rows(costed.piece_costs(0), f.PIECE_ROW)
     view = _CoreView(cost_model, key, costs)
     share = microbatch_share(cost_model.framework_inputs.schedule)
     return StepProfile(

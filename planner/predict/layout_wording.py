@@ -9,10 +9,12 @@ from constraints.layout import EXPRESSIBLE_RULES
 from constraints.layout_context import LayoutContext
 from constraints.rule import Layout
 from planner.job.job import Job
+from planner.predict.configuration import Configuration
 
 
-def layout_problems(job: Job, layout: Layout, ctx: LayoutContext) -> list[str]:
-    """A sentence for each rule that the layout breaks; a broken sum speaks for itself."""
+def layout_problems(configuration: Configuration) -> list[str]:
+    """A sentence for each rule that a layout breaks; a broken sum speaks for itself."""
+    job, layout, ctx = configuration.job, configuration.layout, configuration.context
     broken = [rule.name for rule in EXPRESSIBLE_RULES if not rule.check(layout, ctx)]
     if "every-layer-once" in broken:
         broken = [name for name in broken if name != "split-expressible"]

@@ -15,7 +15,6 @@ changes the same numbers of the cost core (`RATES_OUT`, `RATES_UP`, `LATENCIES`)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Literal
 
 from hardware.frozen import Frozen
@@ -24,11 +23,9 @@ from planner.cost import fields as f
 from planner.cost.terms import TRAFFIC_TERMS
 from planner.job.job import Job
 from planner.predict.altered_model import AlteredModel, Factors
-from planner.predict.configuration import plain_context
-from planner.predict.decided import decided_job
-from planner.predict.mixture import cost_layout, row_groups
+from planner.predict.configuration import Configuration
+from planner.predict.mixture import cost_layout
 from planner.predict.plan import Plan
-from planner.predict.shapes import given_columns
 
 # Rates of what leaves a scale-up domain, of what stays inside, and times of every hop, by their
 # names in the cost core. A link is faster whichever way it is used.
@@ -137,18 +134,14 @@ class _Altered:
     """A plan, costed with factors on the numbers of its links."""
 
     def __init__(self, job: Job, plan: Plan) -> None:
-        modes = tuple(map(job.framework.recompute_mode, plan.modes))
-        self.job = replace(decided_job(job, plan), recompute=modes)
-        self.plan = plan
+        self.configuration = Configuration.of_plan(job, plan)
 
     def under(self, factors: Factors) -> Mapping[str, float]:
         """Seconds of each term of the step."""
-        model = AlteredModel(self.job, factors, compiled=False)
-        columns, layout = given_columns(self.plan.degrees), self.plan.layout
-        ctx = plain_context(self.job, layout.pp, layout.vpp, self.job.recompute[0])
-        costed = model.price_shapes(columns)
-        groups = row_groups(self.job, columns, 0)
-        step = cost_layout(model, costed, 0, layout, ctx, groups).step
+        configuration = self.configuration
+        model = AlteredModel(configuration.job, factors, compiled=False)
+        priced = model.price_shapes(configuration.columns)
+        step = cost_layout(model, priced, 0, configuration).step
         terms = {name: float(step[column]) for name, column in f.TIME_COLUMNS.items()}
         waiting = min(float(step[f.STEP_ISSUE]), terms["compute_s"])
         return {**terms, "compute_s": terms["compute_s"] - waiting, LAUNCHES: waiting}

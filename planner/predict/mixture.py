@@ -23,18 +23,14 @@ from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.tables import Array, FrameworkInputs
 from planner.job.frameworks import RecomputeMode
-from planner.job.job import Job
-from planner.predict.configuration import kernel_layout
+from planner.predict.configuration import Configuration
 from planner.predict.cost_model import (
-    Columns,
     CostedShapes,
     CostModel,
     KernelLayout,
     LayoutInputs,
 )
-from planner.predict.offload_groups import shape_groups
 
-Groups = tuple[int, ...]
 _PASS_LINKS = slice(f.PIECE_LINKS + f.LINK_PASS, f.PIECE_LINKS + 2 * f.LINK_PASS)
 _AGAIN_LINKS = slice(f.PIECE_LINKS + 2 * f.LINK_PASS, f.PIECE_LINKS + 3 * f.LINK_PASS)
 _MEMORY = [f.STEP_PEAK_BYTES, f.STEP_PEAK_STAGE, f.STEP_ALLOCATED_BYTES]
@@ -43,57 +39,53 @@ _OF_TIME = [f.STAGE_FORWARD_S, f.STAGE_BACKWARD_S, f.STAGE_OFFLOADED]
 
 @dataclass(frozen=True)
 class CostedLayout:
-    """A layout costed by the kernel: STEP_*, [stage, STAGE_*]; counts and costs of its pieces;
-    what its memory was costed from."""
+    """A layout costed by the kernel: STEP_*, [stage, STAGE_*]; counts of its pieces, and costs on
+    the first machine; what its memory was costed from on each."""
 
     step: Array
     stages: Array
     counts: KernelLayout
     costs: Array
-    memory: LayoutInputs
-
-
-def row_groups(job: Job, columns: Columns, row: int) -> Groups | None:
-    """Offloaded modules of a layer of each kind; None where all that can leaves, or nothing."""
-    if job.offload_fraction == 1.0:
-        return None
-    mode = job.recompute[int(columns["recompute"][row])]
-    degrees = {name: int(columns[name][row]) for name in ("tp", "cp", "ep", "etp", "mbs")}
-    return shape_groups(job, mode, **degrees)
+    memory: tuple[LayoutInputs, ...]
 
 
 def cost_layout(
     cost_model: CostModel,
     costed: CostedShapes,
     row: int,
-    layout: Layout,
-    ctx: LayoutContext,
-    groups: Groups | None = None,
+    configuration: Configuration,
 ) -> CostedLayout:
-    """The kernel's figures for a layout; `groups`: `row_groups`."""
-    heavy, timed = kernel_inputs(cost_model, costed, row, layout, ctx, groups)
+    """The kernel's figures for a configuration, whose shape is a row of those that are costed."""
+    heavy, timed = zip(
+        *(
+            kernel_inputs(machine, costed, row, configuration, at)
+            for at, machine in enumerate(cost_model.machines)
+        ),
+        strict=True,
+    )
     step, stages = cost_model.cost_inputs(timed)
-    if timed is not heavy:
+    if timed[0] is not heavy[0]:
         held, sizes = cost_model.cost_inputs(heavy)
         step[_MEMORY] = held[_MEMORY]
-        if groups is not None:
+        if configuration.groups is not None:
             sizes[:, _OF_TIME] = stages[:, _OF_TIME]
         stages = sizes
-    return CostedLayout(step, stages, timed.layout, timed.costs, heavy)
+    return CostedLayout(step, stages, timed[0].layout, timed[0].costs, heavy)
 
 
 def kernel_inputs(
     cost_model: CostModel,
     costed: CostedShapes,
     row: int,
-    layout: Layout,
-    ctx: LayoutContext,
-    groups: Groups | None = None,
+    configuration: Configuration,
+    machine: int = 0,
 ) -> tuple[LayoutInputs, LayoutInputs]:
-    """(of its memory, of its seconds) what a layout is costed from; the same where all layers of a
-    kind are alike, but for those that do not recompute. `groups`: `row_groups`."""
-    counts = kernel_layout(cost_model, layout, ctx)
-    plain = cost_model.layout_inputs(costed, row, counts)
+    """(of its memory, of its seconds) what a configuration is costed from on a machine, of which
+    `cost_model` is the model; the same where all layers of a kind are alike, but for those that do
+    not recompute."""
+    layout, ctx, groups = configuration.layout, configuration.context, configuration.groups
+    counts = configuration.kernel_layout(cost_model)
+    plain = cost_model.layout_inputs(costed, row, counts, machine)
     if groups is not None:
         resident = cost_model.cost_resident(plain.key[None, :])[0]
         inputs = _wider(plain, [resident], cost_model.share_inputs)

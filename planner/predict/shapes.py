@@ -14,6 +14,7 @@ from constraints.registry import rules_of
 from planner.job.errors import UsageError
 from planner.job.job import BatchTarget, Job, model_numbers
 from planner.job.offload import grouped_modules
+from planner.predict.configuration import degree_columns
 from planner.predict.cost_tables import job_pieces
 from planner.predict.links import link_inputs
 from planner.predict.ops.offload import offloaded_rows
@@ -173,16 +174,10 @@ def _first_legal(ctx: RuleContext, sizes: IntArray) -> int | None:
     return None
 
 
-def given_columns(degrees: Degrees) -> dict[str, IntArray]:
-    """One row of shape columns for a configuration that was given."""
-    values = degrees.model_dump() | {"gbs": degrees.gbs, "recompute": 0}
-    return {name: np.array([value], dtype=np.int64) for name, value in values.items()}
-
-
 def broken_rules(job: Job, degrees: Degrees) -> dict[str, str]:
     """Rules that a configuration violates, by name, and what each demands."""
     ctx = replace(rule_context(job), given=True)
-    columns = given_columns(degrees)
+    columns = degree_columns([degrees])
     return {
         rule.name: f"{rule.why(columns, ctx)}  [{rule.name}]"
         for rule in rules_of(ctx)

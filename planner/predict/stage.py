@@ -5,7 +5,7 @@ Nothing is computed here that the core does not compute: its functions run as pl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
@@ -228,11 +228,12 @@ def _stage_row() -> Any:
     return SimpleNamespace(terms=[0.0] * len(MEMORY_TERMS))
 
 
-def named_terms(stages: Array, inputs: LayoutInputs) -> Array:
-    """[stage, STAGE_*] with what the core adds up inside the layers under its names."""
+def named_terms(stages: Array, inputs: Sequence[LayoutInputs], place: Sequence[int]) -> Array:
+    """[stage, STAGE_*] with what the core adds up inside the layers under its names; `inputs`: of
+    each machine, `place`: the machine of each stage."""
     named = stages.copy()
-    for index in range(len(stages)):
-        stage, row = Stage(inputs, index), _stage_row()
+    for index, machine in enumerate(place):
+        stage, row = Stage(inputs[machine], index), _stage_row()
         if stage.heaviest[0] in _INSIDE:
             fill_terms(stage.phase_detail(*stage.heaviest)[0], row)
             live = list(LIVE_PLACES)

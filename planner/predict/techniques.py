@@ -5,8 +5,9 @@ from __future__ import annotations
 from planner.job.frameworks.techniques import Technique
 from planner.job.job import Job
 from planner.job.technique_rules import technique_conditions
+from planner.predict.configuration import degree_columns
 from planner.predict.plan import Degrees
-from planner.predict.shapes import given_columns, rule_context
+from planner.predict.shapes import rule_context
 
 
 def used_techniques(job: Job, degrees: Degrees) -> tuple[str, ...]:
@@ -16,7 +17,7 @@ def used_techniques(job: Job, degrees: Degrees) -> tuple[str, ...]:
 
 def works_with(job: Job, degrees: Degrees, name: str) -> bool:
     """Whether a technique of the job's framework works with the degrees."""
-    columns, sizes = given_columns(degrees), rule_context(job)
+    columns, sizes = degree_columns([degrees]), rule_context(job)
     conditions = technique_conditions(job.framework, (name,))
     return all(bool(one.mask(columns, sizes)[0]) for one in conditions)
 

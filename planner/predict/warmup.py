@@ -19,6 +19,7 @@ import numpy as np
 from planner.cost import compiled
 from planner.cost import fields as f
 from planner.cost._entry import Entry
+from planner.cost._jit import as_records
 from planner.cost.inputs import GpuInputs, LinkInputs, as_declared
 from planner.cost.piece_traffic import TRAFFIC_ROW, TRAFFICS
 from planner.cost.tables import FrameworkInputs, JobInputs
@@ -153,6 +154,9 @@ def _samples() -> dict[str, tuple[Any, ...]]:
     keys, shapes = table(f.KEY_COLUMNS, 1), table(f.SHAPE_COLUMNS, 1)
     costs, steps = table(f.PIECE_COLUMNS, 1, 1), table(f.STEP_COLUMNS, 1)
     shape = (shapes[0], keys[0], costs[0])
+    machines = (
+        inputs[0], *(as_records([one]) for one in inputs[1:3]), inputs[3][None], matrix
+    )  # fmt: skip
     *space, stages = work_arrays(1, 1)
     return {
         "cost_keys": (keys, *ops, *inputs, np.zeros(TRAFFICS, TRAFFIC_ROW), costs),
@@ -160,10 +164,10 @@ def _samples() -> dict[str, tuple[Any, ...]]:
             shapes,
             vector,
             keys,
-            costs,
+            costs[None],
             matrix,
             vector,
-            *inputs,
+            *machines,
             False,
             *space,
             steps,
@@ -175,13 +179,13 @@ def _samples() -> dict[str, tuple[Any, ...]]:
             vector,
             False,
             keys,
-            costs,
+            costs[None],
             matrix,
             vector,
-            *inputs,
+            *machines,
             matrix,
         ),
-        "layout_terms": (*shape, *inputs, matrix, vector),
+        "layout_terms": (*shape, *inputs[:3], inputs[3][None], 0, matrix, vector),
         "memory_phases": (*shape, *inputs[:2], matrix, cube, cube, *[matrix] * 5),
         "least_together": (
             np.zeros((1, 2), np.int64),

@@ -13,6 +13,7 @@ from planner.launch.check.changes import LaunchChange
 from planner.launch.check.network import NETWORK_RULE, network_sentence
 from planner.launch.check.request import variation
 from planner.launch.read.found import Found, Problem
+from planner.launch.registry import formats
 from planner.predict.diagnosis.findings import Findings
 from planner.predict.fit_words import fit_verdict
 from planner.predict.memory.advice import Advice
@@ -33,18 +34,6 @@ from planner.report.search import job_facts
 from planner.report.tables import Block, Facts, Notes, as_report, table
 from planner.search.explanation import Explanation
 
-_FORMATS = {
-    "megatron": "Megatron-LM arguments",
-    "megatron-bridge": "Megatron-Bridge overrides",
-    "torchtitan-0.2": "torchtitan 0.2 TOML",
-    "torchtitan-0.3": "torchtitan 0.3 configuration function",
-    "deepspeed": "DeepSpeed JSON",
-    "accelerate": "accelerate YAML",
-    "nanotron": "nanotron YAML",
-    "settings": "settings of a trainer",
-    "recipe": "recipe in Python",
-    "plan": "plan file",
-}
 _MARKS = {"error": "ERROR", "missing": "MISSING", "warning": "warning", "note": "note"}
 _MOST_PLACES = 3
 # Rows of a table of advice.
@@ -84,9 +73,14 @@ def check_report(
         yield from measured_blocks(findings)
     if advice is not None:
         yield from advice_blocks(advice, _MOST_MOVES)
-    elif assessment.setup is not None and not assessment.unpredictable:
+    elif assessment.proposal is not None and not assessment.unpredictable:
         yield _changes(assessment, changes)
     yield from _setting_blocks(assessment.found, verbose=verbose)
+
+
+def _format(found: Found) -> str:
+    known = formats().get(found.format)
+    return known.words if known else "plan file"
 
 
 def _is_said_first(problem: Problem) -> bool:
@@ -160,22 +154,22 @@ def _capital(text: str) -> str:
 def _head_facts(
     assessment: Assessment, explanation: Explanation | None
 ) -> Iterator[tuple[str, str]]:
-    found, setup, plan = assessment.found, assessment.setup, assessment.plan
+    found, proposal, plan = assessment.found, assessment.proposal, assessment.plan
     files = ", ".join(dict.fromkeys(Path(path).name for path in found.files))
     if assessment.network is not None and assessment.network.costs:
         problem = next(item for item in assessment.problems if item.rule == NETWORK_RULE)
         yield "first", f"unset {network_sentence(assessment.network)}  {_places(problem)}"
-    yield "files", f"{files} ({_FORMATS[found.format]})"
+    yield "files", f"{files} ({_format(found)})"
     yield "verdict", verdict(assessment)
     if explanation is not None:
         yield from job_facts(explanation.job)
-    if setup is not None:
-        yield "degrees", degrees_text(setup.degrees)
+    if proposal is not None:
+        yield "degrees", degrees_text(proposal.degrees)
         if plan is not None:
-            yield "batch", batch_sentence(plan, float(setup.request.gbs or setup.degrees.gbs))
+            yield "batch", batch_sentence(plan, float(proposal.request.gbs or proposal.degrees.gbs))
             yield from ramp_rows(plan)
-        yield "mbs×acc", batch_text(setup.degrees)
-        yield "recompute", recompute_text(plan) if plan else setup.recompute
+        yield "mbs×acc", batch_text(proposal.degrees)
+        yield "recompute", recompute_text(plan) if plan else proposal.recompute
         if plan and plan.activation_offload:
             yield "on the host", activations_text(plan)
     for name in found.variations:

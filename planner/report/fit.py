@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from planner.job.frameworks.names import target_of_profile
 from planner.job.pool import is_pool
 from planner.job.quantities import gib, percent_sure, plural, share
 from planner.job.request import Request
+from planner.launch.registry import target_of_profile
 from planner.predict.fit_words import fit_verdict
 from planner.predict.memory.advice import Advice
 from planner.predict.plan import Plan

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from planner.job.errors import UsageError
 from planner.job.frameworks import FrameworkProfile
 from planner.job.frameworks.names import (
-    family_named,
     known_names,
     names_of,
     profile_named,
-    target_named,
 )
 from planner.job.frameworks.settings import TABLES, DeclaredSetting, settings_of
 from planner.job.frameworks.techniques import Technique
 from planner.job.schedules import SCHEDULES
+from planner.launch.registry import dialect_named, target_named
 from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report, headings, table
 
 
 @as_report
 def frameworks_report(
-    profiles: Sequence[FrameworkProfile], targets: Mapping[str, Sequence[str]]
+    profiles: Sequence[FrameworkProfile],
 ) -> Iterator[Block]:
-    """The list of framework profiles. `targets`: what `planner launch` calls each one's writers."""
+    """The list of framework profiles."""
     beside = ("degrees\nbeside dp", "ZeRO", "precisions")
     columns = (
         *headings("<--framework | ~what it is | <launch"),
@@ -34,7 +33,7 @@ def frameworks_report(
         (
             profile.name,
             profile.summary,
-            "\n".join(targets.get(profile.name, ())) or "-",
+            profile.launch.target or "-",
             " ".join(offered_degrees(profile)) or "-",
             ", ".join(str(stage) for stage in sorted(profile.parallelism.zero_stages)),
             " ".join(profile.precisions),
@@ -103,7 +102,7 @@ def _launch_files(profile: str) -> str:
     except UsageError:
         written = "not written"
     try:
-        return f"{written}; check reads those of {family_named(profile)}"
+        return f"{written}; check reads those of {dialect_named(profile)}"
     except UsageError:
         return f"{written}, not read"
 

@@ -185,7 +185,8 @@ class BoundedShapes:
         in_threads(
             lambda part: compiled.bound_shapes(
                 shapes[part], codes[part], limits, False, costed.keys, costed.costs,
-                model.prefix, model.totals, *model.inputs, table[part],
+                model.prefix, model.totals, model.job_inputs,
+                *model.machine_inputs, table[part],
             ),
             len(shapes),
         )  # fmt: skip
@@ -264,7 +265,8 @@ class BoundedShapes:
             code = tight_bounds.RECOMPUTE_SHARED if shared else recompute_code(recomputation)
             compiled.bound_shapes(
                 costed.shapes[[row]], np.array([float(code)]), self.limits[[index]], True,
-                costed.keys, costed.costs, model.prefix, model.totals, *model.inputs, found,
+                costed.keys, costed.costs, model.prefix, model.totals, model.job_inputs,
+                *model.machine_inputs, found,
             )  # fmt: skip
         each_s: Array = found[0]
         self._tight_bounds[position, index] = each_s

@@ -22,7 +22,7 @@ from constraints.layout import broken_but_memory
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.pool import is_pool
-from planner.predict.costed_plan import row_degrees
+from planner.predict.configuration import row_degrees
 from planner.predict.plan import Plan
 from planner.predict.techniques import used_techniques
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes

@@ -28,7 +28,8 @@ from planner.search.what_if_result import WhatIf
 
 if TYPE_CHECKING:
     from constraints.rule import Layout
-    from planner.predict.cost_model import Columns, CostedShapes, CostModel
+    from planner.predict.configuration import Configuration
+    from planner.predict.cost_model import CostModel
     from planner.search.limit_results import Effort, Until
 
 Evaluator = Callable[[Degrees, str], Plan]
@@ -164,9 +165,10 @@ def job_evaluator(job: Job, plan: Plan, until: Until | None = None) -> Evaluator
     Beside a searched plan each gets its best layout (CP-SAT), since the plan has its own;
     beside an evaluated one the plan's layout where it can have it, else the even one.
     """
+    from planner.predict.configuration import Configuration
     from planner.predict.cost_model import CostModel
-    from planner.predict.costed_plan import job_plan
-    from planner.predict.shapes import broken_rules, given_columns
+    from planner.predict.costed_plan import configured_plan
+    from planner.predict.shapes import broken_rules
     from planner.search.limit_results import Effort
 
     def evaluator(degrees: Degrees, recompute: str) -> Plan:
@@ -180,40 +182,32 @@ def job_evaluator(job: Job, plan: Plan, until: Until | None = None) -> Evaluator
         if broken := broken_rules(free, degrees):
             raise UsageError("; ".join(broken.values()))
         cost_model = CostModel(free, compiled=plan.status != "evaluated")
-        columns = given_columns(degrees)
-        costed = cost_model.cost_shapes(columns)
         effort = Effort() if until is None else until.effort(Effort())
-        layout = _layout(plan, degrees, cost_model, costed, columns, effort)
-        return job_plan(cost_model, costed, 0, layout, columns, "evaluated")
+        even = Configuration.even(free, degrees, recompute)
+        there = replace(even, layout=_layout(plan, even, cost_model, effort))
+        return configured_plan(there, cost_model, "evaluated")
 
     return evaluator
 
 
-def _layout(
-    plan: Plan,
-    degrees: Degrees,
-    cost_model: CostModel,
-    costed: CostedShapes,
-    columns: Columns,
-    effort: Effort,
-) -> Layout:
-    """Layout of a neighbour, see `job_evaluator`: the fastest that fits as surely as was asked,
-    else the fastest that fits, else the fastest."""
-    from planner.predict.configuration import even_layout, in_mode
+def _layout(plan: Plan, neighbour: Configuration, cost_model: CostModel, effort: Effort) -> Layout:
+    """Layout of a neighbour, which has the even one, see `job_evaluator`: the fastest that fits as
+    surely as was asked, else the fastest that fits, else the fastest."""
+    from planner.predict.configuration import in_mode
     from planner.search.costed import likely_limit_bytes
     from planner.search.explorer import Explorer
 
-    job = cost_model.job
-    even = even_layout(job, degrees.pp, degrees.vpp, job.recompute[0])
+    job, degrees, even = neighbour.job, neighbour.degrees, neighbour.layout
     if plan.status == "evaluated" or job.offload_fraction != 1.0:
         one_degrees = plan.degrees
         if (one_degrees.pp, one_degrees.vpp) != (degrees.pp, degrees.vpp):
             return even
         split = plan.layout.block_layers
         even = replace(even, block_layers=split, mtp_standalone=plan.layout.mtp_standalone)
-        return in_mode(even, job.recompute[0])
+        return in_mode(even, neighbour.mode)
     likely = likely_limit_bytes(job, job.fit_probability)
-    explorer = Explorer(cost_model, costed, columns, likely, effort)
+    columns = neighbour.columns
+    explorer = Explorer(cost_model, cost_model.cost_shapes(columns), columns, likely, effort)
     if explorer.only_even[0]:
         return even
     for limit in (likely, job.hbm_limit_bytes, _NO_LIMIT * job.hbm_limit_bytes):
@@ -336,9 +330,10 @@ def _disobeyed(job: Job, degrees: Degrees) -> str:
     """The user's conditions that a configuration does not obey."""
     if not job.conditions:
         return ""
-    from planner.predict.shapes import given_columns, rule_context
+    from planner.predict.configuration import degree_columns
+    from planner.predict.shapes import rule_context
 
-    ctx, columns = rule_context(job), given_columns(degrees)
+    ctx, columns = rule_context(job), degree_columns([degrees])
     broken = [
         condition.option for condition in job.conditions if not condition.mask(columns, ctx)[0]
     ]

@@ -20,9 +20,8 @@ from constraints.layout_context import LayoutContext, shared_count
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.tables import Array
-from planner.predict.configuration import even_layout, plain_context
+from planner.predict.configuration import Configuration, even_layout, row_degrees
 from planner.predict.cost_model import Columns, CostedShapes, CostModel
-from planner.predict.costed_plan import row_degrees
 from planner.predict.mixture import cost_layout
 from planner.search import walk
 from planner.search.block_bound import NO_BOUND, Bound
@@ -342,9 +341,13 @@ class Explorer(BoundedShapes):
 
     def step_and_stages(self, row: int, layout: Layout) -> tuple[Array, Array]:
         """(STEP_* of a layout, STAGE_* of its stages)."""
-        ctx = plain_context(self.cost_model.job, layout.pp, layout.vpp, self.mode(row))
-        found = cost_layout(self.cost_model, self.costed, row, layout, ctx)
+        configuration = self.configuration(row, layout)
+        found = cost_layout(self.cost_model, self.costed, row, configuration)
         return found.step, found.stages
+
+    def configuration(self, row: int, layout: Layout) -> Configuration:
+        """A shape in a layout."""
+        return Configuration.of_row(self.cost_model.job, self.columns, row, layout)
 
     def unable_to_improve(self) -> int:
         """Shapes never solved whose bounds show that they cannot improve any plan found."""

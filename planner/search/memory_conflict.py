@@ -14,7 +14,7 @@ from planner.cost.terms import MEMORY_WORDS
 from planner.job.job import Job
 from planner.job.quantities import number_ranges
 from planner.job.specs import ModelSpec
-from planner.predict.costed_plan import job_plan
+from planner.predict.costed_plan import configured_plan
 from planner.predict.layout_wording import split_sentence
 from planner.predict.plan import Plan
 from planner.search.explorer import Explorer
@@ -33,9 +33,8 @@ def lightest_row(explorer: Explorer) -> int:
 def lightest_plan(explorer: Explorer) -> Plan:
     """The configuration that needs least memory in its even layout, as a plan that does not fit."""
     row = lightest_row(explorer)
-    layout = explorer.even_point(row).layout
-    costed, columns = explorer.costed, explorer.columns
-    return job_plan(explorer.cost_model, costed, row, layout, columns, "evaluated")
+    configuration = explorer.configuration(row, explorer.even_point(row).layout)
+    return configured_plan(configuration, explorer.cost_model, "evaluated")
 
 
 def memory_rule(explorer: Explorer, dropped: tuple[str, ...] = ()) -> ConflictingRule:

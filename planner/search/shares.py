@@ -18,7 +18,8 @@ import numpy as np
 from planner.cost import fields as f
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.predict.costed_plan import job_plan
+from planner.predict.configuration import Configuration
+from planner.predict.costed_plan import configured_plan
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.space import LegalityReport
 from planner.search.costed import CostedJob, cost_candidates, cost_job
@@ -55,12 +56,10 @@ class CostedShares:
     def plan(self, point: Point, gap: float) -> Plan:
         """The plan of a point that a search has found; `gap`: the share that it may still lose."""
         costed_job = self.jobs[point.source]
-        return job_plan(
+        columns = costed_job.candidates.columns
+        return configured_plan(
+            Configuration.of_row(costed_job.job, columns, point.row, point.layout),
             costed_job.cost_model,
-            costed_job.costed,
-            point.row,
-            point.layout,
-            costed_job.candidates.columns,
             "optimal" if gap <= OPTIMAL_WITHIN else "feasible",
             gap,
         )

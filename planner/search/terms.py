@@ -102,12 +102,12 @@ def shape_terms(
     shape = costed.shapes[row]
     key = int(shape[f.SHAPE_KEY])
     job, framework = cost_model.job_inputs, cost_model.framework_inputs
-    of_shape = shape, costed.keys[key], costed.costs[key], job
+    of_shape = shape, costed.keys[key], costed.piece_costs(row), job
     terms, scalars = cost_model.layout_terms(*of_shape)
     pp, code = int(shape[f.SHAPE_PP]), _CODES[mode]
     total_s = bounds.model_seconds(terms, cost_model.totals, code, job)
     share = bounds.shape_bubble_share(
-        rows(shape, f.SHAPE_ROW), terms, cost_model.totals, total_s, code, framework
+        rows(shape, f.SHAPE_ROW), terms, cost_model.totals, total_s, code, framework, 1
     )
     # With two copies of the model each does its part of the micro-batches.
     terms[:, list(linear.PASS_TERMS)] *= schedule.microbatch_share(framework.schedule)
@@ -116,7 +116,7 @@ def shape_terms(
         vpp=int(shape[f.SHAPE_VPP]),
         grad_acc=int(shape[f.SHAPE_GRAD_ACC]),
         layer=terms[: job.kinds],
-        stage=pinned_terms(terms, pp, job, framework.schedule, costed.costs[key]),
+        stage=pinned_terms(terms, pp, job, framework.schedule, costed.piece_costs(row)),
         memory=cost_model.memory_phases(*of_shape),
         scalars=scalars,
         framework=framework,

@@ -150,10 +150,9 @@ def _plans(job: Job, plan: Plan, technique: Technique, degrees: Degrees) -> Iter
 def _again(job: Job, plan: Plan, degrees: Degrees) -> Plan:
     """A plan's layers and recomputation, for another job or other degrees. UsageError where a rule
     forbids it."""
-    from planner.predict.evaluate import evaluate_job
+    from planner.predict.configuration import Configuration
+    from planner.predict.evaluate import checked, evaluated
 
-    layout = plan.layout
-    return evaluate_job(
-        job, degrees, plan.recompute, layout.block_layers, layout.recomputed or None,
-        layout.mtp_standalone,
-    )  # fmt: skip
+    modes = tuple(map(job.framework.recompute_mode, plan.modes))
+    decided = replace(job, recompute=modes)
+    return evaluated(checked(Configuration(decided, degrees, modes[0], plan.layout)))

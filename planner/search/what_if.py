@@ -16,10 +16,10 @@ from planner.job.job import Job
 from planner.job.offload import demand_all_leave
 from planner.job.request import Request
 from planner.predict.altered_model import AlteredModel
-from planner.predict.costed_plan import job_plan
-from planner.predict.decided import decided_job
+from planner.predict.configuration import Configuration
+from planner.predict.costed_plan import configured_plan
 from planner.predict.plan import OPTIMAL_WITHIN, Interval, Plan
-from planner.predict.shapes import given_columns, legal_candidates
+from planner.predict.shapes import legal_candidates
 from planner.search.changes import dropped_choices
 from planner.search.costed import EVEN_CHANCE, likely_limit_bytes
 from planner.search.hardware_changes import JobChange, hardware_changes
@@ -183,12 +183,9 @@ class _Solver:
 
     def again(self, plan: Plan, change: JobChange) -> Plan:
         """A plan with its degrees and layout as they are, costed after a change."""
-        modes = tuple(map(change.job.framework.recompute_mode, plan.modes))
-        job = replace(decided_job(change.job, plan), recompute=modes)
-        model = AlteredModel(job, change.factors)
-        columns = given_columns(plan.degrees)
-        costed = model.cost_shapes(columns)
-        return job_plan(model, costed, 0, plan.layout, columns, "evaluated")
+        configuration = Configuration.of_plan(change.job, plan)
+        model = AlteredModel(configuration.job, change.factors)
+        return configured_plan(configuration, model, "evaluated")
 
     def at_batch(self, plan: Plan) -> float:
         """Step time of a plan at the batch of the one that is asked about, s."""

@@ -12,14 +12,13 @@ from hardware.errors import HardwareError
 from planner.cli.declared import command
 from planner.cli.evaluate import given_configuration
 from planner.job.errors import CannotTellError, NothingFitsError, UsageError
-from planner.job.frameworks.names import target_of_profile
-from planner.job.frameworks.targets import Target
 from planner.job.request import Request
 from planner.launch.check.assess import assess
 from planner.launch.check.given import read_given
 from planner.launch.folder import launch_folder, write_folder
 from planner.launch.plans import CannotExpressError, find_plans, launch_of
 from planner.launch.read.found import Hints
+from planner.launch.registry import Target, target_of_profile
 from planner.predict.command_line import evaluate_command
 from planner.predict.decided import decided_request
 from planner.predict.evaluate import evaluate
@@ -88,11 +87,7 @@ def _evaluated(request: Request, plan: Plan) -> Iterator[tuple[str, str]]:
         return
     options = command("evaluate").make_context("evaluate", shlex.split(text)[2:]).params
     try:
-        asked, degrees = given_configuration(options)
-        again = evaluate(
-            asked, degrees, options["recompute"], options["layers_per_stage"],
-            options["recompute_layers"], options["mtp_standalone"],
-        )  # fmt: skip
+        again = given_configuration(options).plan()
     except (UsageError, HardwareError) as error:
         yield "search, evaluate's command", f"{error}: {text}"
         return

@@ -168,9 +168,13 @@ def test_usual_zero_stage_needs_replicas() -> None:
         "zero": None,
         "mbs": 1,
         "grad_acc": None,
+        "recompute": "none",
+        "layers_per_stage": None,
+        "recompute_layers": None,
+        "mtp_standalone": False,
     }
-    assert given_configuration(options)[1].zero == 0
-    assert given_configuration(options | {"tp": 4})[1].zero == 1
+    assert given_configuration(options).degrees.zero == 0
+    assert given_configuration(options | {"tp": 4}).degrees.zero == 1
 
 
 SMALL = ("--model", "llama-3-8b", "--gpus", "8xH100", "--gbs", "32", "--seq", "2048")

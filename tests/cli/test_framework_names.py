@@ -10,16 +10,13 @@ from planner.cli.declared import command
 from planner.cli.program import COMMANDS
 from planner.job.frameworks import framework_names, load_framework
 from planner.job.frameworks.names import (
-    ALIASES,
-    canonical_name,
-    family_named,
     known_names,
     names_of,
     profile_named,
 )
-from planner.job.frameworks.targets import TARGETS
 from planner.job.request import Request
 from planner.launch.read.detect import file_kind
+from planner.launch.registry import dialect_named, targets
 from tests.cli.conftest import Run, refused, run_cli
 from tests.launch.check.conftest import SMALL, script
 
@@ -44,14 +41,14 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def test_every_word_means_a_profile_or_a_target() -> None:
-    for word, name in ALIASES.items():
-        assert name in TARGETS or name in framework_names(), word
-        assert word not in framework_names(), f"{word} is a profile already"
+def test_every_word_means_one_profile() -> None:
+    words = [word for name in framework_names() for word in load_framework(name).names]
+    assert sorted((*framework_names(), *words)) == sorted({*known_names()})
+    assert {*targets()} <= {*known_names()}
     for name in known_names():
         assert load_framework(name).name == profile_named(name)
         assert Request(model="gpt2", framework=name).framework == profile_named(name)
-    assert canonical_name(" Megatron_LM ") == "megatron-core"
+    assert profile_named(" Megatron_LM ") == "megatron-core"
     assert "accelerate" in names_of("hf-fsdp2")
 
 
@@ -99,7 +96,7 @@ def test_launch_takes_every_name_or_says_why_not(
 
 def test_a_name_of_a_family_reads_its_files() -> None:
     assert file_kind("x.sh", script(SMALL)) == "shell"
-    assert {family_named(name) for name in ("megatron-local", "mcore", "megatron-fsdp")} == {
+    assert {dialect_named(name) for name in ("megatron-local", "mcore", "megatron-fsdp")} == {
         "megatron"
     }
-    assert family_named("fsdp2") == "accelerate"
+    assert dialect_named("fsdp2") == "hf"

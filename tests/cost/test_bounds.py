@@ -98,7 +98,7 @@ def test_a_stage_without_layers_holds_what_the_account_of_a_step_says(
     costs = rows(costed.piece_costs(0), f.PIECE_ROW)
     of_shape = (key_of(costed), grid_of(costed), *inputs)
     stages = np.zeros((4, b.STAGE_BOUND_COLUMNS))
-    b.empty_stages(np.zeros((3, b.TERM_COLUMNS)), costs, *of_shape, stages)
+    b.empty_stages(np.zeros((3, b.TERM_COLUMNS)), costs, *of_shape, np.zeros(4), 0, stages)
     counts = vocab_counts(4, model.job_inputs, model.framework_inputs.schedule, 0.0)
     holds, found = np.zeros(1, GROUP_ROW)[0], rows(np.zeros(f.STAGE_COLUMNS), f.STAGE_ROW)
     for stage, bound in enumerate(stages):
@@ -122,7 +122,17 @@ def test_the_slowest_stage_is_no_quicker_than_the_layers_allow() -> None:
         alone, low_s = float(rng.randint(0, 1)), float(rng.randint(0, 4))
         for limit in sorted((rng.uniform(30.0, 400.0) for _ in range(3)), reverse=True):
             found = b.slowest_stage_bound_s(
-                stages, layer, recompute, limit, layers, 1.0, alone, low_s, wider, capacities
+                stages,
+                np.zeros(3),
+                layer[None],
+                recompute,
+                np.array([limit]),
+                layers,
+                1.0,
+                alone,
+                low_s,
+                wider,
+                capacities,
             )
             fit = [
                 sum(counts) >= layers and min(counts[0] + alone, counts[1], counts[2] + alone) >= 1
@@ -174,11 +184,12 @@ def test_with_one_kind_of_layer_the_sharp_bound_is_what_counting_finds(each: int
         layers = drawn(rng)[1][None]
         stages = np.array([drawn(rng)[0] for _ in range(pp)])
         limit, alone = rng.uniform(30.0, 200.0), float(rng.randint(0, 1))
-        mean, deficit = t.mean_layer(layers, prefix)
-        assert mean == pytest.approx(layers[0])
+        mean, deficit = t.mean_layer(layers[None], prefix)
+        assert mean[0] == pytest.approx(layers[0])
         bound = t.slowest_stage_s(
-            stages, layers, mean, deficit, recompute, float(each), 1.0, pp - 1, 0.0, limit, alone,
-            0.5, np.zeros((pp, total + 1)), np.zeros((2, total + 1)),
+            stages, np.zeros(pp), layers[None], mean, deficit, recompute, float(each), 1.0,
+            pp - 1, 0.0, np.array([limit]), alone, 0.5, np.zeros((pp, total + 1)),
+            np.zeros((2, total + 1)),
         )  # fmt: skip
         expected = counted_s(stages, layers[0], each, limit, total, alone)
         assert bound == pytest.approx(expected, rel=1e-6)
@@ -196,7 +207,7 @@ def test_a_step_in_which_every_block_recomputes_some_of_its_layers() -> None:
         for c in range(1, 13)
         for stage in [max(7.0, 2.0 * c + min(3.0, c))]
     )
-    assert t.shared_span_s(7.0, 24.0, layers, 3.0, 2.0, 12, 5.0, 0.5) == pytest.approx(least)
+    assert t.shared_span_s(7.0, 24.0, layers[None], 3.0, 2.0, 12, 5.0, 0.5) == pytest.approx(least)
 
 
 def test_the_heads_stage_may_recompute_fewer() -> None:
@@ -208,7 +219,7 @@ def test_the_heads_stage_may_recompute_fewer() -> None:
     for total, fit in ((6, True), (7, False)):
         fits = np.array([[0, 1, 2, 2, 2, 2, 2, 2], range(8)], dtype=float)[:, : total + 1]
         found = t._fit(
-            stages, fits, again[:, : total + 1], layers, layers[0], 0.0 * layers[0],
+            stages, np.zeros(2), fits, again[:, : total + 1], layers[None], layers, 0.0 * layers,
             t.RECOMPUTE_SHARED, 1.0, 1, 0.0, 4.0,
         )  # fmt: skip
         assert found is fit
@@ -217,9 +228,9 @@ def test_the_heads_stage_may_recompute_fewer() -> None:
 def test_the_mean_stage_keeps_as_little_as_the_last() -> None:
     """Four stages of which the last has one micro-batch in flight: 1F1B, gradients in buffers."""
     framework = framework_inputs(persistent_gradients=1.0, workspace_bytes=7.0, fragmentation=0.5)
-    frame = StepFrame(1.0, 0.0, 0.0, 800.0, 400.0)
+    frame = StepFrame(1.0, 0.0, 0.0, 800.0, 400.0, 4.0)
     grid = SimpleNamespace(pp=4.0, vpp=1.0, grad_acc=8.0)
-    assert peak_bound_bytes(frame, 80.0, grid, framework) == (1280.0 + 0.5 * 80.0) / 4.0 + 7.0
+    assert peak_bound_bytes(frame, 80.0, 7.0, grid, framework) == (1280.0 + 0.5 * 80.0) / 4.0 + 7.0
 
 
 def test_stages_take_least_together_as_all_choices_show() -> None:

@@ -13,10 +13,10 @@ from planner.cost.data_parallel import gather_stream, reduce_stream
 from planner.cost.linear import traffic_line
 from planner.cost.step import slowdown
 from planner.job.request import Request
+from planner.predict.configuration import degree_columns
 from planner.predict.cost_model import CostedShapes, CostModel
 from planner.predict.links import link_inputs, network
 from planner.predict.plan import Degrees
-from planner.predict.shapes import given_columns
 from tests.cost.jobs import grid_of, key_of
 
 MACHINES = ("64xA100", "64xH100", "64xB200", "64xaws-p5", "64xaws-p4d", "64xMI300X")
@@ -30,14 +30,14 @@ def model() -> CostModel:
 @pytest.fixture(scope="module")
 def costed(model: CostModel) -> CostedShapes:
     """tp 1: groups of all GPUs."""
-    return model.cost_shapes(given_columns(Degrees(dp=64, zero=1)))
+    return model.cost_shapes(degree_columns([Degrees(dp=64, zero=1)]))
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2])
 def test_terms_of_one_stage_are_those_of_its_parameters(model: CostModel, zero: int) -> None:
     """Traffic that ends the step, with its latency, below the time of the whole stage by no more
     than a line to a larger one is; none of what the ZeRO stage has beside every micro-batch."""
-    costed = model.cost_shapes(given_columns(Degrees(dp=64, zero=zero)))
+    costed = model.cost_shapes(degree_columns([Degrees(dp=64, zero=zero)]))
     tables = (costed.shapes[0], costed.keys[0], costed.piece_costs(0), model.job_inputs)
     terms, scalars = model.layout_terms(*tables)
     key, grid, network = key_of(costed), grid_of(costed), model.network

@@ -12,10 +12,9 @@ from constraints.context_kinds import ContextKind
 from planner.cost._compiler import _makes_arrays
 from planner.cost._jit import marked
 from planner.cost.tables import Array
-from planner.predict.configuration import even_layout, kernel_layout, plain_context
+from planner.predict.configuration import degree_columns, even_layout, kernel_layout, plain_context
 from planner.predict.cost_model import CostModel
 from planner.predict.plan import Degrees
-from planner.predict.shapes import given_columns
 from tests.cost.jobs import make_job
 from tests.predict.memory.cases import SCHEDULES, Case, random_case, schedule_case
 from tests.predict.memory.test_activation_offload import offload_case
@@ -25,7 +24,7 @@ from tests.predict.memory.test_table_copies import deepseek
 def costed(case: Case, *, compiled: bool) -> tuple[Array, ...]:
     """(costs of the pieces, steps of even layouts, step and stages of the case's layout)."""
     model, degrees = CostModel(case.job, compiled=compiled), case.degrees
-    shapes = model.cost_shapes(given_columns(degrees))
+    shapes = model.cost_shapes(degree_columns([degrees]))
     ctx = plain_context(case.job, degrees.pp, degrees.vpp, case.job.recompute[0])
     layout = kernel_layout(model, case.layout, ctx)
     return shapes.costs, shapes.steps, *model.cost_layout(shapes, 0, layout)

@@ -8,46 +8,40 @@ from pathlib import Path
 from planner.job.models.catalog import load_model, model_names
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import ArchitectureRow, Table, departures, fields_of, refusals
-from planner.launch.dialects import DIALECTS
-from planner.launch.options import GONE, OPTIONS, SWITCH, DialectOption
+from planner.launch.options import GONE, SWITCH, DialectOption, run_options
+from planner.launch.registry import dialects, table_of, targets
 
 PAGE = Path(__file__).parents[2] / "docs" / "dialects.md"
 _HEAD = """# How each launch target says a model and its run
 
-Made by `python -m tests.documents.dialects` from the tables that the writers use
-(`planner/launch/*_table.py`, `hf_files.py`, `nanotron.py`, `options.py`); a test holds it. A field
+Made by `python -m tests.documents.dialects` from the tables that the writers use (the folders below
+`planner/launch/dialects`); a test holds it. A field
 of the architecture is written under the target's key, or known to be what the target does unasked
 (`unless`), refused by name, or departs by name: then the folder's README and `planner launch` say
 what the target does in its place.
 """
-# Target -> models whose tables are shown: a block each.
-_BLOCKS = {
-    "megatron-core": ("llama-3-8b",),
-    "megatron-bridge": ("llama-3-8b",),
-    "torchtitan": ("llama-3-8b", "deepseek-v3"),
-    "accelerate": ("llama-3-8b",),
-    "nanotron": ("llama-3-8b",),
-}
-_TITLES = {"accelerate": "accelerate and deepspeed: config.json of transformers"}
 _COLUMNS = "\n| field | key | unless | |\n|---|---|---|---|\n"
 
 
 def page_text() -> str:
     """The page, as it should be."""
-    return _HEAD + "".join(_target(target) for target in _BLOCKS) + _catalogue() + _runs()
+    shown: dict[int, list[str]] = {}
+    for name, target in targets().items():
+        shown.setdefault(id(table_of(name, load_model(target.page_models[0]).spec)), []).append(
+            name
+        )
+    return _HEAD + "".join(map(_target, shown.values())) + _catalogue() + _runs()
 
 
 def _runs() -> str:
     """The tables of how a plan runs, which writers, readers and --fix share."""
     head = "\n## How a plan runs\n\nOne table a dialect, for writing, reading and `check --fix`.\n"
     columns = "\n| ours | key | values | release |\n|---|---|---|---|\n"
-    titles: dict[int, list[str]] = {}
-    for target, options in OPTIONS.items():
-        titles.setdefault(id(options), []).append(target)
     parts = [head]
-    for targets in titles.values():
-        parts.append(f"\n### {', '.join(targets)}\n{columns}")
-        parts += [_option(option) for option in OPTIONS[targets[0]].values()]
+    for dialect in dialects():
+        for name, options in run_options(dialect).items():
+            parts.append(f"\n### {dialect}: {name}\n{columns}")
+            parts += [_option(option) for option in options.values()]
     return "".join(parts)
 
 
@@ -59,13 +53,14 @@ def _option(option: DialectOption) -> str:
     return f"| {option.ours} | `{option.key}` | {values} | {option.since} |\n"
 
 
-def _target(target: str) -> str:
-    parts = [f"\n## {_TITLES.get(target, target)}\n"]
-    for name in _BLOCKS[target]:
+def _target(names: list[str]) -> str:
+    """The tables of targets that say a model alike."""
+    parts, models = [f"\n## {' and '.join(names)}\n"], targets()[names[0]].page_models
+    for name in models:
         model = load_model(name).spec
-        if len(_BLOCKS[target]) > 1:
+        if len(models) > 1:
             parts.append(f"\n### {'Latent' if model.mla else 'Grouped-query'} attention\n")
-        table = DIALECTS[target](model)
+        table = table_of(names[0], model)
         parts.append(_COLUMNS + "".join(_line(field, table) for field in fields_of()))
     return "".join(parts)
 
@@ -87,8 +82,10 @@ def _line(field: str, table: Table) -> str:
 def _catalogue() -> str:
     models = [load_model(name).spec for name in model_names()]
     lines = ["\n## Models of the catalogue\n\n| target | has |\n|---|---|\n"]
-    for target, table in DIALECTS.items():
-        refused = {model.name: bool(refusals(table(model), model, "", "")) for model in models}
+    for target in targets():
+        refused = {
+            model.name: bool(refusals(table_of(target, model), model, "", "")) for model in models
+        }
         lines.append(f"| {target} | {_shorter_list(refused)} |\n")
     return "".join((*lines, "\n### What departs\n\n", *_departures(models)))
 
@@ -105,9 +102,8 @@ def _departures(models: list[ModelSpec]) -> Iterator[str]:
     """Each sentence with the models and targets that it is of."""
     found: dict[str, dict[str, None]] = {}
     for model in models:
-        for table in {
-            id(table_of(model)): table_of(model) for table_of in DIALECTS.values()
-        }.values():
+        tables = (table_of(target, model) for target in targets())
+        for table in {id(table): table for table in tables}.values():
             if not refusals(table, model, "", ""):
                 for sentence in departures(table, model):
                     found.setdefault(sentence, {})[model.name] = None

@@ -20,7 +20,7 @@ from typing import Any
 
 from planner.job.models.layout import layer_kinds
 from planner.job.specs import LayerKind, ModelSpec
-from planner.launch.hf_files import hf_config
+from planner.launch.dialects.hf.files import hf_config
 from tests.frameworks.hf_counts import (
     Flop,
     Run,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from planner.launch import accelerate
+from planner.launch.dialects.hf import accelerate_writer as accelerate
 from tests.launch.accelerate_cases import BASE, MATRIX
 from tests.launch.torch_plans import Case, launch_of
 
@@ -100,7 +100,7 @@ def test_wrong_sizes_fail(sizes: dict[str, int], needs: Needs) -> None:
 
 
 def test_keys_known_here_are_accelerate_s(needs: Needs) -> None:
-    from planner.launch.read.accelerate import FSDP_KEYS, PARALLELISM_KEYS
+    from planner.launch.dialects.hf.accelerate_reader import FSDP_KEYS, PARALLELISM_KEYS
 
     root = Path(str(needs("accelerate").__file__)).parent
     text = "\n".join(

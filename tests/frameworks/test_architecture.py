@@ -16,11 +16,11 @@ from hypothesis import given
 from constraints.rule import Layout
 from planner.job.models.hf_parts import FULL, SCALING_KEYS, SLIDING
 from planner.job.specs import ModelSpec, MoeSpec
-from planner.launch.hf_files import hf_config
-from planner.launch.megatron_flags import FlagGroup, as_argv
-from planner.launch.megatron_run import model_groups, model_refusals
-from planner.launch.megatron_states import hybrid_flags, is_hybrid
-from planner.launch.megatron_table import linear_bias
+from planner.launch.dialects.hf.files import hf_config
+from planner.launch.dialects.megatron.flags import FlagGroup, as_argv
+from planner.launch.dialects.megatron.run import model_groups, model_refusals
+from planner.launch.dialects.megatron.states import hybrid_flags, is_hybrid
+from planner.launch.dialects.megatron.table import linear_bias
 from tests.frameworks.random_models import MODELS, at_random, models
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("default")]
@@ -375,9 +375,9 @@ def test_torchtitan_at_random(
 
 def _written_for_torchtitan(model: ModelSpec) -> str | None:
     """The module of some plan with this model; None where torchtitan has not the model."""
-    from planner.launch import torchtitan
     from planner.launch.architecture import refusals
-    from planner.launch.titan_table import titan_table
+    from planner.launch.dialects.torchtitan import writer as torchtitan
+    from planner.launch.dialects.torchtitan.table import titan_table
     from tests.launch.titan_cases import DENSE
     from tests.launch.torch_plans import changed, launch_of
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from planner.job.models.catalog import load_model, model_names
-from planner.launch import deepspeed
-from planner.launch.hf_files import hf_config, layer_class
+from planner.launch.dialects.hf import deepspeed_writer as deepspeed
+from planner.launch.dialects.hf.files import hf_config, layer_class
 from planner.predict.ops import parameter_count
 from tests.launch.deepspeed_cases import BASE, MATRIX
 from tests.launch.plans import default_argv
@@ -132,7 +132,7 @@ def test_wrong_files_fail(
 
 def test_keys_known_here_are_deepspeed_s(needs: Needs) -> None:
     """Every top-level key of the check stands in DeepSpeed's sources."""
-    from planner.launch.read.deepspeed import TOP_KEYS
+    from planner.launch.dialects.hf.deepspeed_reader import TOP_KEYS
 
     root = Path(str(needs("deepspeed").__file__)).parent
     text = "\n".join(

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from planner.launch import megatron
 from planner.launch.contract import Launch
-from planner.launch.megatron_bridge import schema
+from planner.launch.dialects.megatron import writer as megatron
+from planner.launch.dialects.megatron.bridge_writer import schema
 from tests.launch.plans import MEGATRON, default_argv, sharded
 from tests.launch.plans import megatron as case
 

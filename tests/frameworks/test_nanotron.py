@@ -16,8 +16,8 @@ from unittest.mock import MagicMock
 import pytest
 import yaml
 
-from planner.launch import nanotron
-from planner.launch.read.nanotron import _REQUIRED
+from planner.launch.dialects.nanotron import writer as nanotron
+from planner.launch.dialects.nanotron.reader import _REQUIRED
 from tests.launch.nanotron_cases import BASE, MATRIX
 from tests.launch.torch_plans import Case, launch_of
 

@@ -11,10 +11,10 @@ import pytest
 
 from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
-from planner.launch import torchtitan
+from planner.launch.dialects.torchtitan import writer as torchtitan
+from planner.launch.dialects.torchtitan.sources import SCHEDULES
+from planner.launch.dialects.torchtitan.table import FLAVORS
 from planner.launch.plans import refusals_of
-from planner.launch.read.torchtitan_sources import SCHEDULES
-from planner.launch.titan_table import FLAVORS
 from planner.predict.ops import parameter_count
 from tests.frameworks import titan_probe as probe
 from tests.launch.titan_cases import DENSE, MATRIX, SINKS

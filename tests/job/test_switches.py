@@ -14,8 +14,8 @@ from planner.launch.read.configured import read_plan
 from planner.launch.read.found import Hints
 from planner.predict.device import gpu_inputs
 from planner.predict.evaluate import evaluate
-from planner.predict.memory.footprint import memory_footprint
 from planner.predict.plan import Degrees
+from tests.configurations import memory_footprint
 
 GIB = 2**30
 ONE = Degrees(zero=0)

@@ -65,7 +65,7 @@ def all_words(command: RunCommand) -> list[str]:
 
 def emitted_flags() -> set[str]:
     """Every option that any case writes."""
-    from planner.launch import megatron
+    from planner.launch.dialects.megatron import writer as megatron
     from tests.launch.plans import sharded
 
     launches = [costed(case) for case in MEGATRON.values()]

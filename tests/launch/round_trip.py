@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from planner.launch.check.given import RULE, read_given
 from planner.launch.contract import Launch
 from planner.launch.folder import launch_folder
 from planner.launch.read.found import Hints
-from planner.predict.memory.option_changes import Setup
+from planner.predict.evaluate import Proposal
 
 EXACT = 1e-9
 
@@ -23,7 +23,7 @@ class Back:
     """What a folder says of its launch."""
 
     assessment: Assessment
-    setup: Setup
+    proposal: Proposal
 
 
 def read_back(launch: Launch, folder: Path) -> Back:
@@ -36,8 +36,8 @@ def read_folder(folder: Path) -> Back:
     """What a folder holds, costed."""
     given = read_given([str(folder)], Hints(), 1, None, None)
     found = assess(given.found, given.gpus, given.cluster)
-    assert found.setup is not None
-    return Back(found, found.setup)
+    assert found.proposal is not None
+    return Back(found, found.proposal)
 
 
 def assert_same(launch: Launch, back: Back) -> None:
@@ -48,7 +48,7 @@ def assert_same(launch: Launch, back: Back) -> None:
     assert found is not None
     assert found.degrees == plan.degrees
     # A mode may be read by another of its names.
-    one, two = found.layout.model_dump(), plan.layout.model_dump()
+    one, two = asdict(found.layout), asdict(plan.layout)
     assert [*one.pop("recomputed").values()] == [*two.pop("recomputed").values()]
     assert one == two
     assert _modules(back, found.recompute) == _modules(back, plan.recompute)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from planner.launch import accelerate
 from planner.launch.contract import Launch
+from planner.launch.dialects.hf import accelerate_writer as accelerate
 from tests.launch.accelerate_cases import BASE, MATRIX
 from tests.launch.golden_files import check_golden
 from tests.launch.plans import default_argv

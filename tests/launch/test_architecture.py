@@ -18,8 +18,8 @@ from planner.launch.architecture import (
     refusals,
     value_of,
 )
-from planner.launch.dialects import DIALECTS
-from planner.launch.hf_files import HF, hf_config
+from planner.launch.dialects.hf.files import HF, hf_config
+from planner.launch.registry import table_of, targets
 
 MODELS = {name: load_model(name).spec for name in model_names()}
 # Of each kind of block.
@@ -126,28 +126,28 @@ def another(model: ModelSpec, field: str) -> Any:
     return before * 2 or 1 if isinstance(before, int) else before * 1.5 + 0.125
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", targets())
 def test_every_field_has_a_row(dialect: str) -> None:
     for model in MODELS.values():
-        rows = DIALECTS[dialect](model)
+        rows = table_of(dialect, model)
         assert set(fields_of()) <= {name for row in rows for name in row.fields}
 
 
 @pytest.mark.parametrize("field", fields_of())
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", targets())
 def test_another_value_is_said_otherwise(dialect: str, field: str) -> None:
     """No field is dropped without a word: not one of the models of each kind of block."""
     if (dialect, field) in KNOWN:
         return
     for name in EXAMPLES:
         model = MODELS[name]
-        table = DIALECTS[dialect](model)
+        table = table_of(dialect, model)
         if refusals(table, model, "", "") or not _speaks(model, field):
             continue
         value = another(model, field)
         other = changed(model, field, value)
         if value is not None and other is not None:
-            now = said(DIALECTS[dialect](other), other)
+            now = said(table_of(dialect, other), other)
             assert now != said(table, model), (name, value_of(model, field), value)
 
 
@@ -156,7 +156,7 @@ def test_constants_of_a_config_are_written_or_refused_by_name() -> None:
     model = model_from_hf_config(stated, "config.json")
     assert (hf_config(model) or {})["router_jitter_noise"] == 0.01
     for dialect in ("megatron-core", "torchtitan", "nanotron"):
-        reasons = " ".join(one.reason for one in refusals(DIALECTS[dialect](model), model, "", ""))
+        reasons = " ".join(one.reason for one in refusals(table_of(dialect, model), model, "", ""))
         assert "router_jitter_noise = 0.01" in reasons
         assert "attention_dropout" not in reasons
     # A switch of the job, which plans are costed without.

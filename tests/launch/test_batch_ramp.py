@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from planner.job.frameworks.targets import TARGETS
-from planner.launch.megatron import command
+from planner.launch.dialects.megatron.writer import command
 from planner.launch.plans import writer_of
+from planner.launch.registry import targets
 from tests.cli.conftest import run_cli
 from tests.launch.plans import default_argv, megatron
 from tests.launch.round_trip import read_back
@@ -26,9 +26,9 @@ def test_written_and_read_again(tmp_path: Path) -> None:
     assert found.plan.ramp == launch.plan.ramp and len(found.plan.ramp) == 2
 
 
-@pytest.mark.parametrize("target", sorted(set(TARGETS) - {"megatron-core"}))
+@pytest.mark.parametrize("target", sorted(set(targets()) - {"megatron-core"}))
 def test_refused_by_name(target: str) -> None:
-    said = [item.reason for item in writer_of(TARGETS[target]).job_refusals(megatron("ramp").job)]
+    said = [item.reason for item in writer_of(targets()[target]).job_refusals(megatron("ramp").job)]
     assert any("ramp" in reason for reason in said)
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from planner.launch import megatron_bridge
 from planner.launch.contract import Launch
-from planner.launch.megatron_bridge import schema, wrong_overrides
+from planner.launch.dialects.megatron import bridge_writer as megatron_bridge
+from planner.launch.dialects.megatron.bridge_writer import schema, wrong_overrides
 from planner.launch.plans import refusals_of
 from tests.launch.plans import BRIDGE, bridge, costed, default_argv
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from planner.job.models.hf_config import model_from_hf_config
-from planner.launch import deepspeed
 from planner.launch.contract import Launch
+from planner.launch.dialects.hf import deepspeed_writer as deepspeed
 from tests.launch.deepspeed_cases import BASE, MATRIX
 from tests.launch.golden_files import check_golden
 from tests.launch.plans import default_argv

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from planner.launch.contract import Launch, NodesAs, RunCommand, needed
+from planner.launch.dialects.megatron.writer import command
 from planner.launch.launchers import launcher_files
-from planner.launch.megatron import command
 from tests.launch.plans import bridge, megatron
 
 CASES = ("dense", "uneven", "experts", "interleaved-uneven")

@@ -17,17 +17,17 @@ from planner.job.models.hf_config import model_from_hf_config
 from planner.job.models.layout import layer_pattern
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import departures, fields_of, refusals, value_of
-from planner.launch.dialects import DIALECTS
-from planner.launch.hf_files import hf_config
+from planner.launch.dialects.hf.files import hf_config
+from planner.launch.dialects.megatron.arguments import parse_arguments
+from planner.launch.dialects.megatron.flags import as_argv
+from planner.launch.dialects.megatron.model import read_model
+from planner.launch.dialects.megatron.run import model_groups, model_refusals
+from planner.launch.dialects.megatron.states import is_hybrid
+from planner.launch.dialects.nanotron.writer import NANOTRON, model_config
 from planner.launch.languages.shell.words import Word
 from planner.launch.languages.text import Text
-from planner.launch.megatron_flags import as_argv
-from planner.launch.megatron_run import model_groups, model_refusals
-from planner.launch.megatron_states import is_hybrid
-from planner.launch.nanotron import NANOTRON, model_config
 from planner.launch.read.found import Hints
-from planner.launch.read.megatron_arguments import parse_arguments
-from planner.launch.read.megatron_model import read_model
+from planner.launch.registry import table_of
 from tests.frameworks.test_architecture import at_random, models
 from tests.launch.test_architecture import _speaks
 
@@ -109,7 +109,7 @@ def test_a_field_that_came_back_otherwise_is_seen() -> None:
 
 
 def _written(model: ModelSpec) -> bool:
-    table = DIALECTS["accelerate"](model)
+    table = table_of("accelerate", model)
     return bool(hf_config(model)) and not refusals(table, model, "", "")
 
 
@@ -118,7 +118,7 @@ def hf_differences(model: ModelSpec) -> list[str]:
     config = hf_config(model)
     assert config is not None
     read = model_from_hf_config(dict(config), where="config.json")
-    departing = " ".join(departures(DIALECTS["accelerate"](model), model))
+    departing = " ".join(departures(table_of("accelerate", model), model))
     unsaid = [
         name
         for name, words in (

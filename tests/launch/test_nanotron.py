@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
 
 from planner.job.models.catalog import load_model
-from planner.launch import nanotron
 from planner.launch.contract import Launch
-from planner.launch.nanotron import stage_split
+from planner.launch.dialects.nanotron import writer as nanotron
+from planner.launch.dialects.nanotron.writer import stage_split
 from planner.launch.plans import refusals_of
 from tests.launch.golden_files import check_golden
 from tests.launch.nanotron_cases import BASE, LLAMA, MATRIX
@@ -72,7 +73,7 @@ PIPELINE = next(item for item in MATRIX if item.name == "pipeline")
 def test_pipelines_are_placed_by_nanotron() -> None:
     """A plan costed before its stages were nanotron's own."""
     found = launch(PIPELINE)
-    layout = found.plan.layout.model_copy(update={"block_layers": (16, 16)})
+    layout = replace(found.plan.layout, block_layers=(16, 16))
     old = Launch(
         found.plan.model_copy(update={"layout": layout}), found.request, found.job, "nanotron"
     )

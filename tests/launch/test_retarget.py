@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,8 @@ from click.testing import CliRunner
 from planner import Degrees, Request
 from planner.cli.program import planner_command
 from planner.job.errors import UsageError
-from planner.job.frameworks.names import target_named
-from planner.job.frameworks.targets import TARGETS
 from planner.launch.plans import CannotExpressError, launch_of
+from planner.launch.registry import target_named, targets
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import Plan
 from planner.search.plan_file import read_plan_file
@@ -62,7 +62,7 @@ def test_a_plan_that_was_edited_breaks_a_rule(
     edited = plan.model_copy(update={"degrees": plan.degrees.model_copy(update=degrees)})
     with pytest.raises(CannotExpressError, match=rule):
         launch_of(edited, request, target, "torchrun")
-    layout = plan.layout.model_copy(update={"block_layers": (3,)})
+    layout = replace(plan.layout, block_layers=(3,))
     with pytest.raises(CannotExpressError, match="layers"):
         launch_of(plan.model_copy(update={"layout": layout}), request, target, "torchrun")
 
@@ -115,7 +115,7 @@ def test_part_of_the_gpus() -> None:
 
 
 def test_names_of_frameworks() -> None:
-    assert target_named("Megatron_Core").module == "megatron"
+    assert target_named("Megatron_Core").dialect == "megatron"
     assert target_named("megatron-local").name == "megatron-core"
     assert target_named("hf-fsdp2").name == "accelerate"
     assert target_named("torchtitan").name == "torchtitan"
@@ -126,9 +126,10 @@ def test_names_of_frameworks() -> None:
 
 
 def test_profiles_of_targets_exist() -> None:
-    from planner.job.frameworks import load_framework
+    from planner.job.frameworks import framework_names, load_framework
 
-    for target in TARGETS.values():
+    for target in targets().values():
         assert load_framework(target.profile).name == target.profile
-        for variant in target.variants:
-            assert load_framework(variant).name == variant
+        assert load_framework(target.profile).launch.target == target.name
+    for name in framework_names():
+        assert load_framework(name).launch.target in ("", *targets())

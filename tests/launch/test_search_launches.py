@@ -7,10 +7,9 @@ from functools import partial
 import pytest
 
 from planner.job.errors import NothingFitsError, UsageError
-from planner.job.frameworks.names import target_named
-from planner.job.frameworks.targets import TARGETS
 from planner.job.request import Request
 from planner.launch.plans import find_plans, launch_of
+from planner.launch.registry import target_named, targets
 from planner.predict.decided import decided_request
 
 # Grouped heads, tied embeddings, biases, experts, latent attention, LayerNorm with dropout masks.
@@ -24,7 +23,7 @@ MODELS = (
     "gemma-2-9b",
 )
 NOTED = "planner launch writes none of these plans"
-PROFILES = (*dict.fromkeys(target.profile for target in TARGETS.values()), "megatron-fsdp")
+PROFILES = (*dict.fromkeys(target.profile for target in targets().values()), "megatron-fsdp")
 # The plans of a table, not the whole front.
 offered = partial(find_plans, short=6)
 # Small searches: few micro-batches, no long pipelines.

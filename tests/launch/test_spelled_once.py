@@ -8,19 +8,20 @@ from pathlib import Path
 import pytest
 
 import planner.launch
-from planner.launch.megatron_table import MEGATRON
+from planner.launch.dialects.megatron.table import MEGATRON
 from planner.launch.options import (
     DEEPSPEED,
     MEGATRON_LAYOUT,
     MEGATRON_RECOMPUTE,
-    NANOTRON,
     TORCHTITAN,
     Options,
+    run_options,
 )
 from planner.launch.options import MEGATRON as SETTINGS
 
 FOLDER = Path(planner.launch.__file__).parent
-TABLES = ("megatron_table.py", "megatron_positions.py", "megatron_states.py", "options.py")
+DIALECTS = FOLDER / "dialects"
+TABLES = ("table.py", "positions.py", "states.py")
 OPTIONS = {**SETTINGS, **MEGATRON_LAYOUT, **MEGATRON_RECOMPUTE}
 # Names here that are Megatron's too say which row is meant.
 OURS = OPTIONS.keys() | {entry.fields[0].rpartition(".")[2] for entry in MEGATRON}
@@ -29,11 +30,7 @@ OURS = OPTIONS.keys() | {entry.fields[0].rpartition(".")[2] for entry in MEGATRO
 def test_no_reader_and_no_writer_spells_an_option_again() -> None:
     names = {option.name for option in OPTIONS.values()}
     names |= {entry.name for entry in MEGATRON if entry.key}
-    files = [
-        *FOLDER.glob("megatron*.py"),
-        *FOLDER.glob("read/megatron*.py"),
-        *FOLDER.glob("check/*.py"),
-    ]
+    files = [*DIALECTS.glob("megatron/*.py"), *FOLDER.glob("check/*.py")]
     again = [
         f"{file.name}:{node.lineno}: {node.value}"
         for file in files
@@ -48,11 +45,11 @@ def test_no_reader_and_no_writer_spells_an_option_again() -> None:
 
 @pytest.mark.parametrize(
     ("dialect", "options"),
-    [("nanotron", NANOTRON), ("t*itan", TORCHTITAN), ("deepspeed", DEEPSPEED)],
+    [("nanotron", run_options("nanotron")["run"]), ("torchtitan", TORCHTITAN), ("hf", DEEPSPEED)],
 )
 def test_nor_a_key_of_another_framework(dialect: str, options: Options) -> None:
     keys = {option.key for option in options.values() if "." in option.key}
-    files = [*FOLDER.glob(f"{dialect}*.py"), *FOLDER.glob(f"read/{dialect}*.py")]
+    files = [*DIALECTS.glob(f"{dialect}/*.py")]
     assert len(files) > 1
     assert not [
         f"{file.name}:{node.lineno}: {node.value}"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from planner.job.specs import ModelSpec
-from planner.launch import torchtitan
 from planner.launch.contract import Launch
-from planner.launch.read.torchtitan_sources import SCHEDULES
-from planner.launch.titan_plan import mesh_of
+from planner.launch.dialects.torchtitan import writer as torchtitan
+from planner.launch.dialects.torchtitan.plan import mesh_of
+from planner.launch.dialects.torchtitan.sources import SCHEDULES
 from planner.predict.plan import Degrees
 from tests.launch.golden_files import check_golden
 from tests.launch.titan_cases import DENSE, EXPERTS, LLAMA, MATRIX, SINKS

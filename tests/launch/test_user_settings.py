@@ -17,10 +17,10 @@ import yaml
 from planner.job.models.hf_config import model_from_hf_config
 from planner.job.written_folder import write_folder
 from planner.launch.contract import NodesAs, run_name
+from planner.launch.dialects.nanotron.reader import unknown_keys
 from planner.launch.folder import launch_folder
 from planner.launch.languages.text import Text
 from planner.launch.read.document import yaml_document
-from planner.launch.read.nanotron import unknown_keys
 from tests.launch.test_round_trip import EXAMPLES, example
 
 # The process launchers print what they are called with; scontrol prints more than a pipe holds.

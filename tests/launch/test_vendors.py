@@ -10,12 +10,11 @@ import pytest
 from hardware.load import gpu_names, load_gpu
 from planner.job.errors import UsageError
 from planner.job.frameworks import framework_names, load_framework
-from planner.job.frameworks.names import target_of_profile
-from planner.job.frameworks.targets import TARGETS
 from planner.job.request import Request
 from planner.launch.contract import Launch
 from planner.launch.folder import launch_folder
 from planner.launch.plans import job_launch_note, refusals_of
+from planner.launch.registry import targets
 from tests.launch.test_round_trip import EXAMPLES, example
 
 AMD = [name for name in gpu_names() if load_gpu(name).vendor == "amd"]
@@ -34,8 +33,8 @@ def on_amd(launch: Launch) -> Launch:
 
 def runs_on_amd(framework: str) -> bool:
     """Whether the framework, or another in its place, has a release for AMD's GPUs."""
-    target = target_of_profile(framework)
-    return target is None or not target.cuda or bool(target.on_amd)
+    launch = load_framework(framework).launch
+    return not launch.target or not launch.cuda or bool(launch.on_amd)
 
 
 @pytest.mark.parametrize("framework", framework_names())
@@ -45,7 +44,7 @@ def test_no_technique_that_needs_cuda_is_considered_on_amd(framework: str) -> No
     for gpu in AMD if cuda else ():
         request = Request(model="mixtral-8x7b", gpus=f"64x{gpu}", gbs=64, framework=framework)
         if not runs_on_amd(framework):
-            with pytest.raises(UsageError, match=r"does not start on .* give --framework primus"):
+            with pytest.raises(UsageError, match=r"does not start on .* give --framework .*primus"):
                 request.resolve()
             continue
         job = request.resolve()
@@ -62,13 +61,14 @@ def test_no_technique_that_needs_cuda_is_considered_on_amd(framework: str) -> No
 
 @pytest.mark.parametrize("target", EXAMPLES)
 def test_a_target_runs_on_amd_or_says_why_not(target: str) -> None:
-    if not runs_on_amd(TARGETS[target].profile):
+    if not runs_on_amd(targets()[target].profile):
         with pytest.raises(UsageError, match="does not start on MI300X"):
             on_amd(example(target))
         return
     launch = on_amd(example(target))
     refused = [refusal.reason for refusal in refusals_of(launch)]
-    assert bool(TARGETS[target].cuda) == any("does not start on MI300X" in one for one in refused)
+    needs_cuda = bool(load_framework(targets()[target].profile).launch.cuda)
+    assert needs_cuda == any("does not start on MI300X" in one for one in refused)
     if refused:
         assert "Frameworks that launch it: torchtitan" in str(job_launch_note(launch.job))
         return

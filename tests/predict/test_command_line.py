@@ -54,8 +54,9 @@ def test_an_evaluation_has_the_degrees_and_the_switches() -> None:
     degrees = Degrees(tp=2, pp=4, cp=1, dp=1, zero=0, mbs=2, grad_acc=32)
     text = evaluate_command(REQUESTS["switches"], degrees, "full")
     options = _options(command("evaluate"), text)
-    request, given = given_configuration(options)
-    assert given == degrees and options["recompute"] == "full"
+    given = given_configuration(options)
+    request = given.request
+    assert (given.degrees, given.recompute) == (degrees, "full")
     assert (request.gbs, request.precision, request.bias) == (64, "fp8", False)
     layout = Layout(4, 1, (8, 8, 8, 8), recomputed={"full": (8, 8, 0, 0)})
     text = evaluate_command(REQUESTS["switches"], degrees, "full", layout)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from planner.job.request import Request
-from planner.predict.evaluate import evaluate_job
 from planner.predict.layer_profile import StepProfile, step_profile
 from planner.predict.plan import Degrees, Plan
+from tests.configurations import evaluate_job
 
 CASES = {
     "dense": (Request(model="8b", gpus="8xH100", gbs=64), Degrees(tp=2, dp=4, mbs=1, grad_acc=16)),

@@ -8,11 +8,11 @@ from planner.compare.run import time_shares
 from planner.job.job import Job
 from planner.job.request import Request
 from planner.launch.plans import one_plan
-from planner.predict.evaluate import evaluate_job
 from planner.predict.link_account import LATENCIES, RATES_OUT, RATES_UP, link_account
 from planner.predict.plan import Degrees, Plan
 from planner.search.explanation import explain
 from planner.search.hardware_changes import hardware_changes
+from tests.configurations import evaluate_job
 
 # Dense and mixtures of experts, on several fabrics, bound by different links and by none.
 _CORE = "megatron-core"

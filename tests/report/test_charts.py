@@ -9,13 +9,13 @@ from xml.etree import ElementTree
 import pytest
 
 from planner.job.request import Request
-from planner.predict.memory.footprint import memory_footprint
 from planner.predict.plan import Degrees
 from planner.report.charts.curves import curves_chart
 from planner.report.charts.drawing import png, specification, svg
 from planner.report.charts.memory import memory_chart
 from planner.report.figures.curves import CurvePoint, CurvesFigure, Panel, Series
 from planner.report.figures.memory import memory_figure
+from tests.configurations import memory_footprint
 
 CURVES = CurvesFigure(
     "a <title> & more",

@@ -8,9 +8,9 @@ import pytest
 
 from hardware.load import load_gpu
 from planner.job.errors import UsageError
-from planner.job.frameworks.names import target_named
 from planner.job.request import Request
 from planner.launch.plans import launch_of, writer_of
+from planner.launch.registry import target_named
 from planner.predict.decided import decided_request
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees, Plan

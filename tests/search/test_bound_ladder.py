@@ -33,7 +33,8 @@ def bound(explorer: Explorer, limits: Array) -> Array:
     found = np.full((len(rows), len(limits)), np.inf)
     compiled.bound_shapes(
         explorer.costed.shapes[rows], codes[explorer.columns["recompute"][rows]], limits, False,
-        explorer.costed.keys, explorer.costed.costs, model.prefix, model.totals, *model.inputs,
+        explorer.costed.keys, explorer.costed.costs, model.prefix, model.totals,
+        model.job_inputs, *model.machine_inputs,
         found,
     )  # fmt: skip
     return found

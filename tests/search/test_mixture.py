@@ -14,8 +14,8 @@ from planner.cost import fields as f
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.recomputation import layer_modes
-from planner.predict.configuration import plain_context
-from planner.predict.costed_plan import job_plan
+from planner.predict.configuration import Configuration, plain_context
+from planner.predict.costed_plan import configured_plan
 from planner.predict.mixture import cost_layout
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search.costed import CostedJob, cost_job
@@ -59,10 +59,11 @@ def test_all_layers_in_another_mode_cost_as_under_it(mode: str) -> None:
     job, model, costed = costed_job.job, costed_job.cost_model, costed_job.costed
     full, alone = row_of(costed_job, "full"), row_of(costed_job, mode)
     layout = Layout(2, 1, (9, 7), {mode: (9, 7)})
-    ctx = plain_context(job, 2, 1, job.recompute[2])
-    assert ctx.modes == ("full", mode)
-    mixed = cost_layout(model, costed, full, layout, ctx)
-    single = cost_layout(model, costed, alone, layout, plain_context(job, 2, 1, job.recompute[1]))
+    columns = costed_job.candidates.columns
+    in_both, in_one = (Configuration.of_row(job, columns, row, layout) for row in (full, alone))
+    assert in_both.context.modes == ("full", mode)
+    mixed = cost_layout(model, costed, full, in_both)
+    single = cost_layout(model, costed, alone, in_one)
     assert mixed.step[f.STEP_TIME] == pytest.approx(single.step[f.STEP_TIME], rel=1e-12)
     assert mixed.step[f.STEP_RECOMPUTE] == pytest.approx(single.step[f.STEP_RECOMPUTE], rel=1e-12)
     assert mixed.step[f.STEP_PEAK_BYTES] == pytest.approx(single.step[f.STEP_PEAK_BYTES], rel=1e-9)
@@ -72,11 +73,12 @@ def test_all_layers_in_another_mode_cost_as_under_it(mode: str) -> None:
 def test_terms_of_a_mix_add_up_and_lie_between_its_modes() -> None:
     costed_job = pipeline("none", "mlp", "full")
     job, model, costed = costed_job.job, costed_job.cost_model, costed_job.costed
-    row, ctx = row_of(costed_job, "full"), plain_context(job, 2, 1, job.recompute[2])
+    row, columns = row_of(costed_job, "full"), costed_job.candidates.columns
 
     def step(again: tuple[int, int], mlp: tuple[int, int]) -> np.ndarray:
         layout = Layout(2, 1, (8, 8), {"full": again, "mlp": mlp})
-        return cost_layout(model, costed, row, layout, ctx).step
+        configuration = Configuration.of_row(job, columns, row, layout)
+        return cost_layout(model, costed, row, configuration).step
 
     nothing, mixed, everything = step((0, 0), (0, 0)), step((3, 0), (2, 1)), step((8, 8), (0, 0))
     assert mixed[list(f.TIME_COLUMNS.values())].sum() == pytest.approx(mixed[f.STEP_TIME])
@@ -109,7 +111,10 @@ def test_solver_counts_the_memory_of_sharded_layers(model: str, framework: str, 
             legal = all(rule.check(layout, replace(ctx, memory=None)) for rule in LAYOUT_RULES)
             if not legal or not np.any(again):
                 continue
-            stages = cost_layout(costed_job.cost_model, costed_job.costed, row, layout, ctx).stages
+            columns = costed_job.candidates.columns
+            configuration = Configuration.of_row(job, columns, row, layout)
+            model, costed = costed_job.cost_model, costed_job.costed
+            stages = cost_layout(model, costed, row, configuration).stages
             for stage, layers in enumerate(ctx.counts(layout)):
                 units = ctx.memory.peak(stage, layers, again[stage])
                 held = stages[stage, [f.STAGE_ALLOCATED, f.STAGE_FRAGMENTATION]].sum()
@@ -247,6 +252,6 @@ def test_primus_recomputes_what_each_stage_needs() -> None:
     assert point is not None
     (again,) = point.layout.recomputed.values()
     assert sum(again[:3]) > sum(again[3:])
-    plan = job_plan(costed_job.cost_model, costed_job.costed, point.row, point.layout,
-                    costed_job.candidates.columns, "optimal")  # fmt: skip
+    configuration = explorer.configuration(point.row, point.layout)
+    plan = configured_plan(configuration, costed_job.cost_model, "optimal")
     assert "recompute_layer_ids (layers by stage: " in plan.recompute_flags

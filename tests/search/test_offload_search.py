@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from planner.job.errors import UsageError
-from planner.job.frameworks.names import target_named
 from planner.job.job import Job
 from planner.job.request import Request
 from planner.launch.plans import launch_of, writer_of
+from planner.launch.registry import target_named
 from planner.predict.decided import decided_request
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import OPTIMAL_WITHIN, Degrees

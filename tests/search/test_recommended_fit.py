@@ -12,17 +12,16 @@ from functools import cache
 
 import pytest
 
-from constraints.rule import Layout
 from planner.cost.piece_memory import table_parameters
 from planner.job.request import Request
+from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostModel
 from planner.predict.cost_tables import context_inputs
-from planner.predict.costed_plan import job_plan
+from planner.predict.costed_plan import configured_plan
 from planner.predict.decided import decided_request
 from planner.predict.ops.context import OpContext
 from planner.predict.plan import Plan
 from planner.predict.saved import rank_key
-from planner.predict.shapes import given_columns
 from planner.search.search import find_plans
 
 # Models from 1 to 175 B parameters on as few GPUs as hold them, of several frameworks.
@@ -63,14 +62,9 @@ def recommended(name: str) -> tuple[Plan, ...]:
 def with_vocabulary(name: str, plan: Plan, vocab: int) -> Plan:
     """The same configuration of a model with another vocabulary."""
     job = decided_request(JOBS[name], plan).resolve()
-    modes = (job.framework.recompute_mode(plan.recompute),)
     model = job.model.model_copy(update={"vocab": vocab})
-    cost_model = CostModel(replace(job, model=model, recompute=modes))
-    columns = given_columns(plan.degrees)
-    found = plan.layout
-    layout = Layout(plan.degrees.pp, plan.degrees.vpp, found.block_layers, found.recomputed)
-    costed = cost_model.cost_shapes(columns)
-    return job_plan(cost_model, costed, 0, layout, columns, "evaluated")
+    configuration = Configuration.of_plan(replace(job, model=model), plan)
+    return configured_plan(configuration, CostModel(configuration.job), "evaluated")
 
 
 @each_job

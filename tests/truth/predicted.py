@@ -38,6 +38,7 @@ from planner.predict.ops.table import parameter_count, pieces
 from planner.predict.plan import Degrees
 from planner.predict.saved import Key, rank_key, saved_bytes
 from planner.predict.stage import Stage
+from tests.configurations import laid_out
 from tests.truth.parameters import rank_parameters
 
 Row = Mapping[str, str]
@@ -362,7 +363,7 @@ def job_timeline(job: Job, degrees: Degrees, **changes: Any) -> MemoryTimeline:
     """The step of a rank of one stage; live bytes of the model's own tensors, no workspaces.
     `changes`: to the numbers of framework and optimizer."""
     layout = even_layout(job, 1, 1, job.recompute[0])
-    one_layout_inputs = layout_inputs(job, degrees, layout)
+    one_layout_inputs = layout_inputs(laid_out(job, degrees, layout))
     framework = one_layout_inputs.framework._replace(**({"workspace_bytes": 0.0} | changes))
     return stage_timeline(Stage(replace(one_layout_inputs, framework=framework), 0))
 

@@ -15,10 +15,9 @@ import pytest
 
 from planner.cost import fields as f
 from planner.job.job import Job
-from planner.predict.configuration import even_layout
+from planner.predict.configuration import degree_columns, even_layout
 from planner.predict.cost_model import CostModel
 from planner.predict.plan import Degrees
-from planner.predict.shapes import given_columns
 from tests.cost.jobs import make_job
 from tests.predict.memory.cases import Case, demand_views
 from tests.truth.predicted import step_job, step_timeline
@@ -58,7 +57,8 @@ def job_of(precision: str, *, attention: str = "eager", dropout: bool = False) -
 
 def layer_cost(job: Job) -> dict[str, float]:
     """What the core knows of a layer's softmax."""
-    costs = CostModel(job, compiled=False).cost_shapes(given_columns(Degrees())).costs[0, 0]
+    shapes = CostModel(job, compiled=False).cost_shapes(degree_columns([Degrees()]))
+    costs = shapes.piece_costs(0)[0]
     names = ("PIECE_SOFTMAX", "PIECE_AFTER_CORE", "PIECE_WORKING")
     return {name: float(costs[getattr(f, name)]) for name in names}
 

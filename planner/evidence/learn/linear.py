@@ -10,7 +10,7 @@ import numpy as np
 
 from hardware.calibration import Figure, parameters_of
 from planner.evidence.learn.posterior import Array
-from planner.evidence.runs.predict import Prediction, cost_predictions, degree_columns
+from planner.evidence.runs.predict import Prediction, cost_predictions
 from planner.evidence.runs.report import known, predicted
 from planner.job.job import Job
 from planner.predict.altered_model import AlteredModel
@@ -90,7 +90,7 @@ def likeness(runs: Sequence[Prediction], figure: Figure) -> Array:
 def run_configurations(predictions: Sequence[Prediction]) -> Configurations:
     """Those of runs, in order."""
     mapped = [one.mapped for one in predictions if one.mapped]
-    found = [configurations(one.job, degree_columns(one)) for one in mapped]
+    found = [configurations(one.job, one.columns) for one in mapped]
     numbers, words = zip(*found, strict=True)
     return Configurations(np.concatenate(numbers), np.concatenate(words))
 

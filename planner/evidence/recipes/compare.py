@@ -20,6 +20,7 @@ from planner.job.frameworks.techniques import Technique, decide
 from planner.job.job import SURE_TO_FIT, Job, searched_modes
 from planner.job.quantities import seconds
 from planner.job.technique_rules import site_of
+from planner.predict.configuration import even_layout, in_mode
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text, degrees_text
 from planner.predict.techniques import works_with
@@ -310,7 +311,7 @@ def _fits(prediction: Prediction, sure: float) -> bool:
 
 def _single_changes(mapped: MappedRow, plan: Plan) -> Iterator[tuple[str, MappedRow]]:
     """(in words, the recipe with it) of each change of a plan that is legal alone."""
-    degrees, even = mapped.degrees, replace(mapped, block_layers=None, layout=None)
+    degrees = mapped.degrees
     for names in _TOGETHER:
         if not (changed := _changed_degrees(mapped, plan, names)):
             continue
@@ -319,11 +320,13 @@ def _single_changes(mapped: MappedRow, plan: Plan) -> Iterator[tuple[str, Mapped
         acc, rest = divmod(degrees.gbs, max(1, dp) * new.mbs)
         new = new.model_copy(update={"dp": dp, "grad_acc": acc})
         if not (left or rest) and dp * acc and (dp * new.cp * new.tp) % (new.ep * new.etp) == 0:
-            yield ", ".join(changed), replace(even, degrees=new)
+            even = even_layout(mapped.job, new.pp, new.vpp, mapped.mode)
+            yield ", ".join(changed), replace(mapped, degrees=new, layout=even)
     for mode in search_job(mapped).recompute:
         if mode.name == plan.recompute != mapped.mode.name:
             job = replace(mapped.job, recompute=(mode,))
-            yield f"recompute {mode.name}", replace(mapped, job=job, mode=mode)
+            layout = in_mode(mapped.layout, mode)
+            yield f"recompute {mode.name}", replace(mapped, job=job, mode=mode, layout=layout)
     profile = mapped.job.framework
     for name in plan.techniques:
         technique = profile.technique(name)

@@ -35,11 +35,12 @@ from planner.evidence.runs.stated import (
     time_gap,
     unstated_chunks,
 )
-from planner.job.frameworks import FrameworkProfile, RecomputeMode
+from planner.job.frameworks import FrameworkProfile
 from planner.job.frameworks.switches import framework_sharp
 from planner.job.job import BatchTarget, Job, offered_exchanges
 from planner.job.optimizers import load_optimizer
 from planner.job.specs import ModelSpec
+from planner.predict.configuration import Configuration, even_layout, in_mode
 from planner.predict.decided import decided_request
 from planner.predict.plan import Degrees, Plan
 
@@ -57,25 +58,18 @@ _SHARDED = 2
 
 
 @dataclass(frozen=True)
-class MappedRow:
-    """A measured row as the planner sees it; `block_layers` None means an even split.
+class MappedRow(Configuration):
+    """The configuration of a measured row, as far as the row states it.
 
     `memory_gap` and `time_gap` name what keeps its memory or its step time from being predicted, if
-    anything does.
+    anything does. `recomputed_share`: of each stage's layers, those that the mode holds for.
     """
 
     row: MeasuredRow
-    job: Job
-    degrees: Degrees
-    mode: RecomputeMode
-    block_layers: tuple[int, ...] | None
-    assumed: tuple[str, ...]
+    assumed: tuple[str, ...] = ()
     memory_gap: str | None = None
     time_gap: str | None = None
-    # Of each stage's layers, those that the mode holds for.
     recomputed_share: float = 1.0
-    # The layout in full, where a plan file gives it.
-    layout: Layout | None = None
 
     @property
     def batch_share(self) -> float:
@@ -118,9 +112,18 @@ def map_row(row: MeasuredRow) -> MappedRow:
     )
     demand_possible(row, job, degrees)
     return MappedRow(
-        row, job, degrees, mode, block_layers(row), assumed, memory_gap(row), time_gap(row),
-        recomputed_share(row, mode, job),
+        job, degrees, mode, _layout(row, job, degrees), row, assumed, memory_gap(row),
+        time_gap(row), recomputed_share(row, mode, job),
     )  # fmt: skip
+
+
+def _layout(row: MeasuredRow, job: Job, degrees: Degrees) -> Layout:
+    """The layers of each block that the row states, else the framework's usual layout; all of them
+    in the job's recompute mode."""
+    even, blocks = even_layout(job, degrees.pp, degrees.vpp), block_layers(row)
+    if blocks is not None:
+        even = replace(even, block_layers=blocks, vpp=len(blocks) // degrees.pp)
+    return in_mode(even, job.recompute[0])
 
 
 def _planned(row: MeasuredRow) -> MappedRow:
@@ -134,21 +137,14 @@ def _planned(row: MeasuredRow) -> MappedRow:
 
 def planned_row(row: MeasuredRow, job: Job, plan: Plan) -> MappedRow:
     """A run of a job's plan: degrees, recomputation and layout are the plan's."""
-    mode = job.framework.recompute_mode(plan.recompute)
-    return MappedRow(
-        row=row,
-        job=replace(
-            job,
-            cluster=job.cluster.with_gpus(plan.degrees.gpus),
-            batch=BatchTarget(float(plan.gbs), exact=True),
-            recompute=tuple(map(job.framework.recompute_mode, plan.modes)),
-        ),
-        degrees=plan.degrees,
-        mode=mode,
-        block_layers=plan.layout.block_layers,
-        assumed=(),
-        layout=plan.layout,
+    modes = tuple(map(job.framework.recompute_mode, plan.modes))
+    used = replace(
+        job,
+        cluster=job.cluster.with_gpus(plan.degrees.gpus),
+        batch=BatchTarget(float(plan.gbs), exact=True),
+        recompute=modes,
     )
+    return MappedRow(used, plan.degrees, modes[0], plan.layout, row)
 
 
 def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:

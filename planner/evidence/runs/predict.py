@@ -11,14 +11,11 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from hardware.errors import first_error
 from hardware.schema import Cluster
 from planner.cost import fields as f
-from planner.cost.layout import mirror
-from planner.cost.schedule import SCHEDULE_DUALPIPE, block_stage
 from planner.cost.tables import Array
 from planner.evidence.runs.completion import complete
 from planner.evidence.runs.mapping import MappedRow, map_row
@@ -32,9 +29,9 @@ from planner.evidence.runs.rows import (
 )
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.predict.configuration import kernel_layout, plain_context
+from planner.predict.configuration import degree_columns
 from planner.predict.cost_model import CostModel, KernelLayout
-from planner.predict.plan import Degrees, expected_step_time_s
+from planner.predict.plan import expected_step_time_s
 from planner.predict.uncertainty.full_memory import full_step_time_s
 from planner.predict.uncertainty.intervals import fit_probability, plan_conditions
 from planner.predict.uncertainty.measured_range import Conditions
@@ -248,53 +245,25 @@ def _group_key(job: Job) -> Hashable:
 
 def _cost_members(members: Sequence[MappedRow], model: CostModel) -> list[tuple[Array, Array]]:
     """(STEP_* vector, STAGE_* matrix) of rows that share a job, whose cost model is given."""
-    costed = model.cost_shapes(degree_columns(*members))
+    costed = model.price_shapes(degree_columns(member.degrees for member in members))
     return [
-        model.cost_layout(costed, index, _layout(model, member, costed, index))
+        model.cost_layout(costed, index, _kernel_layout(model, member))
         for index, member in enumerate(members)
     ]
 
 
-def degree_columns(*members: MappedRow) -> dict[str, NDArray[np.int64]]:
-    """Columns of `CostModel.cost_shapes` for rows that share a job."""
-    columns = {
-        name: np.array([getattr(member.degrees, name) for member in members], dtype=np.int64)
-        for name in Degrees.model_fields
-    }
-    return columns | {"recompute": np.zeros(len(members), dtype=np.int64)}
-
-
-def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> KernelLayout:
-    if member.layout is not None:
-        # Of a plan file, as the search costs it.
-        degrees = member.degrees
-        ctx = plain_context(member.job, degrees.pp, degrees.vpp, member.mode)
-        return kernel_layout(model, member.layout, ctx)
-    even = model.even_layout(costed, index)  # type: ignore[arg-type]
-    if member.block_layers is None:
-        if member.recomputed_share == 1.0:
-            return even
-        return KernelLayout(even.counts, np.rint(even.recomputed * member.recomputed_share))
-    counts = np.zeros_like(even.counts)
-    pp, kinds = member.degrees.pp, len(member.job.model.kinds)
-    start = 0
-    for block, layers in enumerate(member.block_layers):
-        end = min(start + layers, member.job.model.layers)
-        stage = block_stage(block, pp, model.framework_inputs.schedule)
-        counts[:kinds, stage] += model.prefix[:, end] - model.prefix[:, start]
-        start = end
-    if model.framework_inputs.schedule == SCHEDULE_DUALPIPE:
-        mirror(counts, pp)
-    counts[kinds:] = even.counts[kinds:]
+def _kernel_layout(model: CostModel, member: MappedRow) -> KernelLayout:
+    """Counts of pieces per stage, as far as the row states them."""
+    found = member.kernel_layout(model)
+    counts, recomputed, kinds = found.counts, found.recomputed, len(member.job.model.kinds)
     # A source may say on which stage the LM head lives (nanotron packs it greedily).
     stated = member.row.integer("head_stage")
     if stated is not None and 0 <= stated < counts.shape[1]:
         counts[kinds + 1] = 0.0
         counts[kinds + 1, stated] = 1.0
-    recomputed = np.zeros_like(counts)
-    if member.mode.modules:
-        recomputed[:kinds] = np.rint(counts[:kinds] * member.recomputed_share)
-    return KernelLayout(counts, recomputed)
+    if member.recomputed_share != 1.0:
+        recomputed = np.rint(recomputed * member.recomputed_share)
+    return replace(found, recomputed=recomputed)
 
 
 _CANDIDATES = (1, 2, 4, 8)
@@ -305,7 +274,7 @@ LEAST_GAIN = 0.02
 def other_micro_batches(row: MeasuredRow, mapped: MappedRow) -> list[MappedRow]:
     """The row at each micro-batch that a run of its batch may have had; none where it is stated or
     follows from the batch."""
-    if row.text("mbs") is not None or mapped.row is not row or mapped.layout is not None:
+    if row.text("mbs") is not None or mapped.row is not row or row.text(PLAN_COLUMN):
         return []
     found = []
     for size in _CANDIDATES:

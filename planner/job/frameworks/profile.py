@@ -170,6 +170,18 @@ class FusedAttention(Frozen, extra="allow"):
         return self.special if replaced else usual
 
 
+class Launched(Frozen):
+    """What a framework's launch files are written by, and the GPUs that they start on."""
+
+    target: str = ""
+    """The launch target that writes the framework's plans; none where it is empty."""
+    cuda: str = ""
+    """Why the release that it writes for starts on NVIDIA's GPUs alone; empty where it runs on
+    AMD's too."""
+    on_amd: str = ""
+    """The profile of the framework that takes its place there."""
+
+
 class FrameworkProfile(Frozen):
     """One framework at one version."""
 
@@ -178,6 +190,9 @@ class FrameworkProfile(Frozen):
     family: str = ""
     version: str
     summary: str
+    # Other words for it.
+    names: tuple[str, ...] = ()
+    launch: Launched = Launched()
     # Whether people would start a run with it today; else it accounts for published runs or texts.
     listed: bool = True
     sources: tuple[str, ...]
@@ -321,7 +336,7 @@ def _table(name: str) -> dict[str, Any]:
     parent = loads.pop("extends", None)
     if parent is None:
         return loads | {"family": name}
-    merged = _table(parent)
+    merged = _table(parent) | {"names": ()}
     for technique in loads.pop("lacks", ()):
         left = {} if technique == "*" else merged["techniques"]
         merged["techniques"] = {name: one for name, one in left.items() if name != technique}
@@ -339,3 +354,23 @@ def _merged(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, dict) and isinstance(table.get(key), dict)
     }
     return table | changes | nested
+
+
+def profile_on(profile: FrameworkProfile, gpu: str, vendor: str) -> FrameworkProfile:
+    """The profile that a job of one takes on a vendor's GPUs: itself, or that of the framework in
+    its place. UsageError where the framework has no release for them."""
+    launch = profile.launch
+    if not (launch.target and launch.cuda and vendor == "amd"):
+        return profile
+    if launch.on_amd:
+        return load_framework(launch.on_amd)
+    others = map(load_framework, framework_names())
+    fits = (
+        one.launch.on_amd or one.name
+        for one in others
+        if one.listed and one.launch.target and (one.launch.on_amd or not one.launch.cuda)
+    )
+    raise UsageError(
+        f"--framework {profile.name} does not start on {gpu}: {launch.cuda}; give --framework "
+        f"{' or '.join(dict.fromkeys(fits))}  [framework-vendor]"
+    )

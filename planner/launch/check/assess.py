@@ -30,10 +30,11 @@ from planner.launch.options import MEGATRON
 from planner.launch.read.document_reader import NO_LENGTH, NO_RECOMPUTE
 from planner.launch.read.found import Found, Problem, unresolved
 from planner.launch.read.undecided import RULE as BRANCH
+from planner.predict.configuration import degree_columns
+from planner.predict.evaluate import Proposal
 from planner.predict.fit_words import fit_verdict
-from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Degrees, Plan
-from planner.predict.shapes import given_columns, rule_context
+from planner.predict.shapes import rule_context
 from planner.predict.sharp import sharp_use
 
 # Degrees that a rule over shapes speaks of: those whose places are named beside it.
@@ -60,11 +61,11 @@ Verdict = Literal["runs and fits", "will not fit", "will not run", "cannot tell"
 class Assessment:
     """What there is to say of a launch. `plan` None: it breaks a rule, or is not modelled.
 
-    `setup` None: too little is known to make a configuration of it.
+    `proposal` None: too little is known to make a configuration of it.
     """
 
     found: Found
-    setup: Setup | None
+    proposal: Proposal | None
     job: Job | None
     problems: tuple[Problem, ...]
     plan: Plan | None
@@ -124,18 +125,18 @@ def assess(
             problems.append(_no_machine(number))
         problems += disagreements
         return Assessment(found, None, None, _sorted(problems, ignored), None, tuple(ignored))
-    setup = as_request(found, gpus, cluster)
-    model = setup.request.find_model()
+    proposal = as_request(found, gpus, cluster)
+    model = proposal.request.find_model()
     found = replace(
         found, assumed=(*found.assumed, *_of_its_config(model), *beside_notes(model.beside))
     )
     if model.left_out:
         why = modules_not_modelled(found.model or model.asked, model.left_out)
         problems.append(Problem("not-predictable", why, "warning"))
-    problems += world_problems(found, _machine(setup.request))
+    problems += world_problems(found, _machine(proposal.request))
     job: Job | None = None
     try:
-        job = None if model.left_out else setup.request.resolve()
+        job = None if model.left_out else proposal.request.resolve()
     except (UsageError, HardwareError) as error:
         refusal = _from_error(str(error), of_profile=isinstance(error, UsageError))
         # A reader that knows the rule says it with its place and what to write.
@@ -147,7 +148,7 @@ def assess(
             problems = [problem for problem in problems if not _is_of_old_gpus(problem)]
         broken = [
             item
-            for item in _broken_rules(found, job, setup.degrees)
+            for item in _broken_rules(found, job, proposal.degrees)
             if not _is_said_by_reader(item, problems)
         ]
         named = {problem.rule for problem in problems} & _NAMED_BY_READERS
@@ -157,18 +158,20 @@ def assess(
             for item in broken
             if item.rule not in named and not (counted and item.rule == WORLD_SIZE)
         ]
-        problems += _sharp_problem(found, setup, job)
+        problems += _sharp_problem(found, proposal, job)
         if not broken and not any(_hides_prediction(problem) for problem in problems):
             try:
-                plan = setup.plan()
+                plan = proposal.plan()
             except (UsageError, HardwareError, ConstraintError) as error:
                 problems.append(_from_error(str(error)))
             else:
                 problems += _left_out(found, plan)
                 problems += _unsaved(found, plan)
-                network = network_cost(found, setup, plan)
-    problems += network_problems(found, setup, network)
-    return Assessment(found, setup, job, _sorted(problems, ignored), plan, tuple(ignored), network)
+                network = network_cost(found, proposal, plan)
+    problems += network_problems(found, proposal, network)
+    return Assessment(
+        found, proposal, job, _sorted(problems, ignored), plan, tuple(ignored), network
+    )
 
 
 def _machine(request: Request) -> Cluster:
@@ -234,7 +237,7 @@ def _is_of_old_gpus(problem: Problem) -> bool:
 
 def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]:
     """Rules over shapes that the degrees break, with the places of those degrees."""
-    ctx, columns = replace(rule_context(job), given=True), given_columns(degrees)
+    ctx, columns = replace(rule_context(job), given=True), degree_columns([degrees])
     hidden = _hidden(found)
     for rule in RULES:
         if rule.mask(columns, ctx)[0]:
@@ -290,13 +293,13 @@ def _is_said_by_reader(broken: Problem, problems: list[Problem]) -> bool:
     return of_profile and {place for places in told for place in places}.issuperset(broken.places)
 
 
-def _sharp_problem(found: Found, setup: Setup, job: Job) -> Iterator[Problem]:
+def _sharp_problem(found: Found, proposal: Proposal, job: Job) -> Iterator[Problem]:
     """SHARP is asked for, and these switches reduce nothing: NCCL takes the hosts unasked."""
     if not found.sharp:
         return
-    reason = why_not(setup.request.find_cluster())
+    reason = why_not(proposal.request.find_cluster())
     if not reason:
-        use = sharp_use(job, setup.degrees)
+        use = sharp_use(job, proposal.degrees)
         reason = use.reason if use else f"{job.framework.name} names no communicator for it"
     if reason:
         setting = found.setting(MEGATRON["sharp"].key) or found.setting("dist.use_sharp")

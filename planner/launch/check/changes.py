@@ -15,9 +15,9 @@ from planner.launch.check.assess import Assessment
 from planner.launch.check.network import unset_network
 from planner.launch.check.request import LaunchRequest
 from planner.launch.read.found import Found
-from planner.launch.read.torchtitan_sources import stage_layers
+from planner.launch.registry import formats, function
+from planner.predict.evaluate import Proposal
 from planner.predict.memory.advice import Over
-from planner.predict.memory.option_changes import Setup
 from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Degrees, Plan
 from planner.predict.techniques import works_with
@@ -43,7 +43,7 @@ _EMBEDDING_AND_HEAD = (1, 1)
 
 
 # A configuration one change away, and that change in words.
-Candidate = tuple[str, Setup]
+Candidate = tuple[str, Proposal]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class LaunchChange:
     """
 
     change: str
-    setup: Setup
+    proposal: Proposal
     plan: Plan
     faster: float | None
     saved_bytes: float | None
@@ -74,10 +74,10 @@ def best_changes(
 
     None where the configuration cannot be costed at all. `over`: asked before each.
     """
-    setup, job = assessment.setup, assessment.job
-    if setup is None or job is None or assessment.unpredictable:
+    proposal, job = assessment.proposal, assessment.job
+    if proposal is None or job is None or assessment.unpredictable:
         return ()
-    candidates, base = list(_candidates(assessment, setup, job)), assessment.plan
+    candidates, base = list(_candidates(assessment, proposal, job)), assessment.plan
     found = []
     for index, (change, changed) in enumerate(candidates):
         if over(change):
@@ -109,44 +109,44 @@ def _best(changes: list[LaunchChange], base: Plan | None) -> tuple[LaunchChange,
 # --- candidates -----------------------------------------------------------------------------------
 
 
-def _candidates(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candidate]:
+def _candidates(assessment: Assessment, proposal: Proposal, job: Job) -> Iterator[Candidate]:
     """Every change, without duplicates."""
-    seen: set[object] = {_key(setup)}
-    for change, changed in _all(assessment, setup, job):
-        completed = _completed(changed, setup, job, assessment.found)
+    seen: set[object] = {_key(proposal)}
+    for change, changed in _all(assessment, proposal, job):
+        completed = _completed(changed, proposal, job, assessment.found)
         key = _key(completed)
         if key not in seen:
             seen.add(key)
             yield change, completed
 
 
-def _key(setup: Setup) -> object:
-    asked = setup.request.model_dump_json()
-    layout = (setup.block_layers, repr(setup.recomputed), setup.mtp_standalone)
-    return (asked, setup.degrees, setup.recompute, *layout)
+def _key(proposal: Proposal) -> object:
+    asked = proposal.request.model_dump_json()
+    layout = (proposal.block_layers, repr(proposal.recomputed), proposal.mtp_standalone)
+    return (asked, proposal.degrees, proposal.recompute, *layout)
 
 
-def _all(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candidate]:
+def _all(assessment: Assessment, proposal: Proposal, job: Job) -> Iterator[Candidate]:
     gbs = round(job.batch.sequences)
-    for neighbour in neighbours(Configured(setup.degrees, gbs, setup.recompute), job):
+    for neighbour in neighbours(Configured(proposal.degrees, gbs, proposal.recompute), job):
         if neighbour.degrees.mbs * neighbour.degrees.grad_acc * neighbour.degrees.dp == gbs:
-            there = replace(setup, degrees=neighbour.degrees, recompute=neighbour.recompute)
+            there = replace(proposal, degrees=neighbour.degrees, recompute=neighbour.recompute)
             yield neighbour.change, there
-    yield from _jumps(setup, job, gbs)
+    yield from _jumps(proposal, job, gbs)
     if assessment.plan is None:
-        yield from _batches(setup, job, gbs)
+        yield from _batches(proposal, job, gbs)
     for mode in searched_modes(job.model, job.framework):
-        if mode.name != setup.recompute:
-            yield f"recompute {mode.name}", replace(setup, recompute=mode.name, recomputed=None)
-    yield from _switches(assessment, setup, job)
+        if mode.name != proposal.recompute:
+            yield f"recompute {mode.name}", replace(proposal, recompute=mode.name, recomputed=None)
+    yield from _switches(assessment, proposal, job)
     if job.attention == "eager" and job.framework.attention == "flash":
-        request = setup.request.model_copy(update={"attention": "flash"})
-        yield "flash attention", replace(setup, request=request)
+        request = proposal.request.model_copy(update={"attention": "flash"})
+        yield "flash attention", replace(proposal, request=request)
 
 
-def _jumps(setup: Setup, job: Job, gbs: int) -> Iterator[Candidate]:
+def _jumps(proposal: Proposal, job: Job, gbs: int) -> Iterator[Candidate]:
     """Degrees by more than one step, dp making up for the GPUs; and data parallelism alone."""
-    before, rules, gpus = setup.degrees, job.framework.parallelism, job.cluster.num_gpus
+    before, rules, gpus = proposal.degrees, job.framework.parallelism, job.cluster.num_gpus
     factors = (2, *_FACTORS)
     offered = {"tp": rules.tensor, "pp": rules.pipeline, "cp": rules.context}
     wanted: list[dict[str, int]] = [{}]
@@ -159,22 +159,22 @@ def _jumps(setup: Setup, job: Job, gbs: int) -> Iterator[Candidate]:
     for changes in wanted:
         completed = _filled(before.model_copy(update=changes), before, gpus, gbs)
         if completed is not None and completed != before:
-            yield _words(completed, before, changes), replace(setup, degrees=completed)
+            yield _words(completed, before, changes), replace(proposal, degrees=completed)
 
 
-def _batches(setup: Setup, job: Job, gbs: int) -> Iterator[Candidate]:
+def _batches(proposal: Proposal, job: Job, gbs: int) -> Iterator[Candidate]:
     """The nearest global batches that the degrees divide."""
     if job.ramp:
         return  # the other batches of the ramp would have to follow
-    before = setup.degrees
+    before = proposal.degrees
     grouped = before.vpp > 1 and job.framework.parallelism.interleaved_microbatches != "any"
     step = before.mbs * before.dp * (before.pp if grouped else 1)
     for size in (gbs // step * step, -(-gbs // step) * step):
         if size and size != gbs:
-            request = setup.request.model_copy(update={"gbs": size})
+            request = proposal.request.model_copy(update={"gbs": size})
             accumulation = size // (before.mbs * before.dp)
             degrees = before.model_copy(update={"grad_acc": accumulation})
-            yield f"global batch {size:,}", replace(setup, request=request, degrees=degrees)
+            yield f"global batch {size:,}", replace(proposal, request=request, degrees=degrees)
 
 
 def _filled(degrees: Degrees, before: Degrees, gpus: int, gbs: int) -> Degrees | None:
@@ -205,58 +205,60 @@ def _words(new: Degrees, degrees: Degrees, asked: dict[str, int]) -> str:
     return first + (f" ({', '.join(shown)})" if shown else "")
 
 
-def _switches(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candidate]:
+def _switches(assessment: Assessment, proposal: Proposal, job: Job) -> Iterator[Candidate]:
     """Variations taken away, and added."""
-    request = setup.request
+    request = proposal.request
     if not isinstance(request, LaunchRequest):
         return
-    if unset := unset_network(assessment.found, setup):
+    if unset := unset_network(assessment.found, proposal):
         yield unset
     for name, words in _REMOVABLE.items():
         if name in request.variations:
             gone = {name, "uncompiled-loss"} if name == "eager-blocks" else {name}
             left = tuple(other for other in request.variations if other not in gone)
-            yield words, _with_variations(setup, request, left)
+            yield words, _with_variations(proposal, request, left)
     compiled = "eager-blocks" not in request.variations
-    for technique in _untried(setup, job) if compiled else ():
+    for technique in _untried(proposal, job) if compiled else ():
         kept = (name for name in request.variations if name != f"no-{technique.name}")
         more = (*kept, technique.name)
         flags = "" if "{" in technique.flags else f", {technique.flags}"
-        yield f"use {technique.name}{flags}", _with_variations(setup, request, more)
+        yield f"use {technique.name}{flags}", _with_variations(proposal, request, more)
 
 
-def _untried(setup: Setup, job: Job) -> Iterator[Technique]:
+def _untried(proposal: Proposal, job: Job) -> Iterator[Technique]:
     """Techniques that a search would use or try with the launch's degrees, and the launch lacks."""
-    inside = setup.degrees.tp <= job.cluster.scale_up_domain_gpus
+    inside = proposal.degrees.tp <= job.cluster.scale_up_domain_gpus
     site = site_of(job.framework, job.model, job.cluster, inside=inside)
-    mode = job.framework.recompute_mode(setup.recompute)
+    mode = job.framework.recompute_mode(proposal.recompute)
     for technique in job.framework.techniques:
         if technique.name in job.techniques or technique.use == "asked" or site.obstacle(technique):
             continue
-        works = bool(works_with(job, setup.degrees, technique.name))
+        works = bool(works_with(job, proposal.degrees, technique.name))
         if works and technique_refusal(job.framework, (technique.name,), mode) is None:
             yield technique
 
 
-def _with_variations(setup: Setup, request: LaunchRequest, names: tuple[str, ...]) -> Setup:
-    return replace(setup, request=request.model_copy(update={"variations": names}))
+def _with_variations(
+    proposal: Proposal, request: LaunchRequest, names: tuple[str, ...]
+) -> Proposal:
+    return replace(proposal, request=request.model_copy(update={"variations": names}))
 
 
-def _completed(setup: Setup, base: Setup, job: Job, found: Found) -> Setup:
+def _completed(proposal: Proposal, base: Proposal, job: Job, found: Found) -> Proposal:
     """Layers as the file's framework splits them, and shards as the file has them."""
-    if setup.recompute != base.recompute:
-        setup = replace(setup, recomputed=None)
-    degrees, before = setup.degrees, base.degrees
+    if proposal.recompute != base.recompute:
+        proposal = replace(proposal, recomputed=None)
+    degrees, before = proposal.degrees, base.degrees
     if _replicas(before) == 1 < _replicas(degrees) and degrees.zero == before.zero:
         # What the file asks for had nothing to shard over.
-        setup = replace(setup, degrees=degrees.model_copy(update={"zero": found.zero}))
+        proposal = replace(proposal, degrees=degrees.model_copy(update={"zero": found.zero}))
     if (degrees.pp, degrees.vpp) != (before.pp, before.vpp):
-        blocks = None  # even
-        if found.format.startswith("torchtitan") and degrees.pp > 1:
-            parts = degrees.pp * degrees.vpp
-            blocks = stage_layers(job.model.layers, parts, _EMBEDDING_AND_HEAD)
-        setup = replace(setup, block_layers=blocks, recomputed=None, mtp_standalone=False)
-    return setup
+        blocks, written = None, formats().get(found.format)
+        if written and written.splits and degrees.pp > 1:
+            split = function(written.dialect, written.splits)
+            blocks = split(job.model.layers, degrees.pp * degrees.vpp)
+        proposal = replace(proposal, block_layers=blocks, recomputed=None, mtp_standalone=False)
+    return proposal
 
 
 def _replicas(degrees: Degrees) -> int:

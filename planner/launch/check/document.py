@@ -13,10 +13,10 @@ from planner.launch.check.changes import LaunchChange
 from planner.launch.check.network import NetworkCost
 from planner.launch.read.found import Setting
 from planner.predict.diagnosis.findings import Findings
+from planner.predict.evaluate import Proposal
 from planner.predict.fit_words import fit_verdict
 from planner.predict.memory.advice import Advice
 from planner.predict.memory.advice_data import advice_record
-from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Plan
 
 Record = dict[str, Any]
@@ -29,7 +29,7 @@ def as_json(
     advice: Advice | None = None,
 ) -> str:
     """Everything that was found and predicted."""
-    found, setup = assessment.found, assessment.setup
+    found, proposal = assessment.found, assessment.proposal
     document = {
         "files": list(found.files),
         "format": found.format,
@@ -43,7 +43,7 @@ def as_json(
             | {"found_at_run_time_only": problem.late}
             for problem in assessment.problems
         ],
-        "configuration": None if setup is None else _configuration(setup),
+        "configuration": None if proposal is None else _configuration(proposal),
         "variations": list(found.variations),
         "assumed": list(found.assumed),
         "network": None if assessment.network is None else _network(assessment.network),
@@ -64,10 +64,10 @@ def as_csv(assessment: Assessment, changes: Sequence[LaunchChange]) -> str:
     """A row for the launch as it is, then one a change."""
     rules = ";".join(error.rule for error in assessment.errors)
     rows = [{"change": "as it is", "broken_rules": rules} | _plan_record(assessment.plan)]
-    rows[0] |= _degrees(assessment.setup)
+    rows[0] |= _degrees(assessment.proposal)
     for change in changes:
         record = {"change": change.change, "broken_rules": ""} | _plan_record(change.plan)
-        rows.append(record | _degrees(change.setup))
+        rows.append(record | _degrees(change.proposal))
     return csv_text(rows[0], rows)
 
 
@@ -86,17 +86,20 @@ def _plan_record(plan: Plan | None) -> Record:
     return columns | dict(zip(_INTERVALS, bounds, strict=True))
 
 
-def _degrees(setup: Setup | None) -> Record:
-    if setup is None:
+def _degrees(proposal: Proposal | None) -> Record:
+    if proposal is None:
         return {}
-    return setup.degrees.model_dump() | {"recompute": setup.recompute, "gbs": setup.request.gbs}
+    return proposal.degrees.model_dump() | {
+        "recompute": proposal.recompute,
+        "gbs": proposal.request.gbs,
+    }
 
 
-def _configuration(setup: Setup) -> Record:
+def _configuration(proposal: Proposal) -> Record:
     return {
-        "request": setup.request.model_dump(mode="json"),
-        "degrees": setup.degrees.model_dump(),
-        **picked(setup, "recompute block_layers mtp_standalone recomputed"),
+        "request": proposal.request.model_dump(mode="json"),
+        "degrees": proposal.degrees.model_dump(),
+        **picked(proposal, "recompute block_layers mtp_standalone recomputed"),
     }
 
 
@@ -114,7 +117,7 @@ def _setting(setting: Setting) -> Record:
 def _change(change: LaunchChange) -> Record:
     return {
         "change": change.change,
-        "configuration": _configuration(change.setup),
+        "configuration": _configuration(change.proposal),
         **picked(change, "faster saved_bytes sufficient"),
         "plan": change.plan.model_dump(mode="json"),
     }

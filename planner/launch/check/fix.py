@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from planner.job.errors import CannotTellError, UsageError
 from planner.launch.check.assess import Assessment, assess
@@ -15,11 +14,9 @@ from planner.launch.check.changes import LaunchChange, Watch, best_changes
 from planner.launch.check.request import as_request
 from planner.launch.check.spelling import NotInFileError, edits_for
 from planner.launch.languages.text import SourceFile, Span, Text
-from planner.launch.megatron_bridge import fields_of
-from planner.launch.megatron_table import option
-from planner.launch.options import MEGATRON
 from planner.launch.read.found import Edit, Found, Problem, Setting
-from planner.predict.memory.option_changes import Setup
+from planner.launch.registry import Form, formats
+from planner.predict.evaluate import Proposal
 
 # A line that goes on into an empty one.
 _DANGLING = re.compile(r"[ \t]*\\\n[ \t]*(?=\n|\Z)")
@@ -95,17 +92,11 @@ def edited(found: Found, edits: Sequence[Edit], *, at_use: bool = False) -> dict
     return applied(found, replacements + _insertions(found, fresh))
 
 
-def _form(found: Found) -> Literal["options", "python", "json", "toml", "yaml"]:
-    """How the launch's settings are written."""
-    if found.format.startswith("megatron"):
-        return "options"
-    if found.format == "torchtitan-0.3":
-        return "python"
-    if found.format == "torchtitan-0.2":
-        return "toml"
+def _form(found: Found) -> Form:
+    """How the launch's settings are written; JSON is YAML, too."""
+    form = formats()[found.format].form
     text = "" if found.document is None else found.document.value
-    is_json = found.format == "deepspeed" or text.lstrip().startswith("{")
-    return "json" if is_json else "yaml"
+    return "json" if form == "yaml" and text.lstrip().startswith("{") else form
 
 
 def _says_so(setting: Setting | None, new: str | None) -> bool:
@@ -150,7 +141,8 @@ def _literal(found: Found, value: str, *, quoted: bool) -> str:
 
 def _removal(found: Found, setting: Setting) -> Replacement:
     whole = setting.whole
-    if whole is None or not (found.format == "megatron" or _form(found) in ("toml", "yaml")):
+    removes = formats()[found.format].removes or _form(found) in ("toml", "yaml")
+    if whole is None or not removes:
         raise NotInFileError(f"{setting.key} cannot be taken out in place")
     return without_line(whole)
 
@@ -164,7 +156,7 @@ def _insertions(found: Found, edits: Sequence[Edit]) -> list[Replacement]:
         return []
     form = _form(found)
     if form == "options":
-        return _megatron_insertions(found, edits)
+        return _option_insertions(found, edits)
     insertion = {"json": _json_insertion, "python": _python_insertion}.get(form, _line_insertion)
     tables: dict[str, dict[str, str]] = {}
     for edit in edits:
@@ -174,22 +166,16 @@ def _insertions(found: Found, edits: Sequence[Edit]) -> list[Replacement]:
     return [insertion(found, table, item) for table, item in tables.items()]
 
 
-# New options go behind one of these, the first that stands in the file.
-_ANCHORS = tuple(
-    key
-    for flag in (
-        *(MEGATRON[name].key for name in ("mbs", "gbs", "tp", "seq")),
-        f"--{option('hidden')}",
-    )
-    for key in (flag, *fields_of(flag))
-)
+def _anchors(found: Found) -> tuple[str, ...]:
+    """New options go behind one of these, the first that stands in the file."""
+    return formats()[found.format].anchors
 
 
-def _megatron_insertions(found: Found, edits: Sequence[Edit]) -> list[Replacement]:
+def _option_insertions(found: Found, edits: Sequence[Edit]) -> list[Replacement]:
     options = [edit for edit in edits if not edit.key.startswith("$")]
     made = [_export(found, edit) for edit in edits if edit.key.startswith("$")]
     if options:
-        anchors = (found.setting(name) for name in _ANCHORS)
+        anchors = (found.setting(name) for name in _anchors(found))
         whole = next(
             (anchor.whole for anchor in anchors if anchor is not None and anchor.whole), None
         )
@@ -216,7 +202,7 @@ def _export(found: Found, edit: Edit) -> Replacement:
     match = re.search(rf"(?m)^\s*(?:export\s+)?{name}=(\S*)", source.text)
     if match:
         return Replacement(Span(source, match.start(1), match.end(1)), edit.value or "")
-    has_batch = any(found.setting(anchor) is not None for anchor in _ANCHORS)
+    has_batch = any(found.setting(anchor) is not None for anchor in _anchors(found))
     if source.text.lstrip().startswith("--") or not has_batch:
         raise NotInFileError(f"{edit.key[1:]} belongs into the environment")
     at = _first_code(source)
@@ -319,7 +305,7 @@ class _Files:
     def assessed(self, texts: Mapping[str, str]) -> Assessment:
         """What other texts say, on the same machine. UsageError, CannotTellError as reading."""
         before = self.assessment
-        request = before.setup.request if before.setup else None
+        request = before.proposal.request if before.proposal else None
         gpus, cluster = (request.gpus, request.cluster) if request else (None, None)
         return assess(self.read(texts), gpus, cluster, before.ignored)
 
@@ -391,10 +377,10 @@ def _mend(files: _Files, problem: Problem) -> None:
 
 def _with_change(files: _Files, change: LaunchChange) -> dict[str, str]:
     """New texts, edited where values are defined or, failing that, where they are used."""
-    found, setup, wanted = files.assessment.found, files.assessment.setup, change.setup
-    if setup is None:
+    found, proposal, wanted = files.assessment.found, files.assessment.proposal, change.proposal
+    if proposal is None:
         raise NotInFileError("the configuration is not known")
-    edits = edits_for(found, setup, wanted)
+    edits = edits_for(found, proposal, wanted)
     reason = "the file does not hold it, or not in a way that can be edited in place"
     for at_use in (False, True):
         try:
@@ -413,7 +399,7 @@ def _with_change(files: _Files, change: LaunchChange) -> dict[str, str]:
     raise NotInFileError(reason)
 
 
-def _reads_as(found: Found, wanted: Setup) -> bool:
+def _reads_as(found: Found, wanted: Proposal) -> bool:
     """Whether files read as a configuration."""
     request = wanted.request
     try:
@@ -428,10 +414,10 @@ def _reads_as(found: Found, wanted: Setup) -> bool:
     )
 
 
-def _layers(setup: Setup) -> tuple[tuple[int, ...], bool]:
+def _layers(proposal: Proposal) -> tuple[tuple[int, ...], bool]:
     """Layers of each block, and whether multi-token prediction stands alone."""
     from constraints.layout_context import even_split
 
-    layers = setup.request.find_model().spec.layers
-    blocks = setup.degrees.pp * setup.degrees.vpp
-    return setup.block_layers or even_split(layers, blocks), setup.mtp_standalone
+    layers = proposal.request.find_model().spec.layers
+    blocks = proposal.degrees.pp * proposal.degrees.vpp
+    return proposal.block_layers or even_split(layers, blocks), proposal.mtp_standalone

@@ -18,21 +18,20 @@ from planner.job.specs import ModelSpec
 from planner.launch.check.request import LaunchRequest, as_request
 from planner.launch.check.world import started
 from planner.launch.languages.text import SourceFile
-from planner.launch.read.configured import CONFIGURATIONS
-from planner.launch.read.detect import READABLE, Kind, file_kind
+from planner.launch.read.detect import ARGUMENTS, JOB, PLAN, SHELL, file_kind, readable
 from planner.launch.read.document import leaves
 from planner.launch.read.embedded import embedded_texts
 from planner.launch.read.found import Found, Hints, Problem
 from planner.launch.read.launch import is_one_launch, read_launch
 from planner.launch.read.limits import MOST_BYTES
 from planner.launch.read.scripts import starting_scripts
-from planner.predict.memory.option_changes import Setup
+from planner.launch.registry import kinds
+from planner.predict.evaluate import Proposal
 from planner.search.plan_file import read_plan_file
 
 # Files that a launch folder holds beside those that launch.
 _ENDINGS = (".sh", ".sbatch", ".slurm", ".bash", ".args", ".toml", ".json", ".yaml", ".yml", ".py")
-_CONFIGURATIONS: tuple[Kind, ...] = CONFIGURATIONS
-_SCRIPTS: tuple[Kind, ...] = ("shell", "arguments", "job")
+_SCRIPTS = (SHELL, ARGUMENTS, JOB)
 _MOST_NAMED = 6
 
 
@@ -49,20 +48,20 @@ def folder_files(folder: Path) -> FolderFiles:
 
     With several configurations, UsageError names them: they are different launches.
     """
-    kinds = {
+    kind_of = {
         path: kind
         for path in sorted(folder.iterdir())
         if path.is_file() and (kind := _kind(path)) is not None
     }
-    configurations = [path for path, kind in kinds.items() if kind in _CONFIGURATIONS]
-    scripts = [path for path, kind in kinds.items() if kind in _SCRIPTS]
-    plans = [path for path, kind in kinds.items() if kind == "plan"]
-    if len(configurations) > 1 and not is_one_launch([kinds[path] for path in configurations]):
+    configurations = [path for path, kind in kind_of.items() if kind in kinds()]
+    scripts = [path for path, kind in kind_of.items() if kind in _SCRIPTS]
+    plans = [path for path, kind in kind_of.items() if kind == PLAN]
+    if len(configurations) > 1 and not is_one_launch([kind_of[path] for path in configurations]):
         raise UsageError(
             f"{folder} holds several configurations "
             f"({_names(configurations)}): name the files to check"
         )
-    if len(scripts) > 1 and not _are_one_job(scripts, kinds):
+    if len(scripts) > 1 and not _are_one_job(scripts, kind_of):
         scripts = starting_scripts(scripts)
         if len(scripts) > 1:
             raise UsageError(
@@ -71,10 +70,10 @@ def folder_files(folder: Path) -> FolderFiles:
     if not configurations and not scripts:
         if len(plans) == 1:
             return FolderFiles((plans[0],))
-        raise UsageError(f"{folder} holds no launch file; readable are {READABLE}")
+        raise UsageError(f"{folder} holds no launch file; readable are {readable()}")
     plan = plans[0] if len(plans) == 1 else None
     # What a job has inside is what runs, whatever lies beside it.
-    inside = [name for path in scripts[:1] if kinds[path] == "job" for name in _names_inside(path)]
+    inside = [name for path in scripts[:1] if kind_of[path] == JOB for name in _names_inside(path)]
     beside = [path for path in configurations if path.name not in inside]
     return FolderFiles((*scripts[:1], *beside), plan)
 
@@ -85,14 +84,14 @@ def _names_inside(job: Path) -> list[str]:
     return [embedded_text.name for embedded_text in embedded_texts(text) if embedded_text.name]
 
 
-def _are_one_job(scripts: Sequence[Path], kinds: dict[Path, Kind]) -> bool:
+def _are_one_job(scripts: Sequence[Path], kind_of: dict[Path, str]) -> bool:
     """A JobSet and a TrainJob of the same run."""
     return {path.name for path in scripts} <= {"jobset.yaml", "trainjob.yaml"} and all(
-        kinds[path] == "job" for path in scripts
+        kind_of[path] == JOB for path in scripts
     )
 
 
-def _kind(path: Path) -> Kind | None:
+def _kind(path: Path) -> str | None:
     """What a file is; None for what is no launch file, or cannot be read as one."""
     if path.suffix not in _ENDINGS:
         return None
@@ -102,7 +101,7 @@ def _kind(path: Path) -> Kind | None:
     except (UsageError, CannotTellError, HardwareError, OSError):
         return None
     # Python programs beside the configuration: what is trained, not how.
-    return None if path.suffix == ".py" and kind not in ("torchtitan-python", "recipe") else kind
+    return None if kind and kind in kinds() and kinds()[kind].is_program else kind
 
 
 def _names(paths: Sequence[Path]) -> str:
@@ -235,7 +234,7 @@ def plan_differences(found: Found, planned: Found, name: str) -> tuple[Problem, 
     )
 
 
-def _differences(here: Setup, there: Setup) -> Iterator[tuple[str, Any, Any]]:
+def _differences(here: Proposal, there: Proposal) -> Iterator[tuple[str, Any, Any]]:
     """(setting, as in the files, as in the plan)."""
     mine, planned = here.degrees.model_dump(), there.degrees.model_dump()
     yield from ((key, mine[key], planned[key]) for key in mine if mine[key] != planned[key])
@@ -255,18 +254,18 @@ def _differences(here: Setup, there: Setup) -> Iterator[tuple[str, Any, Any]]:
         yield from _model_differences(here.request.shape, trained)
 
 
-def _profile(setup: Setup) -> str:
+def _profile(proposal: Proposal) -> str:
     """The profile that it trains with: a technique may put another in the framework's place."""
-    request = setup.request
+    request = proposal.request
     used = request.variations if isinstance(request, LaunchRequest) else request.use
     return with_techniques(request.find_framework(), used).name
 
 
-def _mode(setup: Setup) -> object:
+def _mode(proposal: Proposal) -> object:
     try:
-        return setup.request.find_framework().recompute_mode(setup.recompute).mask
+        return proposal.request.find_framework().recompute_mode(proposal.recompute).mask
     except UsageError:
-        return setup.recompute
+        return proposal.recompute
 
 
 def _model_differences(here: ModelSpec, there: ModelSpec) -> Iterator[tuple[str, Any, Any]]:

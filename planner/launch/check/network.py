@@ -9,7 +9,7 @@ from hardware.transport import TransportChange, TransportSettings, is_loopback, 
 from planner.job.quantities import seconds
 from planner.launch.check.request import LaunchRequest
 from planner.launch.read.found import Found, Problem
-from planner.predict.memory.option_changes import Setup
+from planner.predict.evaluate import Proposal
 from planner.predict.plan import Plan
 
 NETWORK_RULE = "network-fallback"
@@ -37,9 +37,9 @@ class NetworkCost:
         return self.ratio > 1.0 + _LEAST_COST
 
 
-def network_changes(setup: Setup) -> tuple[TransportChange, ...]:
+def network_changes(proposal: Proposal) -> tuple[TransportChange, ...]:
     """What the variables change on the launch's machine."""
-    request = setup.request
+    request = proposal.request
     if not isinstance(request, LaunchRequest):
         return ()
     return transport_changes(request.transport, request.find_cluster())
@@ -54,24 +54,24 @@ def set_variables(found: Found, changes: tuple[TransportChange, ...]) -> tuple[s
     )
 
 
-def without_variables(setup: Setup) -> Setup:
+def without_variables(proposal: Proposal) -> Proposal:
     """The launch with none of the variables set."""
     update = {"transport": TransportSettings()}
-    return replace(setup, request=setup.request.model_copy(update=update))
+    return replace(proposal, request=proposal.request.model_copy(update=update))
 
 
-def unset_network(found: Found, setup: Setup) -> tuple[str, Setup] | None:
+def unset_network(found: Found, proposal: Proposal) -> tuple[str, Proposal] | None:
     """The change that unsets the variables, in words; None where they change nothing."""
-    names = set_variables(found, network_changes(setup))
-    return (f"unset {' and '.join(names)}", without_variables(setup)) if names else None
+    names = set_variables(found, network_changes(proposal))
+    return (f"unset {' and '.join(names)}", without_variables(proposal)) if names else None
 
 
-def network_cost(found: Found, setup: Setup, plan: Plan) -> NetworkCost | None:
+def network_cost(found: Found, proposal: Proposal, plan: Plan) -> NetworkCost | None:
     """What the variables cost a step; None where they change nothing on this machine."""
-    changes = network_changes(setup)
+    changes = network_changes(proposal)
     if not changes:
         return None
-    without_s = without_variables(setup).plan().step_time_s
+    without_s = without_variables(proposal).plan().step_time_s
     names = set_variables(found, changes)
     return NetworkCost(changes, names, plan.step_time_s, without_s)
 
@@ -88,10 +88,12 @@ def network_sentence(cost: NetworkCost) -> str:
     return f"{', '.join(cost.variables)}: {words}; {gain}"
 
 
-def network_problems(found: Found, setup: Setup, cost: NetworkCost | None) -> Iterator[Problem]:
+def network_problems(
+    found: Found, proposal: Proposal, cost: NetworkCost | None
+) -> Iterator[Problem]:
     """Variables that make the run slow, and an interface on which no other node is reached."""
     places = {one.key: one.place for one in found.network}
-    cluster = setup.request.find_cluster()
+    cluster = proposal.request.find_cluster()
     if cluster.num_nodes > 1 and is_loopback(found.transport()):
         name = "NCCL_SOCKET_IFNAME"
         text = f"{name}=lo: no other node is reached over the loopback interface"

@@ -26,7 +26,7 @@ from planner.job.request import Request
 from planner.job.specs import ModelSpec
 from planner.launch.check.world import Started, started
 from planner.launch.read.found import Found
-from planner.predict.memory.option_changes import Setup
+from planner.predict.evaluate import Proposal
 from planner.predict.plan import Degrees
 
 NO_SEQUENCE_PARALLEL = "no-sequence-parallel"
@@ -126,7 +126,7 @@ class LaunchRequest(Request):
         )
 
 
-def as_request(found: Found, gpus: str | None = None, cluster: str | None = None) -> Setup:
+def as_request(found: Found, gpus: str | None = None, cluster: str | None = None) -> Proposal:
     """The configuration that was found, on the GPUs given (`64xH100`, or a cluster's file).
 
     The result's fields are the arguments of `planner.evaluate`; whether it obeys the rules is not
@@ -147,7 +147,7 @@ def as_request(found: Found, gpus: str | None = None, cluster: str | None = None
     world = draft.find_cluster().num_gpus
     degrees = _degrees(found, draft, world)
     gbs = found.gbs or degrees.gbs
-    return Setup(
+    return Proposal(
         _request(found, model, gpus, cluster, gbs).model_copy(
             update={"batch_ramp": found.batch_ramp, "started": use}
         ),

@@ -9,8 +9,9 @@ from itertools import pairwise
 from hardware.schema import Cluster
 from planner.job.quantities import plural
 from planner.launch.read.command import IN_ENVIRONMENT
-from planner.launch.read.found import READ_ONLY, Count, CountKind, Edit, Found, Problem, Severity
+from planner.launch.read.found import Count, CountKind, Edit, Found, Problem, Severity
 from planner.launch.read.world import ALONE
+from planner.launch.registry import formats
 
 RULE = "world-size"
 _IDLE = "would stay idle"
@@ -34,7 +35,8 @@ def world_problems(found: Found, cluster: Cluster | None) -> list[Problem]:
         # What stays idle of the machine is said once.
         problems = of_machine if any(_IDLE in one.text for one in of_machine) else problems
         problems = list(dict.fromkeys((*problems, *of_machine)))
-    if found.format in READ_ONLY:
+    written = formats().get(found.format)
+    if written and not written.is_written:
         return [replace(problem, edits=()) for problem in problems]
     return problems
 

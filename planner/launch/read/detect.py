@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
 
 from hardware.errors import HardwareError
 from hardware.files import json_content, toml_content
@@ -14,23 +13,19 @@ from planner.launch.languages.text import Text
 from planner.launch.languages.yaml_text import documents_of
 from planner.launch.read.document import yaml_document
 from planner.launch.read.embedded import is_embedding
-from planner.launch.read.hf_python import is_hf_python
-from planner.launch.read.megatron_attributes import is_model_config, is_primus
-from planner.launch.read.names import known_names
-from planner.launch.read.recipe import is_recipe
-from planner.launch.read.torchtitan_python import is_torchtitan_python
+from planner.launch.registry import Kind, dialects, kind_of, kinds
 
-Kind = Literal[
-    "shell", "arguments", "torchtitan", "torchtitan-python", "deepspeed", "accelerate",
-    "nanotron", "plan", "job", "model-config", "primus", "llamafactory", "axolotl", "trainer",
-    "trainer-python", "recipe",
-]  # fmt: skip
-READABLE = (
-    "a Megatron shell script, list of arguments or model_config.yaml, a torchtitan TOML or "
-    "configuration function, a recipe of Megatron-Bridge or NeMo 2, a Primus, LLaMA-Factory, "
-    "axolotl, accelerate or nanotron YAML, a DeepSpeed JSON, a Trainer script, a Kubernetes or "
-    "SkyPilot job with such a script, or a plan file"
-)
+# Kinds of files that are no dialect's configuration.
+SHELL, ARGUMENTS, PLAN, JOB = "shell", "arguments", "plan", "job"
+
+
+def readable() -> str:
+    """What is read, as a list in a sentence."""
+    phrases = [phrase for one in dialects().values() for phrase in one.reads]
+    job = "a Kubernetes or SkyPilot job with such a script"
+    return ", ".join((*phrases, job)) + ", or a plan file"
+
+
 # What a YAML is that is not read, by settings that only such a one has; the first state all that
 # their programs can be told, with what is not asked for.
 _COMPLETE = (
@@ -52,49 +47,37 @@ _OTHERS = (
 )  # fmt: skip
 _TEMPLATE = re.compile(r"(?m)^\s*\{\{-?\s|:\s*\{\{-?\s*[.$]?\w")
 _NOTHING = (None, False, "none", "null")
-# Settings of a Trainer that make a command, or a table, one of its scripts'.
-TRAINER_SIGNS = (
-    "model_name_or_path", "per_device_train_batch_size", "num_train_epochs", "learning_rate",
-    "gradient_accumulation_steps", "gradient_checkpointing", "output_dir", "deepspeed",
-    "finetuning_type",
-)  # fmt: skip
-FEWEST_SIGNS = 3
-_TORCHTITAN_TABLES = {"training", "parallelism", "activation_checkpoint", "model", "job"}
 
 
-def file_kind(name: str, text: str) -> Kind | None:
-    """What a file is, by its content; its ending only says in which order to look."""
+def file_kind(name: str, text: str) -> str | None:
+    """What a file is, by its content: the name of a kind of the registry, or one of those above;
+    its ending only says in which order to look."""
     stripped = text.lstrip()
     if name.endswith(".toml"):
-        return "torchtitan"
+        # With its message with the line, if it is no TOML.
+        usual = next(one.name for one in kinds().values() if one.by == "toml")
+        return _toml_kind(text) or usual
     if name.endswith((".yaml", ".yml")):
         return _yaml_kind(name, text)
     if stripped.startswith("{") or name.endswith(".json"):
         return _json_kind(name, text)
-    return _python_kind(text) if name.endswith(".py") else _plain_kind(name, text)
+    return _named(kind_of("python", text)) if name.endswith(".py") else _plain_kind(name, text)
 
 
-def _python_kind(text: str) -> Kind | None:
-    """A Python file: a configuration or a recipe; None for any other program."""
-    if is_torchtitan_python(text):
-        return "torchtitan-python"
-    if is_recipe(text):
-        return "recipe"
-    return "trainer-python" if is_hf_python(text) else None
+def _named(kind: Kind | None) -> str | None:
+    return None if kind is None else kind.name
 
 
-def _plain_kind(name: str, text: str) -> Kind | None:
+def _plain_kind(name: str, text: str) -> str | None:
     """A file whose ending says nothing."""
-    if is_torchtitan_python(text):
-        return "torchtitan-python"
+    python = kind_of("python", text)
+    if python is not None and python.by_text_alone:
+        return python.name
     code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     if code.lstrip().startswith("--"):
-        return "arguments"
-    if _is_torchtitan_toml(text):
-        return "torchtitan"
-    mapping_kind = _mapping_kind(text)
-    if mapping_kind is not None:
-        return mapping_kind
+        return ARGUMENTS
+    if settings_kind := _toml_kind(text) or _mapping_kind(text):
+        return settings_kind
     if other := re.match(r"#!.*\b(fish|t?csh|perl|ruby)\b", text):
         raise UsageError(
             f"{name}: a script of {other[1]}; of shells, those of sh and bash are read"
@@ -106,33 +89,35 @@ def _plain_kind(name: str, text: str) -> Kind | None:
         code,
     )
     assigns = re.search(r"^\s*(export\s+)?[A-Za-z_]\w*\+?=", code, re.MULTILINE)
-    return "shell" if shebang or runs or assigns else None
+    return SHELL if shebang or runs or assigns else None
 
 
-def _is_torchtitan_toml(text: str) -> bool:
+def _toml_kind(text: str) -> str | None:
     try:
-        return bool(_TORCHTITAN_TABLES & toml_content(text, "").keys())
+        return _named(kind_of("toml", toml_content(text, "")))
     except HardwareError:
-        return False
+        return None
 
 
-def _json_kind(name: str, text: str) -> Kind:
-    """A plan file, DeepSpeed's, or settings that others keep in YAML. UsageError for other JSON."""
+def _json_kind(name: str, text: str) -> str:
+    """A plan file, a dialect's JSON, or settings that others keep in YAML. UsageError for other
+    JSON."""
     content = json_content(text, name)
     if isinstance(content, dict) and "planner_version" in content:
-        return "plan"
-    kind = _kind_of_table(content) if isinstance(content, dict) else None
+        return PLAN
+    kind = (
+        (kind_of("table", content) or kind_of("json", content))
+        if isinstance(content, dict)
+        else None
+    )
     if kind is not None:
-        return kind
-    if isinstance(content, dict) and known_names("deepspeed") & content.keys():
-        return "deepspeed"
+        return kind.name
     raise UsageError(
-        f"{name}: this JSON is neither a DeepSpeed configuration nor a plan file; readable are "
-        + READABLE
+        f"{name}: this JSON is no configuration that is read; readable are {readable()}"
     )
 
 
-def _yaml_kind(name: str, text: str) -> Kind:
+def _yaml_kind(name: str, text: str) -> str:
     mapping_kind = _mapping_kind(text)
     if mapping_kind is not None:
         return mapping_kind
@@ -142,7 +127,7 @@ def _yaml_kind(name: str, text: str) -> Kind:
             "give the script that it starts"
         )
     if is_embedding(text):
-        return "job"
+        return JOB
     if (count := len(_documents(text))) > 1:
         raise UsageError(
             f"{name}: holds {count} YAML documents, none of which starts a training program in a "
@@ -161,12 +146,8 @@ def _yaml_kind(name: str, text: str) -> Kind:
             for key in path.split("."):
                 refuse_unmodelled(key, f"{name}: {key}")
     whose = whose or _of_another(settings, _OTHERS) or "has the settings of none that is read"
-    raise UsageError(
-        f"{name}: this YAML {whose}; read are accelerate "
-        "(distributed_type, fsdp_config), nanotron (parallelism, tokens), Megatron-LM "
-        "(MODEL_ARGS), Primus (modules), LLaMA-Factory and TRL (model_name_or_path), axolotl "
-        "(base_model)"
-    )
+    tables = (one.told for one in kinds().values() if one.by == "table")
+    raise UsageError(f"{name}: this YAML {whose}; read are {', '.join(filter(None, tables))}")
 
 
 def _documents(text: str) -> Sequence[object]:
@@ -183,38 +164,8 @@ def _of_another(
     return next((words for words, signs in others if names >= set(signs)), "")
 
 
-def _mapping_kind(text: str) -> Kind | None:
-    """Accelerate or nanotron, if a text is YAML with their keys."""
+def _mapping_kind(text: str) -> str | None:
+    """The kind of a YAML text that holds one table."""
     documents = _documents(text)
     content = documents[0] if len(documents) == 1 else None
-    return _kind_of_table(content) if isinstance(content, dict) else None
-
-
-def _is_trainers(content: Mapping[str, object]) -> bool:
-    """Whether a table has a Trainer's settings: the model's name, or several with the micro-batch,
-    for DeepSpeed has settings called gradient_accumulation_steps, too."""
-    if "model_name_or_path" in content:
-        # Levanter says so too, with tables of its own.
-        return not isinstance(content.get("trainer"), dict)
-    signs = sum(name in content for name in TRAINER_SIGNS)
-    return "per_device_train_batch_size" in content and signs >= FEWEST_SIGNS
-
-
-def _kind_of_table(content: dict[str, object]) -> Kind | None:
-    """Whose settings a table holds."""
-    if is_model_config(content):
-        return "model-config"
-    if is_primus(content):
-        return "primus"
-    # NeMo's tables may be called so too.
-    if isinstance(content.get("base_model"), str):
-        return "axolotl"
-    if _is_trainers(content):
-        is_factory = {"stage", "finetuning_type", "cutoff_len", "template"} & content.keys()
-        return "llamafactory" if is_factory else "trainer"
-    if "parallelism" in content and {"tokens", "model", "general"} & content.keys():
-        return "nanotron"
-    # Other programs too say fsdp_config and mixed_precision.
-    sure = {"distributed_type", "compute_environment", "parallelism_config"} & content.keys()
-    known = known_names("accelerate") & content.keys()
-    return "accelerate" if sure or 2 * len(known) > len(content) else None
+    return _named(kind_of("table", content)) if isinstance(content, dict) else None

@@ -23,20 +23,6 @@ SURELY_MEANT = 0.9
 PLACEHOLDER = "a placeholder"
 
 Severity = Literal["error", "missing", "warning", "note"]
-Format = Literal[
-    "megatron",
-    "megatron-bridge",
-    "torchtitan-0.2",
-    "torchtitan-0.3",
-    "deepspeed",
-    "accelerate",
-    "nanotron",
-    "settings",
-    "recipe",
-    "plan",
-]
-# Formats that are read and not written.
-READ_ONLY: tuple[Format, ...] = ("settings", "recipe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +242,8 @@ ASKED = (
 class Found:
     """A launch as its files describe it, in the planner's words. None: the files do not say.
 
-    `framework`: profile; `variations`: names of `planner.launch.check.request` that the settings
+    `format`: how its files are written (`[formats]` of a `dialect.toml`, or "plan"); `framework`:
+    profile; `variations`: names of `planner.launch.check.request` that the settings
     switch on; `shape`: the model where the files describe it, else `model` names it. `world`:
     processes that the launcher starts; `dp`: as stated. `block_layers`: layers of each pipeline
     block in order; `mtp_standalone`: multi-token prediction in the block before the last.
@@ -265,7 +252,7 @@ class Found:
     which; `unknown`: no such setting exists. `plan_gpus`: the machine, from a plan file.
     """
 
-    format: Format
+    format: str
     framework: str
     files: Mapping[str, SourceFile] = field(default_factory=dict)
     variations: tuple[str, ...] = ()

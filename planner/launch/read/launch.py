@@ -10,36 +10,22 @@ from pathlib import Path
 from planner.job.errors import CannotTellError, UsageError
 from planner.launch.languages.shell.state import Site
 from planner.launch.languages.text import Files, Text
-from planner.launch.read.beside import beside, text_beside
+from planner.launch.read.beside import beside
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.configured import (
-    CONFIGURATIONS,
-    is_megatron,
-    is_trainer,
-    named_configs,
-    names_config,
-    read_configured,
-    read_plan,
-    read_trainer,
-)
-from planner.launch.read.detect import Kind
+from planner.launch.read.configured import named_configs, names_config
+from planner.launch.read.detect import JOB, PLAN, SHELL
 from planner.launch.read.document import Source
 from planner.launch.read.environment import as_unread_may_set, with_blocking, with_network
-from planner.launch.read.found import READ_ONLY, Count, Found, Hints, Problem
-from planner.launch.read.megatron import MegatronReader
-from planner.launch.read.megatron_attributes import is_swift_megatron, read_swift_megatron
-from planner.launch.read.megatron_bridge import is_bridge, read_megatron_bridge
-from planner.launch.read.megatron_dialects import other_model
+from planner.launch.read.found import Count, Found, Hints, Problem
 from planner.launch.read.no_launch import no_launch
 from planner.launch.read.opened import Opened, open_file
-from planner.launch.read.options_file import with_options_files
+from planner.launch.read.plan import read_plan
+from planner.launch.read.programs import other_model
 from planner.launch.read.saving import stated_saving
 from planner.launch.read.scripts import read_shells
 from planner.launch.read.undecided import Reading, readable, settled
 from planner.launch.read.world import accelerate_counts, stated_counts
-
-# Frameworks whose programs train by next-token prediction, unless their names say otherwise.
-_PRETRAINERS = ("torchtitan", "nanotron")
+from planner.launch.registry import Kind, formats, kind_of, kinds
 
 
 def read_launch(
@@ -64,7 +50,7 @@ def read_launch(
         return (_found_in(read, hints) if read.commands else None), read.program
 
     first = _opened(paths, contents or {})
-    plans = first.of_kind("plan")
+    plans = first.of_kind(PLAN)
     if plans:
         return replace(_plan(first, plans[0], hints, plan), files=first.files.by_path)
     read_shells(first, hints)
@@ -86,7 +72,7 @@ def _found_in(read: Opened, hints: Hints) -> Found:
     """The launch of files whose scripts have been read."""
     found = with_blocking(replace(_found(read, hints), files=read.files.by_path), read.launch)
     found = with_network(found, read.launch, hints.environment)
-    if found.format in READ_ONLY:
+    if not formats()[found.format].is_written:
         plain = tuple(replace(problem, edits=()) for problem in found.problems)
         problems = (*read.problems, *plain)
         return replace(found, problems=problems, counts=_counts(read, found))
@@ -98,14 +84,14 @@ def _found_in(read: Opened, hints: Hints) -> Found:
 def _scripts(read: Opened) -> list[Text]:
     """Texts of the scripts, as they are submitted."""
     submitted = {place.file.path: text for text in read.submitted if (place := text.first())}
-    others = (read.texts[path] for path in read.of_kind("shell") if path not in submitted)
+    others = (read.texts[path] for path in read.of_kind(SHELL) if path not in submitted)
     return [*submitted.values(), *others]
 
 
 def _counts(read: Opened, found: Found) -> tuple[Count, ...]:
     """What the files state of nodes, GPUs and processes."""
     scripts = _scripts(read)
-    jobs = [read.texts[path] for path in read.of_kind("job")]
+    jobs = [read.texts[path] for path in read.of_kind(JOB)]
     counts = stated_counts(scripts, jobs, read.launch)
     return (*counts, *accelerate_counts(found, counts))
 
@@ -124,34 +110,31 @@ def _plan(read: Opened, path: str, hints: Hints, number: int | None) -> Found:
 def _found(read: Opened, hints: Hints) -> Found:
     """The reader that the files call for."""
     launch = read.launch = _choose_command(read)
-    if launch is not None and is_bridge(launch):
-        return read_megatron_bridge(launch, _program_text(read, launch), hints)
-    if launch is not None and is_swift_megatron(launch):
-        return read_swift_megatron(launch, hints)
-    config = _config_path(read, launch)
-    of_megatron = launch is not None and is_megatron(launch)
-    if config is not None and not (of_megatron and read.kinds[config] == "deepspeed"):
-        beside_it = next((path for path in read.of_kind("deepspeed") if path != config), "")
-        source = Source(read.texts[config], config, launch, read.files, hints, beside_it)
-        found = read_configured(read.kinds[config], source)
-        if launch is not None and found.framework in _PRETRAINERS and other_model(launch):
-            why = f"{launch.name} trains nothing, by its name"
-            found = replace(found, problems=(Problem("not-predictable", why, "warning"),))
-        return replace(found, document=read.texts[config])
-    if launch is not None and of_megatron:
-        launch, unread = with_options_files(launch, read.files)
-        return MegatronReader(launch, hints, unread).found()
-    if launch is not None and is_trainer(launch):
-        return read_trainer(launch, read.files, hints)
+    command = None if launch is None else kind_of("command", launch)
+    config = None if command and command.before_files else _config_path(read, launch, command)
+    if config is not None and not (command and read.kinds[config] in command.completed_by):
+        return replace(_configured(read, config, hints), document=read.texts[config])
+    if command is not None:
+        found: Found = command.reader()(launch, read, hints)
+        return found
     raise CannotTellError(no_launch(read, launch))
 
 
-def _program_text(read: Opened, launch: LaunchCommand) -> str | None:
-    """The start script, written by the files or beside them; None where it is not there."""
-    name = Path(launch.program).name
-    if name in read.programs:
-        return read.programs[name]
-    return text_beside(name, launch.folder) if name.endswith(".py") else None
+def _configured(read: Opened, config: str, hints: Hints) -> Found:
+    """The launch that a configuration file describes, with the command that names it, if any."""
+    kind, launch = kinds()[read.kinds[config]], read.launch
+    shards = (path for path in read.kinds if path != config and _part(read, path) == "shards")
+    source = Source(read.texts[config], config, launch, read.files, hints, next(shards, ""))
+    found: Found = kind.reader()(source)
+    if launch is not None and kind.pretrains and other_model(launch):
+        why = f"{launch.name} trains nothing, by its name"
+        found = replace(found, problems=(Problem("not-predictable", why, "warning"),))
+    return found
+
+
+def _part(read: Opened, path: str) -> str:
+    kind = kinds().get(read.kinds[path])
+    return kind.part if kind else ""
 
 
 def _choose_command(read: Opened) -> LaunchCommand | None:
@@ -165,9 +148,7 @@ def _choose_command(read: Opened) -> LaunchCommand | None:
     trains = [
         command
         for command in read.commands
-        if is_megatron(command)
-        or is_bridge(command)
-        or (names_config(command) and command in others)
+        if is_surely_read(command) or (names_config(command) and command in others)
     ]
     # What a launcher starts trains rather than what runs before or after it.
     chosen = (trains or [command for command in others if command.launcher] or others)[-1]
@@ -177,28 +158,33 @@ def _choose_command(read: Opened) -> LaunchCommand | None:
     return chosen
 
 
+def is_surely_read(launch: LaunchCommand) -> bool:
+    """Whether a command is of a kind that its options tell from any other program's."""
+    kind = kind_of("command", launch)
+    return kind is not None and kind.surely
+
+
 def _is_shown(launch: LaunchCommand) -> bool:
     """`echo torchrun ...`."""
     words = launch.command.words
     return bool(words) and words[0].text.value in ("echo", "printf")
 
 
-# Configurations of which one launch may have one each: what accelerate starts, what is trained,
-# what shards. The first that is there names the others, or is completed by them.
-_PARTS: tuple[Kind, ...] = (
-    "accelerate", "llamafactory", "axolotl", "trainer", "trainer-python", "deepspeed",
-)  # fmt: skip
+# What a file says where several make one launch, in the order in which the first that is there
+# names the others, or is completed by them.
+_PARTS = ("starts", "trains", "shards")
 
 
-def is_one_launch(kinds: Sequence[Kind]) -> bool:
+def is_one_launch(names: Sequence[str]) -> bool:
     """Whether configurations of these kinds, given together, describe one launch."""
-    trained = [kind for kind in kinds if kind not in ("accelerate", "deepspeed")]
-    return len(set(kinds)) == len(kinds) and len(trained) <= 1 and set(kinds) <= set(_PARTS)
+    parts = [kinds()[name].part for name in names]
+    return len(set(parts)) == len(parts) and set(parts) <= set(_PARTS)
 
 
-def _config_path(read: Opened, launch: LaunchCommand | None) -> str | None:
-    """The configuration file: given, written by the script, or named by it and there."""
-    given = read.of_kind(*CONFIGURATIONS)
+def _config_path(read: Opened, launch: LaunchCommand | None, command: Kind | None) -> str | None:
+    """The configuration file: given, written by the script, or named by it and there. `command`:
+    the kind of the command."""
+    given = read.of_kind(*kinds())
     named = [name.value for name in named_configs(launch)] if launch else []
     for name in named:
         match = next((item for item in given if Path(item).name == Path(name).name), None)
@@ -207,8 +193,8 @@ def _config_path(read: Opened, launch: LaunchCommand | None) -> str | None:
     if given:
         if len(given) > 1 and not is_one_launch([read.kinds[path] for path in given]):
             raise UsageError(f"several configurations ({', '.join(given)}): give one at a time")
-        return min(given, key=lambda path: _PARTS.index(read.kinds[path]) if len(given) > 1 else 0)
-    if launch is None or is_megatron(launch):
+        return min(given, key=lambda path: _PARTS.index(_part(read, path)) if len(given) > 1 else 0)
+    if launch is None or (command and command.surely):
         return None
     return _open_named(read, launch, named)
 

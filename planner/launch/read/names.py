@@ -39,11 +39,3 @@ def left_out(whose: str, kind: str = "effects") -> Mapping[str, str]:
     `unmodelled.toml`."""
     found: Mapping[str, str] = _tables("unmodelled.toml")[whose][kind]
     return found
-
-
-@cache
-def hf_names(program: str = "") -> frozenset[str]:
-    """Settings that a program of Hugging Face has; of all of them where none is named."""
-    tables = _tables("hf_names.toml")
-    chosen = [f"hf-{program}"] if program else list(tables)
-    return frozenset(name for table in chosen for name in tables[table]["names"].split())

@@ -8,16 +8,12 @@ from pathlib import Path
 
 from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.languages.text import HOLE, Text
-from planner.launch.megatron_table import option
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.configured import (
-    MEGATRON_SIGNS,
-    named_configs,
-)
-from planner.launch.read.detect import READABLE
+from planner.launch.read.configured import named_configs
+from planner.launch.read.detect import readable
 from planner.launch.read.opened import Opened
+from planner.launch.registry import dialects
 
-_OPTION = re.compile(rf"(?:{'|'.join(MEGATRON_SIGNS)}|--{option('layers')})[ =]")
 _PROGRAM = re.compile(r"\.py\b|\btorchrun\b|\bpython")
 _CALL = re.compile(r"(?m)(?:^|[\s;&|])(?:bash|sh)\s+([\w./${}-]+\.sh)\b")
 
@@ -50,7 +46,7 @@ def no_launch(read: Opened, launch: LaunchCommand | None) -> str:
         )
     return (
         f"{names}: the command at line {launch.command.line} runs {launch.program}, which is no "
-        f"framework that can be read; readable are {READABLE}"
+        f"framework that can be read; readable are {readable()}"
     )
 
 
@@ -76,11 +72,13 @@ def _no_command(read: Opened, names: str, missing: list[str]) -> list[str]:
     if called := _called_scripts(read):
         return [f"{names}: it starts {', '.join(called)}, which was not given; give it too"]
     texts = [text.value for text in read.texts.values()]
-    if any(map(_OPTION.search, texts)) and not any(map(_PROGRAM.search, texts)):
+    options = [option for one in dialects().values() for option in one.shown_by]
+    shown = re.compile(rf"(?:{'|'.join(options)})[ =]")
+    if any(map(shown.search, texts)) and not any(map(_PROGRAM.search, texts)):
         return [
             f"{names}: options of a training program, and no command that starts it; give the "
             "script that does, too, after it",
             *missing,
         ]
-    first = f"{names}: no command that starts a training program; readable are {READABLE}"
+    first = f"{names}: no command that starts a training program; readable are {readable()}"
     return [first, *missing]

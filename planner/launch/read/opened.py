@@ -12,7 +12,7 @@ from planner.launch.languages.shell.state import Site, Undecided
 from planner.launch.languages.text import Files, Text
 from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.detect import READABLE, Kind, file_kind
+from planner.launch.read.detect import file_kind, readable
 from planner.launch.read.found import Problem
 from planner.launch.read.limits import MOST_BYTES
 
@@ -25,7 +25,7 @@ class Opened:
     """Files by kind, and the commands of scripts."""
 
     files: Files
-    kinds: dict[str, Kind] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
     texts: dict[str, Text] = field(default_factory=dict)
     commands: list[LaunchCommand] = field(default_factory=list)
     # Files that a script starts or reads.
@@ -66,7 +66,7 @@ class Opened:
         """Those of some paths that no script read so far starts or reads."""
         return [path for path in paths if Path(path).resolve() not in self.opened]
 
-    def of_kind(self, *kinds: Kind) -> list[str]:
+    def of_kind(self, *kinds: str) -> list[str]:
         """Paths of some kinds."""
         return [path for path, kind in self.kinds.items() if kind in kinds]
 
@@ -81,7 +81,7 @@ def open_file(path: Path, read: Opened) -> None:
     read.texts[name] = source.as_text()
     kind = file_kind(name, text)
     if kind is None:
-        raise UsageError(f"{name}: this is no launch file; readable are {READABLE}")
+        raise UsageError(f"{name}: this is no launch file; readable are {readable()}")
     read.kinds[name] = kind
 
 

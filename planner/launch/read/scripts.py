@@ -14,7 +14,7 @@ from planner.launch.languages.shell.state import Command, Shell
 from planner.launch.languages.text import Files, Text, Word
 from planner.launch.read.beside import beside
 from planner.launch.read.command import LaunchCommand, hidden_program, made_launch, split_command
-from planner.launch.read.detect import file_kind
+from planner.launch.read.detect import ARGUMENTS, JOB, PLAN, SHELL, file_kind
 from planner.launch.read.embedded import embedded_environment, embedded_texts
 from planner.launch.read.found import Hints, Problem
 from planner.launch.read.limits import within_limits
@@ -25,7 +25,7 @@ from planner.launch.read.world import scheduler_variables
 
 def read_shells(read: Opened, hints: Hints) -> None:
     """Commands of all scripts, in one shell; files that they would write join the others."""
-    for path in read.of_kind("arguments"):
+    for path in read.of_kind(ARGUMENTS):
         text = _blank_comments(read.texts[path])
         read.commands.append(made_launch([Word(word, word.span()) for word in text.split()], path))
     shell = _walked(read, hints, hopeful=read.hopeful)
@@ -90,13 +90,13 @@ def starting_scripts(paths: Sequence[Path]) -> list[Path]:
 
 def _walked(read: Opened, hints: Hints, *, hopeful: bool = False) -> Shell:
     """One shell that has read all scripts; `hopeful`: tests beyond reading are taken as met."""
-    given = read.of_kind("shell")
+    given = read.of_kind(SHELL)
     shell = _shell_of(given, read, hints, hopeful=hopeful)
     # One that another starts is read there, with what it is given there, and only there.
     first = read.not_opened(given)
     if first and len(first) < len(given):
         shell = _shell_of(first, read, hints, hopeful=hopeful)
-    for path in read.of_kind("job"):
+    for path in read.of_kind(JOB):
         environment = embedded_environment(read.texts[path])
         shell.variables |= environment
         shell.exported |= environment.keys()
@@ -140,6 +140,6 @@ def _add_written(path: str, text: Text, read: Opened) -> None:
         kind = file_kind(path, text.value)
     except (UsageError, CannotTellError, HardwareError):
         return
-    if kind not in (None, "shell", "arguments", "plan", "job") and path not in read.kinds:
+    if kind not in (None, SHELL, ARGUMENTS, PLAN, JOB) and path not in read.kinds:
         read.kinds[path] = kind
         read.texts[path] = text

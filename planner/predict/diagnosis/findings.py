@@ -30,7 +30,7 @@ from planner.predict.diagnosis.measured import (
     conventions,
     verdicts,
 )
-from planner.predict.memory.option_changes import Setup
+from planner.predict.evaluate import Proposal
 from planner.predict.plan import Plan
 
 # A cause is near where it predicts the measurement within this share of it.
@@ -91,10 +91,10 @@ class Findings:
     verdicts: tuple[str, ...] = ()
 
 
-def findings_of(setup: Setup, job: Job, plan: Plan, measured: Measured) -> Findings:
+def findings_of(proposal: Proposal, job: Job, plan: Plan, measured: Measured) -> Findings:
     """Each measurement against the prediction, with what explains the difference."""
     found = tuple(comparisons(plan, measured))
-    explanations = [item for one in found for item in explain_gap(setup, plan, one)]
+    explanations = [item for one in found for item in explain_gap(proposal, plan, one)]
     ways = conventions(plan, job, measured)
     timed = any(one.figure == "step time" for one in found)
     return Findings(
@@ -122,7 +122,7 @@ def losses_of(plan: Plan) -> tuple[Loss, ...]:
 CostedCause = tuple[Cause, tuple[tuple[Hypothesis, Plan], ...]]
 
 
-def costed_causes(setup: Setup, direction: Direction) -> tuple[CostedCause, ...]:
+def costed_causes(proposal: Proposal, direction: Direction) -> tuple[CostedCause, ...]:
     """Every cause of a direction, predicted at each of its strengths."""
     return tuple(
         (
@@ -130,7 +130,7 @@ def costed_causes(setup: Setup, direction: Direction) -> tuple[CostedCause, ...]
             tuple(
                 (one, plan)
                 for one in cause.hypotheses()
-                if (plan := predicted_under(setup, [one])) is not None
+                if (plan := predicted_under(proposal, [one])) is not None
             ),
         )
         for cause in causes(direction)
@@ -145,7 +145,7 @@ def direction_of(comparison: MeasuredComparison) -> Direction:
 
 
 def explain_gap(
-    setup: Setup,
+    proposal: Proposal,
     plan: Plan,
     comparison: MeasuredComparison,
     costed: Sequence[CostedCause] | None = None,
@@ -156,12 +156,12 @@ def explain_gap(
         return ()
     direction = direction_of(comparison)
     if costed is None:
-        costed = costed_causes(setup, direction)
+        costed = costed_causes(proposal, direction)
     tried = [one for _, plans in costed if (one := _best(plans, comparison))]
     tried.sort(key=lambda one: _distance(one[1], comparison))
     found = [_explanation(comparison, [one], figure) for one, figure in tried]
     if not any(one.near for one in found):
-        found += _pairs(setup, tried[:_COMBINED], comparison)
+        found += _pairs(proposal, tried[:_COMBINED], comparison)
     found.sort(key=lambda one: _distance(one.predicted, comparison))
     found = found[:MOST_CAUSES]
     if direction == "slower":
@@ -219,14 +219,14 @@ def _is_near(figure: float, comparison: MeasuredComparison) -> bool:
 
 
 def _pairs(
-    setup: Setup, tried: Sequence[_Tried], comparison: MeasuredComparison
+    proposal: Proposal, tried: Sequence[_Tried], comparison: MeasuredComparison
 ) -> Iterator[GapExplanation]:
     """Two causes of different kinds that explain together what neither does alone."""
     found = []
     for (one, alone), (other, its) in combinations(tried, 2):
         if one.cause.kind == other.cause.kind:
             continue
-        together = predicted_under(setup, [one, other])
+        together = predicted_under(proposal, [one, other])
         if together is None:
             continue
         figure = _figure(together, comparison)

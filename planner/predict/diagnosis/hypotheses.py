@@ -22,8 +22,7 @@ from planner.job.frameworks import FrameworkProfile
 from planner.job.frameworks.execution import Overlap
 from planner.job.frameworks.profile import Tables, with_tables
 from planner.job.job import Job
-from planner.predict.evaluate import evaluate_job
-from planner.predict.memory.option_changes import Setup
+from planner.predict.evaluate import Proposal, evaluated
 from planner.predict.plan import Plan
 
 _BYTES_PER_GBIT = 1e9 / 8
@@ -92,34 +91,30 @@ def nothing_overlapped(profile: FrameworkProfile) -> FrameworkProfile:
     return with_tables(profile, {"overlap": shares})
 
 
-def predicted_under(setup: Setup, hypotheses: Sequence[Hypothesis]) -> Plan | None:
+def predicted_under(proposal: Proposal, hypotheses: Sequence[Hypothesis]) -> Plan | None:
     """The configuration with all these things changed; None where one does not apply."""
     try:
-        return _plan(setup, hypotheses)
+        return _plan(proposal, hypotheses)
     except (UsageError, HardwareError, ConstraintError):
         return None
 
 
-def _plan(setup: Setup, hypotheses: Sequence[Hypothesis]) -> Plan:
-    request, degrees, factors = setup.request, setup.degrees, dict[str, float]()
-    recompute, recomputed, blocks = setup.recompute, setup.recomputed, setup.block_layers
+def _plan(proposal: Proposal, hypotheses: Sequence[Hypothesis]) -> Plan:
+    factors = dict[str, float]()
     for one in hypotheses:
         cause = one.cause
         asked = dict(cause.request)
         if one.target[0] == "request":
             asked[one.target[1]] = one.level
-        request = request.model_copy(update=asked)
         moved = dict(cause.degrees) | ({} if cause.zero is None else {"zero": cause.zero})
-        degrees = degrees.model_copy(update=moved)
-        blocks = None if "vpp" in moved and setup.degrees.vpp > 1 else blocks
-        if cause.recompute is not None:
-            recompute, recomputed = cause.recompute, None
+        proposal = proposal.changed(
+            asked, proposal.degrees.model_copy(update=moved), cause.recompute
+        )
         factors |= one.factors
-    job = request.resolve()
+    job = proposal.request.resolve()
     for one in hypotheses:
         job = _changed_job(job, one)
-    layers = blocks, recomputed, setup.mtp_standalone
-    return evaluate_job(job, degrees, recompute, *layers, factors=factors)
+    return evaluated(proposal.of(job), factors)
 
 
 def _changed_job(job: Job, hypothesis: Hypothesis) -> Job:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.memory import (
     COMMUNICATORS,
@@ -18,13 +17,12 @@ from planner.cost.memory import (
     tensor_buffer_bytes,
 )
 from planner.job.job import Job
-from planner.predict.configuration import plain_context
+from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostModel, LayoutInputs
 from planner.predict.cost_tables import job_pieces
 from planner.predict.memory.timeline import MemoryTimeline, stage_timeline
-from planner.predict.mixture import kernel_inputs, row_groups
+from planner.predict.mixture import kernel_inputs
 from planner.predict.plan import Degrees
-from planner.predict.shapes import given_columns
 from planner.predict.stage import Stage
 
 UPDATE_BLOCKS = "blocks of the update"
@@ -56,34 +54,28 @@ class StageAccount(MemoryTimeline):
         return self.allocated_bytes + self.outside["fragmentation"] + kept
 
 
-def stage_accounts(job: Job, degrees: Degrees, layout: Layout) -> tuple[StageAccount, ...]:
-    """Accounts of all pipeline stages, first to last.
-
-    `layout` says which layers live and recompute where, the job's first mode what recomputing
-    layers run again. Degrees and layout are taken as legal: the rules of `constraints` check them.
-    """
-    inputs, kinds = layout_inputs(job, degrees, layout), kind_names(job)
+def stage_accounts(configuration: Configuration) -> tuple[StageAccount, ...]:
+    """Accounts of all pipeline stages of a legal configuration, first to last."""
+    inputs, kinds = layout_inputs(configuration), kind_names(configuration.job)
     return tuple(
-        _account(degrees, layout, Stage(inputs, stage), kinds) for stage in range(degrees.pp)
+        _account(configuration, Stage(inputs, stage), kinds)
+        for stage in range(configuration.degrees.pp)
     )
 
 
-def layout_inputs(job: Job, degrees: Degrees, layout: Layout) -> LayoutInputs:
+def layout_inputs(configuration: Configuration) -> LayoutInputs:
     """What the core costs the memory of a configuration from, as `planner.evaluate` does."""
-    model, columns = CostModel(job, compiled=False), given_columns(degrees)
-    ctx = plain_context(job, degrees.pp, degrees.vpp, job.recompute[0])
-    groups = row_groups(job, columns, 0)
-    return kernel_inputs(model, model.price_shapes(columns), 0, layout, ctx, groups)[0]
+    model = CostModel(configuration.job, compiled=False)
+    priced = model.price_shapes(configuration.columns)
+    return kernel_inputs(model, priced, 0, configuration)[0]
 
 
-def _account(
-    degrees: Degrees, layout: Layout, stage: Stage, kinds: tuple[str, ...]
-) -> StageAccount:
+def _account(configuration: Configuration, stage: Stage, kinds: tuple[str, ...]) -> StageAccount:
     """Account of one pipeline stage; `kinds`: names of its kinds of layers."""
     timeline = stage_timeline(stage, kinds)
     row = stage.memory()
     each = stage.inputs.framework.communicator_bytes
-    communicating = {f"communicator {name}": each for name in communicators(degrees)}
+    communicating = {f"communicator {name}": each for name in communicators(configuration.degrees)}
     buffers = tensor_buffers(stage)
     if buffers:
         communicating["overlapped tensor-parallel exchanges"] = buffers
@@ -91,7 +83,7 @@ def _account(
         timeline.first_step,
         timeline.later_steps,
         stage.index,
-        layout.stage_layers[stage.index],
+        configuration.layout.stage_layers[stage.index],
         row.in_flight,
         _gaps(stage, row) | {"context": row.terms[f.STAGE_CONTEXT]} | communicating,
         float(row.allocated),

@@ -15,7 +15,8 @@ from constraints.errors import ConstraintError
 from hardware.errors import HardwareError
 from planner.cost.terms import MEMORY_WORDS
 from planner.job.errors import UsageError
-from planner.predict.memory.option_changes import OptionChange, OptionChanges, Setup
+from planner.predict.evaluate import Proposal
+from planner.predict.memory.option_changes import OptionChange, OptionChanges
 from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Degrees, Plan
 
@@ -40,7 +41,7 @@ class Move:
     """
 
     changes: tuple[OptionChange, ...]
-    setup: Setup
+    proposal: Proposal
     plan: Plan
     saved_bytes: float
     extra_s: float
@@ -60,7 +61,7 @@ class Move:
     @property
     def more_gpus(self) -> int:
         """GPUs that it needs beyond those of the configuration."""
-        return self.setup.degrees.gpus - self.gpus_before
+        return self.proposal.degrees.gpus - self.gpus_before
 
     @property
     def is_safe(self) -> bool:
@@ -105,7 +106,7 @@ class Advice:
 
 
 def advise(
-    setup: Setup,
+    proposal: Proposal,
     *,
     may_add_gpus: bool = False,
     pairs: bool = True,
@@ -119,23 +120,23 @@ def advise(
     UsageError if the configuration itself breaks a rule. `over`: asked before each.
     """
     watch = watch or (lambda _what, _done, _total: None)
-    return _Adviser(setup, may_add_gpus, pairs, watch, over).advice()
+    return _Adviser(proposal, may_add_gpus, pairs, watch, over).advice()
 
 
 class _Adviser:
     """The configuration to change, and moves already evaluated."""
 
     def __init__(
-        self, setup: Setup, may_add_gpus: bool, pairs: bool, watch: Watch, over: Over
+        self, proposal: Proposal, may_add_gpus: bool, pairs: bool, watch: Watch, over: Over
     ) -> None:
-        self.setup, self.may_add_gpus, self.pairs = setup, may_add_gpus, pairs
+        self.proposal, self.may_add_gpus, self.pairs = proposal, may_add_gpus, pairs
         self.watch, self.over = watch, over
-        self.job = setup.request.resolve()
-        self.base = setup.plan()
+        self.job = proposal.request.resolve()
+        self.base = proposal.plan()
         self.tried = 0
 
     def advice(self) -> Advice:
-        changes = OptionChanges(self.setup, self.job, self.base)
+        changes = OptionChanges(self.proposal, self.job, self.base)
         singles = _fewest_gpus(self._moves("changes", [(change,) for change in changes]))
         sufficient = sorted((move for move in singles if move.is_safe), key=_cost)
         partial = [move for move in singles if not move.is_safe]
@@ -170,57 +171,48 @@ class _Adviser:
     def _move(self, changes: tuple[OptionChange, ...]) -> Move | None:
         """A move evaluated, None if it breaks a rule."""
         self.tried += 1
-        setup = self._changed(changes)
-        if setup is None:
+        proposal = self._changed(changes)
+        if proposal is None:
             return None
         try:
-            plan = setup.plan()
+            plan = proposal.plan()
         except (UsageError, HardwareError, ConstraintError):
             return None
         scale = self.base.gbs_tokens / plan.gbs_tokens
         return Move(
             changes,
-            setup,
+            proposal,
             plan,
             self.base.peak_bytes - plan.peak_bytes,
             plan.step_time_s * scale - self.base.step_time_s,
-            _follows(self.setup, setup, changes),
-            self.setup.degrees.gpus,
+            _follows(self.proposal, proposal, changes),
+            self.proposal.degrees.gpus,
         )
 
-    def _changed(self, changes: tuple[OptionChange, ...]) -> Setup | None:
+    def _changed(self, changes: tuple[OptionChange, ...]) -> Proposal | None:
         """The configuration after changes; None if GPUs or batch do not divide."""
-        setup = self.setup
+        proposal = self.proposal
         wanted: dict[str, int] = {}
         request: dict[str, Any] = {}
-        recompute, recomputed = setup.recompute, setup.recomputed
         for change in changes:
             wanted |= change.degrees
             request |= change.request
-            if change.recompute is not None:
-                recompute, recomputed = change.recompute, change.recomputed
-        gbs = request.get("gbs", setup.degrees.gbs)
-        degrees = self._completed(setup.degrees.model_copy(update=wanted), wanted, gbs)
+        gbs = request.get("gbs", proposal.degrees.gbs)
+        degrees = self._completed(proposal.degrees.model_copy(update=wanted), wanted, gbs)
         if degrees is None:
             return None
-        if degrees.gpus != setup.degrees.gpus:
-            more = setup.request.on_gpus(degrees.gpus)
+        if degrees.gpus != proposal.degrees.gpus:
+            more = proposal.request.on_gpus(degrees.gpus)
             if more is None:
                 return None
             request |= more
-        same = (degrees.pp, degrees.vpp) == (setup.degrees.pp, setup.degrees.vpp)
-        return Setup(
-            setup.request.model_copy(update=request),
-            degrees,
-            recompute,
-            setup.block_layers if same else None,
-            recomputed if same else None,
-            setup.mtp_standalone and same,
-        )
+        mode = next((change for change in changes if change.recompute is not None), None)
+        again = (mode.recompute, mode.recomputed) if mode else ()
+        return proposal.changed(request, degrees, *again)
 
     def _completed(self, degrees: Degrees, wanted: Mapping[str, int], gbs: int) -> Degrees | None:
         """Degrees that follow: dp from the GPUs, grad_acc from the batch, etp, vpp and ZeRO."""
-        present = self.setup.degrees
+        present = self.proposal.degrees
         replica = degrees.tp * degrees.pp * degrees.cp
         gpus = present.gpus
         if "dp" in wanted or (self.may_add_gpus and replica > gpus):
@@ -237,7 +229,7 @@ class _Adviser:
 
     def _expert_tensor(self, degrees: Degrees) -> int:
         """etp follows tp where it did so before, or must."""
-        present, rules = self.setup.degrees, self.job.framework.parallelism
+        present, rules = self.proposal.degrees, self.job.framework.parallelism
         if self.job.model.moe is None:
             return 1
         if not rules.expert_tensor:
@@ -294,7 +286,7 @@ def _differ(one: Move, two: Move) -> bool:
     return first.kind != second.kind and not shared
 
 
-def _follows(before: Setup, after: Setup, changes: tuple[OptionChange, ...]) -> str:
+def _follows(before: Proposal, after: Proposal, changes: tuple[OptionChange, ...]) -> str:
     """Degrees that changed besides those asked for, and more GPUs: `dp 4, grad-acc 16`."""
     asked = {name for change in changes for name in change.degrees}
     old, new = before.degrees.model_dump(), after.degrees.model_dump()

@@ -27,9 +27,11 @@ def advice_record(advice: Advice) -> dict[str, Any]:
 def _move(move: Move) -> dict[str, Any]:
     return picked(
         move,
-        "options=flags learns more_gpus follows degrees=setup.degrees recompute=setup.recompute"
-        " recomputed=setup.recomputed optimizer=setup.request.optimizer dtype=setup.request.dtype"
-        " attention=setup.request.attention gpus=setup.request.gpus total_bytes=plan.peak_bytes"
+        "options=flags learns more_gpus follows degrees=proposal.degrees"
+        " recompute=proposal.recompute recomputed=proposal.recomputed"
+        " optimizer=proposal.request.optimizer dtype=proposal.request.dtype"
+        " attention=proposal.request.attention gpus=proposal.request.gpus"
+        " total_bytes=plan.peak_bytes"
         " interval=plan.peak_interval fit_probability=plan.fit_probability saved_bytes"
         " step_time_s=plan.step_time_s step_time=plan.step_time extra_s",
     )

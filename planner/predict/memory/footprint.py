@@ -6,32 +6,14 @@ peaks those of `planner.evaluate`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from constraints.rule import Layout
 from planner.job.job import Job
-from planner.job.recompute import Recomputed
-from planner.job.request import Request
-from planner.predict.evaluate import given_layout, given_modes
+from planner.predict.configuration import Configuration
 from planner.predict.memory.account import StageAccount, stage_accounts
 from planner.predict.plan import Degrees, Interval
 from planner.predict.uncertainty.intervals import fit_probability, peak_interval
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """A job with one recompute mode, its degrees, and where its layers live; legal as a whole."""
-
-    job: Job
-    degrees: Degrees
-    layout: Layout
-
-    @property
-    def recompute(self) -> str:
-        """Name of the recompute mode."""
-        return self.job.recompute[0].name
 
 
 @dataclass(frozen=True)
@@ -77,42 +59,9 @@ class Footprint:
         return peak_interval(self.configuration.job, self.total_bytes)
 
 
-def configure(
-    job: Job,
-    degrees: Degrees,
-    recompute: str = "none",
-    block_layers: Sequence[int] | None = None,
-    recomputed: Recomputed | None = None,
-    mtp_standalone: bool = False,
-) -> Configuration:
-    """A configuration of a job, checked against every rule; arguments as `planner.evaluate`.
-
-    UsageError names the rules that it breaks.
-    """
-    job = replace(job, recompute=given_modes(job, recompute, recomputed))
-    layout = given_layout(job, degrees, block_layers, recomputed, mtp_standalone)
-    return Configuration(job, degrees, layout)
-
-
 def footprint_of(configuration: Configuration) -> Footprint:
-    """The memory of a configuration."""
-    job, degrees, layout = configuration.job, configuration.degrees, configuration.layout
-    return Footprint(configuration, stage_accounts(job, degrees, layout))
-
-
-def memory_footprint(
-    request: Request,
-    degrees: Degrees,
-    recompute: str = "none",
-    block_layers: Sequence[int] | None = None,
-    recomputed: Recomputed | None = None,
-    mtp_standalone: bool = False,
-) -> Footprint:
-    """The memory of one given configuration; arguments and errors as `planner.evaluate`."""
-    job = request.resolve()
-    return footprint_of(
-        configure(job, degrees, recompute, block_layers, recomputed, mtp_standalone)
-    )
+    """The memory of a legal configuration."""
+    return Footprint(configuration, stage_accounts(configuration))
 
 
 def worst_expert_load(job: Job, degrees: Degrees) -> float:

@@ -17,12 +17,11 @@ from planner.job.job import Job, searched_modes
 from planner.job.offload import searched_offloads, spelled
 from planner.job.optimizers import optimizer_names
 from planner.job.recompute import Recomputed
-from planner.job.request import Request
 from planner.job.technique_rules import site_of, technique_refusal
-from planner.predict.evaluate import evaluate
-from planner.predict.memory.footprint import configure, footprint_of
+from planner.predict.evaluate import Proposal
+from planner.predict.memory.footprint import footprint_of
 from planner.predict.memory.solve import SAFE_PROBABILITY, bracket
-from planner.predict.plan import Degrees, Plan
+from planner.predict.plan import Plan
 from planner.predict.techniques import works_with
 
 # Degrees are tried at 2, 4, 8 and 16 times their value.
@@ -32,32 +31,6 @@ _SHARES: Mapping[str, tuple[float, ...]] = {"none": (), "share": (0.5, 1.0), "wh
 OTHER_STATES = "other optimizer states"
 OTHER_ROUNDING = "other rounding"
 OTHER_BATCH = "a larger batch"
-
-
-@dataclass(frozen=True)
-class Setup:
-    """A configuration as it is asked for; arguments of `planner.evaluate`.
-
-    `recomputed` None: all layers in a mode that recomputes.
-    """
-
-    request: Request
-    degrees: Degrees
-    recompute: str = "none"
-    block_layers: tuple[int, ...] | None = None
-    recomputed: Recomputed | None = None
-    mtp_standalone: bool = False
-
-    def plan(self) -> Plan:
-        """Its memory and time. UsageError names every rule that it breaks."""
-        return evaluate(
-            self.request,
-            self.degrees,
-            self.recompute,
-            self.block_layers,
-            self.recomputed,
-            self.mtp_standalone,
-        )
 
 
 @dataclass(frozen=True)
@@ -81,8 +54,8 @@ class OptionChange:
 class OptionChanges:
     """The changes that a configuration's framework offers; `base`: its plan."""
 
-    def __init__(self, setup: Setup, job: Job, base: Plan) -> None:
-        self.setup, self.job, self.base = setup, job, base
+    def __init__(self, proposal: Proposal, job: Job, base: Plan) -> None:
+        self.proposal, self.job, self.base = proposal, job, base
 
     def __iter__(self) -> Iterator[OptionChange]:
         yield from self._zero_stages()
@@ -96,13 +69,13 @@ class OptionChanges:
 
     def _zero_stages(self) -> Iterator[OptionChange]:
         for stage in sorted(self.job.framework.parallelism.zero_stages):
-            if stage > self.setup.degrees.zero:
+            if stage > self.proposal.degrees.zero:
                 yield OptionChange("zero", f"--zero {stage}", degrees={"zero": stage})
 
     def _recompute_modes(self) -> Iterator[OptionChange]:
         job = self.job
         for mode in searched_modes(job.model, job.framework):
-            if mode.name != self.setup.recompute and mode.mask:
+            if mode.name != self.proposal.recompute and mode.mask:
                 yield OptionChange("recompute", f"--recompute {mode.name}", recompute=mode.name)
         fewest = self._fewest_recomputed()
         if fewest is not None:
@@ -116,11 +89,11 @@ class OptionChanges:
 
     def _fewest_recomputed(self) -> tuple[int, ...] | None:
         """Fewest layers of each stage whose full recomputation suffices, by their accounts."""
-        job, setup = self.job, self.setup
+        job, proposal = self.job, self.proposal
         rule = job.framework.parallelism.recompute_layers
         modes = [mode.name for mode in job.framework.recompute]
         fits = self.base.fit_probability >= SAFE_PROBABILITY
-        if fits or rule == "all-or-none" or "full" not in modes or setup.recompute != "none":
+        if fits or rule == "all-or-none" or "full" not in modes or proposal.recompute != "none":
             return None
         stages = self.base.layout.stage_layers
         most = max(stages)
@@ -134,31 +107,29 @@ class OptionChanges:
         return _at_most(stages, fewest) if fewest < most else None
 
     def _suffices(self, job: Job, recomputed: tuple[int, ...]) -> bool:
-        setup = self.setup
+        proposal = self.proposal
         try:
-            placed = configure(
-                job, setup.degrees, "full", setup.block_layers, recomputed, setup.mtp_standalone
-            )
+            placed = replace(proposal, recompute="full", recomputed=recomputed).of(job)
         except UsageError:
             return False
         return footprint_of(placed).fit_probability >= SAFE_PROBABILITY
 
     def _micro_batches(self) -> Iterator[OptionChange]:
-        mbs = self.setup.degrees.mbs
+        mbs = self.proposal.degrees.mbs
         for smaller in range(mbs - 1, 0, -1):
             if mbs % smaller == 0:
                 yield OptionChange("mbs", f"--mbs {smaller}", degrees={"mbs": smaller})
 
     def _chunks(self) -> Iterator[OptionChange]:
         """Interleaving holds more in flight."""
-        vpp = self.setup.degrees.vpp
+        vpp = self.proposal.degrees.vpp
         for fewer in range(vpp - 1, 0, -1):
             if vpp % fewer == 0:
                 yield OptionChange("vpp", f"--vpp {fewer}", degrees={"vpp": fewer})
 
     def _degrees(self) -> Iterator[OptionChange]:
         """More of what splits the model; more ranks that share state, if GPUs may be added."""
-        rules, degrees = self.job.framework.parallelism, self.setup.degrees
+        rules, degrees = self.job.framework.parallelism, self.proposal.degrees
         offered = {"tp": rules.tensor, "pp": rules.pipeline, "cp": rules.context}
         if self.job.model.moe is not None:
             offered["ep"] = rules.expert
@@ -175,12 +146,12 @@ class OptionChanges:
     def _zero_beside(self, name: str) -> dict[str, int]:
         """The ZeRO stage that tensor parallelism goes with, where it is not the present one."""
         stays = name != "tp" or self.job.framework.parallelism.zero3_with_tensor
-        return {} if stays or self.setup.degrees.zero < 3 else {"zero": 2}
+        return {} if stays or self.proposal.degrees.zero < 3 else {"zero": 2}
 
     def _more_replicas(self) -> Iterator[OptionChange]:
         """Data parallelism with ZeRO on more GPUs, with smaller micro-batches where the batch asks
         for them, or with a larger batch where it is too small for so many."""
-        degrees, offered = self.setup.degrees, self.job.framework.parallelism.zero_stages
+        degrees, offered = self.proposal.degrees, self.job.framework.parallelism.zero_stages
         stage = max(offered[0], degrees.zero)
         for factor in _FACTORS if stage else ():
             dp = degrees.dp * factor
@@ -199,7 +170,7 @@ class OptionChanges:
 
     def _trades(self, name: str, factor: int, names: list[str]) -> Iterator[OptionChange]:
         """More of one split at the cost of another, on the same GPUs."""
-        present = self.setup.degrees
+        present = self.proposal.degrees
         for giver in names:
             given = getattr(present, giver)
             if giver not in (name, "ep") and name != "ep" and given % factor == 0:
@@ -231,11 +202,11 @@ class OptionChanges:
                 continue
             asked = {"optimizer_offload": share}
             least = replace(self.job, optimizer_offload=share).least_zero
-            wanted = {max(self.setup.degrees.zero, least)}
+            wanted = {max(self.proposal.degrees.zero, least)}
             wanted |= {2} if self.job.framework.optimizer.offload_gradients else set()
             for stage in sorted(stage for stage in wanted if stage in stages and stage >= least):
                 flags, degrees = f"--optimizer-offload {share:g}", dict[str, int]()
-                if stage != self.setup.degrees.zero:
+                if stage != self.proposal.degrees.zero:
                     flags, degrees = f"--zero {stage} {flags}", {"zero": stage}
                 yield OptionChange("offload", flags, request=asked, degrees=degrees)
 
@@ -259,7 +230,7 @@ class OptionChanges:
                 request={"dtype": "bf16", "precision": "bf16"},
                 learns="16-bit weights",
             )
-        split = self.setup.request.with_sequence_parallel()
+        split = self.proposal.request.with_sequence_parallel()
         if split is not None:
             yield OptionChange("sequence", "--sequence-parallel", request=split)
 
@@ -268,16 +239,16 @@ class OptionChanges:
         for technique in self.job.framework.techniques:
             if technique.name in self.job.techniques or not self._works(technique):
                 continue
-            changed = self.setup.request.with_technique(technique.name)
+            changed = self.proposal.request.with_technique(technique.name)
             rounds = OTHER_ROUNDING if technique.effect == "numerics" else ""
             flags = f"--with {technique.name}"
             yield OptionChange(technique.name, flags, request=changed, learns=rounds)
 
     def _works(self, technique: Technique) -> bool:
-        job, degrees = self.job, self.setup.degrees
+        job, degrees = self.job, self.proposal.degrees
         inside = degrees.tp <= job.cluster.scale_up_domain_gpus
         site = site_of(job.framework, job.model, job.cluster, inside=inside)
-        mode = job.framework.recompute_mode(self.setup.recompute)
+        mode = job.framework.recompute_mode(self.proposal.recompute)
         refused = technique_refusal(job.framework, (technique.name,), mode)
         fits_degrees = bool(works_with(job, degrees, technique.name))
         return fits_degrees and refused is None and not site.obstacle(technique)

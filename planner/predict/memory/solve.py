@@ -17,7 +17,9 @@ from planner.job.bounds import LARGEST_DEGREE, LONGEST_SEQ
 from planner.job.errors import UsageError
 from planner.job.job import BatchTarget, Job
 from planner.job.specs import LayerKind, ModelSpec
-from planner.predict.memory.footprint import Configuration, Footprint, configure, footprint_of
+from planner.predict.configuration import Configuration
+from planner.predict.evaluate import checked
+from planner.predict.memory.footprint import Footprint, footprint_of
 from planner.predict.plan import Degrees
 
 Unknown = Literal["mbs", "seq", "layers"]
@@ -205,16 +207,8 @@ def _is_legal(place: Callable[[int], Configuration], value: int) -> bool:
 
 def _again(configuration: Configuration, job: Job, degrees: Degrees) -> Configuration:
     """The same layout for another job or other degrees, checked against the rules."""
-    layout = configuration.layout
     exact = replace(job, batch=BatchTarget(float(degrees.gbs), tolerance=0.0, exact=True))
-    return configure(
-        exact,
-        degrees,
-        configuration.recompute,
-        layout.block_layers,
-        layout.recomputed,
-        layout.mtp_standalone,
-    )
+    return checked(replace(configuration, job=exact, degrees=degrees))
 
 
 def _with_mbs(configuration: Configuration, mbs: int) -> Configuration:
@@ -234,7 +228,7 @@ def _with_layers(configuration: Configuration, layers: int) -> Configuration:
     # A copy has the old layers' cached kinds.
     job = replace(one_job, model=ModelSpec.model_validate(model.model_dump()))
     exact = replace(job, batch=BatchTarget(float(degrees.gbs), tolerance=0.0, exact=True))
-    return configure(exact, degrees, configuration.recompute)
+    return checked(Configuration.even(exact, degrees, configuration.recompute))
 
 
 def repeated_kinds(model: ModelSpec, layers: int) -> tuple[LayerKind, ...]:

@@ -45,6 +45,7 @@ def mlp_rows(context: OpContext, name: str, width: float, owner: Module) -> tupl
     inputs = linear_inputs(
         context, f"{name}/up", hidden, Shard.SEQUENCE, products, norm_freed | owner
     )
+    again, act = _by_name(owner)
     if context.saved.linear_inputs_shared and _input_is_kept_elsewhere(context, name):
         inputs = ()
     up = Op(
@@ -55,8 +56,8 @@ def mlp_rows(context: OpContext, name: str, width: float, owner: Module) -> tupl
         in_width=hidden,
         parameters=((gates * width * (hidden + bias), ParamShard.TP),),
         saved=(*inputs, checkpoint, kept_output),
-        collectives=tp_entry(context, f"{name}/up", hidden, WHOLE_LAYER | owner),
-        rerun_with=Module.FULL | owner,
+        collectives=tp_entry(context, f"{name}/up", hidden, WHOLE_LAYER | again),
+        rerun_with=Module.FULL | again,
     )
     ups = (up,) if context.profile.kernels.fused_projections or gates == 1 else _split(up, name)
     down = Op(
@@ -67,14 +68,22 @@ def mlp_rows(context: OpContext, name: str, width: float, owner: Module) -> tupl
         in_shard=Shard.TP,
         parameters=((width * hidden, ParamShard.TP), (bias * hidden, ParamShard.NONE)),
         saved=(
-            *down_input(context, f"{name}/down", width, Shard.TP, owner, 1.0),
+            *down_input(context, f"{name}/down", width, Shard.TP, act, 1.0),
             *_down_output(context, f"{name}/down_output"),
         ),
         collectives=tp_exit(f"{name}/down", hidden, Module.FULL | owner),
         rerun_with=Module.FULL | owner,
     )
-    activation = activation_row(context, name, width, Shard.TP, 1.0, owner)
+    activation = activation_row(context, name, width, Shard.TP, 1.0, again, act)
     return (*ups, activation, down)
+
+
+def _by_name(owner: Module) -> tuple[Module, Module]:
+    """What runs gate and up again, and what runs the activation again: for a dense block also JAX's
+    policies by name."""
+    if owner != Module.MLP:
+        return owner, owner
+    return owner | Module.MLP_UP, owner | Module.MLP_UP | Module.MLP_ACT
 
 
 def _input_is_kept_elsewhere(context: OpContext, name: str) -> bool:
@@ -120,9 +129,16 @@ def _split(up: Op, name: str) -> tuple[Op, Op]:
 
 
 def activation_row(
-    context: OpContext, name: str, width: float, shard: Shard, factor: float, owner: Module
+    context: OpContext,
+    name: str,
+    width: float,
+    shard: Shard,
+    factor: float,
+    owner: Module,
+    again: Module,
 ) -> Op:
-    """Activation between the projections: reads gate and up, writes one; backward the reverse."""
+    """Activation between the projections: reads gate and up, writes one; backward the reverse.
+    `owner`: what frees its input; `again`: what runs it again."""
     gated = context.model.gated
     saved = context.saved
     kept = Saved(
@@ -151,10 +167,7 @@ def activation_row(
         forward_kernels=forward_kernels,
         backward_kernels=backward_kernels,
         saved=(kept,),
-        # The module `moe_act`: activations of routed experts alone (Megatron-Core, experts.py).
-        rerun_with=WHOLE_LAYER
-        | owner
-        | (Module.ACTIVATION if owner == Module.MOE else Module.NOTHING),
+        rerun_with=WHOLE_LAYER | again,
     )
 
 

@@ -19,6 +19,10 @@ from planner.predict.ops.router import (
 )
 from planner.predict.ops.rows import Collective, Op, Saved
 
+# What runs the activation of routed experts again. The module `moe_act`: of them alone
+# (Megatron-Core, experts.py).
+_ACTIVATION = Module.MOE | Module.ACTIVATION | Module.MLP_ACT
+
 
 def moe_rows(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     """Rows of one layer's experts."""
@@ -182,7 +186,9 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
         autocasts=autocasts,
         rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
     )
-    activation = activation_row(context, "moe", width, Shard.ROUTED_TP, copies, Module.MOE)
+    activation = activation_row(
+        context, "moe", width, Shard.ROUTED_TP, copies, Module.MOE, _ACTIVATION
+    )
     forward_bytes, backward_bytes = _clamping_bytes(context, moe)
     activation = replace(
         activation,
@@ -207,7 +213,7 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
                 "moe/experts_down",
                 width,
                 Shard.ROUTED_TP,
-                Module.MOE | Module.ACTIVATION,
+                _ACTIVATION,
                 copies,
             ),
         ),
@@ -227,7 +233,7 @@ def _unweighted(context: OpContext, width: float) -> tuple[Saved, ...]:
     if context.saved.moe_keeps_expert_output or not plain_gelu:
         return ()
     size = context.saved.activation_bytes * width
-    owner = WHOLE_LAYER | Module.MOE | Module.ACTIVATION
+    owner = WHOLE_LAYER | _ACTIVATION
     return (Saved("moe/activation_output", size, Shard.ROUTED_TP, owner),)
 
 

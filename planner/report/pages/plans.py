@@ -9,14 +9,16 @@ from itertools import islice
 from pathlib import Path
 
 from planner.job.errors import UsageError
-from planner.job.frameworks.names import target_named
 from planner.job.job import Job
 from planner.job.pool import is_pool
 from planner.job.quantities import gib
 from planner.job.request import Request
+from planner.launch.registry import target_named
 from planner.predict.command_line import search_command
+from planner.predict.configuration import Configuration
 from planner.predict.decided import decided_request
-from planner.predict.memory.footprint import configure, footprint_of
+from planner.predict.evaluate import checked
+from planner.predict.memory.footprint import footprint_of
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text
 from planner.report.charts import plan as charts
@@ -196,18 +198,12 @@ def _drawings(number: int, plan: Plan) -> Iterator[Drawing]:
 def _memory(number: int, entry: PagePlan) -> Iterator[Drawing]:
     """The phases of the heaviest stage. None where the layers of a stage recompute in several
     modes, on GPUs of several types, and where the job cannot be resolved, which the page says."""
-    plan, layout = entry.plan, entry.plan.layout
+    plan = entry.plan
     if len(plan.modes) > 1 or is_pool(entry.result.request.gpus):
         return
     try:
-        configuration = configure(
-            decided_request(entry.result.request, plan).resolve(),
-            plan.degrees,
-            plan.recompute,
-            layout.block_layers,
-            layout.recomputed or None,
-            layout.mtp_standalone,
-        )
+        job = decided_request(entry.result.request, plan).resolve()
+        configuration = checked(Configuration.of_plan(job, plan))
     except UsageError:
         return
     footprint = footprint_of(configuration)

@@ -7,16 +7,16 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from planner.job.errors import UsageError, unknown_name
-from planner.job.frameworks.targets import TARGETS
 from planner.job.models.catalog import catalog_name, model_names
 from planner.job.quantities import parse_length, parse_tokens
 from planner.job.request import Request
+from planner.launch.registry import targets
 
 # Larger clusters, and models that need them, are for the command line: one costing pass of a search
 # is not interrupted.
 MOST_GPUS = 16_384
 PRECISIONS = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
-FRAMEWORKS = tuple(dict.fromkeys(target.profile for target in TARGETS.values()))
+FRAMEWORKS = tuple(dict.fromkeys(target.profile for target in targets().values()))
 
 Word = Annotated[str, Field(max_length=80)]
 

@@ -22,9 +22,8 @@ from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.pool import Pool
 from planner.job.recomputation import recomputation
-from planner.predict.configuration import even_layout, kernel_layout, plain_context
+from planner.predict.configuration import Configuration, even_layout, row_degrees
 from planner.predict.cost_model import CostedShapes, KernelLayout
-from planner.predict.costed_plan import row_degrees
 from planner.search.layout_model import solve_layout
 from planner.search.limit_results import (
     TIE,
@@ -312,10 +311,8 @@ class PoolExplorer(LimitSearch):
 
     def kernel_layout(self, row: int, layout: Layout) -> KernelLayout:
         """Counts of pieces per stage."""
-        job = self.model.jobs[0]
-        mode = job.recompute[int(self.columns["recompute"][row])]
-        ctx = plain_context(job, layout.pp, layout.vpp, mode)
-        return kernel_layout(self.model.models[0], layout, ctx)
+        configuration = Configuration.of_row(self.model.jobs[0], self.columns, row, layout)
+        return configuration.kernel_layout(self.model.models[0])
 
     def fitting(self) -> int:
         """Shapes whose even layout fits in some order."""

@@ -12,6 +12,7 @@ from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.job import Job
 from planner.predict.assumptions import plan_assumptions, unmeasured_notes
+from planner.predict.configuration import Configuration
 from planner.predict.costed_plan import CostedPlan, Outlook, assemble_plan, recomputed_share
 from planner.predict.device import half_precision
 from planner.predict.plan import Degrees, Interval, Plan
@@ -49,17 +50,16 @@ def pool_plan(
     row, job = point.row, model.jobs[0]
     jobs = [model.jobs[part] for part in point.parts]
     gpus = [one.cluster.gpu for one in jobs]
-    degrees = Degrees(**{name: int(columns[name][row]) for name in Degrees.model_fields})
-    mode = job.recompute[int(columns["recompute"][row])]
+    configuration = Configuration.of_row(job, columns, row, point.layout)
+    degrees = configuration.degrees
     step, stages = model.cost_layout(costed, row, counts, point.parts)
     heaviest = jobs[int(step[f.STEP_PEAK_STAGE])]
     probability = _all_fit(jobs, stages)
     interval = pool_interval(jobs, degrees, step)
     peaks = zip(stages[:, f.STAGE_PEAK], jobs, strict=True)
     return assemble_plan(
-        job,
         CostedPlan(
-            degrees, mode, point.layout, step, stages, costed.parts[0].exchange(row),
+            configuration, step, stages, costed.parts[0].exchange(row),
             recomputed_share(costed.parts[0].piece_costs(row), counts),
             "optimal" if gap <= tie else "feasible", gap,
         ),

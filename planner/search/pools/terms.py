@@ -115,13 +115,22 @@ def part_terms(model: CostModel, costed: CostedShapes, row: int, code: int) -> P
     """The terms of a shape on one part; `code`: RECOMPUTE_* of `planner.cost.bounds`."""
     shape = costed.shapes[row]
     index = int(shape[f.SHAPE_KEY])
-    key, costs = costed.keys[index], costed.costs[index]
+    key, costs = costed.keys[index], costed.costs[index, 0]
     job, framework = model.job_inputs, model.framework_inputs
     terms, scalars = np.zeros((job.pieces, linear.TERM_COLUMNS)), np.zeros(linear.SCALAR_COLUMNS)
     stages = np.zeros((int(shape[f.SHAPE_PP]), bounds.STAGE_BOUND_COLUMNS))
     layers = np.zeros((job.kinds, bounds.LAYER_COLUMNS))
     compiled.fill_shape_parts(
-        shape, code, key, costs, *model.inputs, terms, scalars, stages, layers
+        shape,
+        code,
+        key,
+        costs,
+        *model.inputs[:3],
+        model.network[None],
+        terms,
+        scalars,
+        stages,
+        layers,
     )
     return PartTerms(stages, layers, terms, scalars, framework.fragmentation)
 

@@ -49,10 +49,13 @@ def capture(path: Path, name: str, gpus: str, tokens: str) -> None:
     totals = (model.prefix, model.totals)
     arguments: tuple[Any, ...]
     if hasattr(cost_model_module, "work_arrays"):
+        told = model.inputs
+        if hasattr(model, "machine_inputs"):
+            told = (model.job_inputs, *model.machine_inputs)
         *space, stages = cost_model_module.work_arrays(len(model.pieces), int(columns["pp"].max()))
         arguments = (
             costed.shapes, rows.astype(np.float64), costed.keys, costed.costs, *totals,
-            *model.inputs, False, *space, np.zeros_like(costed.steps), stages,
+            *told, False, *space, np.zeros_like(costed.steps), stages,
         )  # fmt: skip
     elif hasattr(model, "inputs"):
         arguments = (

@@ -65,7 +65,7 @@ def test_recompute_modules_are_read_from_words() -> None:
 
 def test_uneven_layers_are_unfolded() -> None:
     mapped = map_row(row(layers="16", pp="4", vpp="1", tp="1", layers_per_stage="6/5x2/0"))
-    assert mapped.block_layers == (6, 5, 5, 0)
+    assert mapped.layout.block_layers == (6, 5, 5, 0)
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,8 @@ def test_experts_of_some_groups() -> None:
 
 def test_layers_beside_multi_token_prediction_are_as_even_as_they_get() -> None:
     cells = {"pp": "4", "vpp": "1", "mtp_layers": "1"}
-    assert map_row(row(layers="61", **cells)).block_layers == (16, 16, 15, 14)
-    assert map_row(row(layers="64", **cells)).block_layers is None
+    assert map_row(row(layers="61", **cells)).layout.block_layers == (16, 16, 15, 14)
+    assert map_row(row(layers="64", **cells)).layout.block_layers == (16, 16, 16, 16)
 
 
 def test_the_word_variant_stands_for_columns_that_are_not_there() -> None:

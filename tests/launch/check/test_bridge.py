@@ -8,9 +8,9 @@ import pytest
 
 from planner.launch.check.assess import Assessment, assess
 from planner.launch.check.given import read_given
+from planner.launch.dialects.megatron.bridge_reader import as_overrides
 from planner.launch.folder import launch_folder
 from planner.launch.read.found import Edit, Hints
-from planner.launch.read.megatron_bridge import as_overrides
 from tests.cli.conftest import run_cli
 from tests.launch.plans import bridge
 from tests.launch.round_trip import write_folder

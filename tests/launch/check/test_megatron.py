@@ -6,8 +6,8 @@ import pytest
 
 from planner.job.models.catalog import load_model
 from planner.launch.check.request import as_request
-from planner.launch.read.megatron_layout import expand_layout
-from planner.launch.read.megatron_model import read_pattern
+from planner.launch.dialects.megatron.layout import expand_layout
+from planner.launch.dialects.megatron.model import read_pattern
 from tests.launch.check.conftest import OVERLAPPED, SMALL, Read, rules, script
 
 _70B = (
@@ -248,8 +248,8 @@ def test_windows(skips: str, sliding: int, read: Read) -> None:
 
 def test_every_named_option_exists() -> None:
     """Names in the reader's tables are options of the parser."""
-    from planner.launch.read import megatron
-    from planner.launch.read.megatron_arguments import options
+    from planner.launch.dialects.megatron import reader as megatron
+    from planner.launch.dialects.megatron.arguments import options
     from planner.launch.read.names import left_out
 
     named = {

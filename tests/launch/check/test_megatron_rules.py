@@ -10,8 +10,8 @@ from hardware.files import shipped_toml
 from planner.job.errors import CannotTellError
 from planner.launch.check.assess import assess
 from planner.launch.check.spelling import edits_for
+from planner.launch.dialects.megatron.arguments import options
 from planner.launch.read.found import Problem
-from planner.launch.read.megatron_arguments import options
 from tests.launch.check.conftest import OVERLAPPED, SMALL, Read, rules, script
 
 _FINE = "--fine-grained-activation-offloading"
@@ -116,7 +116,7 @@ def test_rule(read: Read, rule: str, wrong: str, right: str) -> None:
 
 def test_rules_name_options_of_the_parser() -> None:
     """Every word of a row that is no degree, value or sign."""
-    table = shipped_toml("planner.launch.read", "megatron_rules.toml")
+    table = shipped_toml("planner.launch.dialects.megatron", "rules.toml")
     rows = [row for rows in table["rule"].values() for row in rows]
     held = [word for row in rows for word in (*row["given"], *row.get("excludes", {}).values())]
     names = {word.removeprefix("no ").split()[0] for word in held if word[0] != "$"}
@@ -286,10 +286,10 @@ def test_wrong_levels_bring_no_second_error(read: Read) -> None:
 def test_uneven_stages_keep_their_multi_token_prediction(read: Read) -> None:
     flags = "--pipeline-model-parallel-size 2 --mtp-num-layers 1"
     found = assess(read(script(f"{SMALL} {flags}"), "run.sh"), "8xH100")
-    assert found.setup is not None
-    layers = found.setup.request.find_model().spec.layers
-    after = replace(found.setup, block_layers=(layers, 0))
-    written = {edit.key: edit.value for edit in edits_for(found.found, found.setup, after)}
+    assert found.proposal is not None
+    layers = found.proposal.request.find_model().spec.layers
+    after = replace(found.proposal, block_layers=(layers, 0))
+    written = {edit.key: edit.value for edit in edits_for(found.found, found.proposal, after)}
     assert written["--pipeline-model-parallel-layout"] == f'"Et*{layers}|mL"'
 
 
@@ -326,13 +326,13 @@ def test_multi_token_prediction_elsewhere_is_costed_with_a_warning(
 
 def test_a_changed_layout_keeps_multi_token_prediction_apart(read: Read) -> None:
     found = assess(read(script(f"{SMALL} {_PREDICTS} 'Et*5|t*5|t*6m|L'"), "run.sh"), "8xH100")
-    assert found.setup is not None
-    assert found.setup.mtp_standalone
-    after = replace(found.setup, block_layers=(6, 5, 5, 0))
-    written = {edit.key: edit.value for edit in edits_for(found.found, found.setup, after)}
+    assert found.proposal is not None
+    assert found.proposal.mtp_standalone
+    after = replace(found.proposal, block_layers=(6, 5, 5, 0))
+    written = {edit.key: edit.value for edit in edits_for(found.found, found.proposal, after)}
     assert written["--pipeline-model-parallel-layout"] == '"Et*6|t*5|t*5m|L"'
-    back = replace(found.setup, mtp_standalone=False)
-    written = {edit.key: edit.value for edit in edits_for(found.found, found.setup, back)}
+    back = replace(found.proposal, mtp_standalone=False)
+    written = {edit.key: edit.value for edit in edits_for(found.found, found.proposal, back)}
     assert written["--pipeline-model-parallel-layout"] == '"Et*5|t*5|t*6|mL"'
 
 

@@ -21,12 +21,13 @@ from planner.launch.check.assess import assess
 from planner.launch.check.changes import best_changes
 from planner.launch.check.given import read_given
 from planner.launch.folder import launch_folder
-from planner.launch.plans import find_plans, launch_of, target_of_profile
+from planner.launch.plans import find_plans, launch_of
 from planner.launch.read.found import Hints
+from planner.launch.registry import target_of_profile
 from planner.predict.command_line import evaluate_command
 from planner.predict.decided import decided_request
-from planner.predict.evaluate import evaluate
-from planner.predict.memory.footprint import memory_footprint
+from planner.predict.evaluate import evaluated
+from planner.predict.memory.footprint import footprint_of
 from planner.predict.plan import Plan
 
 JOBS: dict[str, dict[str, Any]] = {
@@ -85,9 +86,7 @@ def _evaluated(request: Request, plan: Plan) -> tuple[float, float]:
     """(step time, s; peak of `planner memory`, bytes) of the command that a plan is copied as."""
     text = evaluate_command(request, plan.degrees, plan.recompute, plan.layout)
     options = command("evaluate").make_context("evaluate", shlex.split(text)[2:]).params
-    asked, degrees = given_configuration(options)
-    layers = options["layers_per_stage"], options["recompute_layers"]
-    again = evaluate(asked, degrees, options["recompute"], *layers)
-    used = memory_footprint(asked, degrees, options["recompute"], *layers)
+    configuration = given_configuration(options).resolve()
+    again, used = evaluated(configuration), footprint_of(configuration)
     assert used.total_bytes == pytest.approx(again.peak_bytes)
     return again.step_time_s, again.peak_bytes

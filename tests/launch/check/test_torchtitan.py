@@ -6,9 +6,9 @@ import pytest
 
 from planner.launch.check.assess import assess
 from planner.launch.check.request import as_request, varied_framework
+from planner.launch.dialects.torchtitan.sources import stage_layers
 from planner.launch.read.found import Hints
 from planner.launch.read.launch import read_launch
-from planner.launch.read.torchtitan_sources import stage_layers
 from tests.launch.check.conftest import Read, Write, rules
 
 TITAN = """# my run

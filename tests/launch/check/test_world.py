@@ -159,7 +159,10 @@ def test_idle_gpus_are_warned_of(read: Read, command: str) -> None:
     assert (idle.severity, " GPUs would stay idle" in idle.text) == ("warning", True)
     assert not counted.errors
     launched = assess(found, "16xH100")
-    assert (launched.verdict, launched.setup and launched.setup.degrees.dp) == ("runs and fits", 8)
+    assert (launched.verdict, launched.proposal and launched.proposal.degrees.dp) == (
+        "runs and fits",
+        8,
+    )
     (warning,) = [item for item in launched.problems if item.severity == "warning"]
     assert "8 processes (4 on each of 2 nodes) on a machine of 16 GPUs: 8 GPUs would stay idle" in (
         warning.text
@@ -395,7 +398,7 @@ def test_fine_tuning_on_fewer_gpus(read: Read, write: Write, command: str) -> No
     write("z3.json", ZERO3)
     found = read(f"{command}\n", "run.sh", gpus=4)
     launched = assess(found, "8xH100")
-    assert (launched.errors, launched.setup and launched.setup.degrees.dp) == ((), 4)
+    assert (launched.errors, launched.proposal and launched.proposal.degrees.dp) == ((), 4)
     (idle,) = [one for one in launched.problems if one.rule == "launched-processes"]
     assert (idle.severity, "4 GPUs would stay idle" in idle.text) == ("warning", True)
 

@@ -9,8 +9,8 @@ import pytest
 from planner.job.models.catalog import load_model, model_names
 from planner.job.request import Request
 from planner.launch.check.assess import assess
+from planner.launch.dialects.hf.arguments import known_model
 from planner.launch.read.found import Hints
-from planner.launch.read.hf_arguments import known_model
 from planner.launch.read.launch import read_launch
 from planner.predict.assumptions import plan_assumptions
 from planner.predict.plan import Degrees

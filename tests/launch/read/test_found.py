@@ -160,7 +160,7 @@ def test_torchtitans_own_sizes_are_the_catalogues(
     tmp_path: Path, name: str, sizes: str, shape: str
 ) -> None:
     from planner.job.models.catalog import load_model
-    from planner.launch.read.torchtitan_sources import registered_model
+    from planner.launch.dialects.torchtitan.sources import registered_model
 
     folder = tmp_path / "torchtitan" / "models" / name
     folder.mkdir(parents=True)

@@ -6,13 +6,13 @@ import pytest
 
 from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
+from planner.launch.dialects.megatron.arguments import Arguments, parse_arguments
+from planner.launch.dialects.megatron.details import hybrid_text
+from planner.launch.dialects.megatron.layout import read_split
+from planner.launch.dialects.megatron.model import read_model
+from planner.launch.dialects.megatron.run import model_refusals
 from planner.launch.languages.text import Text, Word
-from planner.launch.megatron_run import model_refusals
 from planner.launch.read.found import Hints
-from planner.launch.read.megatron_arguments import Arguments, parse_arguments
-from planner.launch.read.megatron_details import hybrid_text
-from planner.launch.read.megatron_layout import read_split
-from planner.launch.read.megatron_model import read_model
 
 SMALL = (
     "--hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 "

@@ -27,7 +27,7 @@ from planner.predict.diagnosis.measured import (
     MeasuredComparison,
     comparisons,
 )
-from planner.predict.memory.option_changes import Setup
+from planner.predict.evaluate import Proposal
 from planner.predict.plan import Degrees, Plan
 from tests.launch.check.conftest import OVERLAPPED, SMALL, script
 
@@ -49,10 +49,10 @@ def assessment(found: Found) -> Assessment:
 
 def findings(assessment: Assessment, measured: Measured) -> Findings:
     """The comparison."""
-    assert assessment.setup is not None
+    assert assessment.proposal is not None
     assert assessment.job is not None
     assert assessment.plan is not None
-    return findings_of(assessment.setup, assessment.job, assessment.plan, measured)
+    return findings_of(assessment.proposal, assessment.job, assessment.plan, measured)
 
 
 def plan_of(assessment: Assessment) -> Plan:
@@ -69,12 +69,12 @@ def test_agreement_needs_no_explanation(assessment: Assessment) -> None:
 
 def test_missing_recomputation_is_named(assessment: Assessment, found: Found) -> None:
     """A run that recomputes without its file saying so is recognised."""
-    assert assessment.setup is not None
+    assert assessment.proposal is not None
     assert assessment.job is not None
     slower = as_request(replace(found, recompute="full"), "16xH100").plan().step_time_s
     plan = plan_of(assessment)
     gap = MeasuredComparison("step time", slower, plan.step_time_s, plan.step_time)
-    best = explain_gap(assessment.setup, plan, gap)[0]
+    best = explain_gap(assessment.proposal, plan, gap)[0]
     assert best.what == "full recomputation"
     assert best.predicted == pytest.approx(slower)
     assert best.near
@@ -145,7 +145,7 @@ def test_measurements_are_checked(wrong: dict[str, float]) -> None:
 class Diagnosed(NamedTuple):
     """A configuration, its plan, and the causes of a slower step, costed."""
 
-    setup: Setup
+    proposal: Proposal
     plan: Plan
     costed: tuple[CostedCause, ...]
 
@@ -153,26 +153,26 @@ class Diagnosed(NamedTuple):
         """What explains a step of so many seconds."""
         plan = self.plan
         gap = MeasuredComparison("step time", seconds, plan.step_time_s, plan.step_time)
-        return explain_gap(self.setup, plan, gap, self.costed)
+        return explain_gap(self.proposal, plan, gap, self.costed)
 
 
-def diagnosed(setup: Setup) -> Diagnosed:
+def diagnosed(proposal: Proposal) -> Diagnosed:
     """The causes of a configuration, costed once."""
-    return Diagnosed(setup, setup.plan(), costed_causes(setup, "slower"))
+    return Diagnosed(proposal, proposal.plan(), costed_causes(proposal, "slower"))
 
 
 @pytest.fixture(scope="module")
 def mixture() -> Diagnosed:
     """A mixture of experts over several nodes."""
     request = Request(model="qwen3-30b-a3b", gpus="32xH100", gbs=256, seq=4096)
-    return diagnosed(Setup(request, Degrees(ep=8, dp=32, zero=1, mbs=1, grad_acc=8)))
+    return diagnosed(Proposal(request, Degrees(ep=8, dp=32, zero=1, mbs=1, grad_acc=8)))
 
 
 @pytest.fixture(scope="module")
 def sharded() -> Diagnosed:
     """A dense model whose weights cross nodes."""
     request = Request(model="8b", gpus="16xH100", gbs=64, framework="hf-fsdp2")
-    return diagnosed(Setup(request, Degrees(dp=16, zero=3, mbs=1, grad_acc=4)))
+    return diagnosed(Proposal(request, Degrees(dp=16, zero=3, mbs=1, grad_acc=4)))
 
 
 @pytest.mark.parametrize("ratio", [1.05, 1.2, 1.6, 3.0, 8.0, 30.0])
@@ -217,7 +217,7 @@ def test_a_step_several_times_too_slow_over_nodes_may_be_the_network(
 def test_agreement_leaves_the_losses_of_the_step(mixture: Diagnosed) -> None:
     plan = mixture.plan
     result = findings_of(
-        mixture.setup, mixture.setup.request.resolve(), plan, Measured(mfu=plan.mfu)
+        mixture.proposal, mixture.proposal.request.resolve(), plan, Measured(mfu=plan.mfu)
     )
     assert not result.explanations
     shares = [loss.share for loss in result.losses]

@@ -15,13 +15,13 @@ from planner.cost.tables import Array
 from planner.job.job import Job, searched_modes
 from planner.job.models.catalog import load_model
 from planner.job.recomputation import recomputation
-from planner.predict.configuration import even_layout, kernel_layout, plain_context
+from planner.predict.configuration import degree_columns, even_layout, kernel_layout, plain_context
 from planner.predict.cost_model import CostModel
-from planner.predict.memory.account import StageAccount, stage_accounts
+from planner.predict.memory.account import StageAccount
 from planner.predict.memory.tensors import kept_tensors
 from planner.predict.memory.timeline import PhaseMemory, phase_memory
 from planner.predict.plan import Degrees
-from planner.predict.shapes import given_columns
+from tests.configurations import stage_accounts
 from tests.cost.jobs import make_job
 
 MODELS = ("gpt2", "llama-2-7b", "llama-3-70b", "mixtral-8x7b", "deepseek-v3", "gemma-3-12b")
@@ -131,7 +131,7 @@ def schedule_case(index: int, rng: random.Random) -> Case:
 def compiled_stages(case: Case) -> Array:
     """[stage, STAGE_*] by the compiled core."""
     model, layout = CostModel(case.job), case.layout
-    degrees, columns = case.degrees, given_columns(case.degrees)
+    degrees, columns = case.degrees, degree_columns([case.degrees])
     ctx = plain_context(case.job, degrees.pp, degrees.vpp, case.job.recompute[0])
     costed = model.price_shapes(columns)
     _, stages = model.cost_layout(costed, 0, kernel_layout(model, layout, ctx))

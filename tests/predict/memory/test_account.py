@@ -13,10 +13,11 @@ from planner.cost import fields as f
 from planner.job.recomputation import recomputation
 from planner.predict.configuration import even_layout, kernel_layout, plain_context
 from planner.predict.cost_model import CostModel
-from planner.predict.memory.account import StageAccount, communicators, stage_accounts
+from planner.predict.memory.account import StageAccount, communicators
 from planner.predict.ops.table import parameter_count
 from planner.predict.plan import Degrees
 from planner.search.terms import memory_numbers, shape_terms
+from tests.configurations import stage_accounts
 from tests.cost.jobs import make_job
 
 PIPELINE = Degrees(tp=2, pp=4, dp=2, zero=1, grad_acc=8)

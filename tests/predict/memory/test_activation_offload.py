@@ -16,11 +16,10 @@ from planner.job.offload import read_offload, searched_offloads, usable_modes
 from planner.job.request import Request
 from planner.predict.configuration import even_layout
 from planner.predict.evaluate import evaluate
-from planner.predict.memory.account import stage_accounts
-from planner.predict.memory.footprint import memory_footprint
 from planner.predict.memory.terms import peak_parts, peak_tensors
 from planner.predict.ops import pieces
 from planner.predict.plan import Degrees
+from tests.configurations import memory_footprint, stage_accounts
 from tests.cost.jobs import make_job
 from tests.predict.memory.cases import Case, demand_views
 

@@ -9,6 +9,7 @@ import pytest
 
 from planner import Degrees, Request, evaluate
 from planner.job.optimizers import optimizer_names
+from planner.predict.evaluate import Proposal
 from planner.predict.memory.advice import (
     LEAST_SAVING,
     LEAST_SHRINKAGE,
@@ -22,7 +23,6 @@ from planner.predict.memory.option_changes import (
     OTHER_BATCH,
     OTHER_ROUNDING,
     OTHER_STATES,
-    Setup,
 )
 from planner.predict.memory.solve import SAFE_PROBABILITY
 
@@ -33,7 +33,7 @@ def _advice(
     request = Request(
         model=model, gpus=f"{degrees.gpus}xH100", gbs=degrees.gbs, framework=framework, seq=4096
     )
-    return advise(Setup(request, degrees, recompute), **more)
+    return advise(Proposal(request, degrees, recompute), **more)
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +63,13 @@ def test_moves_are_what_evaluating_them_says(name: str, request: pytest.FixtureR
     base = advice.base
     assert _all(advice)
     for move in _all(advice)[:12]:
-        setup = move.setup
+        proposal = move.proposal
         plan = evaluate(
-            setup.request, setup.degrees, setup.recompute, setup.block_layers, setup.recomputed
+            proposal.request,
+            proposal.degrees,
+            proposal.recompute,
+            proposal.block_layers,
+            proposal.recomputed,
         )
         assert plan == move.plan
         assert move.saved_bytes == base.peak_bytes - plan.peak_bytes > 0
@@ -96,7 +100,7 @@ def test_changes_that_are_tried() -> None:
     degrees = Degrees(tp=4, pp=2, vpp=4, dp=2, zero=0, mbs=6, grad_acc=4)
     request = Request(model="llama-3-8b", gpus="16xH100", gbs=48, seq=4096, attention="eager")
     advice = advise(
-        Setup(request, degrees), may_add_gpus=True, over=lambda what: not flags.append(what)
+        Proposal(request, degrees), may_add_gpus=True, over=lambda what: not flags.append(what)
     )
     assert advice.tried == 0
     wanted = ["--zero 1", "--mbs 3", "--mbs 2", "--mbs 1", "--vpp 2", "--vpp 1"]
@@ -123,24 +127,26 @@ def test_changes_that_are_tried() -> None:
 
 def test_a_split_of_the_layers_stays_where_the_stages_do() -> None:
     request = Request(model="gpt2", gpus="2xH100", gbs=256, seq=1024, framework="megatron-core")
-    advice = advise(Setup(request, Degrees(pp=2, mbs=64, grad_acc=4), block_layers=(7, 5)))
-    kept = {(move.setup.degrees.pp == 2, move.setup.block_layers) for move in _all(advice)}
+    advice = advise(Proposal(request, Degrees(pp=2, mbs=64, grad_acc=4), block_layers=(7, 5)))
+    kept = {(move.proposal.degrees.pp == 2, move.proposal.block_layers) for move in _all(advice)}
     assert (True, (7, 5)) in kept
     assert kept <= {(True, (7, 5)), (False, None)}
     # Fewer stages drop the split as well: two blocks are no layout of one.
     one = advise(
-        Setup(request, Degrees(pp=2, mbs=64, grad_acc=4), block_layers=(7, 5)),
+        Proposal(request, Degrees(pp=2, mbs=64, grad_acc=4), block_layers=(7, 5)),
         over=lambda what: what != "--tp 2 --pp 1",
     )
-    assert [(move.setup.degrees.pp, move.setup.block_layers) for move in _all(one)] == [(1, None)]
+    assert [(move.proposal.degrees.pp, move.proposal.block_layers) for move in _all(one)] == [
+        (1, None)
+    ]
 
 
 def test_pairs_come_where_no_single_change_suffices(paired: Advice) -> None:
     assert all(move.more_gpus for move in paired.sufficient)
     assert paired.pairs
     # With nothing left to shard over the stage stays as it was asked for.
-    alone = [move for move in paired.partial if move.setup.degrees.dp == 1]
-    assert {move.setup.degrees.zero for move in alone} == {1}
+    alone = [move for move in paired.partial if move.proposal.degrees.dp == 1]
+    assert {move.proposal.degrees.zero for move in alone} == {1}
     assert _ease(paired.pairs) == sorted(_ease(paired.pairs))
     for move in paired.pairs:
         assert len({change.kind for change in move.changes}) == 2
@@ -158,7 +164,7 @@ def test_the_lightest_pair_is_named_where_nothing_suffices() -> None:
 
 def test_only_what_the_framework_has_is_advised() -> None:
     request = Request(model="gpt2-xl", gpus="1xH100", gbs=32, framework="nanogpt", seq=1024)
-    advice = advise(Setup(request, Degrees(mbs=32)))
+    advice = advise(Proposal(request, Degrees(mbs=32)))
     kinds = {move.changes[0].kind for move in _all(advice)}
     assert kinds == {"recompute", "mbs", "optimizer", "dtype"}
 
@@ -169,24 +175,24 @@ def test_gpus_are_added_only_if_they_may_be() -> None:
     free = _advice("llama-3-8b", "megatron-core", degrees, may_add_gpus=True)
     # Data parallelism with ZeRO is offered either way, after all that needs no further GPUs.
     assert {move.changes[0].kind for move in _all(fixed) if move.more_gpus} == {"dp"}
-    grown = [move for move in free.sufficient if move.setup.degrees.gpus > 1]
+    grown = [move for move in free.sufficient if move.proposal.degrees.gpus > 1]
     assert grown
     for move in grown:
-        assert f"{move.setup.degrees.gpus} GPUs" in move.follows
-        assert move.setup.request.gpus == f"{move.setup.degrees.gpus}xH100"
+        assert f"{move.proposal.degrees.gpus} GPUs" in move.follows
+        assert move.proposal.request.gpus == f"{move.proposal.degrees.gpus}xH100"
         assert move.plan.gbs == 16
-        assert move.setup.degrees.dp == 1 or "--dp" in move.flags
+        assert move.proposal.degrees.dp == 1 or "--dp" in move.flags
 
 
 def test_some_layers_recompute_where_that_is_enough() -> None:
     degrees = Degrees(tp=4, mbs=12, grad_acc=2)
     advice = _advice("llama-2-7b", "megatron-core", degrees)
-    partial = [move for move in advice.sufficient if move.setup.recomputed]
+    partial = [move for move in advice.sufficient if move.proposal.recomputed]
     assert len(partial) == 1
-    (count,) = partial[0].setup.recomputed or ()
+    (count,) = partial[0].proposal.recomputed or ()
     assert 1 < count < 32
     fewer = (count - 1,)
-    plan = evaluate(partial[0].setup.request, degrees, "full", None, fewer)
+    plan = evaluate(partial[0].proposal.request, degrees, "full", None, fewer)
     assert plan.fit_probability < SAFE_PROBABILITY
 
 
@@ -335,7 +341,7 @@ def test_changes_of_what_is_trained_are_marked() -> None:
 
 def test_sequence_parallelism_and_offload_with_its_zero_stage_are_offered() -> None:
     request = Request(model="llama-2-13b", gpus="8xH100", gbs=4, seq=2048, sequence_parallel=False)
-    advice = advise(Setup(request, Degrees(tp=8, mbs=4)), pairs=False)
+    advice = advise(Proposal(request, Degrees(tp=8, mbs=4)), pairs=False)
     flags = [move.flags for move in _all(advice)]
     assert {"--sequence-parallel", "--zero 1 --optimizer-offload 1"} <= set(flags)
     fewer = {move.flags for move in _all(advice) if move.more_gpus}

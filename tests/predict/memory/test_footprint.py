@@ -5,14 +5,10 @@ from __future__ import annotations
 import pytest
 
 from planner import Degrees, Request
-from planner.predict.memory.footprint import (
-    Footprint,
-    dropless_worst_case,
-    memory_footprint,
-    worst_expert_load,
-)
+from planner.predict.memory.footprint import Footprint, dropless_worst_case, worst_expert_load
 from planner.predict.memory.terms import phase_rows
 from planner.report.figures.memory import memory_figure
+from tests.configurations import memory_footprint
 
 CASES = {
     "one GPU": ("gpt2", "nanogpt", Degrees(mbs=12), "none"),

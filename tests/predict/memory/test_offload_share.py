@@ -9,9 +9,9 @@ import pytest
 from constraints.offload import kept_groups, leaving_layers
 from planner.job.request import Request
 from planner.predict.evaluate import evaluate
-from planner.predict.memory.footprint import memory_footprint
 from planner.predict.offload_groups import shape_groups
 from planner.predict.plan import Degrees, Plan
+from tests.configurations import memory_footprint
 from tests.predict.memory.cases import demand_sums
 
 MODULES = ("core_attn,attn_proj", "qkv_linear,core_attn,attn_proj", "all")

@@ -9,8 +9,8 @@ import pytest
 from planner.cost import fields as f
 from planner.job.job import Job
 from planner.predict.configuration import even_layout
-from planner.predict.memory.account import stage_accounts
 from planner.predict.plan import Degrees
+from tests.configurations import stage_accounts
 from tests.cost.jobs import make_job
 from tests.predict.memory.cases import Case, compiled_stages, demand_views
 

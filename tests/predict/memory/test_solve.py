@@ -10,12 +10,8 @@ from planner import Degrees, Request
 from planner.job.errors import UsageError
 from planner.job.models.catalog import load_model
 from planner.job.specs import LayerKind
-from planner.predict.memory.footprint import (
-    Configuration,
-    configure,
-    footprint_of,
-    memory_footprint,
-)
+from planner.predict.configuration import Configuration
+from planner.predict.memory.footprint import footprint_of
 from planner.predict.memory.solve import (
     EVEN_PROBABILITY,
     SAFE_PROBABILITY,
@@ -24,6 +20,7 @@ from planner.predict.memory.solve import (
     repeated_kinds,
     solve,
 )
+from tests.configurations import configure, memory_footprint
 
 
 def _request(degrees: Degrees, **changes: object) -> Request:

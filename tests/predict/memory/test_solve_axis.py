@@ -10,8 +10,8 @@ import pytest
 from planner import Degrees, Request
 from planner.job.errors import UsageError
 from planner.predict.memory import solve as module
-from planner.predict.memory.footprint import configure
 from planner.predict.memory.solve import solve
+from tests.configurations import configure
 
 
 @pytest.fixture(autouse=True)

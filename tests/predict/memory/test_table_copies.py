@@ -15,8 +15,9 @@ from planner.job.job import Job
 from planner.job.optimizers import load_optimizer
 from planner.predict.configuration import even_layout
 from planner.predict.cost_model import CostModel
-from planner.predict.memory.account import StageAccount, stage_accounts
+from planner.predict.memory.account import StageAccount
 from planner.predict.plan import Degrees
+from tests.configurations import stage_accounts
 from tests.cost.jobs import cost, make_job, with_table
 from tests.predict.memory.cases import Case, demand_views
 

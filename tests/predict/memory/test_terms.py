@@ -7,12 +7,7 @@ from dataclasses import replace
 import pytest
 
 from planner import Degrees, Request
-from planner.predict.memory.footprint import (
-    Footprint,
-    configure,
-    footprint_of,
-    memory_footprint,
-)
+from planner.predict.memory.footprint import Footprint, footprint_of
 from planner.predict.memory.tensors import KeptTensor, kept_tensors
 from planner.predict.memory.terms import (
     Part,
@@ -26,6 +21,7 @@ from planner.predict.memory.terms import (
     phase_rows,
 )
 from planner.predict.ops.table import parameter_count
+from tests.configurations import configure, memory_footprint
 
 MIB = 2**20
 

@@ -11,7 +11,6 @@ import pytest
 from hardware.curves import load_compute_curves
 from planner.evidence.fit.judging import Residual, summarised
 from planner.job.request import Request
-from planner.predict.evaluate import evaluate_job
 from planner.predict.plan import Degrees
 from planner.predict.uncertainty import intervals as uncertainty
 from planner.predict.uncertainty.families import Family, Figure
@@ -27,6 +26,7 @@ from planner.predict.uncertainty.intervals import (
 )
 from planner.predict.uncertainty.measured_range import Conditions
 from planner.predict.uncertainty.residuals import Further, ResidualTable, Spread
+from tests.configurations import evaluate_job
 from tests.cost.jobs import make_job
 
 Z = NormalDist().inv_cdf(0.9)

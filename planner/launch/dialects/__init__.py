@@ -1,0 +1,1 @@
+"""One folder a dialect, as `planner.launch.contract` says; `planner.launch.registry` finds them."""

@@ -1,0 +1,237 @@
+"""Arguments of a Hugging Face Trainer script: what its command line says of the batch and model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from planner.job.frameworks import load_framework
+from planner.job.models.catalog import catalog_name, load_model
+from planner.launch.dialects.hf.files import LIGER
+from planner.launch.languages.text import digits
+from planner.launch.read.found import Hints, Problem, Setting, model_unknown, unresolved
+from planner.launch.read.names import meanings
+
+_NAMES = meanings("trainer-names")
+Half = Literal["", "bf16", "fp16"]
+# Switches of Liger's kernels: those that mean all of them, axolotl's, which mean one each.
+LIGER_SWITCHES = ("use_liger_kernel", "enable_liger_kernel")
+LIGER_LOSS = "liger_fused_linear_cross_entropy"
+_LIGER_LAYERS = ("liger_rope", "liger_rms_norm", "liger_glu_activation")
+_CHECKPOINTING = ("gradient_checkpointing", "activation_checkpointing")
+# Settings beside those of batch, length and model without whose values nothing can be predicted.
+_DECIDING = (
+    *_CHECKPOINTING, "bf16", "fp16", "fp8", "mixed_precision", "dtype", "torch_dtype", "pure_bf16",
+    "optim", "optimizer", "disable_gradient_checkpointing", "attn_implementation", "fsdp_config",
+    *LIGER_SWITCHES, LIGER_LOSS,
+)  # fmt: skip
+_NUMBER = re.compile(r"-?[0-9.]+")
+OPTIMIZERS = meanings("trainer-optimizers")
+# --optim -> how torch updates; transformers leaves torch's choice, foreach on a GPU, to the first.
+_KERNELS = {"adamw_torch": "foreach", "adamw_torch_fused": "fused"}
+
+
+@dataclass
+class HfArguments:
+    """`hints`: what the script's arguments say, what the caller says having won.
+
+    `kernel`: of torch's optimizers, by --optimizer-kernel or --optim.
+    """
+
+    hints: Hints = field(default_factory=Hints)
+    given: Mapping[str, Setting] = field(default_factory=dict)
+    optimizer: str | None = None
+    kernel: str | None = None
+    attention: Literal["flash", "eager"] = "flash"
+    # A model that is named and not known, and what was taken for one that is.
+    unknown_model: str = ""
+    assumed: tuple[str, ...] = ()
+    # Settings that decide and whose values are not known.
+    unresolved: tuple[Problem, ...] = ()
+    # The 16-bit format in which the weights are loaded, empty for fp32: without a framework that
+    # keeps masters, gradients and optimizer state are in it too.
+    half_weights: Half = ""
+
+    def model_unknown(self, where: str) -> Problem:
+        """Why the model is not known; `where`: what names none."""
+        setting = self.where.get("model")
+        if self.unknown_model and setting is not None:
+            text = f"the catalogue does not know the model {self.unknown_model}"
+            return model_unknown(text, (setting.place,), "--model CONFIG.json or a known name")
+        return model_unknown(where)
+
+    def variations(self, framework: str) -> tuple[str, ...]:
+        """What fused kernels change, of those that are counted for the framework and the model."""
+        layers = all(_is_on(self.given.get(name)) for name in _LIGER_LAYERS)
+        loss = _is_on(self.given.get(LIGER_LOSS)) or _cuts_cross_entropy(self.given)
+        every = any(_is_on(self.given.get(name)) for name in LIGER_SWITCHES) or (layers and loss)
+        if every and self.hints.model is not None:
+            technique = load_framework(framework).technique(LIGER)
+            family = load_model(self.hints.model).spec.family
+            if technique is not None and family in technique.families:
+                return (LIGER,)
+        return ("fused-linear-loss",) if every or loss else ()
+
+    @property
+    def where(self) -> dict[str, Setting]:
+        """Settings by field of `Found`."""
+        return {_NAMES[name]: setting for name, setting in self.given.items() if name in _NAMES}
+
+
+def _cuts_cross_entropy(given: Mapping[str, Setting]) -> bool:
+    """Whether axolotl's plug-in makes logits and loss one kernel, as it does unless told otherwise
+    (integrations/cut_cross_entropy/args.py)."""
+    plugins, switch = given.get("plugins"), given.get("cut_cross_entropy")
+    loaded = plugins is not None and "cut_cross_entropy" in str(plugins.value)
+    return loaded if switch is None else loaded and _is_on(switch)
+
+
+def hf_arguments(given: Mapping[str, Setting], folder: Path, hints: Hints) -> HfArguments:
+    """What named settings of a Trainer say, wherever they stand; `folder`: of the file."""
+    values: dict[str, object] = {}
+    unknown_model, assumed, towers = "", [], list[Problem]()
+    for name, setting in given.items():
+        field_name = _NAMES.get(name)
+        if field_name is None or setting.unknown or setting.value is None:
+            continue
+        text = str(setting.value)
+        number = digits(text)
+        if field_name != "model":
+            if number is not None:
+                values.setdefault(field_name, number)
+            continue
+        found = _model(name, text, folder)
+        if found is not None:
+            values.setdefault("model", found)
+            towers += [] if hints.model else _beside(setting, found)
+            if catalog_name(text) is None and found != text and not found.endswith(".json"):
+                assumed.append(f"the shape of {found} for {text}")
+        elif not name.startswith("model_folder"):
+            unknown_model = text
+    if any(_is_on(given.get(name)) for name in _CHECKPOINTING):
+        values["recompute"] = "full"
+    merged = {
+        name: getattr(hints, name) if getattr(hints, name) is not None else values.get(name)
+        for name in ("model", "seq", "mbs", "grad_acc", "recompute")
+    }
+    return HfArguments(
+        replace(hints, **merged),  # type: ignore[arg-type]
+        given,
+        _optimizer(given),
+        _text(given, "optimizer_kernel") or _KERNELS.get(optim_of(given)),
+        "eager" if _text(given, "attn_implementation") == "eager" else "flash",
+        unknown_model,
+        tuple(assumed) if not hints.model else (),
+        (
+            *_no_counts(given),
+            *towers,
+            *(
+                unresolved(setting)
+                for name, setting in given.items()
+                if setting.unknown and _decides(name, merged)
+            ),
+        ),
+    )
+
+
+def _beside(setting: Setting, model: str) -> Iterator[Problem]:
+    """A published checkpoint that holds more than its language model: the class that a program
+    loads it with, which is not read, decides whether the rest is loaded, and trained or frozen."""
+    resolved = load_model(model)
+    if resolved.beside:
+        text = (
+            f"{setting.value} also has a {' and a '.join(resolved.beside)}; whether the program "
+            "loads it, and trains or freezes it, is not known"
+        )
+        fix = f"--model {resolved.name}, if the language model alone is loaded"
+        yield Problem("checkpoint-tower", text, "missing", (setting.place,), fix)
+
+
+def _decides(name: str, known: Mapping[str, object]) -> bool:
+    """Whether a setting decides, for all that the caller and other settings say."""
+    field_name = _NAMES.get(name) or ("recompute" if "checkpointing" in name else "")
+    if field_name:
+        return known[field_name] is None
+    return name.partition(".")[0] in _DECIDING
+
+
+def _no_counts(given: Mapping[str, Setting]) -> Iterator[Problem]:
+    """Numbers of sequences or micro-batches that are none: below 1, fractions."""
+    for name, setting in given.items():
+        text = str(setting.value)
+        if setting.unknown or _NAMES.get(name) not in ("mbs", "grad_acc"):
+            continue
+        if _NUMBER.fullmatch(text) and not digits(text):
+            said = f"{setting.key} is {text}, and must be a whole number of 1 or more"
+            yield Problem("whole-number", said, places=(setting.place,))
+
+
+def _text(given: Mapping[str, Setting], name: str) -> str | None:
+    setting = given.get(name)
+    return None if setting is None or setting.unknown else str(setting.value)
+
+
+def optim_of(given: Mapping[str, Setting]) -> str:
+    """The optimizer as it is named; empty where it is not."""
+    return (_text(given, "optim") or _text(given, "optimizer") or "").lower()
+
+
+def _optimizer(given: Mapping[str, Setting]) -> str | None:
+    """The planner's name of --optim, SGD without momentum told apart."""
+    name = OPTIMIZERS.get(optim_of(given))
+    if name == "sgd" and is_zero(_text(given, "sgd_momentum") or "1"):
+        return "sgd:momentum=none"
+    return name
+
+
+def is_zero(text: str) -> bool:
+    """Whether a text is the number 0."""
+    try:
+        return float(text) == 0.0
+    except ValueError:
+        return False
+
+
+def _model(option: str, text: str, folder: Path) -> str | None:
+    """A model that the catalogue knows, or its folder's config.json, beside the file or there."""
+    for place in (folder / text, Path(text)):
+        if (place / "config.json").is_file():
+            return str(place / "config.json")
+    return None if option == "model_folder" else known_model(text)
+
+
+# Endings of names that say how a model was tuned, packed or dated.
+_TUNED = re.compile(
+    r"[-_](\d{4}|v\d+(\.\d+)*|instruct|chat|base|hf|it|thinking|sft|dpo|bf16|fp8|bnb|4bit|8bit|"
+    r"unsloth|gptq|awq|\d+k|text|tuned|zero|mcore|deduped)$",
+    re.IGNORECASE,
+)
+
+
+# Names of models that have the sizes of another, and how that one is named.
+_SAME_SIZES = tuple(
+    (re.compile(pattern, re.IGNORECASE), name) for pattern, name in meanings("same-sizes").items()
+)
+
+
+def known_model(name: str) -> str | None:
+    """The catalogue's name of a model, tuned ones too; None where it knows none."""
+    plain = name.rstrip("/")
+    if catalog_name(plain) is not None:
+        return plain
+    cached = re.search(r"\bmodels--[^/]+?--([^/]+)/snapshots/", plain)  # of the Hub's cache
+    plain = cached[1] if cached else plain.rsplit("/", 1)[-1]
+    for pattern, sizes in _SAME_SIZES:
+        plain = pattern.sub(sizes, plain)
+    while (known := catalog_name(plain)) is None and (match := _TUNED.search(plain)) is not None:
+        plain = plain[: match.start()]
+    return known
+
+
+def _is_on(setting: Setting | None) -> bool:
+    if setting is None or setting.unknown:
+        return False
+    return str(setting.value).lower() not in ("false", "0", "no", "none", "")

@@ -1,0 +1,148 @@
+"""The launches of Hugging Face's programs: which files and arguments complete each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from planner.launch.dialects.hf.accelerate_reader import AccelerateReader, deepspeed_in
+from planner.launch.dialects.hf.arguments import hf_arguments
+from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
+from planner.launch.dialects.hf.lengths import lengths_assumed
+from planner.launch.dialects.hf.own import effects_of, own_options
+from planner.launch.dialects.hf.python import hf_python_settings
+from planner.launch.dialects.hf.refusals import refusals_of
+from planner.launch.dialects.hf.training import checkpointed, read_hf_training
+from planner.launch.dialects.hf.values import Program, program_of
+from planner.launch.languages.text import Text
+from planner.launch.read.beside import source_beside
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.configured import CONFIG_NAME
+from planner.launch.read.document import Document, Source, json_document, yaml_document
+from planner.launch.read.found import Found, Hints, Problem, Setting
+from planner.launch.read.opened import Opened
+
+
+def with_accelerate(found: Found, source: Source) -> Found:
+    """A launch, with a problem where accelerate's own file, which its command names, is missing."""
+    return replace(found, problems=(*found.problems, *_absent_file(source)))
+
+
+def _absent_file(source: Source) -> Iterator[Problem]:
+    """accelerate's own file, where the command names one that is not there."""
+    if source.launch is None or source.launch.launcher != "accelerate":
+        return
+    for config in source.launch.options:
+        if config.key.replace("-", "_") != "config_file":
+            continue
+        name = str(config.value or config.unknown)
+        known = {Path(path).name for path in source.files.by_path}
+        if Path(name).name not in known and not source_beside(name, source.folder, source.files):
+            text = f"accelerate's {name} is not beside the script"
+            yield Problem("sharding-unknown", text, "missing", (config.place,), "give it too")
+
+
+def read_arguments(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
+    """The launch that a Trainer script's arguments describe."""
+    options = {item.key.replace("-", "_"): item for item in launch.options}
+    kept = ("deepspeed", "zero_stage", "mixed_precision", "deepspeed_config_file")
+    named = {name: item for name, item in options.items() if name in kept}
+    source = Source(Text(""), launch.command.file, launch, read.files, hints)
+    found = read_hf_training({**named, **launch.given}, source)
+    return with_accelerate(found, source)
+
+
+def read_deepspeed(source: Source) -> Found:
+    """DeepSpeed's file, completed by the arguments of the command that names it."""
+    document = json_document(source.text, source.path, source.hints.environment)
+    return with_accelerate(_sharded(DeepspeedReader, document, source, source.given), source)
+
+
+def _sharded(
+    reader: type[DeepspeedReader] | type[AccelerateReader],
+    document: Document,
+    source: Source,
+    named: Mapping[str, Setting],
+) -> Found:
+    """What a file shards, completed by the named settings of a Trainer script; with what they ask
+    for that is not modelled."""
+    script = hf_arguments(named, source.folder, source.hints)
+    program = program_of("trainer", named, source.launch)
+    script = checkpointed(script, named, program)
+    found = reader(document, source, script).found()
+    own = own_options(named, source, program, document.path)
+    lengths = (lengths_assumed(named, program, found.seq),) if named else ()
+    return replace(
+        found,
+        problems=(*refusals_of(named, source.launch), *own, *found.problems),
+        unmodelled=(*found.unmodelled, *effects_of(named)),
+        assumed=(*found.assumed, *lengths),
+    )
+
+
+def read_accelerate(source: Source) -> Found:
+    """Its own file, or DeepSpeed's settings in it; a recipe that the command names completes it."""
+    document = source.yaml()
+    named = _named_beside(source.launch, source) if source.launch else {}
+    inside = deepspeed_in(document, source)
+    if inside is None:
+        return _sharded(AccelerateReader, document, source, named)
+    found = _sharded(DeepspeedReader, inside, source, named)
+    return replace(found, format="accelerate", main_file=source.path, unused=(), unknown=())
+
+
+def _named_beside(launch: LaunchCommand, source: Source) -> dict[str, Setting]:
+    """A Trainer script's arguments, and the settings of the YAML or JSON that `--config` or the
+    first of them names."""
+    first = launch.arguments[0].text.value if launch.arguments else ""
+    name = str(launch.given["config"].value) if "config" in launch.given else first
+    is_config = re.fullmatch(CONFIG_NAME, name) is not None
+    file = source_beside(name, launch.folder, source.files) if is_config else None
+    if file is None:
+        return launch.given
+    reader = json_document if file.path.endswith(".json") else yaml_document
+    read = reader(file.as_text(), file.path, source.hints.environment)
+    return {**read.settings, **launch.overrides}
+
+
+def _trained_by(program: Program, source: Source) -> Found:
+    """A YAML or JSON of Hugging Face settings, for a program that reads one."""
+    given = source.launch.overrides if source.launch else {}
+    settings = {**source.document().settings, **given}
+    tables = {key.partition(".")[0] for key in settings}
+    if source.sharding and not {"deepspeed", "deepspeed_config", "fsdp"} & tables:
+        path = str(Path(source.sharding).absolute())
+        settings["deepspeed"] = Setting("deepspeed", path, source.sharding)
+    found = read_hf_training(settings, source, program)
+    named = {"deepspeed", "fsdp", "fsdp_config", "zero_stage"} & {
+        key.partition(".")[0] for key in settings
+    }
+    if program != "trainer" or named or source.launch is not None:
+        return with_accelerate(found, source)
+    why = "how it is sharded is said by the file or command that starts it"
+    fix = "give the accelerate or DeepSpeed file, or the script, too"
+    unsharded = Problem("sharding-unknown", why, "missing", (source.path,), fix)
+    return replace(found, problems=(*found.problems, unsharded))
+
+
+def read_llamafactory(source: Source) -> Found:
+    """LLaMA-Factory's settings."""
+    return _trained_by("llamafactory", source)
+
+
+def read_axolotl(source: Source) -> Found:
+    """axolotl's settings."""
+    return _trained_by("axolotl", source)
+
+
+def read_settings(source: Source) -> Found:
+    """Settings of a Trainer script."""
+    return _trained_by("trainer", source)
+
+
+def read_python(source: Source) -> Found:
+    """A Trainer script in Python, with the arguments of its command."""
+    settings = hf_python_settings(source.text, source.path)
+    return with_accelerate(read_hf_training({**settings, **source.given}, source), source)

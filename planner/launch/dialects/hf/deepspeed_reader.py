@@ -1,0 +1,282 @@
+"""Reader of DeepSpeed JSON files, with the arguments of the Trainer script that uses one.
+
+Keys: DeepSpeed 0.19, runtime/config.py, runtime/constants.py and runtime/zero/config.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from planner.launch.dialects.hf.deepspeed_types import SWITCHES, as_flag, as_whole, type_problems
+from planner.launch.dialects.hf.scripted_reader import ScriptedReader
+from planner.launch.dialects.hf.values import is_switched, value_of
+from planner.launch.options import DEEPSPEED
+from planner.launch.read.document import Document, unknown_key
+from planner.launch.read.found import Edit, Found, Problem, nearest
+from planner.launch.read.names import is_known, known_names, left_out
+
+TOP_KEYS = known_names("deepspeed")
+ZERO_KEYS = known_names("deepspeed-zero")
+_Z = "zero_optimization"
+_MBS, _ACC, _GBS = (DEEPSPEED[name].key for name in ("mbs", "grad_acc", "gbs"))
+# Types of gradients: modelled as that of the products.
+_SAME_TYPE = ("data_types.grad_accum_dtype", "communication_data_type")
+# What of a command may say the type of the weights.
+_HALF = re.compile(r"bf16|fp16|bfloat16|float16|half|mixed|dtype|precision")
+_PRECISION_NAMES = {"bf16": ("bf16", "bfloat16"), "fp16": ("fp16", "half")}
+_OPTIMIZERS = {
+    "adam": "adamw", "adamw": "adamw", "lion": "lion", "sgd": "sgd", "muon": "muon",
+}  # fmt: skip
+_OFF = (None, False, "none", "auto")
+
+
+class DeepspeedReader(ScriptedReader):
+    """The launch that a DeepSpeed file describes, completed from the command or the caller."""
+
+    called, plain_floats, open_value = "DeepSpeed", True, "auto"
+
+    def found(self) -> Found:
+        """Everything that was read."""
+        self.problems += [*self._unknown(), *self._zero_values(), *type_problems(self.document)]
+        tp = self.whole(DEEPSPEED["tp"].key, 1)
+        stage = self._stage()
+        batch = self._batch(self.hints.gpus or self.world, tp)
+        self._offload_rules(stage)
+        self.problems += optimizer_problems(self.document, stage)
+        if self.hints.recompute is None:
+            self.assumed.append("no recomputation (not in this file; give --recompute full)")
+        self.demand_model()
+        sequences = self.whole("sequence_parallel_size", 1)
+        if sequences > 1:
+            self._unmodelled("Ulysses sequence parallelism", "sequence_parallel_size")
+        stated = {self.document.get(f"{name}.enabled") for name in _PRECISION_NAMES}
+        words = self.launch.command.words if self.launch is not None else ()
+        told = any(_HALF.search(word.text.value) for word in words)
+        if False in stated and not stated & {True, "auto"} and not told:
+            text = "neither fp16 nor bf16 is enabled, and DeepSpeed in fp32"
+            self._unmodelled(text, "fp16.enabled", "bf16.enabled")
+        if self._on(efficiency := "data_efficiency.enabled"):
+            self._unmodelled("lengths that grow and layers that drop tokens", efficiency)
+        self._secondary_weights(stage, self.hints.gpus or self.world)
+        mics = self.document.get(f"{_Z}.mics_shard_size", -1)
+        if stage == 3 and mics != -1:
+            self._unmodelled("MiCS (replicas of shards)", f"{_Z}.mics_shard_size")
+        return self.scripted(
+            partial(is_known, {"": TOP_KEYS, _Z: ZERO_KEYS}),
+            {"mbs": _MBS, "grad_acc": _ACC, "gbs": _GBS, "zero": DEEPSPEED["zero"].key},
+            "deepspeed",
+            format="deepspeed",
+            tp=tp,
+            zero=stage,
+            world=self.world,
+            recompute=self.hints.recompute or "none",
+            optimizer=self._optimizer(),
+            optimizer_kernel=None if self._config_optimizer() else self.script.kernel,
+            optimizer_offload=self._offload(),
+            precision=self._precision(),
+            unmodelled=tuple(
+                (self.document.settings[at], why)
+                for key, why in left_out("deepspeed").items()
+                if (at := self._asked_for(key))
+            ),
+            **batch,
+        )
+
+    def _asked_for(self, key: str) -> str | None:
+        """The setting, or the first of a table, by which something is asked for that the prediction
+        leaves out; None where nothing is."""
+        settings = self.document.settings
+        below = [name for name in settings if name.startswith(f"{key}.")]
+        switches = [name for name in below if name.endswith(".enabled")]
+        if below:
+            return next(filter(self._on, switches), None) if switches else below[0]
+        value = self.document.get(key)
+        names = _PRECISION_NAMES[self._precision()]
+        same = key in _SAME_TYPE and str(value).lower() in names
+        return None if key not in settings or value in _OFF or same else key
+
+    # --- values ---------------------------------------------------------------------------------
+
+    def _on(self, key: str) -> bool:
+        return as_flag(self.document.get(key)) is True
+
+    def _precision(self) -> str:
+        """The type of the products: the file's, else the Trainer's switch, which fills in `auto`
+        and a table that is left out (accelerate: DeepSpeedPlugin.set_mixed_precision)."""
+        if any(map(self._on, SWITCHES)):
+            return "fp16" if self._on("fp16.enabled") else "bf16"
+        asked = value_of(self.script.given, "mixed_precision") == "fp16"
+        asked = asked or is_switched(self.script.given, "fp16")
+        return "fp16" if asked and not is_switched(self.script.given, "bf16") else "bf16"
+
+    def _stage(self) -> int:
+        key = DEEPSPEED["zero"].key
+        # `"zero_optimization": true` is stage 1, as it was before there were others.
+        value = self.document.get(key, int(self.document.get(_Z) is True))
+        if value in (True, False) or (isinstance(value, str) and value in ("0", "1", "2", "3")):
+            value = int(value)  # as pydantic does
+        if value == "auto":
+            value = 0
+        if isinstance(value, list):
+            self.unpredictable("stages that DeepSpeed's autotuner tries are not modelled", key)
+            return 3
+        if value not in (0, 1, 2, 3) or isinstance(value, bool):
+            text = f"{key} {value!r}: DeepSpeed has 0, 1, 2 and 3"
+            edits = (Edit(key, "3"),)
+            self.refuse("zero-stage", text, key, edits=edits)
+            return 3
+        return int(value)
+
+    def _secondary_weights(self, stage: int, gpus: int | None) -> None:
+        """ZeRO++'s copy of the weights inside a node, which saves gathers between nodes and is not
+        modelled; below stage 3 DeepSpeed makes none."""
+        key = f"{_Z}.zero_hpz_partition_size"
+        size = as_whole(self.document.get(key, 1)) or 1
+        if stage == 3 and size > 1 and gpus and gpus % min(size, gpus):
+            text = f"{key} {size}: it must divide the {gpus} processes"
+            self.refuse("hpz-divides", text, key, late=True)
+        elif stage == 3 and size > 1:
+            text = f"the second copy of the weights that each {size} GPUs share (ZeRO++) is not"
+            fix = "leave zero_hpz_partition_size out for a prediction without that copy"
+            self.refuse("not-predictable", f"{text} modelled", key, severity="warning", fix=fix)
+
+    def _batch(self, gpus: int | None, tp: int) -> dict[str, Any]:
+        """mbs, grad_acc and gbs: two of the three give the third, as DeepSpeed has it."""
+        mbs = self.hints.mbs or self.whole(_MBS, 0) or None
+        acc = self.hints.grad_acc or self.whole(_ACC, 0) or None
+        gbs = self.hints.gbs or self.whole(_GBS, 0) or None
+        dp = gpus // tp if gpus else None
+        if gbs and dp and mbs and acc and gbs != mbs * acc * dp:
+            product = mbs * acc * dp
+            text = f"{_GBS} {gbs} is not {_MBS}·{_ACC}·GPUs = {mbs}·{acc}·{dp} = {product}"
+            edits, keys = (Edit(_GBS, str(product)),), (_GBS, _MBS, _ACC)
+            self.refuse("batch-size", text, *keys, edits=edits)
+            gbs = product
+        if mbs is None and gbs and dp:
+            mbs = max(1, gbs // (dp * (acc or 1)))
+        if mbs is None:
+            self.no_micro_batch()
+        if acc is None and gbs is None:
+            self.no_accumulation()
+            acc = 1
+        return {"mbs": mbs or 1, "grad_acc": None if gbs else acc, "gbs": gbs}
+
+    def _config_optimizer(self) -> bool:
+        """Whether DeepSpeed makes the optimizer, not the script."""
+        return self.document.get("optimizer.type") not in (None, "auto")
+
+    def _optimizer(self) -> str:
+        if not self._config_optimizer():
+            return self.script.optimizer or "adamw"
+        name = self.document.get("optimizer.type")
+        known = _OPTIMIZERS.get(str(name).lower())
+        if known == "sgd" and self.document.get("optimizer.params.momentum", 0.0) == 0.0:
+            return "sgd:momentum=none"
+        if known is None:
+            text = f"optimizer {name} is not modelled; costed as AdamW"
+            self.refuse("not-modelled", text, "optimizer.type", severity="warning")
+        return known or "adamw"
+
+    def _offload(self) -> float:
+        device = self.document.get(f"{_Z}.offload_optimizer.device")
+        if device in _OFF:
+            return 0.0
+        if device == "nvme":
+            self._unmodelled("offload to NVMe", f"{_Z}.offload_optimizer.device")
+        return self.share(f"{_Z}.offload_optimizer.ratio", 1.0)
+
+    # --- rules ----------------------------------------------------------------------------------
+
+    def _unknown(self) -> Iterator[Problem]:
+        for key in self.document.names():
+            if key not in TOP_KEYS:
+                says = "DeepSpeed ignores it without a word"
+                close = nearest(key, TOP_KEYS)
+                yield unknown_key(self.document, key, says, close, severity="warning", late=True)
+        for key in self.document.names(_Z):
+            if key not in ZERO_KEYS:
+                says = "DeepSpeed has no such key and refuses it"
+                yield unknown_key(self.document, f"{_Z}.{key}", says, nearest(key, ZERO_KEYS))
+
+    def _zero_values(self) -> Iterator[Problem]:
+        for key in (_Z, "bf16", "fp16"):
+            setting = self.document.settings.get(key)
+            # `true` is what `zero_optimization` was before it had stages.
+            if (
+                setting is not None
+                and setting.value not in ({}, None)
+                and setting.value is not (key == _Z)
+            ):
+                text = f"{key}: {setting.value!r} is no table of settings"
+                yield self.document.wrong(text, key)
+        both = ("fp16.enabled", "bf16.enabled")
+        if all(map(self._on, both)):
+            edits = (Edit("fp16.enabled", "false"),)
+            text = "fp16 and bf16 are both enabled"
+            yield self.document.problem("precision", text, *both, edits=edits)
+        for old, new in (
+            ("cpu_offload", "offload_optimizer"),
+            ("cpu_offload_param", "offload_param"),
+        ):
+            if f"{_Z}.{old}" in self.document.settings and self.document.has(f"{_Z}.{new}"):
+                text = f"{_Z}.{old} (deprecated) and {new} exclude each other"
+                yield self.document.problem("deprecated-option", text, f"{_Z}.{old}")
+
+    def _offload_rules(self, stage: int) -> None:
+        key = f"{_Z}.offload_param.device"
+        device = self.document.get(key)
+        if device in _OFF:
+            return
+        if stage == 3:
+            self._unmodelled("an offload of parameters", key)
+            return
+        text = (
+            f"offload_param works at stage 3 only; at stage {stage} DeepSpeed ignores it "
+            "without a word"
+        )
+        fix = "stage 3, or leave offload_param out"
+        self.refuse("offload-param-stage", text, key, severity="warning", fix=fix, late=True)
+
+    def _unmodelled(self, what: str, *keys: str) -> None:
+        text = f"{what} is not modelled"
+        self.unpredictable(text, *keys)
+
+
+# In any spelling.
+_DEEPSPEED = ("adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon")
+# Those that releases before 0.19 had besides.
+_OF_OLDER_RELEASES = ("onebitadam", "zerooneadam", "onebitlamb")
+# Else a class of torch.optim, as it is spelt there.
+_TORCH = (
+    "ASGD", "Adadelta", "Adafactor", "Adamax", "LBFGS", "NAdam", "RAdam", "RMSprop", "Rprop",
+    "SGD", "SparseAdam",
+)  # fmt: skip
+_TESTED_WITH_ZERO = ("adagrad", "adam", "adamw", "lion", "muon")
+_TYPE, _UNTESTED = "optimizer.type", "zero_allow_untested_optimizer"
+
+
+def optimizer_problems(document: Document, stage: int) -> Iterator[Problem]:
+    """What DeepSpeed refuses of `optimizer.type` once its engine is built."""
+    name = document.get(_TYPE)
+    if name in (None, "auto"):
+        return
+    if str(name).lower() in _OF_OLDER_RELEASES:
+        text = f"{_TYPE} {name!r}: only DeepSpeed before 0.19 has it, and it is not modelled"
+        yield document.unpredictable(text, _TYPE)
+    elif str(name).lower() not in _DEEPSPEED and name not in _TORCH:
+        close = nearest(str(name), ("AdamW", "Adam", "Lion", *_TORCH)) or "AdamW"
+        text = (
+            f"{_TYPE} {name!r}: neither DeepSpeed 0.19 nor torch.optim has it (found out when the "
+            "engine is built)"
+        )
+        edits = (Edit(_TYPE, close),)
+        yield document.problem("optimizer-unknown", text, _TYPE, edits=edits, late=True)
+    elif (
+        stage and str(name).lower() not in _TESTED_WITH_ZERO and document.get(_UNTESTED) is not True
+    ):
+        text = f"{_TYPE} {name!r} with ZeRO needs {_UNTESTED} (found out when the engine is built)"
+        edits = (Edit(_UNTESTED, "true"),)
+        yield document.problem("zero-untested-optimizer", text, _TYPE, edits=edits, late=True)

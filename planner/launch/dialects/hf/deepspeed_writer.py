@@ -1,0 +1,273 @@
+"""Writer for DeepSpeed 0.19 under the Trainer of transformers 5.23: ds_config.json and train.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from planner.job.frameworks import load_framework
+from planner.job.job import Job
+from planner.job.quantities import share
+from planner.launch.contract import (
+    ExplainedSetting,
+    Files,
+    Launch,
+    Refusal,
+    RunCommand,
+)
+from planner.launch.dialects.hf.files import (
+    FILES,
+    LIGER,
+    MODEL_FOLDER,
+    attention,
+    hf_command,
+    hf_job_refusals,
+    hf_program,
+    hf_refusals,
+)
+from planner.launch.options import DEEPSPEED, last
+from planner.launch.quoting import Code
+from planner.launch.time_limit import save_steps
+from planner.predict.ops import pieces
+from planner.predict.ops.context import OpContext
+
+CONFIG = "ds_config.json"
+# Elements in a bucket of gradients that are reduced together, DeepSpeed's default.
+BUCKET_ELEMENTS = 500_000_000
+# Optimizers of DeepSpeed's own, with what they need beside lr and weight decay.
+_CONFIG_OPTIMIZERS = {"adamw": "AdamW", "lion": "Lion", "sgd": "SGD"}
+_WEIGHT_DECAY = 0.1
+_BETAS = {"adamw": (0.9, 0.95), "lion": (0.9, 0.99)}
+
+
+plan_refusals = hf_refusals
+
+
+def job_refusals(job: Job) -> Iterator[Refusal]:
+    """What DeepSpeed under the Trainer cannot express of the job."""
+    yield from hf_job_refusals(job)
+    optimizer, setting = job.optimizer, job.optimizer_setting
+    kind = _optimizer_kind(job)
+    if kind is None:
+        yield Refusal(
+            f"DeepSpeed under the Trainer has no {optimizer.name} with these states",
+            "--optimizer adamw, adamw-8bit, lion or sgd",
+        )
+    if kind == "trainer" and setting.kernel == "forloop":
+        yield Refusal("the Trainer has no for-loop AdamW", "--optimizer-kernel fused")
+    if setting.offload and optimizer.family not in ("adamw", "lion"):
+        yield Refusal(f"DeepSpeed has no CPU kernel of {optimizer.family}", "--optimizer adamw")
+
+
+def _optimizer_kind(job: Job) -> str | None:
+    """`trainer`: made by the Trainer (--optim); `deepspeed`: in ds_config.json; None: neither."""
+    optimizer = job.optimizer
+    plain = all(dtype == "fp32" for _, dtype in optimizer.states)
+    if optimizer.family == "adamw-8bit":
+        return "trainer"
+    if optimizer.family == "adamw" and plain:
+        return "deepspeed" if job.optimizer_offload else "trainer"
+    if optimizer.family in ("lion", "sgd") and all(
+        t in ("fp32", "none") for _, t in optimizer.states
+    ):
+        return "deepspeed"
+    return None
+
+
+def files(launch: Launch) -> Files:
+    """ds_config.json, train.py and the model's config.json."""
+    model = launch.job.model
+    title = f"{model.name} with DeepSpeed ZeRO-{launch.plan.degrees.zero} under the Trainer."
+    dtype = {"fp16": "float16"}.get(launch.job.precision, "bfloat16")
+    text = json.dumps(ds_config(launch), indent=2) + "\n"
+    return {CONFIG: text, **hf_program(model, "hf/trainer.py.txt", title, dtype=Code(dtype))}
+
+
+def ds_config(launch: Launch) -> dict[str, object]:
+    """The configuration as an object."""
+    degrees, precision = launch.plan.degrees, launch.job.precision
+    batch: dict[str, object] = {
+        DEEPSPEED["mbs"].key: degrees.mbs,
+        DEEPSPEED["grad_acc"].key: degrees.grad_acc,
+    }
+    if degrees.tp == 1:
+        batch = {DEEPSPEED["gbs"].key: degrees.gbs} | batch
+    config: dict[str, object] = batch | {
+        "gradient_clipping": 1.0,
+        precision: {"enabled": True},
+        "data_types": {"grad_accum_dtype": precision},
+        "communication_data_type": precision,
+        "zero_optimization": _zero(launch),
+        "steps_per_print": 1,
+    }
+    if degrees.tp > 1:
+        config["tensor_parallel"] = {last(DEEPSPEED["tp"]): degrees.tp}
+    if _optimizer_kind(launch.job) == "deepspeed":
+        config["optimizer"] = _config_optimizer(launch)
+    if launch.job.optimizer.family in ("sgd", "adamw-8bit"):
+        config["zero_allow_untested_optimizer"] = True
+    return config
+
+
+def _reduce_bucket(stage: int) -> int:
+    """Elements of a bucket: in stages 1 and 2 `overlap_comm` makes two, each whole."""
+    return BUCKET_ELEMENTS // 2 if stage < 3 else BUCKET_ELEMENTS
+
+
+def _zero(launch: Launch) -> dict[str, object]:
+    stage = launch.plan.degrees.zero
+    zero: dict[str, object] = {"stage": stage}
+    if stage == 0:
+        return zero
+    zero |= {
+        "overlap_comm": True,
+        "contiguous_gradients": True,
+        "reduce_scatter": True,
+        "reduce_bucket_size": _reduce_bucket(stage),
+    }
+    if stage < 3:
+        zero["allgather_bucket_size"] = BUCKET_ELEMENTS
+    else:
+        layer = largest_layer(launch)
+        zero |= {
+            "stage3_prefetch_bucket_size": layer,
+            "stage3_max_live_parameters": 2 * layer,
+            "stage3_max_reuse_distance": 2 * layer,
+            "stage3_gather_16bit_weights_on_model_save": True,
+        }
+    return zero | _offload(launch)
+
+
+def largest_layer(launch: Launch) -> int:
+    """Parameters of the model's largest layer."""
+    model = launch.job.model
+    context = OpContext(model, load_framework("megatron-core"), launch.plan.seq)
+    return max(round(piece.parameters) for piece in pieces(context)[: len(model.kinds)])
+
+
+def _offload(launch: Launch) -> dict[str, object]:
+    share = launch.job.optimizer_offload
+    if not share:
+        return {}
+    offload: dict[str, object] = {"device": "cpu", "pin_memory": True}
+    return {"offload_optimizer": offload | ({"ratio": share} if share < 1.0 else {})}
+
+
+def _config_optimizer(launch: Launch) -> dict[str, object]:
+    """An optimizer that DeepSpeed makes; its learning rate is the Trainer's argument."""
+    optimizer = launch.job.optimizer
+    values: dict[str, object] = {"lr": "auto", "weight_decay": _WEIGHT_DECAY}
+    if optimizer.family == "sgd":
+        values["momentum"] = 0.0 if dict(optimizer.states).get("momentum") == "none" else 0.9
+    else:
+        values["betas"] = list(_BETAS[optimizer.family])
+    return {"type": _CONFIG_OPTIMIZERS[optimizer.family], "params": values}
+
+
+def command(launch: Launch) -> RunCommand:
+    """train.py with the Trainer's arguments."""
+    every = f"--save_strategy steps --save_steps {save_steps(launch)} --output_dir ${{CHECKPOINTS}}"
+    none = "--save_strategy no --output_dir outputs"
+    return hf_command(
+        launch, _arguments(launch), every.split(), none.split(), stop="stop_after_minutes"
+    )
+
+
+def _arguments(launch: Launch) -> dict[str, object]:
+    degrees = launch.plan.degrees
+    values: dict[str, object] = {
+        "deepspeed": CONFIG,
+        "model_folder": MODEL_FOLDER,
+        "seq_length": launch.plan.seq,
+        "attn_implementation": attention(launch),
+        "per_device_train_batch_size": degrees.mbs,
+        "gradient_accumulation_steps": degrees.grad_acc,
+        "max_steps": "${TRAIN_STEPS}",
+        "logging_steps": "1",
+        "report_to": "none",
+        "max_grad_norm": "1.0",
+        launch.job.precision: "true",
+        "learning_rate": "${LEARNING_RATE}",
+        "warmup_steps": "${WARMUP_STEPS}",
+        "weight_decay": str(_WEIGHT_DECAY),
+        **_optimizer_arguments(launch),
+    }
+    if LIGER in launch.plan.techniques:
+        values["use_liger_kernel"] = "true"
+    if launch.recomputes_layers:
+        values |= {
+            "activation_checkpointing": "true",
+            "activation_checkpointing_kwargs": json.dumps({"use_reentrant": False}),
+        }
+    return values
+
+
+def _optimizer_arguments(launch: Launch) -> dict[str, str]:
+    optimizer, kernel = launch.job.optimizer, launch.job.optimizer_setting.kernel
+    if optimizer.family == "adamw-8bit":
+        return {"optim": "adamw_bnb_8bit", "adam_beta2": "0.95"}
+    betas = _BETAS.get(optimizer.family, _BETAS["adamw"])
+    named = {"adam_beta1": str(betas[0]), "adam_beta2": str(betas[1])}
+    if _optimizer_kind(launch.job) == "deepspeed":
+        return named
+    return {"optim": "adamw_torch_fused" if kernel == "fused" else "adamw_torch"} | named
+
+
+def choices(launch: Launch) -> Iterator[ExplainedSetting]:
+    """The settings worth a sentence: JSON has no comments."""
+    degrees, precision = launch.plan.degrees, launch.job.precision
+    yield ExplainedSetting(f"zero_optimization.stage = {degrees.zero}", _STAGES[degrees.zero])
+    if degrees.tp == 1:
+        yield ExplainedSetting(
+            f"train_batch_size = {degrees.gbs}",
+            f"{degrees.mbs} · {degrees.grad_acc} of accumulation · dp {degrees.dp}; "
+            f"{launch.plan.gbs_tokens:,} tokens",
+        )
+    else:
+        yield ExplainedSetting(
+            f"tensor_parallel.autotp_size = {degrees.tp}",
+            "DeepSpeed splits the model's products itself; train_batch_size is left out, since "
+            "the Trainer would count every rank as data parallel",
+        )
+    yield ExplainedSetting(
+        f"data_types.grad_accum_dtype = {precision}",
+        "gradients in the compute precision, as the prediction counts them; master weights and "
+        "optimizer state are fp32",
+    )
+    if degrees.zero:
+        yield ExplainedSetting(
+            f"zero_optimization.reduce_bucket_size = {_reduce_bucket(degrees.zero)}",
+            "elements that are reduced together while backward runs on",
+        )
+    if degrees.zero == 3:
+        yield ExplainedSetting(
+            "zero_optimization.stage3_max_live_parameters",
+            "no more than the two layers that the prediction counts are gathered at once",
+        )
+    if launch.job.optimizer_offload:
+        yield ExplainedSetting(
+            "zero_optimization.offload_optimizer",
+            f"{share(launch.job.optimizer_offload, 0)} of optimizer state and update on the CPU; "
+            "CPU-Adam is built at the first start and needs a compiler",
+        )
+    if launch.recomputes_layers:
+        yield ExplainedSetting("--activation_checkpointing", launch.recompute_reason)
+    yield from (ExplainedSetting(f"train.py {one.flags}", one.words) for one in launch.techniques)
+    yield from FILES
+
+
+_STAGES = {
+    0: "no sharding: every rank holds weights, gradients and optimizer state",
+    1: "optimizer state sharded over the data-parallel ranks",
+    2: "optimizer state and gradients sharded over the data-parallel ranks",
+    3: "optimizer state, gradients and weights sharded over the data-parallel ranks",
+}
+
+
+def requirements(launch: Launch) -> tuple[str, ...]:
+    """Packages that the files are written for."""
+    needs = ["deepspeed==0.19.8", "transformers==5.23.0", "accelerate>=1.15", "torch>=2.10"]
+    needs += ["datasets, for --dataset"]
+    if "8bit" in launch.job.optimizer.family:
+        needs.append("bitsandbytes")
+    return (*needs, *launch.technique_needs)

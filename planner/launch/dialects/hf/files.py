@@ -1,0 +1,392 @@
+"""What training on transformers models has in common, whoever shards them: the model's config.json
+out of its shape (one table for all model types, hf_table.toml), `train.py` around it, two loops,
+and what they cannot express.
+
+Rows ask the model for its family: that is the type that is written. What a type's config or its
+modelling file has no key for is not written. The config is the way back of
+`planner.job.models.hf_config`: what is written is read again by that reader, and a config that does
+not give the same shape is none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Any
+
+from hardware.files import shipped_toml
+from planner.job.job import Job
+from planner.job.models.errors import ModelError
+from planner.job.models.hf_config import model_from_hf_config
+from planner.job.models.hf_families import READERS
+from planner.job.models.hf_parts import FULL, SCALING_KEYS, SLIDING
+from planner.job.models.layout import layer_pattern
+from planner.job.specs import ModelSpec
+from planner.launch.architecture import (
+    ArchitectureRow,
+    experts,
+    fields_of,
+    has_mla,
+    has_moe,
+    has_rope,
+    leading_dense,
+    moe_indices,
+    row,
+    settings,
+    value_of,
+)
+from planner.launch.contract import (
+    PRETRAINED,
+    STOP,
+    TRAIN_STEPS,
+    WARMUP_STEPS,
+    Branch,
+    ExplainedSetting,
+    Files,
+    Launch,
+    Refusal,
+    RunCommand,
+    Variable,
+    folder_variable,
+    length_refusals,
+    pretrained_variable,
+    ramp_refusals,
+    rate_variable,
+)
+from planner.launch.quoting import Value
+from planner.launch.registry import package_of
+from planner.launch.settings_text import filled
+from planner.launch.time_limit import stop_variable
+
+_TABLE = shipped_toml(package_of("hf"), "table.toml")
+_LAYER_TYPES = {
+    "full": "full_attention", "sliding": "sliding_attention", "state": "linear_attention",
+}  # fmt: skip
+
+
+@cache
+def _types(text: str) -> frozenset[str]:
+    """Model types by name, those of a group by `@name`."""
+    groups: Mapping[str, str] = _TABLE["types"]
+    named = (_types(groups[word[1:]]) if word[0] == "@" else {word} for word in text.split())
+    return frozenset().union(*named)
+
+
+_LOSS_TYPES, _ROPE_BY_KIND = _types("@losses"), _types("@rope-by-kind")
+
+
+def _rope(model: ModelSpec) -> dict[str, Value]:
+    """`rope_parameters`; Gemma 3's by kind of layer."""
+    rope = model.rope
+    table: dict[str, Value] = {"rope_type": "default", "rope_theta": rope.theta}
+    if rope.scaling is not None:
+        stated = rope.scaling.model_dump(exclude_none=True)
+        table["rope_type"] = stated["kind"]
+        table |= {
+            key: list(value) if isinstance(value := stated[name], tuple) else value
+            for key, name in SCALING_KEYS.items()
+            if name in stated and name in _SAID_BY[stated["kind"]] and stated[name] != ()
+        }
+    if model.rotary_share < 1.0:
+        table["partial_rotary_factor"] = model.rotary_share
+    if model.family in _ROPE_BY_KIND:
+        local = rope.local_theta or rope.theta
+        return {FULL: table, SLIDING: {"rope_type": "default", "rope_theta": local}}
+    return table
+
+
+_LENGTH = ("factor", "original_positions")
+# Kind -> what transformers allows in its table.
+_SAID_BY = {
+    "linear": ("factor",),
+    "dynamic": _LENGTH,
+    "llama3": (*_LENGTH, "low_frequency", "high_frequency"),
+    "yarn": (*_LENGTH, "beta_fast", "beta_slow", "truncate", "mscale", "mscale_all_dim",
+             "attention_factor"),
+    "longrope": (*_LENGTH, "long_factor", "short_factor", "attention_factor"),
+}  # fmt: skip
+
+
+def _no_balance(model: ModelSpec) -> str | None:
+    moe = experts(model)
+    if moe.score_correction_bias and moe.bias_update_rate:
+        return (
+            f"transformers never moves the router's correction bias (by {moe.bias_update_rate:g} a "
+            "step): nothing of it balances the experts"
+        )
+    return None
+
+
+def _no_loss(model: ModelSpec) -> str | None:
+    moe = experts(model)
+    if not moe.aux_loss:
+        return None
+    if model.family not in _LOSS_TYPES:
+        return f"transformers adds no auxiliary loss of the router ({moe.aux_loss:g} is left out)"
+    if moe.aux_loss_over == "sequence":
+        return "transformers takes the router's auxiliary loss over a batch, not over a sequence"
+    return None
+
+
+def _scalar(model: ModelSpec) -> int:
+    """Gemma's: one over the square of the scale."""
+    scale = model.attention_scale
+    return model.head_dim if scale is None else round(scale**-2)
+
+
+def _block_width(model: ModelSpec) -> int:
+    """Width of a dense block, or of the experts where a type has no other name for that."""
+    if model.moe and model.family in _types("@mixtrals"):
+        return model.moe.ffn
+    return model.ffn or (model.moe.ffn if model.moe and model.family == "nemotron_h" else 0)
+
+
+def _shared_experts(model: ModelSpec) -> int:
+    moe = experts(model)
+    return min(moe.shared_ffn, 1) if model.family == "nemotron_h" else moe.shared_ffn // moe.ffn
+
+
+def _sliding(model: ModelSpec) -> list[int]:
+    """Layers with a window."""
+    return [i for i, kind in enumerate(model.kind_sequence) if kind.attention == "sliding"]
+
+
+def _layer_types(model: ModelSpec) -> list[str]:
+    return [_LAYER_TYPES.get(kind.attention, "") for kind in model.kind_sequence]
+
+
+# By the names that the table has for them.
+_VALUES: Mapping[str, Callable[[ModelSpec], Any]] = {
+    "alibi": lambda m: m.position == "alibi",
+    "block_width": _block_width,
+    "chunked_layers": lambda m: [int(kind.attention == "sliding") for kind in m.kind_sequence],
+    "dense_first": lambda m: leading_dense(m) or 0,
+    "dense_layers": lambda m: sorted(set(range(m.layers)) - set(moe_indices(m))),
+    "expansion": lambda m:
+        max(1, m.state_space.inner // m.hidden) if m.state_space else None,
+    "expert_layers": lambda m: list(moe_indices(m)),
+    "first_window": lambda m: next(iter(_sliding(m)), m.layers),
+    "has_loss": lambda m: experts(m).aux_loss > 0,
+    "layer_types": _layer_types,
+    "multi_query": lambda m: m.kv_heads == 1,
+    "new_falcon": lambda m: m.block == "parallel" or m.kv_heads not in (1, m.heads),
+    "norms_heads": lambda m: m.qk_norm == "head",
+    "norms_of_falcon": lambda m: 2 if m.block == "parallel" else 1,
+    "over_sequences": lambda m: experts(m).aux_loss_over == "sequence",
+    "parallel": lambda m: m.block != "pre",
+    "parallel_falcon": lambda m: m.block in ("single", "parallel"),
+    "pattern": layer_pattern,
+    "positions_of_opt": lambda m: m.max_positions - 2,
+    "rope": _rope,
+    "scalar": _scalar,
+    "shared_experts": _shared_experts,
+    "shared_width": lambda m: experts(m).shared_ffn or experts(m).ffn,
+    "slides": lambda m: bool(_sliding(m)),
+    "sparse_or_dense": lambda m:
+        ["sparse" if kind.ffn == "moe" else "dense" for kind in m.kind_sequence],
+    "top_method": lambda m: "greedy" if experts(m).groups == 1 else "group_limited_greedy",
+}  # fmt: skip
+# What holds of a model, its type among those that a row names or not.
+_CONDITIONS: Mapping[str, Callable[[ModelSpec, bool], object]] = {
+    "": lambda _, named: named,
+    "not": lambda _, named: not named,
+    "experts": lambda m, named: named and has_moe(m),
+    "latent": lambda m, named: named and has_mla(m),
+    "states": lambda m, named: named and m.state_space is not None,
+    "windowed": lambda m, named: named and has_moe(m) and m.sliding_window,
+    "own-heads": lambda m, named: not named and not has_mla(m),
+    "rotary": lambda m, _: has_rope(m),
+}
+
+
+def _when(models: str) -> Callable[[ModelSpec], bool]:
+    """The models of a row."""
+    condition, _, types = models.rpartition(":")
+    named, holds = _types(types), _CONDITIONS[condition]
+    return lambda model: bool(holds(model, model.family in named))
+
+
+def _row(entry: Sequence[Any]) -> ArchitectureRow:
+    entry = [*entry, *("", "", "", "", ...)[len(entry) :]]
+    fields, key, models, named, default = entry
+    if fields.endswith("*"):
+        fields = " ".join(name for name in fields_of() if name.startswith(fields[:-1]))
+    value = _VALUES.get(named) if named in ("", *_VALUES) else lambda _: named
+    if not models:
+        return row(fields, key, value, default)
+    return row(fields, key, value, default, when=_when(models))
+
+
+KEYS: tuple[ArchitectureRow, ...] = (
+    *(_row(entry) for rows in _TABLE["rows"].values() for entry in rows),
+    row("moe.aux_loss", when=_when("experts: @losses llama4_text @grouped"), departs=_no_loss),
+    row("moe.bias_update_rate", when=has_moe, departs=_no_balance),
+    row("mtp_layers", departs=lambda m:
+        "transformers trains without multi-token prediction" if m.mtp_layers else None),
+)  # fmt: skip
+
+
+def hf_table(differences: Callable[[ModelSpec], Collection[str]]) -> tuple[ArchitectureRow, ...]:
+    """The whole table. `differences`: fields in which the file, read again, is another model."""
+
+    def refuses(name: str) -> Callable[[ModelSpec], str | None]:
+        return lambda model: name if name in differences(model) else None
+
+    return (*KEYS, *(row(name, refuses=refuses(name)) for name in fields_of()))
+
+
+Config = dict[str, object]
+# Types tried for a shape whose family transformers does not have.
+_GENERAL = ("llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe", "gpt2", "gpt_neox")
+# Layer class of each type that FSDP wraps and DeepSpeed hooks (transformers 5.23, modelling files).
+_LAYER_CLASSES: dict[str, str] = shipped_toml(package_of("hf"), "layer_classes.toml")
+
+
+def hf_config(model: ModelSpec) -> Config | None:
+    """The config.json that says this model; None if no type of transformers does."""
+    config, differing = _nearest(model)
+    return None if differing else config
+
+
+def differences(model: ModelSpec) -> tuple[str, ...]:
+    """Fields that no type of transformers can have as the model does, of the nearest type."""
+    return _nearest(model)[1]
+
+
+@lru_cache
+def _nearest(model: ModelSpec) -> tuple[Config, tuple[str, ...]]:
+    """The config.json whose model differs in the fewest fields, and those fields."""
+    families = (model.family,) if model.family in READERS else _GENERAL
+    return min((_written(model, family) for family in families), key=lambda found: len(found[1]))
+
+
+HF: tuple[ArchitectureRow, ...] = hf_table(differences)
+
+
+def layer_class(config: Config) -> str:
+    """Class of the transformer layers of a config's type."""
+    return _LAYER_CLASSES[str(config["model_type"])]
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) < 40 else "..."
+
+
+def _written(model: ModelSpec, family: str) -> tuple[Config, tuple[str, ...]]:
+    """The config.json as a type, and the fields that are others when it is read again."""
+    model_type = "deepseek_v3" if family == "kimi_k2" else family
+    typed = model.model_copy(update={"family": model_type})
+    config: Config = {
+        "model_type": model_type,
+        **settings(KEYS, typed),
+        **dict(model.constants),
+    }
+    try:
+        read = model_from_hf_config(config, where=f"{model.name}.json")
+    except ModelError:
+        return config, ("family",)
+    return config, tuple(
+        name
+        for name in fields_of()
+        if name not in _DEPARTS and value_of(read, name) != value_of(model, name)
+    )
+
+
+# What the types balance experts with is theirs: departures of `hf_table`.
+_DEPARTS = ("moe.bias_update_rate", "moe.aux_loss", "moe.aux_loss_over")
+
+
+MODEL_FOLDER, SCRIPT = "model", "train.py"
+
+VARIABLES = (
+    pretrained_variable(
+        "a Hugging Face model's folder or name, of the shape in model/config.json", local=False
+    ),
+    Variable(
+        "DATASET",
+        "",
+        "folder of datasets.save_to_disk (input_ids); empty: random tokens",
+        holds="${DATASET}",
+    ),
+    TRAIN_STEPS,
+    WARMUP_STEPS,
+    rate_variable("3e-4"),
+    folder_variable("DATASET"),
+)
+
+# What stands beside the configuration, in the words of the folder's README.
+FILES = (
+    ExplainedSetting(
+        f"{MODEL_FOLDER}/config.json",
+        "the model, shape to router; token ids take the class's defaults",
+    ),
+    ExplainedSetting(SCRIPT, "random tokens unless --dataset names a datasets.save_to_disk folder"),
+)
+LIGER = "liger-kernels"
+ENVIRONMENT = {"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")}
+
+
+def attention(launch: Launch) -> str:
+    """Transformers' name of the attention."""
+    return "eager" if launch.job.attention == "eager" else "sdpa"
+
+
+def hf_program(model: ModelSpec, template: str, title: str, **more: Value) -> Files:
+    """train.py, whose every value of the plan is an argument that the launcher gives, and the
+    model's config.json."""
+    return {
+        SCRIPT: filled(template, title=title, data=filled("hf/data.py.txt"), **more),
+        f"{MODEL_FOLDER}/config.json": json.dumps(hf_config(model) or {}, indent=2) + "\n",
+    }
+
+
+def hf_command(
+    launch: Launch,
+    arguments: Mapping[str, object],
+    saving: Sequence[str],
+    otherwise: Sequence[str] = (),
+    stop: str = "stop-after-minutes",
+    **more: Any,
+) -> RunCommand:
+    """train.py with its arguments; those that save checkpoints, where the user wants any. `stop`:
+    its argument for when to end."""
+    words = (word for name, value in arguments.items() for word in (f"--{name}", str(value)))
+    return RunCommand(
+        argv=(SCRIPT, *words),
+        variables=(*VARIABLES, stop_variable(launch)),
+        branches=(
+            Branch("DATASET", ("--dataset", "${DATASET}")),
+            Branch(PRETRAINED, ("--pretrained", "${PRETRAINED}")),
+            Branch("CHECKPOINTS", tuple(saving), tuple(otherwise)),
+            Branch(STOP, (f"--{stop}", "${STOP_AFTER_MINUTES}")),
+        ),
+        environment=ENVIRONMENT,
+        **more,
+    )
+
+
+def hf_refusals(launch: Launch) -> Iterator[Refusal]:
+    """Gradients that stay."""
+    if launch.job.framework.state.persistent_gradients:
+        yield Refusal(
+            "the Trainer and the written loop free gradients after each step",
+            "no --no-set-to-none, no --gradient-as-bucket-view",
+        )
+
+
+def hf_job_refusals(job: Job) -> Iterator[Refusal]:
+    """A model that transformers has not; dropout, length and batch ramps, whoever trains it."""
+    model = job.model
+    missing = [f"{name} = {_shown(value_of(model, name))}" for name in differences(model)]
+    if missing:
+        yield Refusal(
+            f"no model type of transformers 5.23 known here is {model.name} (family "
+            f"{model.family}): the nearest has another {', '.join(missing)}",
+            "--framework megatron-core",
+        )
+    yield from ramp_refusals(job, "the training loop on transformers")
+    if job.dropout:
+        yield Refusal("dropout has another key in every model's config.json", "no --dropout")
+    yield from length_refusals(job)

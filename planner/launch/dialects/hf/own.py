@@ -1,0 +1,145 @@
+"""Settings of Hugging Face programs that the prediction leaves out, and those that a program adds.
+
+A program's options that no reader knows are never dropped: one that by its name shards, offloads,
+quantises or freezes decides, and there is no prediction until it is clear what it does; others are
+listed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+from hardware.files import shipped_toml
+from planner.launch.dialects.hf.arguments import LIGER_LOSS, LIGER_SWITCHES, optim_of
+from planner.launch.dialects.hf.values import Named, Program, is_on, is_switched
+from planner.launch.read.beside import text_beside
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.document import Source
+from planner.launch.read.found import (
+    SURELY_MEANT,
+    Edit,
+    Problem,
+    Setting,
+    Severity,
+    is_slip,
+    nearest,
+)
+from planner.launch.read.names import left_out, meanings
+from planner.launch.read.own_effects import effect_of
+from planner.launch.registry import package_of
+
+_PIECES = re.compile(r"cut_cross_entropy|LigerFusedLinear\w*|liger_fused_linear\w*|apply_liger\w*")
+_MOST_NAMED = 12
+_SHORT = len("max_lengths")
+
+
+def effects_of(named: Named) -> Iterator[tuple[Setting, str]]:
+    """Settings with an effect that the prediction leaves out, and which."""
+    for name, why in left_out("trainer").items():
+        if is_on(named, name) or (name in named and named[name].value is True):
+            yield named[name], why
+    setting = named.get("optim") or named.get("optimizer")
+    if setting is not None and optim_of(named).startswith("paged_"):
+        yield setting, "states move to the host where memory is short: less memory than predicted"
+    setting = named.get("gradient_checkpointing")
+    if setting is not None and str(setting.value).startswith("offload"):
+        yield setting, "checkpoints on the host: less memory than predicted"
+
+
+def own_loss(named: Named, launch: LaunchCommand | None) -> Iterator[tuple[Setting, str]]:
+    """A kernel that computes head and loss in pieces, where the source of the program that is
+    started stands there and names one, and no setting does."""
+    if launch is None or any(is_on(named, name) for name in (*LIGER_SWITCHES, LIGER_LOSS)):
+        return
+    path = launch.program
+    if "/" not in path and not path.endswith(".py"):  # a module
+        path = path.replace(".", "/") + ".py"
+    if match := _PIECES.search(text_beside(path, launch.folder)):
+        why = f"named in {launch.name}, loss in pieces: less memory than predicted"
+        yield Setting(match[0], None), why
+
+
+def own_options(
+    named: Named, source: Source, program: Program, sharded_by: str = ""
+) -> tuple[Problem, ...]:
+    """What there is to say of a program's own options. `sharded_by`: a configuration that says how
+    it is sharded, whatever own options ask for."""
+    tops = {name.partition(".")[0]: setting for name, setting in reversed(list(named.items()))}
+    own = {name: tops[name] for name in reversed(tops) if name not in hf_names() | _OTHER_NAMES}
+    slips = {name: near for name in own if (near := _slip(name))}
+    effects = {name: effect_of(name) for name in own if is_switched(named, name)}
+    shard = [] if sharded_by else [name for name, does in effects.items() if does == "shards"]
+    other = [name for name, does in effects.items() if does not in ("", "shards")]
+    rest = [name for name in own if name not in (*slips, *shard, *other)]
+    whose = source.launch.name if source.launch is not None and source.launch.name else ""
+    return (
+        *(_misspelt(own[name], near, program) for name, near in slips.items()),
+        *_deciding(shard, own, whose, "shard or offload"),
+        *_deciding(other, own, whose, "train"),
+        *_listed(rest, own, program, whose),
+    )
+
+
+_OTHER_NAMES = frozenset((
+    *meanings("trainer-names"), *left_out("trainer"), *left_out("trainer", "refused"),
+    "zero_stage", "offload", "deepspeed_config", "deepspeed_config_file", "config", "config_file",
+    "fsdp_config", "optimizer_kernel", "train_mode", "steps", "train_type", "tuner_type",
+))  # fmt: skip
+
+
+def _slip(name: str) -> str:
+    """The setting that decides and that a name is a misspelling of; empty where it is none."""
+    near = nearest(name, meanings("trainer-names"), SURELY_MEANT)
+    # A short name, and one with another word in it (`llm_model_name_or_path`), may be meant.
+    same_words = name.count("_") == near.count("_") and near not in name
+    return near if same_words and len(name) > _SHORT and is_slip(name, near) else ""
+
+
+def _misspelt(setting: Setting, near: str, program: Program) -> Problem:
+    """LLaMA-Factory and ms-swift refuse what they do not know; another program may have it."""
+    refuses = program in ("llamafactory", "swift")
+    says = "has no such setting and refuses it" if refuses else "has no such setting"
+    whose = {"llamafactory": "LLaMA-Factory", "swift": "ms-swift", "axolotl": "axolotl"}
+    text = f"{setting.key}: {whose.get(program, 'a Trainer')} {says}"
+    edits = (Edit(setting.key, None, near),)
+    severity: Severity = "error" if refuses else "missing"
+    return Problem("unknown-option", text, severity, (setting.place,), near, edits)
+
+
+def _deciding(names: Sequence[str], own: Named, whose: str, what: str) -> Iterator[Problem]:
+    if not names:
+        return
+    program = whose or "the program that reads it"
+    shown = ", ".join(f"--{name}" if whose else name for name in names)
+    places = tuple(dict.fromkeys(own[name].place for name in names))
+    if what == "train":
+        text = f"{shown}: of {program} itself, which is not read: what is trained is not known"
+        yield Problem("own-option", text, "missing", places, f"the launch without {shown}")
+        return
+    fix = f"{'--' if whose else ''}deepspeed{' ' if whose else ': '}FILE.json in place of {shown}, "
+    fix += f"with the JSON that {program} makes of them"
+    text = f"{shown}: of {program} itself, which is not read: how it shards is not known"
+    yield Problem("own-option", text, "missing", places, fix)
+
+
+def _listed(names: Sequence[str], own: Named, program: Program, whose: str) -> Iterator[Problem]:
+    """Settings that mean nothing known."""
+    if not names:
+        return
+    dash = "--" if whose else ""
+    shown = ", ".join(f"{dash}{name}" for name in names[:_MOST_NAMED])
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    refused = ", and refuses them unless its release has them" if program == "llamafactory" else ""
+    text = f"{shown}{more}: not known to change memory or time{refused}"
+    severity: Severity = "warning" if refused else "note"
+    yield Problem("own-option", text, severity, (own[names[0]].place,))
+
+
+@cache
+def hf_names(program: str = "") -> frozenset[str]:
+    """Settings that a program of Hugging Face has; of all of them where none is named."""
+    tables = shipped_toml(package_of("hf"), "programs.toml")
+    chosen = [f"hf-{program}"] if program else list(tables)
+    return frozenset(name for table in chosen for name in tables[table]["names"].split())

@@ -1,0 +1,67 @@
+"""The reader of files that the arguments of a Trainer script complete."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from planner.launch.dialects.hf.arguments import HfArguments
+from planner.launch.read.document import Document, Source
+from planner.launch.read.document_reader import NO_LENGTH, NO_RECOMPUTE, DocumentReader
+from planner.launch.read.found import Found, Problem, Setting
+
+# Options by which programs of one's own may call the micro-batch.
+_BATCH = re.compile(r"--(?!\w*(eval|val|test|infer|global|total))\w*(batch|bsz)\w*")
+
+
+class ScriptedReader(DocumentReader):
+    """A file that a Trainer script's arguments complete."""
+
+    def __init__(self, document: Document, source: Source, script: HfArguments) -> None:
+        super().__init__(document, replace(source, hints=script.hints))
+        self.script, self.assumed = script, list(script.assumed)
+        self.problems += script.unresolved
+        if script.hints.seq is None:
+            self.assumed.append("sequences as long as the model was pretrained with (give --seq)")
+            why = "shorter sequences than the model was pretrained with: less memory than predicted"
+            self.unmodelled += ((Setting(NO_LENGTH, None, document.path), why),)
+        if script.hints.recompute is None and not script.given:
+            why = "the program that is started may recompute: less memory than predicted"
+            self.unmodelled += ((Setting(NO_RECOMPUTE, None, document.path), why),)
+
+    def scripted(
+        self, known: Callable[[str], bool], keys: Mapping[str, str], framework: str, **fields: Any
+    ) -> Found:
+        """What was found, with what the script and the caller say."""
+        return self.gathered(
+            known,
+            keys,
+            self.script.where,
+            framework=framework,
+            variations=self.script.variations(framework),
+            model=self.hints.model,
+            seq=self.hints.seq,
+            attention=self.script.attention,
+            **fields,
+        )
+
+    def demand_model(self) -> None:
+        """Note that nobody names the model, where that is so."""
+        if not self.hints.model:
+            self.problems.append(self.script.model_unknown("the file does not name the model"))
+
+    def no_accumulation(self) -> None:
+        """Nothing is said of several micro-batches: 1."""
+        self.assumed.append("no gradient accumulation (give --grad-acc or --gbs)")
+
+    def no_micro_batch(self) -> None:
+        """No micro-batch is stated: the program that is started says it, which is not read."""
+        words = self.launch.arguments if self.launch is not None else ()
+        named = (_BATCH.match(word.text.value) for word in words)
+        option = next((match[0] for match in named if match is not None), None)
+        text = "the micro-batch is not stated: the program that is started says it"
+        if option is not None:
+            text = f"whether {option} is the micro-batch of a GPU is not known"
+        self.problems.append(Problem("micro-batch", text, "missing", fix="--mbs N"))

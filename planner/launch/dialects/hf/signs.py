@@ -1,0 +1,54 @@
+"""What makes a table or a command one of Hugging Face's programs'."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.names import known_names
+
+# Settings of a Trainer that make a command, or a table, one of its scripts'.
+TRAINER_SIGNS = (
+    "model_name_or_path", "per_device_train_batch_size", "num_train_epochs", "learning_rate",
+    "gradient_accumulation_steps", "gradient_checkpointing", "output_dir", "deepspeed",
+    "finetuning_type",
+)  # fmt: skip
+FEWEST_SIGNS = 3
+
+
+def is_trainer_command(launch: LaunchCommand) -> bool:
+    """Whether a command's arguments are those of a Hugging Face Trainer script."""
+    return sum(name in launch.given for name in TRAINER_SIGNS) >= FEWEST_SIGNS
+
+
+def is_trainer(content: Mapping[str, object]) -> bool:
+    """Whether a table has a Trainer's settings: the model's name, or several with the micro-batch,
+    for DeepSpeed has settings called gradient_accumulation_steps, too."""
+    if "model_name_or_path" in content:
+        # Levanter says so too, with tables of its own.
+        return not isinstance(content.get("trainer"), dict)
+    signs = sum(name in content for name in TRAINER_SIGNS)
+    return "per_device_train_batch_size" in content and signs >= FEWEST_SIGNS
+
+
+def is_axolotl(content: Mapping[str, object]) -> bool:
+    """Whether a table holds axolotl's settings; NeMo's tables may be called so too."""
+    return isinstance(content.get("base_model"), str)
+
+
+def is_llamafactory(content: Mapping[str, object]) -> bool:
+    """Whether a table holds a Trainer's settings and some of LLaMA-Factory's own."""
+    own = {"stage", "finetuning_type", "cutoff_len", "template"} & content.keys()
+    return bool(own) and is_trainer(content)
+
+
+def is_accelerate(content: Mapping[str, object]) -> bool:
+    """Whether a table is accelerate's; other programs too say fsdp_config and mixed_precision."""
+    sure = {"distributed_type", "compute_environment", "parallelism_config"} & content.keys()
+    known = known_names("accelerate") & content.keys()
+    return bool(sure) or 2 * len(known) > len(content)
+
+
+def is_deepspeed(content: Mapping[str, object]) -> bool:
+    """Whether a table is DeepSpeed's."""
+    return bool(known_names("deepspeed") & content.keys())

@@ -1,0 +1,311 @@
+"""Reader of Hugging Face training settings, wherever they stand.
+
+A LLaMA-Factory, axolotl or TRL YAML, the arguments of a Trainer script, or `TrainingArguments` in
+Python: each gives named settings, which say the batch and the model, and whether DeepSpeed, FSDP
+or nothing shards. Full fine-tuning is predicted; adapters, preferences and rewards are refused by
+name. Names: transformers 5.23 (TrainingArguments), LLaMA-Factory 0.9 (hparams), axolotl 0.13
+(utils/schemas).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from planner.launch.dialects.hf.accelerate_reader import AccelerateReader
+from planner.launch.dialects.hf.arguments import Half, HfArguments, hf_arguments
+from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
+from planner.launch.dialects.hf.lengths import lengths_assumed
+from planner.launch.dialects.hf.own import effects_of, own_loss, own_options
+from planner.launch.dialects.hf.refusals import refusals_of
+from planner.launch.dialects.hf.values import Program, is_on, program_of, value_of
+from planner.launch.languages.text import digits
+from planner.launch.options import DEEPSPEED
+from planner.launch.read.beside import source_beside
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.document import Document, Source, below, json_document
+from planner.launch.read.found import Found, Problem, Setting, unresolved
+
+# TrainingArguments' own micro-batch, and those of programs that have another.
+_TRAINER_BATCH = 8
+_BATCHES: Mapping[Program, int] = {"axolotl": 1, "swift": 1}
+# Sequences of a step that ms-swift accumulates to where nothing is stated.
+_SWIFT_BATCH = 16
+# What ms-swift 2 called settings that it calls now as the Trainer does.
+_SWIFT_2 = {"batch_size": "per_device_train_batch_size"}
+# Settings of launchers that work out the micro-batch and add it to what they start.
+_WHOLE_BATCHES = ("global_batch_size", "total_batch_size", "effective_batch_size")
+# A stage in the name of a DeepSpeed configuration: ds_z2_config.json, zero3.json, stage-1.json.
+_STAGE_IN_NAME = re.compile(r"(?:^|[^a-z])(?:z|zero|stage|zero_?stage)[-_]?([0-3])(?![0-9])")
+_BF16 = ("bfloat16", "bf16", "torch.bfloat16")
+_FP16 = ("float16", "fp16", "half", "torch.float16", "torch.half")
+
+
+# Words of `fsdp`, and what accelerate's file would say.
+_FSDP_WORDS: Mapping[str, tuple[str, object]] = {
+    **{
+        word: ("sharding_strategy", word.upper())
+        for word in ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard",
+                     "hybrid_shard_zero2")
+    },
+    "auto_wrap": ("auto_wrap_policy", "TRANSFORMER_BASED_WRAP"),
+    "offload": ("offload_params", True),
+}  # fmt: skip
+
+
+def read_hf_training(
+    given: Mapping[str, Setting], source: Source, program: Program = "trainer"
+) -> Found:
+    """The launch that named settings describe; `source`: the file in which they stand."""
+    named, path, launch = dict(given), source.path, source.launch
+    program = program_of(program, named, launch)
+    if program == "swift":
+        named = {_SWIFT_2.get(name, name): setting for name, setting in named.items()}
+    script = hf_arguments(named, Path(path).parent, source.hints)
+    elsewhere = _batch_elsewhere(named, script.hints.mbs)
+    script = _completed(script, named, program, launch)
+    document = _deepspeed(named, source)
+    if document is not None:
+        found = DeepspeedReader(document, source, script).found()
+    else:
+        sharded = _sharded(named, path, script.half_weights)
+        found = AccelerateReader(sharded, source, script).found()
+    refusals = refusals_of(named, launch, program)
+    sharded_by = "" if document is None else document.path
+    own = own_options(named, source, program, sharded_by)
+    return replace(
+        found,
+        format="settings",
+        main_file=path,
+        problems=(*refusals, *own, *_settled(found, named, document), *elsewhere),
+        unmodelled=(
+            *found.unmodelled,
+            *effects_of(named),
+            *own_loss(named, launch),
+            *_launcher_shards(named, path, program, launch),
+        ),
+        settings=(*named.values(), *(() if document is None else found.settings)),
+        unused=found.unused if document is not None else (),
+        unknown=found.unknown if document is not None else (),
+        assumed=(
+            *found.assumed,
+            *_assumed(named, program, found.seq),
+            *_assumed_stage(named, document, path),
+        ),
+    )
+
+
+def _launcher_shards(
+    named: Mapping[str, Setting], path: str, program: Program, launch: LaunchCommand | None
+) -> tuple[tuple[Setting, str], ...]:
+    """Without a word on sharding, the command that starts it may still shard."""
+    tables = {key.partition(".")[0] for key in named}
+    if program == "axolotl" or launch is not None or {"deepspeed", "fsdp"} & tables:
+        return ()
+    why = "costed as plain data parallelism; accelerate may shard it: less memory than predicted"
+    return ((Setting("deepspeed, fsdp", None, path), why),)
+
+
+def _settled(
+    found: Found, named: Mapping[str, Setting], document: Document | None
+) -> Iterator[Problem]:
+    """What was found wrong, without what only accelerate's own file would say."""
+    setting = _configuration(named)
+    missing = "" if setting is None or setting.unknown else str(setting.value)
+    for problem in found.problems:
+        if document is None and problem.rule == "unknown-option":
+            continue
+        yield problem
+    for item in (setting, named.get("fsdp"), named.get("zero_stage")):
+        if item is not None and item.unknown:
+            yield unresolved(item)
+    if setting is not None and document is None and missing not in ("", "None", "True"):
+        text = f"the DeepSpeed configuration {missing} is not beside the file"
+        yield Problem("deepspeed-config", text, "missing", (setting.place,), "give it too")
+
+
+def _batch_elsewhere(named: Mapping[str, Setting], mbs: int | None) -> tuple[Problem, ...]:
+    """A global batch, which no Trainer takes, without the micro-batch: its launcher adds that."""
+    whole = next((named[name] for name in _WHOLE_BATCHES if name in named), None)
+    if whole is None or mbs is not None:
+        return ()
+    text = f"{whole.key} is for a launcher, which works out the micro-batch"
+    return (Problem("micro-batch", text, "missing", (whole.place,), "--mbs N"),)
+
+
+def _completed(
+    script: HfArguments,
+    named: Mapping[str, Setting],
+    program: Program,
+    launch: LaunchCommand | None,
+) -> HfArguments:
+    """Defaults of the program where the settings say nothing."""
+    hints = script.hints
+    mbs = hints.mbs or _BATCHES.get(program, _TRAINER_BATCH)
+    hints = replace(hints, mbs=mbs)
+    if hints.grad_acc is None and hints.gbs is None:
+        world = hints.gpus or (launch.world if launch else None)
+        accumulated = -(-_SWIFT_BATCH // (mbs * world)) if program == "swift" and world else 1
+        hints = replace(hints, grad_acc=accumulated)
+    eager = is_on(named, "eager_attention") or script.attention == "eager"
+    script = replace(script, hints=hints, attention="eager" if eager else "flash",
+                     half_weights=_loads_half(named, program))  # fmt: skip
+    return checkpointed(script, named, program)
+
+
+def checkpointed(
+    script: HfArguments, named: Mapping[str, Setting], program: Program
+) -> HfArguments:
+    """With the recomputation of programs that checkpoint unless told otherwise."""
+    stays = {
+        "llamafactory": not is_on(named, "disable_gradient_checkpointing"),
+        "swift": value_of(named, "gradient_checkpointing") != "false",
+    }
+    if script.hints.recompute is not None or not stays.get(program):
+        return script
+    return replace(script, hints=replace(script.hints, recompute="full"))
+
+
+def _loads_half(named: Mapping[str, Setting], program: Program) -> Half:
+    """The 16-bit format of the weights that are trained; empty where they are in fp32, under
+    autocast.
+
+    axolotl loads them so where `bf16` or `float16` is on (utils/config: `cfg.torch_dtype`),
+    LLaMA-Factory leaves them so for `pure_bf16` alone, a Trainer's script where it is told the
+    dtype; ms-swift takes the checkpoint's unless told otherwise, which is bf16 of nearly every
+    model since 2023. fp16 weights under the autocast of `fp16` are left to that autocast.
+    """
+    stated = [value_of(named, name) for name in ("dtype", "torch_dtype")]
+    mixed = any(is_on(named, name) for name in ("bf16", "fp16", "fp8"))
+    by_dtype: Half = ""
+    if any(text in _BF16 for text in stated):
+        by_dtype = "bf16"
+    elif any(text in _FP16 for text in stated) and not mixed:
+        by_dtype = "fp16"
+    if program == "swift":
+        return by_dtype or ("" if any(stated) or is_on(named, "fp16") else "bf16")
+    if program == "axolotl":
+        if any(is_on(named, name) for name in ("bf16", "bfloat16")):
+            return "bf16"
+        return "fp16" if is_on(named, "float16") and not mixed else ""
+    if program == "llamafactory":
+        return "bf16" if is_on(named, "pure_bf16") else ""
+    return by_dtype
+
+
+def _assumed(named: Mapping[str, Setting], program: Program, seq: int | None) -> Iterator[str]:
+    if "per_device_train_batch_size" not in named and program not in _BATCHES:
+        yield f"micro-batch {_TRAINER_BATCH} (TrainingArguments' own)"
+    yield lengths_assumed(named, program, seq)
+
+
+def _assumed_stage(
+    named: Mapping[str, Setting], document: Document | None, path: str
+) -> Iterator[str]:
+    """Where the stage is that of the name of a file that is not at hand."""
+    setting = _configuration(named)
+    file = "" if setting is None else str(setting.value)
+    stage = _stage_of_name(file) if "." in file else None
+    if document is not None and document.path == path and stage is not None:
+        yield f"ZeRO-{stage} and DeepSpeed's defaults, by the name of {file}; give that file too"
+
+
+# --- what shards ----------------------------------------------------------------------------------
+
+
+def _configuration(named: Mapping[str, Setting]) -> Setting | None:
+    """What names DeepSpeed's configuration: the Trainer's option, its script's or accelerate's."""
+    options = ("deepspeed", "deepspeed_config", "deepspeed_config_file")
+    return next((named[name] for name in options if name in named), None)
+
+
+def _deepspeed(named: Mapping[str, Setting], source: Source) -> Document | None:
+    """DeepSpeed's configuration: named and beside the file, or written in it."""
+    path, setting = source.path, _configuration(named)
+    preset = re.fullmatch(r"(?:default-)?zero([0-3])(_offload)?", value_of(named, "deepspeed"))
+    staged: dict[str, Setting] = {}
+    if setting is not None and preset is not None:
+        staged = {"zero_stage": replace(setting, value=int(preset[1]))}
+        staged |= {"offload": setting} if preset[2] else {}
+    elif setting is None or setting.unknown:
+        if inside := below(named, "deepspeed"):
+            return Document(path, inside)
+    elif isinstance(setting.value, str):
+        name, text = setting.value, source.files.written.get(setting.value)
+        if text is None and (file := source_beside(name, Path(path).parent, source.files)):
+            name, text = file.path, file.as_text()
+        if text is not None:
+            return json_document(text, name, source.hints.environment)
+        if (stage := _stage_of_name(setting.value)) is not None:
+            staged = {"zero_stage": replace(setting, value=stage)}
+    return _zero_stage({**named, **staged}, path)
+
+
+def _stage_of_name(path: str) -> int | None:
+    """The ZeRO stage in the name of a configuration that is not at hand; None where it states none,
+    or that something is offloaded, of which it does not say what."""
+    name = path.rpartition("/")[2].lower()
+    stated = _STAGE_IN_NAME.search(name)
+    offloads = re.search(r"(?<!no[-_])(?<!without[-_])offload", name) is not None
+    return None if stated is None or offloads else int(stated[1])
+
+
+def _zero_stage(named: Mapping[str, Setting], path: str) -> Document | None:
+    """`--zero_stage 2` of DeepSpeed's examples."""
+    setting = named.get("zero_stage")
+    if setting is None or setting.unknown:
+        return None
+    number = digits(str(setting.value))
+    stage = setting.value if number is None else number
+    key = DEEPSPEED["zero"].key
+    settings = {key: replace(setting, key=key, value=stage)}
+    device = named.get("offload")
+    if device is not None:
+        inner = "zero_optimization.offload_optimizer.device"
+        settings[inner] = replace(device, key=inner, value="cpu")
+    return Document(path, settings)
+
+
+def _sharded(named: Mapping[str, Setting], path: str, half: Half) -> Document:
+    """FSDP as accelerate's file would say it, else plain data parallelism; `half`: of weights,
+    where nothing is said of products."""
+    fsdp = named.get("fsdp")
+    words = _words(fsdp.value) if fsdp is not None and not fsdp.unknown else []
+    table = below(named, "fsdp_config")
+    version = named.get("fsdp_version") or table.get("version")
+    settings: dict[str, Setting] = {}
+    if words or table or (fsdp is not None and fsdp.value is True):
+        _put(settings, "distributed_type", "FSDP", fsdp or next(iter(table.values())))
+        for name, item in table.items():
+            _put(settings, f"fsdp_config.fsdp_{name.removeprefix('fsdp_')}", item.value, item)
+        if version is not None:
+            _put(settings, "fsdp_config.fsdp_version", version.value, version)
+        for word in words:
+            if fsdp is not None and word in _FSDP_WORDS:
+                name, setting = _FSDP_WORDS[word]
+                _put(settings, f"fsdp_config.fsdp_{name}", setting, fsdp)
+    elif "distributed_type" not in settings:
+        _put(settings, "distributed_type", "MULTI_GPU", Setting("", "", path))
+    for name in ("bf16", "fp16", "fp8"):
+        if value_of(named, name) in ("true", "auto", "full"):
+            _put(settings, "mixed_precision", name, named[name])
+            break
+    else:
+        if half and "mixed_precision" not in named:
+            _put(settings, "mixed_precision", half, Setting("", "", path))
+        elif "mixed_precision" in named:
+            settings["mixed_precision"] = named["mixed_precision"]
+    return Document(path, settings)
+
+
+def _words(value: object) -> list[str]:
+    """`full_shard auto_wrap`, or a list."""
+    if isinstance(value, list):
+        return [str(item) for item in value]
+    return str(value).replace(",", " ").split() if isinstance(value, str) else []
+
+
+def _put(settings: dict[str, Setting], key: str, value: object, where: Setting) -> None:
+    settings.setdefault(key, replace(where, key=key, value=value, spans=()))

@@ -1,0 +1,321 @@
+"""The arguments of pretrain_gpt.py against the options that megatron-core 0.19 has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+from hardware.files import shipped_text
+from planner.job.unmodelled import refuse_unmodelled
+from planner.launch.languages.text import HOLE, Span, Text, Word
+from planner.launch.options import MEGATRON
+from planner.launch.read.command import setting_of, switch_of
+from planner.launch.read.found import (
+    Edit,
+    Placed,
+    Problem,
+    Setting,
+    nearest,
+    telling,
+)
+from planner.launch.registry import package_of
+
+RELEASE = "megatron-core 0.19"
+# Values that releases of 2024 had (core 0.8 to 0.10, training/arguments.py), and which change no
+# figure.
+_OLDER_CHOICES = {MEGATRON["tokenizer-kind"].name: ("Llama3Tokenizer", "MistralTokenizer")}
+
+
+# Values that somebody still has to fill in.
+_TO_FILL = re.compile(r"(?i)x{2,}|to-?do\b.*|fixme|tbd|your\W?\w*.*|<.*>|\?+|\.{2,}|_{2,}\w+_{2,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of the parser. `values`: switch, one, many, or how many; `type`: int, float, or
+    empty for any text."""
+
+    name: str
+    values: str
+    default: str
+    choices: tuple[str, ...]
+    type: str = ""
+
+
+@cache
+def options() -> dict[str, Option]:
+    """Every option by each of its names, without the dashes."""
+    text = shipped_text(package_of("megatron"), "flags.tsv")
+    found: dict[str, Option] = {}
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        names, values, default, choices, kind, *_ = (*line.split("\t"), "", "", "")
+        first, *_ = names.split()
+        option = Option(first, values, default, tuple(filter(None, choices.split(","))), kind)
+        found |= dict.fromkeys(names.split(), option)
+    return found
+
+
+@cache
+def other_options() -> dict[str, tuple[Option, str]]:
+    """Options that only other parsers have, with whose they are."""
+    text = shipped_text(package_of("megatron"), "flags_other.tsv")
+    rows = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
+    return {name: (Option(name, values, "", ()), whose) for name, values, whose in rows}
+
+
+@dataclass
+class Arguments(Placed):
+    """Options as given, by their first name; what could not be read is among the problems.
+
+    `foreign`: those that only other parsers have, and whose.
+    """
+
+    given: dict[str, Setting] = field(default_factory=dict)
+    unknown: list[Setting] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    foreign: dict[str, str] = field(default_factory=dict)
+    # Problems of options whose value is none of core's choices.
+    strange_values: dict[str, Problem] = field(default_factory=dict)
+    # What the prediction leaves out of an option, as `Found.unmodelled` has it.
+    left_out: list[tuple[Setting, str]] = field(default_factory=list)
+    # Options that some reading function asked for.
+    used: set[str] = field(default_factory=set)
+
+    def has(self, name: str) -> bool:
+        """Whether an option (a switch) is given."""
+        self.used.add(name)
+        return name in self.given
+
+    def text(self, name: str) -> str | None:
+        """Value of an option, its default where it is not given; None for none."""
+        setting = self.setting(name)
+        if setting is not None:
+            return None if setting.unknown else str(setting.value)
+        option = options().get(name)
+        return (option.default or None) if option else None
+
+    def setting(self, name: str) -> Setting | None:
+        """The option as given."""
+        self.used.add(name)
+        return self.given.get(name)
+
+    def number(self, name: str) -> int | None:
+        """Value of an option as a whole number."""
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            return int(text)
+        except ValueError:
+            self.not_a_number(name, text, "a whole number")
+            return None
+
+    def real(self, name: str) -> float:
+        """Value of an option as a number; 0 for none."""
+        return self.stated_real(name) or 0.0
+
+    def stated_real(self, name: str) -> float | None:
+        """Value of an option as a number; None for none, which 0 is not."""
+        text = self.text(name)
+        try:
+            return float(text) if text else None
+        except ValueError:
+            self.not_a_number(name, text or "", "a number")
+            return None
+
+    def many(self, name: str) -> tuple[str, ...]:
+        """Values of an option that takes several."""
+        setting = self.setting(name)
+        if setting is None or setting.unknown:
+            return ()
+        return tuple(setting.value) if isinstance(setting.value, tuple) else (str(setting.value),)
+
+    def place(self, *names: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.given[n].place for n in names if n in self.given))
+
+    def refuse(self, rule: str, text: str, *names: str, **more: Any) -> None:
+        """Note a problem of options; `more`: fields of `Problem`."""
+        self.problems.append(self.problem(rule, text, *names, **more))
+
+    def not_a_number(self, name: str, text: str, what: str) -> None:
+        """Note a value that is none, once."""
+        problem = self.wrong(f"--{name} {text!r} is not {what}", name)
+        if _TO_FILL.fullmatch(text):
+            said = f"--{name} {text!r} is still to be filled in: {what}"
+            problem = self.wrong(said, name, severity="missing", fix=f"its value in {name}")
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def rest(self) -> Iterator[Setting]:
+        """Options that no reading function asked for."""
+        return (setting for name, setting in self.given.items() if name not in self.used)
+
+
+def parse_arguments(words: Sequence[Word]) -> Arguments:
+    """Options of a command, as argparse without abbreviations reads them."""
+    arguments = Arguments()
+    at = 0
+    while at < len(words):
+        at = _read_one(words, at, arguments)
+    return arguments
+
+
+def _read_one(words: Sequence[Word], at: int, arguments: Arguments) -> int:
+    """Read the option at an index; the index of the next one."""
+    word = words[at]
+    text = word.text.value
+    if not text.startswith("--"):
+        if word.text.unknown:
+            arguments.problems.append(_unknown_word(word))
+        elif text:
+            arguments.unknown.append(setting_of(text, Text(""), word.used, word.used))
+        return at + 1
+    name, equals, _ = text[2:].partition("=")
+    place = f"{word.used.file.path}: " if word.used else ""
+    refuse_unmodelled(name, f"{place}--{name}")
+    option = _option_named(name, arguments)
+    end = at + 1
+    values: list[Word] = []
+    if equals:
+        values = [Word(word.text[len(name) + 3 :], None)]
+    elif option is None or option.values != "switch":
+        most = _most_values(option, len(words))
+        while end < len(words) and len(values) < most and not _is_option(words[end]):
+            values.append(words[end])
+            end += 1
+    if option is None:
+        arguments.unknown.append(_setting(f"--{name}", word, values))
+        return end
+    arguments.given[option.name] = _setting(f"--{name}", word, values)
+    _check_values(option, arguments)
+    return end
+
+
+def _option_named(name: str, arguments: Arguments) -> Option | None:
+    """The option of a name, core's or another's; Megatron-LLM spells core's with underscores."""
+    spelled = name.replace("_", "-")
+    if (option := options().get(name)) is not None:
+        return option
+    if (option := options().get(spelled)) is not None:
+        arguments.foreign[option.name] = "fork"
+        return option
+    known = other_options()
+    if (named := known.get(spelled) or known.get(name)) is None:
+        return None
+    option, arguments.foreign[named[0].name] = named
+    return option
+
+
+def _most_values(option: Option | None, all_words: int) -> int:
+    """Words that an option may take."""
+    if option is None or option.values in ("one", "maybe"):
+        return 1
+    return int(option.values) if option.values.isdigit() else all_words
+
+
+def _is_option(word: Word) -> bool:
+    """Whether a word begins an option: two dashes, as negative numbers have one."""
+    return word.text.value.startswith("--")
+
+
+def _setting(key: str, word: Word, values: Sequence[Word]) -> Setting:
+    whole = _with_quote(_whole([word, *values]))
+    if not values:
+        return switch_of(key, word, whole)
+    first = setting_of(key, values[0].text, values[0].used, whole)
+    if len(values) == 1:
+        return first
+    span = _whole(values)
+    texts = tuple(value.text.value for value in values)
+    return replace(first, value=texts, spans=(span,) if span else (), unknown="")
+
+
+def _with_quote(span: Span | None) -> Span | None:
+    """A span with the quote that closes one within: an array's element stands without it."""
+    if span is None:
+        return None
+    text = span.file.text
+    closing = text[span.end : span.end + 1]
+    is_open = closing in ("'", '"') and text.count(closing, span.start, span.end) % 2
+    return replace(span, end=span.end + 1) if closing and is_open else span
+
+
+def _whole(words: Sequence[Word]) -> Span | None:
+    """Where words stand one after another in one file."""
+    spans = [word.text.span() or word.used for word in words]
+    spans[1:] = [word.used or word.text.span() for word in words[1:]]
+    known = [span for span in spans if span is not None]
+    if len(known) < len(spans) or len({span.file for span in known}) != 1:
+        return None
+    if any(one.end > two.start for one, two in pairwise(known)):
+        return None
+    return Span(known[0].file, known[0].start, known[-1].end)
+
+
+def _unknown_word(word: Word) -> Problem:
+    text = f"{word.text.unknown}: taken as no arguments"
+    where = (word.used.place,) if word.used else ()
+    return Problem("unresolved", text, "warning", where, telling(word.text.unknown))
+
+
+def _check_values(option: Option, arguments: Arguments) -> None:
+    """Choices and missing values, as argparse would refuse them."""
+    given = arguments.given[option.name]
+    if option.values == "one" and given.value is True:
+        arguments.problems.append(arguments.wrong(f"{given.key} needs a value", option.name))
+        del arguments.given[option.name]
+        return
+    _check_type(option, arguments)
+    if not option.choices or given.unknown or option.values == "many":
+        return
+    text = str(given.value)
+    if text not in (*option.choices, *_OLDER_CHOICES.get(option.name, ())):
+        close = nearest(text, option.choices, 0.5)
+        problem = Problem(
+            "option-value",
+            f"{given.key} {text}: {RELEASE} has {', '.join(option.choices)}",
+            places=(given.place,),
+            edits=(Edit(given.key, close),) if close else (),
+        )
+        arguments.problems.append(problem)
+        arguments.strange_values[option.name] = problem
+
+
+_TYPES: Mapping[str, tuple[Callable[[str], object], str]] = {
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+}
+
+
+def _check_type(option: Option, arguments: Arguments) -> None:
+    """Values that argparse's `int` or `float` refuses; Python's int reads `1_000` too."""
+    if option.type not in _TYPES:
+        return
+    made, what = _TYPES[option.type]
+    given = arguments.given[option.name]
+    texts = given.value if isinstance(given.value, tuple) else (given.value,)
+    for text in map(str, texts if not given.unknown else ()):
+        if HOLE in text:
+            continue
+        try:
+            made(text)
+        except ValueError:
+            arguments.not_a_number(option.name, text, what)
+
+
+def choices_of_many(arguments: Arguments, name: str, choices: Sequence[str]) -> tuple[str, ...]:
+    """The values of an option that are among some; each other one is a problem."""
+    given = arguments.many(name)
+    for wrong in (setting for setting in given if setting not in choices):
+        close = nearest(wrong, choices, 0.5)
+        mended = " ".join(close if setting == wrong else setting for setting in given)
+        text = f"--{name} {wrong}: {RELEASE} has {', '.join(choices)}"
+        edits = (Edit(f"--{name}", mended),) if close else ()
+        arguments.refuse("option-value", text, name, edits=edits)
+    return tuple(setting for setting in given if setting in choices)

@@ -1,0 +1,372 @@
+"""Readers of settings that are Megatron's arguments, or attributes that its parser makes of them.
+
+`model_config.yaml` of Megatron-LM's tests (MODEL_ARGS, ENV_VARS), Primus' experiments, ms-swift's
+`megatron sft` and `megatron pt`, and what a Megatron log says that its run had.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from planner.job.errors import UsageError
+from planner.launch.dialects.hf.arguments import HfArguments, hf_arguments
+from planner.launch.dialects.hf.refusals import refusals_of
+from planner.launch.dialects.megatron.arguments import options, other_options
+from planner.launch.dialects.megatron.forks import CORE, Dialect
+from planner.launch.dialects.megatron.reader import MegatronReader
+from planner.launch.dialects.megatron.table import option
+from planner.launch.dialects.torchtitan.reader import TorchtitanReader
+from planner.launch.dialects.torchtitan.sources import unknown_keys
+from planner.launch.languages.text import HOLE, Files, Hole, Text, Word, digits
+from planner.launch.options import MEGATRON
+from planner.launch.read.beside import source_beside
+from planner.launch.read.command import LaunchCommand, made_launch
+from planner.launch.read.document import Document, Source, below, yaml_document
+from planner.launch.read.document_reader import NO_LENGTH
+from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
+from planner.launch.read.names import meanings
+from planner.launch.read.opened import Opened
+from planner.launch.read.programs import other_model
+
+_ARGS, _ENV, _PROGRAM = "MODEL_ARGS", "ENV_VARS", "pretrain_gpt.py"
+_WITHOUT = meanings("megatron-without")
+# Attribute -> the option that sets it, where its name is another.
+_NAMES = {name: MEGATRON[name].name for name in ("fp8", "fp4")}
+_NAMES["turbo_deepep"] = MEGATRON["fused-dispatch"].name
+# Presets that one extends, and those extend.
+_MOST_PRESETS = 32
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-?([^}]*))?\}")
+
+
+def words_of(values: Mapping[str, Setting]) -> Iterator[Word]:
+    """Options with their values: `true` is a switch, `false` and nothing leave it out."""
+    for name, setting in values.items():
+        if setting.value in (None, False, "null", "None"):
+            continue
+        place = setting.spans[0] if setting.spans else None
+        yield Word(Text.made(f"--{name}"), place)
+        option = options().get(name)
+        is_switch = option.values == "switch" if option else False
+        if setting.value is True or (is_switch and str(setting.value).lower() in ("true", "1")):
+            continue
+        takes_many = option is not None and option.values == "many"
+        yield from _values(setting, takes_many=takes_many)
+
+
+def _values(setting: Setting, *, takes_many: bool) -> Iterator[Word]:
+    """A setting's value as words: lists, also as `[a b]` and `a b`, have several."""
+    place = setting.spans[0] if setting.spans else None
+    if isinstance(setting.value, list):
+        yield from (Word(_text(str(item)), place) for item in setting.value)
+        return
+    text = str(setting.value)
+    in_place = place is not None and place.written == text
+    written = place.as_text() if place is not None and in_place else _text(text)
+    match = re.fullmatch(r"\[([\w\s.]+)\]", text)
+    if match is not None:
+        parts = written[1 : len(text) - 1] if len(written.value) == len(text) else _text(match[1])
+        yield from (Word(part, place) for part in parts.split())
+        return
+    if takes_many and "${" not in text:
+        yield from (Word(part, place) for part in written.split())
+        return
+    yield Word(_text(text) if "${" in text else written, place)
+
+
+def _text(written: str) -> Text:
+    """A value, the variables in it by their defaults, or not known."""
+    value = _VARIABLE.sub(lambda item: HOLE if item[2] is None else item[2], written)
+    why = Hole(f"{written}, whose variables the file does not set")
+    return Text(value, tuple(why if letter == HOLE else None for letter in value))
+
+
+# --- model_config.yaml ----------------------------------------------------------------------------
+
+
+class SettingsReader(MegatronReader):
+    """Megatron's reader of options whose program is not named: another has its own defaults."""
+
+    def _is_partial(self) -> bool:
+        return True
+
+
+def is_model_config(content: object) -> bool:
+    """Whether a YAML file holds the arguments of a test of Megatron-LM."""
+    return isinstance(content, dict) and isinstance(content.get(_ARGS), dict)
+
+
+def read_model_config(source: Source) -> Found:
+    """The launch that MODEL_ARGS describes."""
+    document = source.yaml()
+    given = below(document.settings, _ARGS)
+    flags = {name.removeprefix("--"): setting for name, setting in given.items()}
+    if any("." in name for name in flags):
+        raise UsageError(f"{document.path}: MODEL_ARGS of another program than Megatron-LM's")
+    variables = below(document.settings, _ENV)
+    environment = {name: _text(str(setting.value)) for name, setting in variables.items()}
+    words = list(words_of(flags))
+    launch = made_launch(words, document.path, _PROGRAM, environment)
+    reader = SettingsReader(launch, source.hints)
+    # Tests stand in folders by what they train.
+    tested = replace(launch, program="/".join(Path(document.path).parts[-3:-1]))
+    if why := other_model(tested):
+        reader.problems.append(Problem("not-predictable", f"{why}: not modelled", "warning"))
+    if str(document.get("TEST_TYPE", "")).startswith(("inference", "release-inference")) or any(
+        name.startswith("inference-") and name != "inference-max-seq-length" for name in flags
+    ):
+        text = "it generates text: no training"
+        reader.problems.append(Problem("not-predictable", text, "warning"))
+    return replace(reader.found(), format="settings")
+
+
+# --- Primus ---------------------------------------------------------------------------------------
+
+
+def is_primus(content: object) -> bool:
+    """Whether a YAML file is an experiment of Primus."""
+    if not isinstance(content, dict) or not isinstance(content.get("modules"), dict):
+        return False
+    modules = content["modules"].values()
+    return any(isinstance(module, dict) and "framework" in module for module in modules)
+
+
+def read_primus(source: Source) -> Found:
+    """The experiment's trainer: presets of model and trainer, then its overrides."""
+    document = source.yaml()
+    name = next(iter(document.names("modules")))
+    prefix = f"modules.{name}."
+    framework = str(document.get(f"{prefix}framework"))
+    settings, missing = _merged(document, prefix, framework, source.files)
+    if framework == "torchtitan":
+        return _primus_torchtitan(settings, source)
+    found = _PrimusReader(source, framework, settings, missing).found()
+    return replace(found, format="settings")
+
+
+def _merged(
+    document: Document, prefix: str, framework: str, files: Files
+) -> tuple[dict[str, Setting], list[str]]:
+    """Settings by field, and the presets that are not there."""
+    settings: dict[str, Setting] = {}
+    missing: list[str] = []
+    for kind, key in (("modules", "config"), ("models", "model")):
+        file = document.get(prefix + key)
+        if file is None:
+            continue
+        file = _VARIABLE.sub(lambda item: item[2] or "", str(file))
+        preset = _preset(f"primus/configs/{kind}/{framework}/{file}", document.path, files, {})
+        if preset is None:
+            missing.append(str(file))
+        settings |= preset or {}
+    return settings | below(document.settings, f"{prefix}overrides"), missing
+
+
+def _preset(
+    name: str, near: str, files: Files, read: dict[str, dict[str, Setting]]
+) -> dict[str, Setting] | None:
+    """A preset and what it extends; None where it is not beside the experiment. `read`: those
+    read so far, by path."""
+    source = source_beside(name, Path(near).parent, files)
+    if source is None or len(read) > _MOST_PRESETS:
+        return None
+    if source.path not in read:
+        settings = read[source.path] = {}  # what extends itself ends here
+        document = yaml_document(source.as_text(), source.path)
+        bases = document.get("extends") or document.get("bases")
+        for base in bases if isinstance(bases, list) else ():
+            below = _preset(f"{Path(name).parent}/{base}", source.path, files, read)
+            settings |= below or {}
+        settings |= {k: s for k, s in document.settings.items() if k not in ("extends", "bases")}
+    return read[source.path]
+
+
+class _PrimusReader(SettingsReader):
+    """Megatron's reader under Primus' profile."""
+
+    def __init__(
+        self, source: Source, framework: str, settings: dict[str, Setting], missing: list[str]
+    ) -> None:
+        words = list(words_of(dict(flags_of(settings))))
+        super().__init__(made_launch(words, source.path, _PROGRAM), source.hints)
+        self.missing = missing
+        if framework != "megatron":
+            text = f"Primus with {framework} is not modelled"
+            self.problems.append(Problem("not-predictable", text, "warning"))
+        chosen = settings.get("recompute_layer_ids")
+        if chosen is not None and chosen.value not in (None, [], "null"):
+            text = "recompute_layer_ids: layers that are named one by one are not read"
+            self.problems.append(Problem("not-predictable", text, "warning", (chosen.place,)))
+        kind = settings.get("model_type")
+        if kind is not None and str(kind.value) not in ("gpt", "None"):
+            text = f"model_type {kind.value} is not modelled"
+            self.problems.append(Problem("not-predictable", text, "warning", (kind.place,)))
+
+    def _dialect(self) -> Dialect:
+        """Primus' fields with core's meanings; its own checks are not core's."""
+        return replace(CORE, name="primus", words="Primus", core=False)
+
+    def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+        """Primus' profile; it names layers one by one, and has core's methods besides."""
+        framework, names = super()._profile(degrees)
+        by_method = ":" in self._recompute()
+        is_usual = framework == "megatron-core" and not by_method
+        return ("primus", names) if is_usual else (framework, names)
+
+    def _shape(self) -> Any:
+        """The model of the preset, which the catalogue may know where the file is not there."""
+        if self.missing and not self.hints.model and option("layers") not in self.arguments.given:
+            names = ", ".join(self.missing)
+            text = f"the presets {names} of Primus are not beside the file"
+            fix = "--model NAME, or read it inside Primus' folder"
+            self.problems.append(model_unknown(text, fix=fix))
+            return None
+        return super()._shape()
+
+
+def flags_of(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
+    """Options that the fields stand for; Primus' own fields are none."""
+    for field, setting in settings.items():
+        if field in _WITHOUT:
+            if setting.value is False:
+                yield _WITHOUT[field], replace(setting, value=True)
+            continue
+        name = _NAMES.get(field) or field.replace("_", "-")
+        if name.startswith(("rl-", "grpo-")):
+            continue  # the presets state them all; perform_rl_step turns them on
+        if name in options() or name in other_options():
+            yield name, setting
+
+
+def _primus_torchtitan(settings: dict[str, Setting], source: Source) -> Found:
+    plain = {key.removeprefix("job."): setting for key, setting in settings.items()}
+    inner = Document(source.path, plain)
+    reader = TorchtitanReader(inner, replace(source, launch=None))
+    # Old names are read under the new ones; Primus has keys of its own besides.
+    reader.problems += [one for one in unknown_keys(inner) if one.severity == "warning"]
+    return replace(reader.found("torchtitan-0.2"), format="settings")
+
+
+# --- ms-swift -------------------------------------------------------------------------------------
+
+# Its options are Megatron's attributes, switches with `true` or `false`; the model is a
+# checkpoint's. Defaults: ms-swift 3.9, swift/megatron/argument.
+_SWIFT_DEFAULTS: Mapping[str, object] = {
+    "micro_batch_size": 1, "global_batch_size": 16, "recompute_granularity": "selective",
+    "use_distributed_optimizer": True, "moe_grouped_gemm": True, "bf16": True,
+    "attention_backend": "flash", "hidden_dropout": 0, "attention_dropout": 0,
+    "expert_tensor_parallel_size": 1,
+}  # fmt: skip
+# Where the model may be named, the likeliest first.
+_CHECKPOINTS = ("model", "mcore_model", "load")
+_SHORTER = "samples that are not packed may be shorter: less memory than predicted"
+# Degrees of Megatron mean something else to Trainer scripts.
+_DEGREE = re.compile(r"_parallel_size$")
+
+
+def is_swift_megatron(launch: LaunchCommand) -> bool:
+    """Whether a command is ms-swift's own, or torchrun's with its program."""
+    return launch.name == "megatron" or "/_megatron/" in launch.program
+
+
+def read_swift_megatron(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:  # noqa: ARG001
+    """The launch as its arguments describe it."""
+    given = dict(launch.given)
+    named = {"model": next((given[name] for name in _CHECKPOINTS if name in given), None)}
+    length = given.get("seq_length") or given.get("max_length")
+    if length is not None:
+        given["seq_length"] = length
+    stated = {name: item for name, item in {**given, **named}.items() if item is not None}
+    script = hf_arguments(stated, launch.folder, hints)
+    found = _SwiftReader(launch, given, script).found()
+    others = {name: item for name, item in given.items() if not _DEGREE.search(name)}
+    refusals = refusals_of({"tuner_type": Setting("", "full"), **others}, None)
+    packed = str(given["packing"].value).lower() == "true" if "packing" in given else False
+    assumed = () if packed else ("every sequence as long as the longest allowed",)
+    longest = length or Setting(NO_LENGTH, None, launch.command.file)
+    shorter = () if packed else ((longest, _SHORTER),)
+    return replace(
+        found,
+        format="settings",
+        unmodelled=(*found.unmodelled, *shorter),
+        problems=(*refusals, *found.problems),
+        assumed=(*found.assumed, *script.assumed, *assumed),
+    )
+
+
+class _SwiftReader(SettingsReader):
+    """Megatron's reader with ms-swift's defaults and a checkpoint's model."""
+
+    def __init__(
+        self, launch: LaunchCommand, given: Mapping[str, Setting], script: HfArguments
+    ) -> None:
+        self.script = script
+        settings = {name: Setting(name, value) for name, value in _SWIFT_DEFAULTS.items()}
+        settings |= {name: replace(item, value=_typed(item.value)) for name, item in given.items()}
+        words = tuple(words_of(dict(flags_of(settings))))
+        super().__init__(replace(launch, arguments=words), script.hints)
+
+    def _dialect(self) -> Dialect:
+        return replace(CORE, name="swift", words="ms-swift", core=False)
+
+    def _shape(self) -> Any:
+        if self.hints.model:
+            return super()._shape()
+        self.problems.append(self.script.model_unknown("the file does not name the model"))
+        return None
+
+
+def _typed(value: object) -> object:
+    """`true` and `false` as what they mean."""
+    return {"true": True, "false": False}.get(str(value).lower(), value)
+
+
+# --- logs -----------------------------------------------------------------------------------------
+
+# Megatron prints every argument between two lines, `  tensor_model_parallel_size ...... 2`, and the
+# vocabulary later on (megatron/training/arguments.py, _print_args; tokenizer/tokenizer.py).
+_BEGIN, _END = "- arguments -", "- end of arguments -"
+_ARGUMENT = re.compile(r"\s(\w+) \.{2,} ?(.*)$")
+_VOCABULARY = re.compile(r"padded vocab \(size: (\d+)\)")
+# Values that Python prints as it has them.
+_PRINTED = {
+    "True": True, "False": False, "[]": None, "torch.float32": "fp32", "torch.bfloat16": "bf16",
+    "torch.float16": "fp16",
+}  # fmt: skip
+_ENUM = re.compile(r"^[A-Z]\w+\.(?=\w+$)")
+# Arguments that repeat others under an old name.
+_REPEATED = ("encoder_num_layers", "encoder_seq_length")
+
+
+def logged_arguments(lines: Iterable[str]) -> tuple[str, int] | None:
+    """A list of options that differ from the parser's defaults, and the number of GPUs; None where
+    the log has none."""
+    found: dict[str, str] = {}
+    inside = False
+    for line in lines:
+        if inside and (match := _ARGUMENT.search(line)):
+            found[match[1]] = match[2].strip()
+        elif match := _VOCABULARY.search(line):
+            found["vocab_size"] = match[1]
+            break
+        inside = (inside or _BEGIN in line) and _END not in line
+    world = digits(found.get("world_size", ""))
+    if world is None:
+        return None
+    settings = {
+        name: Setting(name, _PRINTED.get(text, _ENUM.sub("", text)))
+        for name, text in found.items()
+        if name not in _REPEATED
+    }
+    chosen = {name: one for name, one in flags_of(settings) if not _is_default(name, one)}
+    words = [word.text.value for word in words_of(chosen)]
+    return shlex.join(words), world
+
+
+def _is_default(name: str, setting: Setting) -> bool:
+    option = options().get(name)
+    return option is not None and option.default == str(setting.value)

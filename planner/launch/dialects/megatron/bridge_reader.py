@@ -1,0 +1,338 @@
+"""Reader of Megatron-Bridge launches: overrides `section.field=value` after a start script.
+
+Bridge's fields are Megatron's options under other names, so overrides are read as those options;
+what is said of them names the fields again. Read in megatron-bridge 0.6.2 (`megatron_bridge.toml`).
+What the recipe of a start script sets is not seen, so only launches around the bare recipe, as
+`planner launch` writes them, are predicted; of others the overrides are checked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from planner.launch.dialects.megatron import table
+from planner.launch.dialects.megatron.arguments import options
+from planner.launch.dialects.megatron.bridge_writer import RECIPES, field_of, fields_of, schema
+from planner.launch.dialects.megatron.forks import CORE, Dialect
+from planner.launch.dialects.megatron.reader import MegatronReader
+from planner.launch.dialects.megatron.table import MEGATRON, option
+from planner.launch.languages.text import Text, Word
+from planner.launch.options import MEGATRON as OPTIONS
+from planner.launch.options import MEGATRON_LAYOUT, MEGATRON_PRECISIONS
+from planner.launch.read.beside import text_beside
+from planner.launch.read.command import LaunchCommand, setting_of
+from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
+from planner.launch.read.opened import Opened
+
+# Overrides that a command must have at least to be one of Megatron-Bridge.
+_FEWEST = 2
+_OVERRIDE = re.compile(r"^(\w+\.\w+)=(.*)$", re.DOTALL)
+# Fields that are true unless a switch says otherwise.
+_WITHOUT = {
+    "model.add_bias_linear": option("attention_out_bias"),
+    "model.share_embeddings_and_output_weights": option("tied_embeddings"),
+    "model.gradient_accumulation_fusion": OPTIONS["unfused-accumulation"].name,
+    "model.yarn_correction_range_round_to_int": option("rope.scaling.truncate"),
+}
+# Fields whose option has another name; those of the model stand in its table.
+_NAMES = {
+    f"model.{entry.field}": entry.name
+    for entry in MEGATRON
+    if entry.field and entry.key and f"model.{entry.field}" not in _WITHOUT
+} | {
+    "model.rope_scaling_factor": option("rope.scaling.factor"),
+    "model.virtual_pipeline_model_parallel_size": MEGATRON_LAYOUT["chunks"].name,
+    "model.num_layers_in_first_pipeline_stage": MEGATRON_LAYOUT["first-layers"].name,
+    "model.num_layers_in_last_pipeline_stage": MEGATRON_LAYOUT["last-layers"].name,
+}
+# Said by other fields too.
+_SAID_ELSEWHERE = {
+    "mixed_precision.fp8_param_gather", "mixed_precision.first_last_layers_bf16",
+    "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag", "optimizer.main_grads_dtype",
+}  # fmt: skip
+# Hydra takes Python's spellings too.
+_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+_ACTIVATIONS = {("silu", "true"): table.SWIGLU.name, ("quick_gelu", "true"): table.QUICK_GEGLU.name,
+                ("squared_relu", "false"): table.SQUARED_RELU.name}  # fmt: skip
+# Bridge's recipe of a precision -> the precision.
+_RECIPES = {recipe: precision for precision, recipe in RECIPES.items()}
+_BARE = "vanilla_gpt_pretrain_config()"
+_RECIPE = re.compile(r"get_mixed_precision_config\(\s*[\"'](\w+)[\"']")
+
+
+def is_bridge(launch: LaunchCommand) -> bool:
+    """Whether a command's arguments are overrides of Megatron-Bridge's configuration."""
+    keys = [match[1] for word in launch.arguments if (match := _OVERRIDE.match(word.text.value))]
+    return sum(key in schema() for key in keys) >= _FEWEST
+
+
+def read_megatron_bridge(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
+    """The launch of a command, with the start script where its text is known."""
+    return read_overrides(launch, _program_text(read, launch), hints)
+
+
+def read_overrides(launch: LaunchCommand, program: str | None, hints: Hints) -> Found:
+    """The launch that overrides describe; `program`: the start script's text, if it is known."""
+    overrides = _Overrides(launch, program)
+    translated = replace(launch, arguments=tuple(overrides.words()))
+    found = _Reader(translated, hints, overrides).found()
+    return overrides.renamed(found)
+
+
+def _program_text(read: Opened, launch: LaunchCommand) -> str | None:
+    """The start script, written by the files or beside them; None where it is not there."""
+    name = Path(launch.program).name
+    if name in read.programs:
+        return read.programs[name]
+    return text_beside(name, launch.folder) if name.endswith(".py") else None
+
+
+class _Overrides:
+    """Overrides by field, and as Megatron's options."""
+
+    def __init__(self, launch: LaunchCommand, program: str | None) -> None:
+        self.given: dict[str, Word] = {}
+        self.others: list[Word] = []
+        self.settings: dict[str, Setting] = {}
+        for word in launch.arguments:
+            match = _OVERRIDE.match(word.text.value)
+            if match is None:
+                self.others.append(word)
+                continue
+            value = word.text[match.start(2) :]
+            if value.value[:1] == '"' == value.value[-1:]:
+                value = value[1:-1]
+            if value.value in _PYTHON_WORDS:
+                value = Text(_PYTHON_WORDS[value.value], value.origin[: len(value.value)])
+            self.given[match[1]] = Word(value, word.used or word.text.span())
+            whole = word.used or word.text.span()
+            self.settings[match[1]] = setting_of(match[1], value, word.used, whole)
+        recipe = _RECIPE.search(program or "")
+        self.recipe = recipe[1] if recipe else None
+        # A start script around the bare recipe, as ours: the overrides say everything.
+        self.is_bare = self.recipe is not None and _BARE in (program or "")
+        # Option -> the field that says it.
+        self.fields: dict[str, str] = {}
+
+    def value(self, field: str) -> str | None:
+        """A field's value; None for `null` and where it is not given."""
+        word = self.given.get(field)
+        return None if word is None or word.text.value == "null" else word.text.value
+
+    def words(self) -> Iterator[Word]:
+        """The options of `pretrain_gpt.py` that say the same."""
+        for field, one_word in self.given.items():
+            if field == field_of(field.partition(".")[2]) and field not in _SAID_ELSEWHERE:
+                yield from self._option(field, one_word)
+        activation = (self.value("model.activation_func"), self.value("model.gated_linear_unit"))
+        name = _ACTIVATIONS.get((activation[0] or "", activation[1] or "false"))
+        if name is not None:
+            yield self._switch(name, "model.activation_func")
+        precision = _RECIPES.get(self.recipe or "", "bf16")
+        yield from (_made(word) for word in MEGATRON_PRECISIONS[precision].split())
+        if self.value("model.vocab_size"):
+            yield from (_made(OPTIONS["tokenizer-kind"].key), _made("NullTokenizer"))
+
+    def _option(self, field: str, word: Word) -> Iterator[Word]:
+        name = _NAMES.get(field) or _WITHOUT.get(field) or field.partition(".")[2].replace("_", "-")
+        value = self.value(field)
+        if value is None or name not in options():
+            return
+        if field == "model.virtual_pipeline_model_parallel_size" and self.value(
+            "model.pipeline_model_parallel_layout"
+        ):
+            return  # the layout says it
+        if options()[name].values == "switch" or field in _WITHOUT:
+            if value == ("false" if field in _WITHOUT else "true"):
+                yield self._switch(name, field)
+            return
+        if field == "model.num_query_groups":
+            yield self._switch(table.GROUPED.name, field)
+        self.fields[f"--{name}"] = field
+        yield _made(f"--{name}", word)
+        yield from self._values(name, word)
+
+    def _values(self, name: str, word: Word) -> Iterator[Word]:
+        """One value, or the elements of a list."""
+        text = word.text
+        is_list = text.value.startswith("[") and text.value.endswith("]")
+        if is_list and options()[name].values == "many":
+            for part in re.finditer(r"[^\s,\"']+", text.value[1:-1]):
+                yield Word(text[part.start() + 1 : part.end() + 1], word.used)
+        else:
+            # The option's own spelling of a window is 4096,0.
+            is_window = is_list and name == option("sliding_window")
+            yield Word(text[1:-1] if is_window else text, word.used)
+
+    def _switch(self, name: str, field: str) -> Word:
+        self.fields[f"--{name}"] = field
+        return _made(f"--{name}", self.given.get(field))
+
+    # --- back -----------------------------------------------------------------------------------
+
+    def renamed(self, found: Found) -> Found:
+        """What was found, its settings and problems under the names of the fields."""
+        unknown = tuple(
+            setting for field, setting in self.settings.items() if field not in schema()
+        ) + tuple(item for item in found.unknown if item.key not in self.fields)
+        used = {item.key for item in found.unused}
+        settings = self.settings.values()
+        return replace(
+            found,
+            format="megatron-bridge",
+            variations=found.variations if self.is_bare else (),
+            settings=tuple(settings),
+            where={name: self._field(item) for name, item in found.where.items()},
+            unused=tuple(
+                setting
+                for field, setting in self.settings.items()
+                if any(self.fields.get(key) == field for key in used)
+            ),
+            unmodelled=tuple((self._field(item), why) for item, why in found.unmodelled),
+            unknown=unknown,
+            problems=tuple(self._problem(problem) for problem in found.problems),
+        )
+
+    def _field(self, setting: Setting) -> Setting:
+        return self.settings.get(self.fields.get(setting.key, ""), setting)
+
+    def _problem(self, problem: Problem) -> Problem:
+        if problem.rule == "model-unknown" and not self.is_bare:
+            problem = replace(problem, severity="note", fix="--model NAME")
+        edits = as_overrides(problem.edits, self.fields)
+        return replace(
+            problem, text=self._said(problem.text), fix=self._said(problem.fix), edits=edits
+        )
+
+    def _said(self, text: str) -> str:
+        """A sentence with the fields in place of Megatron's options."""
+        return re.sub(
+            r"--[\w-]+", lambda item: self.fields.get(item[0]) or _field_of(item[0]), text
+        )
+
+
+def _field_of(option: str) -> str:
+    """The field of an option that is not given; the option itself where there is none."""
+    named = {f"--{name}": field for field, name in (*_NAMES.items(), *_WITHOUT.items())}
+    if option in named:
+        return named[option]
+    return field_of(option) or option
+
+
+def as_overrides(
+    edits: Sequence[Edit], fields: Mapping[str, str] | None = None
+) -> tuple[Edit, ...]:
+    """Edits of Megatron's options as edits of fields; without those of options without a field.
+
+    `fields`: option -> the field that says it in these overrides.
+    """
+    found: list[Edit] = []
+    for edit in edits:
+        field = (fields or {}).get(edit.key) or _field_of(edit.key)
+        if edit.key.startswith("$"):
+            found.append(edit)
+        elif field in schema() and not edit.rename:
+            found.append(Edit(field, _override_value(edit, field)))
+            same = (other for other in fields_of(field.partition(".")[2]) if other != field)
+            found += [Edit(other, found[-1].value) for other in same]
+    return tuple(found)
+
+
+def _override_value(edit: Edit, field: str) -> str:
+    """`true` and `false` for switches, `null` for no value, lists in brackets."""
+    option = options()[edit.key.removeprefix("--")]
+    if option.values == "switch":
+        return "true" if (edit.value is None) == (field in _WITHOUT) else "false"
+    if edit.value is None:
+        return "null"
+    is_list = re.fullmatch(schema()[field], "[a,b]") is not None
+    return f"[{','.join(edit.value.split())}]" if is_list else edit.value
+
+
+def _made(text: str, place: Word | None = None) -> Word:
+    return Word(Text.made(text), place.used if place else None)
+
+
+class _Reader(MegatronReader):
+    """Megatron's reader under Bridge's profile."""
+
+    def __init__(self, launch: LaunchCommand, hints: Hints, overrides: _Overrides) -> None:
+        super().__init__(launch, hints)
+        self.overrides = overrides
+        self.problems += _unknown_fields(overrides)
+        if not overrides.is_bare:
+            text = (
+                "what the start script's recipe sets, and no override says, is not seen: no "
+                "prediction (planner launch --framework megatron-bridge writes a bare recipe and "
+                "all settings)"
+            )
+            self.problems.append(Problem("not-predictable", text, "warning"))
+
+    def _dialect(self) -> Dialect:
+        return CORE
+
+    def found(self) -> Found:
+        """What an unseen recipe sets may undo what the overrides alone would break."""
+        found = super().found()
+        if self.overrides.is_bare:
+            return found
+        eased = [
+            replace(problem, severity="warning")
+            if problem.severity == "error" and problem.rule != "option-value"
+            else problem
+            for problem in found.problems
+        ]
+        return replace(found, problems=tuple(eased))
+
+    def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+        """Bridge's profile, and where the overrides differ from it."""
+        framework, names = super()._profile(degrees)
+        if framework == "megatron-fsdp":
+            return framework, names
+        # What Bridge's profile counts on already, and its contrary.
+        names = self._variations(degrees)
+        usual = {"tp-overlap", "bf16-gradients"}
+        found = [name for name in names if name not in usual]
+        if degrees["tp"] > 1:
+            found.append("tp-overlap" if "tp-overlap" in names else "no-tp-overlap")
+        found.append("no-bf16-gradients" if self._reduces_in_fp32() else "bf16-gradients")
+        return "megatron-bridge", tuple(found)
+
+    def _optimizer(self) -> str:
+        """Its gradients are in bf16 anyway: they are a choice where nothing else is."""
+        name = super()._optimizer()
+        chosen = (
+            self.overrides.value("optimizer.use_precision_aware_optimizer") == "true"
+            and self.overrides.value("optimizer.main_grads_dtype") == "bf16"
+            and self.overrides.value("optimizer.optimizer_cpu_offload") != "true"
+        )
+        return "adamw:grad=bf16" if name == "adamw" and chosen else name
+
+    def _reduces_in_fp32(self) -> bool:
+        """The precision recipe has the last word; its own default is fp32."""
+        stated = self.overrides.value("mixed_precision.grad_reduce_in_fp32")
+        return (stated or self.overrides.value("ddp.grad_reduce_in_fp32") or "true") == "true"
+
+
+def _unknown_fields(overrides: _Overrides) -> Iterator[Problem]:
+    for field, setting in overrides.settings.items():
+        if field not in schema():
+            yield Problem(
+                "unknown-option",
+                f"{field}: none of the Megatron-Bridge settings known here; what it changes is "
+                "not counted",
+                "warning",
+                (setting.place,),
+            )
+        elif not re.fullmatch(schema()[field], str(setting.value)) and not setting.unknown:
+            if field == "model.pipeline_model_parallel_layout":
+                continue
+            yield Problem(
+                "option-value",
+                f"{field}={setting.value}: not a value that Megatron-Bridge takes",
+                places=(setting.place,),
+            )

@@ -1,0 +1,206 @@
+"""What Megatron's options say of a model beside its shape: rotary positions, router, norms.
+
+The way back of `planner.launch.dialects.megatron.table`, which has the options' names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from planner.job.models.errors import ModelError
+from planner.job.models.layout import hybrid_kinds
+from planner.job.quantities import stated
+from planner.job.specs import LayerKind, MlaSpec, RopeScaling, RopeSpec, StateSpaceSpec
+from planner.launch.dialects.megatron import positions, states
+from planner.launch.dialects.megatron.arguments import Arguments
+from planner.launch.dialects.megatron.row import MegatronRow
+from planner.launch.dialects.megatron.table import BALANCING, LOSSES, option
+from planner.launch.read.found import Problem
+
+_LOSSES = {name: over for over, name in LOSSES.items()} | {"global_aux_loss": "batch"}
+
+
+def plain_fields(
+    arguments: Arguments, rows: Sequence[MegatronRow], kind: type[BaseModel], table: str
+) -> dict[str, Any]:
+    """Fields of a table of the model that an option says as they are, as `moe.top_k`.
+
+    What nothing states, and no default of Megatron's, is left to the table's own default; 0 where
+    it has none, which the table refuses.
+    """
+    found: dict[str, Any] = {}
+    for entry in rows:
+        before, _, name = entry.fields[0].rpartition(".")
+        if not entry.plain or not entry.key or before != table:
+            continue
+        field = kind.model_fields[name]
+        value = _plain(arguments, entry.name, field.annotation)
+        if value is not None or field.is_required():
+            found[name] = value
+    return found
+
+
+def _plain(arguments: Arguments, name: str, annotation: Any) -> object:
+    """The value of an option as the type of its field."""
+    types = _types(annotation)
+    if bool in types:
+        return arguments.has(name)
+    return arguments.stated_real(name) if float in types else arguments.number(name)
+
+
+def _types(annotation: Any) -> set[Any]:
+    """The types of a union, without what annotates them."""
+    inner = get_args(annotation)
+    return set().union(*map(_types, inner)) if inner else {annotation}
+
+
+def read_rope(arguments: Arguments, mla: MlaSpec | None) -> RopeSpec:
+    """Base, and how frequencies are stretched."""
+    found = _scaling(arguments, mla)
+    return RopeSpec(
+        theta=stated(arguments.stated_real(option("rope.theta")), 10000.0),
+        scaling=RopeScaling.model_validate(found) if found else None,
+    )
+
+
+def _scaling(arguments: Arguments, mla: MlaSpec | None) -> dict[str, Any] | None:
+    number, real = arguments.number, arguments.real
+    factor = real(option("rope.scaling.factor"))
+    if mla is not None:
+        if arguments.text(positions.LATENT_STRETCH.name) == "rope" or factor <= 1.0:
+            return None
+        return {
+            "kind": "yarn",
+            "factor": factor,
+            "original_positions": positions.MLA_YARN[0],
+            **_scores(arguments),
+        }
+    if arguments.text(option("position")) == "yarn" and factor > 1.0:
+        scores = _scores(arguments)
+        return {
+            "kind": "yarn",
+            "original_positions": positions.MLA_YARN[0],
+            **plain_fields(arguments, positions.POSITIONS, RopeScaling, "rope.scaling"),
+            **({} if tuple(scores.values()) == (1.0, 0.0) else scores),
+            "truncate": not arguments.has(option("rope.scaling.truncate")),
+        }
+    if arguments.has(positions.LLAMA3_STRETCH.name):
+        # Megatron-LM's flags hand no factor on; Bridge's field is one.
+        states = arguments.has(option("rope.scaling.factor"))
+        stretched = factor if states else positions.LLAMA3_FACTOR
+        return {"kind": "llama3", "factor": stretched, "original_positions": positions.LLAMA3[0]}
+    if interpolation := number(positions.LINEAR_STRETCH.name):
+        return {"kind": "linear", "factor": interpolation}
+    return None
+
+
+def _scores(arguments: Arguments) -> dict[str, float]:
+    """How yarn scales scores."""
+    names = ("mscale", "mscale_all_dim")
+    return {name: arguments.real(option(f"rope.scaling.{name}")) for name in names}
+
+
+def read_router(arguments: Arguments) -> dict[str, Any]:
+    """Fields of MoeSpec that say how experts are weighed and balanced, beside the plain ones."""
+    sigmoid = arguments.text(option("moe.score")) == "sigmoid"
+    bias = arguments.has(option("moe.score_correction_bias"))
+    balancing, *_ = arguments.many(BALANCING.name) or (LOSSES["batch"],)
+    coefficients = arguments.many(option("moe.aux_loss"))
+    loss = float(coefficients[0]) if coefficients and balancing in _LOSSES else 0.0
+    return {
+        "score": "sigmoid" if sigmoid else "softmax",
+        "normalised": not arguments.has(option("moe.normalised")),
+        "router_fp32": arguments.text(option("moe.router_fp32")) is not None,
+        "bias_update_rate": arguments.real(option("moe.bias_update_rate")) if bias else 0.0,
+        "aux_loss": loss,
+        "aux_loss_over": _LOSSES[balancing] if loss else "batch",
+    }
+
+
+_OLDER = "hybrid-override-pattern"
+_VARIANT = option("state_space.kind")
+
+
+def hybrid_text(arguments: Arguments) -> str:
+    """The pattern of a hybrid's layers with its pipes, without its predictions; empty if none."""
+    arguments.has(states.SPEC)
+    found = arguments.text(states.PATTERN) or arguments.text(_OLDER) or _from_ratios(arguments)
+    return found.split(states.PREDICTORS)[0]
+
+
+def predictors(arguments: Arguments) -> int:
+    """Multi-token-prediction layers: an option, or the patterns behind those of the model."""
+    arguments.has("mtp-hybrid-override-pattern")
+    stated = arguments.number(option("mtp_layers")) or 0
+    return stated or (arguments.text(states.PATTERN) or "").count(states.PREDICTORS)
+
+
+def _from_ratios(arguments: Arguments) -> str:
+    """Options until core 0.16: attention spread evenly, mixers at both ends, then feed-forward
+    blocks spread evenly over the mixers (mamba_hybrid_layer_allocation.py)."""
+    shares = [arguments.real(f"hybrid-{part}-ratio") for part in ("attention", "mlp")]
+    if not arguments.has("is-hybrid-model") and not any(shares):
+        return ""
+    layers = arguments.number(option("layers")) or 0
+    marks = ["M"] * layers
+    for symbol, share, sections in (("*", shares[0], 1), ("-", shares[1], 0)):
+        count = round(layers * share)
+        free = [index for index, mark in enumerate(marks) if mark == "M"]
+        step = left = (len(free) - count) / (count + sections) if count else len(free) + 1.0
+        for index in free:
+            if left < 0.5:
+                marks[index], left = symbol, left + step
+            else:
+                left -= 1.0
+    return "".join(marks)
+
+
+def read_kinds(arguments: Arguments) -> tuple[LayerKind, ...]:
+    """Kinds of a hybrid's layers; a pattern that cannot be read is a problem, and none."""
+    text = hybrid_text(arguments).replace(states.BLOCKS, "")
+    if not text:
+        return ()
+    try:
+        return hybrid_kinds(text, f"--{states.PATTERN}")
+    except ModelError as error:
+        places = arguments.place(states.PATTERN, _OLDER)
+        arguments.problems.append(Problem("option-value", str(error), places=places))
+        return ()
+
+
+def read_blocks(arguments: Arguments) -> tuple[int, ...]:
+    """Layers of each block of the pipeline where the pattern has pipes."""
+    text = hybrid_text(arguments)
+    return tuple(map(len, text.split(states.BLOCKS))) if states.BLOCKS in text else ()
+
+
+def read_state_space(arguments: Arguments, hidden: int) -> StateSpaceSpec:
+    """Mamba-2's numbers; by default heads for an inner width of twice the hidden one."""
+    found = plain_fields(arguments, states.MAMBA, StateSpaceSpec, "state_space")
+    usual = max(1, 2 * hidden // max(1, found["head_dim"]))
+    return StateSpaceSpec(**found | {"heads": stated(found["heads"], usual)})
+
+
+def is_delta(arguments: Arguments) -> bool:
+    """Whether layers are gated delta nets; another variant of attention is not predicted."""
+    variant = arguments.text(_VARIANT)
+    said = any(f"--{_VARIANT}" in item.text and item.rule == "not-predictable"
+               for item in arguments.problems)  # fmt: skip
+    if variant not in (None, states.DELTA_NET) and not said:
+        text = f"--{_VARIANT} {variant}: that attention is not modelled"
+        place = arguments.place(_VARIANT)
+        arguments.problems.append(Problem("not-predictable", text, "warning", place))
+    return variant == states.DELTA_NET
+
+
+def read_delta(arguments: Arguments) -> StateSpaceSpec:
+    """The numbers of gated delta nets."""
+    return StateSpaceSpec(
+        **plain_fields(arguments, states.DELTA, StateSpaceSpec, "state_space"),
+        kind="gated_delta",
+        conv_bias=False,
+        chunk=states.DELTA_CHUNK,
+    )

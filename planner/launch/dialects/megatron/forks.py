@@ -1,0 +1,239 @@
+"""Whose options a Megatron launch has: core 0.19's, an older release's, DeepSpeed's, a fork's.
+
+Options that only others have are read as what they mean in core's words, where they mean something
+for memory and time; what core 0.19 refuses of them, it refuses with a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import PurePosixPath
+
+from planner.launch.dialects.megatron.arguments import RELEASE, Arguments
+from planner.launch.dialects.megatron.rules import CONNECTIONS, refused_everywhere
+from planner.launch.dialects.megatron.table import option
+from planner.launch.dialects.megatron.unknown import slip_of
+from planner.launch.languages.shell.state import MOST_NOTES
+from planner.launch.options import MEGATRON, MEGATRON_RECOMPUTE
+from planner.launch.read.beside import text_beside
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.found import Problem, Setting
+from planner.launch.read.names import left_out, meanings
+from planner.launch.read.own_effects import effect_of
+
+_EXPERTS = option("moe.experts")
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """`words`: whose parser it is; `core`: megatron-core 0.19's, whose refusals are errors.
+
+    `framework`: the profile that it is costed under, "" as the options say.
+    """
+
+    name: str
+    words: str
+    core: bool = False
+    framework: str = ""
+
+
+CORE = Dialect("core", RELEASE, core=True)
+_DIALECTS = {
+    "deepspeed": Dialect("deepspeed", "Megatron-DeepSpeed", framework="megatron-deepspeed"),
+    "pai": Dialect("pai", "Pai-Megatron-Patch"),
+    "older": Dialect("older", "an older Megatron-LM"),
+    "fork": Dialect("fork", "a fork of Megatron-LM"),
+    "program": Dialect("program", "another program than pretrain_gpt.py"),
+}
+# Options of Megatron-LM until 2023-05, before Transformer Engine.
+_OF_2022 = (
+    "data-impl", "DDP-impl", "activations-checkpoint-method", "activations-checkpoint-num-layers",
+    "activations-checkpoint-granularity", "mmap-warmup", "fp32-allreduce",
+    "scaled-masked-softmax-fusion", "no-scaled-masked-softmax-fusion",
+    "scaled-upper-triang-masked-softmax-fusion",
+)  # fmt: skip
+_2022 = Dialect("older", "Megatron-LM of 2022", framework="megatron-lm-2022")
+# Its engine starts with --deepspeed alone (megatron/training.py): without it, or in a fork that
+# has only some of its options, Megatron's own optimizer steps.
+_WITHOUT_DEEPSPEED = replace(_DIALECTS["deepspeed"], framework=_2022.framework)
+_PARSERS = ("megatron/training/arguments.py", "megatron/arguments.py")
+# Choices that a fork's parser takes from a field's type stand here.
+_FIELDS = ("megatron/core/transformer/transformer_config.py",)
+# Values of forks that are read. A tokenizer changes the vocabulary alone, which is asked for.
+_READ_VALUES = ((option("position"), "alibi"),)
+# Programs whose options are pretrain_gpt.py's and no others.
+_CORE_PROGRAMS = ("", "pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.py")
+
+
+def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
+    """The Megatron whose options these are."""
+    kinds = {kind for name, kind in arguments.foreign.items() if name in arguments.given}
+    # Options that no parser known here has, and that are no slip of core's.
+    named = islice({item.key: item for item in arguments.unknown}.values(), MOST_NOTES)
+    strange = [item for item in named if item.key.startswith("--") and not slip_of(item)]
+    parser = _beside(launch, _PARSERS)
+    if parser and CONNECTIONS not in parser:  # of before 2022-10
+        kinds.add("older")
+    defined = any(_quotes(parser, item.key) for item in arguments.unknown)
+    if (
+        _settle_values(arguments, launch)
+        or defined
+        or ("older" in kinds and arguments.unknown)
+        or strange
+    ):
+        kinds.add("fork")
+    if "deepspeed" in kinds or launch.launcher == "deepspeed":
+        on = "deepspeed" in arguments.given
+        return _DIALECTS["deepspeed"] if on else _WITHOUT_DEEPSPEED
+    if any(name in arguments.given for name in _OF_2022):
+        return replace(_2022, name="fork") if "fork" in kinds else _2022
+    for name in ("pai", "fork", "older", "program"):
+        if name in kinds:
+            return _DIALECTS[name]
+    program = PurePosixPath(launch.program).name
+    return CORE if program in _CORE_PROGRAMS else _DIALECTS["program"]
+
+
+def _settle_values(arguments: Arguments, launch: LaunchCommand) -> bool:
+    """Whether values that core does not have are a fork's own, whose source stands around the
+    script: those are no slips, and what they do is not known."""
+    if not arguments.strange_values:
+        return False
+    source = _beside(launch, _PARSERS) + _beside(launch, _FIELDS)
+    problems = {
+        name: problem
+        for name, problem in arguments.strange_values.items()
+        if _quotes(source, str(arguments.given[name].value))
+    }
+    for name, problem in problems.items():
+        value = str(arguments.given[name].value)
+        words = f"--{name} {value}: a value of that fork, not modelled"
+        at = arguments.problems.index(problem)
+        if name == MEGATRON["tokenizer-kind"].name or (name, value) in _READ_VALUES:
+            del arguments.problems[at]
+            continue
+        arguments.problems[at] = arguments.unpredictable(words, name)
+    return bool(problems)
+
+
+def _quotes(source: str, word: str) -> bool:
+    """Whether Python source has a word as a whole string."""
+    return f'"{word}"' in source or f"'{word}'" in source
+
+
+def _beside(launch: LaunchCommand, names: Sequence[str]) -> str:
+    """The first of some files of a fork's source, where the script stands in its repository."""
+    found = (text_beside(name, launch.folder, whole=True) for name in names)
+    return next(filter(None, found), "")
+
+
+def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem]:
+    """What others' options ask for that is not modelled."""
+    experts = arguments.setting(_EXPERTS) if dialect.name == "deepspeed" else None
+    found = [] if experts is None else [(_EXPERTS, "DeepSpeed's experts are not modelled")]
+    found += [
+        (name, why)
+        for name, why in left_out("megatron-others", "refused").items()
+        if arguments.has(name)
+    ]
+    return [
+        arguments.unpredictable(f"--{name}: {why}", name)
+        for name, why in found
+        if str(arguments.given[name].value) not in ("1", "0", "none")
+    ]
+
+
+def fork_savings(arguments: Arguments) -> tuple[tuple[Setting, str], ...]:
+    """Others' options that save memory, and those that no parser known here has and that may, by
+    their names."""
+    why = "an option of that fork: perhaps less memory than predicted"
+    effects = left_out("megatron-others").items()
+    known = [(arguments.setting(name), effect) for name, effect in effects]
+    saving = [item for item in arguments.unknown if effect_of(item.key) in ("shards", "saves")]
+    unknown = [(item, why) for item in saving]
+    return tuple((item, why) for item, why in (*known, *unknown) if item is not None)
+
+
+# --- others' options in core's words --------------------------------------------------------------
+
+
+def translate(arguments: Arguments, dialect: Dialect) -> None:
+    """Give the arguments the core options that others' options stand for."""
+    if dialect.core:
+        return
+    for asked, meant in meanings("megatron-synonyms").items():
+        name, _, only = asked.partition("=")
+        setting = arguments.setting(name)
+        if setting is None or (only and str(setting.value).lower() != only):
+            continue
+        for words in meant.split(", "):
+            option, _, value = words.partition(" ")
+            if option == name:
+                arguments.given[name] = replace(setting, value=value)
+            _set(arguments, option, value == "on" or value or setting.value, setting)
+    if dialect.framework:
+        _translate_checkpointing(arguments)
+    experts = arguments.given.get(_EXPERTS)
+    if dialect.name == "deepspeed" and experts is not None and _ones(experts.value):
+        del arguments.given[_EXPERTS]
+
+
+def _ones(value: object) -> bool:
+    """Whether experts are counted as one a layer: Megatron-DeepSpeed's dense models."""
+    return all(str(item) == "1" for item in (value if isinstance(value, tuple) else (value,)))
+
+
+def _set(arguments: Arguments, name: str, value: object, where: Setting) -> None:
+    arguments.given.setdefault(name, replace(where, key=f"--{name}", value=value, spans=()))
+
+
+def _translate_checkpointing(arguments: Arguments) -> None:
+    """`--checkpoint-activations` was full recomputation until 2022-04, and is DeepSpeed's.
+
+    `--deepspeed-activation-checkpointing` alone recomputes nothing: it says whose function
+    recomputes where one of the others asks for it (Megatron-DeepSpeed, megatron/training.py,
+    megatron/model/transformer.py).
+    """
+    given = arguments.setting("checkpoint-activations") or arguments.setting(
+        "activations-checkpoint-method"
+    )
+    names = ("recompute", "recompute-method", "recompute-layers")
+    whole, how, count = (MEGATRON_RECOMPUTE[name].name for name in names)
+    if given is None or whole in arguments.given:
+        return
+    layers = arguments.setting("checkpoint-num-layers") or arguments.setting(
+        "activations-checkpoint-num-layers"
+    )
+    method = arguments.setting("activations-checkpoint-method")
+    _set(arguments, whole, "full", given)
+    _set(arguments, how, method.value if method else "uniform", given)
+    _set(arguments, count, layers.value if layers else "1", layers or given)
+    arguments.given.pop("checkpoint-activations", None)
+
+
+# --- what core 0.19 says of it --------------------------------------------------------------------
+
+
+def eased(problems: Sequence[Problem], dialect: Dialect) -> list[Problem]:
+    """Refusals of core 0.19 as warnings where the options are another's that may not have them."""
+    if dialect.core:
+        return list(problems)
+    return [
+        replace(problem, severity="warning", edits=())
+        if problem.severity == "error" and problem.rule not in refused_everywhere()
+        else problem
+        for problem in problems
+    ]
+
+
+def dialect_note(arguments: Arguments, dialect: Dialect) -> list[Problem]:
+    """Whose options these are, and which core 0.19 would refuse."""
+    if dialect.core:
+        return []
+    names = [f"--{name}" for name in arguments.foreign if name in arguments.given]
+    named = f"; {RELEASE} refuses {', '.join(names[:6])}" if names else ""
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    text = f"read as options of {dialect.words}{named}{more}"
+    return [Problem("dialect", text, "note", arguments.place(*names[:1]))]

@@ -1,0 +1,284 @@
+"""The model that Megatron's options describe."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from pydantic import ValidationError
+
+from hardware.errors import first_error
+from planner.job.bounds import MOST_LAYERS
+from planner.job.quantities import stated
+from planner.job.specs import (
+    AttentionKind,
+    LayerKind,
+    MlaSpec,
+    ModelSpec,
+    MoeSpec,
+    StateSpaceSpec,
+)
+from planner.launch.dialects.megatron import table
+from planner.launch.dialects.megatron.arguments import Arguments
+from planner.launch.dialects.megatron.details import (
+    hybrid_text,
+    is_delta,
+    plain_fields,
+    predictors,
+    read_delta,
+    read_kinds,
+    read_rope,
+    read_router,
+    read_state_space,
+)
+from planner.launch.dialects.megatron.states import LINEAR_LAYERS
+from planner.launch.dialects.megatron.table import MEGATRON, option
+from planner.launch.dialects.megatron.vocabulary import vocabulary
+from planner.launch.languages.limits import LimitError
+from planner.launch.languages.python.values import Frame, Reader
+from planner.launch.languages.text import digits
+from planner.launch.options import MEGATRON as MEGATRON_OPTIONS
+from planner.launch.read.found import Hints, Problem, model_unknown, telling
+
+# Words of what is wrong with a shape, and the field that they speak of.
+_SHAPING = {
+    "kv_heads": "kv_heads", "heads": "heads", "hidden": "hidden", "top": "moe.top_k",
+    "experts": "moe.experts", "layer": "layers", "vocab": "vocab", "ffn": "ffn",
+}  # fmt: skip
+_LAYERS, _SEQ = option("layers"), MEGATRON_OPTIONS["seq"].name
+_NEEDED = (_LAYERS, option("hidden"), option("heads"), _SEQ)
+# SwiGLU keeps the parameters of a 4h FFN: 8h/3, down to a multiple (megatron-core 0.19,
+# training/arguments.py, validate_args).
+_SWIGLU_MULTIPLE = 64
+# Read by functions of their own; experts that drop tokens are not modelled.
+_READ_ELSEWHERE = ("moe.score", "moe.aux_loss", "moe.bias_update_rate", "moe.capacity_factor")
+
+
+def read_model(
+    arguments: Arguments, hints: Hints, assumed: list[str]
+) -> tuple[ModelSpec | None, list[Problem]]:
+    """The shape, None where options that it needs are missing; what is wrong with it."""
+    if arguments.has("use-checkpoint-args") and not arguments.has(_LAYERS):
+        reason = "--use-checkpoint-args: the model is in the checkpoint"
+        return None, [model_unknown(reason, arguments.place("use-checkpoint-args"))]
+    counted = (_LAYERS,) if hybrid_text(arguments) else ()
+    missing = [name for name in _NEEDED if name not in counted and arguments.number(name) is None]
+    if missing:
+        names = ", ".join(f"--{name}" for name in missing)
+        unresolved = {
+            f"--{name} is {setting.unknown}": telling(setting.unknown)
+            for name in missing
+            if (setting := arguments.setting(name)) is not None and setting.unknown
+        }
+        if unresolved:
+            why = f"the model is not known: {'; '.join(unresolved)}"
+            return None, [model_unknown(why, fix=" ".join(dict.fromkeys(unresolved.values())))]
+        return None, [Problem("model-unknown", f"the model is not known: {names} missing")]
+    try:
+        return _spec(arguments, hints, assumed), []
+    except ValidationError as error:
+        field, text = first_error(error)
+        shaping = [option(name) for words, name in _SHAPING.items() if words in f"{field} {text}"]
+        text = f"{field}: {text}" if field else text
+        return None, [arguments.problem("model-shape", text, *shaping)]
+
+
+def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
+    number = arguments.number
+    layers, hidden, heads = (number(name) or 0 for name in _NEEDED[:3])
+    layers = min(layers, MOST_LAYERS + 1)  # refused, and listed one by one before
+    seq = hints.seq or number(_SEQ) or 0
+    gated = _is_gated(arguments)
+    bias = not arguments.has(option("attention_out_bias"))
+    rms = arguments.text(option("norm")) == "RMSNorm"
+    ffn = stated(number(option("ffn")), _usual_ffn(hidden, gated))
+    moe = _moe(arguments, ffn, bias)
+    experts = _expert_layers(arguments, layers) if moe else []
+    window, slides = _windows(arguments, layers)
+    hybrid = read_kinds(arguments)
+    layers = len(hybrid) or layers
+    delta = [] if hybrid or not is_delta(arguments) else _linear_layers(arguments, layers)
+    kinds = hybrid or _layer_kinds(layers, slides, experts, delta)
+    mla = _mla(arguments)
+    all_experts = moe is not None and all(experts)
+    if hybrid:
+        all_experts = all(kind.ffn != "dense" for kind in hybrid)
+    head_dim = stated(number(option("head_dim")), hidden // heads if heads else 0)
+    return ModelSpec(
+        name="from the arguments",
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=_kv_heads(arguments, heads),
+        head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim if mla else head_dim,
+        ffn=0 if all_experts else ffn,
+        vocab=hints.vocab or vocabulary(arguments, assumed),
+        max_positions=stated(number(option("max_positions")), max(seq, 1)),
+        pretraining_seq=seq,
+        gated=gated,
+        activation=_activation(arguments),
+        norm="rmsnorm" if rms else "layernorm",
+        norm_bias=not rms,
+        tied_embeddings=not arguments.has(option("tied_embeddings")),
+        position=_position(arguments),
+        rope=read_rope(arguments, mla),
+        rotary_share=stated(arguments.stated_real(option("rotary_share")), 1.0),
+        norm_eps=stated(arguments.stated_real(option("norm_eps")), 1e-5),
+        init_std=stated(arguments.stated_real(option("init_std")), 0.02),
+        qkv_bias=bias or arguments.has(option("qkv_bias")),
+        attention_out_bias=bias,
+        mlp_bias=bias and not all_experts,
+        qk_norm="head" if arguments.has(option("qk_norm")) and mla is None else "none",
+        attention_sinks=arguments.text(option("attention_sinks")) == "learnable",
+        sliding_window=window,
+        mla=mla,
+        moe=moe,
+        state_space=_state_space(arguments, hidden, kinds),
+        attention_gate=arguments.has(option("attention_gate")),
+        layer_kinds=kinds,
+        mtp_layers=predictors(arguments),
+        source="Megatron-LM arguments",
+    )
+
+
+def _usual_ffn(hidden: int, gated: bool) -> int:
+    if not gated:
+        return 4 * hidden
+    return int(4 * hidden * 2 / 3) // _SWIGLU_MULTIPLE * _SWIGLU_MULTIPLE
+
+
+def _kv_heads(arguments: Arguments, heads: int) -> int:
+    groups = option("kv_heads")
+    if not arguments.has(table.GROUPED.name) or arguments.has(table.LATENT.name):
+        arguments.has(groups)
+        return heads
+    return stated(arguments.number(groups), 1)
+
+
+def _position(arguments: Arguments) -> str:
+    if arguments.has("use-rotary-position-embeddings"):
+        return "rope"
+    kind = arguments.text(option("position"))
+    if kind == "alibi":
+        return "alibi"
+    if arguments.has("no-position-embedding") and kind == "learned_absolute":
+        return "none"
+    return {"learned_absolute": "learned", "none": "none"}.get(kind or "", "rope")
+
+
+def _mla(arguments: Arguments) -> MlaSpec | None:
+    if not arguments.has(table.LATENT.name):
+        return None
+    return MlaSpec(**plain_fields(arguments, MEGATRON, MlaSpec, "mla"))
+
+
+def _moe(arguments: Arguments, ffn: int, bias: bool) -> MoeSpec | None:
+    if not arguments.number(option("moe.experts")):
+        return None
+    rows = [entry for entry in MEGATRON if entry.fields[0] not in _READ_ELSEWHERE]
+    found = plain_fields(arguments, rows, MoeSpec, "moe") | read_router(arguments)
+    # router.py, TopKRouter: a bias where linear layers have one.
+    found |= {"ffn": stated(found["ffn"], ffn), "expert_bias": bias, "router_bias": bias}
+    return MoeSpec(**found)
+
+
+def _is_gated(arguments: Arguments) -> bool:
+    return arguments.has(table.SWIGLU.name) or arguments.has(table.QUICK_GEGLU.name)
+
+
+def _activation(arguments: Arguments) -> str:
+    """The gate of quick-GEGLU is x·sigmoid(1.702x): a SiLU in cost."""
+    if _is_gated(arguments):
+        return "silu"
+    return "relu2" if arguments.has(table.SQUARED_RELU.name) else "gelu"
+
+
+def _layer_kinds(
+    layers: int, slides: list[bool], experts: list[bool], delta: list[bool]
+) -> tuple[LayerKind, ...]:
+    """A kind for each layer; none where all are alike with full attention."""
+    if not any(slides) and not any(delta) and (all(experts) or not experts):
+        return ()
+
+    def attention(at: int) -> AttentionKind:
+        if delta and delta[at]:
+            return "state"
+        return "sliding" if slides and slides[at] else "full"
+
+    return tuple(
+        LayerKind(attention=attention(at), ffn="moe" if experts and experts[at] else "dense")
+        for at in range(layers)
+    )
+
+
+def _state_space(
+    arguments: Arguments, hidden: int, kinds: tuple[LayerKind, ...]
+) -> StateSpaceSpec | None:
+    if not any(kind.attention == "state" for kind in kinds):
+        return None
+    return read_delta(arguments) if is_delta(arguments) else read_state_space(arguments, hidden)
+
+
+def _linear_layers(arguments: Arguments, layers: int) -> list[bool]:
+    """`--linear-attention-freq`: all but every N-th layer, or a list of 0 and 1."""
+    name = LINEAR_LAYERS.name
+    return _all_but_every_nth(arguments, name, arguments.text(name) or "", layers)
+
+
+def _all_but_every_nth(arguments: Arguments, name: str, text: str, layers: int) -> list[bool]:
+    """The marks of an option's text: a number N, or a list of 0 and 1."""
+    if every := digits(text):
+        return [(at + 1) % every != 0 for at in range(layers)]
+    return _marks(arguments, name, text, layers) or [True] * layers
+
+
+def _expert_layers(arguments: Arguments, layers: int) -> list[bool]:
+    """`--moe-layer-freq`: every N-th layer from the first on, or a list of 0 and 1."""
+    name = table.EXPERT_LAYERS.name
+    text = arguments.text(name) or "1"
+    if every := digits(text):
+        return [at % every == 0 for at in range(layers)]
+    return _marks(arguments, name, text, layers) or [True] * layers
+
+
+def _windows(arguments: Arguments, layers: int) -> tuple[int | None, list[bool]]:
+    """`--window-size left,right`: tokens that a layer sees, its own included, and which slide.
+
+    `--window-attn-skip-freq` N: every N-th layer sees all; a list: 1 for those that slide.
+    """
+    name = option("sliding_window")
+    text, skips = arguments.text(name), arguments.text(table.WINDOW_SKIPS.name)
+    if text is None:
+        return None, []
+    match = re.fullmatch(r"\(?\s*(-?\d{1,18})\s*,\s*(-?\d{1,18})\s*\)?", text)
+    if match is None or int(match[1]) < 0:
+        if match is None:
+            reason = f"--{name} {text}: needs left,right"
+            arguments.problems.append(arguments.wrong(reason, name))
+        return None, []
+    slides = [True] * layers
+    if skips is not None:
+        slides = _all_but_every_nth(arguments, table.WINDOW_SKIPS.name, skips, layers)
+    return int(match[1]) + 1, slides
+
+
+def _marks(arguments: Arguments, name: str, text: str, layers: int) -> list[bool] | None:
+    """A mark a layer; None, and a problem, where the text is no list of that length."""
+    pattern = read_pattern(text)
+    if pattern is not None and len(pattern) == layers:
+        return [bool(item) for item in pattern]
+    has = f"; this one has {len(pattern)}" if pattern is not None else ""
+    needs = f"--{name} {text}: needs a number or a list of {layers} zeros and ones{has}"
+    arguments.problems.append(arguments.problem(name, needs, name))
+    return None
+
+
+def read_pattern(text: str) -> list[int] | None:
+    """`([0]*3+[1]*58)` as a list of numbers; None if it is no such expression."""
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+        found = Frame(Reader().module(ast.Module([], []), ""), {}).value(node)
+    except (SyntaxError, ValueError, RecursionError, LimitError):
+        return None
+    is_list = isinstance(found, list) and all(isinstance(item, int) for item in found)
+    return found if is_list else None

@@ -1,0 +1,384 @@
+"""Reader of Megatron-LM launches: arguments of pretrain_gpt.py, in a script or a list."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from planner.job.bounds import MOST_LAYERS
+from planner.job.specs import ModelSpec
+from planner.launch.dialects.megatron.arguments import parse_arguments
+from planner.launch.dialects.megatron.forks import (
+    Dialect,
+    dialect_note,
+    dialect_of,
+    eased,
+    fork_savings,
+    others_unpredictable,
+    translate,
+)
+from planner.launch.dialects.megatron.layout import (
+    grouped_micro_batches,
+    read_split,
+    unusual_splits,
+)
+from planner.launch.dialects.megatron.model import read_model
+from planner.launch.dialects.megatron.rules import MegatronFacts, option_problems
+from planner.launch.dialects.megatron.settings import (
+    RAMPS,
+    read_exchange,
+    read_megatron_ramp,
+    read_offload,
+    read_sharp,
+)
+from planner.launch.dialects.megatron.table import option
+from planner.launch.dialects.megatron.training import (
+    optimizer_of,
+    optimizer_offload_of,
+    precision_of,
+    recompute_of,
+)
+from planner.launch.dialects.megatron.unknown import as_sure_as_read, unknown_problems
+from planner.launch.dialects.megatron.vocabulary import vocabulary_unknown
+from planner.launch.options import MEGATRON, SWITCH
+from planner.launch.read.beside import text_beside
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, unresolved
+from planner.launch.read.names import left_out
+from planner.launch.read.programs import other_model
+
+# Fusions that the profile without Transformer Engine does not count on.
+_UNFUSED = (
+    "no-masked-softmax-fusion",
+    "no-bias-swiglu-fusion",
+    "no-bias-gelu-fusion",
+    "no-rope-fusion",
+)
+# Variations (`planner.launch.check.request`) by the switch that brings them.
+_VARIATIONS: Mapping[str, str] = {
+    option.name: name for name, option in MEGATRON.items() if option.written.get("True") == SWITCH
+}
+# Those that a script of experts brings without a switch.
+_OF_EXPERTS = {
+    MEGATRON["grouped-gemm"].name: "sequential-experts",
+    MEGATRON["permute-fusion"].name: "torch-permutation",
+}
+# What launches of the profile without any overlap leave out, together.
+_NO_OVERLAP = {"unfused-accumulation", "gradient-reduction-exposed"}
+_FSDP = MEGATRON["fsdp"].name
+_GATHER_EXPOSED = "parameter-gather-exposed"
+# The profile of launches that DeepSpeed's engine steps.
+_ENGINE = "megatron-deepspeed"
+_GRADIENTS_SHARDED = 2
+_DEGREES = {
+    name: MEGATRON[name].name for name in ("tp", "pp", "cp", "ep", "etp", "mbs", "gbs", "seq")
+}
+
+
+class MegatronReader:
+    """One command's arguments, and what is gathered from them."""
+
+    def __init__(self, launch: LaunchCommand, hints: Hints, unread: Sequence[Problem] = ()) -> None:
+        self.launch, self.hints = launch, hints
+        self.arguments = parse_arguments(launch.arguments)
+        self.arguments.problems += unread
+        self.dialect = self._dialect()
+        translate(self.arguments, self.dialect)
+        self.assumed: list[str] = []
+        unknown = list(unknown_problems(self.arguments, self.dialect.words))
+        self.problems = eased(unknown, self.dialect)
+        self.problems += dialect_note(self.arguments, self.dialect)
+
+    def _dialect(self) -> Dialect:
+        """The Megatron whose options these are."""
+        return dialect_of(self.arguments, self.launch)
+
+    def found(self) -> Found:
+        """Everything that was read."""
+        degrees = self._degrees()
+        shape = self._shape()
+        stated = shape.layers if shape else self.arguments.number(option("layers")) or 0
+        layers = stated if 0 < stated <= MOST_LAYERS else 0  # no model has more
+        split = read_split(self.arguments, layers, degrees["pp"])
+        self.problems += unusual_splits(
+            self.arguments, split, layers, degrees["pp"], self.dialect.name
+        )
+        # Forks and other programs split the layers by rules of their own.
+        forked = not (self.dialect.core or self.dialect.name in ("primus", "older", "swift"))
+        self.problems += [
+            replace(problem, severity="missing", fix="") if forked else problem
+            for problem in split.problems
+        ]
+        environment = self._environment()
+        dp = self._data_parallel(degrees)
+        place = self.launch.place
+        sizes = {name: degrees[name] for name in ("tp", "pp", "cp")} | {"vpp": split.vpp}
+        facts = MegatronFacts(self.arguments, sizes, environment, place, bool(self.launch.program))
+        self.problems += eased(option_problems(facts), self.dialect)
+        self.problems += grouped_micro_batches(self.arguments, degrees, dp)
+        exchange = read_exchange(self.arguments, degrees["cp"])
+        sharp = read_sharp(self.arguments, environment, place)
+        ramp = read_megatron_ramp(self.arguments, degrees["gbs"], degrees["seq"])
+        degrees |= {} if self.hints.gbs is not None else ramp
+        training = self._training(degrees)
+        self._modes_beyond()
+        unmodelled = tuple(self.arguments.left_out) + tuple(
+            (setting, why)
+            for name, why in left_out("megatron").items()
+            if (setting := self.arguments.setting(name)) is not None and self._has_effect(name)
+            if not (name in _UNFUSED and training["framework"] == "megatron-local")
+            and not (name in RAMPS and ramp.get("batch_ramp"))
+        )
+        unmodelled += fork_savings(self.arguments)
+        self.problems += eased(self.arguments.problems, self.dialect)
+        self.problems = as_sure_as_read(self.problems, self.arguments)
+        if why := other_model(self.launch):
+            # Nothing of what its options lack, or are refused for, says more.
+            self.problems = [Problem("not-predictable", f"{why}: not modelled", "warning")]
+        return Found(
+            format="megatron",
+            shape=None if self.hints.model else shape,
+            model=self.hints.model,
+            vpp=split.vpp,
+            world=self.launch.world,
+            block_layers=split.blocks,
+            mtp_standalone=split.mtp_standalone,
+            main_file=self.launch.command.file,
+            where=self._where(),
+            settings=tuple(self.arguments.given.values()),
+            unused=tuple(self.arguments.rest()),
+            unmodelled=unmodelled,
+            unknown=tuple(self.arguments.unknown),
+            problems=tuple(self.problems),
+            assumed=tuple(self.assumed),
+            environment=environment,
+            sharp=sharp,
+            **degrees,
+            **exchange,
+            **training,
+        )
+
+    def _shape(self) -> ModelSpec | None:
+        """The model that the caller names, else that of the options."""
+        if self.hints.model:
+            from planner.job.models.catalog import load_model
+
+            return load_model(self.hints.model).spec
+        shape, problems = read_model(self.arguments, self.hints, self.assumed)
+        if self._is_partial():
+            problems = [
+                replace(problem, severity="missing", fix=problem.fix or "--model NAME")
+                for problem in problems
+            ]
+        self.problems += problems
+        if shape is not None:
+            self.problems += vocabulary_unknown(self.arguments, self.hints, shape)
+        return shape
+
+    def _is_partial(self) -> bool:
+        """Whether some arguments are not known, or another program may have its own defaults."""
+        unresolved = any(problem.rule == "unresolved" for problem in self.arguments.problems)
+        return unresolved or not self.dialect.core
+
+    def _where(self) -> dict[str, Setting]:
+        named = {field: self.arguments.given.get(name) for field, name in _DEGREES.items()}
+        named["world"] = self.launch.per_node or self.launch.total
+        named["zero"] = self.arguments.given.get("zero-stage")
+        return {field: item for field, item in named.items() if item is not None}
+
+    def _environment(self) -> dict[str, str]:
+        found = {name: item.known for name, item in self.launch.command.environment.items()}
+        return found if self.launch.program else {**self.hints.environment, **found}
+
+    def _degrees(self) -> dict[str, Any]:
+        """Degrees and batch; a value that is not known is a problem of its own."""
+        values: dict[str, Any] = {}
+        for field, name in _DEGREES.items():
+            setting = self.arguments.setting(name)
+            stated = getattr(self.hints, field, None) is not None
+            if setting is not None and setting.unknown and not stated:
+                self.problems.append(unresolved(setting))
+            number = self.arguments.number(name)
+            if number is not None and number < 1:
+                text = f"--{name} {number}: at least 1"
+                edits = (Edit(f"--{name}", "1"),)
+                self.refuse("option-value", text, name, edits=edits)
+                number = 1
+            values[field] = number
+        hinted = {name: getattr(self.hints, name) for name in ("mbs", "gbs", "seq")}
+        values |= {name: item for name, item in hinted.items() if item is not None}
+        if values["mbs"] is None and self.arguments.setting(_DEGREES["mbs"]) is None:
+            # A part of a launch may say it elsewhere.
+            how: dict[str, Any] = {"severity": "missing", "fix": "--mbs N"}
+            how = how if self._is_partial() else {"edits": (Edit(MEGATRON["mbs"].key, "1"),)}
+            missing = f"{MEGATRON['mbs'].key} is missing"
+            self.problems.append(Problem("micro-batch", missing, **how))
+        one = {name: values[name] or 1 for name in ("tp", "pp", "cp", "ep", "mbs")}
+        experts = self.arguments.has(option("moe.experts")) or self.hints.model
+        return values | one | {"etp": values["etp"] if experts else None}
+
+    def _data_parallel(self, degrees: dict[str, Any]) -> int | None:
+        world = self.hints.gpus or self.launch.world
+        replica = degrees["tp"] * degrees["pp"] * degrees["cp"]
+        return max(1, world // replica) if world else None
+
+    # --- how it trains --------------------------------------------------------------------------
+
+    def _training(self, degrees: dict[str, Any]) -> dict[str, Any]:
+        arguments = self.arguments
+        local = arguments.text(MEGATRON["kernels"].name) == "local"
+        dropout = arguments.real(MEGATRON["dropout"].name) > 0.0
+        eager = self._is_eager(local)
+        scores_drop = arguments.real(MEGATRON["attention-dropout"].name) > 0.0
+        dropout = dropout or (eager and scores_drop)
+        alone = local and not self.dialect.framework
+        framework, variations = ("megatron-local", ()) if alone else self._profile(degrees)
+        if framework == "megatron-fsdp":
+            self._fsdp(degrees)
+        return {
+            "framework": framework,
+            "variations": variations,
+            "zero": self._zero(),
+            "recompute": self.hints.recompute or self._recompute(),
+            "optimizer": self._optimizer(),
+            "optimizer_offload": optimizer_offload_of(self.arguments),
+            "precision": precision_of(self.arguments),
+            "attention": "eager" if eager else "flash",
+            "dropout": dropout,
+            "shard": self._shard(degrees),
+            **read_offload(arguments),
+        }
+
+    def _is_eager(self, local: bool) -> bool:
+        """Whether attention keeps its scores."""
+        backend = self.arguments.text(MEGATRON["attention"].name)
+        if local or self.dialect.framework:
+            return not (self.arguments.has("use-flash-attn") or backend == "flash")
+        fused = {"NVTE_FLASH_ATTN": "0", "NVTE_FUSED_ATTN": "0"}
+        off = self._environment()
+        return backend in ("unfused", "local") or all(off.get(k) == v for k, v in fused.items())
+
+    def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+        """The profile, and what the settings change in it."""
+        names = self._variations(degrees)
+        if self.dialect.framework:
+            return self.dialect.framework, ()
+        if self._zero() >= _GRADIENTS_SHARDED:
+            # Its gradients are added to no buffer, and in 16 bits anyway.
+            implied = ("unfused-accumulation", "bf16-gradients")
+            return "megatron-fsdp", tuple(name for name in names if name not in implied)
+        if set(names) >= _NO_OVERLAP:
+            rest = tuple(name for name in names if name not in (*_NO_OVERLAP, _GATHER_EXPOSED))
+            return "megatron-core-no-overlap", rest
+        return "megatron-core", names
+
+    def _variations(self, degrees: dict[str, Any]) -> tuple[str, ...]:
+        arguments = self.arguments
+        names = [name for option, name in _VARIATIONS.items() if arguments.has(option)]
+        if degrees["tp"] > 1 and not arguments.has(MEGATRON["no-sequence-parallel"].name):
+            names.append("no-sequence-parallel")
+        replicas = self._data_parallel(degrees)
+        if replicas is None or replicas * degrees["cp"] > 1:
+            if not arguments.has(MEGATRON["gradient-reduction-exposed"].name):
+                names.append("gradient-reduction-exposed")
+            gathers = arguments.has(MEGATRON[_GATHER_EXPOSED].name)
+            if arguments.has(MEGATRON["zero"].name) and not gathers:
+                names.append(_GATHER_EXPOSED)
+        if arguments.text(MEGATRON["dispatcher"].name) == "flex":
+            arguments.has("moe-flex-dispatcher-backend")
+            names.append("fused-dispatch")
+        graphs = arguments.text("cuda-graph-impl") not in (None, "none")
+        if graphs or arguments.has("enable-cuda-graph") or arguments.has("external-cuda-graph"):
+            names.append("cuda-graphs")
+        if arguments.has(option("moe.experts")):
+            names += [name for key, name in _OF_EXPERTS.items() if not arguments.has(key)]
+        if arguments.text("moe-flex-dispatcher-backend") == "hybridep":
+            # It puts tokens in order and adds them up itself.
+            names = [name for name in names if name != "torch-permutation"]
+        return tuple(dict.fromkeys(names))
+
+    def _zero(self) -> int:
+        # BF16_Optimizer shares its states out whatever the stage (runtime/bf16_optimizer.py).
+        divided = self.dialect.framework == _ENGINE and self.arguments.has("bf16")
+        return self._stage() or int(divided)
+
+    def _stage(self) -> int:
+        arguments = self.arguments
+        if self.dialect.name == "deepspeed" and self.dialect.framework != _ENGINE:
+            arguments.has("zero-stage")  # said to an engine that is off
+            return int(arguments.has(MEGATRON["zero"].name))
+        if arguments.has("zero-stage"):
+            return arguments.number("zero-stage") or 0
+        if self.dialect.name == "deepspeed" and (setting := arguments.setting("deepspeed_config")):
+            return self._stage_in(setting)
+        stage = MEGATRON["sharding"].read(arguments.text(MEGATRON["sharding"].name))
+        if arguments.has(_FSDP):
+            return int(stage or 3)
+        return int(arguments.has(MEGATRON["zero"].name))
+
+    def _stage_in(self, setting: Setting) -> int:
+        """The ZeRO stage of DeepSpeed's file, which says it where no option does."""
+        text = text_beside(str(setting.value), self.launch.folder)
+        found = re.search(r'"stage"\s*:\s*([0-3])\b', text)
+        if found is not None:
+            return int(found[1])
+        text = f"{setting.value or setting.key} says the ZeRO stage, and is not there to read"
+        fix = "give --zero-stage in the script too"
+        problem = Problem("zero-unknown", text, "missing", (setting.place,), fix)
+        self.problems += [] if problem in self.problems else [problem]
+        return 0
+
+    def _fsdp(self, degrees: dict[str, Any]) -> None:
+        """What the profile of Megatron-FSDP leaves out."""
+        exclusive = (
+            (_DEGREES["pp"], degrees["pp"] > 1, "with a pipeline"),
+            (MEGATRON["groups"].name, self._shard(degrees) > 0, "in groups (HSDP)"),
+        )
+        for name, is_so, words in exclusive:
+            if is_so:
+                text = f"Megatron-FSDP {words} is not modelled"
+                self._unpredictable(text, _FSDP, name)
+        buffer = MEGATRON["double-buffer"]
+        buffered = self.arguments.has(buffer.name) or self.arguments.has("use-nccl-ub")
+        if self._zero() > _GRADIENTS_SHARDED and not buffered:
+            text = (
+                f"no {buffer.key}: up to 10^9 elements of gradients and half as many of "
+                "weights are held beyond the two layers that the prediction counts"
+            )
+            edits = (Edit(buffer.key, SWITCH),)
+            self.refuse("not-modelled", text, _FSDP, severity="warning", edits=edits)
+
+    def _shard(self, degrees: dict[str, Any]) -> int:
+        instances = self.arguments.number(MEGATRON["groups"].name) or 1
+        replicas = self._data_parallel(degrees)
+        if instances == 1 or replicas is None:
+            return 0
+        return max(1, replicas * int(degrees["cp"]) // instances)
+
+    def _recompute(self) -> str:
+        return recompute_of(self.arguments)
+
+    def _optimizer(self) -> str:
+        return optimizer_of(self.arguments)
+
+    def refuse(self, rule: str, text: str, *names: str, **more: Any) -> None:
+        """Note a problem of options; `more`: fields of `Problem`."""
+        self.problems.append(self.arguments.problem(rule, text, *names, **more))
+
+    def _unpredictable(self, text: str, *names: str) -> None:
+        self.problems.append(self.arguments.unpredictable(text, *names))
+
+    def _modes_beyond(self) -> None:
+        """Models and modes without a prediction."""
+        self.problems += others_unpredictable(self.arguments, self.dialect)
+        if self.dialect.framework and self._zero() >= _GRADIENTS_SHARDED:
+            text = f"ZeRO stage {self._zero()} of {self.dialect.words} is not modelled"
+            self._unpredictable(text, "zero-stage")
+        for name, why in left_out("megatron", "refused").items():
+            if self.arguments.has(name):
+                self._unpredictable(f"--{name}: {why}", name)
+
+    def _has_effect(self, name: str) -> bool:
+        return set(self.arguments.many(name)) != {left_out("megatron", "as costed").get(name)}

@@ -1,0 +1,223 @@
+"""Combinations of options that Megatron-LM refuses, at the start or only at run time.
+
+Rules over degrees (divisibility, batch, experts) are those of `constraints`; here is what only the
+options say: megatron_rules.toml, and what no row can. Source of all: megatron-core 0.19.2,
+training/arguments.py (validate_args), transformer_config.py (__post_init__), parallel_state.py
+(initialize_model_parallel), core/num_microbatches_calculator.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from hardware.files import shipped_toml
+from planner.launch.dialects.megatron.arguments import Arguments
+from planner.launch.dialects.megatron.settings import FINE_GRAINED, FRACTION
+from planner.launch.dialects.megatron.table import option
+from planner.launch.options import MEGATRON, MEGATRON_RECOMPUTE
+from planner.launch.read.found import Edit, Problem, Severity
+from planner.launch.registry import package_of
+
+CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
+
+
+@dataclass(frozen=True)
+class MegatronFacts:
+    """What rules read beside the options: degrees, and the environment of the command."""
+
+    arguments: Arguments
+    degrees: Mapping[str, int]
+    environment: dict[str, str]
+    command_place: str
+    # A list of options without the command says nothing of its environment.
+    has_command: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A rule of the table, whose comment says what its fields are."""
+
+    rule: str
+    given: Sequence[str]
+    text: str = ""
+    needs: Sequence[str] = ()
+    excludes: Mapping[str, str] = field(default_factory=dict)
+    at: Sequence[str] = ()
+    set: Mapping[str, str] = field(default_factory=dict)
+    leave_out: Sequence[str] = ()
+    fix: str = ""
+    severity: Severity = "error"
+    late: bool = False
+    everywhere: bool = False
+
+
+@cache
+def _rows() -> tuple[Row, ...]:
+    table = shipped_toml(package_of("megatron"), "rules.toml")
+    needs = (Row(rule, (name,), needs=needs) for rule, name, *needs in table["needs"])
+    others = table["rule"].items()
+    return (*needs, *(Row(rule, **row) for rule, rows in others for row in rows))
+
+
+@cache
+def refused_everywhere() -> frozenset[str]:
+    """Rules of every Megatron, whoever's options they are."""
+    return frozenset(row.rule for row in _rows() if row.everywhere) | _OF_EVERY
+
+
+def option_problems(facts: MegatronFacts) -> list[Problem]:
+    """What each rule finds; an option that only a rule looks at has no effect otherwise."""
+    used = set(facts.arguments.used)
+    found = [problem for row in _rows() if (problem := _broken(row, facts))]
+    found += [problem for rule in _RULES for problem in rule(facts)]
+    facts.arguments.used = used
+    return found
+
+
+def _broken(row: Row, facts: MegatronFacts) -> Problem | None:
+    """What a row finds wrong."""
+    if not all(_holds(what, facts) for what in row.given):
+        return None
+    excluded = [words for words, what in row.excludes.items() if _holds(what, facts)]
+    if any(_holds(what, facts) for what in row.needs) or (row.excludes and not excluded):
+        return None
+    text, first = row.text, row.given[0].split()[0]
+    added = dict(row.set)
+    if row.needs:
+        one, *others = row.needs
+        text = f"--{first} needs --{one}" + (f" (or --{others[0]})" if others else "")
+        added = {} if row.fix else {one: ""}
+    if excluded:
+        text = f"--{first} excludes {', '.join(excluded)}"
+    edits = [Edit(_key(name), value) for name, value in added.items()]
+    edits += [Edit(_key(name), None) for name in row.leave_out]
+    at = row.at or [what.split()[0] for what in row.given if " != " not in what]
+    places = (facts.command_place,) if at[0][0] == "$" else facts.arguments.place(*at)
+    return Problem(row.rule, text, row.severity, places, row.fix, tuple(edits), row.late)
+
+
+def _key(name: str) -> str:
+    return name if name[0] == "$" else f"--{name}"
+
+
+def _holds(what: str, facts: MegatronFacts) -> bool:
+    """Whether a launch is as a condition of the table says."""
+    arguments = facts.arguments
+    match what.split():
+        case ["no", name]:
+            return not arguments.has(name)
+        case [name, ">", least]:
+            return (facts.degrees.get(name) or arguments.real(name)) > int(least)
+        case [name, ("has" | "lacks") as how, value]:
+            return (value in arguments.many(name)) == (how == "has")
+        case [name, ("=" | "!=") as how, value]:
+            return (_value(name, facts) == value) == (how == "=")
+        case _:
+            return arguments.has(what)
+
+
+def _value(name: str, facts: MegatronFacts) -> str | None:
+    if name[0] == "$":
+        return facts.environment.get(name[1:])
+    degree = facts.degrees.get(name)
+    return facts.arguments.text(name) if degree is None else str(degree)
+
+
+Rule = Callable[[MegatronFacts], Iterator[Problem]]
+
+
+def _recompute(facts: MegatronFacts) -> Iterator[Problem]:
+    arguments, rule = facts.arguments, "recompute-method"
+    whole, how, count = (
+        MEGATRON_RECOMPUTE[name].name
+        for name in ("recompute", "recompute-method", "recompute-layers")
+    )
+    granularity, method = arguments.text(whole), arguments.text(how)
+    layers = arguments.number(count)
+    if granularity == "selective" and method:
+        text = f"--{whole} selective takes no --{how}"
+        yield arguments.problem(rule, text, whole, how, edits=(Edit(f"--{how}", None),))
+    # A block of no layer recomputes none.
+    counted = bool(layers) or (method, layers) == ("block", 0)
+    if granularity == "full" and not (method and counted):
+        usual = {how: None if method else "uniform", count: None if counted else "1"}
+        edits = tuple(Edit(f"--{name}", value) for name, value in usual.items() if value)
+        text = f"--{whole} full needs {' and '.join(edit.key for edit in edits)}"
+        yield arguments.problem(rule, text, whole, edits=edits)
+
+
+def _connections(facts: MegatronFacts) -> Iterator[Problem]:
+    """Order of kernel launches that tensor and context parallelism rely on before Blackwell."""
+    arguments = facts.arguments
+    value = facts.environment.get(CONNECTIONS)
+    shards = arguments.has(MEGATRON["fsdp"].name) or arguments.has("use-torch-fsdp2")
+    if shards and value == "1":
+        yield Problem(
+            "cuda-device-max-connections",
+            f"{CONNECTIONS}=1 is refused with FSDP: its collectives must run beside compute",
+            places=(facts.command_place,),
+            fix=f"unset {CONNECTIONS}",
+        )
+    elif not shards and max(facts.degrees["tp"], facts.degrees["cp"]) > 1 and value != "1":
+        seen = f"is {value}" if value else "is not set in the files"
+        yield Problem(
+            "cuda-device-max-connections",
+            f"{CONNECTIONS} {seen}: tp or cp > 1 need 1 on GPUs before Blackwell",
+            "error" if value or facts.has_command else "warning",
+            places=(facts.command_place,),
+            fix=f"export {CONNECTIONS}=1",
+            edits=(Edit(f"${CONNECTIONS}", "1"),) if facts.has_command else (),
+        )
+
+
+def _optimizer(facts: MegatronFacts) -> Iterator[Problem]:
+    arguments, aware = facts.arguments, MEGATRON["state-types"].name
+    types = [MEGATRON[name].name for name in ("grad", "master", "exp_avg", "exp_avg_sq")]
+    given = [name for name in types if arguments.has(name) and arguments.text(name) != "fp32"]
+    if given and not arguments.has(aware):
+        text = f"--{given[0]} {arguments.text(given[0])} needs --{aware}"
+        yield arguments.problem(
+            "precision-aware-optimizer", text, *given, edits=(Edit(f"--{aware}", ""),)
+        )
+
+
+def _attention(facts: MegatronFacts) -> Iterator[Problem]:
+    arguments, positions, length = facts.arguments, option("max_positions"), MEGATRON["seq"].name
+    seq, most = arguments.number(length), arguments.number(positions)
+    if seq and most and seq > most:
+        text = f"--{positions} {most} is less than --{length} {seq}"
+        edits = (Edit(f"--{positions}", str(seq)),)
+        yield arguments.problem("positions", text, positions, length, edits=edits)
+
+
+def _fraction(facts: MegatronFacts) -> Iterator[Problem]:
+    arguments = facts.arguments
+    if arguments.has(FINE_GRAINED) and not 0.0 <= (fraction := arguments.real(FRACTION)) <= 1.0:
+        text = f"--{FRACTION} {fraction:g}: Megatron takes 0 to 1"
+        yield arguments.problem(FRACTION, text, FRACTION)
+
+
+def _learning_rate(facts: MegatronFacts) -> Iterator[Problem]:
+    """The least rate above the greatest, and a warm-up that ends after the decay."""
+    arguments = facts.arguments
+    if arguments.has("lr") and arguments.has("min-lr"):
+        most, least = arguments.real("lr"), arguments.real("min-lr")
+        if least > most:
+            text = f"--min-lr {least:g} is above --lr {most:g}"
+            yield arguments.problem("learning-rate", text, "min-lr", "lr", fix="a lower --min-lr")
+    for unit in ("iters", "samples"):
+        decay = f"lr-decay-{unit}" if arguments.has(f"lr-decay-{unit}") else f"train-{unit}"
+        warmup, end = f"lr-warmup-{unit}", arguments.number(decay)
+        length = arguments.number(warmup) or 0
+        if arguments.has(f"train-{unit}") and end and length >= end:
+            # OptimizerParamScheduler: assert lr_warmup_steps < lr_decay_steps.
+            text = f"--{warmup} {length} is not less than --{decay} {end}"
+            yield arguments.problem("learning-rate", text, warmup, decay, fix=f"a lower --{warmup}")
+
+
+_OF_EVERY = frozenset(("learning-rate",))
+_RULES: tuple[Rule, ...] = (
+    _recompute, _connections, _optimizer, _attention, _fraction, _learning_rate,
+)  # fmt: skip

@@ -1,0 +1,196 @@
+"""Settings that several options of Megatron say together: how context parallelism exchanges, what
+leaves the GPU, whether switches reduce gradients (SHARP), how the batch grows.
+
+Source of all: megatron-core 0.19.2, training/arguments.py (validate_args), parallel_state.py
+(initialize_model_parallel), core/num_microbatches_calculator.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isqrt, prod
+from typing import Any, get_args
+
+from constraints.context_kinds import ContextKind
+from planner.job.batch_ramp import read_ramp
+from planner.job.bounds import LARGEST_DEGREE
+from planner.job.errors import UsageError
+from planner.job.quantities import parse_tokens
+from planner.launch.dialects.megatron.arguments import Arguments, choices_of_many
+from planner.launch.languages.text import digits
+from planner.launch.options import MEGATRON
+from planner.launch.read.found import Edit, Problem
+
+# --- context parallelism --------------------------------------------------------------------------
+
+_TYPE, _SIZES = MEGATRON["cp_comm_type"].name, MEGATRON["cp_sizes"].name
+_KINDS: tuple[ContextKind, ...] = get_args(ContextKind)
+_TWO_LEVELS, _LEVELS = "a2a+p2p", 2
+
+
+def read_exchange(arguments: Arguments, cp: int) -> dict[str, Any]:
+    """`--cp-comm-type` and `--hierarchical-context-parallel-sizes` of a launch with `cp` ranks."""
+    given = arguments.many(_TYPE) or ("p2p",)
+    kind, sizes = given[0], tuple[int, ...]()
+    if wrong := sorted(set(given) - set(_KINDS)):
+        text = f"--{_TYPE} {wrong[0]}: one of {', '.join(_KINDS)}"
+        kind = "p2p"
+        arguments.refuse("option-value", text, _TYPE, edits=(Edit(f"--{_TYPE}", kind),))
+    else:
+        sizes = _level_sizes(arguments, kind, cp)
+        setting = arguments.setting(_TYPE)
+        if len(set(given)) > 1 and setting is not None:
+            why = f"layers exchange in different ways: costed as {kind}"
+            arguments.left_out.append((setting, why))
+    two = {"cp_sizes": sizes} if kind == _TWO_LEVELS else {}
+    return {"cp_comm_type": kind} | two if cp > 1 else {}
+
+
+def _level_sizes(arguments: Arguments, kind: str, cp: int) -> tuple[int, ...]:
+    """Ranks of each level; of wrong ones the nearest, with which other faults are looked for."""
+    texts = arguments.many(_SIZES)
+    given, sizes = f"--{_SIZES} {' '.join(texts)}", tuple(digits(text) or 0 for text in texts)
+    if not texts and (kind != _TWO_LEVELS or cp == 1):
+        return ()
+    if not texts:
+        text = f"--{_TYPE} {_TWO_LEVELS}: --{_SIZES} is missing, the ranks of its two levels"
+    elif 0 in sizes:
+        arguments.refuse("option-value", f"{given}: whole numbers of at least 1", _SIZES)
+        return ()
+    elif prod(sizes) != cp:
+        text = f"{given} make {prod(sizes)} ranks, not cp = {cp}"
+    elif kind == _TWO_LEVELS and len(sizes) != _LEVELS:
+        text = f"{given}: Transformer Engine has two levels"
+    else:
+        return sizes
+    most = isqrt(min(max(cp, 1), LARGEST_DEGREE))
+    inner = max(cp, 1) // max(index for index in range(1, most + 1) if max(cp, 1) % index == 0)
+    edits = (Edit(f"--{_SIZES}", f"{inner} {cp // inner}"),)
+    arguments.refuse("context-levels", text, _SIZES, _TYPE, edits=edits)
+    return inner, cp // inner
+
+
+# --- activations on the host ----------------------------------------------------------------------
+
+FINE_GRAINED, MODULES = "fine-grained-activation-offloading", "offload-modules"
+FRACTION = "activation-offload-fraction"
+# Modules of --offload-modules (transformer_config.py).
+_OFFLOADED = (
+    "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act",
+    "fused_group_mlp",
+)  # fmt: skip
+
+
+def read_offload(arguments: Arguments) -> dict[str, Any]:
+    """What is offloaded; without the fraction, or out of its range, all."""
+    if not arguments.has(FINE_GRAINED):
+        return {}
+    modules = choices_of_many(arguments, MODULES, _OFFLOADED)
+    if "fused_group_mlp" in modules:
+        text = f"--{MODULES} fused_group_mlp: less memory than predicted"
+        arguments.problems.append(arguments.unpredictable(text, MODULES))
+    given = arguments.real(FRACTION)
+    fraction = given if 0.0 <= given <= 1.0 else 1.0
+    kept = ",".join(name for name in modules if name != "fused_group_mlp") or "off"
+    return {
+        "activation_offload": kept if fraction else "off",
+        "activation_offload_fraction": fraction or 1.0,
+    }
+
+
+# --- SHARP ----------------------------------------------------------------------------------------
+
+_USE, _GROUP, _INSTANCES = (MEGATRON[ours].name for ours in ("sharp", "sharp-group", "groups"))
+COLLNET = "NCCL_COLLNET_ENABLE"
+
+
+def read_sharp(arguments: Arguments, environment: Mapping[str, str], command_place: str) -> bool:
+    """Whether the switches reduce for the communicators over which gradients go."""
+    on, group = arguments.has(_USE), arguments.text(_GROUP)
+    instances = arguments.number(_INSTANCES) or 1
+
+    def refuse(text: str, option: str, value: str, **more: Any) -> None:
+        edits = (Edit(f"--{option}", value),)
+        arguments.refuse("sharp-group", text, _USE, _GROUP, edits=edits, **more)
+
+    if group and not on:
+        refuse(f"--{_GROUP} needs --{_USE}", _USE, "")
+    elif group == "dp_replica" and instances == 1:
+        refuse(f"--{_GROUP} dp_replica needs --{_INSTANCES} above 1", _GROUP, "dp")
+    elif on and instances > 1 and group != "dp_replica":
+        text = (
+            f"--{_USE} for the group dp: with {instances} instances of the distributed optimizer "
+            "gradients go over other groups, and the switches reduce nothing"
+        )
+        refuse(text, _GROUP, "dp_replica", severity="warning")
+    if not on and environment.get(COLLNET) == "1":
+        text = f"{COLLNET}=1: Megatron removes it before the first communicator is made; no SHARP"
+        edits = (Edit(f"--{_USE}", ""),)
+        note = Problem("sharp-collnet", text, "warning", (command_place,), edits=edits)
+        arguments.problems.append(note)
+    return on and (group or "dp") == ("dp_replica" if instances > 1 else "dp")
+
+
+# --- a batch that grows ---------------------------------------------------------------------------
+
+_STEPS, _BATCH = MEGATRON["batch_ramp"].name, MEGATRON["gbs"].name
+# Ignored by core 0.19.2; thresholds in samples.
+_LINEAR = "rampup-batch-size"
+RAMPS = (_STEPS, _LINEAR)
+_MAY_SHRINK = "decrease-batch-size-if-needed"
+_GROWING = "growing batches and thresholds"
+
+
+def read_megatron_ramp(arguments: Arguments, gbs: int | None, seq: int | None) -> dict[str, Any]:
+    """The ramp as `planner.job.batch_ramp` reads it, with its last batch; `gbs`, `seq`: as options
+    say."""
+    if arguments.given.get(_STEPS) is not None:
+        return _steps(arguments, gbs)
+    words = tuple(map(_plain_number, arguments.many(_LINEAR)))
+    if not words or gbs is None or seq is None or arguments.has(_MAY_SHRINK):
+        return {}
+    try:
+        if len(words) != 3:
+            raise UsageError("takes three numbers: start, increment, samples")
+        read_ramp(" ".join(words), gbs)
+    except UsageError as error:
+        text = f"--{_LINEAR} {' '.join(words)}: {error}"
+        arguments.refuse("option-value", text, _LINEAR, fix=_GROWING)
+        return {}
+    text = (
+        f"--{_LINEAR} is deprecated; megatron-core 0.19.2 ignores it and takes --{_BATCH} from "
+        "the start"
+    )
+    more = {"severity": "note", "fix": f"--{_STEPS} in its place"}
+    arguments.refuse("batch-ramp-ignored", text, _LINEAR, **more)
+    return {"batch_ramp": " ".join(words)}
+
+
+def _plain_number(text: str) -> str:
+    """A whole number as Python reads it, in digits: `1_000`."""
+    try:
+        return str(int(text))
+    except ValueError:
+        return text
+
+
+def _steps(arguments: Arguments, gbs: int | None) -> dict[str, Any]:
+    text = arguments.text(_STEPS) or ""
+    pairs = [item.partition(":") for item in text.replace(",", " ").split()]
+    try:
+        starts = [0 if at == "0" else parse_tokens(at) for at, _, _ in pairs]
+        sizes = [parse_tokens(size) for _, _, size in pairs]
+        if not starts or starts[0] != 0:
+            raise UsageError("the first threshold is 0")
+        steps = [f"{size}:{end}" for size, end in zip(sizes, starts[1:], strict=False)]
+        ramp = ",".join((*steps, str(sizes[-1]))) if steps else None
+        if ramp:
+            read_ramp(ramp)
+    except UsageError as error:
+        arguments.refuse("option-value", f"--{_STEPS} {text}: {error}", _STEPS, fix=_GROWING)
+        return {}
+    if gbs is not None:
+        both = f"--{_STEPS} with --{_BATCH}: Megatron takes one of them"
+        more = {"fix": f"no --{_BATCH}", "edits": (Edit(f"--{_BATCH}", None),)}
+        arguments.refuse("batch-twice", both, _BATCH, **more)
+    return {"batch_ramp": ramp, "gbs": sizes[-1]}

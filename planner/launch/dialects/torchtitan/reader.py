@@ -1,0 +1,394 @@
+"""Reader of torchtitan 0.2 TOML files, and of what 0.3's configuration functions share with them.
+
+Meanings of keys: torchtitan 0.2.2, torchtitan/config/job_config.py, train.py, parallel_dims.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from constraints.context_kinds import ContextKind
+from planner.job.models.catalog import load_model
+from planner.job.specs import ModelSpec
+from planner.launch.dialects.torchtitan.plan import HALF_STATES
+from planner.launch.dialects.torchtitan.sources import (
+    SCHEDULES,
+    is_known,
+    is_known_in_0_3,
+    is_size_of,
+    named_parts,
+    registered_model,
+    schedule_of,
+    stage_count,
+    stage_layers,
+    unknown_keys,
+)
+from planner.launch.dialects.torchtitan.table import FLAVORS
+from planner.launch.languages.text import digits
+from planner.launch.options import ASYNC_TP_0_3, TORCHTITAN
+from planner.launch.read.document import Document, Source, toml_document
+from planner.launch.read.document_reader import DocumentReader
+from planner.launch.read.found import Edit, Found, Problem, Setting, model_unknown, nearest
+from planner.launch.read.names import left_out, meanings
+
+# (model.name, model.flavor) -> catalogue name: sizes that the writer knows, the first of those that
+# share one, and such as differ from the catalogue's in a detail.
+MODELS: Mapping[tuple[str, ...], str] = {
+    (size.module, size.name.lower()): name for name, size in reversed(FLAVORS.items())
+} | {tuple(size.split()): name for size, name in meanings("torchtitan-models").items()}
+# Models of torchtitan and its forks that train no text alone.
+_OTHER_MODELS = re.compile(r"flux|vlm|vision|siglip|diffusion|audio|wan\d|_vl\b|-vl\b")
+_P, _T, _A = "parallelism", "training", "activation_checkpoint"
+_DEFAULTS = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "mbs": 8, "gbs": -1, "seq": 2048}
+_DEGREES = {name: TORCHTITAN[name].key for name in _DEFAULTS}
+_OPTIMIZERS = {"adamw": "adamw", "adam": "adamw"}
+
+
+def read_torchtitan(source: Source) -> Found:
+    """The launch that a TOML file describes, with a command's world size if there is one."""
+    document = toml_document(source.text, source.path, source.hints.environment)
+    override(document, source.given)
+    reader = TorchtitanReader(document, source)
+    reader.problems += list(unknown_keys(document))
+    return reader.found("torchtitan-0.2")
+
+
+class TorchtitanReader(DocumentReader):
+    """A document of dotted torchtitan keys, and what is gathered from it."""
+
+    called = "torchtitan"
+
+    def found(self, form: Any) -> Found:
+        """Everything that was read."""
+        degrees = self._degrees()
+        replicate, shard = self._replicas(degrees, self.hints.gpus or self.world)
+        model, shape = self._model()
+        batch = self._batch(degrees, replicate * shard)
+        layout = self._layout(degrees, self._layers(model, shape))
+        zero = self._zero(degrees, shard)
+        hybrid = shard * degrees["cp"] if replicate > 1 and zero else 0
+        known = is_known if form == "torchtitan-0.2" else is_known_in_0_3
+        keys = {name: TORCHTITAN[name].key for name in ("schedule", "recompute")}
+        return self.gathered(
+            known,
+            _DEGREES | keys,
+            format=form,
+            framework="torchtitan",
+            variations=self._variations(degrees),
+            model=model,
+            shape=shape,
+            **{name: degrees[name] for name in ("tp", "pp", "cp", "ep")},
+            etp=self._expert_tensor(degrees),
+            dp=replicate * shard,
+            shard=hybrid,
+            zero=zero,
+            world=self.world,
+            seq=self.hints.seq or degrees["seq"],
+            recompute=self.hints.recompute or self._recompute(),
+            optimizer=self._optimizer(),
+            optimizer_kernel=self._kernel(),
+            optimizer_offload=float(bool(self.document.get(f"{_T}.enable_cpu_offload", False))),
+            precision=self._precision(),
+            cp_comm_type=self._exchange() if degrees["cp"] > 1 else None,
+            unmodelled=self._unmodelled(),
+            **batch,
+            **layout,
+        )
+
+    def _exchange(self) -> ContextKind:
+        """Keys and values gathered after the first part of attention, or passed round."""
+        method = self.document.get(f"{_P}.context_parallel_rotate_method", "allgather")
+        return "p2p" if method == "alltoall" else "all_gather"
+
+    def _unmodelled(self) -> tuple[tuple[Any, str], ...]:
+        return tuple(
+            (self.document.settings[key], why)
+            for key, why in left_out("torchtitan").items()
+            if self.document.get(key) and key in self.document.settings
+        )
+
+    # --- degrees --------------------------------------------------------------------------------
+
+    def _degrees(self) -> dict[str, int]:
+        return {
+            name: self.whole(_DEGREES[name], default, min(default, 1))
+            for name, default in _DEFAULTS.items()
+        }
+
+    def _replicas(self, degrees: dict[str, int], gpus: int | None) -> tuple[int, int]:
+        """dp_replicate and dp_shard, the latter from the GPUs where it is -1."""
+        replicate = self.whole(TORCHTITAN["replicate"].key, 1)
+        shard = self.whole(TORCHTITAN["shard"].key, -1, -1)
+        if shard < 0:
+            others = replicate * degrees["cp"] * degrees["tp"] * degrees["pp"]
+            shard = max(1, (gpus or others) // others)
+        return replicate, max(1, shard)
+
+    def _expert_tensor(self, degrees: dict[str, int]) -> int | None:
+        given = self.whole(TORCHTITAN["etp"].key, 1)
+        if degrees["ep"] == 1:
+            return None
+        if given not in (1, degrees["tp"]):
+            text = f"expert_tensor_parallel_degree {given}: torchtitan has 1 or tp"
+            key = TORCHTITAN["etp"].key
+            self.refuse("expert-tensor-degree", text, key)
+        return given
+
+    def _batch(self, degrees: dict[str, int], dp: int) -> dict[str, Any]:
+        """mbs, grad_acc and gbs: with a pipeline, the local batch is cut into micro-batches."""
+        local = self.hints.mbs or degrees["mbs"]
+        gbs = self.hints.gbs or (degrees["gbs"] if degrees["gbs"] > 0 else local * dp)
+        self._check_batch(gbs, local, dp)
+        if degrees["pp"] == 1:
+            return {"mbs": local, "gbs": gbs}
+        mbs = self.whole(TORCHTITAN["microbatch"].key, 1)
+        if local % mbs:
+            text = (
+                f"pipeline_parallel_microbatch_size {mbs} does not divide local_batch_size {local}"
+            )
+            self.refuse("micro-batch", text, _DEGREES["mbs"])
+            mbs = 1
+        schedule = schedule_of(str(self.document.get(TORCHTITAN["schedule"].key, "1F1B")))
+        if gbs > local * dp and schedule is not None and schedule[1] == "gpipe":
+            # All micro-batches of one accumulation are in flight, not all of the step.
+            text = "GPipe over several gradient accumulations is not modelled"
+            self.unpredictable(text, _DEGREES["gbs"], _DEGREES["mbs"])
+        elif gbs > local * dp:
+            text = (
+                "the pipeline drains between gradient accumulations: slower than predicted; "
+                f"local_batch_size = {gbs // dp} would run them in one"
+            )
+            keys = _DEGREES["gbs"], _DEGREES["mbs"]
+            self.refuse("not-modelled", text, *keys, severity="warning")
+        return {"mbs": mbs, "gbs": gbs}
+
+    def _check_batch(self, gbs: int, local: int, dp: int) -> None:
+        stated = (self.document.settings.get(key) for key in _DEGREES.values())
+        hidden = any(setting is not None and setting.unknown for setting in stated)
+        if gbs % (local * dp) and not hidden:
+            below = gbs // (local * dp) * local * dp
+            near = " or ".join(str(item) for item in (below, below + local * dp) if item)
+            text = (
+                f"global_batch_size {gbs} is not a multiple of local_batch_size·dp = "
+                f"{local}·{dp}; nearest {near}"
+            )
+            keys = _DEGREES["gbs"], _DEGREES["mbs"]
+            self.refuse("batch-size", text, *keys)
+
+    # --- the model and its layers ---------------------------------------------------------------
+
+    def _model(self) -> tuple[str | None, ModelSpec | None]:
+        """Its name in the catalogue, or its shape in the checkout around the file."""
+        name = str(self.document.get("model.name", "llama3"))
+        flavor = str(self.document.get("model.flavor", "debugmodel"))
+        if self.hints.model:
+            return self.hints.model, None
+        named = self.document.has("model.name") or self.document.has("model.flavor")
+        folder = Path(self.document.path).parent
+        shape = registered_model(name, flavor, folder) if named else None
+        known = MODELS.get((name.lower(), flavor.lower()))
+        if known is not None and (shape is None or is_size_of(shape, known)):
+            return known, None
+        if shape is not None:
+            self.assumed.append(f"{name} {flavor} as in {shape.source}")
+            return None, shape
+        if _OTHER_MODELS.search(name.lower()):
+            text = f"model {name} {flavor} is no language model, and is not modelled"
+            self.unpredictable(text, "model.name", "model.flavor")
+            return None, None
+        self.problems.append(
+            model_unknown(
+                f"model {name} {flavor}".rstrip() + " is not in the catalogue"
+                if named
+                else "the file does not name the model",
+                self.document.place("model.name", "model.flavor"),
+                "--model NAME, config.json or .toml",
+            )
+        )
+        return None, None
+
+    def _layers(self, model: str | None, shape: ModelSpec | None) -> int | None:
+        spec = load_model(model).spec if model else shape
+        return None if spec is None else spec.layers
+
+    def _layout(self, degrees: dict[str, int], layers: int | None) -> dict[str, Any]:
+        """vpp, layers of each block and the schedule."""
+        key = TORCHTITAN["schedule"].key
+        text = str(self.document.get(key, "1F1B"))
+        known = schedule_of(text)
+        if known is None:
+            self.problems.append(_unknown_schedule(text, key, self.document))
+            known = ("1F1B", "1f1b", 1)
+        if degrees["pp"] == 1:
+            return {}
+        name, schedule, least = known
+        if schedule is None:
+            why = f"schedule {name} is not modelled"
+            self.unpredictable(why, key)
+        usual = schedule in ("1f1b", "interleaved", None)
+        layout: dict[str, Any] = {"schedule": None if usual else schedule, "vpp": least}
+        return layout | self._blocks(degrees["pp"], least == 1, layers)
+
+    def _blocks(self, pp: int, single: bool, layers: int | None) -> dict[str, Any]:
+        one_text = f"{_P}.pipeline_parallel_"
+        less_layers = (
+            self.whole(f"{one_text}first_stage_less_layers", 1, 0),
+            self.whole(f"{one_text}last_stage_less_layers", 1, 0),
+        )
+        parts = named_parts(self.document.get(f"{_P}.module_fqns_per_model_part"))
+        if parts is not None:
+            return {"vpp": max(1, len(parts) // pp), "block_layers": parts}
+        if layers is None:
+            return {}
+        key = f"{one_text}layers_per_stage"
+        per_stage = self.whole(key, 0, 0) or None
+        chunks, problem = stage_count(layers, pp, per_stage, single, less_layers)
+        if problem is not None:
+            self.problems.append(problem)
+            return {"vpp": chunks}
+        blocks = stage_layers(layers, pp * chunks, less_layers)
+        if blocks is None:
+            text = f"{layers} layers cannot be split over {pp * chunks} stages"
+            self.refuse("layers-per-stage", text, key)
+        return {"vpp": chunks, "block_layers": blocks}
+
+    # --- how it trains --------------------------------------------------------------------------
+
+    def _zero(self, degrees: dict[str, int], shard: int) -> int:
+        """FSDP as ZeRO: 3, or 2 where weights stay gathered until backward; DDP is 0."""
+        key = f"{_P}.fsdp_reshard_after_forward"
+        policy = self.choice(key, "default", ("default", "always", "never"), "never")
+        if shard * degrees["cp"] == 1:
+            return 0
+        return 3 if policy == "always" or (policy == "default" and degrees["pp"] == 1) else 2
+
+    def _recompute(self) -> str:
+        modes = ("none", "selective", "full", "memory_budget")
+        mode = str(self.choice(TORCHTITAN["recompute"].key, "selective", modes, "none"))
+        option = str(self.document.get(f"{_A}.selective_ac_option", "2"))
+        if mode == "selective":
+            if every := digits(option):
+                return f"full/{every}" if every > 1 else "full"
+            if option != "op":
+                key = f"{_A}.selective_ac_option"
+                text = f"{key} {option!r}: op, or a number (every n-th layer)"
+                self.problems.append(self.document.wrong(text, key))
+            return "selective"
+        if mode == "memory_budget":
+            return f"budget={self.share(f'{_A}.memory_budget', 0.5):g}"
+        return mode
+
+    def _optimizer(self) -> str:
+        name = str(self.document.get("optimizer.name", "AdamW"))
+        if self.document.get(TORCHTITAN["kernel"].key) == HALF_STATES:
+            return "adamw-bf16"
+        if name.lower() not in _OPTIMIZERS:
+            text = f"optimizer {name} is not modelled; costed as AdamW"
+            self.refuse("not-modelled", text, "optimizer.name", severity="warning")
+        return _OPTIMIZERS.get(name.lower(), "adamw")
+
+    def _in_bf16(self, name: str) -> bool:
+        """Whether a type of `training` is bf16 where fp32 is usual."""
+        return str(self.document.get(f"{_T}.{name}", "float32")) == "bfloat16"
+
+    def _kernel(self) -> str | None:
+        kernel = TORCHTITAN["kernel"]
+        value = self.document.get(kernel.key, "fused")
+        return "fused" if value == HALF_STATES else kernel.read(value)
+
+    def _precision(self) -> str:
+        """fp8 and mxfp8 by the converters that replace linear layers."""
+        self._types()
+        key = "model.converters"
+        listed = self.document.get(key, [])
+        if isinstance(listed, str):  # of a command line
+            listed = re.split(r"[,\s]+", listed)
+        if not isinstance(listed, list):
+            self.problems.append(self.document.wrong(f"{key}: {listed!r} is no list", key))
+            listed = []
+        converters = [str(item) for item in listed]
+        if any("mx" in converter for converter in converters):
+            return "mxfp8"
+        if any("float8" in converter for converter in converters):
+            return "fp8"
+        if str(self.document.get(f"{_T}.mixed_precision_param", "bfloat16")) == "float32":
+            text = "training in fp32 is not modelled for torchtitan"
+            self.unpredictable(text, f"{_T}.mixed_precision_param")
+        return "bf16"
+
+    def _types(self) -> None:
+        """Types that torchtitan does not have, which its parsers let through, and fp16."""
+        for name in ("dtype", "mixed_precision_param", "mixed_precision_reduce"):
+            key = f"{_T}.{name}"
+            value = str(self.document.get(key, "float32"))
+            if value == "float16":
+                self.unpredictable(f"{key} = float16 is not modelled", key)
+            elif value not in ("float32", "bfloat16"):
+                text = f"{key} = {value!r}: float32 or bfloat16 (found out at the start)"
+                close = nearest(value, ("bfloat16", "float32"), 0.4)
+                fix = f'"{close}"' if close else ""
+                self.problems.append(self.document.wrong(text, key, fix, late=True))
+
+    def _variations(self, degrees: dict[str, int]) -> tuple[str, ...]:
+        names = []
+        compiled = bool(self.document.get(TORCHTITAN["eager-blocks"].key, False))
+        components = self.document.get("compile.components", ["model", "loss"])
+        if not (compiled and "model" in components):
+            names.append("eager-blocks")
+        if not (compiled and "loss" in components):
+            names.append("uncompiled-loss")
+        places = (TORCHTITAN["async-tp"], ASYNC_TP_0_3)
+        stated = [self.document.get(place.key, False) for place in places]
+        if degrees["tp"] > 1 and any(stated):
+            names.append("async-tp")
+        if self.document.get(f"{_P}.expert_parallel_comm_backend", "standard") == "deepep":
+            names.append("fused-dispatch")
+        if self.document.get(f"{_P}.enable_sequence_parallel", True) is False and degrees["tp"] > 1:
+            names.append("no-sequence-parallel")
+        if self._in_bf16("dtype"):
+            names.append("bf16-parameters")
+        if self._in_bf16("mixed_precision_reduce"):
+            names.append("bf16-reduction")
+        return tuple(names)
+
+
+def _unknown_schedule(given: str, key: str, document: Document) -> Problem:
+    """A name that torch does not have; torchtitan's parsers let it through."""
+    lower = {name.lower(): name for name in SCHEDULES}
+    close = nearest(given.lower(), lower, 0.3)
+    named = ", ".join(name for name, (item, _) in SCHEDULES.items() if item)
+    text = (
+        f"pipeline_parallel_schedule {given!r}: torch has {named} (found out when the pipeline is "
+        "built)"
+    )
+    edits = (Edit(key, lower[close]),) if close else ()
+    return document.problem("unknown-schedule", text, key, edits=edits, late=True)
+
+
+def override(document: Document, given: Mapping[str, Setting]) -> None:
+    """`--training.local_batch_size 4` on the command line wins over the file."""
+    for key, setting in given.items():
+        if not re.match(r"[a-z_]+\.\w", key) or key.startswith("job."):
+            continue
+        table, _, name = key.rpartition(".")
+        if name.startswith("no_") and setting.value is True and not is_known(key):
+            # tyro's way to switch off: `--profiling.no-enable-profiling`.
+            document.override(replace(setting, value=False), f"{table}.{name[3:]}")
+        else:
+            document.override(replace(setting, value=_typed(str(setting.value))), key)
+
+
+def _typed(text: str) -> object:
+    """A command line's text as the value that a TOML file would hold."""
+    lower = text.lower()
+    if lower in ("true", "false"):
+        return lower == "true"
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text

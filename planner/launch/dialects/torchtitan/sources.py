@@ -1,0 +1,344 @@
+"""What torchtitan's configuration can say: keys of each version and new names of old ones, the
+schedules it can name, how it splits layers over pipeline stages; and sizes of models in a
+checkout's own registry, `models/NAME/__init__.py`: parsed, never imported.
+
+Fields of sizes: torchtitan 0.1 and 0.2, models/llama3/model/args.py, models/qwen3/model/args.py;
+since 2026-05 functions of models/llama3/__init__.py and models/qwen3/__init__.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from planner.job.errors import UsageError
+from planner.job.models.catalog import load_model
+from planner.job.models.errors import ModelError
+from planner.job.models.hf_config import model_from_hf_config
+from planner.job.specs import ModelSpec
+from planner.job.unmodelled import refuse_unmodelled
+from planner.launch.languages.limits import LimitError
+from planner.launch.languages.python.records import Record, are_plain, assigned
+from planner.launch.languages.python.values import Function, Reader, call_function
+from planner.launch.languages.text import Text
+from planner.launch.options import TORCHTITAN, last
+from planner.launch.read.beside import beside, text_of
+from planner.launch.read.command import OF_TORCHTITAN, LaunchCommand
+from planner.launch.read.document import Document, unknown_key
+from planner.launch.read.found import Problem, is_slip, nearest
+from planner.launch.read.names import known_names
+from planner.launch.read.own_effects import effect_of
+from planner.launch.read.python_files import BESIDE, python_module
+
+KEYS = known_names("torchtitan")
+NEWER_KEYS = known_names("torchtitan-newer")
+# Keys of earlier releases -> those of 0.2; whole tables, where the names in them stayed.
+_RENAMED = {
+    "training.batch_size": TORCHTITAN["mbs"].key,
+    "training.compile": TORCHTITAN["eager-blocks"].key,
+    "training.warmup_steps": "lr_scheduler.warmup_steps",
+    "training.data_parallel_degree": TORCHTITAN["shard"].key,
+    "checkpoint.enable_checkpoint": "checkpoint.enable",
+    "validation.enabled": "validation.enable",
+    "memory_estimation.enabled": "memory_estimation.enable",
+    "model.tokenizer_path": "model.hf_assets_path",
+    "float8": "quantize.linear.float8",
+}
+# Tables that held the degrees before there was one of them.
+_HELD_DEGREES = ("training", "experimental")
+_MOST_NAMED = 6
+
+
+def is_known(key: str) -> bool:
+    """Whether torchtitan 0.2.2 has the key, or the table that it belongs to."""
+    return key in KEYS or any(key.startswith(f"{known}.") for known in KEYS)
+
+
+def is_known_in_0_3(key: str) -> bool:
+    """Whether 0.3 has it."""
+    return key in NEWER_KEYS or is_known(key)
+
+
+def _is_table(key: str) -> bool:
+    return any(known.startswith(f"{key}.") for known in KEYS)
+
+
+def unknown_keys(document: Document) -> Iterator[Problem]:
+    """Keys that torchtitan 0.2.2 does not have, which its loader refuses.
+
+    Misspelt ones are errors. Others are another release's or a fork's: those that were only renamed
+    are read under their new names.
+    """
+    others = []
+    for key, setting in [*document.settings.items()]:
+        if is_known(key) or (setting.value == {} and _is_table(key)):
+            continue
+        new = _new_name(key)
+        close = new or nearest(key, KEYS, 0.7)
+        if document.has(new) if new else _is_misspelt(key, close):
+            says = "torchtitan 0.2 has no such field and refuses it"
+            yield unknown_key(document, key, says, close)
+            continue
+        others.append(key)
+        if new:
+            document.override(setting, new)
+        elif key == "float8.enable_float8_linear" and setting.value:
+            document.override(replace(setting, value=["float8"]), "model.converters")
+        elif setting.value and isinstance(setting.value, int | float):
+            # What a fork switches on that trains otherwise.
+            asked = re.sub(r"\.enabled?$", "", key).rpartition(".")[2]
+            refuse_unmodelled(asked, f"{document.path}: {key}")
+    if others:
+        more = f" and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
+        text = (
+            "read as of another release of torchtitan, or of a fork; 0.2.2 refuses "
+            f"{', '.join(others[:_MOST_NAMED])}{more}"
+        )
+        yield document.problem("dialect", text, others[0], severity="warning")
+        yield from _deciding(document, others)
+
+
+def _deciding(document: Document, others: Sequence[str]) -> Iterator[Problem]:
+    """Those of a fork's keys that are switched on and whose names say that they decide."""
+    for key in others:
+        asked = document.settings.get(key)
+        name = re.sub(r"\.enabled?$", "", key)
+        if asked is not None and asked.value and not _new_name(key) and effect_of(name):
+            text = f"{key}: not of torchtitan 0.2; what it does to memory and training is not known"
+            yield document.problem("own-option", text, key, severity="missing")
+
+
+def _is_misspelt(key: str, close: str) -> bool:
+    """Whether a key, and the name in its table, are so near to another's that it is a slip."""
+    names = (key.rpartition(".")[2], close.rpartition(".")[2])
+    return is_slip(close, key) and is_slip(*reversed(names))
+
+
+def _new_name(key: str) -> str | None:
+    """What 0.2 calls a key of earlier releases; None if it has none, or is not that old."""
+    table, _, name = key.partition(".")
+    moved = f"{_RENAMED[table]}.{name}" if table in _RENAMED else _RENAMED.get(key)
+    if moved is None and table in _HELD_DEGREES:
+        moved = f"parallelism.{name}"
+    return moved if moved in KEYS else None
+
+
+# torch.distributed.pipelining.schedules.get_schedule_class (torch 2.10), case ignored -> the
+# planner's name; None: without a prediction. The second says how many stages a rank holds.
+_SINGLE = ("1F1B", "GPipe", "PipelineScheduleSingle")
+_OURS = {theirs: ours for ours, theirs in TORCHTITAN["schedule"].written.items()}
+SCHEDULES: Mapping[str, tuple[str | None, int]] = {
+    name: (_OURS.get(name), 1 if name in _SINGLE else 2)
+    for name in (*_OURS, "LoopedBFS", "PipelineScheduleSingle", "PipelineScheduleMulti")
+}
+
+
+def schedule_of(text: str) -> tuple[str, str | None, int] | None:
+    """(name as torch spells it, the planner's, least stages a rank); None if unknown."""
+    for name, (item, stages) in SCHEDULES.items():
+        if name.lower() == text.lower():
+            return name, item, stages
+    return None
+
+
+def stage_count(
+    layers: int, pp: int, per_stage: int | None, single: bool, less_layers: tuple[int, int]
+) -> tuple[int, Problem | None]:
+    """Stages a rank, and what torchtitan refuses.
+
+    `less_layers`: layers that the embedding and the head count for. Source: torchtitan 0.2.2 and
+    0.3, distributed/pipeline_parallel.py, pipeline_llm.
+    """
+    if per_stage is None:
+        return (1 if single else 2), None
+    counted = layers + sum(less_layers)
+    stages = -(-counted // max(1, per_stage))
+    chunks, rest = divmod(stages, pp)
+    wrong, fix = "", ""
+    if rest:
+        wrong = f"not a multiple of pipeline_parallel_degree {pp}"
+    elif single and chunks != 1:
+        wrong = f"{chunks} a rank: this schedule takes one"
+        fix = f"{last(TORCHTITAN['layers'])} = {-(-counted // pp)}"
+    elif not single and chunks < 2:
+        wrong = f"{chunks} a rank: this schedule takes two or more"
+    text = (
+        f"{layers} layers and {sum(less_layers)} for the ends, {per_stage} a stage: {stages} stages"
+    )
+    problem = Problem("layers-per-stage", f"{text}, {wrong}", fix=fix) if wrong else None
+    return max(1, chunks) if rest else chunks, problem
+
+
+# What embedding and head count for, in layers, where nobody says it.
+EMBEDDING_AND_HEAD = (1, 1)
+
+
+def usual_layers(layers: int, stages: int) -> tuple[int, ...] | None:
+    """Layers of each stage in order where nobody says what embedding and head count for."""
+    return stage_layers(layers, stages, EMBEDDING_AND_HEAD)
+
+
+def stage_layers(layers: int, stages: int, less_layers: tuple[int, int]) -> tuple[int, ...] | None:
+    """Layers of each stage in order; None where torchtitan refuses.
+
+    The embedding counts as `ends[0]` layers of the first stage, norm and head as `ends[1]` of the
+    last; what does not divide goes to the first stages. Source: torchtitan 0.2.2 and 0.3,
+    generate_llm_fqn_per_model_part.
+    """
+    if stages == 1:
+        return (layers,)
+    each, extra = divmod(layers + sum(less_layers), stages)
+    if each == 0 or max(less_layers) > each:
+        return None
+    counts = [each + (at < extra) for at in range(stages)]
+    counts[0] -= less_layers[0]
+    counts[-1] -= less_layers[1]
+    return tuple(counts)
+
+
+def named_parts(parts: object) -> tuple[int, ...] | None:
+    """Layers of each part of `module_fqns_per_model_part`; None if it is no such list."""
+    if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts):
+        return None
+    return tuple(sum(str(name).startswith("layers.") for name in part) for part in parts)
+
+
+_PLACES = ("models", "experiments", "torchtitan/models", "torchtitan/experiments")
+# Fields that the shape needs; their defaults where a size leaves them out.
+_LLAMA = {"dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": None, "vocab_size": 128256,
+          "multiple_of": 256, "ffn_dim_multiplier": None, "hidden_dim": None,
+          "enable_weight_tying": False}  # fmt: skip
+_QWEN = {"dim": 1024, "n_layers": 28, "n_heads": 16, "n_kv_heads": 8, "vocab_size": 151936,
+         "head_dim": 128, "hidden_dim": 3072, "qk_norm": True,
+         "enable_weight_tying": False}  # fmt: skip
+_FIELDS: Mapping[str, Mapping[str, object]] = {"llama3": _LLAMA, "qwen3": _QWEN}
+# Fields without effect on the shape; any other is of a model that is not known.
+_HARMLESS = {"rope_theta", "rope_scaling_args", "norm_eps", "max_seq_len", "depth_init", "eos_id",
+             "use_flex_attn", "attn_type", "attn_mask_type", "fuse_qkv", "attn_backend",
+             "rope"}  # fmt: skip
+# By which a model is told from the catalogue's of its name.
+_SIZES = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "tied_embeddings")
+_BUILDER = re.compile(r"_build_\w+_layers")
+
+
+def registered_model(name: str, flavor: str, folder: Path) -> ModelSpec | None:
+    """The dense model that a registry around a folder has under a name; None where none has it, or
+    has more of it than is read here."""
+    fields = _FIELDS.get(name.lower())
+    found = _registry(name, folder) if fields is not None else None
+    stated = None if found is None else _stated(found, name, flavor)
+    if fields is None or stated is None or stated.keys() - fields.keys() - _HARMLESS:
+        return None
+    # Left to the tokenizer, which is a small one of the tests.
+    if flavor.startswith("debug") and "vocab_size" not in stated:
+        return None
+    values = {field: stated.get(field, default) for field, default in fields.items()}
+    try:
+        spec = model_from_hf_config(_config(values), where=f"{found} ({flavor})")
+    except (ModelError, TypeError, ValueError, ArithmeticError):
+        return None
+    return spec.model_copy(update={"name": f"{name} {flavor}", "source": str(found)})
+
+
+def is_size_of(shape: ModelSpec, name: str) -> bool:
+    """Whether a model of a registry has the sizes of one of the catalogue."""
+    other = load_model(name).spec
+    return all(getattr(shape, size) == getattr(other, size) for size in _SIZES)
+
+
+def _registry(name: str, folder: Path) -> Path | None:
+    if not re.fullmatch(r"\w{1,50}", name):
+        return None
+    # Until 2025-05 one folder held all Llamas.
+    names = dict.fromkeys((name, name.rstrip("0123456789")))
+    files = (
+        beside(f"{place}/{one}/__init__.py", folder, whole=True)
+        for one in names
+        for place in _PLACES
+    )
+    return next((path for path in files if path is not None), None)
+
+
+def _stated(path: Path, name: str, flavor: str) -> dict[str, Any] | None:
+    """Arguments of the entry of a flavor: of the model's sizes, or of the model that a function
+    makes and of the `_build_..._layers` that it calls."""
+    layers: dict[str, Any] = {}
+
+    def build(**named: Any) -> None:
+        layers.update(named)
+
+    def size(**named: Any) -> dict[str, Any]:
+        return {name: one if are_plain([one]) else None for name, one in named.items()}
+
+    try:
+        tree = python_module(Text.made(text_of(path) or ""), str(path))
+        called = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        special: dict[str, Any] = {one: size for one in called if one.endswith("Args")}
+        special |= {one: build for one in called if _BUILDER.fullmatch(one)}
+        module = Reader(special, around=BESIDE).module(tree, str(path))
+        every = assigned(tree.body)
+        named = [one for one in every if one == f"{name}_configs"]
+        tables = (module.lookup(one) for one in named or every)
+        entry = next(
+            (one[flavor] for one in tables if isinstance(one, dict) and flavor in one), None
+        )
+        model = call_function(entry, [], {}) if isinstance(entry, Function) else None
+    except (LimitError, UsageError, RecursionError):
+        return None
+    if isinstance(model, Record) and layers:
+        return layers | {name: one for name, one in model.fields.items() if are_plain([one])}
+    return entry if isinstance(entry, dict) else None
+
+
+def _config(values: Mapping[str, Any]) -> dict[str, object]:
+    """A size in Hugging Face's words. Of Llama 3 the width is two thirds of four, times the
+    multiplier, rounded up (FeedForward of llama3)."""
+    family = "qwen3" if values.get("qk_norm") else "qwen2" if "qk_norm" in values else "llama"
+    width = values["hidden_dim"]
+    if width is None:
+        factor, step = values["ffn_dim_multiplier"], values["multiple_of"]
+        width = int(2 * 4 * values["dim"] / 3)
+        width = step * math.ceil((width if factor is None else int(factor * width)) / step)
+    return {
+        "model_type": family,
+        "hidden_size": values["dim"],
+        "intermediate_size": width,
+        "num_hidden_layers": values["n_layers"],
+        "num_attention_heads": values["n_heads"],
+        "num_key_value_heads": values["n_kv_heads"] or values["n_heads"],
+        "vocab_size": values["vocab_size"],
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": values["enable_weight_tying"],
+        **({"head_dim": values["head_dim"]} if "head_dim" in values else {}),
+    }
+
+
+_REGISTRY = "torchtitan/{}/{}/config_registry.py"
+
+
+def files_named(launch: LaunchCommand) -> Iterator[Text]:
+    """Files of configurations that the environment or the module of a command names."""
+    words, environment = launch.arguments, launch.command.environment
+    # Behind the program; before it, it is the launcher's own switch (`deepspeed --module`).
+    for at, word in enumerate(words):
+        name, equals, _ = word.text.value.partition("=")
+        if name == "--module":  # 0.3's
+            follows = words[at + 1].text if at + 1 < len(words) else Text.made("")
+            yield from _registries(word.text[len(name) + 1 :] if equals else follows)
+    if "CONFIG_FILE" in environment:
+        yield environment["CONFIG_FILE"]
+    if "MODULE" in environment and launch.program.endswith(OF_TORCHTITAN):
+        yield from _registries(environment["MODULE"])
+
+
+def _registries(module: Text) -> Iterator[Text]:
+    """Files that may hold the configurations of a module of torchtitan 0.3."""
+    folder = module.value.replace(".", "/")
+    for part in ("models", "experiments"):
+        yield Text.made(_REGISTRY.format(part, folder))

@@ -1,0 +1,427 @@
+"""Writer for torchtitan 0.3: a Python module with a function that returns the configuration.
+
+`python -m torchtitan.train --module planned_run --config planned` imports it from the folder that
+it is started in. A model is a size of the registry, or written out: Llama-like ones with
+grouped-query attention from torchtitan's Qwen3 block (query/key norm and experts are options of
+it), latent attention from its DeepSeek-V3 block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hardware.files import shipped_toml
+from planner.job.job import Job
+from planner.job.specs import ModelSpec
+from planner.launch.architecture import all_settings, moe_indices, scaling_kind
+from planner.launch.architecture import refusals as refused_fields
+from planner.launch.contract import (
+    ExplainedSetting,
+    Files,
+    Launch,
+    Refusal,
+    RunCommand,
+    length_refusals,
+    pretrained_variable,
+)
+from planner.launch.dialects.torchtitan.plan import (
+    BF16_STATES,
+    ENVIRONMENT,
+    SAMPLES,
+    VARIABLES,
+    plan_refusals,  # noqa: F401 (the writers' contract)
+    recompute_kind,
+    run_refusals,
+    sample_files,
+    sections,
+)
+from planner.launch.dialects.torchtitan.table import Flavor, flavor_of, titan_table
+from planner.launch.quoting import Code, Value, python_value
+from planner.launch.registry import package_of
+from planner.launch.settings_text import (
+    SettingsSection,
+    WrittenSetting,
+    comment,
+    filled,
+    python_arguments,
+    section_choices,
+)
+from planner.launch.time_limit import save_steps
+
+# Linear layers that stay in bf16: output projection and router.
+HIGH_PRECISION = ["lm_head", "router.gate"]
+
+
+def registry_size(launch: Launch) -> Flavor | None:
+    """The registry's size that the plan's model is, if its rotary cache is long enough."""
+    size = flavor_of(launch.job.model)
+    return size if size and launch.plan.seq <= size.longest else None
+
+
+def model_text(launch: Launch) -> str:
+    """Definition of `model_spec()`, and of the layers where the size is no registered one."""
+    size, model = registry_size(launch), launch.job.model
+    if size:
+        about = comment(f"{model.name}: a size of torchtitan's registry.")
+        return "\n".join(
+            (
+                "",
+                "",
+                *about,
+                "def model_spec():",
+                f'    return model_registry({python_value(size.name)}, attn_backend="flex", '
+                "converters=CONVERTERS)",
+                "",
+            )
+        )
+    layers = _latent(launch) if model.mla else _grouped(launch)
+    values = _values(model)
+    shared = f"\nROPE_THETA, NORM_EPS = {values['rope_theta']}, {values['norm_eps']}\n"
+    return shared + layers + _spec(model)
+
+
+def _values(model: ModelSpec) -> dict[str, Value]:
+    """The model in torchtitan's words."""
+    return {key: value for key, (value, _) in all_settings(titan_table(model), model).items()}
+
+
+_LLAMA3 = ("scaling_factor", "low_freq_factor", "high_freq_factor",
+           "original_max_position_embeddings")  # fmt: skip
+
+
+def _grouped(launch: Launch) -> str:
+    """Layers with grouped-query attention."""
+    model, values = launch.job.model, _values(launch.job.model)
+    lengths = [name for name in _LLAMA3 if name in values]
+    scaling = ['scaling="llama",'] if lengths else []
+    return filled(
+        "torchtitan/grouped.py.txt",
+        **_sizes(model),
+        heads=model.heads,
+        kv_heads=model.kv_heads,
+        head_dim=model.head_dim,
+        constants=[*([f"FFN = {model.ffn}"] if model.ffn else []), *_expert_constants(model)],
+        qk_norm=Code("_norm(HEAD_DIM)" if model.qk_norm == "head" else "None"),
+        # ComplexRoPE is the one that stretches as Llama 3 does.
+        rope=Code("ComplexRoPE" if lengths else "CosSinRoPE"),
+        max_seq_len=values["max_seq_len"],
+        scaling=[*scaling, *(f"{name}={values[name]}," for name in lengths)],
+        bias="attention.qkv_linear.wqkv.bias = True" if model.qkv_bias else "",
+        feed_forward=_feed_forward(model),
+        ffn_argument=Code(_ffn_argument(model)),
+        experts=_experts(model) if model.moe else "",
+    )
+
+
+def _sizes(model: ModelSpec) -> dict[str, Value]:
+    inits = filled("torchtitan/inits.py.txt", init_std=model.init_std)
+    return {"layers": model.layers, "hidden": model.hidden, "vocab": model.vocab, "inits": inits}
+
+
+def _expert_constants(model: ModelSpec) -> list[str]:
+    if model.moe is None:
+        return []
+    moe, indices = model.moe, moe_indices(model)
+    first, step = indices[0], indices[1] - indices[0] if len(indices) > 1 else 1
+    regular = tuple(range(first, model.layers, step)) == indices
+    where = f"range({first}, LAYERS, {step})" if regular else repr(set(indices))
+    return [
+        f"EXPERTS, TOP_K, EXPERT_FFN = {moe.experts}, {moe.top_k}, {moe.ffn}",
+        f"EXPERT_LAYERS = {where}",
+    ]
+
+
+def _feed_forward(model: ModelSpec) -> str:
+    if not any(kind.ffn == "dense" for kind in model.kinds):
+        return ""
+    return (
+        "feed_forward = make_ffn_config(\n"
+        "    dim=DIM, hidden_dim=FFN, w1_param_init=_normal(), w2w3_param_init=_normal()\n"
+        ")"
+    )
+
+
+def _ffn_argument(model: ModelSpec) -> str:
+    kinds = {kind.ffn for kind in model.kinds}
+    if kinds == {"dense"}:
+        return "feed_forward=feed_forward"
+    if kinds == {"moe"}:
+        return "moe=_experts()"
+    return (
+        "moe=_experts() if index in EXPERT_LAYERS else None,\n"
+        "        feed_forward=None if index in EXPERT_LAYERS else feed_forward"
+    )
+
+
+def _experts(model: ModelSpec) -> str:
+    values = _values(model)
+    shared = "shared_experts=None,"
+    if values["shared_experts"]:
+        shared = (
+            "shared_experts=make_ffn_config(\n"
+            "    dim=DIM,\n"
+            f"    hidden_dim={values['shared_experts']},\n"
+            "    w1_param_init=_normal(),\n"
+            "    w2w3_param_init=_normal(),\n"
+            "),"
+        )
+    return filled(
+        "torchtitan/experts.py.txt",
+        load_balance_coeff=values["load_balance_coeff"],
+        router=[f"{name}={python_value(values[name])}," for name in _ROUTER if name in values],
+        bias=values["bias"],
+        shared=shared,
+    )
+
+
+# Arguments of make_router_config; those of build_mla_moe_layers begin with `router_`.
+_ROUTER = ("score_func", "route_norm", "route_scale", "num_expert_groups", "num_limited_groups")
+
+
+def _latent(launch: Launch) -> str:
+    """Layers with latent attention."""
+    model = launch.job.model
+    values = _values(model)
+    named = {name: f"router_{name}" for name in ("top_k", *_ROUTER)}
+    given = (
+        "n_dense_layers", "n_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
+        "qk_rope_head_dim", "v_head_dim", "dense_hidden_dim", "moe_hidden_dim", "num_experts",
+        "num_shared_experts", *named,
+    )  # fmt: skip
+    yarn = ['scaling="yarn",', *(f"{name}={values.get(name)}," for name in _YARN)]
+    return filled(
+        "torchtitan/latent.py.txt",
+        **_sizes(model),
+        arguments=[f"{named.get(name, name)}={python_value(values[name])}," for name in given],
+        mscale=values.get("mscale", 1.0),
+        qk_rope_head_dim=values["qk_rope_head_dim"],
+        max_seq_len=values["max_seq_len"],
+        scaling=yarn if scaling_kind(model) == "yarn" else "",
+        load_balance_coeff=values["load_balance_coeff"],
+    )
+
+
+_YARN = ("rope_factor", "beta_fast", "beta_slow", "original_seq_len", "truncate")
+
+
+def _spec(model: ModelSpec) -> str:
+    """`model_spec()` of a size that is written out."""
+    latent = model.mla is not None
+    name = "deepseek_v3" if latent else "qwen3"
+    mtp = (
+        "mtp_layers=_build_mtp_layers(\n"
+        f"    layers[-1], dim=DIM, num_mtp_layers={model.mtp_layers}\n"
+        "),"
+    )
+    tied = model.tied_embeddings
+    return filled(
+        "torchtitan/spec.py.txt",
+        model=model.name,
+        layer_count=model.layers,
+        kind=Code("DeepSeekV3Model" if latent else "Qwen3Model"),
+        layers=Code("_layers()" if latent else "[_layer(index) for index in range(LAYERS)]"),
+        tied="enable_weight_tying=True," if tied else "",
+        # A tied embedding is initialised as the output projection.
+        embedding_init=Code('{"weight": skip_param_init}' if tied else "_normal()"),
+        mtp=mtp if model.mtp_layers else "",
+        name=name,
+        module=Code(name.replace("_", "")),
+        hook=Code("register_moe_load_balancing_hook" if model.moe else "None"),
+    )
+
+
+VERSION = "0.3.0"
+MODULE, FUNCTION = "planned_run", "planned"
+_LOW = ("fp8", "mxfp8")
+
+
+def job_refusals(job: Job) -> Iterator[Refusal]:
+    """What torchtitan 0.3 cannot express of the job."""
+    model, table = job.model, titan_table(job.model)
+    yield from refused_fields(table, model, "torchtitan 0.3", "--framework megatron-core")
+    if model.family == "gpt_oss" and job.precision not in ("bf16", "fp16"):
+        text = f"torchtitan 0.3 has no products in {job.precision} for gpt-oss's experts"
+        yield Refusal(text, "--precision bf16")
+    yield from length_refusals(job)
+    yield from run_refusals(job)
+    optimizer, kernel = job.optimizer, job.optimizer_setting.kernel
+    half = dict(optimizer.states) == BF16_STATES
+    plain = all(dtype == "fp32" for _, dtype in optimizer.states)
+    if optimizer.family != "adamw" or not (half or plain):
+        yield Refusal(
+            f"torchtitan 0.3 trains with AdamW, its moments fp32 or both bf16; not "
+            f"{optimizer.name}",
+            "--optimizer adamw or adamw-bf16",
+        )
+    elif half and kernel != "fused":
+        yield Refusal(
+            f"torchtitan's bf16 moments need the fused kernel, not {kernel}",
+            "--optimizer-kernel fused",
+        )
+    gpu = job.cluster.gpu
+    if job.precision == "mxfp8" and gpu.vendor != "nvidia":
+        yield Refusal(
+            f"torchtitan 0.3 runs mxfp8 on NVIDIA Blackwell only, not on {gpu.name}",
+            "--precision fp8",
+        )
+
+
+def files(launch: Launch) -> Files:
+    """The module with the configuration."""
+    return {f"{MODULE}.py": _module(launch), **sample_files()}
+
+
+def command(launch: Launch) -> RunCommand:
+    """torchtitan's trainer with the module."""
+    return RunCommand(
+        argv=(
+            *("-m", "torchtitan.train", "--module", MODULE, "--config", FUNCTION),
+            *("--training.steps", "${TRAIN_STEPS}"),
+        ),
+        environment=ENVIRONMENT,
+        variables=(
+            pretrained_variable(
+                "a Hugging Face model's folder (safetensors), or a checkpoint of torchtitan's"
+                if registry_size(launch)
+                else "a checkpoint of torchtitan's own format"
+            ),
+            *VARIABLES,
+        ),
+    )
+
+
+def choices(launch: Launch) -> Iterator[ExplainedSetting]:
+    """The settings worth a sentence."""
+    size = registry_size(launch)
+    yield ExplainedSetting(
+        "model_spec()",
+        f"torchtitan's own {size.module} {size.name}"
+        if size
+        else "written out: no size of torchtitan's registry is this model in every setting",
+    )
+    if launch.job.precision in _LOW:
+        yield ExplainedSetting(f"converters = {launch.job.precision}", _converter_reason(launch))
+    yield from section_choices(sections(launch))
+
+
+def requirements(launch: Launch) -> tuple[str, ...]:
+    """Packages that the module is written for."""
+    # fully_shard reads spmd_types, torchtitan's default backend, from torch 2.14 on.
+    needs = [f"torchtitan=={VERSION}", "torch>=2.14"]
+    return (*needs, "torchao>=0.14") if launch.job.precision in _LOW else tuple(needs)
+
+
+def _recompute(launch: Launch) -> tuple[str, str]:
+    """Expression and reason of activation_checkpoint."""
+    kind = recompute_kind(launch)
+    budget = launch.job.framework.recompute_mode(launch.plan.recompute).budget
+    return {
+        "none": ("None", "every activation is kept"),
+        "selective": (
+            "SelectiveAC.Config()",
+            "keeps attention and every second product of a layer, recomputes the rest",
+        ),
+        "full": ("FullAC.Config()", "keeps each layer's input, recomputes the layer"),
+        "budget": (
+            f"MemoryBudgetAC.Config(memory_budget={budget})",
+            "the compiler picks what to keep",
+        ),
+    }[kind]
+
+
+# --- the file -------------------------------------------------------------------------------
+
+
+def _module(launch: Launch) -> str:
+    parts = {section.title: section for section in sections(launch)}
+    recompute, recompute_why = _recompute(launch)
+    loss = "MTPLoss" if launch.job.model.mtp_layers else "CrossEntropyLoss"
+    tables = {
+        name: python_arguments(parts[name].settings, 12)
+        for name in ("parallelism", "training", "compile")
+    }
+    return filled(
+        "torchtitan/module.py.txt",
+        version=VERSION,
+        model=launch.job.model.name,
+        gpus=launch.plan.degrees.gpus,
+        gpu=launch.job.cluster.gpu.name,
+        function=Code(FUNCTION),
+        imports=_imports(launch),
+        converters=_converters(launch),
+        model_lines=model_text(launch),
+        optimizer=python_assignments(parts["optimizer"]),
+        recompute=[*comment(recompute_why, 8), f"        activation_checkpoint={recompute},"],
+        loss=Code(f"{loss}.Config(global_vocab_size={launch.job.model.vocab})"),
+        in_hf=registry_size(launch) is not None,
+        samples=SAMPLES,
+        save_steps=save_steps(launch),
+        **tables,
+    )
+
+
+def python_assignments(section: SettingsSection) -> list[str]:
+    """Settings as attributes of an object that exists."""
+    lines: list[str] = []
+    for setting in section.settings:
+        lines += comment(setting.why, 4) if setting.why else []
+        lines.append(f"    {section.title}.{setting.key} = {python_value(setting.value)}")
+    return lines
+
+
+def _imports(launch: Launch) -> list[str]:
+    """Import statements by module."""
+    model, size = launch.job.model, registry_size(launch)
+    statements = shipped_toml(package_of("torchtitan"), "templates/imports.toml")
+    wanted = ["always", "predicting" if model.mtp_layers else "plain", recompute_kind(launch)]
+    wanted += [] if size else ["latent" if model.mla else "grouped"]
+    wanted += ["tied"] if size is None and model.tied_embeddings else []
+    lines = [line for name in wanted for line in statements.get(name, ())]
+    if size:
+        lines.append(f"from torchtitan.models.{size.module} import model_registry")
+    if quantisers := _quantisers(launch):
+        names = ", ".join(name for name, _ in quantisers)
+        lines.append(f"from torchtitan.components.quantization import {names}")
+    first = ["import os", *([] if size else ["from functools import partial"]), ""]
+    return [
+        *first,
+        *([] if size else ["import torch.nn as nn"]),
+        *"\n".join(sorted(lines)).split("\n"),
+    ]
+
+
+def _quantisers(launch: Launch) -> list[tuple[str, tuple[WrittenSetting, ...]]]:
+    """Converters of the precision with their arguments, the one for experts last."""
+    compiled = WrittenSetting("model_compile_enabled", True)
+    names: list[tuple[str, tuple[WrittenSetting, ...]]] = []
+    if launch.job.precision == "fp8":
+        recipe = (
+            WrittenSetting("recipe_name", "rowwise"),
+            WrittenSetting("filter_fqns", HIGH_PRECISION),
+        )
+        names = [
+            ("Float8LinearConverter", (*recipe, compiled)),
+            ("Float8GroupedExpertsConverter", (compiled,)),
+        ]
+    if launch.job.precision == "mxfp8":
+        which = WrittenSetting("fqns", ["attention", "feed_forward", "shared_experts"])
+        names = [
+            ("MXFP8LinearConverter", (which, compiled)),
+            ("MXFP8GroupedExpertsConverter", (WrittenSetting("pad_multiple", 128), compiled)),
+        ]
+    return names if launch.job.model.moe else names[:1]
+
+
+def _converter_reason(launch: Launch) -> str:
+    what = "products and those of the experts" if launch.job.model.moe else "products"
+    return f"{what} in {launch.job.precision}; output projection and router stay in bf16"
+
+
+def _converters(launch: Launch) -> list[str]:
+    quantisers = _quantisers(launch)
+    if not quantisers:
+        return ["", "# Products in bf16.", "CONVERTERS = []"]
+    lines = ["", *comment(_converter_reason(launch)), "CONVERTERS = ["]
+    for name, arguments in quantisers:
+        lines += [f"    {name}.Config(", *python_arguments(arguments, 8), "    ),"]
+    return [*lines, "]"]
