@@ -219,7 +219,8 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
 
 def _around(before: str, after: str) -> str:
     """Both texts from a little before the first character in which they differ."""
-    same = len(os.path.commonprefix((before, after)))
+    pairs = enumerate(zip(before, after, strict=False))
+    same = next((at for at, (one, other) in pairs if one != other), min(len(before), len(after)))
     start = max(0, same - 40)
     return f"{before[start : same + 80]!r} -> {after[start : same + 80]!r}"
 
