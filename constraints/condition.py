@@ -10,11 +10,11 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from constraints.axes import AXES, EXPERTS, WORLD, product_of
 from constraints.errors import ConstraintError
 from constraints.expression import Condition, condition_mask, number_values, parse_condition
 from constraints.numbers import (
     DEGREES,
-    FROM_ZERO,
     ClusterNumbers,
     Columns,
     IntArray,
@@ -24,25 +24,12 @@ from constraints.numbers import (
 
 Verb = Literal["require", "forbid", "fix"]
 
-# What a condition may be about, and what it means.
-NAMES: dict[str, str] = {
-    "tp": "tensor parallelism",
-    "pp": "pipeline stages",
-    "vpp": "virtual chunks of a stage",
-    "cp": "context parallelism",
-    "ep": "expert parallelism",
-    "etp": "tensor parallelism inside experts",
-    "dp": "data parallelism",
+# What a condition may be about beside the degrees of a configuration, and what it means.
+_SIZES = {
     "edp": "data parallelism of experts: dp·cp·tp / (ep·etp), rounded down",
-    "zero": "ZeRO stage, 0 to 3",
-    "shard": "ranks that share a parameter under ZeRO (HSDP); 0: all of dp·cp",
-    "mbs": "sequences of a micro-batch",
-    "grad_acc": "micro-batches a step of each pipeline",
-    "num_microbatches": "the same as grad_acc",
     "gbs": "sequences of a step: mbs·grad_acc·dp",
     "gbs_tokens": "tokens of a step: gbs·seq",
-    "gpus": "GPUs of the plan: dp·tp·pp·cp",
-    "world": "the same as gpus",
+    "gpus": f"GPUs of the plan: {'·'.join(WORLD)}",
     "nodes": "nodes of the plan, rounded up",
     "gpus_per_node": "GPUs of a node",
     "domain": "GPUs behind one scale-up switch (NVLink)",
@@ -52,7 +39,12 @@ NAMES: dict[str, str] = {
     "kv_heads": "key/value heads of the model",
     "experts": "routed experts of a layer; 0: none",
 }
-_ALIASES = {"num_microbatches": "grad_acc"}
+_ALIASES = {"num_microbatches": "grad_acc", "world": "gpus"}
+NAMES: dict[str, str] = {
+    **{name: axis.words for name, axis in AXES.items()},
+    **_SIZES,
+    **{alias: f"the same as {name}" for alias, name in _ALIASES.items()},
+}
 # Options that choose by name what no condition can.
 _OPTIONS = ("recompute", "framework", "precision", "dtype", "optimizer", "schedule", "attention")
 _FIX = re.compile(r"\s*(\w+)\s*={1,2}\s*(-?[0-9_]+)\s*")
@@ -76,18 +68,15 @@ class Sizes(Protocol):
 
 def shape_values(columns: Columns, sizes: Sizes) -> dict[str, IntArray]:
     """Every name of `NAMES` as a column, for shapes whose degrees are `columns`."""
-    values = {name: columns[name] for name in DEGREES}
-    dp, tp, cp = columns["dp"], columns["tp"], columns["cp"]
-    gpus = dp * tp * columns["pp"] * cp
+    gpus = product_of(WORLD, columns)
     per_node = sizes.cluster.gpus_per_node
-    values |= {
-        "num_microbatches": columns["grad_acc"],
-        "edp": dp * cp * tp // (columns["ep"] * columns["etp"]),
+    values = {name: columns[name] for name in DEGREES} | {
+        "edp": gpus // columns["pp"] // product_of(EXPERTS, columns),
         "gbs_tokens": columns["gbs"] * sizes.model.seq,
         "gpus": gpus,
-        "world": gpus,
         "nodes": -(-gpus // per_node),
     }
+    values |= {alias: values[name] for alias, name in _ALIASES.items()}
     fixed = {
         "gpus_per_node": per_node,
         "domain": sizes.cluster.scale_up_domain,
@@ -97,7 +86,7 @@ def shape_values(columns: Columns, sizes: Sizes) -> dict[str, IntArray]:
         "kv_heads": sizes.model.kv_heads,
         "experts": sizes.model.experts,
     }
-    return values | {name: np.full_like(tp, value) for name, value in fixed.items()}
+    return values | {name: np.full_like(gpus, value) for name, value in fixed.items()}
 
 
 @dataclass(frozen=True)
@@ -138,7 +127,7 @@ class UserCondition:
         wanted = [*numbers.get(degree, ())]
         for alias, name in _ALIASES.items():
             wanted += numbers.get(alias, ()) if name == degree else ()
-        least = 0 if degree in FROM_ZERO else 1
+        least = AXES[degree].least if degree in AXES else 1
         return tuple(number for number in wanted if least <= number <= _LARGEST_NAMED)
 
     def values_tried(self, columns: Columns, sizes: Sizes) -> str:
@@ -155,6 +144,12 @@ class UserCondition:
             head = ", ".join(f"{value:,}" for value in found[:-1])
             listed = f"{head} or {found[-1]:,}" if head else f"{found[-1]:,}"
         return f"{ast.unparse(tree.left)} is {listed} in them"
+
+
+def names_text() -> str:
+    """`tp, pp, ..., grad_acc (num_microbatches), ...`: every name that a condition may hold."""
+    others = {name: f" ({alias})" for alias, name in _ALIASES.items()}
+    return ", ".join(f"{name}{others.get(name, '')}" for name in (*AXES, *_SIZES))
 
 
 def user_condition(verb: Verb, text: str) -> UserCondition:

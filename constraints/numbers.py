@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from constraints.axes import AXES
 from hardware.frozen import Frozen
 
 IntArray = npt.NDArray[np.int64]
@@ -16,11 +17,7 @@ Mask = npt.NDArray[np.bool_]
 Columns = Mapping[str, IntArray]
 
 # What a user may limit by a number, in the order of a plan's summary.
-DEGREES = (
-    "tp", "pp", "vpp", "cp", "dp", "ep", "etp", "zero", "shard", "mbs", "grad_acc", "gbs",
-)  # fmt: skip
-# Degrees that may be 0: no ZeRO, and sharding over all ranks.
-FROM_ZERO = ("zero", "shard")
+DEGREES = (*AXES, "gbs")
 # A shape's columns: the degrees, and the index of its recompute mode among those tried.
 SHAPE_COLUMNS = (*DEGREES, "recompute")
 

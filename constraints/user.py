@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import re
 
+from constraints.axes import AXES, LARGEST_DEGREE
 from constraints.context import RuleContext
 from constraints.errors import ConstraintError
-from constraints.numbers import DEGREES, FROM_ZERO, Columns, DegreeLimit, Mask
+from constraints.numbers import DEGREES, Columns, DegreeLimit, Mask
 from constraints.rule import ShapeRule
 
-# Products of larger degrees leave 64-bit integers.
-_LARGEST = 2**20
-_DIGITS = len(str(_LARGEST))
+_DIGITS = len(str(LARGEST_DEGREE))
 _NUMBER = re.compile(r"[0-9]+")
 _RANGE = re.compile(r"([0-9]*)\s*\.\.\s*([0-9]*)")
 
@@ -35,7 +34,7 @@ def parse_degree_limit(text: str, degree: str = "tp") -> DegreeLimit:
 
 def _parse_item(item: str, text: str, degree: str) -> tuple[int, int | None, list[int]]:
     """Lower end, upper end (None: open) and the numbers written in one item of the list."""
-    smallest = 0 if degree in FROM_ZERO else 1
+    smallest = AXES[degree].least if degree in AXES else 1
     # Python refuses to read thousands of digits; one more digit than the largest has says enough.
     numbers = [int((number.lstrip("0") or "0")[: _DIGITS + 1]) for number in _NUMBER.findall(item)]
     interval = _RANGE.fullmatch(item)
@@ -46,8 +45,8 @@ def _parse_item(item: str, text: str, degree: str) -> tuple[int, int | None, lis
         )
     if min(numbers) < smallest:
         raise ConstraintError(f"{degree}={text!r}: {degree} is at least {smallest}")
-    if max(numbers) > _LARGEST:
-        raise ConstraintError(f"{degree}={text!r}: {degree} is at most {_LARGEST:,}")
+    if max(numbers) > LARGEST_DEGREE:
+        raise ConstraintError(f"{degree}={text!r}: {degree} is at most {LARGEST_DEGREE:,}")
     if interval is None:
         return numbers[0], numbers[0], numbers
     low = numbers[0] if interval[1] else smallest

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from constraints.axes import AXES, Axis
 from hardware.files import shipped_toml
 from hardware.ranges import FIGURE_RANGES, FIGURES_ABOVE_LEAST
 from planner.cli import complete as completions
@@ -26,8 +27,12 @@ def commands() -> Mapping[str, Row]:
 
 @cache
 def option_rows() -> Mapping[str, Mapping[str, Any]]:
-    """The tables of `options.toml`."""
-    return shipped_toml("planner.cli", "options.toml")
+    """The tables of `options.toml`, and the options of every axis: a number that `configuration`
+    gives it, and values to which `degrees` limits it."""
+    rows: Mapping[str, Mapping[str, Any]] = shipped_toml("planner.cli", "options.toml")
+    given = {axis.spelled: {"given": axis} for axis in AXES.values()}
+    limits = {axis.spelled: {"limited": axis} for axis in AXES.values() if axis.limited}
+    return {**rows, "configuration": {**given, **rows["configuration"]}, "degrees": limits}
 
 
 @cache
@@ -73,7 +78,8 @@ def _parameter(
     takes: str = "",
     choices: Sequence[str] = (),
     complete: str = "",
-    degree: str = "",
+    given: Axis | None = None,
+    limited: Axis | None = None,
     figure: str = "",
     names_in: str = "",
     **more: Any,
@@ -84,8 +90,16 @@ def _parameter(
         more["type"] = click.Choice(choices)
     if complete:
         more["shell_complete"] = getattr(completions, complete)
-    if degree:
-        more |= {"type": types.degree_limit(degree), "metavar": "VALUES"}
+    if given:
+        name = given.name
+        more |= {"type": types.Whole(given.least, given.largest), "default": given.default}
+        more["help"] = f"{given.sentence} {given.given_help}".strip()
+    if limited:
+        name = limited.name
+        more |= {"type": types.degree_limit(name), "metavar": "VALUES"}
+        more["help"] = limited.limit_help or limited.sentence
+    if "help" in more:
+        more["help"] = more["help"].replace("{axes}", ", ".join(AXES))
     if names_in:
         more["help"] = more["help"].format(names=", ".join(shipped_toml(*names_in.split())))
     if figure:

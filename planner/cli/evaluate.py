@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from constraints.axes import AXES
 from planner.cli.errors import ExitStatus
 from planner.cli.measured import measured_of, with_measured
 from planner.cli.options import build_request, output_format
@@ -55,22 +56,21 @@ def given_configuration(options: dict[str, Any]) -> Proposal:
             "--activation-offload search: only planner search, compare and scale choose the "
             "modules; name them to cost one configuration, as core_attn,attn_proj"
         )
-    given = {name: options[name] for name in ("tp", "pp", "vpp", "cp", "ep", "mbs")}
+    given = {name: options[name] for name in AXES}
     by_accumulation = not any(options.get(name) for name in ("gbs", "gbs_tokens", "batch_ramp"))
     if by_accumulation and options["grad_acc"] is None:
         raise UsageError("give the global batch: --gbs-tokens 4M, --gbs 512 or --grad-acc 32")
     job = build_request(options | ({"gbs": 1} if by_accumulation else {})).resolve()
     dp = _data_parallel(options, job)
-    given["etp"] = options["etp"] or job.framework.usual_etp(
+    given["etp"] = given["etp"] or job.framework.usual_etp(
         experts=job.model.moe is not None, tp=given["tp"], ep=given["ep"]
     )
     step = given["mbs"] * dp
     grad_acc = options["grad_acc"] or max(1, round(job.batch.sequences / step))
     batch = {"gbs": step * grad_acc} if by_accumulation else {}
-    zero, shard = options["zero"], options.get("shard_size", 0)
-    if zero is None:
-        zero = _usual_zero(job, dp * given["cp"], given["tp"])
-    degrees = Degrees(**given, dp=dp, zero=zero, grad_acc=grad_acc, shard=shard)
+    if given["zero"] is None:
+        given["zero"] = _usual_zero(job, dp * given["cp"], given["tp"])
+    degrees = Degrees(**given | {"dp": dp, "grad_acc": grad_acc})
     names = ("recompute", "layers_per_stage", "recompute_layers", "mtp_standalone")
     layers = (options[name] for name in names)
     return Proposal(build_request(options | batch), degrees, *layers)

@@ -8,11 +8,15 @@ from typing import Any
 
 import click
 
+from constraints.axes import AXES
 from hardware.files import shipped_toml
 
 # Title -> names of options, in the order of the help. What no group has is under "Other".
 _ROWS = shipped_toml("planner.cli", "options.toml")
-GROUPS: Mapping[str, Any] = _ROWS["help"]
+GROUPS: Mapping[str, Any] = {
+    title: [name for one in names for name in (AXES if one == "axes" else (one,))]
+    for title, names in _ROWS["help"].items()
+}
 OTHER = "Other"
 # What `--help` shows of a command with more options than anyone reads.
 FIRST = frozenset(_ROWS["first"]["names"])

@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from constraints.axes import AXES, LARGEST_DEGREE
 from planner.cli.declared import names_of
 from planner.cli.errors import ExitStatus
 from planner.cli.evaluate import given_configuration
@@ -18,7 +19,6 @@ from planner.cli.memory_inference import DEFAULT_GPU, SOLVE_CHOICES, serving_mem
 from planner.cli.options import LIMITS
 from planner.cli.output import check_files, print_report, write_plot
 from planner.cli.progress import limited, watched
-from planner.job.bounds import LARGEST_DEGREE
 from planner.job.errors import UsageError
 from planner.job.frameworks import load_framework
 from planner.job.frameworks.names import profile_named
@@ -41,8 +41,8 @@ from planner.search.fit import fitting_plan
 SOLVE_TRAINING = ("mbs", "seq", "layers")
 # Who leaves all these open asks how to fit, not whether one configuration does.
 _CHOICES = (
-    "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "recompute", "solve", "advise",
-    "layers_per_stage", "recompute_layers",
+    *(name for name in AXES if name not in ("mbs", "grad_acc", "shard")), "recompute", "solve",
+    "advise", "layers_per_stage", "recompute_layers",
 )  # fmt: skip
 _NO_CONDITIONS: dict[str, Any] = {"require": (), "forbid": (), "fix": ()}
 _SECONDS_INSTEAD = 20.0

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from constraints.axes import LARGEST_DEGREE
 from constraints.errors import ConstraintError
 from hardware.ranges import LARGEST_PRICE
 from planner.job.batch_ramp import read_ramp
 from planner.job.bounds import (
-    LARGEST_DEGREE,
     LONGEST_SEQ,
     MOST_LAYERS,
     MOST_MICRO_BATCHES,
@@ -283,7 +283,7 @@ def degree_limit(degree: str) -> Parsed:
 _DIGITS = re.compile("[-+]?[0-9]+")
 
 
-class _Whole(click.IntRange):
+class Whole(click.IntRange):
     """A whole number of a range in digits alone: Python reads `1_000` too, and refusals that then
     say 1000 name nothing that was given."""
 
@@ -301,22 +301,20 @@ TOLERANCE = Number(0, 1, high_open=True)
 UTILISATION = Number(0, 1, low_open=True)
 CAPEX = Number(0, LARGEST_PRICE, low_open=True)
 CARBON = Number(0, 1e4)
-ZERO = _Whole(0, 3)
-DEGREE = _Whole(1, LARGEST_DEGREE)
-MTP_LAYERS = _Whole(0, MOST_MTP_LAYERS)
-SHARD = _Whole(0, LARGEST_DEGREE)
-MICRO_BATCHES = _Whole(1, MOST_MICRO_BATCHES)
-SEQUENCES = _Whole(1, MOST_SEQUENCES)
+DEGREE = Whole(1, LARGEST_DEGREE)
+MTP_LAYERS = Whole(0, MOST_MTP_LAYERS)
+MICRO_BATCHES = Whole(1, MOST_MICRO_BATCHES)
+SEQUENCES = Whole(1, MOST_SEQUENCES)
 # Of an engine that serves.
-SERVED = _Whole(1, 10**6)
-WIDTH = _Whole(1, WIDEST)
-PLAN_NUMBER = _Whole(1, 10**6)
-PLANS = _Whole(1, 10**6)
-NODES = _Whole(0, LARGEST_DEGREE)
-PROCESSES = _Whole(1, 1024)
-SEED = _Whole(0, 2**31 - 1)
-PORT = _Whole(0, 65535)
-RUNS = _Whole(1, 1000)
+SERVED = Whole(1, 10**6)
+WIDTH = Whole(1, WIDEST)
+PLAN_NUMBER = Whole(1, 10**6)
+PLANS = Whole(1, 10**6)
+NODES = Whole(0, LARGEST_DEGREE)
+PROCESSES = Whole(1, 1024)
+SEED = Whole(0, 2**31 - 1)
+PORT = Whole(0, 65535)
+RUNS = Whole(1, 1000)
 # The longest that anyone waits: a year.
 TIME_LIMIT = Number(0, 365 * 86400, low_open=True)
 MEASURED_S = Number(0, 1e6, low_open=True)

@@ -7,14 +7,14 @@ from typing import Any, Literal, NoReturn
 
 import click
 
+from constraints.axes import AXES, LARGEST_DEGREE
 from constraints.numbers import DegreeLimit
-from planner.cli.declared import option_rows
 from planner.job.errors import unknown_name
 from planner.job.job import Job
 from planner.job.request import Request
 
 # Degrees that can be limited in a search, as the request calls them.
-LIMITS = tuple(str(row["degree"]) for row in option_rows()["degrees"].values())
+LIMITS = tuple(name for name, axis in AXES.items() if axis.limited)
 OutputFormat = Literal["text", "json", "csv"]
 
 
@@ -32,9 +32,6 @@ def build_request(options: dict[str, Any], **more: Any) -> Request:
     if fields["precision"] is None:
         del fields["precision"]
     return Request(**fields, allow_tp_across_domains=options["allow_tp_across_nodes"], **more)
-
-
-_ZERO_STAGES = range(4)
 
 
 def with_limits(request: Request, options: dict[str, Any], job: Job) -> Request:
@@ -55,7 +52,9 @@ def limit_values(options: dict[str, Any], job: Job) -> dict[str, tuple[int, ...]
 
 
 def _limited(limit: DegreeLimit, name: str, job: Job) -> tuple[int, ...]:
-    tried = _ZERO_STAGES if name == "zero" else _useful(job) | ({0} if name == "shard" else set())
+    axis = AXES[name]
+    few = axis.largest < LARGEST_DEGREE
+    tried = range(axis.least, axis.largest + 1) if few else _useful(job) | {axis.least}
     within = {value for value in tried if limit.allows_value(value)}
     return tuple(sorted(within | {value for value in limit.named if limit.allows_value(value)}))
 

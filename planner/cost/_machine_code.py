@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from constraints.axes import TABLE_FILE
 from planner.cost._private_folder import private_folder, read_mine, refused, write_mine
 
 _COST_FOLDER = Path(__file__).parent
@@ -32,14 +33,14 @@ _DIGEST_BYTES = 32
 
 @cache
 def source_hash() -> str:
-    """Hash of all sources of the compiled core, in file-name order, of who compiles them and for
-    which processor (NUMBA_CPU_NAME: for another than this)."""
+    """Hash of all sources of the compiled core, in file-name order, of the table of axes, of who
+    compiles them and for which processor (NUMBA_CPU_NAME: for another than this)."""
     import llvmlite.binding as llvm
 
     features = os.environ.get("NUMBA_CPU_FEATURES") or llvm.get_host_cpu_features().flatten()
     processor = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
     digest = hashlib.sha256(" ".join((version("numba"), processor, features)).encode())
-    for path in sorted(_COST_FOLDER.glob("*.py")):
+    for path in (*sorted(_COST_FOLDER.glob("*.py")), TABLE_FILE):
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

@@ -7,6 +7,11 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from constraints.axes import GROUPS
+
+# Communication groups that have a form of their own: places in `constraints.axes.GROUPS`.
+GROUP_TP, GROUP_CP, GROUP_EP = map(GROUPS.index, ("tp", "cp", "ep"))
+
 
 class Shard(IntEnum):
     """What a rank holds of a per-token quantity (tokens are already divided by cp).
@@ -40,15 +45,6 @@ class OpKind(IntEnum):
     ATTENTION = 2
     MEMORY = 3
     SCAN = 4
-
-
-class Group(IntEnum):
-    """Communication groups of the rank grid."""
-
-    TP = 0
-    CP = 1
-    EP = 2
-    ETP = 3
 
 
 class CollectiveKind(IntEnum):

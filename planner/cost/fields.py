@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from constraints.axes import GROUPS, OF_LAYER, OF_STEP
 from planner.cost.terms import MEMORY_TERMS, TIME_TERMS, TRAFFIC_TERMS, StageTerm, TimeTerm
 
 
@@ -21,6 +22,11 @@ def record_of(*columns: str, **wide: int) -> np.dtype[Any]:
     """A record of numbers: one for each of the columns, then so many for each wide one."""
     single = [(name, "f8") for name in columns]
     return np.dtype((np.record, [*single, *((name, "f8", (n,)) for name, n in wide.items())]))
+
+
+def places(row: np.dtype[Any]) -> dict[str, int]:
+    """The number of each column of a row, outside the core."""
+    return {name: place[1] // 8 for name, place in (row.fields or {}).items()}
 
 
 # --- OpTable: fields of `planner.predict.ops.rows`, and what `planner.predict.cost_tables` adds ---
@@ -55,45 +61,33 @@ COMM_ROW = record_of(
 )  # fmt: skip
 
 # --- keys: what the cost of one layer depends on ---------------------------------------------
-KEY_TP = 0
-KEY_CP = 1
-KEY_EP = 2
-KEY_ETP = 3
-KEY_MBS = 4
-KEY_MODULES = 5  # recompute mode as a mask of modules
-KEY_SHARE = 6  # share of the layers that the mode recomputes
-KEY_SPAN = 7  # layers of one checkpoint
-KEY_PIPELINED = 8  # 1 in a pipeline between domains where that changes a layer's cost
-# Ranks of context parallelism that exchange heads by all-to-all; the others form rings of these
-# groups. 0: keys and values are gathered instead.
-KEY_EXCHANGE = 9
-# 1 where the key splits the sequence over tp outside its products.
-KEY_SEQUENCE_PARALLEL = 10
-KEY_FETCHES = 11  # 1 where hooks of modules gather weights before each use (ZeRO-3)
-KEY_COLUMNS = 12
+# `modules`: recompute mode as a mask of modules; `share`: of the layers that the mode recomputes;
+# `span`: layers of one checkpoint. `pipelined`: 1 in a pipeline between domains where that changes
+# a layer's cost. `exchange`: ranks of context parallelism that exchange heads by all-to-all; the
+# others form rings of these groups; 0: keys and values are gathered instead. `sequence_parallel`:
+# 1 where the key splits the sequence over tp outside its products; `fetches`: 1 where hooks of
+# modules gather weights before each use (ZeRO-3). The rest follows from the degrees: ranks that
+# hold a stage once, ranks that hold its experts once, and of each group (`planner.cost.codes`) how
+# many ranks it has and how far apart they lie.
+KEY_ROW = record_of(
+    *OF_LAYER, "modules", "share", "span", "pipelined", "exchange", "sequence_parallel", "fetches",
+    "inner_ranks", "expert_ranks", ranks=len(GROUPS), stride=len(GROUPS),
+)  # fmt: skip
 
 # `planner.job.modules.Module.FULL`.
 MODULE_FULL = 128
 
 # --- shapes ----------------------------------------------------------------------------------
-SHAPE_KEY = 0  # row of the key table
-SHAPE_DP = 1
-SHAPE_PP = 2
-SHAPE_VPP = 3
-SHAPE_ZERO = 4
-SHAPE_GRAD_ACC = 5
-SHAPE_SHARD = 6  # ranks that share a parameter under ZeRO; 0: all of dp·cp
-SHAPE_MTP_STANDALONE = 7  # 1: multi-token prediction in the block before that of head and loss
-# Ranks that share a dense parameter and one of an expert, and how many such groups hold the same.
-SHAPE_SHARDS = 8
-SHAPE_EXPERT_SHARDS = 9
-SHAPE_REPLICAS = 10
-# Shapes with the same number differ in micro-batch and recompute mode alone.
-SHAPE_FRAME = 11
-SHAPE_LEARNT = 12  # ln of what like runs of the cluster add to its step
-# Row of the table that says on which machine each pipeline stage is.
-SHAPE_PLACE = 13
-SHAPE_COLUMNS = 14
+# `key`: row of the key table; `mtp_standalone`: 1 where multi-token prediction is in the block
+# before that of head and loss; `shards`, `expert_shards`: ranks that share a dense parameter and
+# one of an expert, `replicas`: how many such groups hold the same; `frame`: shapes with the same
+# number differ in micro-batch and recompute mode alone; `learnt`: ln of what like runs of the
+# cluster add to the step; `place`: row of the table that says on which machine each pipeline stage
+# is. Degrees: `shard` 0 stands for all of dp·cp.
+SHAPE_ROW = record_of(
+    "key", *OF_STEP, "mtp_standalone", "shards", "expert_shards", "replicas", "frame", "learnt",
+    "place",
+)  # fmt: skip
 
 # --- cost of one piece for one key and one micro-batch ------------------------------------------
 # Seconds of one micro-batch, exposed communication apart from compute.
@@ -214,13 +208,16 @@ def _number(prefix: str, names: Iterable[str], first: int) -> None:
 
 
 _number("STEP_", (term.name for term in TIME_TERMS if term.of != "constant"), STEP_TIME + 1)
-KEY_ROW = _row("KEY_")
-SHAPE_ROW = _row("SHAPE_")
 PIECE_ROW = _row("PIECE_")
 STEP_ROW = _row("STEP_", "constant")
 STAGE_ROW = _row("STAGE_", "terms")
 _number("STEP_", (term.name for term in TIME_TERMS if term.of == "constant"), STEP_CONSTANT)
 _number("STAGE_", (term.name for term in MEMORY_TERMS), STAGE_TERMS)
+
+
+KEY = places(KEY_ROW)
+SHAPE = places(SHAPE_ROW)
+KEY_COLUMNS = KEY_ROW.itemsize // 8
 
 
 def _columns(terms: Iterable[StageTerm | TimeTerm], first: int) -> dict[str, int]:

@@ -69,9 +69,9 @@ def cost_shapes(
     """Fill the step results of shapes in their even layouts, every layer recomputed as the key
     says, bounds over all layouts included: out[shapes], zero before.
 
-    `order`: rows of the shapes to cost; those of one frame (SHAPE_FRAME) after each other, so that
+    `order`: rows of the shapes to cost; those of one frame (`frame`) after each other, so that
     what depends on the frame alone is computed once. `costs[key, machine, piece]`; `places`: rows
-    of the machine of each stage (SHAPE_PLACE). `given`: cost instead the layout that `layouts`
+    of the machine of each stage (`place`). `given`: cost instead the layout that `layouts`
     holds of the one shape there is, and its stages (`cost_layout`).
     Room to work in: layouts[3, pieces, most stages], `groups` and `stages` of as many stages,
     `traffic` of the pieces on each machine (`planner.predict.cost_model`).

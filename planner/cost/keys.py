@@ -1,6 +1,6 @@
 """What the cost of a layer depends on, and what of a quantity a rank then holds.
 
-A key is a row of the key table (`planner.cost.fields.KEY_*`).
+A key is a row of the key table (`planner.cost.fields.KEY_ROW`).
 
 Symbols: t = tp, e = etp, b = micro-batch size, s = sequence length; tokens on a rank = b·s/cp.
 """

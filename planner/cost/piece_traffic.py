@@ -6,7 +6,7 @@ import math
 
 from planner.cost import fields as f
 from planner.cost._jit import Row, Rows, jit
-from planner.cost.codes import CollectiveKind, Group, Hidden
+from planner.cost.codes import GROUP_CP, GROUP_EP, GROUP_TP, CollectiveKind, Hidden
 from planner.cost.communication import (
     all_gather_time_s,
     all_reduce_time_s,
@@ -37,22 +37,6 @@ def group_of(size: float, stride: float, links: LinkInputs) -> PlacedGroup:
         int(links.root_gpus),
         int(links.job_gpus),
     )
-
-
-@jit
-def degree_and_stride(group: int, key: Row) -> tuple[float, float]:
-    """Size of a layer's group and rank distance of its members (rank order tp-cp-ep-dp-pp).
-
-    tp ranks are neighbours; cp ranks lie tp apart; in the expert grid etp is innermost and ep
-    next to it.
-    """
-    if group == Group.CP:
-        return key.cp, key.tp
-    if group == Group.EP:
-        return key.ep, key.etp
-    if group == Group.ETP:
-        return key.etp, 1.0
-    return key.tp, 1.0
 
 
 @jit
@@ -102,7 +86,7 @@ def collective_bytes(row: Row, key: Row, job: JobInputs) -> float:
     that one rank sends; for a cp ring those of the whole sequence.
     """
     tokens = key.mbs * job.seq
-    if int(row.group) != Group.CP:
+    if int(row.group) != GROUP_CP:
         tokens /= key.cp
     return float(row.bytes_per_token * tokens * shard_factor(int(row.shard), key, job.kv_heads))
 
@@ -127,10 +111,11 @@ def expert_exchange_stream(
     with one of the two exchanges of a pass, so half of them is counted with each (DeepEP, branch
     hybrid-ep, hybrid_ep_backend.cuh, `expert_output_prob`).
     """
+    stride = key.stride[GROUP_EP]
     if framework.dispatch_deduplicates == 0.0 or job.top_k < 1.0 or key.ep <= 1.0:
-        return collective_stream(CollectiveKind.ALL_TO_ALL, key.ep, key.etp, size_bytes, network)
-    links = group_links(key.ep, key.etp, network)
-    group = group_of(key.ep, key.etp, links)
+        return collective_stream(CollectiveKind.ALL_TO_ALL, key.ep, stride, size_bytes, network)
+    links = group_links(key.ep, stride, network)
+    group = group_of(key.ep, stride, links)
     inside, roots = float(group.members_per_domain), float(group.root_groups)
     weights_bytes = 2.0 * job.weighed_experts * min(1.0, inside / key.ep)
     token_bytes = size_bytes / job.top_k + weights_bytes * tokens
@@ -158,18 +143,17 @@ def row_stream(
     """One collective of a row, with the copies that come with it."""
     code, kind = int(row.group), int(row.kind)
     size_bytes = collective_bytes(row, key, job)
-    if code == Group.EP and kind == CollectiveKind.ALL_GATHER:
-        return collective_stream(kind, key.ep, key.etp, size_bytes * key.ep, network)
-    if code == Group.EP:
+    if code == GROUP_EP and kind == CollectiveKind.ALL_GATHER:
+        return collective_stream(kind, key.ep, key.stride[GROUP_EP], size_bytes * key.ep, network)
+    if code == GROUP_EP:
         tokens = size_bytes / row.bytes_per_token
         return expert_exchange_stream(size_bytes, tokens, key, job, framework, network)
-    if code == Group.TP and kind == CollectiveKind.ALL_GATHER:
+    if code == GROUP_TP and kind == CollectiveKind.ALL_GATHER:
         size_bytes *= framework.tensor_gather_share
-    if code == Group.CP:
+    if code == GROUP_CP:
         return context_stream(kind, size_bytes, key, network)
-    size, stride = degree_and_stride(code, key)
-    stream = collective_stream(kind, size, stride, size_bytes, network)
-    if code != Group.TP or stream.seconds == 0.0:
+    stream = collective_stream(kind, key.ranks[code], key.stride[code], size_bytes, network)
+    if code != GROUP_TP or stream.seconds == 0.0:
         return stream
     seconds = stream.seconds + 0.5 * size_bytes * framework.tensor_copy_s
     if key.tp > network[0].scale_up_domain:
@@ -213,20 +197,21 @@ def context_stream(kind: int, size_bytes: float, key: Row, network: Rows) -> Str
     the heads each and pass keys and values round a ring (USP, arXiv 2405.07719, section 3).
     State-space layers exchange heads over all ranks whatever attention does.
     """
+    stride = key.stride[GROUP_CP]
     if kind == CollectiveKind.HEAD_EXCHANGE:
         value = size_bytes / key.cp
-        return collective_stream(CollectiveKind.ALL_TO_ALL, key.cp, key.tp, value, network)
+        return collective_stream(CollectiveKind.ALL_TO_ALL, key.cp, stride, value, network)
     if kind == CollectiveKind.ALL_GATHER:
         if key.exchange > 0.0:
             return no_stream()
-        return collective_stream(kind, key.cp, key.tp, size_bytes, network)
+        return collective_stream(kind, key.cp, stride, size_bytes, network)
     if key.exchange < 1.0:
         return no_stream()
     if kind == CollectiveKind.ALL_TO_ALL:
         value = size_bytes / key.cp
-        return collective_stream(kind, key.exchange, key.tp, value, network)
-    groups, stride = key.cp / key.exchange, key.tp * key.exchange
-    return collective_stream(kind, groups, stride, size_bytes / key.exchange, network)
+        return collective_stream(kind, key.exchange, stride, value, network)
+    groups, apart = key.cp / key.exchange, stride * key.exchange
+    return collective_stream(kind, groups, apart, size_bytes / key.exchange, network)
 
 
 @jit

@@ -9,6 +9,7 @@ NICs. Source: Megatron-LM, megatron/core/parallel_state.py, RankGenerator.
 from __future__ import annotations
 
 from planner.cost._jit import Row, Rows, jit
+from planner.cost.codes import GROUP_CP
 
 
 @jit
@@ -21,24 +22,25 @@ def dense_stride(key: Row, grid: Row, network: Rows) -> float:
     tp·pp again, which is never too near.
     """
     if network[0].pipeline_before_data == 0.0:
-        return float(key.tp)
-    distance = key.tp * grid.pp
+        return float(key.stride[GROUP_CP])
+    apart = key.stride[GROUP_CP]
+    distance = apart * grid.pp
     if key.cp <= 1.0 or network[0].oversubscription > 1.0:
         return float(distance)
-    return float(min(distance, max(key.tp, network[0].scale_up_domain / key.cp)))
+    return float(min(distance, max(apart, network[0].scale_up_domain / key.cp)))
 
 
 @jit
 def expert_stride(key: Row, grid: Row, network: Rows) -> float:
     """Ranks between neighbours of the edp ranks that reduce the gradients of the same experts."""
-    distance = key.etp * key.ep
+    distance = key.expert_ranks
     return float(distance * grid.pp if network[0].pipeline_before_data > 0.0 else distance)
 
 
 @jit
 def stage_stride(key: Row, grid: Row, network: Rows) -> float:
     """Ranks between neighbouring stages of a pipeline."""
-    distance = key.tp * key.cp
+    distance = key.inner_ranks
     return float(distance if network[0].pipeline_before_data > 0.0 else distance * grid.dp)
 
 
@@ -52,8 +54,8 @@ def stages_share_domain(key: Row, grid: Row, network: Rows) -> bool:
 def stage_domains(key: Row, grid: Row, network: Rows) -> float:
     """Scale-up domains over which the ranks of one stage are spread, at least 1."""
     domain = max(1.0, network[0].scale_up_domain)
-    ranks = key.tp * key.cp * grid.dp
+    ranks = key.inner_ranks * grid.dp
     if network[0].pipeline_before_data > 0.0:
-        together = min(domain, key.tp * key.cp)
+        together = min(domain, key.inner_ranks)
         ranks = min(ranks * grid.pp, ranks * domain / together)
     return float(max(1.0, ranks / domain))

@@ -1,12 +1,13 @@
 """Beyond any machine, model or run there is: larger numbers are slips of the pen."""
 
+from constraints.axes import AXES
+
 # Products of three such numbers stay exact in float64 tables.
 MOST_LAYERS = 10_000
 # The most that published models have is 3.
 MOST_MTP_LAYERS = 16
 WIDEST = 2**27
-LARGEST_DEGREE = 2**20
-MOST_MICRO_BATCHES = 2**32
+MOST_MICRO_BATCHES = AXES["grad_acc"].largest
 # The longest sequences trained on so far have 10 million tokens.
 LONGEST_SEQ = 2**27
 # Step times of larger batches leave the solver's 64-bit integers.

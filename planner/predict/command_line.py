@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from constraints.axes import AXES
 from constraints.rule import Layout
 from planner.job.request import Request
 from planner.predict.plan import Degrees
 
 # Fields whose option has another name; other options are called like their field.
 _OPTIONS = {"allow_tp_across_domains": "--allow-tp-across-nodes", "use": "--with"}
-_LIMITS = {"shard": "--shard-size"}
 # Options that are given once a value.
 _REPEATED = ("require", "forbid", "fix", "use", "without")
 # What follows from the others, or is chosen by a search: no option of one configuration.
@@ -49,16 +49,24 @@ def evaluate_command(
     return shlex.join(words)
 
 
+# What a command says though it is at its usual value.
+_ALWAYS = ("zero", "mbs", "grad_acc")
+
+
+def degree_options() -> tuple[tuple[str, str, int], ...]:
+    """Of each degree its name, its option, and the value at which no option says it; -1: none."""
+    return tuple(
+        (name, axis.spelled, -1 if name in _ALWAYS else axis.least) for name, axis in AXES.items()
+    )
+
+
 def _degree_words(request: Request, degrees: Degrees, recompute: str) -> Iterator[str]:
-    always = ["zero", "mbs", "grad_acc"]
-    if degrees.tp > 1 and request.find_model().spec.moe is not None:
-        always.append("etp")  # which the framework would take to be tp
-    for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc"):
-        value = getattr(degrees, name)
-        if value != 1 or name in always:
-            yield from (f"--{name.replace('_', '-')}", str(value))
-    if degrees.shard:
-        yield from ("--shard-size", str(degrees.shard))
+    # Without it the framework would take it to be tp.
+    experts = degrees.tp > 1 and request.find_model().spec.moe is not None
+    for name, option, unsaid in degree_options():
+        degree = getattr(degrees, name)
+        if degree != unsaid or (name == "etp" and experts):
+            yield from (f"--{option}", str(degree))
     if recompute not in ("", "none"):
         yield from ("--recompute", recompute)
 
@@ -79,7 +87,7 @@ def _option(name: str, value: object) -> Iterator[str]:
             yield option if value else option.replace("--", "--no-", 1)
         case dict():
             for degree, values in value.items():
-                yield from (_LIMITS.get(degree, f"--{degree}"), _listed(values))
+                yield from (f"--{AXES[degree].spelled}", _listed(values))
         case tuple() if name in _REPEATED:
             for one in value:
                 yield from (option, one)

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from constraints.axes import OF_LAYER
 from constraints.layout_context import LayoutContext, Recomputation, even_split, greedy_costs
 from constraints.numbers import IntArray
 from constraints.rule import Layout, Placement
@@ -87,10 +88,7 @@ class Configuration:
         job, degrees = self.job, self.degrees
         if job.offload_fraction == 1.0:
             return None
-        return shape_groups(
-            job, self.mode, tp=degrees.tp, cp=degrees.cp, ep=degrees.ep, etp=degrees.etp,
-            mbs=degrees.mbs,
-        )  # fmt: skip
+        return shape_groups(job, self.mode, **{name: getattr(degrees, name) for name in OF_LAYER})
 
     def kernel_layout(self, cost_model: CostModel) -> KernelLayout:
         """Its layout as the core takes it: counts of pieces per stage."""

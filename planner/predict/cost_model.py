@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from constraints.axes import AXES, EXPERTS, GROUPS, OF_LAYER, OF_STEP, WORLD, product_of, within
 from constraints.context_exchange import IMPOSSIBLE, inner_ranks
 from constraints.context_kinds import ContextKind
 from planner.cost import compiled, linear, linear_memory
@@ -51,7 +52,7 @@ class CostedShapes:
     """Costs of shapes in their even layouts.
 
     `steps[row, STEP_*]` per shape; `costs[key, machine, piece, PIECE_*]` per distinct key, and
-    `keys`, `shapes` the tables they were computed from (`shapes[:, SHAPE_KEY]` links them).
+    `keys`, `shapes` the tables they were computed from (column `key` of the shapes links them).
     """
 
     steps: Array
@@ -61,13 +62,13 @@ class CostedShapes:
 
     def piece_costs(self, row: int, machine: int = 0) -> Array:
         """Piece costs [pieces, PIECE_COLUMNS] of one shape on a machine: what CP-SAT reads."""
-        key = int(self.shapes[row, f.SHAPE_KEY])
+        key = int(self.shapes[row, f.SHAPE["key"]])
         values: Array = self.costs[key, machine]
         return values
 
     def exchange(self, row: int) -> int:
         """Ranks of a shape that exchange heads in context parallelism (`KEY_EXCHANGE`)."""
-        return int(self.keys[int(self.shapes[row, f.SHAPE_KEY]), f.KEY_EXCHANGE])
+        return int(self.keys[int(self.shapes[row, f.SHAPE["key"]]), f.KEY["exchange"]])
 
 
 @dataclass(frozen=True)
@@ -111,26 +112,39 @@ def work_arrays(
 def laid_out(shape: Array, mtp_standalone: bool) -> Array:
     """A row of the shape table for layouts that have multi-token prediction apart, or have not."""
     one_shape = shape.copy()
-    one_shape[f.SHAPE_MTP_STANDALONE] = float(mtp_standalone)
+    one_shape[f.SHAPE["mtp_standalone"]] = float(mtp_standalone)
     return one_shape
 
 
+def with_ranks(table: Array) -> Array:
+    """The key table of its first columns, with the ranks that follow from the degrees."""
+    keys = np.zeros((len(table), f.KEY_COLUMNS))
+    keys[:, : table.shape[1]] = table
+    degrees = {axis: keys[:, f.KEY[axis]] for axis in OF_LAYER}
+    keys[:, f.KEY["inner_ranks"]] = product_of(set(WORLD) & set(OF_LAYER), degrees)
+    keys[:, f.KEY["expert_ranks"]] = product_of(EXPERTS, degrees)
+    for place, axis in enumerate(GROUPS):
+        keys[:, f.KEY["ranks"] + place] = degrees[axis]
+        keys[:, f.KEY["stride"] + place] = product_of(within(axis), degrees)
+    return keys
+
+
 def fill_groups(shapes: Array, keys: Array) -> None:
-    """Fill the groups that shard parameters: SHAPE_SHARDS, _EXPERT_SHARDS, _REPLICAS.
+    """Fill the groups that shard parameters: columns `shards`, `expert_shards`, `replicas`.
 
     Dense parameters are divided over all of dp·cp, experts over edp = dp·cp·tp/(ep·etp), or under
-    hybrid sharding (HSDP, `SHAPE_SHARD` ranks) over that part of them that holds one replica,
+    hybrid sharding (HSDP, `shard` ranks) over that part of them that holds one replica,
     neighbours in rank order.
     """
-    key = keys[shapes[:, f.SHAPE_KEY].astype(np.int64)]
-    ranks = shapes[:, f.SHAPE_DP] * key[:, f.KEY_CP]
-    expert_ranks = ranks * key[:, f.KEY_TP] / (key[:, f.KEY_EP] * key[:, f.KEY_ETP])
-    shard = shapes[:, f.SHAPE_SHARD]
-    hybrid = (shard > 0.0) & (shapes[:, f.SHAPE_ZERO] > 0.0)
+    key = keys[shapes[:, f.SHAPE["key"]].astype(np.int64)]
+    ranks = shapes[:, f.SHAPE["dp"]] * key[:, f.KEY["cp"]]
+    expert_ranks = ranks * key[:, f.KEY["tp"]] / key[:, f.KEY["expert_ranks"]]
+    shard = shapes[:, f.SHAPE["shard"]]
+    hybrid = (shard > 0.0) & (shapes[:, f.SHAPE["zero"]] > 0.0)
     replicas = np.where(hybrid, ranks / np.maximum(shard, 1.0), 1.0)
-    shapes[:, f.SHAPE_REPLICAS] = replicas
-    shapes[:, f.SHAPE_SHARDS] = ranks / replicas
-    shapes[:, f.SHAPE_EXPERT_SHARDS] = np.maximum(1.0, np.maximum(1.0, expert_ranks) / replicas)
+    shapes[:, f.SHAPE["replicas"]] = replicas
+    shapes[:, f.SHAPE["shards"]] = ranks / replicas
+    shapes[:, f.SHAPE["expert_shards"]] = np.maximum(1.0, np.maximum(1.0, expert_ranks) / replicas)
 
 
 def numbered(table: Array) -> NDArray[np.int64]:
@@ -156,21 +170,15 @@ def _ranks(column: Array) -> tuple[NDArray[np.int64], int]:
 
 
 def fill_frames(shapes: Array, keys: Array) -> None:
-    """Fill SHAPE_FRAME: which shapes differ in micro-batch and recompute mode alone, apart from
+    """Fill column `frame`: which shapes differ in micro-batch and recompute mode alone, apart from
     those of one micro-batch a step; in order of their layouts."""
-    key = keys[shapes[:, f.SHAPE_KEY].astype(np.int64)]
-    degrees = [f.KEY_TP, f.KEY_CP, f.KEY_EP, f.KEY_ETP]
-    grid = [
-        f.SHAPE_PP,
-        f.SHAPE_VPP,
-        f.SHAPE_DP,
-        f.SHAPE_ZERO,
-        f.SHAPE_SHARD,
-        f.SHAPE_MTP_STANDALONE,
-        f.SHAPE_PLACE,
-    ]
-    alone = shapes[:, f.SHAPE_GRAD_ACC] == 1.0
-    shapes[:, f.SHAPE_FRAME] = numbered(np.column_stack([shapes[:, grid], key[:, degrees], alone]))
+    key = keys[shapes[:, f.SHAPE["key"]].astype(np.int64)]
+    degrees = [f.KEY[axis] for axis in OF_LAYER if axis != "mbs"]
+    grid = [f.SHAPE[name] for name in (*OF_STEP, "mtp_standalone", "place") if name != "grad_acc"]
+    alone = shapes[:, f.SHAPE["grad_acc"]] == 1.0
+    shapes[:, f.SHAPE["frame"]] = numbered(
+        np.column_stack([shapes[:, grid], key[:, degrees], alone])
+    )
 
 
 class CostModel:
@@ -275,13 +283,13 @@ class CostModel:
 
     @cached_property
     def places(self) -> Array:
-        """Rows of the machine of each stage (SHAPE_PLACE)."""
+        """Rows of the machine of each stage (column `place`)."""
         return np.zeros((1, self.job.cluster.num_gpus))
 
     def place(self, costed: CostedShapes, row: int) -> list[int]:
         """The machine of each stage of a shape."""
-        stages = self.places[int(costed.shapes[row, f.SHAPE_PLACE])]
-        return [int(at) for at in stages[: int(costed.shapes[row, f.SHAPE_PP])]]
+        stages = self.places[int(costed.shapes[row, f.SHAPE["place"]])]
+        return [int(at) for at in stages[: int(costed.shapes[row, f.SHAPE["pp"]])]]
 
     @cached_property
     def prefix(self) -> Array:
@@ -294,13 +302,15 @@ class CostModel:
         return cost_tables.piece_totals(self.job.model, len(self.pieces))
 
     def cost_shapes(self, columns: Columns) -> CostedShapes:
-        """Cost every shape (columns tp cp ep etp dp pp vpp zero mbs grad_acc recompute, shard).
+        """Cost every shape (a column for each axis, and `recompute`).
 
         `recompute` indexes `job.recompute`. Layers are spread evenly, all recomputing alike.
         """
         price_shapes = self.price_shapes(columns)
-        order = np.argsort(price_shapes.shapes[:, f.SHAPE_FRAME], kind="stable").astype(np.float64)
-        most = int(price_shapes.shapes[:, f.SHAPE_PP].max(initial=1.0))
+        order = np.argsort(price_shapes.shapes[:, f.SHAPE["frame"]], kind="stable").astype(
+            np.float64
+        )
+        most = int(price_shapes.shapes[:, f.SHAPE["pp"]].max(initial=1.0))
 
         def cost(part: slice) -> None:
             *space, stages = work_arrays(len(self.pieces), most, len(self.machines))
@@ -317,20 +327,13 @@ class CostModel:
         """Shapes and the costs of their pieces; their steps are zero."""
         keys, key_of_shape = self._keys(columns)
         keys, costs = self._exchanged(keys)
-        shapes = np.empty((len(key_of_shape), f.SHAPE_COLUMNS))
-        shapes[:, f.SHAPE_KEY] = key_of_shape
-        for column, name in (
-            (f.SHAPE_DP, "dp"),
-            (f.SHAPE_PP, "pp"),
-            (f.SHAPE_VPP, "vpp"),
-            (f.SHAPE_ZERO, "zero"),
-            (f.SHAPE_GRAD_ACC, "grad_acc"),
-        ):
-            shapes[:, column] = columns[name]
-        shapes[:, f.SHAPE_SHARD] = columns.get("shard", 0)
-        shapes[:, f.SHAPE_MTP_STANDALONE] = 0.0
-        shapes[:, f.SHAPE_LEARNT] = self.learnt_logs(columns)
-        shapes[:, f.SHAPE_PLACE] = columns.get("place", 0)
+        shapes = np.empty((len(key_of_shape), len(f.SHAPE)))
+        shapes[:, f.SHAPE["key"]] = key_of_shape
+        for axis in OF_STEP:
+            shapes[:, f.SHAPE[axis]] = columns.get(axis, AXES[axis].least)
+        shapes[:, f.SHAPE["mtp_standalone"]] = 0.0
+        shapes[:, f.SHAPE["learnt"]] = self.learnt_logs(columns)
+        shapes[:, f.SHAPE["place"]] = columns.get("place", 0)
         fill_groups(shapes, keys)
         fill_frames(shapes, keys)
         steps = np.zeros((len(shapes), f.STEP_COLUMNS))
@@ -347,11 +350,7 @@ class CostModel:
         slowed = between and self.framework_inputs.pipeline_exchange_s > 0.0
         table = np.column_stack(
             [
-                columns["tp"],
-                columns["cp"],
-                columns["ep"],
-                columns["etp"],
-                columns["mbs"],
+                *(columns[axis] for axis in OF_LAYER),
                 modes[columns["recompute"]],
                 (columns["pp"] > 1) & slowed,
                 np.ones(len(columns["tp"])),
@@ -361,7 +360,7 @@ class CostModel:
         ).astype(np.float64)
         codes = numbered(table)
         _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-        return np.ascontiguousarray(table[first]), inverse
+        return with_ranks(table[first]), inverse
 
     def _exchanged(self, keys: Array) -> tuple[Array, Array]:
         """(keys, their costs), each with the fastest exchange of context parallelism it may have.
@@ -375,11 +374,11 @@ class CostModel:
         fastest = np.full(len(keys), np.inf)
         for kind in self.job.context_kinds:
             inner = self._inner_ranks(kind, keys)
-            rows = np.flatnonzero((inner != IMPOSSIBLE) & (keys[:, f.KEY_CP] > 1.0))
+            rows = np.flatnonzero((inner != IMPOSSIBLE) & (keys[:, f.KEY["cp"]] > 1.0))
             if not len(rows):
                 continue
             key = keys[rows]
-            key[:, f.KEY_EXCHANGE] = inner[rows]
+            key[:, f.KEY["exchange"]] = inner[rows]
             priced = self._on_machines(key)
             seconds = (priced[..., passes].sum(axis=3) @ self.totals).max(axis=1)
             better = seconds < fastest[rows] * (1.0 - _TIE)
@@ -395,8 +394,8 @@ class CostModel:
 
     def _inner_ranks(self, kind: ContextKind, keys: Array) -> NDArray[np.int64]:
         columns = {
-            "tp": keys[:, f.KEY_TP].astype(np.int64),
-            "cp": keys[:, f.KEY_CP].astype(np.int64),
+            "tp": keys[:, f.KEY["tp"]].astype(np.int64),
+            "cp": keys[:, f.KEY["cp"]].astype(np.int64),
         }
         model = model_numbers(self.job.model, self.job.seq)
         domain = int(self.link_inputs.scale_up_domain)
@@ -438,15 +437,14 @@ class CostModel:
     ) -> LayoutInputs:
         """What a layout of one shape is costed from on one machine."""
         shape = laid_out(costed.shapes[row], layout.mtp_standalone)
-        return LayoutInputs(
-            shape, costed.keys[int(shape[f.SHAPE_KEY])], costed.piece_costs(row, machine), layout,
-            self.job_inputs, self.framework_inputs,
-        )  # fmt: skip
+        key = costed.keys[int(shape[f.SHAPE["key"]])]
+        costs = costed.piece_costs(row, machine)
+        return LayoutInputs(shape, key, costs, layout, self.job_inputs, self.framework_inputs)
 
     def cost_inputs(self, inputs: Sequence[LayoutInputs]) -> tuple[Array, Array]:
         """Cost a layout on the machines: (STEP_* vector, [pp, STAGE_*] matrix)."""
         first, costs = inputs[0], np.stack([one.costs for one in inputs])
-        pp = int(first.shape[f.SHAPE_PP])
+        pp = int(first.shape[f.SHAPE["pp"]])
         steps, counts = np.zeros((1, f.STEP_COLUMNS)), first.layout.counts
         layouts, groups, traffic, stages = work_arrays(len(counts), pp, len(inputs))
         layouts[0], layouts[1] = counts, first.layout.recomputed
@@ -473,7 +471,7 @@ class CostModel:
 
     def memory_phases(self, shape: Array, key: Array, costs: Array, job: JobInputs) -> MemoryPhases:
         """Bytes of every phase of every stage of a shape as terms of its layers."""
-        pp, rows = int(shape[f.SHAPE_PP]), linear_memory.ROWS
+        pp, rows = int(shape[f.SHAPE["pp"]]), linear_memory.ROWS
         phases = MemoryPhases(
             np.zeros((rows, pp)),
             *np.zeros((2, rows, pp, job.kinds)),
@@ -485,12 +483,12 @@ class CostModel:
     def even_layout(self, costed: CostedShapes, row: int) -> KernelLayout:
         """The layout in which `cost_shapes` costed a shape."""
         shape = costed.shapes[row]
-        pp = int(shape[f.SHAPE_PP])
+        pp = int(shape[f.SHAPE["pp"]])
         counts = np.zeros((len(self.pieces), pp))
-        vpp, schedule = int(shape[f.SHAPE_VPP]), self.framework_inputs.schedule
+        vpp, schedule = int(shape[f.SHAPE["vpp"]]), self.framework_inputs.schedule
         usual_counts(self.prefix, pp, vpp, self.job_inputs, schedule, counts)
         recomputed = np.zeros_like(counts)
-        if costed.keys[int(shape[f.SHAPE_KEY]), f.KEY_MODULES] != 0:
+        if costed.keys[int(shape[f.SHAPE["key"]]), f.KEY["modules"]] != 0:
             kinds = len(self.job.model.kinds)
             recomputed[:kinds] = counts[:kinds]
         return KernelLayout(counts, recomputed)

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from constraints.axes import GROUPS
 from hardware.frozen import Frozen
 from planner.cost import fields as f
 from planner.cost._jit import Rows, record, rows
-from planner.cost.codes import CollectiveKind, Group, OpKind
+from planner.cost.codes import CollectiveKind, OpKind
 from planner.cost.piece_compute import op_seconds
-from planner.cost.piece_traffic import collective_bytes, degree_and_stride, row_stream
+from planner.cost.piece_traffic import collective_bytes, row_stream
 from planner.cost.schedule import microbatch_share
 from planner.job.job import Job
 from planner.predict.configuration import Configuration
@@ -173,12 +174,12 @@ class _CoreView:
             stream = row_stream(row, self.key, self.job, self.framework, self.network)
             if stream.seconds == 0.0:
                 continue
-            size, _ = degree_and_stride(int(row.group), self.key)
+            size = self.key.ranks[int(row.group)]
             found.append(
                 CollectiveProfile(
                     name=collective.name,
                     kind=CollectiveKind(int(row.kind)).name.lower().replace("_", "-"),
-                    group=Group(int(row.group)).name.lower(),
+                    group=GROUPS[int(row.group)],
                     size=int(size),
                     tensor_bytes=collective_bytes(row, self.key, self.job),
                     forward=collective.forward,

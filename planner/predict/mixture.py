@@ -109,7 +109,7 @@ def kernel_inputs(
 def mode_costs(cost_model: CostModel, key: Array, mode: RecomputeMode) -> Array:
     """Piece costs [pieces, PIECE_COLUMNS] of a key in another recompute mode."""
     other = key.copy()
-    other[[f.KEY_MODULES, f.KEY_SHARE, f.KEY_SPAN]] = int(mode.mask), mode.share, mode.span
+    other[[f.KEY["modules"], f.KEY["share"], f.KEY["span"]]] = int(mode.mask), mode.share, mode.span
     costs: Array = cost_model.cost_keys(other[None, :])[0]
     return costs
 

@@ -12,16 +12,11 @@ from planner.predict.ops.rows import Piece
 from planner.predict.saved import Key, rank_key, saved_bytes
 
 
-def shape_groups(
-    job: Job, mode: RecomputeMode, *, tp: int, cp: int, ep: int, etp: int, mbs: int
-) -> tuple[int, ...]:
+def shape_groups(job: Job, mode: RecomputeMode, **degrees: int) -> tuple[int, ...]:
     """Groups of activations of a layer of each kind that leave the GPU under a recompute mode and
     degrees: one for each offloaded module with a tensor of the framework's least size."""
     context, kinds = op_context(job), len(job.model.kinds)
-    key = rank_key(
-        tp=tp, cp=cp, ep=ep, etp=etp, mbs=mbs, recompute=mode.mask,
-        sequence_parallel=job.framework.parallelism.sequence_parallel == "with-tp",
-    )  # fmt: skip
+    key = rank_key(mode.mask, job.framework.parallelism.sequence_parallel == "with-tp", **degrees)
     return tuple(
         sum(_leaves(name, piece, context, key) for name in job.activation_offload)
         for piece in job_pieces(job)[:kinds]

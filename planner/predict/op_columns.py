@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from constraints.axes import GROUPS
 from planner.cost import fields as f
 from planner.cost.codes import OpKind, ParamShard
 from planner.cost.tables import Array, OpTable
@@ -59,7 +60,11 @@ def flatten(all_pieces: Sequence[Piece], job: Job) -> OpTable:
         ),
         collectives=_table(
             f.COMM_ROW,
-            ((comm, {"piece": index}) for index, op, _ in rows for comm in op.collectives),
+            (
+                (comm, {"piece": index, "group": GROUPS.index(comm.group)})
+                for index, op, _ in rows
+                for comm in op.collectives
+            ),
         ),
     )
 

@@ -13,41 +13,36 @@ from pydantic import (
     field_validator,
 )
 
+from constraints.axes import AXES, LARGEST_DEGREE, WORLD, product_of
 from constraints.context_kinds import ContextKind
 from constraints.rule import Layout
 from hardware.frozen import Frozen, Named
 from planner.cost.terms import MEMORY_TERMS, TIME_TERMS, StageTerm, TimeTerm
-from planner.job.bounds import LARGEST_DEGREE, MOST_MICRO_BATCHES
+from planner.job.bounds import MOST_MICRO_BATCHES
 from planner.job.job import Resolution
 from planner.job.quantities import share
 from planner.predict.displays import displays
 
 PLAN_FILE_VERSION = 7
 
-# Degrees in the text of a configuration, and those that stand there even where they are 1.
-TEXT_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
-ALWAYS_SHOWN = ("tp", "pp", "dp")
-
-
 # Fields of a layout in JSON.
 WRITTEN_LAYOUT = ("block_layers", "recomputed", "placement", "mtp_standalone")
 
 
 class Degrees(Frozen):
-    """Parallel degrees and batch of a plan. dp·tp·pp·cp = GPUs; gbs = mbs·grad_acc·dp."""
+    """Parallel degrees and batch of a plan: a field for each axis of `constraints.axes`."""
 
-    tp: int = Field(1, ge=1, le=LARGEST_DEGREE)
-    pp: int = Field(1, ge=1, le=LARGEST_DEGREE)
-    vpp: int = Field(1, ge=1, le=LARGEST_DEGREE)
-    cp: int = Field(1, ge=1, le=LARGEST_DEGREE)
-    ep: int = Field(1, ge=1, le=LARGEST_DEGREE)
-    etp: int = Field(1, ge=1, le=LARGEST_DEGREE)
-    dp: int = Field(1, ge=1, le=LARGEST_DEGREE)
-    zero: int = Field(0, ge=0, le=3)
-    mbs: int = Field(1, ge=1, le=LARGEST_DEGREE)
-    grad_acc: int = Field(1, ge=1, le=MOST_MICRO_BATCHES)
-    # Data-parallel ranks that share a parameter under ZeRO (hybrid sharding); 0: all of dp·cp.
-    shard: int = Field(0, ge=0, le=LARGEST_DEGREE)
+    if TYPE_CHECKING:
+
+        def __init__(self, **degrees: int) -> None: ...
+
+        def __getattr__(self, axis: str) -> int: ...
+
+    else:
+        __annotations__ = dict.fromkeys(AXES, int)
+        vars().update(
+            (name, Field(axis.least, ge=axis.least, le=axis.largest)) for name, axis in AXES.items()
+        )
 
     @property
     def gbs(self) -> int:
@@ -56,18 +51,12 @@ class Degrees(Frozen):
 
     @property
     def gpus(self) -> int:
-        """World size."""
-        return self.dp * self.tp * self.pp * self.cp
+        """World size: dp·tp·pp·cp."""
+        return int(product_of(WORLD, self.__dict__))
 
     def __str__(self) -> str:
         """`tp4 pp4 vpp5 cp2 dp2 z1`; degrees of 1 that no one asks about are left out."""
-        shown = (
-            f"{name}{getattr(self, name)}"
-            for name in TEXT_DEGREES
-            if name in ALWAYS_SHOWN or getattr(self, name) > 1
-        )
-        shard = (f"shard{self.shard}",) if self.shard else ()
-        return " ".join((*shown, f"z{self.zero}", *shard))
+        return " ".join(filter(None, (AXES[name].text(degree) for name, degree in self)))
 
 
 Kind = TypeVar("Kind", bound=Frozen)

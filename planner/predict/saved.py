@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from constraints.axes import OF_LAYER
 from planner.cost import piece_memory
 from planner.cost.keys import local_tokens
 from planner.job.modules import Module
@@ -13,24 +14,18 @@ from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Saved
 
 Key = Any
-"""A row of the key table as an object (`planner.cost.fields.KEY_*`)."""
+"""A row of the key table as an object (`planner.cost.fields.KEY_ROW`)."""
 
 
 def rank_key(
-    *,
-    tp: int = 1,
-    cp: int = 1,
-    ep: int = 1,
-    etp: int = 1,
-    mbs: int = 1,
-    recompute: Module = Module.NOTHING,
-    sequence_parallel: bool = True,
+    recompute: Module = Module.NOTHING, sequence_parallel: bool = True, **degrees: int
 ) -> Key:
-    """Degrees, micro-batch and modules that run again; without what only seconds depend on."""
+    """Degrees (1 where none is given), and modules that run again; without what only seconds depend
+    on."""
+    sizes = {axis: float(degrees.get(axis, 1)) for axis in OF_LAYER}
     return SimpleNamespace(
-        tp=float(tp), cp=float(cp), ep=float(ep), etp=float(etp), mbs=float(mbs),
-        modules=int(recompute), sequence_parallel=float(sequence_parallel),
-    )  # fmt: skip
+        **sizes, modules=int(recompute), sequence_parallel=float(sequence_parallel)
+    )
 
 
 def saved_bytes(row: Saved, context: OpContext, key: Key) -> float:

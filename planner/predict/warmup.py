@@ -151,7 +151,7 @@ def _samples() -> dict[str, tuple[Any, ...]]:
     )  # fmt: skip
     rows = (f.OP_ROW, f.PARAM_ROW, f.SAVED_ROW, f.COMM_ROW)
     ops = [table(len(row.names or ()), 1) for row in rows]
-    keys, shapes = table(f.KEY_COLUMNS, 1), table(f.SHAPE_COLUMNS, 1)
+    keys, shapes = table(f.KEY_COLUMNS, 1), table(len(f.SHAPE), 1)
     costs, steps = table(f.PIECE_COLUMNS, 1, 1), table(f.STEP_COLUMNS, 1)
     shape = (shapes[0], keys[0], costs[0])
     machines = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+from constraints.axes import AXES
 from planner.job.quantities import gib, percent_sure, share, signed_share
 from planner.predict.plan import Plan
 from planner.predict.plan_text import (
@@ -22,10 +23,6 @@ from planner.predict.plan_text import (
     techniques_text,
 )
 from planner.report.tables import Column, TableData
-
-_ALWAYS = ("tp", "pp", "dp", "zero")
-_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "shard")
-
 
 # A column and how a plan fills it.
 _Part = tuple[Column, Callable[[Plan], str]]
@@ -72,10 +69,9 @@ def _parts(
     if usable_bytes is None and not mixed:
         yield (Column("of\nGiB", optional=2), lambda plan: gib(plan.limit_bytes))
     yield (Column("fits"), lambda plan: percent_sure(plan.fit_probability))
-    for name in _DEGREES:
+    for name, axis in AXES.items():
         # One that no plan has more than the usual of is left out.
-        usual = 0 if name == "shard" else 1
-        if name in _ALWAYS or any(getattr(plan.degrees, name) > usual for plan in plans):
+        if any(axis.text(getattr(plan.degrees, name)) for plan in plans):
             yield Column("ZeRO" if name == "zero" else name), partial(_degree, name=name)
     yield (Column("mbs×\nacc"), lambda plan: batch_text(plan.degrees))
     if target_sequences is not None:

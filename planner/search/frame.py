@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from constraints.axes import AXES
 from hardware.plain_text import guarded_cell
 from planner.predict.plan import Plan, TimeTerms
 
@@ -13,17 +14,7 @@ if TYPE_CHECKING:
 
 # Column -> its unit (empty: none) and what it means. Lists have one entry a pipeline stage.
 COLUMNS: dict[str, tuple[str, str]] = {
-    "tp": ("", "tensor parallelism"),
-    "pp": ("", "pipeline stages"),
-    "vpp": ("", "model chunks of a stage (interleaving)"),
-    "cp": ("", "context parallelism"),
-    "ep": ("", "expert parallelism"),
-    "etp": ("", "tensor parallelism inside experts"),
-    "dp": ("", "data parallelism"),
-    "zero": ("", "ZeRO stage, 0 to 3"),
-    "mbs": ("sequences", "micro-batch"),
-    "grad_acc": ("", "micro-batches a step"),
-    "shard": ("", "ranks that share a parameter under ZeRO; 0: all of dp·cp"),
+    **{name: (axis.unit, axis.words) for name, axis in AXES.items()},
     "recompute": ("", "recompute mode"),
     "recompute_flags": ("", "flags of the framework for it"),
     "schedule": ("", "pipeline schedule"),

@@ -100,11 +100,11 @@ def shape_terms(
 ) -> ShapeTerms:
     """The linear terms of one costed shape; `mode`: how many layers may recompute."""
     shape = costed.shapes[row]
-    key = int(shape[f.SHAPE_KEY])
+    key = int(shape[f.SHAPE["key"]])
     job, framework = cost_model.job_inputs, cost_model.framework_inputs
     of_shape = shape, costed.keys[key], costed.piece_costs(row), job
     terms, scalars = cost_model.layout_terms(*of_shape)
-    pp, code = int(shape[f.SHAPE_PP]), _CODES[mode]
+    pp, code = int(shape[f.SHAPE["pp"]]), _CODES[mode]
     total_s = bounds.model_seconds(terms, cost_model.totals, code, job)
     share = bounds.shape_bubble_share(
         rows(shape, f.SHAPE_ROW), terms, cost_model.totals, total_s, code, framework, 1
@@ -113,8 +113,8 @@ def shape_terms(
     terms[:, list(linear.PASS_TERMS)] *= schedule.microbatch_share(framework.schedule)
     return ShapeTerms(
         pp=pp,
-        vpp=int(shape[f.SHAPE_VPP]),
-        grad_acc=int(shape[f.SHAPE_GRAD_ACC]),
+        vpp=int(shape[f.SHAPE["vpp"]]),
+        grad_acc=int(shape[f.SHAPE["grad_acc"]]),
         layer=terms[: job.kinds],
         stage=pinned_terms(terms, pp, job, framework.schedule, costed.piece_costs(row)),
         memory=cost_model.memory_phases(*of_shape),

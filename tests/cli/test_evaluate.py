@@ -168,6 +168,7 @@ def test_usual_zero_stage_needs_replicas() -> None:
         "zero": None,
         "mbs": 1,
         "grad_acc": None,
+        "shard": 0,
         "recompute": "none",
         "layers_per_stage": None,
         "recompute_layers": None,

@@ -64,14 +64,14 @@ def on_ideal_links(job: Job) -> CostModel:
 
 def key_of(costed: CostedShapes, row: int = 0) -> Row:
     """Key of a costed shape as the functions of the core take it."""
-    return rows(costed.keys[int(costed.shapes[row, f.SHAPE_KEY])], f.KEY_ROW)
+    return rows(costed.keys[int(costed.shapes[row, f.SHAPE["key"]])], f.KEY_ROW)
 
 
 def grid_of(costed: CostedShapes, row: int = 0, **columns: float) -> Row:
     """A costed shape as the functions of the core take it, `columns` of it changed."""
     shapes = costed.shapes[row : row + 1].copy()
     for name, value in columns.items():
-        shapes[0, getattr(f, f"SHAPE_{name.upper()}")] = value
+        shapes[0, f.SHAPE[name]] = value
     fill_groups(shapes, costed.keys)
     return rows(shapes[0], f.SHAPE_ROW)
 

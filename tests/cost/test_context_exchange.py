@@ -12,7 +12,7 @@ import pytest
 from constraints.context_exchange import IMPOSSIBLE, KINDS, exchange_kind, inner_ranks, kinds_for
 from planner.cost import fields as f
 from planner.cost._jit import rows
-from planner.cost.codes import Group, OpKind
+from planner.cost.codes import GROUP_CP, OpKind
 from planner.cost.piece_compute import (
     GATHER_PASSES,
     RING_STEP_PASSES,
@@ -57,7 +57,7 @@ def link_bytes(kind: str, cp: int, tp: int = 1) -> float:
     )  # fmt: skip
     total = 0.0
     for row in rows(model.op_table.collectives, f.COMM_ROW):
-        if row.piece == 0 and row.group == Group.CP:
+        if row.piece == 0 and row.group == GROUP_CP:
             found = row_stream(row, key, model.job_inputs, model.framework_inputs, network(slow))
             total += found.seconds * row.forward * 1e6
     return total

@@ -21,7 +21,7 @@ DOMAIN = 8
 
 def told(tp: int, cp: int, dp: int, pp: int, first: bool) -> tuple[Any, Any, Any]:
     """Key, shape and network of degrees whose experts lie as the rest."""
-    key = SimpleNamespace(tp=tp, cp=cp, ep=tp * cp, etp=1)
+    key = SimpleNamespace(cp=cp, inner_ranks=tp * cp, expert_ranks=tp * cp, stride=[1, tp])
     links = SimpleNamespace(
         scale_up_domain=float(DOMAIN), oversubscription=1.0, pipeline_before_data=float(first)
     )

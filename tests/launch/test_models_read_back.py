@@ -24,8 +24,7 @@ from planner.launch.dialects.megatron.model import read_model
 from planner.launch.dialects.megatron.run import model_groups, model_refusals
 from planner.launch.dialects.megatron.states import is_hybrid
 from planner.launch.dialects.nanotron.writer import NANOTRON, model_config
-from planner.launch.languages.shell.words import Word
-from planner.launch.languages.text import Text
+from planner.launch.languages.text import Text, Word
 from planner.launch.read.found import Hints
 from planner.launch.registry import table_of
 from tests.frameworks.test_architecture import at_random, models

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from constraints.errors import ConstraintError
+from constraints.numbers import DEGREES
 from constraints.registry import RULES
 from hardware.errors import HardwareError
 from hardware.schema import Cluster
@@ -38,7 +39,7 @@ from planner.predict.shapes import rule_context
 from planner.predict.sharp import sharp_use
 
 # Degrees that a rule over shapes speaks of: those whose places are named beside it.
-_SPOKEN = re.compile(r"\b(tp|pp|vpp|cp|ep|etp|dp|zero|mbs|grad_acc|gbs|shard)\b")
+_SPOKEN = re.compile(rf"\b({'|'.join(DEGREES)})\b")
 # Settings that save memory and are not modelled.
 _LEFT_OUT, _SAVES = "memory-left-out", "less memory than predicted"
 # Arithmetic that torch runs on every GPU, however slowly; of fp8 Transformer Engine refuses that.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from constraints.axes import AXES
 from constraints.context_kinds import ContextKind
 from hardware.errors import HardwareError
 from hardware.files import shipped_toml
@@ -198,10 +199,11 @@ def _degrees(found: Found, draft: LaunchRequest, world: int) -> Degrees:
         replicated |= dp * found.cp * found.tp > found.ep * etp
     zero = found.zero if replicated else _unreplicated_zero(found.zero, draft)
     shard = found.shard if found.shard != dp * found.cp else 0
-    return Degrees(
-        tp=found.tp, pp=found.pp, vpp=found.vpp if found.pp > 1 else 1, cp=found.cp, ep=found.ep,
-        etp=etp, dp=dp, zero=zero, mbs=found.mbs, grad_acc=grad_acc, shard=shard,
-    )  # fmt: skip
+    stated = {name: value for name, value in vars(found).items() if name in AXES}
+    return Degrees(**stated | {
+        "vpp": found.vpp if found.pp > 1 else 1, "etp": etp, "dp": dp, "zero": zero,
+        "grad_acc": grad_acc, "shard": shard,
+    })  # fmt: skip
 
 
 def _unreplicated_zero(stage: int, draft: LaunchRequest) -> int:

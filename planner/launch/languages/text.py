@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
@@ -131,27 +131,33 @@ class Text:
         found = next((item for item in self.origin if isinstance(item, tuple)), None)
         return None if found is None else Span(*found, found[1] + 1)
 
-    def cut(self, pattern: str) -> Text:
-        """Without what matches, but for the first group of it."""
+    def replaced(
+        self, pattern: str | re.Pattern[str], made: Callable[[re.Match[str]], Text]
+    ) -> Text:
+        """With what `made` gives for each match of a pattern in its place."""
         parts, start = [], 0
-        for match in re.finditer(pattern, self.value, re.DOTALL):
-            kept = match.span(1) if match.re.groups else (0, 0)
-            parts += [self[start : match.start()], self[slice(*kept)]]
+        for match in re.finditer(pattern, self.value):
+            parts += [self[start : match.start()], made(match)]
             start = match.end()
         return join([*parts, self[start:]]) if parts else self
 
+    def cut(self, pattern: str | re.Pattern[str]) -> Text:
+        """Without what matches, but for the first group of it."""
+        return self.replaced(
+            pattern, lambda match: self[slice(*match.span(1))] if match.re.groups else Text("")
+        )
+
     def split(self) -> Iterator[Text]:
         """Words apart by white space."""
-        start = None
-        for at, letter in enumerate(self.value):
-            if letter.isspace():
-                if start is not None:
-                    yield self[start:at]
-                start = None
-            elif start is None:
-                start = at
-        if start is not None:
-            yield self[start:]
+        return (part for part in self.between(r"\s+") if part.value)
+
+    def between(self, pattern: str) -> Iterator[Text]:
+        """What stands before, between and behind the matches of a pattern."""
+        start = 0
+        for match in re.finditer(pattern, self.value):
+            yield self[start : match.start()]
+            start = match.end()
+        yield self[start:]
 
 
 def join(parts: Iterable[Text]) -> Text:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
-from planner.launch.languages.shell.state import Command
+from planner.launch.languages.shell import Command
 from planner.launch.languages.text import Span, Text, Word, digits
 from planner.launch.read.found import Setting
 

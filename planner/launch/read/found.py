@@ -13,7 +13,7 @@ from constraints.context_kinds import ContextKind
 from hardware.transport import TransportSettings, read_transport
 from planner.job.recompute import Recomputed
 from planner.job.specs import ModelSpec
-from planner.launch.languages.shell.words import OF_THE_MACHINE
+from planner.launch.languages.shell import OF_THE_MACHINE
 from planner.launch.languages.text import SourceFile, Span, Text
 
 # Likeness from which an unknown name is taken for a misspelt one.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.job.errors import CannotTellError, UsageError
-from planner.launch.languages.shell.state import Site
+from planner.launch.languages.shell import Site
 from planner.launch.languages.text import Files, Text
 from planner.launch.read.beside import beside
 from planner.launch.read.command import LaunchCommand

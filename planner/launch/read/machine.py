@@ -10,8 +10,12 @@ import re
 from collections.abc import Iterator, Mapping
 
 from hardware.files import shipped_toml
+from planner.launch.languages.shell import Starters
 
-_VARIABLES: Mapping[str, list[str]] = shipped_toml("planner.launch.read", "counts.toml")["machine"]
+_TABLES = shipped_toml("planner.launch.read", "counts.toml")
+_VARIABLES: Mapping[str, list[str]] = _TABLES["machine"]
+# Launchers and schedulers as programs that start others.
+STARTERS = Starters(**_TABLES["starters"])
 _COUNTS_LINES = r".*\b(wc\s+(-l|--lines)\b|grep\s+(-\w*c|--count)\b)"
 # What a script counts, and the variables that say the same. PBS_NODEFILE names a node once for each
 # of its processes.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hardware.files import read_text
 from planner.job.errors import UsageError
-from planner.launch.languages.shell.state import Site, Undecided
+from planner.launch.languages.shell import Site, Undecided
 from planner.launch.languages.text import Files, Text
 from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import LaunchCommand

@@ -8,9 +8,7 @@ from pathlib import Path
 
 from hardware.errors import HardwareError
 from planner.job.errors import CannotTellError, UsageError
-from planner.launch.languages.shell.calls import script_call
-from planner.launch.languages.shell.script import read_script
-from planner.launch.languages.shell.state import Command, Shell
+from planner.launch.languages.shell import Around, Command, Script, Scripts, read_scripts
 from planner.launch.languages.text import Files, Text, Word
 from planner.launch.read.beside import beside
 from planner.launch.read.command import LaunchCommand, hidden_program, made_launch, split_command
@@ -18,7 +16,7 @@ from planner.launch.read.detect import ARGUMENTS, JOB, PLAN, SHELL, file_kind
 from planner.launch.read.embedded import embedded_environment, embedded_texts
 from planner.launch.read.found import Hints, Problem
 from planner.launch.read.limits import within_limits
-from planner.launch.read.machine import counted_by, machine_variables
+from planner.launch.read.machine import STARTERS, counted_by, machine_variables
 from planner.launch.read.opened import Opened, open_file
 from planner.launch.read.world import scheduler_variables
 
@@ -40,7 +38,7 @@ def read_shells(read: Opened, hints: Hints) -> None:
             read.commands.append(found)
         elif why := hidden_program(command):
             read.hidden.append(f"the program that line {command.line} starts is {why}")
-        elif (call := script_call(command.words)) is not None:
+        elif (call := STARTERS.script_call(command.words)) is not None:
             read.absent.append(call.name.known.rpartition("/")[2])
     if not read.commands:
         read.commands += _of_a_pair(read)
@@ -88,40 +86,38 @@ def starting_scripts(paths: Sequence[Path]) -> list[Path]:
     return [Path(path) for path in first] or list(paths)
 
 
-def _walked(read: Opened, hints: Hints, *, hopeful: bool = False) -> Shell:
-    """One shell that has read all scripts; `hopeful`: tests beyond reading are taken as met."""
-    given = read.of_kind(SHELL)
-    shell = _shell_of(given, read, hints, hopeful=hopeful)
-    # One that another starts is read there, with what it is given there, and only there.
-    first = read.not_opened(given)
-    if first and len(first) < len(given):
-        shell = _shell_of(first, read, hints, hopeful=hopeful)
-    for path in read.of_kind(JOB):
-        environment = embedded_environment(read.texts[path])
-        shell.variables |= environment
-        shell.exported |= environment.keys()
-        for embedded_text in embedded_texts(read.texts[path]):
-            if embedded_text.name:
-                shell.written[embedded_text.name] = embedded_text.text
-            else:
-                with within_limits(), shell.process():
-                    read_script(shell, embedded_text.text)
-    return shell
-
-
-def _shell_of(paths: Sequence[str], read: Opened, hints: Hints, *, hopeful: bool) -> Shell:
-    """One shell that has read scripts one after another."""
-    shell = Shell(
-        read.files, hints.environment, open_file=read.open_beside,
-        has_file=lambda name, script: beside(name, Path(script).parent) is not None,
-        hopeful=hopeful, chosen=read.chosen,
-        machine=machine_variables(hints.nodes, hints.gpus_per_node), counted_by=counted_by,
+def _walked(read: Opened, hints: Hints, *, hopeful: bool = False) -> Scripts:
+    """What all scripts do; `hopeful`: tests beyond reading are taken as met."""
+    around = Around(
+        given=hints.environment,
+        machine=machine_variables(hints.nodes, hints.gpus_per_node),
         directives=scheduler_variables,
-    )  # fmt: skip
-    for path in paths:
-        with within_limits(), shell.process():
-            read_script(shell, read.texts[path])
-    return shell
+        counted_by=counted_by,
+        open_file=read.open_beside,
+        has_file=lambda name, script: beside(name, Path(script).parent) is not None,
+        given_files=read.files.by_path.keys,
+        starters=STARTERS,
+    )
+
+    def walked(paths: Sequence[str], jobs: Sequence[Script] = ()) -> Scripts:
+        scripts = (*(Script(read.texts[path]) for path in paths), *jobs)
+        with within_limits():
+            return read_scripts(scripts, around, read.chosen, hopeful=hopeful)
+
+    given = read.of_kind(SHELL)
+    jobs = [script for path in read.of_kind(JOB) for script in _of_job(read.texts[path])]
+    scripts = walked(given)
+    # One that another starts is read there, with what it is given there, and only there.
+    first = read.not_opened(given) or given
+    return walked(first, jobs) if jobs or len(first) < len(given) else scripts
+
+
+def _of_job(job: Text) -> Iterator[Script]:
+    """What a job's containers run, with their variables and the files beside them."""
+    texts = list(embedded_texts(job))
+    files = {one.name: one.text for one in texts if one.name}
+    yield Script(Text(""), embedded_environment(job), files)
+    yield from (Script(one.text) for one in texts if not one.name)
 
 
 def _blank_comments(text: Text) -> Text:

@@ -13,7 +13,7 @@ from itertools import islice
 
 from hardware.errors import HardwareError
 from planner.job.errors import CannotTellError, UsageError
-from planner.launch.languages.shell.state import Site, Undecided
+from planner.launch.languages.shell import Site, Undecided
 from planner.launch.read.found import Found, Problem
 
 RULE = "undecided-branch"

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hardware.files import shipped_toml
-from planner.launch.languages.shell.calls import assignments
-from planner.launch.languages.shell.expansions import evaluate_arithmetic
+from planner.launch.languages.shell import assignments, evaluate_arithmetic
 from planner.launch.languages.text import Text, Word
 from planner.launch.languages.yaml_text import documents_of
 from planner.launch.read.command import (

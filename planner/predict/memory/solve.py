@@ -13,7 +13,8 @@ from functools import cached_property
 from math import lcm
 from typing import Literal
 
-from planner.job.bounds import LARGEST_DEGREE, LONGEST_SEQ
+from constraints.axes import LARGEST_DEGREE
+from planner.job.bounds import LONGEST_SEQ
 from planner.job.errors import UsageError
 from planner.job.job import BatchTarget, Job
 from planner.job.specs import LayerKind, ModelSpec

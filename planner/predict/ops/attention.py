@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.cost.codes import CollectiveKind, Group, Hidden, OpKind, ParamShard, Shard
+from planner.cost.codes import CollectiveKind, Hidden, OpKind, ParamShard, Shard
 from planner.job.modules import Module
 from planner.job.specs import LayerKind
 from planner.predict.ops.attention_core import core_row
@@ -99,7 +99,7 @@ def tp_entry(
     again = Collective(
         f"{name}/gather_again",
         CollectiveKind.ALL_GATHER,
-        Group.TP,
+        "tp",
         size,
         0,
         1,
@@ -111,7 +111,7 @@ def tp_entry(
         Collective(
             f"{name}/gather",
             CollectiveKind.ALL_GATHER,
-            Group.TP,
+            "tp",
             size,
             1,
             0,
@@ -122,7 +122,7 @@ def tp_entry(
         Collective(
             f"{name}/scatter_gradient",
             CollectiveKind.REDUCE_SCATTER,
-            Group.TP,
+            "tp",
             size,
             0,
             1,
@@ -139,7 +139,7 @@ def tp_exit(name: str, width: float, rerun_with: Module) -> tuple[Collective, ..
         Collective(
             f"{name}/scatter",
             CollectiveKind.REDUCE_SCATTER,
-            Group.TP,
+            "tp",
             size,
             1,
             0,
@@ -149,7 +149,7 @@ def tp_exit(name: str, width: float, rerun_with: Module) -> tuple[Collective, ..
         Collective(
             f"{name}/gather_gradient",
             CollectiveKind.ALL_GATHER,
-            Group.TP,
+            "tp",
             size,
             0,
             1,

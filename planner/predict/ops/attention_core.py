@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.cost.codes import CollectiveKind, Group, Hidden, OpKind, ParamShard, Shard
+from planner.cost.codes import CollectiveKind, Hidden, OpKind, ParamShard, Shard
 from planner.job.frameworks.tensors import SavedTensors
 from planner.job.modules import Module
 from planner.job.specs import LayerKind
@@ -188,7 +188,7 @@ def _context_parallel(
         Collective(
             "attention/cp_gather",
             CollectiveKind.ALL_GATHER,
-            Group.CP,
+            "cp",
             size,
             1,
             2,
@@ -199,7 +199,7 @@ def _context_parallel(
             Collective(
                 f"attention/cp_heads_{name}",
                 CollectiveKind.ALL_TO_ALL,
-                Group.CP,
+                "cp",
                 # Two tensors, one of each width.
                 heads * (qk_dim + v_dim),
                 2,
@@ -215,7 +215,7 @@ def _context_parallel(
         Collective(
             "attention/cp_ring",
             CollectiveKind.RING_EXCHANGE,
-            Group.CP,
+            "cp",
             size,
             1,
             2,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.cost.codes import CollectiveKind, Group, Hidden, OpKind, ParamShard, Shard
+from planner.cost.codes import CollectiveKind, Hidden, OpKind, ParamShard, Shard
 from planner.job.modules import Module
 from planner.job.specs import MoeSpec
 from planner.predict.ops.context import WHOLE_LAYER, OpContext, linear_inputs
@@ -74,7 +74,7 @@ def _dispatch(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     # Each rank learns of every other's tokens which experts they go to, a byte an expert
     # (DeepEP, branch hybrid-ep, executor.cu, `allgather_routing_map`); backward uses it again.
     routing_map = Collective(
-        "moe/dispatch/map", CollectiveKind.ALL_GATHER, Group.EP, context.mapped_experts, 1, 0,
+        "moe/dispatch/map", CollectiveKind.ALL_GATHER, "ep", context.mapped_experts, 1, 0,
         Shard.SEQUENCE, Hidden.EP_OVERLAP, rerun_with=WHOLE_LAYER | Module.MOE,
     )  # fmt: skip
     return (
@@ -145,7 +145,7 @@ def _exchange(name: str, hidden: float, copies: float) -> tuple[Collective, ...]
     """All-to-all over the expert group: bytes of the routed copies a rank sends."""
     return (
         Collective(
-            f"{name}/all_to_all", CollectiveKind.ALL_TO_ALL, Group.EP, 2.0 * hidden * copies, 1, 1,
+            f"{name}/all_to_all", CollectiveKind.ALL_TO_ALL, "ep", 2.0 * hidden * copies, 1, 1,
             Shard.SEQUENCE, Hidden.EP_OVERLAP, Hidden.EP_OVERLAP, WHOLE_LAYER | Module.MOE,
         ),
     )  # fmt: skip
@@ -156,7 +156,7 @@ def _expert_tensor(
 ) -> tuple[Collective, ...]:
     """Routed tokens gathered over expert-tp, or scattered, its mirror image, behind the experts."""
     size, rerun = 2.0 * hidden * copies, WHOLE_LAYER | Module.MOE
-    return (Collective(name, kind, Group.ETP, size, 1, 1, Shard.ROUTED, rerun_with=rerun),)
+    return (Collective(name, kind, "etp", size, 1, 1, Shard.ROUTED, rerun_with=rerun),)
 
 
 def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:

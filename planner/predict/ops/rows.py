@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from planner.cost.codes import CollectiveKind, Group, Hidden, OpKind, ParamShard, Shard
+from planner.cost.codes import CollectiveKind, Hidden, OpKind, ParamShard, Shard
 from planner.job.modules import Module
 
 
@@ -49,13 +49,14 @@ class Saved:
 class Collective:
     """Traffic of one op per micro-batch: full (ungathered) bytes per token, forward and backward.
 
+    `group`: the axis whose ranks it is among (`constraints.axes.GROUPS`).
     `forward`, `backward`: how many times it happens there; recompute modes in `rerun_with` run
     the forward ones once more.
     """
 
     name: str
     kind: CollectiveKind
-    group: Group
+    group: str
     bytes_per_token: float
     forward: float
     backward: float

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from planner.cost.codes import CollectiveKind, Group, OpKind, ParamShard, Shard
+from planner.cost.codes import CollectiveKind, OpKind, ParamShard, Shard
 from planner.job.modules import Module
 from planner.job.specs import LayerKind, StateSpaceSpec
 from planner.predict.ops.attention import tp_entry, tp_exit
@@ -113,7 +113,7 @@ def _head_exchange(name: str, width: float) -> Collective:
     return Collective(
         name,
         CollectiveKind.HEAD_EXCHANGE,
-        Group.CP,
+        "cp",
         2.0 * width,
         1,
         1,

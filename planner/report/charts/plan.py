@@ -8,9 +8,9 @@ from typing import Any
 
 import altair as alt
 
+from constraints.axes import AXES, Axis
 from planner.cost.terms import MEMORY_GROUPS
 from planner.job.quantities import GIB, seconds
-from planner.predict.plan import ALWAYS_SHOWN, TEXT_DEGREES
 from planner.report.charts.drawing import (
     BLUE,
     GREY,
@@ -117,13 +117,13 @@ def _faint(dots: Sequence[Candidate]) -> Any:
         for dot in dots
     )
     many = len(dots) > _MANY_DOTS
-    shown = " + ".join(_degree_expression(name) for name in TEXT_DEGREES)
+    shown = " + ".join(map(_degree_expression, AXES.values()))
     return (
         alt.Chart(table(rows), name="considered")
         .transform_calculate(recompute=f"{modes!r}[datum.mode]")
         .transform_calculate(
-            text=f"{shown} + 'z' + datum.zero + (datum.shard ? ' shard' + datum.shard : '') + ', '"
-            " + datum.mbs + '×' + datum.grad_acc + ', ' + datum.recompute + ': '"
+            text=f"trim({shown}) + ', ' + datum.mbs"
+            " + '×' + datum.grad_acc + ', ' + datum.recompute + ': '"
             " + format(datum.speed, ',.0f') + ' tokens/s a GPU, ' + format(datum.gib, '.1f')"
             " + ' GiB'"
         )
@@ -137,10 +137,11 @@ def _faint(dots: Sequence[Candidate]) -> Any:
     )
 
 
-def _degree_expression(name: str) -> str:
+def _degree_expression(axis: Axis) -> str:
     """A degree of a dot as the text of `Degrees` has it."""
-    shown = f"'{name}' + datum.{name} + ' '"
-    return shown if name in ALWAYS_SHOWN else f"(datum.{name} > 1 ? {shown} : '')"
+    shown = f"'{axis.letter or axis.name}' + datum.{axis.name} + ' '"
+    changed = f"(datum.{axis.name} > {axis.least} ? {shown} : '')"
+    return {"always": shown, "changed": changed, "never": "''"}[axis.shown]
 
 
 def _limit(limit_bytes: float, channel: str) -> Any:

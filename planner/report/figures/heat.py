@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from constraints.axes import AXES, WORLD
 from constraints.context import RuleContext
 from constraints.explain import conflict_of, rejections
 from constraints.numbers import Columns, IntArray, Mask
@@ -26,10 +27,9 @@ from planner.search.costed import CostedJob, likely_limit_bytes
 from planner.search.result import SearchResult
 
 # Degrees that people choose, in the order of a plan's summary; those with one value are no choice.
-_NAMES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "recompute")
+_NAMES = (*(name for name in AXES if name not in ("grad_acc", "shard")), "recompute")
 # Of a degree with more values, those with a legal shape come first, then the smallest.
 _MOST_VALUES = 16
-_OF_THE_GPUS = ("tp", "pp", "cp", "dp")
 
 Kind = Literal["fits", "may fit", "too large", "forbidden", "not tried"]
 
@@ -114,7 +114,7 @@ class _Tried:
                 mask &= self.degrees[name] == value
         if mask.any():
             return conflict_of(self.rejects[:, mask], self.rules)
-        if set(given) <= set(_OF_THE_GPUS) and self.job.cluster.num_gpus % prod(given.values()):
+        if set(given) <= set(WORLD) and self.job.cluster.num_gpus % prod(given.values()):
             return tuple(rule for rule in self.rules if rule.name == "world-size")
         return ()
 

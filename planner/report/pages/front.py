@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from planner.job.quantities import GIB
-from planner.predict.command_line import evaluate_command, search_command
+from planner.predict.command_line import degree_options, evaluate_command, search_command
 from planner.predict.plan import Plan
 from planner.report.charts import plan as charts
 from planner.report.charts.drawing import specification
@@ -76,6 +76,7 @@ class Front:
                 (number, plan.peak_bytes / GIB, plan.tokens_per_s_per_gpu)
                 for number, plan in enumerate(self._plans, start=1)
             ),
+            degree_options(),
         )
 
     @cached_property

@@ -42,11 +42,13 @@ class Section:
 @dataclass(frozen=True, slots=True)
 class Pick:
     """What a page says of a candidate that is clicked: the `command` that costs it, before its
-    degrees; the `limit_gib`; number, GiB and tokens/s of a GPU of every plan."""
+    degrees; the `limit_gib`; number, GiB and tokens/s of a GPU of every plan; of each
+    degree its name, its option and the value that needs none, or -1."""
 
     command: str
     limit_gib: float
     plans: Sequence[tuple[int, float, float]]
+    options: Sequence[tuple[str, str, int]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,9 @@ class PoolModel:
         steps = np.array([step for step, _ in alone])
         stages = np.array([rows[stage] for stage, (_, rows) in enumerate(alone)])
         shape = costed.parts[0].shapes[row]
-        step = compose(steps, stages, float(shape[f.SHAPE_GRAD_ACC]), float(shape[f.SHAPE_VPP]))
+        step = compose(
+            steps, stages, float(shape[f.SHAPE["grad_acc"]]), float(shape[f.SHAPE["vpp"]])
+        )
         limits = np.array([self.jobs[part].hbm_limit_bytes for part in parts])
         heaviest = int(np.argmax(stages[:, f.STAGE_PEAK] / limits))
         step[f.STEP_PEAK_STAGE] = heaviest

@@ -130,8 +130,8 @@ class PoolExplorer(LimitSearch):
             [share * limit for limit in self.limits],
             totals,
             self._code(row),
-            float(shape[f.SHAPE_GRAD_ACC]),
-            float(shape[f.SHAPE_VPP]),
+            float(shape[f.SHAPE["grad_acc"]]),
+            float(shape[f.SHAPE["vpp"]]),
             self.model.models[0].job_inputs.standalone_vocab,
         )
         return bound_s / float(self.gbs[row])
@@ -165,9 +165,9 @@ class PoolExplorer(LimitSearch):
         slowest = float(totals @ seconds[0]) / float((stages / ratios).sum())
         total = float(totals @ seconds.min(axis=0))
         shape = self.costed.parts[0].shapes[row]
-        share = 1.0 / float(shape[f.SHAPE_VPP])
+        share = 1.0 / float(shape[f.SHAPE["vpp"]])
         fixed = max(float(part.steps[row, f.STEP_HOST]) for part in self.costed.parts)
-        return (float(shape[f.SHAPE_GRAD_ACC]) - share) * slowest + share * total + fixed
+        return (float(shape[f.SHAPE["grad_acc"]]) - share) * slowest + share * total + fixed
 
     def _recomputes_all(self, row: int) -> bool:
         return self._recomputations[int(self.columns["recompute"][row])] == "all"

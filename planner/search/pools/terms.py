@@ -114,11 +114,11 @@ class PartTerms:
 def part_terms(model: CostModel, costed: CostedShapes, row: int, code: int) -> PartTerms:
     """The terms of a shape on one part; `code`: RECOMPUTE_* of `planner.cost.bounds`."""
     shape = costed.shapes[row]
-    index = int(shape[f.SHAPE_KEY])
+    index = int(shape[f.SHAPE["key"]])
     key, costs = costed.keys[index], costed.costs[index, 0]
     job, framework = model.job_inputs, model.framework_inputs
     terms, scalars = np.zeros((job.pieces, linear.TERM_COLUMNS)), np.zeros(linear.SCALAR_COLUMNS)
-    stages = np.zeros((int(shape[f.SHAPE_PP]), bounds.STAGE_BOUND_COLUMNS))
+    stages = np.zeros((int(shape[f.SHAPE["pp"]]), bounds.STAGE_BOUND_COLUMNS))
     layers = np.zeros((job.kinds, bounds.LAYER_COLUMNS))
     compiled.fill_shape_parts(
         shape,

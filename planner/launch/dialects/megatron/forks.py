@@ -14,8 +14,7 @@ from pathlib import PurePosixPath
 from planner.launch.dialects.megatron.arguments import RELEASE, Arguments
 from planner.launch.dialects.megatron.rules import CONNECTIONS, refused_everywhere
 from planner.launch.dialects.megatron.table import option
-from planner.launch.dialects.megatron.unknown import slip_of
-from planner.launch.languages.shell.state import MOST_NOTES
+from planner.launch.dialects.megatron.unknown import MOST_NAMED, slip_of
 from planner.launch.options import MEGATRON, MEGATRON_RECOMPUTE
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
@@ -71,7 +70,7 @@ def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
     """The Megatron whose options these are."""
     kinds = {kind for name, kind in arguments.foreign.items() if name in arguments.given}
     # Options that no parser known here has, and that are no slip of core's.
-    named = islice({item.key: item for item in arguments.unknown}.values(), MOST_NOTES)
+    named = islice({item.key: item for item in arguments.unknown}.values(), MOST_NAMED)
     strange = [item for item in named if item.key.startswith("--") and not slip_of(item)]
     parser = _beside(launch, _PARSERS)
     if parser and CONNECTIONS not in parser:  # of before 2022-10

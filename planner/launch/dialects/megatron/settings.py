@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from math import isqrt, prod
 from typing import Any, get_args
 
+from constraints.axes import LARGEST_DEGREE
 from constraints.context_kinds import ContextKind
 from planner.job.batch_ramp import read_ramp
-from planner.job.bounds import LARGEST_DEGREE
 from planner.job.errors import UsageError
 from planner.job.quantities import parse_tokens
 from planner.launch.dialects.megatron.arguments import Arguments, choices_of_many

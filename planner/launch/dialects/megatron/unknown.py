@@ -9,7 +9,6 @@ from itertools import islice
 
 from planner.launch.dialects.megatron.arguments import RELEASE, Arguments, options
 from planner.launch.dialects.megatron.table import FLAGS
-from planner.launch.languages.shell.state import MOST_NOTES
 from planner.launch.read.found import (
     Edit,
     Problem,
@@ -19,6 +18,9 @@ from planner.launch.read.found import (
     nearest,
 )
 from planner.launch.read.own_effects import effect_of
+
+# More unknown options tell no more.
+MOST_NAMED = 50
 
 
 @cache
@@ -50,7 +52,7 @@ def _plain(setting: Setting) -> str:
 
 def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Problem]:
     """Each option that no parser has, with the nearest that core has; `parser`: whose it is not."""
-    for setting in islice({item.key: item for item in arguments.unknown}.values(), MOST_NOTES):
+    for setting in islice({item.key: item for item in arguments.unknown}.values(), MOST_NAMED):
         close = core_like(setting)
         text = f"{setting.key}: {parser} has no such option and refuses it"
         severity: Severity = "error"

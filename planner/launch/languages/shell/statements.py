@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
+from abc import ABC
 from typing import TYPE_CHECKING
 
-from planner.launch.languages.shell.branches import Branches
-from planner.launch.languages.shell.state import Branch, Value, may_set
-from planner.launch.languages.shell.words import appended
-from planner.launch.languages.text import HOLE, Text
+from planner.launch.languages.shell.branches import Branch, Branches
+from planner.launch.languages.shell.state import Value, may_set
+from planner.launch.languages.shell.syntax import operator_of
+from planner.launch.languages.text import HOLE, Text, join
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 
-_CONTAINERS = (
-    "program", "pipeline", "subshell", "do_group", "negated_command",
-)  # fmt: skip
-_LOOPS = ("c_style_for_statement",)
+_CONTAINERS = ("program", "pipeline", "subshell", "do_group", "negated_command")
 # What is inside may not run, or not in this process, or may fail without an end.
 _DOUBTED = (
     "if_statement", "case_statement", "while_statement", "list", "pipeline", "subshell",
@@ -25,25 +23,19 @@ _DOUBTED = (
 )  # fmt: skip
 
 
-class Statements(Branches):
-    """Tests, and the statements that hang on them; a subclass says what a command does."""
+class Statements(Branches, ABC):
+    """Statements: `_run_KIND` does what a kind of node says."""
 
     def run(self, node: Node) -> None:
         """A statement, or each of a list of them."""
         self.shell.limits.step()
-        doubted = node.type in _DOUBTED
-        with self.shell.limits.deeper(), self.shell.doubting(doubted=doubted):
-            self._run(node)
-
-    def _run(self, node: Node) -> None:
-        handler = getattr(self, f"_run_{node.type}", None)
-        if handler is not None:
-            handler(node)
-        elif node.type in _CONTAINERS:
-            for child in node.named_children:
-                self.run(child)
-        elif node.type in _LOOPS:
-            self._skip_loop(node)
+        doubts = self.shell.doubts + (node.type in _DOUBTED)
+        with self.shell.limits.deeper(), self.shell.having(doubts=doubts):
+            handler = getattr(self, f"_run_{node.type}", None)
+            if handler is not None:
+                handler(node)
+            elif node.type in _CONTAINERS:
+                self.run_all(node.named_children)
 
     def _run_for_statement(self, node: Node) -> None:
         """The first round: sweeps train once for each word."""
@@ -53,52 +45,45 @@ class Statements(Branches):
             self._skip_loop(node)
             return
         if len(listed) > 1:
-            self._note(node, f"a loop over {len(listed)} words: its first round is read")
+            self.note(node, f"a loop over {len(listed)} words: its first round is read")
         self.shell.variables[self.piece(variable).value] = listed[0]
         self.run(rest[-1])
 
     def _run_while_statement(self, node: Node) -> None:
         """One round, where it is sure to begin."""
-        test, body = node.named_children[0], node.named_children[-1]
-        met = self.test(test)
+        met = self.test(node.named_children[0])
         if met or (met is None and self.shell.hopeful):
-            self.run(body)
+            self.run(node.named_children[-1])
         elif met is None:
             self._skip_loop(node)
 
     def _skip_loop(self, node: Node) -> None:
         """What is assigned in a loop that is not followed is not known after it."""
-        self._note(node, "a loop is not followed")
-        line = self._line(node)
-        below = [node]
-        while below:
-            self.shell.limits.step()
-            one = below.pop()
-            below += one.named_children
-            if one.type == "variable_assignment" and one.named_children[0].type == "variable_name":
-                name = self.piece(one.named_children[0]).value
-                why = f"${name}, which a loop at line {line} sets that is not followed"
-                self.shell.variables[name] = Text.not_known(why)
+        self.note(node, "a loop is not followed")
+        line = self.line(node)
+        for name in self.assigned_in(node):
+            why = f"${name}, which a loop at line {line} sets that is not followed"
+            self.shell.variables[name] = Text.not_known(why)
+
+    _run_c_style_for_statement = _skip_loop
 
     def _run_list(self, node: Node) -> None:
         """`a && b`, `a || b`: b only where a's outcome, if known, lets it run."""
         left, right = node.named_children[0], node.named_children[-1]
         outcome = self._outcome(left)
-        operator = next(child.type for child in node.children if child.type in ("&&", "||"))
         if outcome is None and left.type == "test_command":
             # Met, `a && b` runs b; not met, `a || b` does.
-            if self._choose(left, [Branch(left, [right])], hopeful=False):
+            if self.choose(left, [Branch(left, [right])], hopeful=False):
                 self.run(right)
-        elif outcome is None or outcome == (operator == "&&"):
+        elif outcome is None or outcome == (operator_of(node) == "&&"):
             self.run(right)
 
     def _outcome(self, node: Node) -> bool | None:
         """Whether a statement succeeds; it is run, if it is one that is run."""
         if node.type in ("test_command", "negated_command", "list") or self._is_arithmetic(node):
             return self.test(node)
-        if node.type == "command" and self.name(node) in ("[", "test"):
-            return None
-        self.run(node)
+        if node.type != "command" or self.name(node) not in ("[", "test"):
+            self.run(node)
         return None
 
     def _is_arithmetic(self, node: Node) -> bool:
@@ -106,12 +91,11 @@ class Statements(Branches):
 
     def _run_compound_statement(self, node: Node) -> None:
         if self._is_arithmetic(node):
-            self._assign_arithmetic(self.piece(node).value[2:-2])
-            return
-        for child in node.named_children:
-            self.run(child)
+            self.assign_arithmetic(self.piece(node).value[2:-2])
+        else:
+            self.run_all(node.named_children)
 
-    def _assign_arithmetic(self, text: str) -> None:
+    def assign_arithmetic(self, text: str) -> None:
         """`(( X = Y * 2 ))`, `let`."""
         match = re.fullmatch(r"\s*(\w+)\s*=(?!=)(.*)", text, re.DOTALL)
         if match:
@@ -130,7 +114,7 @@ class Statements(Branches):
         exports = node.children[0].type == "export" or any("x" in one for one in options)
         for child in node.named_children:
             if child.type == "variable_assignment":
-                name = self._assign(child)
+                name = self._run_variable_assignment(child)
             elif child.type == "variable_name":
                 name = self.piece(child).value
             else:
@@ -138,41 +122,41 @@ class Statements(Branches):
             if exports:
                 self.shell.exported.add(name)
 
-    def _run_variable_assignment(self, node: Node) -> None:
-        self._assign(node)
-
-    def _assign(self, node: Node) -> str:
-        target, value_node = node.named_children[0], node.named_children[1:]
+    def _run_variable_assignment(self, node: Node) -> str:
+        """The name that was assigned."""
+        shell = self.shell
+        target, *given = node.named_children
         name = self.piece(target).value
-        appends = any(child.type == "+=" for child in node.children)
-        value: Value = self._assigned(value_node[0]) if value_node else Text("")
+        value: Value = self._assigned(given[0]) if given else Text("")
         if target.type == "subscript":
             table, _, index = name.partition("[")
             name = f"{table}[{self.entry_name(index.removesuffix(']'))}]"
-        if isinstance(value, list):
-            self._fill(name, value)
-        if appends:
-            before = self.shell.variables.get(name)
-            if before is None and self.shell.missed:
-                before = Text.not_known(f"${name}, {may_set(self.shell.missed)}")
-            value = appended(before, value)
-            self.shell.limits.step(0 if isinstance(value, list) else len(value.value))
-        self.shell.limits.grown(value)
-        self.shell.variables[name] = _named(name, value)
+        # The entries that `M=([a]=1 [b]=2)` names.
+        for item in value if isinstance(value, list) else ():
+            if match := re.match(r"\[([^\]]*)\]=", item.value):
+                shell.variables[f"{name}[{match[1]}]"] = item[match.end() :]
+        if any(child.type == "+=" for child in node.children):
+            before = shell.variables.get(name)
+            if before is None and shell.missed:
+                before = Text.not_known(f"${name}, {may_set(shell.missed)}")
+            value = _appended(before, value)
+            shell.limits.step(0 if isinstance(value, list) else len(value.value))
+        shell.limits.grown(value)
+        shell.variables[name] = _named(name, value)
         return name
-
-    def _fill(self, name: str, items: list[Text]) -> None:
-        """The entries that `M=([a]=1 [b]=2)` names."""
-        for item in items:
-            match = re.match(r"\[([^\]]*)\]=", item.value)
-            if match:
-                value = item[match.end() :]
-                self.shell.variables[f"{name}[{match[1]}]"] = value
 
     def _assigned(self, node: Node) -> Value:
         if node.type == "array":
             return [word.text for child in node.named_children for word in self.words(child)]
         return self.value(node)
+
+
+def _appended(old: Value | None, more: Value) -> Value:
+    """`X+=more`."""
+    if isinstance(old, list) or isinstance(more, list):
+        first = old if isinstance(old, list) else [old] if old is not None else []
+        return [*first, *(more if isinstance(more, list) else [more])]
+    return join([old or Text(""), more])
 
 
 def _named(name: str, value: Value) -> Value:

@@ -70,9 +70,6 @@ function clicked(place, datum) {
   if (place.dataset.chart === "front") offer(datum);
 }
 
-const degrees = ["tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc", "shard"];
-const stays = ["zero", "mbs", "grad_acc"];
-
 // Why a dot is no plan, and the command that costs it.
 function offer(datum) {
   const picked = document.querySelector(".picked");
@@ -97,9 +94,9 @@ function compared(datum) {
 }
 
 function costing(datum) {
-  const words = degrees
-    .filter((name) => stays.includes(name) || (name === "shard" ? datum[name] : datum[name] !== 1))
-    .map((name) => `--${name === "shard" ? "shard-size" : name.replace("_", "-")} ${datum[name]}`);
+  const words = pick.options
+    .filter(([name, , unsaid]) => datum[name] !== unsaid)
+    .map(([name, option]) => `--${option} ${datum[name]}`);
   if (datum.recompute !== "none") words.push(`--recompute ${datum.recompute}`);
   return [pick.command, ...words].join(" ");
 }

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from planner.launch.languages.shell.expansions import evaluate_arithmetic
-from planner.launch.languages.shell.script import read_script
-from planner.launch.languages.shell.state import Shell
-from planner.launch.languages.text import Files, SourceFile, Span
-from planner.launch.read.machine import counted_by
-from planner.launch.read.world import scheduler_variables
+from planner.launch.languages.shell import (
+    Around,
+    Script,
+    Scripts,
+    Starters,
+    evaluate_arithmetic,
+    read_scripts,
+)
+from planner.launch.languages.text import SourceFile, Span, Text
 
 
-def shell_of(text: str, **given: str) -> Shell:
-    """A script walked."""
-    files = Files()
-    shell = Shell(files, given, directives=scheduler_variables, counted_by=counted_by)
-    read_script(shell, files.add("x.sh", text).as_text())
-    return shell
+def shell_of(text: str, **given: str) -> Scripts:
+    """What a script does."""
+    around = Around(given=given, starters=Starters(counts=("srun",)))
+    return read_scripts([Script(SourceFile("x.sh", text).as_text())], around)
 
 
 def words_of(text: str, **given: str) -> list[str]:
@@ -56,22 +57,6 @@ def words_of(text: str, **given: str) -> list[str]:
         ("A=3\nsrun -N 2 bash -c \"run --a $A\"", ["srun", "-N", "2", "run", "--a", "3"]),
         ("CMD=\"run --a\"\n$CMD 1 2>&1 | cat > log &", ["cat"]),
         ("run \"a\\\"b\" c\\ d", ["run", 'a"b', "c d"]),
-        ("#SBATCH --nodes=4\n#SBATCH --gres=gpu:a100:8\nrun $SLURM_NNODES $SLURM_GPUS_ON_NODE",
-         ["run", "4", "8"]),
-        # An option without a value takes nothing of the next line.
-        ("#SBATCH --exclusive\n#SBATCH --nodes=4\nrun $SLURM_NNODES", ["run", "4"]),
-        ("#SBATCH -N4 --exclusive --ntasks-per-node 8 # all\nrun $SLURM_NNODES $SLURM_NTASKS",
-         ["run", "4", "32"]),
-        ("##SBATCH --nodes=4\nrun $SLURM_NNODES", ["run", "?"]),
-        ("#SBATCH --nodes=4\n#SBATCH hetjob\n#SBATCH --nodes=1\nrun $SLURM_NNODES", ["run", "?"]),
-        # A file of nodes names each once for each of its processes.
-        ("#PBS -l select=4:ncpus=32:mpiprocs=8:ngpus=8 -q x\nN=$(wc -l < \"$PBS_NODEFILE\")\n"
-         "M=$(sort -u $PBS_NODEFILE | wc -l)\nrun $N $M", ["run", "32", "4"]),
-        ("#PBS -l nodes=2:ppn=4\nrun $(cat ${PBS_NODEFILE} | wc -l) $PBS_NUM_PPN",
-         ["run", "8", "4"]),
-        ("#$ -l rt_AF=16\n#$ -l h_rt=1:00:00\nrun $NHOSTS", ["run", "16"]),
-        ("#PBS -l select=2:ngpus=8+1:ngpus=4\nrun $(wc -l < $PBS_NODEFILE)", ["run", "?"]),
-        ("run $(wc -l < $PBS_NODEFILE)", ["run", "?"]),
         # What a loop that is not followed sets is not known after it.
         ("A=1\nB=2\nfor x in \"${NONE[@]}\"; do A=$x; done\nrun $A $B", ["run", "?", "2"]),
         ("A=()\nwhile read -r x; do if [ $x ]; then A+=($x); fi; done\nrun ${A[@]} 1",
@@ -91,6 +76,34 @@ def test_words(script: str, words: list[str]) -> None:
 
 def test_given_variables_win() -> None:
     assert words_of("TP=8\nrun $TP $SLURM_NNODES", TP="2", SLURM_NNODES="16") == ["run", "2", "16"]
+
+
+def test_what_the_caller_knows_around_a_script() -> None:
+    around = Around(
+        machine={"NODES": "4", "GPUS": "8"},
+        directives=lambda script: {"QUEUE": Text.made("long")} if "#Q" in script.value else {},
+        counted_by=lambda command: ("NODES",) if "hosts" in command else (),
+        open_file=lambda name, _: Text.made("run --b $1") if name.endswith("b.sh") else None,
+        starters=Starters(submits={"submit": "#Q"}, counts=("start",)),
+    )
+    text = (
+        "#Q\nGPUS=2\nrun $NODES $GPUS $QUEUE $(wc -l < hosts)\nstart -n 2 ./b.sh 3\nsubmit -x b.sh"
+    )
+    scripts = read_scripts([Script(Text.made(text))], around)
+    words = [[word.text.value for word in command.words] for command in scripts.commands]
+    assert words[0] == ["run", "4", "2", "long", "4"]
+    assert words[1] == ["start", "-n", "2", "run", "--b", "3"]
+    assert [one.value for one in scripts.submitted] == ["run --b $1\n#Q -x\n"]
+
+
+def test_a_branch_that_reading_cannot_decide_is_taken_as_chosen() -> None:
+    text = SourceFile("x.sh", "if [ $A = 1 ]; then B=2; else B=3; fi\nrun $B").as_text()
+    scripts = read_scripts([Script(text)], Around(option="-v"))
+    (site, undecided), *_ = scripts.undecided.items()
+    assert scripts.commands[-1].words[1].text.value == "3"
+    assert (undecided.place, undecided.taken, undecided.advice) == ("x.sh:1", 0, ("-v A=1",))
+    again = read_scripts([Script(text)], Around(), {site: 1})
+    assert again.commands[-1].words[1].text.value == "2"
 
 
 def test_environment_of_a_command() -> None:

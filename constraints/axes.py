@@ -1,0 +1,113 @@
+"""The degrees of a configuration as one table, which everything that lists degrees derives from.
+
+Plain data that imports nothing of this program, so that the compiled core may read it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli
+
+# Products of three such numbers stay exact in float64 tables.
+LARGEST_DEGREE = 2**20
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A number of the model that an axis must divide, as a rule.
+
+    `number` is a field of `constraints.numbers.ModelNumbers`, `wording` how the rule names it.
+    """
+
+    rule: str
+    number: str
+    sentence: str
+    source: str
+    wording: str
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One degree of a configuration.
+
+    `words` say what it is, `divides` what it cuts into parts. `letter` stands before the number in
+    the text of a configuration (the name, unless it says otherwise), which shows the degree
+    `always`, where it is not `least` (`changed`), or `never`.
+    """
+
+    name: str
+    words: str
+    divides: str
+    unit: str = ""
+    letter: str = ""
+    shown: Literal["always", "changed", "never"] = "changed"
+    least: int = 1
+    largest: int = LARGEST_DEGREE
+    of_layer: bool = False
+    """The cost of a layer depends on it; the others say how often a layer is there, and where."""
+    communicates: bool = False
+    """Collectives of a layer run over it."""
+    option: str = ""
+    """What its option is called, if not as its name."""
+    default: int | None = None
+    """What its option is where nobody gives it; None: the framework or the cluster decides."""
+    given_help: str = ""
+    """Help of the option that gives it, beside `words`."""
+    limit_help: str = ""
+    """Help of the option that limits it in a search, in place of `words`."""
+    limited: bool = True
+    """A search takes limits on it."""
+    capability: str = ""
+    """The field of `constraints.numbers.Capabilities` without which it stays 1."""
+    needs: str = ""
+    """What a framework then lacks, as the rule says it; empty: a rule of its own says it."""
+    cuts: tuple[Cut, ...] = ()
+
+    @property
+    def spelled(self) -> str:
+        """Its option without dashes."""
+        return self.option or self.name.replace("_", "-")
+
+    @property
+    def sentence(self) -> str:
+        """`words` and the unit as a sentence."""
+        unit = f", {self.unit}" if self.unit else ""
+        return f"{self.words[0].upper()}{self.words[1:]}{unit}."
+
+    def text(self, degree: int) -> str:
+        """`tp8`; empty where the text of a configuration does not show it."""
+        if self.shown == "never" or (self.shown == "changed" and degree == self.least):
+            return ""
+        return f"{self.letter or self.name}{degree}"
+
+
+def _axis(row: Mapping[str, Any]) -> Axis:
+    return Axis(**{**row, "cuts": tuple(Cut(**cut) for cut in row.get("cuts", ()))})
+
+
+TABLE_FILE = Path(__file__).with_suffix(".toml")
+_TABLE = tomli.loads(TABLE_FILE.read_text(encoding="utf-8"))
+AXES: Mapping[str, Axis] = {row["name"]: _axis(row) for row in _TABLE["axes"]}
+# Axes of ranks, the fastest first.
+WORLD: Sequence[str] = tuple(_TABLE["grids"]["world"])
+EXPERTS: Sequence[str] = tuple(_TABLE["grids"]["experts"])
+# Axes that the cost of a layer depends on, the others, and those over which layers communicate.
+OF_LAYER = tuple(name for name, axis in AXES.items() if axis.of_layer)
+OF_STEP = tuple(name for name, axis in AXES.items() if not axis.of_layer)
+GROUPS = tuple(name for name, axis in AXES.items() if axis.communicates)
+
+
+def product_of(names: Iterable[str], degrees: Mapping[str, Any]) -> Any:
+    """The product of some degrees: numbers, or columns of them."""
+    return prod(degrees[name] for name in names)
+
+
+def within(axis: str) -> tuple[str, ...]:
+    """The axes whose degrees multiply to the distance of neighbours along `axis`, in ranks."""
+    grid = EXPERTS if axis in EXPERTS else WORLD
+    return tuple(grid[: grid.index(axis)])
