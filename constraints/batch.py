@@ -27,14 +27,7 @@ def _wording(ctx: RuleContext) -> str:
     )
 
 
-@shape_rule(
-    "batch-size",
-    "the global batch is the one asked for: exactly, or the nearest that mbs·dp divides, within "
-    "the tolerance",
-    source="gbs = mbs·grad_acc·dp: Megatron-LM core 0.19, num_microbatches_calculator.py; "
-    "DeepSpeed train_batch_size",
-    wording=_wording,
-)
+@shape_rule(wording=_wording)
 def batch_size(columns: Columns, ctx: RuleContext) -> Mask:
     difference = np.abs(columns["gbs"] - ctx.batch.sequences)
     made = columns["mbs"] * columns["grad_acc"] * columns["dp"] == columns["gbs"]
@@ -109,14 +102,7 @@ def _ramp_breach(columns: Columns, ctx: RuleContext) -> str:
     return _ramp_wording(ctx)
 
 
-@shape_rule(
-    "batch-ramp",
-    "every batch of a ramp is a multiple of dp·mbs, with micro-batches that the schedule can run",
-    source="Megatron-LM core 0.19, num_microbatches_calculator.py, update: the current global "
-    "batch is divisible by micro-batch times data-parallel size",
-    wording=_ramp_wording,
-    breach=_ramp_breach,
-)
+@shape_rule(wording=_ramp_wording, breach=_ramp_breach)
 def batch_ramp(columns: Columns, ctx: RuleContext) -> Mask:
     mask: Mask = np.ones(columns["tp"].shape, dtype=np.bool_)
     for goal in ctx.ramp:

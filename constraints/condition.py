@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from constraints.axes import AXES, EXPERTS, WORLD, product_of
+from constraints.axes import AXES, EXPERTS, LARGEST_DEGREE, WORLD, product_of
 from constraints.errors import ConstraintError
 from constraints.expression import Condition, condition_mask, number_values, parse_condition
 from constraints.numbers import (
@@ -48,8 +48,6 @@ NAMES: dict[str, str] = {
 # Options that choose by name what no condition can.
 _OPTIONS = ("recompute", "framework", "precision", "dtype", "optimizer", "schedule", "attention")
 _FIX = re.compile(r"\s*(\w+)\s*={1,2}\s*(-?[0-9_]+)\s*")
-# Larger degrees are slips of the pen, and are not tried.
-_LARGEST_NAMED = 2**20
 # Values of a comparison's side that are listed when no configuration obeys it.
 _MOST_VALUES = 16
 
@@ -128,7 +126,7 @@ class UserCondition:
         for alias, name in _ALIASES.items():
             wanted += numbers.get(alias, ()) if name == degree else ()
         least = AXES[degree].least if degree in AXES else 1
-        return tuple(number for number in wanted if least <= number <= _LARGEST_NAMED)
+        return tuple(number for number in wanted if least <= number <= LARGEST_DEGREE)
 
     def values_tried(self, columns: Columns, sizes: Sizes) -> str:
         """`tp*cp is 1, 2, 4 or 8 in them`: of a single comparison; empty for anything else."""
@@ -144,12 +142,6 @@ class UserCondition:
             head = ", ".join(f"{value:,}" for value in found[:-1])
             listed = f"{head} or {found[-1]:,}" if head else f"{found[-1]:,}"
         return f"{ast.unparse(tree.left)} is {listed} in them"
-
-
-def names_text() -> str:
-    """`tp, pp, ..., grad_acc (num_microbatches), ...`: every name that a condition may hold."""
-    others = {name: f" ({alias})" for alias, name in _ALIASES.items()}
-    return ", ".join(f"{name}{others.get(name, '')}" for name in (*AXES, *_SIZES))
 
 
 def user_condition(verb: Verb, text: str) -> UserCondition:

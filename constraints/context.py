@@ -47,6 +47,8 @@ class RuleContext:
     # the all-to-all inside `a2a+p2p` that are asked for; 0: any.
     context_kinds: tuple[ContextKind, ...] = ("p2p",)
     context_inner: int = 0
+    # Numbers of stages at which a `greedy` framework leaves none without layers.
+    filled_pipelines: frozenset[int] = frozenset()
     # The global batches of a ramp before the last, which is `batch`.
     ramp: tuple[BatchGoal, ...] = ()
 

@@ -7,7 +7,7 @@ with a ring between their groups, and GATHERS (0) where keys and values are gath
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -16,16 +16,9 @@ from constraints.context_kinds import ContextKind
 from constraints.numbers import Columns, IntArray, Mask, ModelNumbers, divides
 from constraints.rule import shape_rule
 
-KINDS: tuple[ContextKind, ...] = get_args(ContextKind)
 # Inner ranks where keys and values are gathered, and where a kind is impossible.
 GATHERS = 0
 IMPOSSIBLE = -1
-
-_SOURCE = (
-    "Transformer Engine 2.8, pytorch/attention/dot_product_attention/context_parallel.py "
-    "(attn_forward_func_with_cp, AttnFuncWithCPAndQKVOA2A); DeepSpeed-Ulysses, arXiv 2309.14509, "
-    "section 3"
-)
 
 
 def kinds_for(model: ModelNumbers, kinds: tuple[ContextKind, ...]) -> tuple[ContextKind, ...]:
@@ -100,13 +93,7 @@ def _wording(ctx: RuleContext) -> str:
     return f"{kinds}{size}: tp times the ranks of an all-to-all must divide {heads}{levels}"
 
 
-@shape_rule(
-    "context-exchange",
-    "an all-to-all of context parallelism leaves every rank whole query and key/value heads, and "
-    "the kernels have the kind of exchange for the model's attention",
-    source=_SOURCE,
-    wording=_wording,
-)
+@shape_rule(wording=_wording)
 def context_exchange(columns: Columns, ctx: RuleContext) -> Mask:
     mask: Mask = columns["cp"] == 1
     for kind in ctx.context_kinds:

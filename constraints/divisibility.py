@@ -6,26 +6,32 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from constraints.axes import AXES, EXPERTS, WORLD, Axis, Cut, product_of
 from constraints.context import RuleContext
 from constraints.numbers import Columns, Mask, divides, equals
-from constraints.rule import shape_rule
-
-_MEGATRON_ARGUMENTS = "Megatron-LM core 0.19, training/arguments.py, validate_args"
-_MEGATRON_CONFIG = "Megatron-LM core 0.19, transformer_config.py, TransformerConfig"
+from constraints.rule import ShapeRule, shape_rule
 
 # Widths and tokens per rank of a low-precision GEMM must be multiples of these.
 _WIDTH_MULTIPLES: Mapping[str, int] = {"fp8": 16, "mxfp8": 32, "nvfp4": 16}
 _TOKEN_MULTIPLES: Mapping[str, int] = {"fp8": 8, "mxfp8": 32, "nvfp4": 16}
 
 
-@shape_rule(
-    "heads-by-tp",
-    "tp divides the attention heads: each rank computes whole heads",
-    source=f"{_MEGATRON_CONFIG}; torchtitan, nanotron and DeepSpeed AutoTP demand the same",
-    wording=lambda ctx: f"tp must divide {ctx.model.heads} heads",
-)
-def heads_by_tp(columns: Columns, ctx: RuleContext) -> Mask:
-    return divides(columns["tp"], ctx.model.heads)
+def _cut(axis: Axis, cut: Cut) -> ShapeRule:
+    """A degree divides a number of the model; 0 where the model has no such part."""
+
+    def number(ctx: RuleContext) -> int:
+        return int(getattr(ctx.model, cut.number))
+
+    return ShapeRule(
+        name=cut.rule,
+        sentence=cut.sentence,
+        source=cut.source,
+        test=lambda columns, ctx: divides(columns[axis.name], number(ctx)),
+        wording=lambda ctx: f"{axis.name} must divide {cut.wording.format(number(ctx))}",
+    )
+
+
+CUTS = {cut.rule: _cut(axis, cut) for axis in AXES.values() for cut in axis.cuts}
 
 
 def _kv_heads_wording(ctx: RuleContext) -> str:
@@ -37,13 +43,7 @@ def _kv_heads_wording(ctx: RuleContext) -> str:
     return f"{ctx.framework_name}: tp must {wanted} {ctx.model.kv_heads} key/value heads"
 
 
-@shape_rule(
-    "kv-heads-by-tp",
-    "key/value heads are cut by tp, or (Megatron) copied when tp is a multiple of them",
-    source=f"{_MEGATRON_ARGUMENTS} (query groups); pytorch/torchtitan PR 4016; "
-    "nanotron models/qwen.py (kv heads >= tp)",
-    wording=_kv_heads_wording,
-)
+@shape_rule(wording=_kv_heads_wording)
 def kv_heads_by_tp(columns: Columns, ctx: RuleContext) -> Mask | bool:
     tp, kv_heads = columns["tp"], ctx.model.kv_heads
     # MLA's keys and values come from one latent for all heads: heads-by-tp covers it.
@@ -56,14 +56,10 @@ def kv_heads_by_tp(columns: Columns, ctx: RuleContext) -> Mask | bool:
 
 
 @shape_rule(
-    "state-heads-by-ranks",
-    "tp·cp divides the heads of state-space layers, tp their groups, and cp goes into the groups "
-    "of a rank or is a multiple of them: each rank computes whole heads of the whole sequence",
-    source="Megatron-LM core 0.19, core/ssm/mamba_mixer.py, mamba_context_parallel.py",
     wording=lambda ctx: (
         f"state-space layers: tp·cp must divide {ctx.model.state_heads} heads, tp "
         f"{ctx.model.state_groups or 'any'} groups, and cp fit the groups of a rank"
-    ),
+    )
 )
 def state_heads_by_ranks(columns: Columns, ctx: RuleContext) -> Mask | bool:
     heads, groups = ctx.model.state_heads, ctx.model.state_groups
@@ -83,100 +79,42 @@ def _ffn_wording(ctx: RuleContext) -> str:
     return f"tp must divide {' and '.join(cut)}" if cut else "no dense FFN to cut: any tp"
 
 
-@shape_rule(
-    "ffn-by-tp",
-    "tp divides the width of the dense FFN and of the shared experts",
-    source="Shoeybi et al. 2019, arXiv 1909.08053, section 3; "
-    "Megatron-LM core 0.19, tensor_parallel/layers.py (divide)",
-    wording=_ffn_wording,
-)
+@shape_rule(wording=_ffn_wording)
 def ffn_by_tp(columns: Columns, ctx: RuleContext) -> Mask:
     tp = columns["tp"]
     return divides(tp, ctx.model.ffn) & divides(tp, ctx.model.shared_ffn)
 
 
-@shape_rule(
-    "vocabulary-by-tp",
-    "tp divides the vocabulary where the framework does not pad it",
-    source="Megatron-LM pads to --make-vocab-size-divisible-by times tp, nanotron to tp; "
-    "torchtitan and DeepSpeed do not pad",
-    wording=lambda ctx: (
-        f"{ctx.framework_name} does not pad: tp must divide {ctx.model.vocab:,} vocabulary entries"
-    ),
-)
+@shape_rule()
 def vocabulary_by_tp(columns: Columns, ctx: RuleContext) -> Mask | bool:
     return ctx.framework.vocabulary_padded or divides(columns["tp"], ctx.model.vocab)
 
 
-@shape_rule(
-    "sequence-by-cp",
-    "2·cp divides the sequence: a causal mask is balanced by giving each rank an early and "
-    "a late slice",
-    source=f"{_MEGATRON_ARGUMENTS}; torchtitan distributed/parallel_dims.py, seq_len_divisor",
-    wording=lambda ctx: f"2·cp must divide {ctx.model.seq:,} tokens of sequence",
-)
+@shape_rule()
 def sequence_by_cp(columns: Columns, ctx: RuleContext) -> Mask:
     cp = columns["cp"]
     return equals(cp, 1) | divides(2 * cp, ctx.model.seq)
 
 
-@shape_rule(
-    "sequence-by-tp-cp",
-    "under sequence parallelism tp divides the slice of the sequence that cp leaves to a rank",
-    source=f"Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2; {_MEGATRON_ARGUMENTS}; "
-    "torchtitan distributed/parallel_dims.py, seq_len_divisor",
-    wording=lambda ctx: f"tp·cp must divide {ctx.model.seq:,} tokens of sequence",
-)
+@shape_rule()
 def sequence_by_tp_cp(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if ctx.framework.sequence_parallel == "never":
         return True
     return divides(columns["tp"] * columns["cp"], ctx.model.seq)
 
 
-@shape_rule(
-    "experts-by-ep",
-    "ep divides the experts: each rank holds the same number",
-    source=_MEGATRON_ARGUMENTS,
-    wording=lambda ctx: f"ep must divide {ctx.model.experts} experts",
-)
-def experts_by_ep(columns: Columns, ctx: RuleContext) -> Mask | bool:
-    return ctx.model.experts == 0 or divides(columns["ep"], ctx.model.experts)
-
-
-@shape_rule(
-    "expert-ffn-by-etp",
-    "etp divides the width of a routed expert",
-    source="Megatron-LM core 0.19, transformer/moe/experts.py",
-    wording=lambda ctx: f"etp must divide {ctx.model.moe_ffn:,} (width of one expert)",
-)
-def expert_ffn_by_etp(columns: Columns, ctx: RuleContext) -> Mask:
-    return divides(columns["etp"], ctx.model.moe_ffn)
-
-
-@shape_rule(
-    "experts-fill-stage",
-    "ep·etp divides dp·cp·tp: the experts are spread over the ranks of one pipeline stage",
-    source="Megatron-LM core 0.19, parallel_state.py (checked only at run time); "
-    "torchtitan distributed/parallel_dims.py",
-    wording=lambda ctx: (
-        f"ep·etp must divide dp·cp·tp, the GPUs of one stage ({ctx.cluster.num_gpus:,} / pp)"
-    ),
-)
+@shape_rule()
 def experts_fill_stage(columns: Columns, ctx: RuleContext) -> Mask:  # noqa: ARG001
-    stage = columns["dp"] * columns["cp"] * columns["tp"]
-    return divides(columns["ep"] * columns["etp"], stage)
+    stage = product_of(WORLD, columns) // columns["pp"]
+    return divides(product_of(EXPERTS, columns), stage)
 
 
 @shape_rule(
-    "low-precision-multiple",
-    "low-precision GEMMs need widths and tokens per rank that are multiples of their block",
-    source="Transformer Engine 2, pytorch/utils.py (fp8: 16 wide, 8 tokens) and block sizes of "
-    "MXFP8 (32) and NVFP4 (16): OCP Microscaling Formats 1.0, table 1; arXiv 2509.25149",
     wording=lambda ctx: (
         f"{ctx.precision}: widths per rank must be multiples of "
         f"{_WIDTH_MULTIPLES.get(ctx.precision, 1)}, tokens per rank of "
         f"{_TOKEN_MULTIPLES.get(ctx.precision, 1)}"
-    ),
+    )
 )
 def low_precision_multiple(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if ctx.precision not in _WIDTH_MULTIPLES:

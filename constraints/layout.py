@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from constraints.layout_context import LayoutContext, block_taken
 from constraints.layout_variables import LayoutVariables
 from constraints.memory import StageMemoryLimit
-from constraints.offload import ONE_LAYER, SEVERAL_MODULES
-from constraints.rule import Layout
+from constraints.offload import SEVERAL_MODULES
+from constraints.rule import TEXTS, Layout
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel
@@ -47,42 +47,31 @@ class LinearRule:
         return all(self.relations(layout.block_layers, ctx, layout.mtp_standalone))
 
 
-def layout_rule(name: str, sentence: str, *, source: str) -> Callable[[Relations], LinearRule]:
-    """Decorator: the function under it has the relations of a rule."""
-    return lambda relations: LinearRule(name, sentence, source, relations)
+def layout_rule() -> Callable[[Relations], LinearRule]:
+    """Decorator: the function under it has the relations of the rule that `rules.toml` has by its
+    name."""
+
+    def build(relations: Relations) -> LinearRule:
+        name = relations.__name__.replace("_", "-")
+        return LinearRule(name, TEXTS[name]["sentence"], TEXTS[name]["source"], relations)
+
+    return build
 
 
-@layout_rule(
-    "every-layer-once",
-    "every layer is placed in exactly one block",
-    source="Narayanan et al. 2021, arXiv 2104.04473, section 2.2",
-)
+@layout_rule()
 def every_layer_once(layers: Sequence[Any], ctx: LayoutContext, _: bool) -> Iterator[Any]:
     """Blocks follow each other, so every layer is placed once if the blocks add up."""
     yield sum(layers) == ctx.layers
 
 
-@layout_rule(
-    "blocks-not-empty",
-    "every block holds at least one transformer layer, but for the embedding's and the head's "
-    "where the framework lets them be alone",
-    source="Narayanan et al. 2021, arXiv 2104.04473, section 2.2; Megatron-LM core 0.19, "
-    "PipelineParallelLayerLayout (stages E and L)",
-)
+@layout_rule()
 def blocks_not_empty(layers: Sequence[Any], ctx: LayoutContext, standalone: bool) -> Iterator[Any]:
     """At least one layer in each block that may not be alone."""
     for block, count in enumerate(layers):
         yield count >= ctx.least_layers(block, standalone)
 
 
-@layout_rule(
-    "mtp-expressible",
-    "multi-token prediction is in the block of head and loss or, where the framework lets it, "
-    "in the block before, which is not on the embedding's stage; head and loss are then alone",
-    source="Megatron-LM core 0.19, PipelineParallelLayerLayout.validate_layer_layout "
-    "(mtp_standalone): `m` after all layers, all in one block, the last of its rank, which is "
-    "not the first",
-)
+@layout_rule()
 def mtp_expressible(layers: Sequence[Any], ctx: LayoutContext, standalone: bool) -> Iterator[Any]:
     """No layer behind multi-token prediction, where it may be apart at all."""
     if standalone:
@@ -90,12 +79,7 @@ def mtp_expressible(layers: Sequence[Any], ctx: LayoutContext, standalone: bool)
         yield layers[-1] == 0
 
 
-@layout_rule(
-    "split-expressible",
-    "the framework can write down the split of layers over blocks",
-    source="Megatron-LM core 0.19, --pipeline-model-parallel-layout and "
-    "--decoder-first/last-pipeline-num-layers; planner/job/frameworks",
-)
+@layout_rule()
 def split_expressible(layers: Sequence[Any], ctx: LayoutContext, _: bool) -> Iterator[Any]:
     """The blocks are the framework's split; or chunks of a stage are equal, and middle stages."""
     if ctx.layouts in ("even", "greedy"):
@@ -107,13 +91,7 @@ def split_expressible(layers: Sequence[Any], ctx: LayoutContext, _: bool) -> Ite
             yield layers[one] == layers[other]
 
 
-@layout_rule(
-    "chunks-balanced",
-    "the chunks of a stage differ by at most one layer; that with the head may have fewer, as "
-    "many as take the time of head, loss and multi-token prediction",
-    source="Narayanan et al. 2021, arXiv 2104.04473, section 2.2.2: the bubble shrinks by vpp if a "
-    "stage's chunks take equal time",
-)
+@layout_rule()
 def chunks_balanced(layers: Sequence[Any], ctx: LayoutContext, _: bool) -> Iterator[Any]:
     """What the time of an interleaved schedule takes for granted; not a limit of frameworks."""
     for stage in range(ctx.pp):
@@ -122,12 +100,7 @@ def chunks_balanced(layers: Sequence[Any], ctx: LayoutContext, _: bool) -> Itera
             yield layers[one] - layers[other] >= -1
 
 
-@layout_rule(
-    "offload-chunk-layers",
-    "with activations of several modules on the host, the last chunk of a stage holds two "
-    "layers or more, or is the stage's only one and has none",
-    source=ONE_LAYER,
-)
+@layout_rule()
 def offload_chunk_layers(layers: Sequence[Any], ctx: LayoutContext, _: bool) -> Iterator[Any]:
     """Not one layer in the chunk of a stage that runs backward first."""
     for stage in range(ctx.pp if ctx.offload_modules >= SEVERAL_MODULES else 0):

@@ -46,15 +46,8 @@ class LayoutContext:
     offload_modules: int = 0
     # Of the groups of activations that can leave the GPU, those that do (`constraints.offload`).
     offload_fraction: float = 1.0
-    # Costs of a layer and of the LM head by which a `greedy` framework fills its stages.
-    greedy_costs: tuple[int, int] = (1, 0)
-
-    @property
-    def usual_split(self) -> tuple[int, ...]:
-        """Layers of each block where nobody chooses: the greedy split, or the most even one."""
-        if self.layouts == "greedy":
-            return greedy_split(self.layers, self.blocks, *self.greedy_costs)
-        return even_split(self.layers, self.blocks)
+    # Layers of each block where nobody chooses: the one split of `even` and `greedy` frameworks.
+    usual_split: tuple[int, ...] = ()
 
     @property
     def blocks(self) -> int:
@@ -202,36 +195,3 @@ def _filled_blocks(layout: Layout, wanted: Sequence[int]) -> tuple[int, ...] | N
         if left:
             return None
     return tuple(taken)
-
-
-def greedy_costs(hidden: int, ffn: int, vocab: int) -> tuple[int, int]:
-    """What nanotron takes a layer and the LM head to cost: 4·h² + 3·f·h and V·h.
-
-    Source: nanotron models/llama.py and qwen.py, get_block_compute_costs.
-    """
-    return 4 * hidden * hidden + 3 * ffn * hidden, vocab * hidden
-
-
-def greedy_split(layers: int, blocks: int, layer: int, head: int) -> tuple[int, ...]:
-    """Layers of each block as nanotron's `build_model` fills them (models/base.py).
-
-    Layers go to a block, in order, until the summed cost exceeds the block's share of the total,
-    (block + 1)/blocks. The last blocks may stay empty: a large head then stands before them.
-    """
-    total, block = layers * layer + head, 0
-    counts = [0] * blocks
-    for number in range(1, layers + 1):
-        counts[block] += 1
-        if block + 1 < blocks and number * layer > total * ((block + 1) / blocks):
-            block += 1
-    return tuple(counts)
-
-
-def even_split(layers: int, blocks: int) -> tuple[int, ...]:
-    """Layers of each block, as even as possible; the shorter ones at the two ends in turn."""
-    base, extra = divmod(layers, blocks)
-    if not extra:
-        return (base,) * blocks
-    short = blocks - extra
-    first, last = short // 2, short - short // 2
-    return (base,) * first + (base + 1,) * extra + (base,) * last

@@ -51,7 +51,6 @@ class ModelNumbers:
     vocab: int
     seq: int
     experts: int = 0
-    top_k: int = 0
     moe_ffn: int = 0
     shared_ffn: int = 0
     has_mla: bool = False

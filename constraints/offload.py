@@ -76,23 +76,7 @@ def _less(layers: list[list[int]], leaving: list[list[int]]) -> list[list[int]]:
     ]
 
 
-ONE_LAYER = (
-    "megatron-core 0.19.2, pipeline_parallel/fine_grained_activation_offload.py: "
-    "post_warmup_callback keeps the last group of each module of the chunk that runs backward "
-    "first; finish_all_groups takes a chunk none of whose groups leave for done after the first"
-)
-
-
-@shape_rule(
-    "offload-chunks",
-    "with activations of several modules on the host every chunk has two layers or more",
-    source=ONE_LAYER,
-    wording=lambda ctx: (
-        f"with activations of several modules on the host every chunk needs two of "
-        f"the {ctx.model.layers} layers or more: Megatron-Core fails in the second step with one "
-        "(Chunk mismatch)"
-    ),
-)
+@shape_rule()
 def offload_chunks(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if ctx.offload_modules < SEVERAL_MODULES:
         return True

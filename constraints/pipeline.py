@@ -5,23 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from constraints.context import RuleContext
-from constraints.layout_context import greedy_costs, greedy_split
 from constraints.numbers import Columns, Mask, divides, equals
 from constraints.rule import shape_rule
 
-_SCHEDULES = "Megatron-LM core 0.19, pipeline_parallel/schedules.py"
-
 
 @shape_rule(
-    "chunks-have-layers",
-    "every one of the pp·vpp chunks holds at least one transformer layer, but for the embedding's "
-    "and the head's where the framework lets them be alone",
-    source="Narayanan et al. 2021, arXiv 2104.04473, section 2.2; Megatron-LM core 0.19, "
-    "PipelineParallelLayerLayout (stages E and L)",
     wording=lambda ctx: (
         f"pp·vpp must not exceed {ctx.model.layers} layers"
         + (f", with embedding and head alone {most_chunks(ctx)}" if _may_be_alone(ctx) else "")
-    ),
+    )
 )
 def chunks_have_layers(columns: Columns, ctx: RuleContext) -> Mask:
     return columns["pp"] * columns["vpp"] <= most_chunks(ctx)
@@ -40,14 +32,10 @@ def _may_be_alone(ctx: RuleContext) -> bool:
 
 
 @shape_rule(
-    "layers-split",
-    "the framework can write down a split of the layers over the chunks",
-    source="Megatron-LM core 0.19, --pipeline-model-parallel-layout and "
-    "--decoder-first/last-pipeline-num-layers; torchtitan pipeline_parallel_layers_per_stage",
     wording=lambda ctx: {
         "even": f"{ctx.framework_name}: pp·vpp must divide {ctx.model.layers} layers",
         "even-or-ends": f"{ctx.framework_name}: vpp must divide {ctx.model.layers} layers",
-    }.get(ctx.framework.layouts, f"{ctx.framework_name}: any split of the layers"),
+    }.get(ctx.framework.layouts, f"{ctx.framework_name}: any split of the layers")
 )
 def layers_split(columns: Columns, ctx: RuleContext) -> Mask | bool:
     layers, layouts = ctx.model.layers, ctx.framework.layouts
@@ -59,68 +47,33 @@ def layers_split(columns: Columns, ctx: RuleContext) -> Mask | bool:
     return divides(columns["vpp"], layers)
 
 
-@shape_rule(
-    "greedy-stages-filled",
-    "where the framework fills the stages itself, by cost, each gets at least one layer",
-    # nanotron runs a last stage with the LM head alone; such a stage is not modelled.
-    source="nanotron models/base.py, build_model",
-    wording=lambda ctx: (
-        f"{ctx.framework_name} fills the stages by cost, the LM head counted: at this pp the last "
-        "gets no layer"
-    ),
-)
+@shape_rule()
 def greedy_stages_filled(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if ctx.framework.layouts != "greedy":
         return True
-    pp, model = columns["pp"], ctx.model
-    costs = greedy_costs(model.hidden, model.ffn, model.vocab)
-    fills = [
-        item for item in np.unique(pp).tolist() if all(greedy_split(model.layers, item, *costs))
-    ]
-    return np.isin(pp, fills)
+    return np.isin(columns["pp"], sorted(ctx.filled_pipelines))
 
 
-@shape_rule(
-    "tied-embeddings-whole",
-    "some frameworks have no pipeline whose first and last stage share the embedding's weight",
-    source="torchtitan 0.3, models: each stage would hold a weight of its own",
-    wording=lambda ctx: f"{ctx.framework_name}: tied embeddings need pp = 1",
-)
+@shape_rule()
 def tied_embeddings_whole(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if ctx.framework.tied_pipeline or not ctx.model.tied_embeddings:
         return True
     return equals(columns["pp"], 1)
 
 
-@shape_rule(
-    "mtp-whole",
-    "some frameworks predict further tokens only without pipeline and context parallelism",
-    source="torchtitan 0.3, models/deepseek_v3 (multi-token prediction)",
-    wording=lambda ctx: (
-        f"{ctx.framework_name}: multi-token prediction needs pp = 1 and cp = 1, or --mtp-layers 0"
-    ),
-)
+@shape_rule()
 def mtp_whole(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if ctx.framework.mtp_split or ctx.model.mtp_layers == 0:
         return True
     return equals(columns["pp"], 1) & equals(columns["cp"], 1)
 
 
-@shape_rule(
-    "interleaving-needs-pipeline",
-    "vpp > 1 needs pp > 1",
-    source=f"{_SCHEDULES}; Megatron-LM training/arguments.py",
-    wording=lambda ctx: "vpp > 1 needs pp > 1",  # noqa: ARG005
-)
+@shape_rule()
 def interleaving_needs_pipeline(columns: Columns, ctx: RuleContext) -> Mask:  # noqa: ARG001
     return equals(columns["vpp"], 1) | (columns["pp"] > 1)
 
 
 @shape_rule(
-    "interleaving-microbatches",
-    "an interleaved schedule runs micro-batches in groups of pp, or in rounds of one size",
-    source=f"{_SCHEDULES}, forward_backward_pipelining_with_interleaving (run time only); torch, "
-    "distributed/pipelining/schedules.py, ScheduleInterleaved1F1B",
     wording=lambda ctx: (
         f"{ctx.framework_name}: with vpp > 1 "
         + (
@@ -128,7 +81,7 @@ def interleaving_needs_pipeline(columns: Columns, ctx: RuleContext) -> Mask:  # 
             if ctx.framework.interleaved_microbatches == "multiple-of-pp"
             else "grad_acc must be a multiple of max(1, grad_acc // pp)"
         )
-    ),
+    )
 )
 def interleaving_microbatches(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if ctx.framework.interleaved_microbatches == "any":
@@ -139,12 +92,7 @@ def interleaving_microbatches(columns: Columns, ctx: RuleContext) -> Mask | bool
     return equals(columns["vpp"], 1) | divides(pp if in_groups else rounds, grad_acc)
 
 
-@shape_rule(
-    "microbatches-fill-pipeline",
-    "some frameworks refuse fewer micro-batches than pipeline stages",
-    source="torchtitan distributed/pipeline_parallel.py",
-    wording=lambda ctx: f"{ctx.framework_name}: grad_acc must be at least pp",
-)
+@shape_rule()
 def microbatches_fill_pipeline(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if not ctx.framework.needs_microbatches_at_least_pp:
         return True
@@ -156,14 +104,11 @@ _TWO_CHUNKS = ("zb-v", "dualpipev")
 
 
 @shape_rule(
-    "schedule-offered",
-    "the pipeline schedule is one that the framework has",
-    source=_PROFILES,
     wording=lambda ctx: (
         f"{ctx.framework_name} has the schedules " + ", ".join(ctx.framework.schedules)
         if ctx.schedule
         else "the framework's usual schedule"
-    ),
+    )
 )
 def schedule_offered(columns: Columns, ctx: RuleContext) -> Mask | bool:  # noqa: ARG001
     return ctx.schedule is None or ctx.schedule in ctx.framework.schedules
@@ -183,13 +128,7 @@ def _chunks_wording(ctx: RuleContext) -> str:
     return f"schedule {ctx.schedule} needs vpp = 1"
 
 
-@shape_rule(
-    "schedule-chunks",
-    "the V schedules run two chunks on every stage, interleaving more than one, the others one",
-    source="Qi et al. 2024, arXiv 2401.10241, section 6 (ZB-V); torch.distributed.pipelining, "
-    "schedules.py (ScheduleZBVZeroBubble, ScheduleDualPipeV)",
-    wording=_chunks_wording,
-)
+@shape_rule(wording=_chunks_wording)
 def schedule_chunks(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if ctx.schedule is None:
         return True
@@ -205,12 +144,7 @@ def schedule_chunks(columns: Columns, ctx: RuleContext) -> Mask | bool:
     return mask
 
 
-@shape_rule(
-    "schedule-even-stages",
-    "DualPipe folds its stages in two halves: an even number of them",
-    source="DeepSeek-AI 2024, arXiv 2412.19437, section 3.2.1",
-    wording=lambda ctx: f"schedule {ctx.schedule or '1f1b'}: 2 must divide pp",
-)
+@shape_rule(wording=lambda ctx: f"schedule {ctx.schedule or '1f1b'}: 2 must divide pp")
 def schedule_even_stages(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if ctx.schedule != "dualpipe":
         return True
@@ -225,13 +159,7 @@ def _microbatches_wording(ctx: RuleContext) -> str:
     }.get(ctx.schedule or "", f"schedule {ctx.schedule or '1f1b'}: any grad_acc")
 
 
-@shape_rule(
-    "schedule-microbatches",
-    "schedules that fill both directions of a pipeline need micro-batches for both",
-    source="Qi et al. 2024, arXiv 2401.10241, section 6; DeepSeek-AI 2024, arXiv 2412.19437, "
-    "section 3.2.1 (micro-batches divisible by 2)",
-    wording=_microbatches_wording,
-)
+@shape_rule(wording=_microbatches_wording)
 def schedule_microbatches(columns: Columns, ctx: RuleContext) -> Mask | bool:
     twice = 2 * columns["pp"]
     mask: Mask

@@ -24,27 +24,27 @@ from constraints.context import RuleContext
 from constraints.rule import ShapeRule
 from constraints.user import USER_RULES
 
+# Rules that ask more of an axis than that the framework has it.
+_BESIDE = {"vpp": (pipeline.schedule_offered,), "cp": (context_exchange.context_exchange,)}
+
 RULES: tuple[ShapeRule, ...] = (
     *USER_RULES,
-    divisibility.heads_by_tp,
+    divisibility.CUTS["heads-by-tp"],
     divisibility.kv_heads_by_tp,
     divisibility.state_heads_by_ranks,
     divisibility.ffn_by_tp,
     divisibility.vocabulary_by_tp,
     framework.experts_needed,
-    divisibility.experts_by_ep,
-    divisibility.expert_ffn_by_etp,
+    *(rule for name, rule in divisibility.CUTS.items() if name != "heads-by-tp"),
     divisibility.sequence_by_cp,
     divisibility.sequence_by_tp_cp,
     divisibility.low_precision_multiple,
     batch.batch_size,
-    framework.tensor_supported,
-    framework.pipeline_supported,
-    framework.interleaving_supported,
-    pipeline.schedule_offered,
-    framework.context_supported,
-    context_exchange.context_exchange,
-    framework.expert_supported,
+    *(
+        rule
+        for axis, capability in framework.CAPABILITIES.items()
+        for rule in (capability, *_BESIDE.get(axis, ()))
+    ),
     framework.expert_tensor_supported,
     framework.moe_tensor_needs_sequence,
     framework.zero_stage_offered,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import tomli
 
 from constraints.context import RuleContext
 from constraints.errors import ConstraintError
@@ -48,13 +50,27 @@ class ShapeRule:
         return self.breach(columns, ctx) if self.breach else self.explain(ctx)
 
 
+TEXTS: Mapping[str, Mapping[str, str]] = tomli.loads(
+    Path(__file__).with_name("rules.toml").read_text(encoding="utf-8")
+)
+
+
 def shape_rule(
-    name: str, sentence: str, *, source: str, wording: Wording, breach: Breach | None = None
+    wording: Wording | None = None, breach: Breach | None = None
 ) -> Callable[[ShapeTest], ShapeRule]:
-    """Decorator: the function under it is the test of a rule."""
+    """Decorator: the function under it is the test of the rule that `rules.toml` has by its name.
+
+    `wording`: where the rule's text with the numbers of a context needs a function.
+    """
 
     def build(test: ShapeTest) -> ShapeRule:
-        return ShapeRule(name, sentence, source, test, wording, breach)
+        name = test.__name__.replace("_", "-")
+        texts = TEXTS[name]
+
+        def worded(ctx: RuleContext) -> str:
+            return texts["wording"].format(ctx=ctx)
+
+        return ShapeRule(name, texts["sentence"], texts["source"], test, wording or worded, breach)
 
     return build
 
@@ -115,11 +131,6 @@ class Layout:
     def stage_recomputed(self) -> tuple[int, ...]:
         """Layers of each stage that run again in backward, in any mode."""
         return tuple(map(sum, zip((0,) * self.pp, *self.recomputed.values(), strict=True)))
-
-    @property
-    def recomputes_some(self) -> bool:
-        """Whether some layers run again in a mode and others do not."""
-        return any(row != self.stage_layers for row in self.recomputed.values())
 
     @property
     def is_even(self) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from constraints.axes import AXES
 from planner.evidence.runs.rows import FIRST_SIGHT, PUBLISHED, MeasuredRow, read_rows
 from planner.job.markdown import markdown_table
 from planner.predict.uncertainty.families import Family, Figure
@@ -55,6 +56,12 @@ def headline() -> str:
         "in 80 % interval",
     )
     return markdown_table(titles, rows) + "\n"
+
+
+def axes() -> str:
+    """The degrees of a configuration: what each is, and what it divides."""
+    rows = ((axis.name, axis.words, axis.divides) for axis in AXES.values())
+    return markdown_table(("", "what it is", "what it divides"), rows) + "\n"
 
 
 def errors_by_family() -> str:

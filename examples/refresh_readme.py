@@ -32,6 +32,7 @@ from planner.cli import planner_command
 from page_references import command_reference, docstrings
 from page_tables import (
     accuracy,
+    axes,
     constants,
     errors_by_family,
     first_sight,
@@ -122,6 +123,7 @@ def planner_output(arguments: Sequence[str], folder: Path) -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
+    "axes": axes,
     "commands": command_reference,
     "errors": errors_by_family,
     "headline": headline,

@@ -5,13 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from constraints.rule import Layout
+from planner.cost import fields as f
+from planner.cost.layout import usual_counts
 from planner.job.job import Job
 from planner.job.recompute import Recomputed
 from planner.job.request import Request
 from planner.predict import evaluate
 from planner.predict.altered_model import Factors
 from planner.predict.configuration import Configuration
+from planner.predict.cost_model import CostedShapes, CostModel, KernelLayout
 from planner.predict.memory import account
 from planner.predict.memory.footprint import Footprint, footprint_of
 from planner.predict.plan import Degrees, Plan
@@ -51,3 +56,16 @@ def laid_out(job: Job, degrees: Degrees, layout: Layout) -> Configuration:
 def stage_accounts(job: Job, degrees: Degrees, layout: Layout) -> tuple[account.StageAccount, ...]:
     """Memory of each stage of it."""
     return account.stage_accounts(laid_out(job, degrees, layout))
+
+
+def even_counts(model: CostModel, costed: CostedShapes, row: int) -> KernelLayout:
+    """The layout in which the core costs a shape of `cost_shapes`."""
+    shape, kinds = costed.shapes[row], len(model.job.model.kinds)
+    pp, vpp = (int(shape[f.SHAPE[name]]) for name in ("pp", "vpp"))
+    counts = np.zeros((len(model.pieces), pp))
+    schedule = model.framework_inputs.schedule
+    usual_counts(model.prefix, pp, vpp, model.job_inputs, schedule, counts)
+    recomputed = np.zeros_like(counts)
+    if costed.keys[int(shape[f.SHAPE["key"]]), f.KEY["modules"]]:
+        recomputed[:kinds] = counts[:kinds]
+    return KernelLayout(counts, recomputed)

@@ -146,12 +146,16 @@ CHANGES = {
         inserts={
             "constraints/divisibility.py": (
                 "",
-                '\n\n@shape_rule("toy-rule", "tp is 1", source="a toy", '
-                'wording=lambda ctx: "a toy")\n'
+                "\n\n@shape_rule()\n"
                 "def toy_rule(columns: Columns, ctx: RuleContext) -> Mask:\n"
                 '    return equals(columns["tp"], 1)\n',
             ),
-            "constraints/registry.py": ("    divisibility.heads_by_tp,", "divisibility.toy_rule,"),
+            "constraints/registry.py": (
+                "    divisibility.kv_heads_by_tp,", "divisibility.toy_rule,"
+            ),
+            "constraints/rules.toml": (
+                "", '[toy-rule]\nsentence = "tp is 1"\nsource = "a toy"\nwording = "a toy"\n'
+            ),
         },
     ),
     "node shape": Change(

@@ -65,7 +65,7 @@ from planner.cost import linear
 from planner.cost._entry import Entry
 from planner.job.request import Request
 from planner.predict.cost_model import CostModel
-from planner.predict.shapes import given_columns
+from planner.predict.configuration import degree_columns
 from planner.predict.plan import Degrees
 Entry.__call__ = Entry.plain
 found = {}
@@ -74,8 +74,8 @@ for name, words in json.load(sys.stdin).items():
     found[name] = done.stdout if done.exit_code == 0 else f"{done.exit_code}: {done.output}"
 job = Request(model="pythia-1.4b", gpus="2xH100", gbs=8, seq=2048, recompute=["none"]).resolve()
 model = CostModel(job, compiled=False)
-costed = model.price_shapes(given_columns(Degrees(pp=2, grad_acc=8)))
-of_shape = costed.shapes[0], costed.keys[0], costed.costs[0], model.job_inputs
+costed = model.price_shapes(degree_columns([Degrees(pp=2, grad_acc=8)], 0))
+of_shape = costed.shapes[0], costed.keys[0], costed.piece_costs(0), model.job_inputs
 held = model.memory_phases(*of_shape).stage
 found["solver"] = {
     "fixed_s": float(model.layout_terms(*of_shape)[1][linear.SCALAR_FIXED_S]),

@@ -12,7 +12,7 @@ from planner.cli.measured import measured_of, with_measured
 from planner.cli.output import check_output, check_plot, print_report, write_result_plot
 from planner.cli.progress import compile_if_first_run, limited, watched
 from planner.job.errors import UsageError
-from planner.job.pool import is_pool
+from planner.job.pool import SeveralTypes
 from planner.job.written import write_text
 from planner.predict.decided import decided_request
 from planner.predict.diagnosis.findings import Findings, findings_of
@@ -23,7 +23,6 @@ from planner.report.trace import step_trace
 from planner.search.explanation import Explanation, explain, job_evaluator, pick_plan
 from planner.search.limit_results import Until
 from planner.search.plan_file import read_plan
-from planner.search.pools.explain import explain_pool
 from planner.search.result import SearchResult
 from planner.search.what_if import what_if
 
@@ -41,17 +40,7 @@ def _explain(plan_file: str, number: int | None, until: Until, options: dict[str
 
     result, number = read_plan(Path(plan_file), number)
     findings = None if measured is None else _findings(result, number, measured)
-    if is_pool(result.request.gpus):
-        if options["with_what_if"]:
-            raise UsageError(
-                f"--what-if: {plan_file} holds plans on GPUs of several types "
-                f"({result.request.gpus}), whose changes are not solved; leave --what-if out, or "
-                "search one type of GPU"
-            )
-
-        explanation = explain_pool(result, number)
-    else:
-        explanation = _explained(result, number, until, options)
+    explanation = _explained(result, number, until, options)
     if trace is not None:
         text = json.dumps(step_trace(result.plans[number - 1]), allow_nan=False)
         write_text(trace, text + "\n", force=options["force"])
@@ -66,7 +55,7 @@ def _explain(plan_file: str, number: int | None, until: Until, options: dict[str
 
 def _findings(result: SearchResult, number: int, measured: Measured) -> Findings:
     """What the measurement of a run of a plan says."""
-    if is_pool(result.request.gpus):
+    if isinstance(result.request.gpu_words, SeveralTypes):
         raise UsageError(
             f"--measured-…: the plans are on GPUs of several types ({result.request.gpus}), where "
             "no cause is costed; leave it out"
@@ -79,7 +68,7 @@ def _findings(result: SearchResult, number: int, measured: Measured) -> Findings
 def _explained(
     result: SearchResult, number: int, until: Until, options: dict[str, Any]
 ) -> Explanation:
-    """The explanation of a plan on GPUs of one type, as far as the time lasts."""
+    """The explanation of a plan, as far as the time lasts."""
     plan = pick_plan(result, number)
     job, searched = (
         request.resolve().on_gpus(result.job.used_gpus)

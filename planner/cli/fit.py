@@ -13,7 +13,7 @@ from planner.cli.errors import ExitStatus
 from planner.cli.options import build_request, with_limits
 from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run, limited, watched
-from planner.job.pool import is_pool
+from planner.job.pool import SeveralTypes
 from planner.job.request import Request
 from planner.launch.plans import LAUNCH_NOTES
 from planner.predict.command_line import search_command
@@ -22,7 +22,6 @@ from planner.predict.memory.advice import Advice, Over, Watch, advise
 from planner.predict.memory.advice_data import advice_record
 from planner.report.fit import fit_report
 from planner.search.fit import SEQUENCES_PER_GPU, FitAnswer, does_it_fit
-from planner.search.pools.jobs import first_job
 
 # Most GPUs that NVLink joins on machines for which people do not take a framework of clusters.
 _LINKED = 2
@@ -64,23 +63,24 @@ def fit_request(options: dict[str, Any]) -> tuple[Request, tuple[str, ...]]:
     given."""
     assumed = _usual_framework(options)
     if options["gbs"] is None and options["gbs_tokens"] is None:
-        gpus = first_job(build_request({**options, "gbs": 1}, recompute=None)).cluster.num_gpus
+        gpus = build_request({**options, "gbs": 1}, recompute=None).resolve().cluster.num_gpus
         options["gbs"] = SEQUENCES_PER_GPU * gpus
         assumed += (
             f"Batch: {options['gbs']:,} sequences, {SEQUENCES_PER_GPU} a GPU, as none was given "
             "(--gbs, --gbs-tokens).",
         )
     request = build_request(options, recompute=options.get("recompute"))
-    return with_limits(request, options, first_job(request)), assumed
+    return with_limits(request, options, request.resolve()), assumed
 
 
 def _usual_framework(options: dict[str, Any]) -> tuple[str, ...]:
     """Take the framework that people use on the machine, where none is given; says so."""
     source = click.get_current_context().get_parameter_source("framework")
-    if source is not ParameterSource.DEFAULT or is_pool(options["gpus"]):
-        return ()
     request = build_request({**options, "gbs": 1, "gbs_tokens": None}, recompute=None)
-    cluster = first_job(request).cluster
+    several = isinstance(request.gpu_words, SeveralTypes)
+    if source is not ParameterSource.DEFAULT or several:
+        return ()
+    cluster = request.resolve().cluster
     alone = cluster.num_gpus <= cluster.gpus_per_node and cluster.scale_up_domain_gpus <= _LINKED
     if not alone or cluster.gpu.vendor != "nvidia":
         return ()

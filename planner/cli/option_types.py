@@ -220,7 +220,7 @@ def _spelt(pattern: str, hint: str, make: Callable[..., Any]) -> Callable[[str],
 
 def _resolution(text: str) -> str:
     """The text, read once."""
-    from planner.job.request import parse_resolution
+    from planner.job.amounts import parse_resolution
 
     parse_resolution(text)
     return text

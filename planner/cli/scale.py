@@ -15,9 +15,9 @@ from planner.cli.comparing import (
     show_study,
 )
 from planner.cli.errors import ExitStatus
-from planner.compare.offers import counts_between
 from planner.compare.scaling import BATCHES, scale
 from planner.job.errors import UsageError
+from planner.job.pool import counts_between
 from planner.report.scaling import scaling_report
 
 

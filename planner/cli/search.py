@@ -27,7 +27,7 @@ from planner.cli.output import (
 )
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
-from planner.job.pool import is_pool
+from planner.job.pool import SeveralSizes, read_gpus
 from planner.job.request import Request
 from planner.job.written import write_text
 from planner.launch.plans import find_plans
@@ -37,7 +37,6 @@ from planner.search.fewer_gpus import faster_on_fewer
 from planner.search.frame import csv_text
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.search.outcome import sort_value
-from planner.search.pools.jobs import first_job
 from planner.search.result import SearchResult
 
 # Seconds that must be left of a time limit for a look at fewer GPUs.
@@ -57,14 +56,15 @@ def run(**options: Any) -> None:
     output = check_files(options)
     usual = Request.model_fields["resolution"].default
     options["whole"] = options["whole"] or options["resolution"] != usual
-    if len(options["gpus"]) > 1 or any(".." in text for text in options["gpus"]):
+    words = [read_gpus(text) for text in options["gpus"]]
+    if len(words) > 1 or any(isinstance(one, SeveralSizes) for one in words):
         request = build_request(options | {"gpus": None}, recompute=options["recompute"])
         search_several(request, options, SORTS[options["sort"]], style, output)
         return
     options["gpus"] = next(iter(options["gpus"]), None)
 
     request = build_request(options, recompute=options["recompute"])
-    request = with_limits(request, options, first_job(request))
+    request = with_limits(request, options, request.resolve())
     compile_if_first_run(options["quiet"], options["time_limit"])
 
     started, said = perf_counter(), list[WhyNothingFits]()
@@ -95,7 +95,7 @@ def _with_fewer_gpus(
     request: Request, result: SearchResult, options: dict[str, Any], started: float
 ) -> SearchResult:
     """With a note where some of the GPUs are faster than all, if there is time to look."""
-    if is_pool(request.gpus):
+    if request.resolve().pool is not None:
         return result
     limit_s = options["time_limit"]
     left_s = None if limit_s is None else limit_s - (perf_counter() - started)

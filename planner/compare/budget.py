@@ -26,8 +26,9 @@ from planner.compare.quotes import check_providers
 from planner.compare.results import Run, flat_run
 from planner.compare.searches import ONE_BY_ONE, How, Outcome, search_one
 from planner.compare.settings import CostBasis, Settings
-from planner.compare.shapes import LEAST, MOST, ShapedRequest, shaped
+from planner.compare.shapes import LEAST, MOST, shaped
 from planner.job.errors import NothingFitsError, UsageError
+from planner.job.overrides import Overrides
 from planner.job.request import Request
 from planner.job.specs import ModelSpec
 from planner.predict.ops import parameter_count
@@ -278,8 +279,8 @@ class _Study:
         else:
             spec = shaped(wanted or self.ask.parameters or LEAST)
             active = parameter_count(spec).total
-            fields = self.request.model_dump() | {"model": spec.name}
-            request = ShapedRequest(**fields, shape=spec)
+            shaped_as = {"model": spec.name, "overrides": Overrides(model=spec)}
+            request = self.request.model_copy(update=shaped_as)
         return _Sized(request, spec, float(active))
 
     def _searched(self, sized: _Sized, number: int) -> _Sized:

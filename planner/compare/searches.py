@@ -13,7 +13,7 @@ from typing import Any
 
 from hardware.errors import HardwareError
 from planner.job.errors import NothingFitsError, UsageError
-from planner.job.job import BatchTarget, Job, RampBatch
+from planner.job.job import Job
 from planner.job.request import Request
 from planner.predict.decided import decided_request
 from planner.predict.plan import Plan
@@ -25,8 +25,6 @@ from planner.search.result import SearchResult
 Progress = Callable[[str, int, int], None]
 # Changes a request for one cluster, as limits on degrees do, which depend on its GPUs.
 Prepare = Callable[[Request, Job], Request]
-# How far gradient accumulation may bring a step from the mean batch of a ramp.
-_AROUND = 0.25
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ def _here(work: Sequence[tuple[str, Task]]) -> Iterator[tuple[str, Outcome]]:
 
 def _key(task: Task) -> str:
     text = f"{task.seed} {task.time_limit_s} {task.top} {task.only_plans} {task.tokens}"
-    return f"{text} {task.request.model_dump_json()}"
+    return f"{text} {task.request.model_dump_json()} {task.request.overrides}"
 
 
 def threads_of(processes: int) -> int:
@@ -190,18 +188,6 @@ def _searched(task: Task) -> Outcome:
     return Outcome(result=result)
 
 
-class _MeanBatch(Request):
-    """A request at another batch (in sequences), with every batch of its ramp still to be run."""
-
-    mean: float
-
-    def resolve(self) -> Job:
-        """The job; gradient accumulation that a schedule can run may lie around the mean."""
-        job = super().resolve()
-        batches = (*job.ramp, RampBatch(job.batch, job.ramp[-1].until_tokens + 1))
-        return replace(job, batch=BatchTarget(self.mean, _AROUND), ramp=batches)
-
-
 def _of_mean_batch(task: Task, tokens: int, plan: Plan) -> Iterator[Plan]:
     """The plan that is the fastest at the mean batch of the training, if it is another.
 
@@ -212,7 +198,8 @@ def _of_mean_batch(task: Task, tokens: int, plan: Plan) -> Iterator[Plan]:
     from planner.predict.evaluate import checked, evaluated
 
     mean = tokens / sum(steps for _, _, steps in plan.steps_of(tokens)) / plan.seq
-    request = _MeanBatch(**task.request.model_dump(), mean=mean)
+    at_mean = replace(task.request.overrides, mean_batch=mean)
+    request = task.request.model_copy(update={"overrides": at_mean})
     outcome = _searched(replace(task, request=request, top=1, only_plans=True))
     for one in () if outcome.result is None else outcome.result.plans:
         count = max(1, round(plan.gbs / (one.degrees.dp * one.degrees.mbs)))

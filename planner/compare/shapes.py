@@ -7,8 +7,7 @@ from functools import cache
 from math import exp, gcd, log
 
 from planner.job.errors import UsageError
-from planner.job.models.catalog import ResolvedModel, load_model
-from planner.job.request import Request
+from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
 from planner.job.written import toml_text
 from planner.predict.ops import parameter_count
@@ -20,16 +19,6 @@ _HEAD = 128
 _STEP, _WIDE = 1024, 4096
 # Sizes that the family's proportions still mean something for.
 LEAST, MOST = 1e8, 2e13
-
-
-class ShapedRequest(Request):
-    """A request whose model is a shape that no catalogue has."""
-
-    shape: ModelSpec
-
-    def find_model(self) -> ResolvedModel:
-        """The shape."""
-        return ResolvedModel(spec=self.shape, name=self.shape.name, asked=self.shape.name)
 
 
 def shaped(parameters: float) -> ModelSpec:

@@ -37,16 +37,26 @@ def jit(function: Function) -> Function:
 
 @lru_cache(maxsize=256, typed=True)
 def record(inputs: tuple[Any, ...]) -> NDArray[Any]:
-    """A NamedTuple of numbers as a record of the same names: int64 where it holds ints.
+    """A NamedTuple of numbers as a record of the same names: int64 where it holds ints, an array
+    of records where it holds NamedTuples.
 
     Kept by type as well: two kinds of as many equal numbers are equal tuples.
     """
-    fields = inputs._fields  # type: ignore[attr-defined]
-    kinds = [
-        (name, "i8" if type(value) is int else "f8")
-        for name, value in zip(fields, inputs, strict=True)
+    values = [
+        [tuple(each) for each in value] if isinstance(value, tuple) else value for value in inputs
     ]
-    return np.array(tuple(inputs), dtype=np.dtype((np.record, kinds)))
+    return np.array(tuple(values), dtype=_record_type(inputs))
+
+
+def _record_type(inputs: tuple[Any, ...]) -> np.dtype[Any]:
+    """Record of a NamedTuple's fields."""
+    fields: list[Any] = []
+    for name, value in zip(inputs._fields, inputs, strict=True):  # type: ignore[attr-defined]
+        if isinstance(value, tuple):
+            fields.append((name, _record_type(value[0]), (len(value),)))
+        else:
+            fields.append((name, "i8" if type(value) is int else "f8"))
+    return np.dtype((np.record, fields))
 
 
 def as_records(inputs: Sequence[tuple[Any, ...]]) -> NDArray[Any]:

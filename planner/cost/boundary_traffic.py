@@ -40,7 +40,7 @@ def end_traffic(cost: Row, traffic: Row, grid: Row, framework: FrameworkInputs) 
     """Fill `taken_forward_s`, `taken_backward_s` and `shared_s` of one piece's traffic
     (`planner.cost.frame.TRAFFIC_ROW`)."""
     traffic.taken_forward_s = traffic.taken_backward_s = traffic.shared_s = 0.0
-    if cost.dense_parameters + cost.expert_parameters == 0.0:
+    if cost.trained + cost.gathered == 0.0:
         return
     hideable = boundary_hideable(framework.schedule, grid.vpp)
     count = boundary_passes(framework.schedule, grid.pp, grid.vpp, grid.grad_acc)

@@ -17,7 +17,6 @@ import numpy as np
 
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.columns import greatest, least, weighted
-from planner.cost.inputs import GpuInputs
 from planner.cost.linear import (
     SCALAR_COLUMNS,
     SCALAR_FIXED_BYTES,
@@ -43,9 +42,10 @@ from planner.cost.phase_records import (
     LAYER,
     MTP,
     OPTIMIZER,
-    LayerMaxima,
     Pass,
+    largest_of,
 )
+from planner.cost.phases import at_rest
 from planner.cost.schedule import (
     Held,
     copies_of_model,
@@ -108,16 +108,18 @@ def layer_bytes(
     fullest = fullest_pass(Held(1.0, 0.0, 1.0, 0.0, 1.0, 0.0), grid.grad_acc, framework)
     zero, one = no_maxima(), Pass(0.0, fullest.accumulates, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0)
     empty, plain, again = holds[0], holds[2 + kind], holds[2 + job.kinds + kind]
-    base = phase_bytes(LAYER, empty, zero, one, key, grid, job, framework)
+    empty_rest = at_rest(empty, key, grid, job, framework)
+    plain_rest = at_rest(plain, key, grid, job, framework)
+    again_rest = at_rest(again, key, grid, job, framework)
+    base = phase_bytes(LAYER, empty_rest, empty, zero, one, key, grid, job, framework)
     held = min(
-        phase_bytes(LAYER, plain, zero, one, key, grid, job, framework),
-        phase_bytes(LAYER, again, zero, one, key, grid, job, framework),
+        phase_bytes(LAYER, plain_rest, plain, zero, one, key, grid, job, framework),
+        phase_bytes(LAYER, again_rest, again, zero, one, key, grid, job, framework),
     )
-    update = phase_bytes(OPTIMIZER, plain, zero, one, key, grid, job, framework)
-    update -= phase_bytes(OPTIMIZER, empty, zero, one, key, grid, job, framework)
-    plain_maxima = layer_maxima(costs[kind], 1.0, 0.0, key, grid, framework)
-    largest = LayerMaxima(plain_maxima.largest, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    gather = phase_bytes(LAYER, empty, largest, one, key, grid, job, framework)
+    update = phase_bytes(OPTIMIZER, plain_rest, plain, zero, one, key, grid, job, framework)
+    update -= phase_bytes(OPTIMIZER, empty_rest, empty, zero, one, key, grid, job, framework)
+    largest = largest_of(layer_maxima(costs[kind], 1.0, 0.0, key, grid, framework))
+    gather = phase_bytes(LAYER, empty_rest, empty, largest, one, key, grid, job, framework)
     return held - base, update, gather - base
 
 
@@ -166,16 +168,17 @@ def empty_stages(
         held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
         fullest = fullest_pass(held, grid.grad_acc, framework)
         fill_layers(stage, 0, 0.0, 0.0, costs, counts, key, grid, job, framework, holds)
-        base = phase_bytes(LAYER, holds, zero, fullest, key, grid, job, framework)
+        rest = at_rest(holds, key, grid, job, framework)
+        base = phase_bytes(LAYER, rest, holds, zero, fullest, key, grid, job, framework)
         stages[stage, STAGE_FLIGHT] = fullest.in_flight
         stages[stage, STAGE_DEFERRED] = fullest.deferred
         stages[stage, STAGE_BYTES] = base
         stages[stage, STAGE_OPTIMIZER_BYTES] = phase_bytes(
-            OPTIMIZER, holds, zero, fullest, key, grid, job, framework
+            OPTIMIZER, rest, holds, zero, fullest, key, grid, job, framework
         )
         for phase in range(MTP + 1):
             if exists(phase, holds, fullest, grid):
-                size = phase_bytes(phase, holds, zero, fullest, key, grid, job, framework)
+                size = phase_bytes(phase, rest, holds, zero, fullest, key, grid, job, framework)
                 stages[stage, STAGE_VOCAB] = max(stages[stage, STAGE_VOCAB], size - base)
         for piece in range(job.kinds, job.pieces):
             seconds = terms[piece, TERM_FORWARD] + terms[piece, TERM_BACKWARD]
@@ -331,42 +334,6 @@ def slowest_stage_bound_s(
     high_s = layer_s * layers + low_s
     high_s += greatest(stages, STAGE_SECONDS)
     return least_slowest_s(capacities, layers, vpp, standalone_vocab, low_s, high_s, wider)
-
-
-@jit
-def fill_shape_parts(
-    grid: Row, recompute: int, key: Row, costs: Rows, job: JobInputs, framework: FrameworkInputs,
-    gpu: GpuInputs, networks: Rows, terms: Array, scalars: Array, stages: Array, layers: Array,
-) -> None:  # fmt: skip
-    """Fill `shape_parts`, zero before."""
-    place = np.zeros(int(grid.pp))
-    layout_terms(grid, key, costs, job, framework, gpu, networks, 0, terms, scalars)
-    empty_stages(terms, costs, key, grid, job, framework, place, 0, stages)
-    layer_columns(terms, recompute, costs, key, grid, job, framework, layers)
-
-
-@jit
-def slowest_of_parts_s(
-    stages: Array, layers: Array, parts: Array, recompute: int, live_bytes: Array, total: float,
-    vpp: float, standalone_vocab: float, low_s: float, capacities: Array,
-) -> float:  # fmt: skip
-    """`slowest_stage_bound_s` of stages on GPUs of several types, for `total` layers.
-
-    `stages[part, stage, STAGE_*]`, `layers[part, LAYER_*]`, `live_bytes[part]`; parts[stage]: the
-    part that a stage is on.
-    """
-    layer_s, pinned_s = 0.0, 0.0
-    for part in range(stages.shape[0]):
-        layer_s = max(layer_s, layers[part, LAYER_SECONDS] + layers[part, LAYER_RECOMPUTE])
-        pinned_s = max(pinned_s, greatest(stages[part], STAGE_SECONDS))
-    for stage in range(parts.shape[0]):
-        part = parts[stage]
-        fill_capacity(
-            stages[part, stage], layers[part], recompute, live_bytes[part], capacities[stage]
-        )
-    high_s = layer_s * max(total, vpp) + pinned_s + low_s
-    between = np.zeros(2)
-    return least_slowest_s(capacities, total, vpp, standalone_vocab, low_s, high_s, between)
 
 
 @jit

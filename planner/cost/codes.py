@@ -66,3 +66,10 @@ class Hidden(IntEnum):
     BEHIND_ATTENTION = 2  # the attention blocks of a ring step
     TP_OVERLAP = 3  # only with the framework's TP overlap (userbuffers, async TP)
     EP_OVERLAP = 4  # only with the framework's expert overlap
+
+
+class Sharers(IntEnum):
+    """Ranks that hold the same parameters, and share them under ZeRO."""
+
+    DATA = 0  # dp·cp, or a replica's part of them under hybrid sharding
+    EXPERT_DATA = 1  # edp = dp·cp·tp/(ep·etp)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from planner.cost import (
-    bounds,
     fields,
     kernel,
     linear,
@@ -48,6 +47,4 @@ cost_shapes = Entry(
 layout_terms = Entry(linear.layout_terms, **_SHAPE)
 memory_phases = Entry(linear_memory.memory_phases, **_SHAPE)
 bound_shapes = Entry(tight_bounds.bound_shapes, **_SHAPES)
-fill_shape_parts = Entry(bounds.fill_shape_parts, **_SHAPE)
-slowest_of_parts_s = Entry(bounds.slowest_of_parts_s)
 least_together = Entry(stage_sums.least_together)

@@ -30,42 +30,47 @@ def sharded_stream(kind: int, size_bytes: float, key: Row, grid: Row, network: R
 
 
 @jit
-def gather_stream(
-    dense: float, expert: float, per_parameter_bytes: float, key: Row, grid: Row,
-    network: Rows,
-) -> Stream:  # fmt: skip
-    """All-gather of sharded parameters: dense over dp·cp, experts over edp."""
-    kind, stride = CollectiveKind.ALL_GATHER, expert_stride(key, grid, network)
+def shared_stream(
+    kind: int, value: float, expert_value: float, key: Row, grid: Row, network: Rows
+) -> Stream:
+    """A collective of so many bytes over dp·cp, and then one over edp."""
+    stride = expert_stride(key, grid, network)
     return after(
-        sharded_stream(kind, dense * per_parameter_bytes, key, grid, network),
-        collective_stream(kind, grid.expert_shards, stride, expert * per_parameter_bytes, network),
+        sharded_stream(kind, value, key, grid, network),
+        collective_stream(kind, grid.expert_shards, stride, expert_value, network),
     )
 
 
 @jit
-def reduce_stream(
-    dense: float, expert: float, per_parameter_bytes: float, key: Row, grid: Row,
-    network: Rows,
-) -> Stream:  # fmt: skip
-    """Reduction of gradients: all-reduce without ZeRO, reduce-scatter with it.
+def gather_of(
+    data: float, experts: float, key: Row, grid: Row, framework: FrameworkInputs, network: Rows
+) -> Stream:
+    """All-gather of the weights of so many parameters that ZeRO shards (`gathered_parameters`)."""
+    per_parameter = framework.parameter_communication_bytes if grid.zero >= 1 else 0.0
+    return shared_stream(
+        CollectiveKind.ALL_GATHER, data * per_parameter, experts * per_parameter, key, grid, network
+    )
+
+
+@jit
+def reduction_of(
+    data: float, experts: float, key: Row, grid: Row, framework: FrameworkInputs, network: Rows
+) -> Stream:
+    """Reduction of the gradients of so many parameters (`reduced_parameters`): all-reduce without
+    ZeRO, reduce-scatter with it.
 
     Hybrid sharding: what a rank then holds is all-reduced with its replicas (Zhao et al. 2023,
     arXiv 2304.11277, section 3.2.2).
     """
     kind = CollectiveKind.ALL_REDUCE if grid.zero == 0 else CollectiveKind.REDUCE_SCATTER
-    value, expert_value = dense * per_parameter_bytes, expert * per_parameter_bytes
-    distance = expert_stride(key, grid, network)
-    first = after(
-        sharded_stream(kind, value, key, grid, network),
-        collective_stream(kind, grid.expert_shards, distance, expert_value, network),
-    )
+    value = data * framework.gradient_communication_bytes
+    expert_value = experts * framework.gradient_communication_bytes
+    first = shared_stream(kind, value, expert_value, key, grid, network)
     if grid.zero == 0 or grid.replicas <= 1.0:
         return first
     value, expert_value = value / grid.shards, expert_value / grid.expert_shards
-    stride, distance = (
-        dense_stride(key, grid, network) * grid.shards,
-        distance * grid.expert_shards,
-    )
+    stride = dense_stride(key, grid, network) * grid.shards
+    distance = expert_stride(key, grid, network) * grid.expert_shards
     kind = CollectiveKind.ALL_REDUCE
     second = after(
         parameter_stream(kind, grid.replicas, stride, value, network),
@@ -82,17 +87,14 @@ def hidden_seconds(seconds: float, share: float, window_s: float) -> float:
 
 @jit
 def optimizer_seconds(
-    dense: float, expert: float, grid: Row, framework: FrameworkInputs, gpu: GpuInputs
+    updated: float, owned: float, framework: FrameworkInputs, gpu: GpuInputs
 ) -> float:
-    """Memory-bound update of the parameters that this rank owns.
+    """Memory-bound update of the parameters that this rank owns, of those `updated`.
 
     Bytes per parameter = gradient and states read, states and weight written; plus one read of
     the gradients for their norm. The offloaded part takes its own time per parameter. Passes that
     a framework makes over all gradients or weights of the rank, ZeRO or not, come on top.
     """
-    everything = (dense + expert) * framework.step_traffic_bytes
-    owned = dense + expert
-    if grid.zero >= 1:
-        owned = dense / grid.shards + expert / grid.expert_shards
+    everything = updated * framework.step_traffic_bytes
     traffic = owned * framework.optimizer_traffic_bytes + everything
     return traffic / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency) + owned * framework.offload_s

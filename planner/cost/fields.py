@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from constraints.axes import GROUPS, OF_LAYER, OF_STEP
+from planner.cost.tables import CLASSES
 from planner.cost.terms import MEMORY_TERMS, TIME_TERMS, TRAFFIC_TERMS, StageTerm, TimeTerm
 
 
@@ -32,21 +33,22 @@ def places(row: np.dtype[Any]) -> dict[str, int]:
 # --- OpTable: fields of `planner.predict.ops.rows`, and what `planner.predict.cost_tables` adds ---
 # `autocasts`: 0 where autocast knows nothing of the product; `issued`: 0 where a CUDA graph holds
 # it; `host_waits`: times that the CPU waits for the GPU in forward; `_launches`: of a loop over the
-# experts of a rank, for each of them; `_adds`: values a token that atomics add up.
+# experts of a rank, for each of them; `_adds`: values a token that atomics add up; `trained`: 0 of
+# a product whose weights have no gradient.
 OP_ROW = record_of(
     "piece", "kind", "tokens_shard", "tokens_factor", "out_width", "out_shard", "kv_out_width",
     "in_width", "in_shard", "groups", "heads", "kv_heads", "qk_head_dim", "v_head_dim", "window",
     "forward_bytes", "backward_bytes", "forward_kernels", "backward_kernels", "low_precision",
     "pads_vocabulary", "rerun_with", "autocasts", "work_bytes", "issued", "host_waits",
     "forward_launches", "backward_launches", "forward_adds", "backward_adds",
-    "local",
+    "local", "trained",
 )  # fmt: skip
 # Of the optimizer: bytes of state beyond those of every parameter; temporaries of the update of one
 # matrix, and FLOP of all of them. `after_core`: 1 behind the core of attention in forward: a
 # gradient is made, and a tensor freed, before the core's backward.
 PARAM_ROW = record_of(
-    "piece", "count", "shard", "pads_vocabulary", "state_bytes", "temporary_bytes", "flop",
-    "after_core",
+    "piece", "count", "shard", "parameter_class", "pads_vocabulary", "state_bytes",
+    "temporary_bytes", "flop", "after_core",
 )  # fmt: skip
 # `pads_vocabulary`: the loss's logits; `fixed_bytes`: per micro-batch, however many sequences it
 # holds; `copies`: times that the tensor crosses the host link each way, and `leaves` 1 where it
@@ -108,39 +110,37 @@ PIECE_RECOMPUTE_EP = 11
 PIECE_SAVED = 12
 PIECE_SAVED_RECOMPUTED = 13
 PIECE_WORKING = 14
-# Parameters on one rank before ZeRO, sharded over dp·cp and over the expert-data group.
-PIECE_DENSE_PARAMETERS = 15
-PIECE_EXPERT_PARAMETERS = 16
+# Parameters on one rank before ZeRO whose gradients are made, and whose weights ZeRO-3 gathers:
+# PIECE_PARAMETERS by what one of each class counts as (`planner.cost.tables.ClassInputs`).
+PIECE_TRAINED = 15
+PIECE_GATHERED = 16
 # What recomputing a layer (all layers of its checkpoint) brings back at once.
 PIECE_AGAIN = 17
-# Optimizer: state beyond that of every parameter, the largest temporary of an update, and FLOP.
-PIECE_STATE_DENSE = 18
-PIECE_STATE_EXPERT = 19
-PIECE_UPDATE_BYTES = 20
-PIECE_UPDATE_FLOP_DENSE = 21
-PIECE_UPDATE_FLOP_EXPERT = 22
+# The largest temporary of an optimizer's update.
+PIECE_UPDATE_BYTES = 18
 # Gradients of its weights made in backward before they are accumulated, low-precision copies of
-# its weights, kept logits; parameters of the vocabulary table.
-PIECE_WEIGHT_GRADIENT = 23
-PIECE_CASTS = 24
-PIECE_LOGITS = 25
-PIECE_TABLE = 26
+# its weights, kept logits; parameters of the vocabulary table, and their class.
+PIECE_WEIGHT_GRADIENT = 19
+PIECE_CASTS = 20
+PIECE_LOGITS = 21
+PIECE_TABLE = 22
+PIECE_TABLE_CLASS = 23
 # Of PIECE_BACKWARD, the gradients of weights; bytes kept from the gradient of the input to those.
-PIECE_WEIGHT = 27
-PIECE_WEIGHT_SAVED = 28
-# Parameter tensors.
-PIECE_TENSORS = 29
+PIECE_WEIGHT = 24
+PIECE_WEIGHT_SAVED = 25
+# Tensors that the optimizer updates.
+PIECE_TENSORS = 26
 # Activations on the host: bytes that leave the GPU, without and with recomputation (the columns of
 # saved bytes are less them), and that a layer holds twice once it is back; seconds of the copies
 # that nothing hides.
-PIECE_OFFLOADED = 30
-PIECE_OFFLOADED_RECOMPUTED = 31
-PIECE_DUPLICATED = 32
-PIECE_FORWARD_OFFLOAD = 33
-PIECE_BACKWARD_OFFLOAD = 34
+PIECE_OFFLOADED = 27
+PIECE_OFFLOADED_RECOMPUTED = 28
+PIECE_DUPLICATED = 29
+PIECE_FORWARD_OFFLOAD = 30
+PIECE_BACKWARD_OFFLOAD = 31
 # Link time of a layer's own collectives by pass (forward, backward, recompute: LINK_PASS apart):
 # exposed and hidden behind compute, inside scale-up domains and between them.
-PIECE_LINKS = 35
+PIECE_LINKS = 32
 LINK_EXPOSED_INSIDE = 0
 LINK_EXPOSED_BETWEEN = 1
 LINK_HIDDEN_INSIDE = 2
@@ -154,7 +154,12 @@ PIECE_ISSUE_AGAIN = PIECE_ISSUE + 1
 # is fused; parameters whose gradients a rank has made by then.
 PIECE_SOFTMAX = PIECE_ISSUE_AGAIN + 1
 PIECE_AFTER_CORE = PIECE_SOFTMAX + 1
-PIECE_COLUMNS = PIECE_AFTER_CORE + 1
+# By class of parameters: how many a rank has before ZeRO; of the optimizer, bytes of state beyond
+# that of every parameter, and FLOP.
+PIECE_PARAMETERS = PIECE_AFTER_CORE + 1
+PIECE_STATE = PIECE_PARAMETERS + CLASSES
+PIECE_UPDATE_FLOP = PIECE_STATE + CLASSES
+PIECE_COLUMNS = PIECE_UPDATE_FLOP + CLASSES
 
 # --- result of one step ----------------------------------------------------------------------
 # Its seconds, and these by term (`planner.cost.terms`): STEP_COMPUTE and so on, those that are

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.boundary_traffic import end_traffic
+from planner.cost.class_sums import gathered_parameters, reduced_parameters
 from planner.cost.data_parallel import (
-    gather_stream,
+    gather_of,
     optimizer_seconds,
-    reduce_stream,
+    reduction_of,
 )
 from planner.cost.fields import record_of
 from planner.cost.inputs import GpuInputs
@@ -27,12 +28,15 @@ from planner.cost.schedule import SCHEDULE_ALL_FORWARD_FIRST
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import stage_update_seconds
 
-# Traffic of one piece's parameters: seconds alone, and by class of links (`planner.cost.sharing`).
-# Then what differs by micro-batch and recompute mode: seconds of the piece's passes, what ZeRO-2/3
-# adds to those of a plain piece and of one that recomputes; of a pass, what its hidden traffic
-# takes from parameters' or gradients' at the end of the step, and by how much both of these
-# together delay the piece's compute and exposed traffic (`planner.cost.boundary_traffic`).
+# Parameters of one piece whose gradients are reduced and whose weights are gathered, over dp·cp and
+# over the expert-data group. Traffic of these: seconds alone, and by class of links
+# (`planner.cost.sharing`). Then what differs by micro-batch and recompute mode: seconds of the
+# piece's passes, what ZeRO-2/3 adds to those of a plain piece and of one that recomputes; of a
+# pass, what its hidden traffic takes from parameters' or gradients' at the end of the step, and by
+# how much both of these together delay the piece's compute and exposed traffic
+# (`planner.cost.boundary_traffic`).
 TRAFFIC_ROW = record_of(
+    "reduced", "reduced_experts", "gathered", "gathered_experts",
     "reduce_s", "reduce_inside", "reduce_between", "reduce_engaged",
     "gather_s", "gather_inside", "gather_between", "gather_engaged",
     "forward_s", "backward_s", "recompute_s", "sharded_s", "sharded_again_s",
@@ -46,14 +50,15 @@ def fill_traffic(
 ) -> None:
     """Fill what reducing the gradients of each piece takes, and gathering its sharded weights."""
     for piece in range(costs.shape[0]):
-        dense, expert = costs[piece].dense_parameters, costs[piece].expert_parameters
-        one_traffic = traffic[piece]
-        size = framework.gradient_communication_bytes
-        stream = reduce_stream(dense, expert, size, key, grid, network)
+        cost, one_traffic = costs[piece], traffic[piece]
+        data, experts = reduced_parameters(cost, framework)
+        one_traffic.reduced, one_traffic.reduced_experts = data, experts
+        stream = reduction_of(data, experts, key, grid, framework, network)
         one_traffic.reduce_s, one_traffic.reduce_engaged = stream.seconds, stream.engaged
         one_traffic.reduce_inside, one_traffic.reduce_between = stream.inside, stream.between
-        size = framework.parameter_communication_bytes if grid.zero >= 1 else 0.0
-        stream = gather_stream(dense, expert, size, key, grid, network)
+        data, experts = gathered_parameters(cost, grid, framework)
+        one_traffic.gathered, one_traffic.gathered_experts = data, experts
+        stream = gather_of(data, experts, key, grid, framework, network)
         one_traffic.gather_s, one_traffic.gather_engaged = stream.seconds, stream.engaged
         one_traffic.gather_inside, one_traffic.gather_between = stream.inside, stream.between
 
@@ -80,16 +85,15 @@ def fill_group(
 ) -> None:  # fmt: skip
     """Fill what parameters alone decide of a group's stages."""
     fill_known(group, counts, costs, key, grid, job, framework, out)
-    dense, expert = out.dense, out.expert
-    out.update_s = optimizer_seconds(dense, expert, grid, framework, gpu)
+    out.update_s = optimizer_seconds(out.updated, out.states, framework, gpu)
     out.update_s += stage_update_seconds(group, counts, costs, grid, job, framework, gpu)
     out.reduce_s = out.gather_s = 0.0
     if grid.zero < 2:
-        size = framework.gradient_communication_bytes
-        out.reduce_s = reduce_stream(dense, expert, size, key, grid, network).seconds
+        data, experts = reduced_parameters(out, framework)
+        out.reduce_s = reduction_of(data, experts, key, grid, framework, network).seconds
     if 1 <= grid.zero <= 2:
-        size = framework.parameter_communication_bytes
-        out.gather_s = gather_stream(dense, expert, size, key, grid, network).seconds
+        data, experts = gathered_parameters(out, grid, framework)
+        out.gather_s = gather_of(data, experts, key, grid, framework, network).seconds
 
 
 @jit

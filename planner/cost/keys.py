@@ -8,7 +8,7 @@ Symbols: t = tp, e = etp, b = micro-batch size, s = sequence length; tokens on a
 from __future__ import annotations
 
 from planner.cost._jit import Row, jit
-from planner.cost.codes import Shard
+from planner.cost.codes import ParamShard, Shard
 from planner.cost.tables import JobInputs
 
 
@@ -33,6 +33,22 @@ def padding_factor(vocab: float, multiple: float, tp: float) -> float:
     """Padded over true vocabulary: the framework rounds up to a multiple of multiple·tp."""
     unit = multiple * tp
     return float(((vocab + unit - 1) // unit) * unit / vocab)
+
+
+@jit
+def on_rank(value: float, row: Row, key: Row, job: JobInputs) -> float:
+    """Part of a value of some parameters that one rank has, before ZeRO; `row`: of the parameter
+    table."""
+    shard = int(row.shard)
+    if row.pads_vocabulary > 0 and shard == ParamShard.TP:
+        value *= padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
+    if shard == ParamShard.EXPERT:
+        return float(value / key.expert_ranks)
+    if shard == ParamShard.TP:
+        return float(value / key.tp)
+    if shard == ParamShard.KV:
+        return float(value / min(key.tp, job.kv_heads))
+    return float(value)
 
 
 @jit

@@ -1,6 +1,6 @@
 """Cost of one piece (a layer of one kind, the embedding, the head) on one rank, per micro-batch.
 
-Everything here depends only on a *key* (tp, cp, ep, etp, mbs, recompute mode), so each distinct
+Everything here depends only on a *key* (degrees, micro-batch, recompute mode), so each distinct
 key is costed once and gathered by all the shapes that share it.
 """
 
@@ -15,7 +15,7 @@ from planner.cost.piece_memory import (
     exchange_bytes_held,
     logits_kept_bytes,
     offloaded_bytes,
-    parameters_on_rank,
+    piece_parameters,
     saved_bytes,
     softmax_terms,
     table_parameters,
@@ -156,8 +156,8 @@ def piece_cost(
     out.weight_saved = terms.weight_bytes
     communication_terms(piece, key, collectives, job, framework, network, traffic)
     exposed_traffic(traffic, terms, framework.contention, out)
-    dense, expert = parameters_on_rank(piece, key, parameters, job)
-    out.backward += parameter_traffic_s(dense + expert, framework.accumulation_traffic_bytes, gpu)
+    piece_parameters(piece, key, parameters, job, framework, out)
+    out.backward += parameter_traffic_s(out.trained, framework.accumulation_traffic_bytes, gpu)
     left, copied, copies = offloaded_bytes(piece, key, modules, saved, job, framework)
     add_issue(terms, copies, key, framework, network, out)
     add_copies(copied, gpu, network, out)
@@ -172,13 +172,10 @@ def piece_cost(
     out.duplicated = copied - left
     out.saved -= out.offloaded
     out.saved_recomputed -= left
-    out.dense_parameters, out.expert_parameters = dense, expert
-    out.working, out.weight_gradient = working_bytes(
-        piece, dense + expert, key, ops, job, framework
-    )
+    out.working, out.weight_gradient = working_bytes(piece, out.trained, key, ops, job, framework)
     out.working = max(out.working, exchange_bytes_held(piece, key, ops, job, framework))
     out.softmax, out.after_core = softmax_terms(piece, key, ops, parameters, saved, job, framework)
     out.casts = cast_bytes(piece, key, ops, framework)
     out.logits = logits_kept_bytes(piece, key, saved, job)
     out.table = table_parameters(key, job)
-    update_costs(piece, key, parameters, job, out)
+    update_costs(piece, key, parameters, job, framework, out)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from planner.cost._jit import jit
 from planner.cost.schedule import SCHEDULE_DUALPIPE, block_stage, head_stage
 from planner.cost.tables import Array, JobInputs
@@ -55,6 +57,29 @@ def usual_block_layers(job: JobInputs, blocks: int, block: int) -> int:
             job.layers, blocks, block, job.greedy_layer_cost, job.greedy_head_cost
         )
     return even_block_layers(job.layers, blocks, block)
+
+
+def usual_split(
+    layers: int, blocks: int, layer_cost: float = 0.0, head_cost: float = 0.0
+) -> tuple[int, ...]:
+    """Layers of each block: as even as possible or, where layers have a cost, the greedy ones."""
+    if layer_cost > 0.0:
+        return tuple(
+            greedy_block_layers(layers, blocks, block, layer_cost, head_cost)
+            for block in range(blocks)
+        )
+    return tuple(even_block_layers(layers, blocks, block) for block in range(blocks))
+
+
+@cache
+def filled_pipelines(layers: int, layer_cost: float, head_cost: float) -> frozenset[int]:
+    """Numbers of stages, up to one for each layer, whose greedy split leaves none empty; the last
+    are the first to be."""
+    return frozenset(
+        pp
+        for pp in range(1, layers + 1)
+        if greedy_block_layers(layers, pp, pp - 1, layer_cost, head_cost)
+    )
 
 
 @jit

@@ -46,13 +46,20 @@ def _light(values: list[Any], places: list[tuple[str, int, int]], axes: int) -> 
 
 
 def light_records(records: NDArray[Any]) -> LightRows:
-    """An array of records of numbers as rows of plain objects."""
+    """An array of records of numbers as rows of plain objects, arrays in them as lists."""
     if records.ndim > 1:
         return LightRows(map(light_records, records))
     names = records.dtype.names or ()
     return LightRows(
-        SimpleNamespace(**dict(zip(names, values, strict=True))) for values in records.tolist()
+        SimpleNamespace(**dict(zip(names, map(_light_field, values), strict=True)))
+        for values in records.tolist()
     )
+
+
+def _light_field(value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        return value
+    return light_records(value) if value.dtype.names else value.tolist()
 
 
 def write_back(rows: Any, table: NDArray[np.float64]) -> None:

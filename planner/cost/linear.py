@@ -12,7 +12,8 @@ import math
 import numpy as np
 
 from planner.cost._jit import Row, Rows, jit
-from planner.cost.data_parallel import gather_stream, optimizer_seconds, reduce_stream
+from planner.cost.class_sums import updated_parameters
+from planner.cost.data_parallel import gather_of, optimizer_seconds, reduction_of
 from planner.cost.frame import TRAFFIC_ROW, fill_passes, fill_traffic
 from planner.cost.inputs import GpuInputs
 from planner.cost.memory import outside_bytes
@@ -83,14 +84,12 @@ def traffic_line(
         return 0.0, 0.0
     first = last = 0.0
     for size in (NEARLY_NONE, high):
-        dense, routed = (0.0, size) if expert else (size, 0.0)
+        data, experts = (0.0, size) if expert else (size, 0.0)
         first = last
         if reduce:
-            per_parameter = framework.gradient_communication_bytes
-            last = reduce_stream(dense, routed, per_parameter, key, grid, network).seconds
+            last = reduction_of(data, experts, key, grid, framework, network).seconds
         else:
-            per_parameter = framework.parameter_communication_bytes
-            last = gather_stream(dense, routed, per_parameter, key, grid, network).seconds
+            last = gather_of(data, experts, key, grid, framework, network).seconds
     return first, (last - first) / high
 
 
@@ -99,13 +98,13 @@ def piece_terms(
     cost: Row, traffic: Row, grid: Row, framework: FrameworkInputs, gpu: GpuInputs, out: Array
 ) -> None:
     """Fill the TERM_* columns of one piece, traffic at the end of the step apart."""
-    dense, expert = cost.dense_parameters, cost.expert_parameters
+    updated, owned = updated_parameters(cost, grid, framework)
     plain, again = traffic.sharded_s, traffic.sharded_again_s
     out[TERM_FORWARD] = traffic.forward_s
     out[TERM_BACKWARD] = traffic.backward_s + plain
     out[TERM_RECOMPUTE] = traffic.recompute_s + again - plain
     out[TERM_WEIGHT] = cost.weight
-    out[TERM_OPTIMIZER] = optimizer_seconds(dense, expert, grid, framework, gpu)
+    out[TERM_OPTIMIZER] = optimizer_seconds(updated, owned, framework, gpu)
     out[TERM_OPTIMIZER] += extra_update_seconds(cost, grid, framework, gpu)
     out[TERM_TAKEN_FORWARD] = traffic.taken_forward_s
     out[TERM_TAKEN_BACKWARD] = traffic.taken_backward_s
@@ -113,17 +112,22 @@ def piece_terms(
 
 
 @jit
-def parameters_of(cost: Row, expert: bool) -> float:
-    """Dense or expert parameters of a piece."""
-    return float(cost.expert_parameters if expert else cost.dense_parameters)
+def parameters_sent(traffic: Row, expert: bool, reduce: bool) -> float:
+    """Parameters of a piece whose gradients are reduced or whose weights are gathered, over dp·cp
+    or over the expert-data group."""
+    if reduce:
+        return float(traffic.reduced_experts if expert else traffic.reduced)
+    return float(traffic.gathered_experts if expert else traffic.gathered)
 
 
 @jit
-def parameter_range(expert: bool, costs: Rows, job: JobInputs) -> tuple[float, float, float]:
-    """(fewest of any kind of layer, most, those of all other pieces) of `parameters_of`."""
+def parameter_range(
+    expert: bool, reduce: bool, traffic: Rows, job: JobInputs
+) -> tuple[float, float, float]:
+    """(fewest of any kind of layer, most, those of all other pieces) of `parameters_sent`."""
     smallest, largest, others = np.inf, 0.0, 0.0
     for piece in range(job.pieces):
-        count = parameters_of(costs[piece], expert)
+        count = parameters_sent(traffic[piece], expert, reduce)
         if piece < job.kinds:
             smallest, largest = min(smallest, count), max(largest, count)
         else:
@@ -133,7 +137,7 @@ def parameter_range(expert: bool, costs: Rows, job: JobInputs) -> tuple[float, f
 
 @jit
 def traffic_terms(
-    costs: Rows,
+    traffic: Rows,
     key: Row,
     grid: Row,
     job: JobInputs,
@@ -150,16 +154,17 @@ def traffic_terms(
     # The embedding and the head may each have a block for themselves.
     most_layers = job.layers - (grid.pp - 1.0) * grid.vpp + 2.0 * spare
     for expert in (False, True):
-        smallest, largest, extremes = parameter_range(expert, costs, job)
-        high = largest * most_layers + extremes * (2.0 + job.mtp_layers)
         for reduce in (True, False):
             if (reduce and grid.zero >= 2) or (not reduce and grid.zero not in (1, 2)):
                 continue
+            smallest, largest, extremes = parameter_range(expert, reduce, traffic, job)
+            high = largest * most_layers + extremes * (2.0 + job.mtp_layers)
             base, slope = traffic_line(high, expert, reduce, key, grid, framework, network)
             term = TERM_REDUCE if reduce else TERM_ALL_GATHER
             scalar = SCALAR_REDUCE_BASE if reduce else SCALAR_ALL_GATHER_BASE
             for piece in range(job.pieces):
-                terms[piece, term] += slope * parameters_of(costs[piece], expert)
+                sent = parameters_sent(traffic[piece], expert, reduce)
+                terms[piece, term] += slope * sent
             if smallest > 0.0:
                 scalars[scalar] += base
 
@@ -186,7 +191,7 @@ def layout_terms(
     fill_passes(costs, grid, framework, traffic)
     for piece in range(job.pieces):
         piece_terms(costs[piece], traffic[piece], grid, framework, gpu, terms[piece])
-    traffic_terms(costs, key, grid, job, framework, network, terms, scalars)
+    traffic_terms(traffic, key, grid, job, framework, network, terms, scalars)
     exposed_s = exposed_pipeline_seconds(costs, traffic, key, grid, job, framework, network)
     table_s = table_reduction_seconds(costs, key, grid, job, framework, network)
     scalars[SCALAR_FIXED_S] = sum(constant_seconds(framework)) + pipeline_traffic_seconds(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.cost._jit import Row, Rows, jit
+from planner.cost.class_sums import is_sharded
 from planner.cost.layout import mirror, place_vocab_layers
 from planner.cost.phase_passes import exists, passes
 from planner.cost.phase_records import (
@@ -22,13 +23,14 @@ from planner.cost.phase_records import (
     PHASES,
     LayerMaxima,
     Pass,
+    largest_of,
     weighed_bytes,
 )
-from planner.cost.phase_shards import is_sharded
 from planner.cost.phases import at_rest, phase_terms
 from planner.cost.schedule import copies_of_model, held_microbatches
 from planner.cost.stage import fill_stage, layer_maxima
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
+from planner.cost.terms import PhaseTerms
 
 # Phases of every pass, and the optimizer's once. In its place in a pass stands LAYER_LAST of stages
 # of two layers and more: the layer before is being reduced.
@@ -59,16 +61,16 @@ class MemoryPhases(NamedTuple):
 @jit
 def no_maxima() -> LayerMaxima:
     """A stage without layers."""
-    return LayerMaxima(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    return LayerMaxima(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @jit
 def phase_bytes(
-    phase: int, holds: Row, most: LayerMaxima, one_pass: Pass, key: Row, grid: Row,
-    job: JobInputs, framework: FrameworkInputs,
+    phase: int, rest: PhaseTerms, holds: Row, most: LayerMaxima, one_pass: Pass, key: Row,
+    grid: Row, job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
-    """Bytes of a stage at a phase, as limits on reserved memory weigh them (`weighed_bytes`)."""
-    rest = at_rest(holds, key, grid, job, framework)
+    """Bytes of a stage at a phase, as limits on reserved memory weigh them (`weighed_bytes`);
+    `rest`: `at_rest` of what it `holds`."""
     terms = phase_terms(phase, rest, holds, most, one_pass, key, grid, job, framework)
     return weighed_bytes(terms, rest, framework)
 
@@ -120,6 +122,7 @@ def at_work(most: LayerMaxima) -> LayerMaxima:
     """Maxima of one kind but for its parameters and what it changes once done."""
     return LayerMaxima(
         0.0,
+        0.0,
         most.working,
         most.working_again,
         most.making,
@@ -133,7 +136,7 @@ def at_work(most: LayerMaxima) -> LayerMaxima:
 @jit
 def once_done(most: LayerMaxima) -> LayerMaxima:
     """What the first layer in backward, of one kind, changes once it is done."""
-    return LayerMaxima(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, most.done_making, most.done)
+    return LayerMaxima(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, most.done_making, most.done)
 
 
 @jit
@@ -147,28 +150,41 @@ def fill_phase(
     if phase != OPTIMIZER and not exists(phase, present, one_pass, grid):
         return
     zero = no_maxima()
-    base = phase_bytes(phase, empty, zero, one_pass, key, grid, job, framework)
+    empty_rest = at_rest(empty, key, grid, job, framework)
+    present_rest = at_rest(present, key, grid, job, framework)
+    base = phase_bytes(phase, empty_rest, empty, zero, one_pass, key, grid, job, framework)
     out.stage[row, stage] = base
-    bare = phase_bytes(phase, present, zero, one_pass, key, grid, job, framework)
+    bare = phase_bytes(phase, present_rest, present, zero, one_pass, key, grid, job, framework)
     for kind in range(job.kinds):
         plain, again = holds[2 + kind], holds[2 + job.kinds + kind]
-        first = phase_bytes(phase, plain, zero, one_pass, key, grid, job, framework)
-        second = phase_bytes(phase, again, zero, one_pass, key, grid, job, framework)
+        plain_rest = at_rest(plain, key, grid, job, framework)
+        again_rest = at_rest(again, key, grid, job, framework)
+        first = phase_bytes(phase, plain_rest, plain, zero, one_pass, key, grid, job, framework)
+        second = phase_bytes(phase, again_rest, again, zero, one_pass, key, grid, job, framework)
         out.layer[row, stage, kind] = first - base
         out.freed[row, stage, kind] = first - second
         most = layer_maxima(costs[kind], 1.0, 0.0, key, grid, framework)
-        largest = LayerMaxima(most.largest, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-        gather = phase_bytes(phase, present, largest, one_pass, key, grid, job, framework)
+        gather = phase_bytes(
+            phase, present_rest, present, largest_of(most), one_pass, key, grid, job, framework
+        )
         out.gather[row, kind] = gather - bare
-        size = phase_bytes(phase, present, at_work(most), one_pass, key, grid, job, framework)
+        size = phase_bytes(
+            phase, present_rest, present, at_work(most), one_pass, key, grid, job, framework
+        )
         out.working[row, kind] = size - bare
-        size = phase_bytes(phase, present, once_done(most), one_pass, key, grid, job, framework)
+        size = phase_bytes(
+            phase, present_rest, present, once_done(most), one_pass, key, grid, job, framework
+        )
         out.done[row, kind] = size - bare
         # As many layers as a checkpoint has bring back all that one does.
         remade = layer_maxima(costs[kind], 0.0, max(1.0, key.span), key, grid, framework)
-        size = phase_bytes(phase, present, at_work(remade), one_pass, key, grid, job, framework)
+        size = phase_bytes(
+            phase, present_rest, present, at_work(remade), one_pass, key, grid, job, framework
+        )
         out.working_again[row, kind] = size - bare
-        size = phase_bytes(phase, present, once_done(remade), one_pass, key, grid, job, framework)
+        size = phase_bytes(
+            phase, present_rest, present, once_done(remade), one_pass, key, grid, job, framework
+        )
         out.done_again[row, kind] = size - bare
 
 

@@ -14,42 +14,21 @@ COMMUNICATORS = ("tp", "cp", "dp", "pp", "ep", "embedding")
 
 
 @jit
-def shared_bytes(
-    per_parameter: float, stage: int, dense: float, expert: float, zero: float, shards: float,
-    expert_shards: float,
-) -> float:  # fmt: skip
-    """Bytes at `per_parameter` each, divided by the ZeRO groups from ZeRO-`stage` on."""
-    if zero < stage:
-        return per_parameter * (dense + expert)
-    return per_parameter * (dense / shards + expert / expert_shards)
+def divided_gradient_bytes(share: float, framework: FrameworkInputs) -> float:
+    """Gradients divided by the ZeRO groups (`ClassShare.trained_share`), less those that the host
+    has taken."""
+    return framework.gradients_on_gpu * framework.gradient_bytes * share
 
 
 @jit
-def weight_bytes(
-    dense: float, expert: float, zero: float, shards: float, expert_shards: float,
-    framework: FrameworkInputs,
-) -> float:  # fmt: skip
-    """Low-precision weights that stay on the rank.
+def gradient_bytes(trained: float, share: float, grid: Row, framework: FrameworkInputs) -> float:
+    """Gradients that stay on the rank: divided from ZeRO-2 on, where offload takes them away.
 
-    All of them below ZeRO-3, unless fp32 shards are the parameters (FSDP): there ZeRO-2 and 3
-    gather them for each pass.
+    `trained`, `share`: parameters that have them, whole and divided.
     """
-    if zero > 1 and shards > 1.0 and framework.zero3_keeps_weight_shard == 0.0:
-        return 0.0
-    return shared_bytes(framework.weight_bytes, 3, dense, expert, zero, shards, expert_shards)
-
-
-@jit
-def gradient_bytes(
-    dense: float, expert: float, zero: float, shards: float, expert_shards: float,
-    framework: FrameworkInputs,
-) -> float:  # fmt: skip
-    """Gradients that stay on the rank: sharded from ZeRO-2 on, where offload takes them away."""
-    per_parameter = framework.gradient_bytes + framework.extra_gradient_bytes
-    if zero < 2 or (shards <= 1.0 and framework.gradients_on_gpu >= 1.0):
-        return per_parameter * (dense + expert)
-    resident = framework.gradients_on_gpu * framework.gradient_bytes
-    return shared_bytes(resident, 2, dense, expert, zero, shards, expert_shards)
+    if grid.zero < 2 or (grid.shards <= 1.0 and framework.gradients_on_gpu >= 1.0):
+        return (framework.gradient_bytes + framework.extra_gradient_bytes) * trained
+    return divided_gradient_bytes(share, framework)
 
 
 @jit

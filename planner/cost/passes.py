@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from planner.cost import fields as f
 from planner.cost._jit import Row, Rows, jit
+from planner.cost.class_sums import trained_table
 from planner.cost.codes import CollectiveKind
 from planner.cost.communication import all_gather_time_s, point_to_point_time_s
 from planner.cost.keys import local_tokens
@@ -125,10 +126,9 @@ def fsdp_seconds(
     window = pass_window(cost, 1)
     if recomputed:
         window = both_passes(window, pass_window(cost, 2))
-    parameters = cost.dense_parameters + cost.expert_parameters
-    copies = framework.reduce_copy_s * parameters * reduced_share(grid, framework)
+    copies = framework.reduce_copy_s * cost.trained * reduced_share(grid, framework)
     if grid.zero == 3:
-        copies += 2.0 * (framework.gather_copy_s * parameters + framework.gather_wait_s)
+        copies += 2.0 * (framework.gather_copy_s * cost.gathered + framework.gather_wait_s)
     share, contention = framework.hide_fsdp_prefetch, framework.contention
     return float(
         beside_seconds(pass_window(cost, 0), gather, share, contention)
@@ -213,9 +213,9 @@ def table_reduction_seconds(
         members, furthest = 2, predicts
     if job.tied_embeddings > 0.0 and head > furthest:
         members, furthest = members + 1, head
-    if members == 1 or copies_of_model(framework.schedule, grid.pp) > 1.0:
+    size = framework.gradient_bytes * trained_table(costs, job, framework)
+    if members == 1 or size == 0.0 or copies_of_model(framework.schedule, grid.pp) > 1.0:
         return 0.0
-    size = framework.gradient_bytes * costs[job.kinds].table
     stride = stage_stride(key, grid, network) * float(furthest // (members - 1))
     return collective_stream(
         CollectiveKind.ALL_REDUCE, float(members), stride, size, network

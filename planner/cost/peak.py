@@ -20,7 +20,8 @@ from planner.cost.phase_records import (
 )
 from planner.cost.phases import at_rest, bytes_of_activations, bytes_of_parameters
 from planner.cost.schedule import held_microbatches
-from planner.cost.stage import fill_kept, fill_parameters, stage_maxima
+from planner.cost.stage import fill_kept, stage_maxima
+from planner.cost.stage_parameters import fill_parameters
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planner.cost._jit import Row, jit
+from planner.cost.class_sums import is_sharded
 from planner.cost.phase_records import (
     EMBEDDING,
     FORWARD,
@@ -15,7 +16,6 @@ from planner.cost.phase_records import (
     MTP,
     Pass,
 )
-from planner.cost.phase_shards import is_sharded
 from planner.cost.schedule import Held
 from planner.cost.tables import FrameworkInputs
 
@@ -35,7 +35,7 @@ def exists(phase: int, holds: Row, one_pass: Pass, grid: Row) -> bool:
     if phase == MTP:
         return holds.mtp_kept > 0.0
     if phase == EMBEDDING:
-        return holds.embedding_parameters > 0.0
+        return holds.embedding_trained > 0.0
     if phase == LAYER_SECOND:
         return is_sharded(grid) and holds.layers > 1.0
     return one_pass.accumulates == 0.0

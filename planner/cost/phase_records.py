@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from planner.cost._jit import Row, jit
 from planner.cost.fields import record_of
-from planner.cost.tables import FrameworkInputs
+from planner.cost.tables import CLASSES, FrameworkInputs
 from planner.cost.terms import MovingTerms, PhaseTerms
 
 # Phases of a micro-batch, in order (`phase <= HEAD`: until the head's backward); then the
@@ -33,16 +33,19 @@ PASSES = 3
 
 
 # Contents of a stage on one rank, sums: parameters before ZeRO, bytes of a micro-batch. First what
-# depends on parameters alone (`planner.cost.stage.fill_parameters`). `casts`: copies of weights;
-# `head_made`: parameters whose gradients the head makes, a tied table included; `extra_state`:
-# optimizer state on the rank beyond that of every parameter; `update_bytes`: temporaries of the
-# largest update of the model, wherever it lives; `mtp_modules`, `mtp_losses`: how many;
-# `mtp_table`: parameters of the vocabulary table in which they look tokens up, `mtp_table_waits`
-# those if the embedding is on the stage.
+# depends on parameters alone (`planner.cost.stage_parameters`): a `ClassShare` of them, of
+# the weights gathered those of embedding and head and of multi-token prediction. `casts`: copies of
+# weights; `head_made`: parameters whose gradients the head makes, a tied table included;
+# `extra_state`: optimizer state on the rank beyond that of every parameter; `update_bytes`:
+# temporaries of the largest update of the model, wherever it lives; `mtp_modules`, `mtp_losses`:
+# how many; `mtp_table`: trained parameters of the vocabulary table in which they look tokens up,
+# `mtp_table_waits` those if the embedding is on the stage; `made_by_*`: parameters whose gradients
+# exist once backward is past so much, as a rank then has them (`reduces_at_once`).
 _PARAMETERS = (
-    "dense", "expert", "layers", "layer_casts", "embedding_parameters", "head", "head_parameters",
-    "head_made", "head_casts", "mtp_dense", "mtp_expert", "mtp_casts", "extra_state",
-    "update_bytes", "mtp_modules", "mtp_losses", "mtp_table", "mtp_table_waits",
+    "weights", "updated", "states", "gathered", "trained", "trained_share", "vocab_gathered",
+    "mtp_gathered", "layers", "layer_casts", "embedding_trained", "head", "head_trained",
+    "head_made", "head_casts", "mtp_casts", "extra_state", "update_bytes", "mtp_modules",
+    "mtp_losses", "mtp_table", "mtp_table_waits", "made_by_head", "made_by_mtp", "made_by_layers",
 )  # fmt: skip
 # Then what depends on micro-batch and recompute mode too (`fill_kept`). `kept`: from forward to
 # backward (`plain`: by layers that do not recompute, `logits`: the loss's part); `casts_kept`:
@@ -58,24 +61,27 @@ _KEPT = (
 # optimizer's update, of reducing gradients and of gathering weights (0 where the framework does so
 # beside every micro-batch or not at all), its contents, and what parameters alone decide of its
 # bytes: at rest, in the update, and in every phase of the first and of later passes
-# (`planner.cost.peak`).
+# (`planner.cost.peak`). `parameters`: by class.
 GROUP_ROW = record_of(
     "first", "span", "machine", "update_s", "reduce_s", "gather_s", *_PARAMETERS, *_KEPT,
     "resting_bytes", "packed_bytes", "update_moving_bytes", known_bytes=2 * (PHASES - 1),
+    parameters=CLASSES,
 )  # fmt: skip
 
 
 class LayerMaxima(NamedTuple):
     """Maxima over the kinds of layers on a stage.
 
-    `largest`: parameters; `working`, `working_again`: working sets of plain layers and of those
-    that recompute, in a pass that accumulates gradients, `making` and `making_again` in one that
-    makes them; `last`: what the last layer in backward adds to what all leave behind;
-    `done_making`, `done`: what the first one changes once it is done (gradients made less what it
-    gave back), in a pass that makes gradients and in one that accumulates them.
+    `largest`, `reduced`: parameters, by the weights gathered and by the gradients reduced;
+    `working`, `working_again`: working sets of plain layers and of those that recompute, in a pass
+    that accumulates gradients, `making` and `making_again` in one that makes them; `last`: what the
+    last layer in backward adds to what all leave behind; `done_making`, `done`: what the first one
+    changes once it is done (gradients made less what it gave back), in a pass that makes gradients
+    and in one that accumulates them.
     """
 
     largest: float
+    reduced: float
     working: float
     working_again: float
     making: float
@@ -121,6 +127,12 @@ class KeptCopies(NamedTuple):
     head_done: float
     weight: float
     head_weight: float
+
+
+@jit
+def largest_of(most: LayerMaxima) -> LayerMaxima:
+    """Maxima of one kind for its parameters alone."""
+    return LayerMaxima(most.largest, most.reduced, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class LayerParts(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planner.cost._jit import Row, jit
+from planner.cost.class_sums import is_sharded, keeps_weights
 from planner.cost.phase_records import (
     EMBEDDING,
     FORWARD,
@@ -18,12 +19,6 @@ from planner.cost.tables import FrameworkInputs
 
 
 @jit
-def is_sharded(grid: Row) -> bool:
-    """Gradients (ZeRO-2) or weights too (ZeRO-3) are divided."""
-    return grid.zero > 1 and grid.shards > 1.0
-
-
-@jit
 def hands_on_gradients(grid: Row, framework: FrameworkInputs) -> bool:
     """Whether gradients leave the rank as backward makes them: for the shards of others, or for the
     host, where offload takes them from ZeRO-2 on, with one rank too.
@@ -36,12 +31,6 @@ def hands_on_gradients(grid: Row, framework: FrameworkInputs) -> bool:
 
 
 @jit
-def keeps_weights(grid: Row, framework: FrameworkInputs) -> bool:
-    """Low-precision weights stay between steps; FSDP makes them from fp32 shards."""
-    return not is_sharded(grid) or framework.zero3_keeps_weight_shard > 0.0
-
-
-@jit
 def root_gathered(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
     """Weights gathered for all of forward and backward: ends under ZeRO-3, all under 2."""
     if not is_sharded(grid):
@@ -49,9 +38,8 @@ def root_gathered(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
     if grid.zero < 3:
         if keeps_weights(grid, framework):
             return 0.0
-        return framework.weight_bytes * (holds.dense + holds.expert)
-    vocab_parameters = holds.embedding_parameters + holds.head_parameters
-    return framework.root_stays_gathered * framework.weight_bytes * vocab_parameters
+        return framework.weight_bytes * holds.gathered
+    return framework.root_stays_gathered * framework.weight_bytes * holds.vocab_gathered
 
 
 @jit
@@ -82,16 +70,16 @@ def left_gathered(
     if keeps_weights(grid, framework):
         return 0.0
     if phase == LAYER_LAST:
-        return framework.weight_bytes * (holds.embedding_parameters + holds.head_parameters)
-    gone = 0.0 if phase == MTP else holds.mtp_dense + holds.mtp_expert
+        return framework.weight_bytes * holds.vocab_gathered
+    gone = 0.0 if phase == MTP else holds.mtp_gathered
     return root - framework.weight_bytes * gone
 
 
 @jit
 def reduced_at_end(holds: Row, framework: FrameworkInputs) -> float:
     """Parameters whose gradients are reduced once backward has reached the embedding."""
-    together = framework.root_stays_gathered * holds.head_parameters
-    return float(holds.embedding_parameters + together)
+    together = framework.root_stays_gathered * holds.head_trained
+    return float(holds.embedding_trained + together)
 
 
 @jit
@@ -117,5 +105,5 @@ def reduction_bytes(
     if phase == EMBEDDING:
         return framework.gradient_bytes * reduced_at_end(holds, framework)
     if phase == LAYER_SECOND or (phase == LAYER_LAST and holds.layers > 1.0):
-        return framework.reduce_buffer_layers * framework.gradient_bytes * most.largest
+        return framework.reduce_buffer_layers * framework.gradient_bytes * most.reduced
     return 0.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from planner.cost._jit import Row, jit
 from planner.cost.keys import local_tokens, padding_factor
-from planner.cost.memory import gradient_bytes, shared_bytes, weight_bytes
+from planner.cost.memory import divided_gradient_bytes, gradient_bytes
 from planner.cost.phase_records import (
     EMBEDDING,
     FORWARD,
@@ -54,13 +54,6 @@ def whole_gradient_bytes(grid: Row, framework: FrameworkInputs) -> float:
 
 
 @jit
-def sharded_gradients(dense: float, expert: float, grid: Row, framework: FrameworkInputs) -> float:
-    """Gradients divided by the ZeRO groups, less those that the host has taken."""
-    resident = framework.gradients_on_gpu * framework.gradient_bytes
-    return resident * (dense / grid.shards + expert / grid.expert_shards)
-
-
-@jit
 def reduces_at_once(grid: Row, framework: FrameworkInputs) -> bool:
     """Whether gradients of a micro-batch are divided as soon as a layer has made them: a step's
     only one is its last."""
@@ -75,7 +68,7 @@ def bucket_bytes(holds: Row, key: Row, grid: Row, framework: FrameworkInputs) ->
     and weights of an even stage, which pass through them, unless they are made whole."""
     divided = grid.zero == 1 and framework.bucket_bytes <= 0.0
     if (grid.zero == 0 or divided) and grid.shards > 1.0:
-        value = framework.gradient_bytes * (holds.dense + holds.expert)
+        value = framework.gradient_bytes * holds.trained
         return framework.ddp_bucket_copies * value
     passing = (framework.gradient_bytes + framework.weight_bytes) * framework.model_parameters
     buckets = min(framework.bucket_bytes, passing / (key.tp * grid.pp)) if grid.zero < 3 else 0.0
@@ -209,15 +202,12 @@ def made_gradients(phase: int, holds: Row, grid: Row, framework: FrameworkInputs
     """Gradients that exist in a phase of a pass that makes them."""
     if phase <= HEAD:
         return 0.0
-    dense, expert = holds.head_parameters, 0.0
+    made = holds.made_by_head if phase == MTP else holds.made_by_mtp
     if LAYER_LAST <= phase <= EMBEDDING:
-        dense, expert = holds.dense - holds.embedding_parameters, holds.expert
-    elif phase != MTP:
-        dense, expert = dense + holds.mtp_dense, holds.mtp_expert
+        made = holds.made_by_layers
     if reduces_at_once(grid, framework):
-        return sharded_gradients(dense, expert, grid, framework)
-    tied = holds.head_made - holds.head_parameters
-    return whole_gradient_bytes(grid, framework) * (dense + expert + tied)
+        return divided_gradient_bytes(made, framework)
+    return whole_gradient_bytes(grid, framework) * made
 
 
 @jit
@@ -230,7 +220,7 @@ def held_gradients(
     if one_pass.before == 0.0 and phase <= FORWARD:
         return 0.0
     if hands_on_gradients(grid, framework) and framework.unreduced_gradients > 0.0:
-        return whole_gradient_bytes(grid, framework) * (holds.dense + holds.expert)
+        return whole_gradient_bytes(grid, framework) * holds.trained
     return settled
 
 
@@ -272,7 +262,7 @@ def working_bytes(
     handed_on = hands_on_gradients(grid, framework)
     if phase <= HEAD or phase == EMBEDDING:
         stream = framework.residual_bytes * local_tokens(key, job) * job.hidden
-        made = holds.head_made if phase == HEAD else holds.embedding_parameters
+        made = holds.head_made if phase == HEAD else holds.embedding_trained
         return stream if handed_on else stream + table_gradient_bytes(phase, framework) * made
     size = 0.0 if handed_on else framework.weight_gradient_bytes * holds.head_made
     if phase != MTP and not handed_on and framework.persistent_gradients > 0.0:
@@ -309,21 +299,17 @@ def at_rest(
     holds: Row, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs
 ) -> PhaseTerms:
     """The optimizer's phase: state, all gradients, temporaries of the update."""
-    dense, expert = holds.dense, holds.expert
-    zero, shards, expert_shards = grid.zero, grid.shards, grid.expert_shards
-    sharing = (dense, expert, zero, shards, expert_shards)
     resting = RestingTerms(
-        weight_bytes(dense, expert, zero, shards, expert_shards, framework)
-        + resident_casts(holds, grid, framework),
-        shared_bytes(framework.master_bytes, 1, *sharing),
-        holds.extra_state + shared_bytes(framework.optimizer_bytes, 1, *sharing),
+        framework.weight_bytes * holds.weights + resident_casts(holds, grid, framework),
+        framework.master_bytes * holds.states,
+        holds.extra_state + framework.optimizer_bytes * holds.states,
         bucket_bytes(holds, key, grid, framework),
         holds.layers * framework.mask_buffer_bytes,
         framework.input_bytes * local_tokens(key, job),
         *constant_bytes(framework),
     )
-    gradients = gradient_bytes(dense, expert, zero, shards, expert_shards, framework)
-    temporaries = shared_bytes(framework.optimizer_temporary_bytes, 1, *sharing)
+    gradients = gradient_bytes(holds.trained, holds.trained_share, grid, framework)
+    temporaries = framework.optimizer_temporary_bytes * holds.states
     moving = MovingTerms(
         gradients, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, holds.update_bytes + temporaries
     )

@@ -81,7 +81,7 @@ def gemm_seconds(
     least = 0.0 if framework.pads_products > 0.0 else odd_rows_time_s(rows, out, depth, gpu)
     forward = max(least, gemm_time_s(rows, out, depth, 1.0, peak, share, 2.0, gpu))
     data = max(least, gemm_time_s(rows, depth, out, 1.0, peak, share, 2.0, gpu))
-    weight = max(least, gemm_time_s(out, depth, rows, 1.0, peak, share, 8.0, gpu))
+    weight = op.trained * max(least, gemm_time_s(out, depth, rows, 1.0, peak, share, 8.0, gpu))
     if low:
         forward += cast_seconds(rows * depth, framework, gpu)
         data += cast_seconds(rows * out, framework, gpu)
@@ -100,7 +100,7 @@ def grouped_gemm_seconds(
     peak, share = product_rate(low, framework, gpu)
     forward = grouped_gemm_time_s(each, out, depth, groups, peak, share, 2.0, gpu)
     data = grouped_gemm_time_s(each, depth, out, groups, peak, share, 2.0, gpu)
-    weight = grouped_gemm_time_s(out, depth, each, groups, peak, share, 8.0, gpu)
+    weight = op.trained * grouped_gemm_time_s(out, depth, each, groups, peak, share, 8.0, gpu)
     if low:
         forward += cast_seconds(rows * depth, framework, gpu)
         data += cast_seconds(rows * out, framework, gpu)
@@ -411,7 +411,7 @@ def compute_terms(
             gemm_backward += seconds_backward
             products += 1.0
             weight += seconds_weight
-            weight_bytes += operands_bytes(op, key, job)
+            weight_bytes += op.trained * operands_bytes(op, key, job)
     issue_forward += replays * framework.issue_s
     issue_backward += replays * framework.issue_s
     return ComputeTerms(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from planner.cost._jit import Row, Rows, jit
-from planner.cost.codes import OpKind, ParamShard
-from planner.cost.keys import gemm_shape, local_tokens, padding_factor, shard_factor
+from planner.cost.codes import OpKind
+from planner.cost.keys import gemm_shape, local_tokens, on_rank, padding_factor, shard_factor
 from planner.cost.tables import FrameworkInputs, JobInputs
 
 
@@ -73,32 +73,26 @@ def logits_kept_bytes(piece: int, key: Row, saved: Rows, job: JobInputs) -> floa
 
 
 @jit
-def parameters_on_rank(
-    piece: int, key: Row, parameters: Rows, job: JobInputs
-) -> tuple[float, float]:
-    """(dense, expert) parameters of one piece on one rank, before ZeRO."""
-    dense = expert = 0.0
+def piece_parameters(
+    piece: int, key: Row, parameters: Rows, job: JobInputs, framework: FrameworkInputs, out: Row
+) -> None:
+    """Fill PIECE_PARAMETERS, their sums and PIECE_TABLE_CLASS of one piece on one rank.
+
+    The vocabulary table is the first of the embedding's tensors.
+    """
+    found = 0
     for index in range(parameters.shape[0]):
-        if int(parameters[index].piece) == piece:
-            row_dense, row_expert = row_parameters(parameters[index], key, job)
-            dense, expert = dense + row_dense, expert + row_expert
-    return dense, expert
-
-
-@jit
-def row_parameters(row: Row, key: Row, job: JobInputs) -> tuple[float, float]:
-    """(dense, expert) parameters of one row on one rank, before ZeRO."""
-    count = row.count
-    shard = int(row.shard)
-    if row.pads_vocabulary > 0 and shard == ParamShard.TP:
-        count *= padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
-    if shard == ParamShard.EXPERT:
-        return 0.0, float(count / (key.ep * key.etp))
-    if shard == ParamShard.TP:
-        return float(count / key.tp), 0.0
-    if shard == ParamShard.KV:
-        return float(count / min(key.tp, job.kv_heads)), 0.0
-    return float(count), 0.0
+        row = parameters[index]
+        if int(row.piece) != piece:
+            continue
+        out.parameters[int(row.parameter_class)] += on_rank(row.count, row, key, job)
+        if piece == job.kinds and found == 0:
+            out.table_class = row.parameter_class
+        found += 1
+    for number in range(framework.class_count):
+        one_class = framework.classes[number]
+        out.trained += one_class.gradients * out.parameters[number]
+        out.gathered += one_class.gathered * out.parameters[number]
 
 
 @jit
@@ -114,7 +108,7 @@ def weight_elements(op: Row, key: Row) -> float:
     kind = int(op.kind)
     if kind not in (OpKind.GEMM, OpKind.GROUPED_GEMM):
         return 0.0
-    split = key.ep * key.etp if kind == OpKind.GROUPED_GEMM else key.tp
+    split = key.expert_ranks if kind == OpKind.GROUPED_GEMM else key.tp
     out = op.out_width + op.kv_out_width
     return float(op.groups * out * op.in_width / split)
 
@@ -190,14 +184,14 @@ def softmax_terms(
     made = 0.0
     for row in range(parameters.shape[0]):
         if int(parameters[row].piece) == piece and parameters[row].after_core > 0.0:
-            dense, expert = row_parameters(parameters[row], key, job)
-            made += dense + expert
+            one_class = framework.classes[int(parameters[row].parameter_class)]
+            made += one_class.gradients * on_rank(parameters[row].count, parameters[row], key, job)
     return held, made
 
 
 @jit
 def working_bytes(
-    piece: int, parameters: float, key: Row, ops: Rows, job: JobInputs,
+    piece: int, trained: float, key: Row, ops: Rows, job: JobInputs,
     framework: FrameworkInputs,
 ) -> tuple[float, float]:  # fmt: skip
     """(gradients of activations, weight gradients) alive at the widest point of a backward.
@@ -224,7 +218,7 @@ def working_bytes(
             weighed = framework.weighing_bytes * rows * job.hidden
         if rows * into > widest:
             widest = rows * into
-            one_weight = weight_elements(op, key) / op.groups
+            one_weight = op.trained * weight_elements(op, key) / op.groups
     if largest == 0.0:
         return 0.0, 0.0
     element, stream = framework.activation_bytes, local_tokens(key, job) * job.hidden
@@ -233,4 +227,4 @@ def working_bytes(
         return wide + 3.0 * framework.residual_bytes * stream, element * one_weight
     gathered = framework.gathered_tensors * element * stream if key.tp > 1.0 else 0.0
     wide = max(element * largest, scanned)
-    return wide + weighed + gathered, framework.weight_gradient_bytes * parameters
+    return wide + weighed + gathered, framework.weight_gradient_bytes * trained

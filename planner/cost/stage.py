@@ -6,8 +6,14 @@ import numpy as np
 
 from planner.cost import fields as f
 from planner.cost._jit import Row, Rows, jit
+from planner.cost.class_sums import (
+    is_sharded,
+    keeps_weights,
+    trained_share,
+)
 from planner.cost.memory import (
     communication_bytes,
+    divided_gradient_bytes,
     outside_bytes,
     recorded_bytes,
     set_aside_bytes,
@@ -27,7 +33,7 @@ from planner.cost.phase_records import (
     split_logits_bytes,
     total_bytes,
 )
-from planner.cost.phase_shards import hands_on_gradients, is_sharded, keeps_weights
+from planner.cost.phase_shards import hands_on_gradients
 from planner.cost.phases import (
     at_rest,
     gives_back,
@@ -35,37 +41,21 @@ from planner.cost.phases import (
     logits_elements,
     phase_terms,
     reduces_at_once,
-    sharded_gradients,
     whole_gradient_bytes,
 )
 from planner.cost.schedule import Held, held_microbatches
+from planner.cost.stage_parameters import fill_parameters
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.terms import LIVE_PLACES, MOVING_PLACES, RESTING_PLACES, PhaseTerms
-from planner.cost.update import copies_table, largest_update_bytes, stage_extra_state
 
 
 @jit
-def table_copy(stage: int, counts: Array, costs: Rows, job: JobInputs) -> float:
-    """Parameters of the copy of the vocabulary table on a stage (`copies_table`)."""
-    return float(costs[job.kinds].table) if copies_table(stage, counts, job) else 0.0
-
-
-@jit
-def stage_parameters(stage: int, counts: Array, costs: Rows, job: JobInputs) -> tuple[float, float]:
-    """(dense, expert) parameters of a stage, with its copy of the vocabulary table."""
-    dense, expert = table_copy(stage, counts, costs, job), 0.0
-    for piece in range(job.pieces):
-        dense += counts[piece, stage] * costs[piece].dense_parameters
-        expert += counts[piece, stage] * costs[piece].expert_parameters
-    return dense, expert
-
-
-@jit
-def new_gradients(dense: float, expert: float, grid: Row, framework: FrameworkInputs) -> float:
+def new_gradients(cost: Row, grid: Row, framework: FrameworkInputs) -> float:
     """Gradients that a piece leaves behind in a pass that makes them."""
     if reduces_at_once(grid, framework):
-        return sharded_gradients(dense, expert, grid, framework)
-    return whole_gradient_bytes(grid, framework) * (dense + expert)
+        share = trained_share(cost, grid, framework)
+        return divided_gradient_bytes(share, framework)
+    return whole_gradient_bytes(grid, framework) * cost.trained
 
 
 @jit
@@ -73,11 +63,10 @@ def layer_parts(
     cost: Row, plain: float, again: float, key: Row, grid: Row, framework: FrameworkInputs
 ) -> LayerParts:
     """What layers of one kind hold, `plain` of them and `again` that recompute."""
-    dense, expert = cost.dense_parameters, cost.expert_parameters
     handed_on = hands_on_gradients(grid, framework)
     gathered = 0.0
     if is_sharded(grid) and grid.zero == 2 and not keeps_weights(grid, framework):
-        gathered = framework.weight_bytes * (dense + expert)
+        gathered = framework.weight_bytes * cost.gathered
     remakes_casts = framework.weight_casts_stay > 0.0 or (
         again > 0.0 and int(key.modules) & f.MODULE_FULL
     )
@@ -91,7 +80,7 @@ def layer_parts(
         min(cost.again, (plain + again) * (cost.saved + cost.offloaded)),
         cost.saved,
         cost.saved_recomputed,
-        new_gradients(dense, expert, grid, framework),
+        new_gradients(cost, grid, framework),
         gathered,
         0.0 if remakes_casts else cost.casts,
     )
@@ -111,7 +100,8 @@ def layer_maxima(
         last += parts.light if again > 0.0 else parts.kept
         done = -(parts.kept if plain > 0.0 else parts.light)
     return LayerMaxima(
-        cost.dense_parameters + cost.expert_parameters,
+        cost.gathered,
+        cost.trained,
         parts.working if plain > 0.0 else 0.0,
         parts.working + parts.remade if again > 0.0 else 0.0,
         parts.making if plain > 0.0 else 0.0,
@@ -131,14 +121,15 @@ def stage_maxima(
 
     Where kinds follow each other, the first and the last layer are of the first and last kind.
     """
-    largest = working = working_again = making = making_again = 0.0
+    largest = reduced = working = working_again = making = making_again = 0.0
     last = done_making = done = -np.inf
     for kind in range(job.kinds):
         count, again = counts[kind, stage], recomputed[kind, stage]
         if count == 0.0:
             continue
         most = layer_maxima(costs[kind], count - again, again, key, grid, framework)
-        largest, working = max(largest, most.largest), max(working, most.working)
+        largest, reduced = max(largest, most.largest), max(reduced, most.reduced)
+        working = max(working, most.working)
         working_again = max(working_again, most.working_again)
         making, making_again = max(making, most.making), max(making_again, most.making_again)
         if job.kinds_in_order > 0.0:
@@ -147,10 +138,10 @@ def stage_maxima(
         else:
             last = max(last, most.last)
             done_making, done = max(done_making, most.done_making), max(done, most.done)
-    if largest == 0.0:
+    if last == -np.inf:
         last = done_making = done = 0.0
     return LayerMaxima(
-        largest, working, working_again, making, making_again, last, done_making, done
+        largest, reduced, working, working_again, making, making_again, last, done_making, done
     )
 
 
@@ -222,43 +213,6 @@ def returned_bytes(
     one = resident_bytes(1.0, costs, job) - resident_bytes(0.0, costs, job)
     whole = offloaded_sum(stage, counts, recomputed, costs, job) + (grid.vpp - 1.0) * one
     return whole / grid.vpp + resident_bytes(max(0.0, layers - 1.0), costs, job)
-
-
-@jit
-def fill_parameters(
-    stage: int, counts: Array, costs: Rows, grid: Row, job: JobInputs, framework: FrameworkInputs,
-    out: Row,
-) -> None:  # fmt: skip
-    """Fill what parameters alone decide of a stage's contents."""
-    out.dense, out.expert = stage_parameters(stage, counts, costs, job)
-    out.layers = out.layer_casts = out.update_bytes = 0.0
-    for kind in range(job.kinds):
-        out.layers += counts[kind, stage]
-        out.layer_casts += counts[kind, stage] * costs[kind].casts
-    for piece in range(job.pieces):
-        largest = largest_update_bytes(costs[piece], grid, framework)
-        out.update_bytes = max(out.update_bytes, largest)
-    out.extra_state = stage_extra_state(stage, counts, costs, grid, job)
-    first, last = job.kinds, job.kinds + 1
-    mtp, loss = min(last + 1, job.pieces - 1), min(last + 2, job.pieces - 1)
-    has_first, has_last = counts[first, stage], counts[last, stage]
-    modules = counts[mtp, stage] if mtp > last else 0.0
-    losses = counts[loss, stage] if mtp > last else 0.0
-    copy = table_copy(stage, counts, costs, job)
-    # The head makes the gradient of a tied copy; of any other, multi-token prediction does.
-    tied = copy if job.tied_embeddings > 0.0 and has_last > 0.0 else 0.0
-    shared = has_first * has_last * costs[first].table if job.tied_embeddings > 0.0 else 0.0
-    out.embedding_parameters = has_first * costs[first].dense_parameters
-    out.head = has_last
-    out.head_parameters = has_last * costs[last].dense_parameters + tied
-    out.head_made = out.head_parameters + shared
-    out.head_casts = has_last * costs[last].casts
-    out.mtp_modules, out.mtp_losses = modules, losses
-    out.mtp_dense = modules * costs[mtp].dense_parameters + copy - tied
-    out.mtp_expert = modules * costs[mtp].expert_parameters
-    out.mtp_casts = modules * costs[mtp].casts + losses * costs[loss].casts
-    out.mtp_table = min(modules, 1.0) * costs[first].table
-    out.mtp_table_waits = has_first * out.mtp_table
 
 
 @jit

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.cost._jit import Row, Rows, jit
+from planner.cost.class_sums import both_shares, class_share, no_share
 from planner.cost.data_parallel import (
     hidden_seconds,
     optimizer_seconds,
@@ -21,8 +22,6 @@ from planner.cost.memory import (
     gradient_bytes,
     outside_bytes,
     set_aside_bytes,
-    shared_bytes,
-    weight_bytes,
 )
 from planner.cost.passes import (
     pipeline_traffic_seconds,
@@ -131,21 +130,21 @@ def machine_frame(
     gpu: GpuInputs, network: Rows, memories: float,
 ) -> StepFrame:  # fmt: skip
     """The frame of a step with all stages on one machine."""
-    dense = expert = 0.0
-    for piece in range(job.pieces):
-        dense += totals[piece] * costs[piece].dense_parameters
-        expert += totals[piece] * costs[piece].expert_parameters
-    zero, shards, expert_shards = grid.zero, grid.shards, grid.expert_shards
-    state = weight_bytes(dense, expert, zero, shards, expert_shards, framework) + shared_bytes(
-        framework.master_bytes + framework.optimizer_bytes, 1,
-        dense, expert, zero, shards, expert_shards,
-    )  # fmt: skip
+    share = no_share()
+    for number in range(framework.class_count):
+        parameters = 0.0
+        for piece in range(job.pieces):
+            parameters += totals[piece] * costs[piece].parameters[number]
+        share = both_shares(
+            share, class_share(parameters, framework.classes[number], grid, framework)
+        )
+    per_state = framework.master_bytes + framework.optimizer_bytes
     return StepFrame(
         slowdown(key, grid, network),
         table_reduction_seconds(costs, key, grid, job, framework, network),
-        optimizer_seconds(dense, expert, grid, framework, gpu),
-        state,
-        gradient_bytes(dense, expert, zero, shards, expert_shards, framework),
+        optimizer_seconds(share.updated, share.states, framework, gpu),
+        framework.weight_bytes * share.weights + per_state * share.states,
+        gradient_bytes(share.trained, share.trained_share, grid, framework),
         memories,
     )
 

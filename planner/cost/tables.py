@@ -62,6 +62,30 @@ class JobInputs(NamedTuple):
     mtp_copies_embedding: float = 0.0
 
 
+CLASSES = 6
+"""Most classes of parameters of one job (`planner/job/parameter_classes.toml` may have more)."""
+
+
+class ClassInputs(NamedTuple):
+    """One class of parameters (`planner/job/parameter_classes.toml`).
+
+    `sharers`: a code of `planner.cost.codes.Sharers`. The others say what one parameter counts as
+    in bytes held, gathered before use, of gradients, reduced, and of master weights and states:
+    1 as the framework and the optimizer have them, 0 where the class has none.
+    """
+
+    sharers: float
+    weights: float
+    gathered: float
+    gradients: float
+    reduced: float
+    states: float
+
+
+NO_CLASSES = CLASSES * (ClassInputs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0),)
+"""Classes that a job does not have."""
+
+
 class FrameworkInputs(NamedTuple):
     """A framework profile, the optimizer and the memory outside tensors, as numbers.
 
@@ -138,7 +162,7 @@ class FrameworkInputs(NamedTuple):
     """Bytes per parameter of the optimizer's moments."""
     update_group_parameters: float
     model_parameters: float
-    """Parameters of the whole model."""
+    """Trained parameters of the whole model."""
     flat_update_bytes: float
     """The setting, of the part of the optimizer that is on the GPU."""
     live_gathered_bytes: float
@@ -193,3 +217,7 @@ class FrameworkInputs(NamedTuple):
     sequence."""
     reloads_ahead: float = 0.0
     """1 where some layers' activations stay: copies back then run ahead until a chunk is back."""
+    classes: tuple[ClassInputs, ...] = NO_CLASSES
+    """Classes of the job's parameters, then unused ones."""
+    class_count: int = 0
+    """How many of them the job has."""

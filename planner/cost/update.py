@@ -9,48 +9,33 @@ is zero.
 from __future__ import annotations
 
 from planner.cost._jit import Row, Rows, jit
+from planner.cost.class_sums import extra_update
 from planner.cost.codes import ParamShard
 from planner.cost.inputs import GpuInputs
-from planner.cost.keys import padding_factor
+from planner.cost.keys import on_rank
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 
 @jit
-def update_costs(piece: int, key: Row, parameters: Rows, job: JobInputs, out: Row) -> None:
-    """Fill PIECE_STATE_*, PIECE_UPDATE_* and PIECE_TENSORS of one piece on one rank, before ZeRO.
+def update_costs(
+    piece: int, key: Row, parameters: Rows, job: JobInputs, framework: FrameworkInputs, out: Row
+) -> None:
+    """Fill PIECE_STATE, PIECE_UPDATE_* and PIECE_TENSORS of one piece on one rank, before ZeRO.
 
     Matrices are orthogonalised whole, by every rank of a tensor-parallel group (Megatron-Core's
     TensorParallelMuon, mode `duplicated`), so tp divides the state alone.
     """
     for index in range(parameters.shape[0]):
         row = parameters[index]
-        if int(row.piece) != piece:
+        number = int(row.parameter_class)
+        states = framework.classes[number].states
+        if int(row.piece) != piece or states == 0.0:
             continue
         out.tensors += 1.0
-        state = row.state_bytes
         out.update_bytes = max(out.update_bytes, row.temporary_bytes)
-        shard = int(row.shard)
-        if row.pads_vocabulary > 0 and shard == ParamShard.TP:
-            state *= padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
-        if shard == ParamShard.EXPERT:
-            out.state_expert += state / (key.ep * key.etp)
-            out.update_flop_expert += row.flop / key.ep
-            continue
-        out.update_flop_dense += row.flop
-        if shard == ParamShard.TP:
-            state /= key.tp
-        elif shard == ParamShard.KV:
-            state /= min(key.tp, job.kv_heads)
-        out.state_dense += state
-
-
-@jit
-def extra_state_bytes(cost: Row, grid: Row) -> float:
-    """Optimizer state of one piece beyond `FrameworkInputs.optimizer_bytes` per parameter."""
-    dense, expert = cost.state_dense, cost.state_expert
-    if grid.zero < 1:
-        return float(dense + expert)
-    return float(dense / grid.shards + expert / grid.expert_shards)
+        out.state[number] += states * on_rank(row.state_bytes, row, key, job)
+        groups = key.ep if int(row.shard) == ParamShard.EXPERT else 1.0
+        out.update_flop[number] += row.flop / groups
 
 
 @jit
@@ -82,11 +67,8 @@ def extra_update_seconds(cost: Row, grid: Row, framework: FrameworkInputs, gpu: 
     Under ZeRO each rank orthogonalises its share of the matrices (Liu et al. 2025, arXiv
     2502.16982, section 2.3); products in bf16 at the rate of large ones.
     """
-    dense, expert = cost.update_flop_dense, cost.update_flop_expert
-    flop = dense + expert
-    if grid.zero >= 1:
-        flop = dense / grid.shards + expert / grid.expert_shards
-    traffic = 2.0 * extra_state_bytes(cost, grid)
+    flop, state = extra_update(cost, grid, framework)
+    traffic = 2.0 * state
     products_s = flop / (gpu.matmul16_flop_per_s * gpu.gemm16_max_efficiency)
     traffic_s = traffic / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
     return float(products_s + traffic_s + slice_copy_seconds(cost, grid, framework))
@@ -118,11 +100,14 @@ def pieces_of(piece: int, stage: int, counts: Array, job: JobInputs) -> float:
 
 
 @jit
-def stage_extra_state(stage: int, counts: Array, costs: Rows, grid: Row, job: JobInputs) -> float:
-    """Extra optimizer state of a stage, bytes."""
+def stage_extra_state(
+    stage: int, counts: Array, costs: Rows, grid: Row, job: JobInputs, framework: FrameworkInputs
+) -> float:
+    """Optimizer state of a stage beyond `FrameworkInputs.optimizer_bytes` per parameter, bytes."""
     state = 0.0
     for piece in range(job.pieces):
-        state += pieces_of(piece, stage, counts, job) * extra_state_bytes(costs[piece], grid)
+        _, more = extra_update(costs[piece], grid, framework)
+        state += pieces_of(piece, stage, counts, job) * more
     return state
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -21,6 +21,7 @@ from planner.job.offload import (
     usable_modes,
 )
 from planner.job.optimizers import Optimizer, OptimizerSetting, check_optimizer
+from planner.job.pool import Pool
 from planner.job.recompute import has_part
 from planner.job.specs import ModelSpec
 from planner.job.technique_rules import (
@@ -44,13 +45,12 @@ class BatchTarget:
     """The global batch that is wanted.
 
     `sequences`: the target; a plan takes the nearest multiple of dp·mbs within `tolerance`
-    (a share), or exactly it when `exact`. `asked_tokens`: what the user wrote, if in tokens.
+    (a share), or exactly it when `exact`.
     """
 
     sequences: float
     tolerance: float = 0.05
     exact: bool = False
-    asked_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +143,19 @@ class Job:
     beside: tuple[str, ...] = ()
     # CUBLAS_WORKSPACE_CONFIG; None: what the framework, else torch, has on the GPU.
     cublas_workspace_config: str | None = None
+    # The clusters among which the pipeline stages are divided; `cluster` is the first, as if all
+    # GPUs were of its kind. None: one cluster.
+    pool: Pool | None = None
 
     def __post_init__(self) -> None:
         if self.seq <= 0:
             raise UsageError(f"sequence length {self.seq}: must be at least 1 token")
         check_precision(self.framework, self.precision)
+        if self.pool is not None and self.framework.parallelism.pipeline_before_data:
+            raise UsageError(
+                "pp-before-dp: where clusters share a pipeline, the ranks of a stage follow each "
+                "other on one of them; leave it out"
+            )
         check_optimizer(self.framework, self._optimizer_at(self.optimizer_offload))
         if self.activation_offload:
             read_offload(",".join(self.activation_offload), self.framework, self.model)
@@ -159,6 +167,18 @@ class Job:
         budgets = {mode.budget for mode in self.recompute if mode.budget is not None}
         if len(budgets) > 1:
             raise UsageError("one memory budget at a time: give a single --recompute budget=...")
+
+    @property
+    def machines(self) -> tuple[Job, ...]:
+        """The job on each cluster of its pool, as if all GPUs were of its kind; itself on one."""
+        if self.pool is None:
+            return (self,)
+        return tuple(replace(self, cluster=world, pool=None) for world in self.pool.worlds())
+
+    def on_clusters(self, change: Callable[[Cluster], Cluster]) -> Job:
+        """The job with its cluster, or each of its pool, changed."""
+        pool = None if self.pool is None else self.pool.changed(change)
+        return replace(self, cluster=change(self.cluster), pool=pool)
 
     def on_gpus(self, count: int) -> Job:
         """The job on so many GPUs of its machine; itself where that has as many."""
@@ -327,7 +347,6 @@ def model_numbers(model: ModelSpec, seq: int) -> ModelNumbers:
         vocab=model.vocab,
         seq=seq,
         experts=moe.experts if moe else 0,
-        top_k=moe.top_k if moe else 0,
         moe_ffn=moe.ffn if moe else 0,
         shared_ffn=moe.shared_ffn if moe else 0,
         has_mla=model.mla is not None,

@@ -1,12 +1,15 @@
-"""`32xH100+32xA100`: which GPUs there are, and which pipeline stages can live on which."""
+"""The GPUs that `--gpus` names: of one type, of several that share a job, or in several sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import permutations
+from math import gcd
 
-from hardware.load import parse_gpus
+from hardware.load import gpu_names, parse_gpus
 from hardware.schema import Cluster
 from planner.job.errors import UsageError
 
@@ -43,29 +46,122 @@ class Pool:
             for part in self.parts
         )
 
-    def stage_parts(self, stage_gpus: int) -> Iterator[tuple[int, ...]]:
-        """Part of each stage, for every order of the parts, where a stage takes `stage_gpus`.
+    def changed(self, change: Callable[[Cluster], Cluster]) -> Pool:
+        """The pool with each of its clusters changed."""
+        return replace(self, parts=tuple(map(change, self.parts)))
 
-        None if some part cannot be cut into whole stages.
-        """
-        if any(part.num_gpus % stage_gpus for part in self.parts):
-            return
-        stages = [part.num_gpus // stage_gpus for part in self.parts]
+    @cached_property
+    def places(self) -> tuple[tuple[int, ...], ...]:
+        """Part of each pipeline stage, for every size of a stage that fills each part and every
+        order of unlike parts along the pipeline; orders of one size after each other, that in
+        which the parts are written first."""
+        each = gcd(*(part.num_gpus for part in self.parts))
+        sizes = [size for size in range(1, each + 1) if each % size == 0]
+        orders: dict[tuple[int, ...], tuple[int, ...]] = {}
         for order in permutations(range(len(self.parts))):
-            yield tuple(part for part in order for _ in range(stages[part]))
+            likeness = tuple(self.parts.index(self.parts[part]) for part in order)
+            orders.setdefault(likeness, order)
+        return tuple(
+            tuple(part for part in order for _ in range(self.parts[part].num_gpus // size))
+            for size in sizes
+            for order in orders.values()
+        )
+
+    def places_of(self, pp: int) -> tuple[int, ...]:
+        """Rows of `places` that have so many stages; none if the parts cannot be cut so."""
+        return tuple(row for row, place in enumerate(self.places) if len(place) == pp)
 
 
-def is_pool(gpus: str | None) -> bool:
-    """Whether a `--gpus` text names several types."""
-    return gpus is not None and "+" in gpus
+@dataclass(frozen=True)
+class OneType:
+    """`64xH100`: a cluster."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class SeveralTypes:
+    """`32xH100+32xA100`: GPUs of several types that share a job."""
+
+    text: str
+
+    def pool(self) -> Pool:
+        """Clusters of one type each. UsageError."""
+        return parse_pool(self.text)
+
+
+@dataclass(frozen=True)
+class SeveralSizes:
+    """`64..1024xH100`: clusters of several sizes; of the kind `any` with every GPU there is."""
+
+    text: str
+    first: int
+    last: int
+    kind: str
+
+    def texts(self) -> list[str]:
+        """Each cluster: numbers doubled from the first to the last, in whole nodes. UsageError."""
+        if not 1 <= self.first <= self.last:
+            raise UsageError(f"--gpus {self.text}: give the smaller number first, as 64..1024xH100")
+        kinds = gpu_names() if self.kind.lower() == "any" else (self.kind,)
+        return [text for kind in kinds for text in self._whole_nodes(kind)]
+
+    def _whole_nodes(self, kind: str) -> list[str]:
+        """Numbers of GPUs from the first to the last, in whole nodes where they are larger than
+        one."""
+        node = 1 if _NODES.match(kind) else parse_gpus(f"1x{kind}").node_gpus
+        counts = dict.fromkeys(
+            count if count <= node else count // node * node
+            for count in counts_between(self.first, self.last)
+        )
+        found = [count for count in counts if count >= self.first]
+        if not found:
+            raise UsageError(
+                f"--gpus {self.text}: nodes of {kind} have {node} GPUs; give {node} or more"
+            )
+        return [f"{count}x{kind}" for count in found]
+
+
+GpuWords = OneType | SeveralTypes | SeveralSizes
+
+# `any` without numbers: every doubling that people rent or buy.
+_ANY = "8..4096xany"
+_RANGE = re.compile(r"^\s*([0-9]{1,7})\s*\.\.\s*([0-9]{1,7})\s*[x×*]\s*([^\s+][^+]*?)\s*$")
+_ONE = re.compile(r"^\s*([0-9]{1,7})()\s*[x×*]\s*(any)\s*$", re.IGNORECASE)
+_NODES = re.compile(r"^\d+\s*[x×*]\s*\S")
+
+
+def read_gpus(text: str) -> GpuWords:
+    """What a `--gpus` text names; the names are not looked up. UsageError for a broken range."""
+    asked = _ANY if text.strip().lower() == "any" else text
+    match = _RANGE.match(asked) or _ONE.match(asked)
+    if match is not None:
+        return SeveralSizes(text, int(match[1]), int(match[2] or match[1]), match[3])
+    if ".." in text:
+        raise UsageError(
+            f"--gpus {text}: write a range of one type as 64..1024xH100, or 64..1024xany for "
+            "all GPUs"
+        )
+    return SeveralTypes(text) if "+" in text else OneType(text)
+
+
+def counts_between(first: int, last: int) -> tuple[int, ...]:
+    """Doublings of the first number up to the last, and the last. UsageError if they are not in
+    order."""
+    if first < 1 or last < first:
+        raise UsageError(f"--from {first} --to {last}: give numbers of GPUs in growing order")
+    counts = [first]
+    while counts[-1] * 2 < last:
+        counts.append(counts[-1] * 2)
+    return tuple(dict.fromkeys((*counts, last)))
 
 
 def parse_one_type(text: str) -> Cluster:
     """`parse_gpus` where GPUs of several types are not taken. UsageError."""
-    if is_pool(text):
+    if isinstance(read_gpus(text), SeveralTypes):
         raise UsageError(
-            f"--gpus {text}: only planner search (and explain of its plans) takes GPUs of "
-            "several types; give one type here"
+            f"--gpus {text}: only planner search, fit, evaluate, memory, and explain of plans take "
+            "GPUs of several types; give one type here"
         )
     return parse_gpus(text)
 
@@ -76,13 +172,6 @@ def parse_pool(text: str) -> Pool:
     if not all(pieces):
         raise UsageError(f"--gpus {text!r}: write GPUs on both sides of +, as 32xH100+32xA100")
     parts = tuple(parse_gpus(piece) for piece in pieces)
-    names = [part.gpu.name for part in parts]
-    for name in names:
-        if names.count(name) > 1:
-            total = sum(part.num_gpus for part in parts if part.gpu.name == name)
-            raise UsageError(
-                f"--gpus {text!r} names {name} more than once; give each type once: {total}x{name}"
-            )
     vendors = {part.gpu.vendor: part.gpu.name for part in parts}
     if len(vendors) > 1:
         raise UsageError(
@@ -90,5 +179,5 @@ def parse_pool(text: str) -> Pool:
             "collective libraries do not talk to each other; give GPUs of one vendor"
         )
     if len(parts) > MOST_TYPES:
-        raise UsageError(f"--gpus {text!r}: at most {MOST_TYPES} types of GPUs, {len(parts)} given")
+        raise UsageError(f"--gpus {text!r}: at most {MOST_TYPES} parts, {len(parts)} given")
     return Pool(parts, tuple(pieces))

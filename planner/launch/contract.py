@@ -1,5 +1,31 @@
-"""What a launch writer gets and gives, and what all of them have: how long a run is, how often it
-saves. Writers are pure: a plan in, texts of files out."""
+"""What a dialect is: the contract of a folder below `planner/launch/dialects`.
+
+A dialect is how one framework, or a few that belong together, say a training run. A folder has
+
+* `dialect.toml`, the registration: what is written, what is read and how it is told from other
+  files, and the functions that do it, as `module:name` of the folder. Its fields are those of
+  `Dialect`, `Target`, `Kind`, `Format` and `Program` in `planner.launch.registry`;
+* a writer for each target, a module with the functions of `Writer` below; it is pure: a plan in,
+  texts of files out. Its templates stand in `templates/`, and
+  `planner.launch.settings_text.filled("DIALECT/FILE.txt")` fills them in;
+* a table of the model (`planner.launch.architecture`, as TOML `planner.launch.model_rows`): every
+  field of the architecture has a row, is known to be what the framework does unasked, or is refused
+  by name;
+* `launch.toml`: what is refused, needed, set and explained where a condition holds
+  (`planner.launch.sentences`);
+* `options.toml`: how a run is said (degrees, batch, recomputation, switches), which writer, reader
+  and `--fix` share (`planner.launch.options`);
+* readers, `(Source) -> Found` of a file or `(LaunchCommand, Opened, Hints) -> Found` of a command,
+  on top of `planner.launch.read` (`DocumentReader` for TOML, YAML and JSON) and, for shell and
+  Python, of `planner.launch.languages`.
+
+The framework's own profile (`planner/job/frameworks/NAME.toml`) names its target, `launch.target`.
+Nothing else names a dialect: choices of targets, detection, `--fix`, words of the README, checks of
+versions and the tables of `docs/dialects.md` follow from the scan.
+
+Below: what a launch writer gets and gives, and what all of them have: how long a run is, how often
+it saves.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +114,8 @@ class Variable:
     environment or `default`, which may name variables above it.
 
     `needed`: it must be set before the job is submitted; `holds`: a path, in terms of the
-    variable, that must exist then, where no container brings it.
+    variable, that must exist then, where no container brings it; `names_path`: it names a file or
+    folder, which a container must see.
     """
 
     name: str
@@ -96,6 +123,12 @@ class Variable:
     meaning: str
     needed: bool = False
     holds: str = ""
+    names_path: bool = False
+
+    @property
+    def is_path(self) -> bool:
+        """Whether it names a file or folder."""
+        return bool(self.holds) or self.names_path
 
 
 def needed(name: str, meaning: str, holds: str = "") -> Variable:
@@ -121,6 +154,7 @@ def pretrained_variable(form: str, *, local: bool = True) -> Variable:
         "",
         f"weights to start from: {form}; empty: FROM SCRATCH, with random weights",
         holds=f"${{{PRETRAINED}}}" if local else "",
+        names_path=True,
     )
 
 
@@ -169,7 +203,13 @@ def folder_variable(data: str) -> Variable:
         f"${{{data}:+{_AT_HOME}/${{{RUN}}}}}",
         "folder of checkpoints on a disk of all nodes; a job that is started again goes on from "
         "the last; empty: none",
+        names_path=True,
     )
+
+
+def path_variable(name: str, meaning: str) -> Variable:
+    """A file or folder that the user may name."""
+    return Variable(name, "", f"{meaning}; empty: none", names_path=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +259,6 @@ class Refusal:
     nearest: str
 
 
-def ramp_refusals(job: Job, name: str, why: str = "has no batch ramp") -> Iterator[Refusal]:
-    """A ramp, where the framework `name` cannot have one."""
-    if job.ramp:
-        yield Refusal(f"{name} {why}", "--framework megatron-core, or no --batch-ramp")
-
-
 def length_refusals(job: Job) -> Iterator[Refusal]:
     """A sequence beyond the model's positions."""
     if job.seq > (most := job.model.max_positions):
@@ -241,7 +275,7 @@ class ExplainedSetting:
 
 
 class Writer(Protocol):
-    """Module `planner.launch.<framework>`."""
+    """The module of a dialect that writes the launch files of one target."""
 
     def job_refusals(self, job: Job) -> Iterator[Refusal]:
         """What the framework cannot express of the job, whatever the plan; searches ask it."""

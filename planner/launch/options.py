@@ -14,15 +14,13 @@ and `--fix` share.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from hardware.files import shipped_toml
 from planner.job.frameworks import load_framework
-from planner.launch.registry import dialects, package_of
+from planner.launch.registry import dialect_toml, dialects
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,38 +85,8 @@ def run_options(dialect: str) -> Mapping[str, Options]:
     """The tables of a dialect, by name."""
     return {
         name: {ours: _option(ours, row, dialect) for ours, row in rows.items()}
-        for name, rows in shipped_toml(package_of(dialect), "options.toml").items()
+        for name, rows in dialect_toml(dialect, "options.toml").items()
     }
-
-
-MEGATRON, MEGATRON_LAYOUT = run_options("megatron")["run"], run_options("megatron")["layout"]
-TORCHTITAN = run_options("torchtitan")["run"]
-DEEPSPEED, ACCELERATE = run_options("hf")["deepspeed"], run_options("hf")["accelerate"]
-# Where torchtitan 0.3 has it.
-ASYNC_TP_0_3 = run_options("torchtitan")["run-0.3"]["async-tp"]
-
-_PROFILE = load_framework("megatron-core")
-# Precision -> its flags. fp8 scales a tensor at a time, from its own values.
-MEGATRON_PRECISIONS: Mapping[str, str] = {
-    "bf16": "--bf16",
-    "fp16": "--fp16",
-    "fp8": "--bf16 --fp8-format hybrid --fp8-recipe tensorwise",
-    "mxfp8": "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8",
-    "nvfp4": "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4",
-}
-
-# What runs again in backward: options of the profile's modes, and an older one.
-_MODES = _PROFILE.recomputing
-_RECOMPUTE_KEYS = dict.fromkeys(
-    re.findall(r"--[\w-]+", f"{_MODES.uniform_flags} {_MODES.module_flags}")
-)
-_OF_MODES = ("recompute", "recompute-method", "recompute-layers", "recompute-modules")
-MEGATRON_RECOMPUTE: Options = {
-    **{
-        ours: DialectOption(ours, key) for ours, key in zip(_OF_MODES, _RECOMPUTE_KEYS, strict=True)
-    },
-    **run_options("megatron")["recompute"],
-}
 
 
 def last(option: DialectOption) -> str:

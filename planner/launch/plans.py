@@ -128,7 +128,7 @@ def one_plan(plan: Plan, request: Request, job: Job) -> SearchResult:
     return SearchResult(
         planner_version=__version__,
         request=request,
-        job=job_summary([job], job.cluster.num_gpus),
+        job=job_summary(job, job.cluster.num_gpus),
         counts=counts,
         plans=(plan,),
         proven=False,

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from hardware.files import shipped_toml
 from planner.job.errors import UsageError
 from planner.job.frameworks import load_framework
 from planner.job.frameworks.names import profile_named
@@ -152,6 +153,22 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
+class Program:
+    """A command that trains and is no Python file: `[programs.NAME]`.
+
+    `verbs`: it trains where it is told one of them; none: whatever it is told, and its name may end
+    in this one. `gpus`: the variable that counts its processes on one node; `every_gpu`: it takes
+    every GPU that it may see.
+    """
+
+    dialect: str
+    name: str
+    verbs: tuple[str, ...] = ()
+    gpus: str = ""
+    every_gpu: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Dialect:
     """One folder. `order`: its place in lists and in detection; `reads`: what it reads, as phrases
     of a list; `also_reads`: profiles that nothing writes for and whose files it reads. `shown_by`:
@@ -170,9 +187,10 @@ class Dialect:
     targets: Mapping[str, Target] = field(default_factory=dict)
     formats: Mapping[str, Format] = field(default_factory=dict)
     kinds: Mapping[str, Kind] = field(default_factory=dict)
+    programs: Mapping[str, Program] = field(default_factory=dict)
 
 
-Part = TypeVar("Part", Target, Format, Kind)
+Part = TypeVar("Part", Target, Format, Kind, Program)
 
 
 def _made(
@@ -199,6 +217,7 @@ def _read(folder: Path) -> Dialect:
         targets=_made(Target, name, stated.pop("targets", {})),
         formats=_made(Format, name, stated.pop("formats", {})),
         kinds=_made(Kind, name, stated.pop("kinds", {}), order=order),
+        programs=_made(Program, name, stated.pop("programs", {})),
         **stated,
     )
 
@@ -235,6 +254,18 @@ def kinds() -> Mapping[str, Kind]:
     return {one.name: one for one in sorted(every, key=lambda one: one.order)}
 
 
+@cache
+def programs() -> Mapping[str, Program]:
+    """Every command that trains and is no Python file, by its name."""
+    return {name: one for dialect in dialects().values() for name, one in dialect.programs.items()}
+
+
+def program_named(name: str) -> Program | None:
+    """The command that a word without its folders names; None where it names none."""
+    ends = (one for one in programs().values() if not one.verbs and name.endswith(one.name))
+    return programs().get(name) or next(ends, None)
+
+
 def kind_of(by: Recognised, content: Any) -> Kind | None:
     """The first kind that says that a table, text or command is one of its own."""
     return next((one for one in kinds().values() if one.by == by and one.is_one(content)), None)
@@ -250,6 +281,12 @@ def function(dialect: str, name: str) -> Callable[..., Any]:
 def package_of(dialect: str) -> str:
     """The package of a dialect's folder."""
     return f"{_FOLDERS}.{dialect}"
+
+
+@cache
+def dialect_toml(dialect: str, name: str) -> Mapping[str, Any]:
+    """The tables of a TOML file in a dialect's folder."""
+    return shipped_toml(package_of(dialect), name)
 
 
 def module_of(dialect: str, name: str) -> Any:

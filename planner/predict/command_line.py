@@ -76,7 +76,7 @@ def _words(request: Request, leave_out: tuple[str, ...] = ()) -> Iterator[str]:
     for name, field in Request.model_fields.items():
         value = getattr(request, name)
         default = field.get_default(call_default_factory=True)
-        if name not in (*leave_out, "cp_sizes") and value != default:
+        if name not in (*leave_out, "cp_sizes", "overrides") and value != default:
             yield from _option(name, value)
 
 

@@ -7,25 +7,24 @@ kernel's counts of a configuration; the configuration of a row and of a plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from constraints.axes import OF_LAYER
-from constraints.layout_context import LayoutContext, Recomputation, even_split, greedy_costs
+from constraints.layout_context import LayoutContext, Recomputation
 from constraints.numbers import IntArray
 from constraints.rule import Layout, Placement
-from planner.cost.layout import mirror, place_vocab_layers
+from planner.cost.layout import mirror, place_vocab_layers, usual_split
 from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
 from planner.job.offload import grouped_modules
 from planner.job.recomputation import layer_modes, recomputation
 from planner.job.schedules import schedule_named
-from planner.job.specs import ModelSpec
 from planner.predict.cost_model import Columns, CostModel, KernelLayout
-from planner.predict.cost_tables import may_part
+from planner.predict.cost_tables import greedy_costs, may_part
 from planner.predict.decided import decided_job
 from planner.predict.offload_groups import shape_groups
 from planner.predict.plan import Degrees, Plan
@@ -37,13 +36,15 @@ class Configuration:
 
     `job`: with what is offloaded and its techniques decided; `mode`: the recompute mode of its
     shape, one of the job's; `layout`: which layers lie and recompute where, in that mode or others
-    of the job. Whether it is legal, `planner.predict.evaluate.checked` says.
+    of the job; `place`: of its stages, a row of `planner.job.pool.Pool.places`. Whether it is
+    legal, `planner.predict.evaluate.checked` says.
     """
 
     job: Job
     degrees: Degrees
     mode: RecomputeMode
     layout: Layout
+    place: int = field(default=0, kw_only=True)
 
     @classmethod
     def even(
@@ -52,20 +53,23 @@ class Configuration:
         """Degrees of a job in its framework's usual layout, all layers in one recompute mode."""
         mode = job.framework.recompute_mode(recompute)
         layout = even_layout(job, degrees.pp, degrees.vpp, mode, mtp_standalone)
-        return cls(replace(job, recompute=(mode,)), degrees, mode, layout)
+        place = place_of(job, degrees.pp)
+        return cls(replace(job, recompute=(mode,)), degrees, mode, layout, place=place)
 
     @classmethod
     def of_row(cls, job: Job, columns: Columns, row: int, layout: Layout) -> Configuration:
         """A row of the columns of a job's shapes, in a layout."""
         mode = job.recompute[int(columns["recompute"][row])]
-        return cls(job, row_degrees(columns, row), mode, layout)
+        place = int(columns["place"][row]) if "place" in columns else 0
+        return cls(job, row_degrees(columns, row), mode, layout, place=place)
 
     @classmethod
     def of_plan(cls, job: Job, plan: Plan) -> Configuration:
         """The configuration of a plan that a search of a job has found."""
         modes = tuple(map(job.framework.recompute_mode, plan.modes))
         decided = replace(decided_job(job, plan), recompute=modes)
-        return cls(decided, plan.degrees, modes[0], plan.layout)
+        place = place_of(job, plan.degrees.pp, plan.stage_gpus)
+        return cls(decided, plan.degrees, modes[0], plan.layout, place=place)
 
     @property
     def recompute(self) -> str:
@@ -75,7 +79,14 @@ class Configuration:
     @cached_property
     def columns(self) -> dict[str, IntArray]:
         """One row of the columns of shapes."""
-        return degree_columns([self.degrees], self.job.recompute.index(self.mode))
+        columns = degree_columns([self.degrees], self.job.recompute.index(self.mode))
+        return columns | {"place": np.array([self.place], dtype=np.int64)}
+
+    @property
+    def machines(self) -> tuple[int, ...]:
+        """The machine of each stage."""
+        pool = self.job.pool
+        return (0,) * self.degrees.pp if pool is None else pool.places[self.place]
 
     @cached_property
     def context(self) -> LayoutContext:
@@ -93,6 +104,20 @@ class Configuration:
     def kernel_layout(self, cost_model: CostModel) -> KernelLayout:
         """Its layout as the core takes it: counts of pieces per stage."""
         return kernel_layout(cost_model, self.layout, self.context)
+
+
+def place_of(job: Job, pp: int, stage_gpus: Sequence[str] = ()) -> int:
+    """Where so many stages of a job are, a row of its pool's places: with the clusters' GPUs in the
+    order of some stages, else as the clusters were written."""
+    if job.pool is None:
+        return 0
+    rows = job.pool.places_of(pp)
+    names = [part.gpu.name for part in job.pool.parts]
+    order = [*dict.fromkeys(stage_gpus)]
+    for row in rows:
+        if [*dict.fromkeys(names[part] for part in job.pool.places[row])] == order:
+            return row
+    return rows[0] if rows else 0
 
 
 # --- degrees and columns --------------------------------------------------------------------------
@@ -133,15 +158,16 @@ def plain_context(job: Job, pp: int, vpp: int, mode: RecomputeMode | None = None
         modes=tuple(one.name for one in layer_modes(job, mode)) if mode else (),
         standalone_vocab=job.framework.parallelism.standalone_vocab,
         mtp_standalone=bool(may_part(job)),
-        greedy_costs=model_costs(job.model),
+        usual_split=job_split(job, pp * vpp),
         offload_modules=grouped_modules(job.framework, job.activation_offload),
         offload_fraction=job.offload_fraction,
     )
 
 
-def model_costs(model: ModelSpec) -> tuple[int, int]:
-    """Costs of a layer and of the LM head by which greedy frameworks fill their stages."""
-    return greedy_costs(model.hidden, model.ffn, model.vocab)
+def job_split(job: Job, blocks: int) -> tuple[int, ...]:
+    """Layers of each block as the job's framework splits them where nobody chooses."""
+    model, parallelism = job.model, job.framework.parallelism
+    return usual_split(model.layers, blocks, *greedy_costs(model, parallelism))
 
 
 def even_layout(
@@ -159,7 +185,7 @@ def even_layout(
     ctx = plain_context(job, pp, vpp)
     blocks = ctx.usual_split
     if mtp_standalone and ctx.may_part:
-        blocks = (*even_split(ctx.layers, ctx.blocks - 2), 0, 0)
+        blocks = (*usual_split(ctx.layers, ctx.blocks - 2), 0, 0)
     return in_mode(Layout(pp, vpp, blocks, {}, ctx.placement, mtp_standalone), mode)
 
 

@@ -23,7 +23,6 @@ from planner.cost._entry import Entry
 from planner.cost._jit import as_records
 from planner.cost.frame import TRAFFIC_ROW
 from planner.cost.inputs import GpuInputs, LinkInputs
-from planner.cost.layout import usual_counts
 from planner.cost.linear_memory import MemoryPhases
 from planner.cost.phase_records import GROUP_ROW
 from planner.cost.piece_traffic import TRAFFIC_ROW as PIECE_TRAFFIC_ROW
@@ -65,6 +64,11 @@ class CostedShapes:
         key = int(self.shapes[row, f.SHAPE["key"]])
         values: Array = self.costs[key, machine]
         return values
+
+    def only(self, row: int) -> CostedShapes:
+        """One shape."""
+        one = slice(row, row + 1)
+        return replace(self, steps=self.steps[one], shapes=self.shapes[one])
 
     def exchange(self, row: int) -> int:
         """Ranks of a shape that exchange heads in context parallelism (`KEY_EXCHANGE`)."""
@@ -194,7 +198,7 @@ class CostModel:
     @cached_property
     def machines(self) -> tuple[CostModel, ...]:
         """The cost model of each machine that the job's pipeline stages are on, alone."""
-        return (self,)
+        return (self,) if self.job.pool is None else tuple(map(self.of, self.job.machines))
 
     def of(self, job: Job) -> CostModel:
         """The model of another job on the same hardware."""
@@ -231,7 +235,9 @@ class CostModel:
     @cached_property
     def framework_inputs(self) -> FrameworkInputs:
         """Numbers of framework and optimizer."""
-        return calibrated(cost_tables.framework_inputs(self.job), "framework", self.factors)
+        return calibrated(
+            cost_tables.framework_inputs(self.job, self.pieces), "framework", self.factors
+        )
 
     @cached_property
     def share_inputs(self) -> FrameworkInputs:
@@ -276,15 +282,49 @@ class CostModel:
         GPUs and networks of each, and where stages are."""
         return (
             as_records([machine.framework_inputs for machine in self.machines]),
-            as_records([machine.gpu_inputs for machine in self.machines]),
+            as_records(
+                [
+                    machine.gpu_inputs._replace(memory_scale=scale)
+                    for machine, scale in zip(self.machines, self.memory_scales, strict=True)
+                ]
+            ),
             np.stack([machine.network for machine in self.machines]),
             self.places,
         )
 
     @cached_property
+    def memory_scales(self) -> tuple[float, ...]:
+        """`planner.predict.uncertainty.likely.memory_scales`."""
+        if self.job.pool is None:
+            return (1.0,)
+        from planner.predict.uncertainty.likely import memory_scales
+
+        return memory_scales(self.job)
+
+    @cached_property
     def places(self) -> Array:
         """Rows of the machine of each stage (column `place`)."""
-        return np.zeros((1, self.job.cluster.num_gpus))
+        if self.job.pool is None:
+            return np.zeros((1, self.job.cluster.num_gpus))
+        places = self.job.pool.places
+        table = np.zeros((len(places), max(map(len, places))))
+        for row, place in enumerate(places):
+            table[row, : len(place)] = place
+        return table
+
+    def peaks(self, costed: CostedShapes) -> Array:
+        """Peak bytes of shapes in their even layouts, in bytes of the largest memory."""
+        stage = costed.steps[:, f.STEP_PEAK_STAGE].astype(np.int64)
+        place = costed.shapes[:, f.SHAPE["place"]].astype(np.int64)
+        machine = self.places[place, stage].astype(np.int64)
+        peaks: Array = costed.steps[:, f.STEP_PEAK_BYTES] * np.array(self.memory_scales)[machine]
+        return peaks
+
+    def weighed_peak(self, step: Array, place: Sequence[int]) -> float:
+        """Peak bytes of a step in bytes of the largest memory; `place`: the machine of each
+        stage."""
+        scale = self.memory_scales[place[int(step[f.STEP_PEAK_STAGE])]]
+        return float(step[f.STEP_PEAK_BYTES]) * scale
 
     def place(self, costed: CostedShapes, row: int) -> list[int]:
         """The machine of each stage of a shape."""
@@ -479,16 +519,3 @@ class CostModel:
         )
         self.run(compiled.memory_phases, shape, key, costs, job, self.framework_inputs, *phases)
         return phases
-
-    def even_layout(self, costed: CostedShapes, row: int) -> KernelLayout:
-        """The layout in which `cost_shapes` costed a shape."""
-        shape = costed.shapes[row]
-        pp = int(shape[f.SHAPE["pp"]])
-        counts = np.zeros((len(self.pieces), pp))
-        vpp, schedule = int(shape[f.SHAPE["vpp"]]), self.framework_inputs.schedule
-        usual_counts(self.prefix, pp, vpp, self.job_inputs, schedule, counts)
-        recomputed = np.zeros_like(counts)
-        if costed.keys[int(shape[f.SHAPE["key"]]), f.KEY["modules"]] != 0:
-            kinds = len(self.job.model.kinds)
-            recomputed[:kinds] = counts[:kinds]
-        return KernelLayout(counts, recomputed)

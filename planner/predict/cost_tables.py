@@ -3,11 +3,12 @@ op table."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from constraints.layout_context import greedy_costs
+from constraints.numbers import Capabilities
 from planner.cost.inputs import as_declared, filled
 from planner.cost.piece_compute import TORCH_SOFTMAX_TRAFFIC
 from planner.cost.schedule import SCHEDULE_1F1B
@@ -17,6 +18,7 @@ from planner.job.frameworks.profile import FP32_PRECISIONS
 from planner.job.job import Job
 from planner.job.schedules import schedule_named
 from planner.job.specs import ModelSpec
+from planner.predict.classes import class_inputs, class_names
 from planner.predict.device import gpu_inputs
 from planner.predict.links import channels, link_inputs
 from planner.predict.ops import Piece, pieces
@@ -67,12 +69,22 @@ def may_part(job: Job) -> bool:
     return split and job.model.mtp_layers > 0 and code == SCHEDULE_1F1B
 
 
+def greedy_costs(model: ModelSpec, parallelism: Capabilities) -> tuple[float, float]:
+    """What a framework that fills its stages by cost takes a layer and the LM head to cost: 4·h² +
+    3·f·h and V·h; zeros for other frameworks.
+
+    Source: nanotron models/llama.py and qwen.py, get_block_compute_costs.
+    """
+    if parallelism.layouts != "greedy":
+        return 0.0, 0.0
+    hidden, ffn, vocab = float(model.hidden), float(model.ffn), float(model.vocab)
+    return 4.0 * hidden * hidden + 3.0 * ffn * hidden, vocab * hidden
+
+
 def context_inputs(context: OpContext) -> JobInputs:
     """Numbers of model and length for the compiled core, on one GPU without a job."""
     model, parallelism = context.model, context.profile.parallelism
-    costs = (0, 0)
-    if parallelism.layouts == "greedy":
-        costs = greedy_costs(model.hidden, model.ffn, model.vocab)
+    costs = greedy_costs(model, parallelism)
     return as_declared(
         JobInputs(
             seq=float(context.seq),
@@ -155,7 +167,6 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
     return {
         "optimizer_bytes": moment_bytes(profile, setting),
         "hide_fsdp_prefetch": _prefetched(job, profile),
-        "model_parameters": _parameters(job),
         "flat_update_bytes": state.flat_update_bytes * (1.0 - setting.offload),
         "live_gathered_bytes": _live_gathered(job, profile),
         "logits_transient_bytes": max(
@@ -214,10 +225,17 @@ def quantised_copy_bytes(job: Job, profile: FrameworkProfile) -> float:
     return copies - profile.state.weight_bytes if profile.state.quantised_weights else copies
 
 
-def framework_inputs(job: Job) -> FrameworkInputs:
-    """A framework profile, optimizer and the memory outside tensors, as numbers."""
+def framework_inputs(job: Job, all_pieces: Sequence[Piece]) -> FrameworkInputs:
+    """A framework profile, optimizer and the memory outside tensors, as numbers; with the classes
+    of the pieces' parameters."""
     profile = trained_profile(job.framework.in_precision(job.precision), job.optimizer_setting)
-    return filled(FrameworkInputs, profile_settings(profile) | derived_inputs(job, profile))
+    classes: dict[str, Any] = {
+        "classes": class_inputs(all_pieces, profile),
+        "class_count": len(class_names(all_pieces)),
+        "model_parameters": trained_parameters(job, all_pieces),
+    }
+    settings = profile_settings(profile) | derived_inputs(job, profile)
+    return filled(FrameworkInputs, settings | classes)
 
 
 def _tensor_gather_share(job: Job) -> float:
@@ -238,6 +256,18 @@ def _live_gathered(job: Job, profile: FrameworkProfile) -> float:
 def _parameters(job: Job) -> float:
     """Parameters of the whole model."""
     return float(parameter_count(job.model).total)
+
+
+def trained_parameters(job: Job, all_pieces: Sequence[Piece]) -> float:
+    """Parameters of the whole model that are trained, without multi-token prediction."""
+    totals = piece_totals(job.model, len(all_pieces))[: len(job.model.kinds) + 2]
+    frozen = sum(
+        count * op.parameter_count
+        for piece, count in zip(all_pieces, totals, strict=False)
+        for op in piece.ops
+        if not op.trains
+    )
+    return _parameters(job) - float(frozen)
 
 
 def _unreduced_gradient(profile: FrameworkProfile) -> float:

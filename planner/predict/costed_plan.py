@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,7 +19,7 @@ from planner.job.recomputation import layout_flags
 from planner.job.schedules import plan_schedule
 from planner.predict.assumptions import choice_notes, plan_assumptions, unmeasured_notes
 from planner.predict.configuration import Configuration
-from planner.predict.cost_model import CostModel, KernelLayout
+from planner.predict.cost_model import CostedShapes, CostModel, KernelLayout
 from planner.predict.device import half_precision
 from planner.predict.host_notes import waiting_notes
 from planner.predict.mixture import cost_layout
@@ -42,10 +43,12 @@ from planner.predict.uncertainty.full_memory import (
     with_full_memory,
 )
 from planner.predict.uncertainty.intervals import (
+    NO_MIXTURE_MEASURED,
+    are_mixed,
     fit_probability,
     peak_interval,
     plan_conditions,
-    step_time_interval,
+    widest_interval,
 )
 
 Status = Literal["optimal", "feasible", "evaluated"]
@@ -65,54 +68,71 @@ _PHASES: tuple[Literal["backward", "optimizer", "forward"], ...] = (
 
 
 def configured_plan(
-    configuration: Configuration, cost_model: CostModel, status: Status, gap: float = 0.0
+    configuration: Configuration,
+    cost_model: CostModel,
+    status: Status,
+    gap: float = 0.0,
+    priced: CostedShapes | None = None,
 ) -> Plan:
-    """The plan of a configuration, costed by the kernel; `cost_model`: of its job."""
+    """The plan of a configuration, costed by the kernel; `cost_model`: of its job; `priced`: its
+    shape, where the model has priced it. MFU is against all GPUs' peaks together; memory is that of
+    the stage with the least room."""
     job, degrees = configuration.job, configuration.degrees
-    priced = cost_model.price_shapes(configuration.columns)
+    priced = priced or cost_model.price_shapes(configuration.columns)
     costed = cost_layout(cost_model, priced, 0, configuration)
-    step = costed.step
+    step, machines = costed.step, job.machines
+    on_stages = [machines[machine] for machine in configuration.machines]
+    heaviest = on_stages[int(step[f.STEP_PEAK_STAGE])]
     step_time_s, peak = float(step[f.STEP_TIME]), float(step[f.STEP_PEAK_BYTES])
-    limit = job.hbm_limit_bytes
-    probability = fit_probability(job, peak, limit)
-    place = cost_model.place(priced, 0)
-    stages = named_terms(costed.stages, costed.memory, place)
-    at = plan_conditions(job, degrees, step)
-    interval = step_time_interval(job, step_time_s, at=at)
+    most = dict.fromkeys(configuration.machines, 0.0)
+    for at, stage in zip(configuration.machines, costed.stages, strict=True):
+        most[at] = max(most[at], float(stage[f.STAGE_PEAK]))
+    rooms = [(machines[at], most[at], machines[at].hbm_limit_bytes) for at in most]
+    probability = min(fit_probability(*room) for room in rooms)
+    stages = named_terms(costed.stages, costed.memory, configuration.machines)
+    conditions = plan_conditions(heaviest, degrees, step)
+    interval = widest_interval(machines, degrees, step)
     if job.cluster.sharp:
-        bare = replace(job, cluster=job.cluster.model_copy(update={"sharp": ""}))
+        bare = job.on_clusters(lambda cluster: cluster.model_copy(update={"sharp": ""}))
         hosts = CostModel(bare, compiled=cost_model.compiled)
         by_hosts = cost_layout(hosts, priced, 0, configuration).step
-        by_hosts_s = float(by_hosts[f.STEP_TIME])
-        beside = step_time_interval(job, by_hosts_s, at=plan_conditions(job, degrees, by_hosts))
-        interval = or_by_hosts(interval, step_time_s, beside, by_hosts_s)
+        beside = widest_interval(machines, degrees, by_hosts)
+        interval = or_by_hosts(interval, step_time_s, beside, float(by_hosts[f.STEP_TIME]))
     interval = with_full_memory(
-        interval, step_time_s, full_step_time_s(job, degrees, step_time_s), 1.0 - probability
+        interval, step_time_s, full_step_time_s(heaviest, degrees, step_time_s), 1.0 - probability
     )
-    gpu, risk = job.cluster.gpu, full_memory(job, degrees, step_time_s, probability)
+    risk = full_memory(heaviest, degrees, step_time_s, probability)
+    gpus = [on.cluster.gpu for on in on_stages]
     again = recomputed_share(costed.costs, costed.counts)
     return assemble_plan(
         CostedPlan(configuration, step, stages, priced.exchange(0), again, status, gap),
         Outlook(
             step_time=interval,
-            peak_interval=peak_interval(job, peak),
-            peak_flop_per_s=gpu.peak(half_precision(gpu)),
-            precision_flop_per_s=gpu.peak(job.precision),
-            usable_bytes=gpu.hbm_usable_bytes,
-            limit_bytes=limit,
-            fits=peak <= limit,
+            peak_interval=peak_interval(heaviest, peak),
+            peak_flop_per_s=_mean([gpu.peak(half_precision(gpu)) for gpu in gpus]),
+            precision_flop_per_s=_mean([gpu.peak(job.precision) for gpu in gpus]),
+            usable_bytes=heaviest.cluster.gpu.hbm_usable_bytes,
+            limit_bytes=heaviest.hbm_limit_bytes,
+            fits=all(taken <= limit for _, taken, limit in rooms),
             fit_probability=probability,
             assumptions=(
                 *plan_assumptions(job, degrees),
                 *unmeasured_notes(interval),
-                *waiting_notes(job, at),
+                *((NO_MIXTURE_MEASURED,) if are_mixed(machines) else ()),
+                *waiting_notes(heaviest, conditions),
                 *full_memory_notes(risk),
                 *choice_notes(configuration, float(stages[:, f.STAGE_OFFLOADED].max())),
             ),
             full_memory=risk,
             ramp=_ramp(cost_model, configuration),
+            stage_gpus=tuple(gpu.name for gpu in gpus) if job.pool else (),
         ),
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean of figures of stages; the figure itself where they are alike."""
+    return values[0] if len(set(values)) == 1 else sum(values) / len(values)
 
 
 def _ramp(cost_model: CostModel, configuration: Configuration) -> tuple[PlanBatch, ...]:

@@ -190,8 +190,7 @@ def _technique_with_zero_stage(job: Job, degrees: Degrees) -> str:
 def _whole_experts(job: Job, degrees: Degrees) -> str:
     """etp 1, where that is legal and the degree is only the framework's default."""
     usual = job.framework.usual_etp(experts=True, tp=degrees.tp, ep=degrees.ep)
-    stage = degrees.dp * degrees.cp * degrees.tp
-    if degrees.etp != usual or usual == 1 or stage % degrees.ep:
+    if degrees.etp != usual or usual == 1 or degrees.stage_gpus % degrees.ep:
         return ""
     return f": without --etp {job.framework.name} takes etp = tp = {usual}; give --etp 1"
 

@@ -16,8 +16,9 @@ from planner.cost import fields as f
 from planner.cost.codes import OpKind, ParamShard
 from planner.cost.tables import Array, OpTable
 from planner.job.frameworks import FrameworkProfile
-from planner.job.frameworks.execution import Kernels
+from planner.job.frameworks.tables import Kernels
 from planner.job.job import Job
+from planner.predict.classes import class_names
 from planner.predict.cost_tables import quantised_copy_bytes
 from planner.predict.ops import Op, Piece
 from planner.predict.optimizer_terms import parameter_update
@@ -38,13 +39,18 @@ _CAPTURED = {
 
 def flatten(all_pieces: Sequence[Piece], job: Job) -> OpTable:
     """Op table of the pieces as arrays."""
+    numbers = {name: number for number, name in enumerate(class_names(all_pieces))}
     rows = [(index, *row) for index, piece in enumerate(all_pieces) for row in _ordered(piece)]
     return OpTable(
         ops=_table(f.OP_ROW, ((op, {"piece": i} | _op_columns(op, job)) for i, op, _ in rows)),
         parameters=_table(
             f.PARAM_ROW,
             (
-                (_update(op, count, job), {"piece": index} | _parameters(op, count, shard, behind))
+                (
+                    _update(op, count, job),
+                    {"piece": index, "parameter_class": numbers[op.parameter_class]}
+                    | _parameters(op, count, shard, behind),
+                )
                 for index, op, behind in rows
                 for count, shard in op.parameters
                 if count
@@ -94,6 +100,8 @@ def _op_columns(op: Op, job: Job) -> dict[str, float]:
         "low_precision": low,
         "autocasts": low if copies != 0.0 else op.autocasts,
         "issued": issue_factor(op, job),
+        "trained": op.trains,
+        "backward_kernels": op.backward_kernels - (op.is_product and not op.trains),
     }
 
 

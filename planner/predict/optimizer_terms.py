@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hardware.curves import host_curves
-from planner.cost.codes import OpKind
 from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.optimizers import ADAMW_STATE_BYTES, Optimizer, OptimizerSetting
 from planner.predict.ops.rows import Op
@@ -193,7 +192,7 @@ def matrix_shape(op: Op, count: float) -> tuple[float, float, float]:
 
     A bias comes as one more column of its matrix; on its own it is no matrix.
     """
-    if op.kind not in (OpKind.GEMM, OpKind.GROUPED_GEMM):
+    if not op.is_product:
         return 0.0, 0.0, 0.0
     for rows in (op.out_width, op.kv_out_width):
         for columns in (op.in_width, op.in_width + 1.0):

@@ -11,13 +11,14 @@ DualPipeV, its fold over half the devices.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
 # F forward, B gradient of the input, W gradient of the weights; D is B and W in one pass.
 Kind = Literal["F", "B", "W", "D"]
+_KINDS: dict[str, Kind] = {"F": "F", "B": "B", "W": "W", "D": "D"}
 
 
 class SimulatedPass(NamedTuple):
@@ -197,37 +198,6 @@ def _folded(pp: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
     return tuple(min(chunk, 2 * pp - 1 - chunk) for chunk in chunks), (tuple(chunks),)
 
 
-def _alone(passes: Sequence[SimulatedPass]) -> tuple[Step, ...]:
-    return tuple((one_pass,) for one_pass in passes)
-
-
-def gpipe(pp: int, grad_acc: int) -> Schedule:
-    """All forward passes, then all backward passes."""
-    microbatches = range(grad_acc)
-    steps = tuple(
-        _alone(
-            [SimulatedPass("F", stage, mb) for mb in microbatches]
-            + [SimulatedPass("D", stage, mb) for mb in microbatches]
-        )
-        for stage in range(pp)
-    )
-    return Schedule(steps, *_straight(pp))
-
-
-def one_forward_one_backward(pp: int, grad_acc: int) -> Schedule:
-    """1F1B: pp - stage - 1 forwards to warm up, then one of each in turn."""
-    steps = []
-    for stage in range(pp):
-        warm = min(grad_acc, pp - stage - 1)
-        passes = [SimulatedPass("F", stage, mb) for mb in range(warm)]
-        for mb in range(grad_acc):
-            if warm + mb < grad_acc:
-                passes.append(SimulatedPass("F", stage, warm + mb))
-            passes.append(SimulatedPass("D", stage, mb))
-        steps.append(_alone(passes))
-    return Schedule(tuple(steps), *_straight(pp))
-
-
 def _in_groups(pp: int, vpp: int, grad_acc: int, *, backward: bool) -> list[tuple[int, int]]:
     """(chunk of the device, micro-batch) in the order of interleaving: pp micro-batches through
     one chunk, then the same through the next."""
@@ -239,22 +209,49 @@ def _in_groups(pp: int, vpp: int, grad_acc: int, *, backward: bool) -> list[tupl
     return order
 
 
-def interleaved(pp: int, vpp: int, grad_acc: int) -> Schedule:
-    """Interleaved 1F1B; `grad_acc` a multiple of pp."""
+def _in_turn(
+    pp: int, vpp: int, grad_acc: int, warm_up: Callable[[int], int], later: int | None = None
+) -> Schedule:
+    """Forwards to warm up, then one forward and one backward in turn, and what is left.
+
+    `warm_up`: how many, by the number of stages behind; `later`: W is a pass of its own, so many
+    chunks a stage behind its B.
+    """
     forward = _in_groups(pp, vpp, grad_acc, backward=False)
     backward = _in_groups(pp, vpp, grad_acc, backward=True)
-    total = grad_acc * vpp
     steps = []
     for stage in range(pp):
-        warm = min(total, 2 * (pp - stage - 1) + (vpp - 1) * pp)
-        passes = [SimulatedPass("F", item * pp + stage, mb) for item, mb in forward[:warm]]
-        for index, (item, mb) in enumerate(backward):
-            if warm + index < total:
-                ahead, next_mb = forward[warm + index]
-                passes.append(SimulatedPass("F", ahead * pp + stage, next_mb))
-            passes.append(SimulatedPass("D", item * pp + stage, mb))
-        steps.append(_alone(passes))
+        warm = warm_up(pp - stage - 1)
+
+        def passes(kind: Kind, entries: list[tuple[int, int]], stage: int = stage) -> list[Step]:
+            return [(SimulatedPass(kind, item * pp + stage, mb),) for item, mb in entries]
+
+        behind = None if later is None else later * stage
+        order = passes("F", forward[:warm])
+        for index in range(len(backward)):
+            order += passes("F", forward[warm + index : warm + index + 1])
+            order += passes("D" if behind is None else "B", backward[index : index + 1])
+            if behind is not None and index >= behind:
+                order += passes("W", backward[index - behind : index - behind + 1])
+        if behind is not None:
+            order += passes("W", backward[max(0, len(backward) - behind) :])
+        steps.append(tuple(order))
     return Schedule(tuple(steps), *_straight(pp, vpp))
+
+
+def gpipe(pp: int, grad_acc: int) -> Schedule:
+    """All forward passes, then all backward passes."""
+    return _in_turn(pp, 1, grad_acc, lambda _behind: grad_acc)
+
+
+def one_forward_one_backward(pp: int, grad_acc: int) -> Schedule:
+    """1F1B: pp - stage - 1 forwards to warm up, then one of each in turn."""
+    return _in_turn(pp, 1, grad_acc, lambda behind: behind)
+
+
+def interleaved(pp: int, vpp: int, grad_acc: int) -> Schedule:
+    """Interleaved 1F1B; `grad_acc` a multiple of pp."""
+    return _in_turn(pp, vpp, grad_acc, lambda behind: 2 * behind + (vpp - 1) * pp)
 
 
 def zero_bubble(pp: int, grad_acc: int, vpp: int = 1, rounds: int = 1) -> Schedule:
@@ -263,28 +260,7 @@ def zero_bubble(pp: int, grad_acc: int, vpp: int = 1, rounds: int = 1) -> Schedu
     ZB-H2 warms up with twice the forwards. With chunks, ZB-H1 follows the interleaved order (the
     InterleavedZeroBubble schedule of torch.distributed.pipelining).
     """
-    forward = _in_groups(pp, vpp, grad_acc, backward=False)
-    backward = _in_groups(pp, vpp, grad_acc, backward=True)
-    total = grad_acc * vpp
-    steps = []
-    for stage in range(pp):
-        warm = min(total, rounds * (pp - stage - 1) + (vpp - 1) * pp)
-        later = rounds * stage
-        passes = [SimulatedPass("F", item * pp + stage, mb) for item, mb in forward[:warm]]
-        for index, (item, mb) in enumerate(backward):
-            if warm + index < total:
-                ahead, next_mb = forward[warm + index]
-                passes.append(SimulatedPass("F", ahead * pp + stage, next_mb))
-            passes.append(SimulatedPass("B", item * pp + stage, mb))
-            if index >= later:
-                due, due_mb = backward[index - later]
-                passes.append(SimulatedPass("W", due * pp + stage, due_mb))
-        passes += [
-            SimulatedPass("W", item * pp + stage, mb)
-            for item, mb in backward[max(0, total - later) :]
-        ]
-        steps.append(_alone(passes))
-    return Schedule(tuple(steps), *_straight(pp, vpp))
+    return _in_turn(pp, vpp, grad_acc, lambda behind: rounds * behind + (vpp - 1) * pp, rounds)
 
 
 class _Emitter:
@@ -320,43 +296,37 @@ class _Emitter:
                 self.steps.append((one_pass,))
                 return
 
-    def rest(self) -> None:
-        """All W that are left."""
+    def play(self, times: int, order: str, chunks: tuple[int, int]) -> None:
+        """An order of passes, so many times: `F0+D1 W0 W`, with the numbers of `chunks`; passes
+        joined by a plus are one step, W without a chunk is the longest deferred."""
+        for word in order.split() * times:
+            if word[0] == "W":
+                self.weight(chunks[int(word[1])] if word[1:] else None)
+            else:
+                self.run(*((_KINDS[one[0]], chunks[int(one[1])]) for one in word.split("+")))
+
+    def rest(self) -> tuple[Step, ...]:
+        """All W that are left; then every step."""
         while self.waiting:
             self.weight()
+        return tuple(self.steps)
 
 
 def zb_v(pp: int, grad_acc: int) -> Schedule:
     """ZB-V: two chunks on each device in a V, W at once but for those that end the step."""
     steps = []
     for stage in range(pp):
-        down, up = stage, 2 * pp - 1 - stage
-        emitter = _Emitter(grad_acc)
-        rounds = max(grad_acc, 2 * pp - 1)
-        for _ in range(2 * (pp - stage) - 1):
-            emitter.run(("F", down))
-        for _ in range(stage):
-            emitter.run(("F", up))
-            emitter.run(("F", down))
-        for _ in range(pp - stage):
-            emitter.run(("F", up))
-            emitter.run(("B", up))
-            emitter.weight(up)
-        for _ in range(rounds - pp):
-            emitter.run(("F", down))
-            emitter.run(("B", down))
-            emitter.weight(down)
-            emitter.run(("F", up))
-            emitter.run(("B", up))
-            emitter.weight(up)
-        for _ in range(stage):
-            emitter.run(("B", down))
-            emitter.run(("B", up))
-        for _ in range(pp - stage):
-            emitter.run(("B", down))
-            emitter.weight(down)
-        emitter.rest()
-        steps.append(tuple(emitter.steps))
+        emitter, chunks = _Emitter(grad_acc), (stage, 2 * pp - 1 - stage)
+        for times, order in (
+            (2 * (pp - stage) - 1, "F0"),
+            (stage, "F1 F0"),
+            (pp - stage, "F1 B1 W1"),
+            (max(grad_acc, 2 * pp - 1) - pp, "F0 B0 W0 F1 B1 W1"),
+            (stage, "B0 B1"),
+            (pp - stage, "B0 W0"),
+        ):
+            emitter.play(times, order, chunks)
+        steps.append(emitter.rest())
     return Schedule(tuple(steps), *_folded(pp))
 
 
@@ -368,35 +338,23 @@ def _dual_steps(
     `near`: the chunk that micro-batches from this end pass, `far` those from the other; `pairs`
     micro-batches each. Phases as drawn in arXiv 2412.19437, Figure 5.
     """
-    inner = ranks - rank - 1
-    for _ in range(2 * inner):
-        emitter.run(("F", near))
-    for _ in range(rank + 1):
-        emitter.run(("F", near))
-        emitter.run(("F", far))
-    for _ in range(inner):
-        emitter.run(("B", far))
-        emitter.weight()
-        emitter.run(("F", far))
-    for index in range(pairs - 2 * ranks + rank + 1):
-        if index == 0 and inner == 0:
-            emitter.run(("F", near))
-            emitter.run(("D", far))
-        else:
-            emitter.run(("F", near), ("D", far))
-        emitter.run(("F", far), ("D", near))
-    for _ in range(inner):
-        emitter.run(("D", far))
-        emitter.run(("F", far), ("D", near))
+    inner, chunks = ranks - rank - 1, (near, far)
+    both = pairs - 2 * ranks + rank + 1
+    alone = min(max(both, 0), int(inner == 0))
+    for times, order in (
+        (2 * inner, "F0"),
+        (rank + 1, "F0 F1"),
+        (inner, "B1 W F1"),
+        (alone, "F0 D1 F1+D0"),
+        (both - alone, "F0+D1 F1+D0"),
+        (inner, "D1 F1+D0"),
+    ):
+        emitter.play(times, order, chunks)
     # The second half of these defers its W.
     for index in range(2 * (rank + 1)):
-        kind: Kind = "B" if index > rank else "D"
-        emitter.run((kind, near if index % 2 else far))
-    for _ in range(inner):
-        emitter.weight()
-        emitter.run(("B", near))
-    emitter.rest()
-    return tuple(emitter.steps)
+        emitter.play(1, f"{'B' if index > rank else 'D'}{1 - index % 2}", chunks)
+    emitter.play(inner, "W B0", chunks)
+    return emitter.rest()
 
 
 def dualpipe(pp: int, grad_acc: int) -> Schedule:

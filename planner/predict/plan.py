@@ -13,7 +13,7 @@ from pydantic import (
     field_validator,
 )
 
-from constraints.axes import AXES, LARGEST_DEGREE, WORLD, product_of
+from constraints.axes import AXES, EXPERTS, LARGEST_DEGREE, WORLD, product_of
 from constraints.context_kinds import ContextKind
 from constraints.rule import Layout
 from hardware.frozen import Frozen, Named
@@ -53,6 +53,16 @@ class Degrees(Frozen):
     def gpus(self) -> int:
         """World size: dp·tp·pp·cp."""
         return int(product_of(WORLD, self.__dict__))
+
+    @property
+    def stage_gpus(self) -> int:
+        """GPUs of one pipeline stage."""
+        return self.gpus // self.pp
+
+    @property
+    def expert_ranks(self) -> int:
+        """GPUs that hold the experts of a stage once."""
+        return int(product_of(EXPERTS, self.__dict__))
 
     def __str__(self) -> str:
         """`tp4 pp4 vpp5 cp2 dp2 z1`; degrees of 1 that no one asks about are left out."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from constraints.axes import OF_LAYER
+from constraints.axes import EXPERTS, OF_LAYER, product_of
 from planner.cost import piece_memory
 from planner.cost.keys import local_tokens
 from planner.job.modules import Module
@@ -24,7 +24,10 @@ def rank_key(
     on."""
     sizes = {axis: float(degrees.get(axis, 1)) for axis in OF_LAYER}
     return SimpleNamespace(
-        **sizes, modules=int(recompute), sequence_parallel=float(sequence_parallel)
+        **sizes,
+        expert_ranks=product_of(EXPERTS, sizes),
+        modules=int(recompute),
+        sequence_parallel=float(sequence_parallel),
     )
 
 

@@ -11,11 +11,13 @@ from constraints.context import RuleContext
 from constraints.explain import minimal_conflict
 from constraints.numbers import BatchGoal, ClusterNumbers, DegreeLimit, IntArray
 from constraints.registry import rules_of
+from planner.cost.layout import filled_pipelines
 from planner.job.errors import UsageError
 from planner.job.job import BatchTarget, Job, model_numbers
 from planner.job.offload import grouped_modules
+from planner.job.pool import Pool
 from planner.predict.configuration import degree_columns
-from planner.predict.cost_tables import job_pieces
+from planner.predict.cost_tables import greedy_costs, job_pieces
 from planner.predict.links import link_inputs
 from planner.predict.ops.offload import offloaded_rows
 from planner.predict.plan import Degrees
@@ -59,6 +61,7 @@ def rule_context(job: Job) -> RuleContext:
         context_kinds=job.context_kinds,
         context_inner=job.context_inner,
         ramp=tuple(_goal(entry.batch) for entry in job.ramp),
+        filled_pipelines=_filled_pipelines(job),
     )
     if not job.activation_offload:
         return context
@@ -71,6 +74,11 @@ def rule_context(job: Job) -> RuleContext:
         host_bytes_per_gpu=host_bytes,
         offload_modules=grouped_modules(job.framework, job.activation_offload),
     )
+
+
+def _filled_pipelines(job: Job) -> frozenset[int]:
+    layer, head = greedy_costs(job.model, job.framework.parallelism)
+    return filled_pipelines(job.model.layers, layer, head) if layer else frozenset()
 
 
 def _goal(batch: BatchTarget) -> BatchGoal:
@@ -104,6 +112,8 @@ def legal_candidates(job: Job) -> Candidates:
 
     Were it the limits that decide, more of them could make the answer faster.
     """
+    if job.pool is not None:
+        return _pool_candidates(job, job.pool)
     ctx = rule_context(job)
     shapes = enumerate_shapes(ctx)
     columns, report = legal_shapes(ctx, shapes)
@@ -127,6 +137,45 @@ def legal_candidates(job: Job) -> Candidates:
     if not report.legal:
         raise UsageError(f"{note}\n{no_legal_shape(ctx, shapes)}")
     return Candidates(smaller, columns, report, (note,))
+
+
+def _pool_candidates(job: Job, pool: Pool) -> Candidates:
+    """Shapes that are legal on every machine of a pool and whose stages fill each, each with every
+    place that its stages may have there (column `place`). UsageError if there are none."""
+    legal: list[dict[tuple[int, ...], None]] = []
+    names: tuple[str, ...] = ()
+    considered = 0
+    for machine in job.machines:
+        ctx = rule_context(machine)
+        shapes = enumerate_shapes(ctx)
+        columns, report = legal_shapes(ctx, shapes)
+        if not report.legal:
+            raise UsageError(no_legal_shape(ctx, shapes))
+        names, considered = tuple(columns), max(considered, report.considered)
+        table = np.column_stack(list(columns.values()))
+        legal.append(dict.fromkeys(map(tuple, table.tolist())))
+    pp = names.index("pp")
+    rows = [
+        (*row, place)
+        for row in legal[0]
+        if all(row in others for others in legal)
+        for place in pool.places_of(row[pp])
+    ]
+    if not rows:
+        raise UsageError(unfilled(pool))
+    found = np.array(rows, dtype=np.int64)
+    placed = {name: found[:, index].copy() for index, name in enumerate((*names, "place"))}
+    return Candidates(job, placed, LegalityReport(considered, len(rows), {}))
+
+
+def unfilled(pool: Pool) -> str:
+    """That no stages fill the clusters of a pool, and what would."""
+    counts = " and ".join(str(part.num_gpus) for part in pool.parts)
+    return (
+        f"no legal configuration has pipeline stages that fill {counts} GPUs: tp·cp·dp must "
+        "divide each number, and the sum of the quotients is pp, so pp is at least "
+        f"{len(pool.parts)}; give numbers with a larger common divisor, or looser conditions"
+    )
 
 
 def no_legal_shape(ctx: RuleContext, shapes: Shapes) -> str:
@@ -176,6 +225,16 @@ def _first_legal(ctx: RuleContext, sizes: IntArray) -> int | None:
 
 def broken_rules(job: Job, degrees: Degrees) -> dict[str, str]:
     """Rules that a configuration violates, by name, and what each demands."""
+    broken: dict[str, str] = {}
+    for machine in job.machines:
+        broken = _broken_on(machine, degrees) | broken
+    if job.pool is not None and not job.pool.places_of(degrees.pp):
+        broken["pool-stages"] = f"{unfilled(job.pool)}  [pool-stages]"
+    return broken
+
+
+def _broken_on(job: Job, degrees: Degrees) -> dict[str, str]:
+    """`broken_rules` on one machine."""
     ctx = replace(rule_context(job), given=True)
     columns = degree_columns([degrees])
     return {

@@ -13,10 +13,11 @@ from functools import cached_property
 
 import numpy as np
 
+from constraints.axes import AXES, EXPERTS, product_of
 from constraints.batch import accumulation
 from constraints.context import RuleContext
 from constraints.numbers import (
-    SHAPE_COLUMNS,
+    DEGREES,
     ClusterNumbers,
     Columns,
     IntArray,
@@ -50,7 +51,7 @@ Shape = dict[str, IntArray]
 class Shapes:
     """Candidate shapes: each row of degrees with each of `modes` recompute modes.
 
-    `degrees`: int64 columns, all of SHAPE_COLUMNS but the last.
+    `degrees`: int64 columns, one for each of DEGREES.
     """
 
     degrees: Shape
@@ -96,8 +97,10 @@ def enumerate_shapes(ctx: RuleContext) -> Shapes:
     shape = _cross(shape, "zero", {*ctx.framework.zero_stages, *ctx.named("zero")})
     shape = _shards(ctx, shape)
     shape = _batches(ctx, shape)
-    names = (name for name in SHAPE_COLUMNS if name != "recompute")
-    return Shapes({name: shape[name] for name in names}, ctx.recompute_modes)
+    for name in DEGREES:
+        if name not in shape:
+            shape = _cross(shape, name, {AXES[name].least, *ctx.named(name)})
+    return Shapes({name: shape[name] for name in DEGREES}, ctx.recompute_modes)
 
 
 def legal_shapes(
@@ -194,8 +197,8 @@ def _expert_degrees(ctx: RuleContext, shape: Shape) -> Shape:
     shape = _keep(shape, ~(as_tp & listed))
     shape["etp"] = np.where(shape["etp"] == 0, shape["tp"], shape["etp"])
     stage = shape["dp"] * shape["cp"] * shape["tp"]
-    fills = stage % (shape["ep"] * shape["etp"]) == 0
-    return _keep(shape, fills | _names_any(ctx, shape, ("ep", "etp")))
+    fills = stage % product_of(EXPERTS, shape) == 0
+    return _keep(shape, fills | _names_any(ctx, shape, EXPERTS))
 
 
 def _shards(ctx: RuleContext, shape: Shape) -> Shape:

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from planner.cost import fields as f
-from planner.cost.light import light
+from planner.cost.light import light, light_records
 from planner.cost.phase_passes import passes
 from planner.cost.phase_records import (
+    GROUP_ROW,
     LAYER,
     LAYER_AGAIN,
     LAYER_LAST,
@@ -90,7 +91,7 @@ class Stage:
     @cached_property
     def holds(self) -> Any:
         """Contents of the stage (`planner.cost.phase_records`), as an object."""
-        holds = SimpleNamespace()
+        holds = light_records(np.zeros(1, GROUP_ROW))[0]
         fill_stage(self.index, float(self.index), *(*self._told, holds))
         return holds
 

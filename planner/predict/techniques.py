@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from planner.job.frameworks.techniques import Technique
 from planner.job.job import Job
-from planner.job.technique_rules import technique_conditions
+from planner.job.technique_rules import site_of, technique_conditions, technique_refusal
 from planner.predict.configuration import degree_columns
 from planner.predict.plan import Degrees
 from planner.predict.shapes import rule_context
@@ -20,6 +22,19 @@ def works_with(job: Job, degrees: Degrees, name: str) -> bool:
     columns, sizes = degree_columns([degrees]), rule_context(job)
     conditions = technique_conditions(job.framework, (name,))
     return all(bool(one.mask(columns, sizes)[0]) for one in conditions)
+
+
+def further_techniques(job: Job, degrees: Degrees, recompute: str) -> Iterator[Technique]:
+    """Techniques of the job's framework that a configuration does without and could have."""
+    inside = degrees.tp <= job.cluster.scale_up_domain_gpus
+    site = site_of(job.framework, job.model, job.cluster, inside=inside)
+    mode = job.framework.recompute_mode(recompute)
+    for technique in job.framework.techniques:
+        name = technique.name
+        if name in job.techniques or site.obstacle(technique):
+            continue
+        if works_with(job, degrees, name) and not technique_refusal(job.framework, (name,), mode):
+            yield technique
 
 
 def technique_flags(job: Job, names: tuple[str, ...]) -> str:

@@ -134,7 +134,8 @@ def _compile(entry: Entry) -> None:
 
 
 def _zeros(inputs: type[Any]) -> Any:
-    return as_declared(inputs(*[0] * len(inputs._fields)))
+    values = dict.fromkeys(inputs._fields, 0)
+    return as_declared(inputs(**values | inputs._field_defaults))
 
 
 def _samples() -> dict[str, tuple[Any, ...]]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.job.quantities import gib, percent_sure, plural, signed_share
+from planner.job.quantities import gib, plural, signed_share
 from planner.predict.memory.advice import Advice, Move
 from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan_text import error_text, step_time_text
-from planner.report.tables import Block, Notes, table
+from planner.report.said import described, notes, said, table_of
+from planner.report.tables import Block, Notes
 
 # Changes that a table lists.
 _MOST_ROWS = 12
@@ -41,12 +42,8 @@ def leading_facts(advice: Advice) -> tuple[tuple[str, str], ...]:
 
 def _outcome(move: Move, base_s: float) -> str:
     """`--with liger-kernels → 99.0 GiB (fits >99 %, step +0.3 %)`."""
-    sure, also = percent_sure(move.plan.fit_probability), _also(move)
-    more = f"; {also}" if also else ""
-    return (
-        f"{move.flags} → {gib(move.plan.peak_bytes)} GiB (fits {sure}, step "
-        f"{_cost_text(move, base_s)}{more})"
-    )
+    text = described("advice.outcome")
+    return said(text, move, costs=_cost_text(move, base_s), also=_also(move)) or ""
 
 
 def advice_blocks(advice: Advice, most: int = _MOST_ROWS) -> Iterator[Block]:
@@ -64,24 +61,12 @@ def advice_blocks(advice: Advice, most: int = _MOST_ROWS) -> Iterator[Block]:
     ):
         more = f" ({len(moves) - most} more with --json)" if len(moves) > most else ""
         if moves:
-            titles = "~option | total\nGiB | saves\nGiB | fits | step time | costs | ~also"
-            rows = [_move_row(move, advice.base.step_time_s) for move in moves[:most]]
-            yield table(titles, rows, title + more)
+            yield table_of(
+                "advice.moves", moves[:most], titled=title + more, also=_also,
+                step_words=lambda move: step_time_text(move.plan),
+                costs=lambda move: _cost_text(move, advice.base.step_time_s),
+            )  # fmt: skip
     yield Notes(_advice_notes(advice))
-
-
-def _move_row(move: Move, base_s: float) -> tuple[str, ...]:
-    plan = move.plan
-    follows = f" ({move.follows})" if move.follows else ""
-    return (
-        move.flags + follows,
-        gib(plan.peak_bytes),
-        gib(move.saved_bytes),
-        percent_sure(plan.fit_probability),
-        step_time_text(plan),
-        _cost_text(move, base_s),
-        _also(move),
-    )
 
 
 def _also(move: Move) -> str:
@@ -96,19 +81,10 @@ def _cost_text(move: Move, base_s: float) -> str:
 
 def _advice_notes(advice: Advice) -> tuple[str, ...]:
     base = advice.base
-    error = error_text(base.peak_bytes, base.peak_interval)
-    hypothetical = "" if base.fits else " if it ran"
-    lines = [
-        f"As it stands: {gib(base.peak_bytes, 2)} GiB {error} (all totals alike), fits "
-        f"with probability {percent_sure(base.fit_probability)}, {step_time_text(base)} a "
-        f"step{hypothetical}.",
-        f"Looked at {plural(advice.tried, 'change')}, each evaluated for memory and time at the "
-        "same batch; those that break a rule or save nothing are left out. To fit means with "
-        "probability ≥ 80 %. Easiest first: changes that leave the training as it is, then those "
-        "after which another model is trained (other states, rounding or batch), then more GPUs.",
-    ]
-    if not (advice.sufficient or advice.pairs):
-        lines.append(
-            "Nothing that was looked at makes it fit: it takes more changes, or more GPUs."
+    return tuple(
+        notes(
+            "advice.notes", base, error=error_text(base.peak_bytes, base.peak_interval),
+            step_words=step_time_text, tried=advice.tried,
+            nothing=not (advice.sufficient or advice.pairs),
         )
-    return tuple(lines)
+    )  # fmt: skip

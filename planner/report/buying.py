@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.compare.buying import Buying, BuyRow
-from planner.compare.choice import Decision
 from planner.compare.settings import BASIS_NAMES
-from planner.job.quantities import plural
-from planner.report.study_words import (
-    days_text,
-    decision_facts,
-    money,
-    spread_text,
-    taken_text,
-)
-from planner.report.tables import Block, Notes, TableData, as_report, table
+from planner.report.said import notes, table_of
+from planner.report.study_words import decision_facts, taken_text
+from planner.report.tables import Block, Notes, as_report
 
 _BEYOND = {
     "deadline": "over the deadline",
@@ -36,41 +29,16 @@ def buying_report(buying: Buying) -> Iterator[Block]:
     if decision is not None:
         yield decision_facts(decision, buying.currency)
         if len(decision.front) > 1:
-            yield _front(decision, buying.currency)
-    if any(row.choice is not None for row in buying.rows):
-        yield _table(buying)
+            yield table_of(
+                "buying.front", decision.front, within=decision.best is not None,
+                currency=buying.currency, taken=taken_text,
+            )  # fmt: skip
+    if chosen := [row for row in buying.rows if row.choice is not None]:
+        yield table_of("buying.jobs", chosen, currency=buying.currency)
     if reasons := tuple(_reasons(buying.rows)):
         yield Notes(reasons, "Not taken into account")
-    yield Notes(tuple(_notes(buying)))
-
-
-def _front(decision: Decision, currency: str) -> TableData:
-    within = "within the limits" if decision.best is not None else "without the limits"
-    rows = (
-        (taken_text(one), days_text(one.days), money(one.cost), f"{one.mwh:,.0f}",
-         f"{one.power_kw:,.0f}")
-        for one in decision.front
-    )  # fmt: skip
-    title = f"None both faster and cheaper, {within} (at most)"
-    return table(f"~take | days | {currency} | MWh | kW", rows, title)
-
-
-def _table(buying: Buying) -> TableData:
-    rows = (
-        (
-            row.job,
-            row.cluster,
-            f"{days_text(one.days.value)} {spread_text(one.days)}",
-            money(one.cost),
-            f"{one.mwh.value:,.0f}",
-            f"{one.power_kw:,.0f}",
-            row.plan,
-        )
-        for row in buying.rows
-        if (one := row.choice) is not None
-    )
-    titles = f"~job | ~cluster | days | {buying.currency} | MWh | kW | ~plan"
-    return table(titles, rows, "Each job on each cluster, at its best plan, as predicted")
+    long = sum(row.choice is not None and row.choice.days.value > 365.0 for row in chosen)
+    yield Notes(tuple(notes("buying.notes", buying, kind=BASIS_NAMES[buying.basis], long=long)))
 
 
 def _reasons(rows: tuple[BuyRow, ...]) -> Iterator[str]:
@@ -86,14 +54,3 @@ def _reasons(rows: tuple[BuyRow, ...]) -> Iterator[str]:
         first = alike[0]
         example = f" (not searched); {first.cluster} {first.reason}" if first.beyond else ""
         yield f"{job} on {names}{more}: {said}{example}"
-
-
-def _notes(buying: Buying) -> Iterator[str]:
-    yield (
-        "at most: bounds of days, money and energy, which share the error of the step time; of "
-        "several jobs they are added as if every error went the same way."
-    )
-    yield f"Prices: {BASIS_NAMES[buying.basis]}; planner compare shows whose, and every factor."
-    long = [row for row in buying.rows if row.choice is not None and row.choice.days.value > 365.0]
-    if long:
-        yield f"{plural(len(long), 'run')} would take over a year; models age faster than that."

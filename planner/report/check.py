@@ -30,8 +30,9 @@ from planner.report.advice import advice_blocks, leading_facts
 from planner.report.diagnosis import measured_blocks
 from planner.report.explain import metric_notes, peak_sentence, stage_table, time_table
 from planner.report.full_memory import full_memory_facts
+from planner.report.said import table_of
 from planner.report.search import job_facts
-from planner.report.tables import Block, Facts, Notes, as_report, table
+from planner.report.tables import Block, Facts, Notes, as_report
 from planner.search.explanation import Explanation
 
 _MARKS = {"error": "ERROR", "missing": "MISSING", "warning": "warning", "note": "note"}
@@ -215,8 +216,10 @@ def _short(place: str) -> str:
 
 def _changes(assessment: Assessment, changes: Sequence[LaunchChange]) -> Block:
     if changes:
-        titles = "~change | step time | tokens/s | peak\nGiB | fits | ~gain"
-        return table(titles, map(_change_row, changes), _change_title(assessment, changes))
+        return table_of(
+            "check.changes", changes, titled=_change_title(assessment, changes), gain=_gain,
+            step_words=lambda change: step_time_text(change.plan),
+        )  # fmt: skip
     text = "No single change that was tried makes it faster by 1 % and fits."
     if assessment.plan is None or not assessment.plan.fits:
         text = "No single change that was tried makes it run and fit."
@@ -232,18 +235,6 @@ def _change_title(assessment: Assessment, changes: Sequence[LaunchChange]) -> st
     if not changes[0].sufficient:
         return "No single change makes it fit safely; those that help most"
     return "Best single changes that make it fit"
-
-
-def _change_row(change: LaunchChange) -> tuple[str, ...]:
-    plan = change.plan
-    return (
-        change.change,
-        step_time_text(plan),
-        f"{plan.tokens_per_s:,.0f}",
-        gib(plan.peak_bytes),
-        percent_sure(plan.fit_probability),
-        _gain(change),
-    )
 
 
 def _gain(change: LaunchChange) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from planner.compare.cluster_front import ClusterFront, ClusterPoint, ClusterSearched
+from planner.compare.cluster_front import ClusterFront, ClusterPoint
 from planner.job.quantities import number_ranges, plural, share
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.report.plan_table import plan_table, techniques_row
+from planner.report.said import notes, table_of
 from planner.report.search import KEEP, error_note, ties
-from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report, table
+from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report
 
 _WEIGHED = {
     "tokens_per_s": "tokens/s",
@@ -32,7 +33,9 @@ def cluster_front_report(
     if shown:
         yield _table(front, numbered, plans)
         yield Notes(tuple(_notes(front, numbered, plans)))
-    yield _cluster_table(front.clusters)
+    yield table_of(
+        "clusters.clusters", front.clusters, price_words=lambda cluster: cluster.price or "-"
+    )
     if reasons := tuple(
         f"{cluster.cluster}: {cluster.reason}" for cluster in front.clusters if cluster.reason
     ):
@@ -79,38 +82,13 @@ def _usd_text(point: ClusterPoint) -> str:
 
 
 def _notes(front: ClusterFront, numbered: Numbered, plans: Sequence[Plan]) -> Iterator[str]:
-    weighed = ", ".join(_WEIGHED[name] for name in front.dimensions)
-    yield f"No plan is beaten by another in one of {weighed} without being better in another."
-    yield error_note(plans)
-    if "usd_per_billion_tokens" in front.dimensions:
-        yield (
-            "USD: all GPUs of the cluster at the on-demand price, without interruptions; as "
-            "uncertain as the step time. Own prices, owning, days: planner compare."
-        )
-    else:
-        unpriced = (one for one in front.clusters if one.plans and not one.usd_per_gpu_hour)
-        bare = [cluster.cluster for cluster in unpriced]
-        yield f"Dollars are left out: no on-demand price for {', '.join(bare)}."
-    if near := sorted(ties([(n, plan) for (n, _), plan in zip(numbered, plans, strict=True)])):
-        yield f"Within plan {numbered[0][0]}'s error bar in tokens/s: {number_ranges(near)}."
-    if len(numbered) < len(front.points):
-        hidden = len(front.points) - len(numbered)
-        yield f"{plural(hidden, 'more plan')} on the front; --top shows them"
+    unpriced = (one for one in front.clusters if one.plans and not one.usd_per_gpu_hour)
+    near = sorted(ties([(n, plan) for (n, _), plan in zip(numbered, plans, strict=True)]))
+    yield from notes(
+        "clusters.notes", front, errors=error_note(plans), first=numbered[0][0],
+        weighed=", ".join(_WEIGHED[name] for name in front.dimensions),
+        priced="usd_per_billion_tokens" in front.dimensions,
+        bare=[cluster.cluster for cluster in unpriced], near=number_ranges(near),
+        hidden=len(front.points) - len(numbered),
+    )  # fmt: skip
     yield from front.notes
-
-
-def _cluster_table(clusters: Sequence[ClusterSearched]) -> TableData:
-    rows = (
-        (
-            cluster.cluster,
-            f"{cluster.num_gpus:,}",
-            str(cluster.plans),
-            str(cluster.on_front),
-            "yes" if cluster.proven else "no",
-            "-" if cluster.usd_per_gpu_hour is None else f"{cluster.usd_per_gpu_hour:.2f}",
-            cluster.price or "-",
-        )
-        for cluster in clusters
-    )
-    titles = "<cluster | GPUs | plans | on the\nfront | <proven | USD a GPU\nand hour | ~price of"
-    return table(titles, rows, "Clusters")

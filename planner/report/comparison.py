@@ -9,17 +9,11 @@ from hardware.prices import PRICE_KINDS
 from planner.compare.quotes import STALE_DAYS
 from planner.compare.results import Comparison, ComparisonRow, Rental, Run
 from planner.compare.settings import BASIS_NAMES
-from planner.job.quantities import plural, short_count
+from planner.report.amounts import NONE, money
 from planner.report.comparison_trace import Step
 from planner.report.plan_table import plan_table, techniques_row
-from planner.report.study_words import (
-    NONE,
-    days_text,
-    decision_facts,
-    money,
-    runs_note,
-    spread_text,
-)
+from planner.report.said import fact_rows, notes, table_of
+from planner.report.study_words import decision_facts, runs_note
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, headings, table
 
 FRONT = "●"
@@ -31,7 +25,8 @@ _FEWEST_LOSS = 0.005
 def comparison_report(comparison: Comparison) -> Iterator[Block]:
     """The whole report."""
     runs = [(row, row.run) for row in comparison.rows if row.run is not None]
-    yield Facts(_facts(comparison))
+    about = fact_rows("comparison.facts", comparison, count=len(comparison.rows))
+    yield Facts((*about, *techniques_row([run.plan for _, run in runs])))
     if comparison.decision is not None:
         yield decision_facts(comparison.decision, comparison.currency)
     if runs:
@@ -46,39 +41,15 @@ def comparison_report(comparison: Comparison) -> Iterator[Block]:
     yield Notes(tuple(_notes(runs, comparison)))
 
 
-def _facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
-    count = plural(len(comparison.rows), "cluster")
-    plans = [row.run.plan for row in comparison.rows if row.run is not None]
-    return (
-        ("model", f"{comparison.model}, {short_count(comparison.parameters)} parameters"),
-        ("tokens", short_count(comparison.tokens)),
-        ("clusters", f"{count}, each after a full search ({comparison.framework})"),
-        *techniques_row(plans),
-    )
-
-
 Runs = Sequence[tuple[ComparisonRow, Run]]
 
 
 def _rate_table(runs: Runs, comparison: Comparison) -> TableData:
     several = len({row.precision for row, _ in runs}) > 1
-    return table(
-        "~cluster | tokens/s | MFU\n% | useful\n% | days | GPU\nhours"
-        " | ~beside computing,\nmost time goes to",
-        (
-            (
-                row.name + (f" ({row.precision})" if several else ""),
-                f"{run.plan.tokens_per_s:,.0f}",
-                f"{run.plan.mfu * 100:.1f}",
-                f"{run.goodput.share * 100:.1f}",
-                f"{days_text(run.days.value)} {spread_text(run.days)}",
-                money(run.gpu_hours),
-                _loss_text(run),
-            )
-            for row, run in runs
-        ),
-        f"Best plan of each, sorted by {comparison.sort}",
-    )
+    return table_of(
+        "comparison.pace", (row for row, _ in runs), sort=comparison.sort,
+        precise=lambda row: several and row.precision, loss=lambda row: _loss_text(row.run),
+    )  # fmt: skip
 
 
 def _loss_text(run: Run) -> str:
@@ -153,45 +124,25 @@ def failure_text(comparison: Comparison) -> str:
 def _notes(runs: Runs, comparison: Comparison) -> Iterator[str]:
     if not runs:
         return
-    yield (
-        "days: with every interruption; 80 % interval of the step time, and the range of "
-        "published failure rates; cost scales with it. MFU: full attention square, dense 16-bit "
-        "peak. useful: share of the time that becomes lasting work, if restarts are automatic; "
-        "the interval of days allows for people who restart it, in 5 hours as OPT-175B."
-    )
-    yield from _front_notes(runs, comparison)
+    by_days = sorted(runs, key=lambda row: row[1].days.value)
+    fastest, days = by_days[0][0].name, by_days[0][1].days
+    yield from notes(
+        "comparison.notes", comparison, front=FRONT, kind=BASIS_NAMES[comparison.basis],
+        priced=any(run.cost(comparison.basis) is not None for _, run in runs), fastest=fastest,
+        near=[row.name for row, run in by_days[1:] if run.days.low <= days.high],
+    )  # fmt: skip
     yield from runs_note((run for _, run in runs), comparison.tokens)
-    yield from _price_notes(runs)
+    rentals = [rental for _, run in runs for rental in run.rentals]
+    yield from notes(
+        "comparison.prices", comparison, stale_days=STALE_DAYS,
+        missing=list(dict.fromkeys(text for _, run in runs for text in run.missing)),
+        small=any(rental.smaller_instance for rental in rentals),
+        spot=any(rental.kind == "spot" for rental in rentals),
+        several=any(rental.choices > 1 for rental in rentals),
+    )  # fmt: skip
     yield from comparison.notes
     first = runs[0][0].name
     yield f"Every factor with its source: add --explain {shlex.quote(first)}"
-
-
-def _front_notes(runs: Runs, comparison: Comparison) -> Iterator[str]:
-    basis = BASIS_NAMES[comparison.basis]
-    priced = [row.name for row, run in runs if run.cost(comparison.basis) is not None]
-    if priced:
-        yield f"{FRONT}: of those with that price, none is both faster and cheaper ({basis})."
-    by_days = sorted(runs, key=lambda row: row[1].days.value)
-    fastest, days = by_days[0][0].name, by_days[0][1].days
-    near = [row.name for row, run in by_days[1:] if run.days.low <= days.high]
-    if near:
-        yield f"Not surely slower than {fastest}: {', '.join(near)} (intervals overlap)."
-
-
-def _price_notes(runs: Runs) -> Iterator[str]:
-    if missing := dict.fromkeys(text for _, run in runs for text in run.missing):
-        yield f"Missing: {'; '.join(missing)}."
-    rentals = [rental for _, run in runs for rental in run.rentals]
-    if any(rental.smaller_instance for rental in rentals):
-        yield "*: no whole node was priced; GPUs of smaller instances may lack its network."
-    if any(rental.kind == "spot" for rental in rentals):
-        yield "spot: days do not count interruptions by a provider that takes GPUs back."
-    if any(rental.choices > 1 for rental in rentals):
-        yield (
-            "Of several prices, the lowest for whole nodes is taken, of the last "
-            f"{STALE_DAYS} days where there are any; --provider names others."
-        )
 
 
 @as_report

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.job.quantities import seconds, share, signed_share
+from planner.job.quantities import seconds, share
 from planner.predict.diagnosis.findings import SAME, Findings, GapExplanation
 from planner.predict.diagnosis.measured import GIB, MeasuredComparison
 from planner.predict.plan_text import error_text
-from planner.report.tables import Block, Notes, table
+from planner.report.said import table_of
+from planner.report.tables import Block, Notes
 
 # Causes whose test is written out below the table.
 _TESTED = 3
@@ -19,20 +20,17 @@ def measured_blocks(findings: Findings) -> Iterator[Block]:
     """The comparison, the causes with what each explains and how to test it, what the predicted
     step loses, and what a stated MFU means."""
     if findings.comparisons:
-        rows = map(_comparison_row, findings.comparisons)
-        titles = "< | measured | predicted | ratio | ~verdict"
-        yield table(titles, rows, "Measured against predicted")
+        yield table_of(
+            "diagnosis.compared", findings.comparisons, verdict=_verdict,
+            measured_words=lambda one: _amount(one.figure, one.measured),
+            predicted_words=_predicted,
+        )  # fmt: skip
     for comparison in findings.comparisons:
         yield from _cause_blocks(findings, comparison)
     if findings.losses:
         yield Notes((_losses_text(findings),))
     if findings.conventions:
-        conventions = (
-            (one.name, seconds(one.step_time_s), "yes" if one.plausible else "no")
-            for one in findings.conventions
-        )
-        titles = "~MFU counted as | step time | plausible"
-        yield table(titles, conventions, "What the stated MFU means")
+        yield table_of("diagnosis.conventions", findings.conventions)
         if findings.verdicts:
             yield Notes(findings.verdicts)
 
@@ -43,21 +41,17 @@ def _cause_blocks(findings: Findings, gap: MeasuredComparison) -> Iterator[Block
         if abs(gap.ratio - 1.0) > SAME:
             yield Notes(("No cause that was tried explains the difference.",))
         return
-    rows = (
-        (
-            str(number),
-            one.what,
-            _amount(one.figure, one.predicted),
-            signed_share(one.effect),
-            _explains(one, gap),
-        )
-        for number, one in enumerate(found, start=1)
-    )
-    what = "the step time" if gap.figure == "step time" else "the peak of memory"
-    title = f"What could explain {what}, nearest first: predicted again with it"
-    yield table("# | ~if … | predicted | effect | <explains", rows, title)
-    tested = [*found[:_TESTED], *(one for one in found[_TESTED:] if one.any_gap)]
     numbers = {id(one): number for number, one in enumerate(found, start=1)}
+    figure = "the step time" if gap.figure == "step time" else "the peak of memory"
+    rows = (
+        {
+            "number": number, "what": one.what, "effect": one.effect,
+            "predicted_words": _amount(one.figure, one.predicted), "explains": _explains(one, gap),
+        }
+        for number, one in enumerate(found, start=1)
+    )  # fmt: skip
+    yield table_of("diagnosis.causes", rows, explained=figure)
+    tested = [*found[:_TESTED], *(one for one in found[_TESTED:] if one.any_gap)]
     tests = tuple(f"{numbers[id(one)]}: {one.test}." for one in tested if one.test)
     yield Notes(tests, "How to test")
 
@@ -80,16 +74,13 @@ def _losses_text(findings: Findings) -> str:
     return f"What keeps the MFU of the predicted step itself below 100 %: {named}."
 
 
-def _comparison_row(comparison: MeasuredComparison) -> tuple[str, ...]:
-    figure, side = comparison.figure, "above" if comparison.ratio > 1 else "below"
+def _verdict(comparison: MeasuredComparison) -> str:
+    return "within" if comparison.agrees else "above" if comparison.ratio > 1 else "below"
+
+
+def _predicted(comparison: MeasuredComparison) -> str:
     error = error_text(comparison.predicted, comparison.interval)
-    return (
-        figure,
-        _amount(figure, comparison.measured),
-        f"{_amount(figure, comparison.predicted)} {error}",
-        f"{comparison.ratio:.2f}",
-        f"{'within' if comparison.agrees else side} the 80 % interval",
-    )
+    return f"{_amount(comparison.figure, comparison.predicted)} {error}"
 
 
 def _amount(figure: str, value: float) -> str:

@@ -38,6 +38,7 @@ from planner.predict.plan_text import (
 )
 from planner.report.diagnosis import measured_blocks
 from planner.report.full_memory import full_memory_facts, limit_text
+from planner.report.said import described, fact_rows, notes, said, table_of
 from planner.report.search import error_note, job_facts, metric_note
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 from planner.search.explanation import (
@@ -80,44 +81,25 @@ def explanation_report(
 
 def _plan_facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
     plan, job = explanation.plan, explanation.job
+    pp, blocks = plan.degrees.pp, plan.layout.block_layers
     yield from job_facts(job)
-    yield "plan", f"{explanation.number} of {explanation.of}, {status_text(plan)}"
-    yield "degrees", degrees_text(plan.degrees)
-    yield "batch", batch_sentence(plan, job.batch_target_sequences)
+    yield from fact_rows(
+        "explain.head", explanation, status_words=status_text(plan),
+        degree_words=degrees_text(plan.degrees),
+        batch_words=batch_sentence(plan, job.batch_target_sequences),
+    )  # fmt: skip
     yield from ramp_rows(plan)
-    yield "mbs×acc", batch_text(plan.degrees)
-    yield "recompute", recompute_text(plan)
-    yield "optimizer", optimizer_text(plan)
-    if plan.activation_offload:
-        yield "on the host", activations_text(plan)
-    if plan.degrees.pp > 1:
-        yield "schedule", plan.schedule
-    if plan.degrees.cp > 1:
-        sizes = " and ".join(map(str, plan.cp_sizes))
-        over = f" over {sizes}" if sizes else ""
-        yield "context", f"{plan.cp_comm_type or 'p2p'}{over} exchange"
-    if plan.techniques:
-        yield "techniques", techniques_text(plan)
-    if others := explanation.not_used:
-        yield "not used", f"{', '.join(others)} (a search tries it; --with NAME)"
-    flags = {
-        "technique": plan.technique_flags,
-        "recompute": plan.recompute_flags,
-        "optimizer": plan.optimizer_flags,
-        "offload": plan.activation_offload_flags,
-    }
-    yield from ((f"{name} flags", text) for name, text in flags.items() if text)
-    if layers := layers_text(plan):
-        yield "layers", f"{layers} (stages in order)"
-    if plan.layout.mtp_standalone:
-        stage = plan.degrees.pp - 2
-        where = "behind its layers" if plan.layout.block_layers[-2] else "alone in its block"
-        yield "MTP", f"on stage {stage}, {where}; head and loss follow alone"
-    if plan.degrees.vpp > 1 and not plan.layout.is_even:
-        yield "blocks", f"{run_lengths(plan.layout.block_layers)} (layers, in order)"
+    yield from fact_rows(
+        "explain.rest", plan, mbs_words=batch_text(plan.degrees), recompute_words=recompute_text,
+        optimizer_words=optimizer_text, host_words=activations_text, pipelined=pp > 1,
+        exchange=plan.degrees.cp > 1 and (plan.cp_comm_type or "p2p"),
+        sizes=" and ".join(map(str, plan.cp_sizes)), technique_words=techniques_text,
+        not_used=explanation.not_used, layer_words=layers_text, mtp_stage=pp - 2,
+        behind=len(blocks) > 1 and blocks[-2], blocks=run_lengths(blocks),
+        uneven_blocks=plan.degrees.vpp > 1 and not plan.layout.is_even,
+    )  # fmt: skip
     yield from (("placed", place_sentence(place)) for place in explanation.places)
-    yield "step time", f"{step_time_text(plan)}, {plan.tokens_per_s:,.0f} tokens/s"
-    yield "peak", peak_sentence(plan)
+    yield from fact_rows("explain.end", plan, step_words=step_time_text, peak_words=peak_sentence)
     yield from full_memory_facts(plan)
 
 
@@ -142,10 +124,8 @@ def peak_sentence(plan: Plan) -> str:
 def memory_table(explanation: Explanation) -> TableData:
     """Terms of the heaviest stage's peak."""
     stage, terms = explanation.plan.stages[explanation.plan.heaviest_stage], explanation.memory
-    rows = [(term.label, gib(term.amount, 2), share(term.share)) for term in terms]
-    rows.append(("peak", gib(stage.peak, 2), share(sum(term.share for term in terms))))
-    title = f"Memory of the heaviest stage ({stage.stage}), at its peak ({stage.phase})"
-    return table("~term | GiB | share", rows, title)
+    peak = ("peak", gib(stage.peak, 2), share(sum(term.share for term in terms)))
+    return table_of("explain.memory", terms, (peak,), stage=stage)
 
 
 def stage_table(explanation: Explanation) -> TableData:
@@ -202,13 +182,7 @@ def link_blocks(explanation: Explanation) -> Iterator[Block]:
     ]
     rows += [("the CPU to launch kernels, links beside it", *_amounts(one)) for one in launches]
     yield table("~waits for | time | share", rows, "Which link binds")
-    yield Notes((LINKS_NOTE,))
-
-
-LINKS_NOTE = (
-    "Bandwidth: what the step loses if that link is infinitely fast; twice as fast saves about "
-    "half of it to all of it. Exchanges that run while the CPU launches kernels gain from neither."
-)
+    yield Notes((described("explain.links"),))
 
 
 def _amounts(part: LinkShare) -> tuple[str, str]:
@@ -218,14 +192,11 @@ def _amounts(part: LinkShare) -> tuple[str, str]:
 def metric_notes(explanation: Explanation) -> tuple[str, ...]:
     """Every form of MFU, and what error bars rest on."""
     plan, job = explanation.plan, explanation.job
-    forms = [
-        f"MFU {share(plan.mfu)} (causal attention halved: {share(plan.mfu_causal)})",
-        f"HFU {share(plan.hfu)} (with recomputed FLOP)",
-    ]
+    other = ""
     if job.precision_peak_flop_per_s != job.peak_flop_per_s:
-        forms.append(f"{share(plan.mfu_precision)} of the {job.precision} peak")
+        other = f"{share(plan.mfu_precision)} of the {job.precision} peak"
     return (
-        "; ".join(forms) + ".",
+        said(described("explain.metrics"), plan, other=other) or "",
         metric_note(job, (plan,)),
         error_note((plan,)),
         f"Memory ±: 80 % interval, from {plan.peak_interval.basis}.",
@@ -234,17 +205,17 @@ def metric_notes(explanation: Explanation) -> tuple[str, ...]:
 
 def neighbour_table(reports: tuple[NeighbourReport, ...], plan: Plan) -> TableData:
     """Each neighbour and what became of it."""
-    rows = [("this plan", seconds(plan.step_time_s), gib(plan.peak_bytes), "")]
-    rows += map(_neighbour_row, reports)
-    title = "Neighbours: one degree changed (what follows from it in brackets), best layout"
-    return table("~change | step time | peak GiB | ~compared with this plan", rows, title)
 
+    def compared(near: NeighbourReport | Plan) -> str:
+        if isinstance(near, Plan):
+            return ""
+        known = near.step_time_s is not None and near.peak_bytes is not None
+        return neighbour_sentence(near) if known else f"not legal: {near.text}"
 
-def _neighbour_row(near: NeighbourReport) -> tuple[str, str, str, str]:
-    if near.step_time_s is None or near.peak_bytes is None:
-        return near.change, "", "", f"not legal: {near.text}"
-    figures = seconds(near.step_time_s), gib(near.peak_bytes)
-    return near.change, *figures, neighbour_sentence(near)
+    def change(near: NeighbourReport | Plan) -> str:
+        return "this plan" if isinstance(near, Plan) else near.change
+
+    return table_of("explain.neighbours", (plan, *reports), compared=compared, change=change)
 
 
 def neighbour_sentence(near: NeighbourReport) -> str:
@@ -369,15 +340,5 @@ def _what_if_notes(found: WhatIf) -> tuple[str, ...]:
     chosen = f"which fits with {share(found.fit_probability, 0)} probability"
     if found.chosen_for_memory:
         chosen = "as this one, which was chosen for its memory"
-    notes = [
-        f"Plans of at most {gib(found.limit_bytes)} GiB, {chosen}. Effects are against the best "
-        "plan now; 'this plan': its degrees and layers as they are, on the changed hardware.",
-        "<: smaller than the search resolves. ±: 80 % interval of the step time; how sure the "
-        "effects themselves are was not measured.",
-    ]
-    if not found.best_is_this:
-        now, this = seconds(found.best_s), seconds(found.step_time_s)
-        notes.insert(0, f"The best plan now takes {now}, this one {this}.")
-    if any((row.effect or 0.0) > 0.0 and row.resolved for row in found.rows):
-        notes.append("░: slower: leave it out.")
-    return tuple(notes)
+    slower = any((row.effect or 0.0) > 0.0 and row.resolved for row in found.rows)
+    return tuple(notes("explain.what-if", found, chosen=chosen, slower=slower))

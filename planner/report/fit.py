@@ -5,18 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from planner.job.pool import is_pool
-from planner.job.quantities import gib, percent_sure, plural, share
+from planner.job.quantities import gib
 from planner.job.request import Request
 from planner.launch.registry import target_of_profile
 from planner.predict.fit_words import fit_verdict
 from planner.predict.memory.advice import Advice
 from planner.predict.plan import Plan
 from planner.predict.plan_text import batch_sentence, configuration_text, step_time_text
+from planner.predict.uncertainty.likely import EVEN_CHANCE
 from planner.report.advice import leading_facts
+from planner.report.said import described, notes, said, table_of
 from planner.report.search import error_note, job_facts, riskier_table
-from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
-from planner.search.costed import EVEN_CHANCE
+from planner.report.tables import Block, Facts, Notes, TableData, as_report
 from planner.search.fit import WHAT, FitAnswer, Largest
 from planner.search.infeasibility import UNDECIDED_RULES, WhyNothingFits
 from planner.search.outcome import job_summary
@@ -47,10 +47,7 @@ def _fitting(result: SearchResult) -> Iterator[Block]:
     word = {"fits": "YES", "probably fits": "PROBABLY"}.get(
         fit_verdict(best.fit_probability), fit_verdict(best.fit_probability).upper()
     )
-    verdict = (
-        f"{word}: {gib(best.peak_bytes)} of {gib(best.usable_bytes)} GiB, with a probability of "
-        f"{percent_sure(best.fit_probability)}"
-    )
+    verdict = said(described("fit.fits"), best, word=word) or ""
     batch = batch_sentence(best, result.job.batch_target_sequences)
     yield Facts((*job_facts(result.job), ("batch", batch), ("fits", verdict)))
     named = (("→ use", best), ("lightest", lightest))[: 2 if lightest != best else 1]
@@ -58,32 +55,18 @@ def _fitting(result: SearchResult) -> Iterator[Block]:
 
 
 def _asked(request: Request) -> tuple[tuple[str, str], ...]:
-    """What nothing fits: the job as its names were resolved, on GPUs of one type."""
-    if is_pool(request.gpus):
-        return ()
+    """What nothing fits: the job as its names were resolved."""
     job = request.resolve()
-    return job_facts(job_summary([job], job.cluster.num_gpus))
+    return job_facts(job_summary(job, job.cluster.num_gpus))
 
 
 def _no(why: WhyNothingFits) -> str:
-    asked = f"with a probability of {share(why.request.fit_probability, 0)} or more"
     if not why.proven:
-        return f"CANNOT TELL: no configuration was found that does {asked}; not all were decided"
-    none = f"none of {plural(why.legal, 'legal configuration')} does {asked}"
-    sure = percent_sure(why.best_probability)
-    match why.verdict:
-        case "does not fit":
-            return f"NO: {none}"
-        case "probably does not fit":
-            return f"PROBABLY NOT: {none}; the surest does with {sure}"
-        case "cannot tell" if why.unmodelled:
-            return (
-                f"CANNOT TELL: {none}, but this is not modelled and may make it fit: "
-                f"{'; '.join(why.unmodelled)}"
-            )
-        case "cannot tell":
-            return f"CANNOT TELL: {none}; the surest does with {sure}"
-    return f"PROBABLY: {none}, but the surest does with {sure}"
+        return said(described("fit.undecided"), why) or ""
+    verdicts = described("fit.verdicts")
+    name = "unmodelled" if why.verdict == "cannot tell" and why.unmodelled else why.verdict
+    text = verdicts.get(name, verdicts["otherwise"])
+    return said(text, why, none=said(described("fit.none"), why)) or ""
 
 
 def _largest_text(item: Largest) -> str:
@@ -105,10 +88,8 @@ def _notes(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Iterato
     yield from assumed
     if answer.result is not None:
         yield error_note(answer.result.plans)
-        yield "Largest: all else as asked; sequences at powers of two, models of the catalogue."
         launches = target_of_profile(answer.result.request.framework) is not None
-        yield f"All plans between them{', and files to launch' if launches else ''}:"
-        yield f"    {command}"
+        yield from notes("fit.notes", None, launches=launches, command=command)
     if answer.untried:
         yield f"No time was left for: {', '.join(answer.untried)}."
 
@@ -162,25 +143,20 @@ def _sentence(text: str) -> str:
 def fitting_table(title: str, what: str, how: str, plans: Sequence[tuple[str, Plan]]) -> TableData:
     """Plans by a name, each in a line of words; `what`, `how`: titles of name and words."""
     rows = (
-        (name, step_time_text(plan), gib(plan.peak_bytes), percent_sure(plan.fit_probability),
-         configuration_text(plan))
+        {"name": name, "plan": plan, "step_words": step_time_text(plan),
+         "configuration": configuration_text(plan)}
         for name, plan in plans
     )  # fmt: skip
-    return table(f"~{what} | step time | peak\nGiB | fits | ~{how}", rows, title)
+    return table_of("check.fitting", rows, titled=title, what=what, how=how)
 
 
 def _relaxation_notes(why: WhyNothingFits) -> tuple[str, ...]:
-    asked = why.request.fit_probability
-    smaller = ", and a smaller one that fits with 50 %" if asked > EVEN_CHANCE else ""
-    notes = [
-        "For each kind of change the smallest that fits with a probability of "
-        f"{share(asked, 0)}{smaller}."
-    ]
-    larger = [relaxation.change for relaxation in why.relaxations if not relaxation.smallest]
-    if larger:
-        notes[0] += f" Not every smaller one was tried for: {'; '.join(larger)}."
-    notes.append(error_note([relaxation.plan for relaxation in why.relaxations]))
-    unproven = [each.change for each in why.relaxations if each.plan.status != "optimal"]
-    if unproven:
-        notes.append(f"A faster plan may exist with: {'; '.join(unproven)}.")
-    return tuple(notes)
+    asked, found = why.request.fit_probability, why.relaxations
+    return tuple(
+        notes(
+            "fit.relaxed.notes", None, asked=asked, smaller=asked > EVEN_CHANCE,
+            larger=[one.change for one in found if not one.smallest],
+            errors=error_note([one.plan for one in found]),
+            unproven=[one.change for one in found if one.plan.status != "optimal"],
+        )
+    )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from constraints.axes import AXES
 from planner.job.errors import UsageError
 from planner.job.frameworks import FrameworkProfile
 from planner.job.frameworks.names import (
@@ -13,10 +14,10 @@ from planner.job.frameworks.names import (
     profile_named,
 )
 from planner.job.frameworks.settings import TABLES, DeclaredSetting, settings_of
-from planner.job.frameworks.techniques import Technique
 from planner.job.schedules import SCHEDULES
 from planner.launch.registry import dialect_named, target_named
-from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report, headings, table
+from planner.report.said import facts, table_of
+from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report, headings
 
 
 @as_report
@@ -55,35 +56,21 @@ def frameworks_report(
 def offered_degrees(profile: FrameworkProfile) -> tuple[str, ...]:
     """Degrees beside dp that the framework has."""
     rules = profile.parallelism
-    offered = {
-        "tp": rules.tensor,
-        "pp": rules.pipeline,
-        "vpp": rules.interleaved,
-        "cp": rules.context,
-        "ep": rules.expert,
-        "etp": rules.expert_tensor,
-    }
-    return tuple(name for name, has in offered.items() if has)
+    return tuple(
+        name for name, axis in AXES.items() if axis.capability and getattr(rules, axis.capability)
+    )
 
 
 @as_report
 def framework_report(profile: FrameworkProfile, whole: bool = False) -> Iterator[Block]:
     """One profile: what it expresses and is asked for by; `whole`: all that it keeps, overlaps and
     assumes, with sources."""
-    yield Facts((
-        ("framework", f"{profile.name} {profile.version}"),
-        ("what", profile.summary),
-        ("also called", ", ".join(names_of(profile.name)) or "-"),
-        ("launch files", _launch_files(profile.name)),
-        ("degrees", " ".join(("dp", *offered_degrees(profile)))),
-        ("precisions", ", ".join(profile.precisions)),
-    ))  # fmt: skip
+    yield facts(
+        "frameworks.head", profile, also=", ".join(names_of(profile.name)) or "-",
+        files=_launch_files(profile.name), offered=" ".join(offered_degrees(profile)),
+    )  # fmt: skip
     yield from schedule_table(profile)
-    modes = (
-        (mode.name, "yes" if mode.searched else "if asked", mode.flags or "-")
-        for mode in profile.recompute
-    )
-    yield table("<--recompute | <tried | ~flags there", modes, "Recompute modes")
+    yield table_of("frameworks.modes", profile.recompute)
     yield from technique_table(profile)
     if whole:
         yield from (_settings(profile, name, title) for name, title in TABLES.items())
@@ -112,14 +99,8 @@ def technique_table(profile: FrameworkProfile) -> tuple[TableData, ...]:
     if not profile.techniques:
         return ()
     used = {"on": "unless excluded", "searched": "as is fastest", "asked": "if asked"}
-
-    def words(one: Technique) -> str:
-        families = f" (models of {', '.join(one.families)})" if one.families else ""
-        return f"{one.words}{families}: {one.usual_flags}"
-
-    rows = ((one.name, used[one.use], words(one)) for one in profile.techniques)
-    titles = "<--with, --without | <used | ~what it is, and flags there"
-    return (table(titles, rows, "Techniques"),)
+    words = table_of("frameworks.techniques", profile.techniques, used=lambda one: used[one.use])
+    return (words,)
 
 
 def schedule_table(profile: FrameworkProfile) -> tuple[TableData, ...]:
@@ -127,8 +108,7 @@ def schedule_table(profile: FrameworkProfile) -> tuple[TableData, ...]:
     if not profile.parallelism.pipeline:
         return ()
     schedules = (SCHEDULES[name] for name in profile.parallelism.schedules)
-    rows = ((one.name, one.summary) for one in schedules)
-    return (table("<--schedule | ~what it is", rows, "Schedules"),)
+    return (table_of("frameworks.schedules", schedules),)
 
 
 def settings_document(profile: FrameworkProfile) -> dict[str, Any]:

@@ -25,60 +25,25 @@ from hardware.prices import Price, load_prices
 from hardware.records import ClusterShape
 from hardware.schema import Cluster, Gpu
 from hardware.sharp import generation_of, why_not
-from planner.job.quantities import gib
-from planner.report.tables import Block, Facts, Notes, Report, TableData, as_report, table
-
-ASSUMED = "ASSUMED"
-_ABSENT = "-"
+from planner.report.said import fact_rows, notes, table_of
+from planner.report.tables import Block, Facts, Notes, Report, TableData, as_report
 
 
 @as_report
 def hardware_report() -> Iterator[Block]:
     """The GPUs and node shapes of the catalogue."""
-    yield table(
-        "<GPU | 16-bit\nTFLOP/s | fp8\nTFLOP/s | HBM\nGiB | HBM\nTB/s | link\nGB/s"
-        " | domain\nGPUs | TDP\nW",
-        map(_gpu_row, map(load_gpu, gpu_names())),
-        "GPUs",
-    )
-    shapes = map(_shape_row, map(load_cluster_shape, cluster_names()))
-    yield table("<node shape | <node | domain\nGPUs | <NICs | <fabric", shapes, "Node shapes")
-    yield Notes((
-        "TFLOP/s are dense (no sparsity). HBM: what torch reports as total memory. Links are per "
-        "GPU and direction.",
-        "Every number with its source:",
-        "    planner hardware H100",
-        "    planner hardware dgx-h100",
-    ))  # fmt: skip
+    yield table_of("hardware.gpus", map(load_gpu, gpu_names()), half=_half_peak)
+    yield table_of("hardware.shapes", map(load_cluster_shape, cluster_names()), nics=_nics)
+    yield Notes(tuple(notes("hardware.notes", None)))
 
 
-def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
-    peaks = gpu.peak_flop_per_s
-    return (
-        gpu.name,
-        _tera(peaks.get("bf16", peaks.get("fp16"))),
-        _tera(peaks.get("fp8")),
-        gib(gpu.hbm_usable_bytes),
-        f"{gpu.hbm_bytes_per_s / 1e12:.2f}",
-        f"{gpu.scale_up_bytes_per_s_per_gpu_per_direction / 1e9:,.0f}",
-        str(gpu.scale_up_domain_gpus),
-        f"{gpu.tdp_w:,.0f}",
-    )
+def _half_peak(gpu: Gpu) -> float | None:
+    return gpu.peak_flop_per_s.get("bf16", gpu.peak_flop_per_s.get("fp16"))
 
 
-def _tera(rate: float | None) -> str:
-    return _ABSENT if rate is None else f"{rate / 1e12:,.0f}"
-
-
-def _shape_row(shape: ClusterShape) -> tuple[str, ...]:
-    nics = shape.nics_per_node.value
-    return (
-        shape.name,
-        f"{shape.gpus_per_node.value:g}×{shape.gpu}",
-        f"{shape.scale_up_domain.value:g}",
-        f"{nics:g}×{shape.nic_rate.value:g} {shape.nic_rate.unit}" if nics else _ABSENT,
-        shape.fabric,
-    )
+def _nics(shape: ClusterShape) -> str:
+    nics, rate = shape.nics_per_node.value, shape.nic_rate
+    return f"{nics:g}×{rate.value:g} {rate.unit}" if nics else "-"
 
 
 def hardware_documents() -> list[dict[str, Any]]:
@@ -110,15 +75,8 @@ def _formats(gpu: Gpu) -> Iterator[tuple[str, NumberFormat]]:
 
 def _formats_table(gpu: Gpu) -> TableData:
     """Bits, bytes and range of the formats that the GPU multiplies."""
-    rows = (
-        (name, f"{found.bytes_per_value:.4g}", str(found.exponent_bits), str(found.mantissa_bits),
-         f"{found.largest:.3g}", _format_note(found))
-        for name, found in _formats(gpu)
-    )  # fmt: skip
-    return table(
-        "<format | bytes | exponent\nbits | mantissa\nbits | largest | ~note", rows,
-        "Number formats",
-    )  # fmt: skip
+    rows = ({"name": name, "found": one, "note": _format_note(one)} for name, one in _formats(gpu))
+    return table_of("hardware.formats", rows)
 
 
 def _format_note(found: NumberFormat) -> str:
@@ -159,28 +117,19 @@ def _named(name: str, as_gpu: Callable[[str], Any], as_shape: Callable[[str], An
 
 def _gpu_report(name: str) -> Report:
     gpu = load_gpu(name)
-    title = [
-        ("GPU", gpu.name),
-        ("also", ", ".join(gpu.aliases) or "-"),
-        ("kind", f"{gpu.vendor}, {gpu.architecture}"),
-        ("nodes", f"{gpu.default_cluster or '-'} unless told"),
-    ]
+    also, default = ", ".join(gpu.aliases) or "-", gpu.default_cluster or "-"
+    title = fact_rows("hardware.gpu", gpu, also=also, default=default)
     prices = [price for price in load_prices() if price.gpu == gpu.name]
     return _facts_report(title, gpu_facts(name), prices, (_formats_table(gpu),))
 
 
 def _shape_report(name: str) -> Report:
     shape, cluster = _shape(name)
-    title = [
-        *([("cluster", f"{name}: {cluster.describe()}")] if _is_file(name) else ()),
-        ("node shape", f"{shape.name} {shape.title}".rstrip()),
-        ("also", ", ".join(shape.aliases) or "-"),
-        ("GPU", shape.gpu),
-        ("fabric", shape.fabric + (", rail-optimised" if shape.rail_optimised else "")),
-        ("SHARP", _shape_sharp(cluster)),
-    ]
-    if shape.note:
-        title.append(("note", shape.note))
+    title = fact_rows(
+        "hardware.shape", shape, also=", ".join(shape.aliases) or "-", sharp=_shape_sharp(cluster),
+        shape_title=f"{shape.name} {shape.title}".rstrip(),
+        described=f"{name}: {cluster.describe()}" if _is_file(name) else None,
+    )  # fmt: skip
     return _facts_report(title, facts(shape.quantities()))
 
 
@@ -201,28 +150,22 @@ def _facts_report(
     further: Sequence[TableData] = (),
 ) -> Iterator[Block]:
     """One GPU or node shape: each number with unit and source; assumptions are marked."""
-    rows = (
-        (fact.name, f"{fact.value:g}", "" if fact.unit == "1" else fact.unit, _origin(fact))
-        for fact in facts
-    )
     yield Facts(tuple(title))
-    yield table("<number | value | <unit | ~source", rows)
+    yield table_of("hardware.facts", facts, unit_text=_unit, cited=_cited)
     yield from further
     if prices:
-        listed = (
-            (p.provider, p.kind, f"{p.usd_per_gpu_hour:.2f}", p.date or "unknown", p.source)
-            for p in prices
-        )
-        titles = "<provider | <kind | USD per\nGPU hour | <date | ~source"
-        yield table(titles, listed, "List prices")
+        yield table_of("hardware.prices", prices, dated=lambda price: price.date or "unknown")
     named = [fact.source for fact in facts if not fact.assumption]
     cited, sources = dict.fromkeys((*named, *(price.source for price in prices))), load_sources()
     yield Facts(tuple((key, _citation(sources[key])) for key in cited if key in sources), "Sources")
 
 
-def _origin(fact: Fact) -> str:
-    origin = ASSUMED if fact.assumption else fact.source
-    return f"{origin}: {fact.note}" if fact.note else origin
+def _unit(fact: Fact) -> str:
+    return "" if fact.unit == "1" else fact.unit
+
+
+def _cited(fact: Fact) -> str:
+    return "" if fact.assumption else fact.source
 
 
 def _citation(source: CatalogSource) -> str:

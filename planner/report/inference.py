@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from planner.job.models.catalog import ResolvedModel
-from planner.job.quantities import GIB, gib, plural, share
+from planner.job.quantities import GIB, gib
 from planner.job.written import picked
 from planner.predict.memory.inference import InferenceMemory
 from planner.predict.memory.serving.solve import DeploymentChange, Solved
 from planner.predict.memory.serving.stage import ServingStageMemory
 from planner.predict.memory.serving_splits import ServingSplit
-from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
+from planner.report.said import described, facts, notes, said, table_of
+from planner.report.tables import Block, Facts, Notes, TableData, as_report
 
 
 @dataclass(frozen=True)
@@ -24,33 +26,26 @@ class Tuning:
     grouped: DeploymentChange | None
 
 
-Terms = tuple[tuple[str, float, str], ...]
+class Held(NamedTuple):
+    """A term of a rank's memory, bytes, and where the figure comes from."""
+
+    name: str
+    size: float
+    source: str
 
 
-def _terms(stage: ServingStageMemory) -> tuple[Terms, Terms]:
-    """(name, bytes, where the figure comes from) of everything a rank holds, KV cache apart; then
-    of what lies beside the engine's budget."""
-    weights, peak = stage.weights, stage.activations
-    after = peak.peak - peak.streams
+def _terms(stage: ServingStageMemory) -> tuple[tuple[Held, ...], tuple[Held, ...]]:
+    """Everything a rank holds, KV cache apart; then what lies beside the engine's budget."""
     fmt = stage.pool.deployment.weights
-    kept = "weights kept at 16 bits" if fmt.quantised else f"weights, {fmt.name}"
-    within = (
-        (f"weights, {fmt.name} matrices", weights.matrices, "op table"),
-        ("weights, scales", weights.scales, fmt.title),
-        (kept, weights.kept, "op table"),
-        ("weights, MLA copies", weights.absorbed, "16-bit, absorbed"),
-        ("rotary table", weights.rotary, "max positions"),
-        ("hidden states of a chunk", peak.streams, "chunk × hidden"),
-        ("widest op, or sampling", after, "op table, logits"),
-        ("beside torch", stage.non_torch, "start-up logs"),
-        ("CUDA graphs", stage.graphs_within, "start-up logs"),
-    )
-    beside = (
-        ("CUDA context", stage.context, "GPU catalogue"),
-        ("NCCL at start", stage.nccl, "start-up logs"),
-        ("CUDA graphs", stage.graphs_beside, "start-up logs"),
-    )
-    return tuple(row for row in within if row[1]), tuple(row for row in beside if row[1])
+    plain = "" if fmt.quantised else fmt.name
+
+    def held(part: str) -> Iterator[Held]:
+        for name, path, source in described(f"inference.{part}"):
+            if size := attrgetter(path)(stage):
+                texts = (said(text, None, fmt=fmt, plain=plain) or "" for text in (name, source))
+                yield Held(next(texts), size, next(texts))
+
+    return tuple(held("within")), tuple(held("beside"))
 
 
 @as_report
@@ -63,9 +58,9 @@ def inference_report(
     tuning: Tuning | None = None,
 ) -> Iterator[Block]:
     """The whole report."""
-    yield Facts(_identity(result, model))
+    yield _identity(result, model)
     yield _terms_table(result)
-    yield Facts(tuple(_cache_facts(result)), "KV cache")
+    yield _cache_facts(result)
     yield Facts((_verdict(result, solved),))
     if not result.fits:
         yield _advice(advice, result)
@@ -76,62 +71,36 @@ def inference_report(
     yield Notes(_notes(result, warnings))
 
 
-def _identity(result: InferenceMemory, model: ResolvedModel) -> tuple[tuple[str, str], ...]:
+def _identity(result: InferenceMemory, model: ResolvedModel) -> Facts:
     deployment = result.deployment
-    alias = f" ({model.asked} is {model.name})" if model.alias_of else ""
     degrees = {name: getattr(deployment, name) for name in ("tp", "pp", "dp", "ep")}
     split = " ".join(f"{name}{value}" for name, value in degrees.items() if value > 1)
-    engine = (
-        f"{deployment.engine.title}, {deployment.utilization:g} of the HBM, chunks of "
-        f"{deployment.chunk:,} tokens, {deployment.sampled:,} sequences"
-    )
-    asked = f"{plural(deployment.batch, 'sequence')} of {plural(deployment.context, 'token')}"
-    return (
-        ("model", f"{deployment.model.name}{alias}"),
-        ("GPUs", f"{deployment.gpus}×{deployment.gpu.name}{', ' + split if split else ''}"),
-        ("engine", engine),
-        ("weights", deployment.weights.title),
-        ("KV cache", f"{deployment.kv.title}, blocks of {deployment.block} tokens"),
-        ("requests", asked),
-    )
+    alias = f"{model.asked} is {model.name}" if model.alias_of else ""
+    return facts("inference.identity", deployment, alias=alias, split=split)
 
 
 def _terms_table(result: InferenceMemory) -> TableData:
     stage = result.heaviest
     within, beside = _terms(stage)
-    rows = [_row(stage, *term) for term in within]
-    rows.append(_row(stage, "KV cache, as asked", stage.kv_needed, "op table, blocks"))
-    rows.append(_row(stage, "total", stage.fixed + stage.kv_needed, ""))
-    rows.append(_row(stage, "budget", stage.budget, f"of {gib(stage.usable, 2)} GiB"))
-    rows += [(f"beside: {name}", gib(size, 2), "", where) for name, size, where in beside]
+    sums = (
+        Held("KV cache, as asked", stage.kv_needed, "op table, blocks"),
+        Held("total", stage.fixed + stage.kv_needed, ""),
+        Held("budget", stage.budget, f"of {gib(stage.usable, 2)} GiB"),
+    )
+    outside = [(f"beside: {one.name}", gib(one.size, 2), "", one.source) for one in beside]
     where = f", stage {stage.stage + 1} of {len(result.stages)}" if len(result.stages) > 1 else ""
-    return table("<term | GiB | of budget | ~from", rows, f"Memory of the fullest GPU{where}")
+    part: Callable[[Held], float] = lambda one: one.size / stage.budget  # noqa: E731
+    return table_of("inference.terms", (*within, *sums), outside, where=where, part=part)
 
 
-def _row(
-    stage: ServingStageMemory, name: str, size: float, source: str
-) -> tuple[str, str, str, str]:
-    return (name, gib(size, 2), share(size / stage.budget), source)
-
-
-def _cache_facts(result: InferenceMemory) -> Iterator[tuple[str, str]]:
+def _cache_facts(result: InferenceMemory) -> Facts:
     deployment, (low, high) = result.deployment, result.kv_token_interval
-    replica = " on each replica" if deployment.dp > 1 else ""
-    yield (
-        "a token",
-        f"{result.one_copy_token_bytes:,.0f} B in all {deployment.model.layers} layers, "
-        f"{result.layer_token_bytes:,.0f} B a layer on a GPU",
-    )
     copies = result.token_bytes / result.one_copy_token_bytes
-    if copies > 1:
-        yield "copies", f"{copies:g}: tp {deployment.tp} repeats keys and values"
-    yield (
-        "room",
-        f"{result.kv_tokens:,} tokens{replica} in sequences of {deployment.context:,} "
-        f"({low:,} to {high:,})",
-    )
-    printed = int(result.concurrency * deployment.context)
-    yield "vLLM prints", f"maximum concurrency {result.concurrency:.2f}x, {printed:,} tokens"
+    return facts(
+        "inference.cache", result, title="KV cache", copies=copies if copies > 1 else None,
+        replicas=deployment.dp > 1, low=low, high=high,
+        printed=int(result.concurrency * deployment.context),
+    )  # fmt: skip
 
 
 def _verdict(result: InferenceMemory, solved: Solved | None) -> tuple[str, str]:
@@ -152,8 +121,8 @@ def _verdict(result: InferenceMemory, solved: Solved | None) -> tuple[str, str]:
 
 
 def _advice(advice: Sequence[DeploymentChange], result: InferenceMemory) -> Block:
-    if rows := [(change.options, gib(-change.missing, 2)) for change in advice if change.fits]:
-        return table("~change | GiB to spare", rows, "What would fit")
+    if fitting := [change for change in advice if change.fits]:
+        return table_of("inference.fit", fitting, spare=_spare)
     if not advice:
         return Notes(("No change that was tried applies to this deployment.",))
     nearest = min(advice, key=lambda change: change.missing)
@@ -162,36 +131,29 @@ def _advice(advice: Sequence[DeploymentChange], result: InferenceMemory) -> Bloc
     return Notes((f"Nothing that was tried fits. {found}",))
 
 
+def _spare(change: DeploymentChange) -> float:
+    return -change.missing
+
+
 def _tuning(
     result: InferenceMemory, advice: Sequence[DeploymentChange], tuning: Tuning
 ) -> Iterator[Block]:
     """What holds the memory and what makes it smaller; latency against throughput."""
     stage = result.heaviest
     weights, cache = stage.weights.total, stage.kv_needed
-    most = "weights" if weights > cache else "the KV cache"
-    helps = "a narrower --weights" if weights > cache else "a narrower --kv-cache or fewer KV heads"
-    held = f"weights {gib(weights, 2)}, KV cache {gib(cache, 2)} GiB of the fullest GPU"
-    yield Facts((("holds most", f"{most}: {held}; {helps} or more tp saves most"),))
-    listed = [*advice, *([tuning.grouped] if tuning.grouped else [])]
-    rows = [
-        (one.options, gib(stage.missing - one.missing, 2), gib(-one.missing, 2))
-        for one in sorted(listed, key=lambda one: one.missing)
-        if one.missing < stage.missing
-    ]
-    if rows:
-        title = "What makes it smaller on the fullest GPU"
-        yield table("~change | GiB saved | GiB to spare", rows, title)
+    yield facts("inference.holds", stage, weights=weights, cache=cache, cache_most=weights <= cache)
+    listed = sorted(
+        (*advice, *([tuning.grouped] if tuning.grouped else [])), key=lambda one: one.missing
+    )
+    if smaller := [one for one in listed if one.missing < stage.missing]:
+
+        def saved(one: DeploymentChange) -> float:
+            return stage.missing - one.missing
+
+        yield table_of("inference.smaller", smaller, saved=saved, spare=_spare)
     if len(tuning.splits) > 1:
         yield _splits(tuning.splits)
-        yield Notes(_SPLIT_NOTES)
-
-
-_SPLIT_NOTES = (
-    "read: weights and cache of a GPU once at the full HBM rate, of mixtures every expert; "
-    "reduce: two all-reduces a layer, NCCL's (engines have faster ones for few tokens). Nothing "
-    "else of a decode step is counted, and no server was measured: compare the splits, do not "
-    "promise the figures.",
-)
+        yield Notes((described("inference.splits-note"),))
 
 
 def _splits(found: Sequence[ServingSplit]) -> TableData:
@@ -200,60 +162,24 @@ def _splits(found: Sequence[ServingSplit]) -> TableData:
     widest = max(fitting, key=lambda one: one.tokens_per_s, default=None)
 
     def marks(one: ServingSplit) -> str:
-        said = {
+        told = {
             "does not fit": not one.memory.fits,
             "least latency": one is quickest,
             "most throughput": one is widest,
         }
-        return ", ".join(text for text, true in said.items() if true)
+        return ", ".join(text for text, true in told.items() if true)
 
-    return table(
-        "<split | weights\nGiB | sequences\nheld | read\nms"
-        " | reduce\nms | ms\na token | tokens/s | ~",
-        (
-            (
-                f"tp{one.memory.deployment.tp} dp{one.memory.deployment.dp}",
-                gib(one.memory.heaviest.weights.total, 1),
-                f"{one.sequences:,.1f}",
-                f"{one.read_s * 1e3:,.2f}",
-                f"{one.reduce_s * 1e3:,.2f}",
-                f"{one.token_s * 1e3:,.2f}",
-                f"{one.tokens_per_s:,.0f}",
-                marks(one),
-            )
-            for one in found
-        ),
-        "The same GPUs split otherwise, at the batch asked for",
-    )
+    return table_of("inference.splits", found, marks=marks)
 
 
 def _notes(result: InferenceMemory, warnings: Sequence[str]) -> tuple[str, ...]:
-    spread, engine = result.spread, result.deployment.engine
-    low, high = spread.low / GIB, spread.high / GIB
-    kind = "the whole range" if spread.uncovered else "the 80 % interval"
-    accuracy = (
-        f"Room for the KV cache: {low:+.2f} to {high:+.2f} GiB, {kind} of "
-        f"{plural(spread.rows, 'published start-up log')} ({engine.logs} on "
-        f"{' and '.join(spread.gpus)}); their median error is {share(spread.median_error)}. "
-        "Constants of the engine were read off most of the same logs; nothing was measured for "
-        "this answer."
-    )
-    warnings = (*warnings, *_overfull(result))
-    if not spread.uncovered:
-        return (*warnings, accuracy)
-    missing = f"The logs have none with {', '.join(spread.uncovered)}: the error may be larger."
-    return (*warnings, accuracy, missing)
-
-
-def _overfull(result: InferenceMemory) -> Iterator[str]:
-    """Where a full cache and what lies beside the budget leave too little for a forward pass."""
+    spread = result.spread
+    ends = {"low": spread.low / GIB, "high": spread.high / GIB}
+    # Where a full cache and what lies beside the budget leave too little for a forward pass.
     beyond = max(stage.overfull for stage in result.stages)
-    if beyond > 0.0:
-        yield (
-            "vLLM fills its budget whatever lies beside it. With a full cache and its largest "
-            f"forward pass it then needs {gib(beyond, 2)} GiB more than the GPU has, and may run "
-            "out of memory: a lower --gpu-memory-utilization avoids that."
-        )
+    overfull = [said(described("inference.overfull"), None, beyond=beyond)] if beyond > 0.0 else []
+    accuracy = notes("inference.notes", spread, engine=result.deployment.engine, **ends)
+    return (*warnings, *filter(None, overfull), *accuracy)
 
 
 def inference_document(

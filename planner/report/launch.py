@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from planner.job.quantities import gib, seconds
 from planner.job.written_folder import Replaced
 from planner.launch.contract import FOLDER, Launch, checkpoints_of
 from planner.launch.folder import LaunchFolder
 from planner.launch.launchers import how_to_start
 from planner.predict.plan_text import configuration_text
-from planner.report.tables import Block, Facts, Notes, as_report, table
+from planner.report.said import facts
+from planner.report.tables import Block, Notes, as_report, table
 
 
 @as_report
@@ -19,32 +19,13 @@ def launch_report(
     path: Path, launch: Launch, folder: LaunchFolder, replaced: Replaced, which: str
 ) -> Iterator[Block]:
     """The folder, what it starts, what to expect of it; `which`: the plan's number of how many."""
-    job, plan, expected = launch.job, launch.plan, folder.expected
-    framework, heaviest = job.framework.name, expected.heaviest
-    costed = "" if framework == launch.target else f", plan costed as {framework}"
-    yield Facts((
-        ("written", f"{path}/ with {len(folder.files)} files"),
-        ("plan", f"{which}: {configuration_text(plan)}"),
-        ("starts", f"{job.model.name} on {job.cluster.describe()}"),
-        ("with", f"{launch.target}, {job.precision}{costed}"),
-        (
-            "expect",
-            f"{seconds(expected.step_time_s)} a step ({seconds(expected.step_time_low_s)} to "
-            f"{seconds(expected.step_time_high_s)} with 80 % probability), "
-            f"{expected.tokens_per_s_per_gpu:,.0f} tokens/s a GPU",
-        ),
-        (
-            "memory",
-            f"{gib(heaviest.total_bytes)} GiB ({gib(heaviest.total_low_bytes)} to "
-            f"{gib(heaviest.total_high_bytes)}) of {gib(expected.usable_bytes)} on stage "
-            f"{heaviest.stage}; torch allocates {gib(heaviest.allocated_bytes)}",
-        ),
-        (
-            "checkpoints",
-            f"{checkpoints_of(launch)} once the script is given data; {FOLDER} names another "
-            "folder",
-        ),
-    ))  # fmt: skip
+    job, plan, framework = launch.job, launch.plan, launch.job.framework.name
+    yield facts(
+        "launch.facts", launch, path=path, count=len(folder.files), which=which,
+        configuration=configuration_text(plan), cluster=job.cluster.describe(),
+        costed="" if framework == launch.target else framework, expected=folder.expected,
+        heaviest=folder.expected.heaviest, checkpoints=checkpoints_of(launch), folder=FOLDER,
+    )  # fmt: skip
     files = sorted(folder.files.items())
     yield table("<file | lines", ((name, f"{len(text.splitlines()):,}") for name, text in files))
     lines = [] if plan.fits else ["This plan DOES NOT FIT its memory limit: see README.md."]

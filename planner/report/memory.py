@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from itertools import groupby
+from typing import Any
 
 from planner.cost.terms import LIVE_TERMS
 from planner.job.quantities import (
     gib,
     number_ranges,
-    percent_sure,
     plural,
     run_lengths,
-    share,
-    short_count,
 )
 from planner.predict.assumptions import framework_assumptions
 from planner.predict.memory.account import StageAccount
@@ -32,6 +31,8 @@ from planner.predict.plan_text import (
 )
 from planner.predict.techniques import used_techniques
 from planner.report.full_memory import limit_text
+from planner.report.said import described, facts, rows_of, said, table_of
+from planner.report.said import notes as told
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 
 _BAR = 26
@@ -69,7 +70,7 @@ def memory_report(
     fits in its place; `by_layer`: backward is shown layer by layer too.
     """
     fitting = (("instead", instead),) if instead else ()
-    yield Facts((*_facts(footprint, worst), *first, *fitting))
+    yield Facts((*_facts(footprint, worst).rows, *first, *fitting))
     for account in stages:
         yield waterfall(footprint, account)
         yield timeline(footprint, account)
@@ -90,44 +91,19 @@ def memory_report(
 # --- the configuration ---------------------------------------------------------------------------
 
 
-def _facts(footprint: Footprint, worst: Footprint | None) -> Iterator[tuple[str, str]]:
+def _facts(footprint: Footprint, worst: Footprint | None) -> Facts:
     configuration = footprint.configuration
-    job, degrees, gpu = configuration.job, configuration.degrees, configuration.job.cluster.gpu
-    dtype = {
-        "bf16": f"{job.precision}, 16-bit weights",
-        "amp": f"{job.precision} autocast over fp32 weights",
-        "fp32": "fp32 throughout",
-    }[job.dtype]
-    steps = plural(degrees.grad_acc, "micro-batch").replace("batchs", "batches")
-    yield "model", f"{job.model.name}, {short_count(parameter_count(job.model).total)} parameters"
-    yield (
-        "GPUs",
-        f"{degrees.gpus:,} {gpu.name}, {gib(gpu.hbm_bytes)} GiB of HBM, of which torch can use "
-        f"{gib(gpu.hbm_usable_bytes)}",
-    )
-    yield (
-        "framework",
-        f"{job.framework.name} {job.framework.version}, {dtype}, {job.optimizer.name}, "
-        f"{job.attention} attention",
-    )
-    yield "degrees", degrees_text(degrees)
-    yield "batch", f"{degrees.mbs:,} × {job.seq:,} tokens a micro-batch, {steps} a step"
-    yield "recompute", _recompute_text(footprint)
-    if techniques := used_techniques(job, degrees):
-        yield "techniques", ", ".join(techniques)
-    if job.activation_offload:
-        yield "on the host", fraction_text(job.activation_offload, job.offload_fraction)
-    if configuration.layout.mtp_standalone:
-        yield "MTP", f"on stage {degrees.pp - 2}; head and loss alone on the last"
-    yield "memory", total_sentence(footprint)
-    if worst is not None:
-        yield (
-            "imbalance",
-            "dropless worst case, all tokens of an ep group on one rank "
-            f"({worst.configuration.job.expert_imbalance:g} times the mean): "
-            f"{gib(worst.total_bytes, 2)} GiB, {'fits' if worst.fits else 'does not fit'} "
-            f"(probability {percent_sure(worst.fit_probability)})",
-        )
+    job, degrees = configuration.job, configuration.degrees
+    return facts(
+        "memory.facts", configuration, worst=worst, gpu=job.cluster.gpu,
+        parameters=parameter_count(job.model).total,
+        dtype=said(described(f"memory.dtypes.{job.dtype}"), job),
+        degree_words=degrees_text(degrees), techniques=used_techniques(job, degrees),
+        steps=plural(degrees.grad_acc, "micro-batch").replace("batchs", "batches"),
+        recompute_words=_recompute_text(footprint), total=total_sentence(footprint),
+        host_words=fraction_text(job.activation_offload, job.offload_fraction),
+        mtp_stage=degrees.pp - 2,
+    )  # fmt: skip
 
 
 def _recompute_text(footprint: Footprint) -> str:
@@ -222,13 +198,22 @@ def timeline(footprint: Footprint, account: StageAccount) -> TableData:
     """Phase by phase: live tensors, what lies outside them, and the largest term."""
     outside = account.total_bytes - account.allocated_bytes
     top = _scale(footprint, account)
+    stage = _stage_name(footprint, account, short=True)
+
+    def bar(row: PhaseRow) -> str:
+        filled = round(row.phase.total_bytes / top * _BAR)
+        beside = round((row.phase.total_bytes + outside) / top * _BAR) - filled
+        return "█" * filled + "░" * beside
+
     rows: list[tuple[str, ...]] = []
     for step, group in groupby(phase_rows(account), key=lambda row: row.step):
         rows.append(("step 1" if step == "first" else "step 2 and later", "", "", ""))
-        rows += [_phase_row(row, outside, top) for row in _thinned(list(group))]
-    stage = _stage_name(footprint, account, short=True)
-    title = f"{stage}over time: live tensors in GiB (█), beside them (░)"
-    return table(f"<phase | GiB | <0 to {gib(top)} GiB | ~mostly", rows, title)
+        rows += rows_of(
+            "memory.timeline", _thinned(list(group)), bar=bar,
+            phase_words=lambda row: phase_text(row.phase.name),
+            largest=lambda row: label(max(row.phase.terms, key=row.phase.terms.__getitem__)),
+        )  # fmt: skip
+    return table_of("memory.timeline", (), rows, stage=stage, top=top)
 
 
 def layer_table(footprint: Footprint, account: StageAccount) -> TableData:
@@ -236,29 +221,11 @@ def layer_table(footprint: Footprint, account: StageAccount) -> TableData:
     layers, top = backward_by_layer(account), _scale(footprint, account)
     last = len(layers) - 1
     shown = {round(last * step / (_MOST_LAYERS - 1)) for step in range(_MOST_LAYERS)}
-    rows = [
-        (
-            f"{one.layer}",
-            f"{one.done}",
-            gib(one.total_bytes, 2),
-            step_bar(0.0, one.total_bytes, top),
-        )
-        for one in layers
-        if one.done in shown
-    ]
-    stage = _stage_name(footprint, account, short=True)
-    title = f"{stage}during backward, by layer: live tensors"
-    return table(f"layer of\nthe stage | layers\ndone | GiB | <0 to {gib(top)} GiB", rows, title)
-
-
-def _phase_row(row: PhaseRow, outside: float, top: float) -> tuple[str, ...]:
-    total = row.phase.total_bytes
-    largest = max(row.phase.terms, key=lambda name: row.phase.terms[name])
-    filled = round(total / top * _BAR)
-    beside = round((total + outside) / top * _BAR) - filled
-    bar = "█" * filled + "░" * beside
-    mark = "◄ peak, " if row.is_peak else ""
-    return f"  {phase_text(row.phase.name)}", gib(total, 2), bar, mark + label(largest)
+    return table_of(
+        "memory.by-layer", (one for one in layers if one.done in shown), top=top,
+        stage=_stage_name(footprint, account, short=True),
+        bar=lambda one: step_bar(0.0, one.total_bytes, top),
+    )  # fmt: skip
 
 
 def _thinned(rows: Sequence[PhaseRow]) -> list[PhaseRow]:
@@ -306,35 +273,28 @@ def _stage_row(group: Sequence[StageAccount]) -> tuple[str, ...]:
 def tensor_table(tensors: Sequence[KeptTensor], account: StageAccount) -> TableData:
     """The largest tensors kept for backward at a stage's peak."""
     total = sum(tensor.size_bytes for tensor in tensors)
-    rows = [
-        (
-            tensor.name,
-            f"{tensor.copies:,.4g}",
-            f"{tensor.size_bytes / tensor.copies / 2**20:,.1f}",
-            gib(tensor.size_bytes, 2),
-            share(tensor.size_bytes / total),
-            f"{tensor.rounding_bytes:,.0f}",
-        )
+
+    def together(name: str, some: Sequence[KeptTensor]) -> dict[str, Any]:
+        size = sum(tensor.size_bytes for tensor in some)
+        added = sum(tensor.rounding_bytes for tensor in some)
+        part, none = size / total, dict.fromkeys(("copies", "each"))
+        return {"name": name, "size_bytes": size, "rounding_bytes": added, "part": part, **none}
+
+    rows: list[dict[str, Any]] = [
+        {**asdict(tensor), "each": tensor.size_bytes / tensor.copies / 2**20,
+         "rounding_bytes": tensor.rounding_bytes,
+         "part": tensor.size_bytes / total}
         for tensor in tensors[:_MOST_TENSORS]
-    ]
+    ]  # fmt: skip
     if rest := tensors[_MOST_TENSORS:]:
-        size = sum(tensor.size_bytes for tensor in rest)
-        added = sum(tensor.rounding_bytes for tensor in rest)
-        ends = gib(size, 2), share(size / total), f"{added:,.0f}"
-        rows.append((f"{len(rest)} smaller ones", "", "", *ends))
-    added = sum(tensor.rounding_bytes for tensor in tensors)
-    rows.append(("all kept", "", "", gib(total, 2), share(1.0), f"{added:,.0f}"))
-    title = f"Tensors kept for backward at the peak of stage {account.stage}"
-    return table("~tensor | copies | MiB each | GiB | share | rounding\nto 512 B, B", rows, title)
+        rows.append(together(f"{len(rest)} smaller ones", rest))
+    rows.append(together("all kept", tensors))
+    return table_of("memory.tensors", rows, stage=account.stage)
 
 
 def _notes(footprint: Footprint) -> tuple[str, ...]:
-    outside = footprint.configuration.job.framework.outside
-    return (
-        f"±: 80 % interval of the total, {gib(footprint.interval.low)} to "
-        f"{gib(footprint.interval.high)} GiB, from {footprint.interval.basis}.",
-        *((f"Beside the tensors: {outside.evidence}",) if outside.evidence else ()),
-    )
+    evidence = footprint.configuration.job.framework.outside.evidence
+    return tuple(told("memory.notes", footprint, evidence=evidence))
 
 
 _NAMES = {"mbs": "micro-batch", "seq": "sequence", "layers": "number of layers"}
@@ -343,23 +303,21 @@ _NAMES = {"mbs": "micro-batch", "seq": "sequence", "layers": "number of layers"}
 def solution_blocks(solution: Solution) -> tuple[Block, ...]:
     """The largest value that fits, for both probabilities."""
     unknown, even = solution.unknown, solution.even
-    rows = (_border_row(border, solution) for border in (solution.safe, even))
-    title = f"Largest {_NAMES[unknown]} that fits (--solve {unknown})"
     # A search looks at one point at least.
     tried = next(point for point in (even.largest, even.beyond) if point is not None)
-    limit = gib(tried.footprint.limit_bytes, 2)
-    beyond = solution.safe.beyond is not None
-    checked = " The next value was evaluated too and does not fit." if beyond else ""
-    steps = f" in steps of {solution.step:,}" if solution.step > 1 else ""
-    note = f"Of {limit} GiB that may be used. Tried{steps}, keeping {solution.held}.{checked}"
-    return table(f"<fits with | {unknown} | total GiB | ± | <", rows, title), Notes((note,))
 
+    def error(border: Border) -> str:
+        if border.largest is None:
+            return ""
+        found = border.largest.footprint
+        return error_text(found.total_bytes, found.interval).removeprefix("±")
 
-def _border_row(border: Border, solution: Solution) -> tuple[str, ...]:
-    sure = f"≥ {share(border.probability, 0)}"
-    ends = "" if border.beyond is not None else f"the {_NAMES[solution.unknown]} ends here"
-    if border.largest is None:
-        return (sure, "none", "", "", ends)
-    footprint = border.largest.footprint
-    error = error_text(footprint.total_bytes, footprint.interval).removeprefix("±")
-    return (sure, f"{border.largest.value:,}", gib(footprint.total_bytes, 2), error, ends)
+    borders = table_of(
+        "memory.solutions", (solution.safe, even), noun=_NAMES[unknown], unknown=unknown,
+        error=error, ends=lambda one: "" if one.beyond else f"the {_NAMES[unknown]} ends here",
+    )  # fmt: skip
+    note = said(
+        described("memory.solved"), solution, limit=tried.footprint.limit_bytes,
+        steps=solution.step if solution.step > 1 else 0, beyond=solution.safe.beyond is not None,
+    )  # fmt: skip
+    return borders, Notes((note or "",))

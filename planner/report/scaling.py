@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.compare.goodput import HOUR_S
-from planner.compare.results import Run, ScalePoint, Scaling
+from planner.compare.results import Run, Scaling
 from planner.compare.run import HOURS_PER_DAY, facility_kw
 from planner.compare.scaling import CLEARLY_FASTER, Batch
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import short_count
 from planner.predict.plan_text import batch_text, degrees_text
-from planner.report.study_words import (
-    NONE,
-    days_text,
-    decision_facts,
-    money,
-    percent,
-    runs_note,
-    spread_text,
-)
+from planner.report.amounts import NONE
+from planner.report.said import described, notes, said, table_of
+from planner.report.study_words import decision_facts, percent, runs_note
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 
 TITLES: dict[Batch, str] = {
@@ -49,33 +43,21 @@ def scaling_report(scaling: Scaling) -> Iterator[Block]:
 
 def _table(scaling: Scaling, batch: Batch) -> TableData:
     knee = scaling.knees.get(batch)
-    return table(
-        "GPUs | batch\ntokens | tokens/s | MFU\n% | bubble\n% | useful\n% | effi-\nciency %"
-        f" | days | {scaling.currency}\n{BASIS_NAMES[scaling.basis]} | <",
-        (
-            _row(point, point.run, scaling, knee)
-            for point in scaling.series(batch)
-            if point.run is not None
-        ),
-        TITLES[batch],
-    )
-
-
-def _row(point: ScalePoint, run: Run, scaling: Scaling, knee: int | None) -> tuple[str, ...]:
-    plan, cost = run.plan, run.cost(scaling.basis)
-    bubble = next((share.share for share in run.shares if share.resource == "pipeline bubble"), 0.0)
-    return (
-        f"{point.num_gpus:,}",
-        short_count(point.gbs_tokens),
-        short_count(plan.tokens_per_s),
-        f"{plan.mfu * 100:.1f}",
-        f"{bubble * 100:.1f}",
-        f"{run.goodput.share * 100:.1f}",
-        NONE if point.efficiency is None else f"{point.efficiency * 100:.0f}",
-        f"{days_text(run.days.value)} {spread_text(run.days)}",
-        money(cost),
-        "◄ knee" if point.num_gpus == knee else "",
-    )
+    rows = (
+        {
+            "point": point, "run": run, "cost": run.cost(scaling.basis),
+            "bubble": next(
+                (one.share for one in run.shares if one.resource == "pipeline bubble"), 0.0
+            ),
+            "knee": "◄ knee" if point.num_gpus == knee else "",
+        }
+        for point in scaling.series(batch)
+        if (run := point.run) is not None
+    )  # fmt: skip
+    return table_of(
+        "scaling.table", rows, titled=TITLES[batch], currency=scaling.currency,
+        kind=BASIS_NAMES[scaling.basis],
+    )  # fmt: skip
 
 
 def _plan_table(scaling: Scaling) -> TableData:
@@ -117,39 +99,25 @@ def _verdicts(scaling: Scaling) -> Iterator[str]:
 def _limit(scaling: Scaling) -> Iterator[str]:
     if not (scaling.series("fixed") and scaling.series("scaled")):
         return
-    gain = f"{CLEARLY_FASTER * 100:.0f} %"
+    words = described("scaling.limit")
     if scaling.batch_limit is None:
-        yield f"The batch does not limit: grown with the GPUs it is nowhere {gain} faster a GPU"
+        yield said(words["never"], None, clearly=CLEARLY_FASTER) or ""
         return
-    count = scaling.batch_limit
-    pair = [
-        next(point for point in scaling.series(batch) if point.num_gpus == count)
-        for batch in ("fixed", "scaled")
-    ]
-    slow, fast = (point.lasting_tokens_per_s for point in pair)
-    if slow is None or fast is None:
-        yield f"The batch limits from {count:,} GPUs on: without a larger one there is no plan"
-        return
-    yield (
-        f"The batch limits from {count:,} GPUs on: with {short_count(pair[1].gbs_tokens)} tokens "
-        f"instead of {short_count(pair[0].gbs_tokens)} they are "
-        f"{(fast / slow - 1) * 100:.0f} % faster"
+    small, large = (
+        next(point for point in scaling.series(batch) if point.num_gpus == scaling.batch_limit)
+        for batch in TITLES
     )
+    slow, fast = small.lasting_tokens_per_s, large.lasting_tokens_per_s
+    known = slow is not None and fast is not None
+    gain = fast / slow - 1 if slow is not None and fast is not None else 0.0
+    text = words["slower" if known else "without"]
+    yield said(text, scaling, small=small, large=large, gain=gain) or ""
 
 
 def _notes(scaling: Scaling) -> Iterator[str]:
     runs = [point.run for point in scaling.points if point.run is not None]
-    yield (
-        "efficiency: lasting tokens/s a GPU over those of the first row. days: interruptions "
-        "included; 80 % interval of the step time, and published failure rates and restart times, "
-        "which differ most up to 1,000 GPUs, where people restart jobs; cost scales with it."
-    )
-    families = dict.fromkeys(run.plan.step_time.family for run in runs)
-    yield f"Step times: from {'; '.join(families)}."
-    yield (
-        "more tokens: that the batch needs for the same loss, against small ones; days and cost "
-        "do not count them."
-    )
+    families = list(dict.fromkeys(run.plan.step_time.family for run in runs))
+    yield from notes("scaling.notes.all", scaling, families=families)
     yield from runs_note(runs, scaling.tokens)
     prices = dict.fromkeys(
         f"{rental.per_gpu_hour:.2f} {scaling.currency} ({rental.price.provider}, {rental.age})"
@@ -157,15 +125,12 @@ def _notes(scaling: Scaling) -> Iterator[str]:
         for rental in run.rentals
         if rental.kind == scaling.basis
     )
-    if prices:
-        yield f"A GPU hour at {'; '.join(prices)}; such quotes hold for few GPUs, not thousands."
-    elif scaling.basis != "owned":
-        kind = BASIS_NAMES[scaling.basis]
-        yield f"No {kind} price for {scaling.gpu}; --prices FILE.csv gives one."
-    if runs:
-        peaks = [facility_kw(run.energy.drawn_w, run.job.num_gpus) / 1e3 for run in runs]
-        yield f"Power at the meter: {min(peaks):.2g} to {max(peaks):.2g} MW."
-        hours = [run.goodput.mtbf_s / HOUR_S for run in runs]
-        longest = f"{max(hours) / HOURS_PER_DAY:,.1f} days"
-        yield f"Mean time between interruptions: {min(hours):,.1f} h to {longest}."
+    peaks = [facility_kw(run.energy.drawn_w, run.job.num_gpus) / 1e3 for run in runs]
+    hours = [run.goodput.mtbf_s / HOUR_S for run in runs]
+    yield from notes(
+        "scaling.notes.prices", scaling, prices=list(prices), kind=BASIS_NAMES[scaling.basis],
+        unpriced=not prices and scaling.basis != "owned", peaks=peaks,
+        least_mw=min(peaks, default=0.0), most_mw=max(peaks, default=0.0),
+        least_h=min(hours, default=0.0), most_days=max(hours, default=0.0) / HOURS_PER_DAY,
+    )  # fmt: skip
     yield from scaling.notes

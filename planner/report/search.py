@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from planner.job.amounts import parse_resolution
 from planner.job.quantities import (
     gib,
     percent_sure,
     plural,
-    rate,
-    seconds,
     share,
-    short_count,
     tflop_per_s,
 )
-from planner.job.request import parse_resolution
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.plan_text import (
     LIKELY_TO_FIT,
@@ -28,12 +25,13 @@ from planner.predict.plan_text import (
 )
 from planner.report.full_memory import full_memory_note
 from planner.report.plan_table import plan_table, techniques_row
+from planner.report.said import described, fact_rows, notes, said
 from planner.report.study_words import search_note
 from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report
 from planner.report.wider import Numbered, beyond_text, numbered_plans
 from planner.search.front import ALIKE
 from planner.search.limit_results import SLOWEST
-from planner.search.result import Counts, JobSummary, SearchResult
+from planner.search.result import JobSummary, SearchResult
 from planner.search.unused import LEAST_GAIN, UnusedTechnique
 
 KEEP = "Next: add -o plans.json to this command to keep the plans, then"
@@ -89,18 +87,12 @@ def printed(result: SearchResult, most: int | None = None, whole: bool = False) 
 
 def job_facts(job: JobSummary) -> tuple[tuple[str, str], ...]:
     """Model, cluster and framework, in words."""
-    alias = f" ({job.model_alias} is {job.model})" if job.model_alias else ""
-    active = ""
-    if job.active_parameters != job.parameters:
-        active = f", {short_count(job.active_parameters)} active per token"
     gpus = plural(job.num_gpus, "GPU")
-    used = gpus if job.used_gpus == job.num_gpus else f"{job.used_gpus:,} of {gpus} used"
-    framework = f"{job.framework} {job.framework_version}, {job.precision}, {job.optimizer}"
-    return (
-        ("model", f"{job.model}{alias}, {short_count(job.parameters)} parameters{active}"),
-        ("cluster", f"{used}: {job.cluster}"),
-        ("framework", framework),
-    )
+    return fact_rows(
+        "search.job", job, alias=job.model_alias and f"{job.model_alias} is {job.model}",
+        active=job.active_parameters if job.active_parameters != job.parameters else 0,
+        used=gpus if job.used_gpus == job.num_gpus else f"{job.used_gpus:,} of {gpus} used",
+    )  # fmt: skip
 
 
 def _outcome_facts(result: SearchResult, plans: Numbered) -> Iterator[tuple[str, str]]:
@@ -110,16 +102,10 @@ def _outcome_facts(result: SearchResult, plans: Numbered) -> Iterator[tuple[str,
     yield from techniques_row(listed)
     yield "batch", _batch_text(listed, result.job)
     yield from ramp_rows(result.plans[max(0, result.recommended - 1)])
-    least = share(result.request.fit_probability, 0)
-    yield "must fit", f"with a probability of {least} or more (--fit-probability)"
+    yield from fact_rows("search.before", result.request)
     counts = result.counts
-    yield (
-        "searched",
-        f"{counts.considered:,} configurations; {counts.legal:,} are legal and were costed, "
-        f"{counts.fitting:,} of them fit with layers split evenly; {seconds(counts.seconds)}, "
-        f"{rate(counts.shapes_per_s)} candidates/s costed",
-    )
-    yield "proof", _proof_text(counts)
+    left = max(0, counts.legal - counts.solved - counts.skipped)
+    yield from fact_rows("search.counts", counts, left=left)
     yield "front", _front_text(result, plans)
 
 
@@ -134,21 +120,6 @@ def _batch_text(plans: Sequence[Plan], job: JobSummary) -> str:
         f"{low.gbs:,} to {high.gbs:,} sequences of {job.seq:,}, as each plan shows "
         f"(target {target:,.1f})"
     )
-
-
-def _proof_text(counts: Counts) -> str:
-    """How it was decided that no better plan is left out."""
-    left = counts.legal - counts.solved - counts.skipped
-    parts = [
-        f"{plural(counts.skipped, 'configuration')} decided by bounds: on the memory that they "
-        "need at least, and on the shortest step that they can have",
-    ]
-    if counts.solved:
-        split = "one that attains the bound, or that the solver CP-SAT finds"
-        parts.append(f"{counts.solved:,} by the best split of their layers: {split}")
-    if left > 0:
-        parts.append(f"{left:,} were left undecided")
-    return "; ".join(parts)
 
 
 def _front_text(result: SearchResult, plans: Numbered) -> str:
@@ -184,11 +155,7 @@ def _missing_text(result: SearchResult) -> str:
     """Whether the front holds plans that are not among these."""
     if result.complete:
         resolution = parse_resolution(result.request.resolution)
-        apart = f"{share(resolution.time)} of the step time and {gib(resolution.memory_bytes)} GiB"
-        return (
-            f"No plan that differs by more than {apart} is missing, up to {SLOWEST:g} times "
-            "as slow as the fastest."
-        )
+        return said(described("search.complete"), resolution, slowest=SLOWEST) or ""
     if result.stopped:
         return "Others may lie between them."
     which = "between these" if len(result.plans) > 1 else "near this one"
@@ -224,18 +191,18 @@ def riskier_table(
 def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
     """What the columns mean, what the error bars rest on, and which plans are as good."""
     plans, job = [plan for _, plan in numbered], result.job
-    notes = [*recommended_note(result), metric_note(job, plans), error_note(plans, numbered)]
+    lines = [*recommended_note(result), metric_note(job, plans), error_note(plans, numbered)]
     if any(plan.status == "feasible" for plan in plans):
-        notes.append(_gap_note(numbered))
+        lines.append(_gap_note(numbered))
     if any(layers_text(plan) or blocks_text(plan) for plan in (*plans, *result.riskier)):
         listed = "Stages differ in layers: --wide and planner explain list them."
-        notes.append(listed + _standalone_vocab_note(plans))
-    notes += [note for note in (_tie_note(numbered), _doubt_note(numbered)) if note]
-    notes += _technique_notes(numbered)
+        lines.append(listed + _standalone_vocab_note(plans))
+    lines += [note for note in (_tie_note(numbered), _doubt_note(numbered)) if note]
+    lines += _technique_notes(numbered)
     largest = max((plan.gbs_tokens for plan in plans), default=0)
-    notes += search_note(job, largest) if largest else ()
-    notes += map(unused_note, result.unused)
-    return (*notes, *_assumed_note(result), *job.notes, *result.notes)
+    lines += search_note(job, largest) if largest else ()
+    lines += map(unused_note, result.unused)
+    return (*lines, *_assumed_note(result), *job.notes, *result.notes)
 
 
 def _technique_notes(plans: Numbered) -> Iterator[str]:
@@ -244,9 +211,9 @@ def _technique_notes(plans: Numbered) -> Iterator[str]:
     for name in dict.fromkeys((*usual, *(name for _, plan in plans for name in plan.techniques))):
         without = [n for n, plan in plans if name in usual and does_without(plan, name)]
         having = [n for n, plan in plans if name not in usual and name in plan.techniques]
-        for said, numbers in (("Without", without), ("With", having)):
+        for word, numbers in (("Without", without), ("With", having)):
             if numbers:
-                yield f"{said} {name}: {numbered_plans(numbers)}."
+                yield f"{word} {name}: {numbered_plans(numbers)}."
 
 
 def recommended_note(result: SearchResult) -> tuple[str, ...]:
@@ -270,13 +237,9 @@ def unused_note(unused: UnusedTechnique) -> str:
         gains.append(f"{share(unused.faster_by)} faster")
     if unused.saved_bytes > 0:
         gains.append(f"{gib(unused.saved_bytes)} GiB less at the peak")
-    with_degrees = f" (at {unused.degrees})" if unused.degrees else ""
-    why = "; it changes numbers" if unused.effect == "numerics" else ""
-    needs = f"; it needs {unused.needs}" if unused.needs else ""
-    return (
-        f"With {unused.name}{with_degrees}: {', '.join(gains)}. It is left out unless you add "
-        f"--with {unused.name}: {unused.words}{why}{needs}."
-    )
+    numerics = unused.effect == "numerics"
+    text = described("search.unused")
+    return said(text, unused, gains=", ".join(gains), numerics=numerics) or ""
 
 
 def _assumed_note(result: SearchResult) -> tuple[str, ...]:
@@ -291,17 +254,13 @@ def _assumed_note(result: SearchResult) -> tuple[str, ...]:
 def _standalone_vocab_note(plans: Sequence[Plan]) -> str:
     """What a stage without layers holds."""
     blocks = [plan.layout.stage_layers for plan in plans]
-    found = []
-    if any(block[0] == 0 for block in blocks):
-        found.append("0 at the start: the embedding alone")
-    together = [not plan.layout.mtp_standalone for plan in plans]
-    if any(block[-1] == 0 and beside for block, beside in zip(blocks, together, strict=True)):
-        found.append("0 at the end: head, loss and any multi-token prediction alone")
-    if not all(together):
-        found.append(
-            "m|L: multi-token prediction in the last block but one, head and loss alone in the last"
-        )
-    return f" {'; '.join(found)}." if found else ""
+    apart = [plan.layout.mtp_standalone for plan in plans]
+    found = notes(
+        "search.standalone", None, start=any(block[0] == 0 for block in blocks), apart=any(apart),
+        end=any(block[-1] == 0 and not alone for block, alone in zip(blocks, apart, strict=True)),
+    )  # fmt: skip
+    words = "; ".join(found)
+    return f" {words}." if words else ""
 
 
 def _gap_note(plans: Numbered) -> str:
@@ -317,17 +276,11 @@ def metric_note(job: JobSummary, plans: Sequence[Plan] = ()) -> str:
     if any(plan.stage_gpus for plan in plans):  # types of GPU, each with its own memory
         sizes = {plan.stage_gpus[plan.heaviest_stage]: plan.limit_bytes for plan in plans}
         shares_text = ", ".join(f"{gib(size)} of a {name}" for name, size in sizes.items())
-        return (
-            f"MFU: full attention square, against the mean of the GPUs' dense bf16 peaks, "
-            f"{tflop_per_s(job.peak_flop_per_s)}. Peak: the stage that takes the largest share of "
-            f"its GPU's memory; torch can use {shares_text}."
-        )
-    reserve = f"; {gib(job.limit_bytes)} GiB are left after the reserve"
-    return (
-        f"MFU: full attention square, against {tflop_per_s(job.peak_flop_per_s)} dense bf16. Peak: "
-        f"heaviest pipeline stage{reserve if job.limit_bytes < job.usable_bytes else ''}. mbs×acc: "
-        "sequences of a micro-batch × micro-batches a step."
-    )
+        peak, text = tflop_per_s(job.peak_flop_per_s), described("search.metric-of-pool")
+        return said(text, job, peak=peak, shares=shares_text) or ""
+    limit = job.limit_bytes if job.limit_bytes < job.usable_bytes else 0
+    text = described("search.metric")
+    return said(text, job, peak=tflop_per_s(job.peak_flop_per_s), limit=limit) or ""
 
 
 def error_note(plans: Sequence[Plan], numbered: Numbered = ()) -> str:
@@ -367,7 +320,4 @@ def _next_steps(saved_as: str | None, number: int) -> tuple[str, ...]:
     """What to type next; a file may hold more plans, under other numbers."""
     if saved_as is None:
         return KEEP, "    planner explain plans.json"
-    return (
-        f"Plans written to {saved_as}. Next: where memory and time go, and what else was close:",
-        f"    planner explain {saved_as} {number}",
-    )
+    return tuple(notes("search.next", None, saved_as=saved_as, number=number))

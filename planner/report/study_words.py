@@ -1,5 +1,5 @@
-"""What reports of studies share: amounts in words; what to take, why, how surely, or what would
-have to give; what is said of a batch beside the critical one (docs/budget.md)."""
+"""What reports of studies share: what to take, why, how surely, or what would have to give; what is
+said of a batch beside the critical one (docs/budget.md)."""
 
 from __future__ import annotations
 
@@ -10,54 +10,18 @@ from planner.compare.choice import Decision, Taken
 from planner.compare.interval import Range
 from planner.compare.laws import BatchPrice, load_laws
 from planner.compare.settings import BASIS_NAMES
-from planner.job.quantities import percent_sure, plural, share, short_count
+from planner.job.quantities import percent_sure, share
+from planner.report.amounts import counted, days_text, money
+from planner.report.said import described, notes, said
 from planner.report.tables import Facts
 from planner.search.result import JobSummary
 
 if TYPE_CHECKING:
     from planner.compare.results import Run
 
-NONE = "-"
 _PROVEN = " (proven among all below)"
 _AIMS = {"cost": "the cheapest", "time": "the fastest", "energy": "the one of least energy"}
 _LIMIT_NAMES = {"time": "deadline", "cost": "budget", "power": "power", "racks": "racks"}
-
-
-# --- amounts ----------------------------------------------------------------------------------
-
-
-def money(amount: Range | float | None) -> str:
-    """Three digits: `845`, `12.4 k`, `1.23 M`, `2.50 B`; a dash where it is not known."""
-    if isinstance(amount, Range):
-        amount = amount.value
-    if amount is None:
-        return NONE
-    for scale, suffix in ((1e9, " B"), (1e6, " M"), (1e3, " k")):
-        if amount >= 0.9995 * scale:
-            scaled = amount / scale
-            digits = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
-            return f"{scaled:.{digits}f}{suffix}"
-    return f"{amount:.0f}" if amount >= 10 else f"{amount:.2f}"
-
-
-def days_text(days: float) -> str:
-    """Three digits: `2,563`, `25.6`, `0.25`."""
-    return f"{days:,.0f}" if days >= 99.5 else f"{days:.3g}"
-
-
-def spread_text(interval: Range) -> str:
-    """`±8 %`, or both sides where they differ much."""
-    below = round((1.0 - interval.low / interval.value) * 100)
-    if interval.high == float("inf"):
-        return f"-{below} %/+∞"
-    above = round((interval.high / interval.value - 1.0) * 100)
-    small, large = sorted((below, above))
-    return f"±{large} %" if large <= 2 * small else f"-{below}/+{above} %"
-
-
-def ranged(interval: Range, form: str = ",.4g") -> str:
-    """`12.3 (11.0 to 14.1)`."""
-    return f"{interval.value:{form}} ({interval.low:{form}} to {interval.high:{form}})"
 
 
 # --- what to take -----------------------------------------------------------------------------
@@ -113,20 +77,14 @@ def verdict_text(taken: Taken) -> str:
 
 def limits_text(decision: Decision, currency: str) -> str:
     """The limits in words; empty without any."""
-    limits = decision.limits
-    words = (
-        ("within", *_deadline(limits.deadline_days)),
-        ("for at most", limits.budget, "{:,.0f} " + currency),
-        ("with at most", limits.power_kw, "{:,.4g} kW"),
-        ("in at most", limits.racks, "{:,} racks"),
-    )
-    return ", ".join(f"{word} {form.format(value)}" for word, value, form in words if value)
-
-
-def _deadline(days: float | None) -> tuple[float | None, str]:
-    if days is None or days >= 1:
-        return days, "{:,.4g} days"
-    return (days * 24, "{:,.3g} hours") if days * 24 >= 1 else (days * 86400, "{:,.3g} s")
+    days = decision.limits.deadline_days
+    within = ""
+    if days:
+        hours = days * 24
+        within = f"{days:,.4g} days" if days >= 1 else f"{hours:,.3g} hours"
+        within = f"{days * 86400:,.3g} s" if hours < 1 else within
+    found = notes("study.limits", decision, currency=currency)
+    return ", ".join((*([f"within {within}"] if within else []), *found))
 
 
 def taken_text(taken: Taken) -> str:
@@ -142,9 +100,8 @@ def taken_text(taken: Taken) -> str:
 
 
 def _figures(taken: Taken, currency: str) -> str:
-    cost = "" if taken.cost is None else f", {money(taken.cost)} {currency}"
-    energy = f"{taken.mwh:,.0f} MWh, drawing {taken.power_kw:,.0f} kW"
-    return f"{days_text(taken.days)} days{cost}, {energy}, in {plural(taken.racks, 'rack')}"
+    price = "" if taken.cost is None else f"{money(taken.cost)} {currency}"
+    return said(described("study.figures"), taken, price=price) or ""
 
 
 def _least_text(name: str, value: float | None, alone: float | None, currency: str) -> str:
@@ -165,22 +122,15 @@ def runs_note(runs: Iterable[Run], tokens: float) -> Iterator[str]:
     the critical one."""
     every = list(runs)
     if ramped := next((run.plan for run in every if run.plan.ramp), None):
-        yield (
-            f"Days go through the batch ramp, {ramped.ramp[0].gbs:,} to {ramped.gbs:,} sequences "
-            f"over {short_count(ramped.ramp[-1].until_tokens)} tokens; tokens/s, MFU and step "
-            "times are of its last batch."
-        )
+        first, last = ramped.ramp[0].gbs, ramped.ramp[-1].until_tokens
+        yield said(described("study.ramp"), ramped, first=first, tokens=last) or ""
     prices = [run.batch_price for run in every if run.batch_price is not None]
     largest = max(prices, key=lambda price: price.batch, default=None)
     if largest is None or largest.batch <= largest.critical.value:
         return
-    yield (
-        f"A batch of {short_count(largest.batch)} tokens "
-        f"{'lies' if largest.batch > largest.critical.high else 'may lie'} past the critical one, "
-        f"{critical_text(largest)}, for {short_count(tokens)} tokens: the same loss needs about "
-        f"{share_text(largest.extra)} more of them, which days and cost do not count "
-        "(docs/budget.md)."
-    )
+    surely, extra = largest.batch > largest.critical.high, share_text(largest.extra)
+    about = {"about": critical_text(largest), "extra_words": extra, "tokens": tokens}
+    yield said(described("study.critical"), largest, surely=surely, **about) or ""
 
 
 def search_note(job: JobSummary, batch: int) -> Iterator[str]:
@@ -190,22 +140,13 @@ def search_note(job: JobSummary, batch: int) -> Iterator[str]:
     best = loss.best_tokens(job.active_parameters).value
     if batch <= critical.critical(best).high:
         return
-    yield (
-        f"A batch of {short_count(batch)} tokens is past the critical one of trainings on fewer "
-        f"than about {short_count(critical.tokens_for(batch))} tokens ({critical.name}, "
-        "extrapolated): the same loss then needs more tokens (docs/budget.md)."
-    )
+    tokens = critical.tokens_for(batch)
+    yield said(described("study.search"), critical, batch=batch, tokens=tokens) or ""
 
 
 def critical_text(price: BatchPrice) -> str:
     """`about 5.90 M (4.10 M to 8.90 M, extrapolated)`."""
     return f"about {counted(price.critical, ', extrapolated' if price.extrapolated else '')}"
-
-
-def counted(figure: Range, far: str = "") -> str:
-    """`1.20 T (1.10 T to 1.30 T)`, with what else is said of the interval."""
-    value, low, high = map(short_count, (figure.value, figure.low, figure.high))
-    return f"{value} ({low} to {high}{far})"
 
 
 def share_text(extra: Range) -> str:

@@ -13,8 +13,9 @@ from planner.compare.sweep.grid import Grid
 from planner.compare.sweep.journal import Journal
 from planner.compare.sweep.results import provenance, rows
 from planner.compare.sweep.run import SearchCounts
-from planner.report.study_words import NONE, days_text, money, spread_text
-from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
+from planner.report.amounts import NONE, money
+from planner.report.said import facts, table_of
+from planner.report.tables import Block, Notes, TableData, as_report
 
 _MOST_REASONS = 5
 
@@ -72,19 +73,8 @@ def _effort(grid: Grid, journal: Journal, count: SearchCounts) -> dict[str, Any]
 def sweep_report(grid: Grid, journal: Journal, count: SearchCounts) -> Iterator[Block]:
     """The whole report."""
     effort, found = _effort(grid, journal, count), _found(grid, journal)
-    took = "nothing yet"
-    if count.done:
-        took = (
-            f"{effort['search_seconds']:,.0f} s of search, {effort['median_seconds']:.2g} s "
-            f"each (median), on {', '.join(effort['hosts'][:3])}"
-        )
-    yield Facts((
-        ("searches", f"{count.total:,}"),
-        ("done", f"{count.done:,}"),
-        ("failed", f"{count.failed:,}" + (" (tried again next time)" * (count.failed > 0))),
-        ("left", f"{count.left:,}"),
-        ("took", took),
-    ))  # fmt: skip
+    hosts = effort["hosts"][:3]
+    yield facts("sweep.facts", {**effort, "total": effort["searches"], "hosts": hosts})
     if found.best:
         yield _best(grid, found)
     for title, reasons in (("Failed", effort["failures"]), ("No plan", found.reasons)):
@@ -97,15 +87,12 @@ def _best(grid: Grid, found: _Found) -> TableData:
     """The cheapest and the fastest row of each model."""
     names = {"cost": "cheapest", "days": "fastest"}
     lines = (
-        (
-            model,
-            names[figure],
-            ", ".join(row[name] for name in (*grid.axes, *grid.price_axes) if name != "model"),
-            f"{days_text(row['days'])} "
-            + spread_text(Range(value=row["days"], low=row["days_low"], high=row["days_high"])),
-            NONE if row.get("cost") is None else f"{money(row['cost'])} {row['currency']}",
-            row["plan"],
-        )
+        {
+            "model": model, "figure": names[figure], "days": row["days"], "plan": row["plan"],
+            "axes": [row[name] for name in (*grid.axes, *grid.price_axes) if name != "model"],
+            "interval": Range(value=row["days"], low=row["days_low"], high=row["days_high"]),
+            "cost": NONE if row.get("cost") is None else f"{money(row['cost'])} {row['currency']}",
+        }
         for (model, figure), row in sorted(found.best.items())
-    )
-    return table("~model | < | ~with | days | cost | ~plan", lines, "Best of what is done")
+    )  # fmt: skip
+    return table_of("sweep.best", lines)

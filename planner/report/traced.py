@@ -13,6 +13,7 @@ from planner.evidence.traces.rank import TERMS, RankTrace
 from planner.evidence.traces.snapshot import Snapshot
 from planner.job.quantities import GIB, seconds, share
 from planner.predict.plan import Plan
+from planner.report.said import facts, table_of
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 
 _COPIES = {
@@ -40,12 +41,7 @@ def trace_report(
     yield _facts(ranks)
     yield _terms(ranks, plan)
     if len(ranks) > 1:
-        rows = (
-            (str(rank.rank), *map(seconds, (rank.step_s, rank.compute_s, rank.exposed_s)),
-             seconds(rank.idle_s))
-            for rank in sorted(ranks, key=lambda rank: rank.rank)
-        )  # fmt: skip
-        yield table("rank | step | compute | exposed | idle", rows, "Ranks")
+        yield table_of("traced.ranks", sorted(ranks, key=lambda rank: rank.rank))
     lines = tuple(
         f"{seconds(one.seconds)} a step: {one.pattern}. Change: {one.change}." for one in found
     )
@@ -53,16 +49,11 @@ def trace_report(
 
 
 def _facts(ranks: Sequence[RankTrace]) -> Facts:
-    steps = median(len(rank.steps) for rank in ranks)
-    unmarked = not all(rank.marked for rank in ranks)
-    unusable = sum(rank.unusable for rank in ranks)
-    left_out = (("left out", f"{unusable:,} events without a positive time"),)
-    return Facts((
-        ("traces", f"{len(ranks)}"),
-        ("steps", f"{steps:g} a trace, of {seconds(_median(ranks, 'step_s'))}"),
-        *((("marked", "no step: a trace counts as one (prof.step() marks them)"),) * unmarked),
-        *(left_out if unusable else ()),
-    ))  # fmt: skip
+    return facts(
+        "traced.facts", None, count=len(ranks), steps=median(len(rank.steps) for rank in ranks),
+        step_s=_median(ranks, "step_s"), unmarked=not all(rank.marked for rank in ranks),
+        unusable=sum(rank.unusable for rank in ranks),
+    )  # fmt: skip
 
 
 def _median(ranks: Sequence[RankTrace], name: str) -> float:
@@ -133,7 +124,8 @@ def snapshot_report(found: Sequence[Snapshot], plan: Plan | None) -> Iterator[Bl
     """Each snapshot's peak by category, against the plan's heaviest stage."""
     beside = " | predicted" if plan is not None else ""
     for one in found:
-        yield Facts(tuple(_snapshot_facts(one, plan)), str(one.path))
+        frames = one.made and ("; ".join(one.made.frames) or "no stack")
+        yield facts("traced.snapshot", one, title=str(one.path), plan=plan, frames=frames)
         rows = (
             (
                 pair.label,
@@ -143,24 +135,6 @@ def snapshot_report(found: Sequence[Snapshot], plan: Plan | None) -> Iterator[Bl
             for pair in snapshot_pairs(one, plan)
         )
         yield table(f"<at the peak{beside} | in the snapshot", rows)
-
-
-def _snapshot_facts(one: Snapshot, plan: Plan | None) -> Iterator[tuple[str, str]]:
-    yield "peak of live tensors", _gib(one.peak_bytes)
-    yield (
-        "reserved at the end",
-        f"{_gib(one.reserved_bytes)}, {share(one.fragmentation)} of it free",
-    )
-    yield "events recorded", f"{one.events:,}"
-    if one.events == 0:
-        yield "history", "none: what was live at the end is shown (_record_memory_history first)"
-    if one.retries:
-        yield "given back to the driver", f"{one.retries:,} times (allocator retries)"
-    if one.made is not None:
-        frames = "; ".join(one.made.frames) or "no stack"
-        yield "the peak was made by", f"{_gib(one.made.size_bytes)} at {frames}"
-    if plan is not None:
-        yield "predicted", f"{_gib(plan.allocated_bytes)} of live tensors"
 
 
 def snapshot_pairs(one: Snapshot, plan: Plan | None) -> tuple[Pair, ...]:
@@ -180,7 +154,3 @@ def _predicted(plan: Plan) -> dict[str, float]:
         if term.snapshot:
             found[term.snapshot] = found.get(term.snapshot, 0.0) + getattr(stage, term.field)
     return found
-
-
-def _gib(size_bytes: float) -> str:
-    return f"{size_bytes / GIB:,.2f} GiB"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
@@ -10,7 +11,6 @@ from planner.evidence.runs.families import Family
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.report import (
     FamilyReport,
-    FitConfusion,
     Summary,
     comparison,
     family_report,
@@ -19,13 +19,15 @@ from planner.evidence.runs.report import (
     mean_of_sources,
     summary_of,
 )
-from planner.evidence.runs.worst import GOOD, MissedPick, missed_picks
+from planner.evidence.runs.worst import GOOD, missed_picks
 from planner.job.job import SURE_TO_FIT
-from planner.job.quantities import gib, plural, seconds, share, signed_share
+from planner.job.quantities import gib, plural, seconds, share
 from planner.predict.uncertainty.families import Figure
-from planner.report.tables import Block, Notes, TableData, as_report, table
+from planner.report.said import notes, table_of
+from planner.report.tables import Block, Notes, TableData, as_report
 
 _NONE = "-"
+_MEAN = "mean of sources"
 _SHOWN_REFUSALS = 8
 _SHOWN_PICKS = 12
 # So many runs are also shown one by one.
@@ -66,8 +68,15 @@ def validation_report(
         *_runs(predictions),
         *errors,
         _picks(found.families, totals, means),
-        _missed(missed_picks(predictions)),
-        _fits([(one.family, one.fit) for one in (*found.families, *totals)]),
+        table_of("validation.missed", missed_picks(predictions)[:_SHOWN_PICKS], good=GOOD),
+        table_of(
+            "validation.fits",
+            (
+                {**asdict(one.fit), "family": one.family}
+                for one in (*found.families, *totals)
+                if one.fit.ran or one.fit.out_of_memory
+            ),
+        ),
     ]
     yield from (one for one in tables if one.rows)
     yield Notes(tuple(_notes(found, parts)))
@@ -75,30 +84,21 @@ def validation_report(
 
 def _runs(predictions: Sequence[Prediction]) -> Iterator[TableData]:
     """Each of a few runs beside what was predicted of it."""
-    compared = [
-        (f"line {one.row.line}", figure, found, text)
+    rows = [
+        {
+            "line": f"line {one.row.line}", "figure": figure, "found": found,
+            "predicted": text(found.predicted), "measured": text(found.measured),
+            "low": text(found.interval.low), "high": text(found.interval.high),
+        }
         for one in predictions
         for figure, found, text in (
             ("step time", comparison(one, "time"), seconds),
             ("memory", comparison(one, "memory"), lambda size: f"{gib(size)} GiB"),
         )
         if found is not None
-    ]
-    rows = [
-        (
-            line,
-            figure,
-            text(one.predicted),
-            f"{text(one.interval.low)} to {text(one.interval.high)}",
-            text(one.measured),
-            signed_share(one.error),
-            "yes" if one.covered else "NO",
-        )
-        for line, figure, one, text in compared
-    ]
+    ]  # fmt: skip
     if 0 < len(predictions) <= _MOST_RUNS:
-        titles = "~run | ~ | predicted | 80% interval | measured | error | inside"
-        yield table(titles, rows, "Your runs")
+        yield table_of("validation.runs", rows)
 
 
 def _errors(
@@ -109,25 +109,18 @@ def _errors(
     means: Mapping[str, float | None] | None = None,
 ) -> TableData:
     """Families by their median error, the largest first, then the totals."""
+    found = _sorted(families, totals, figure, lambda item: -item.median)
     rows = [
-        (
-            family,
-            f"{item.rows:,}",
-            share(item.median),
-            share(item.mean),
-            share(item.p90),
-            signed_share(item.bias),
-            _NONE if item.rank_correlation is None else f"{item.rank_correlation:.2f}",
-            share(item.coverage, 0),
-        )
-        for family, item in _sorted(families, totals, figure, lambda item: -item.median)
-    ]
+        {**asdict(item), "family": family, "coverage": share(item.coverage, 0),
+         "rank": _NONE if item.rank_correlation is None else f"{item.rank_correlation:.2f}"}
+        for family, item in found
+    ]  # fmt: skip
     if rows and means is not None:
-        names = (f"{figure}_{name}" for name in ("median", "mean", "coverage"))
-        middle, mean, coverage = (share_text(means[name]) for name in names)
-        rows.append(("mean of sources", "", middle, mean, "", "", "", coverage))
-    titles = "~family | rows | median | mean | p90 | bias | rank | in 80%"
-    return table(titles, rows, f"{title}: error of the prediction")
+        mean = {name: means[f"{figure}_{name}"] for name in ("median", "mean")}
+        coverage = share_text(means[f"{figure}_coverage"])
+        none = dict.fromkeys(("rows", "p90", "bias"))
+        rows.append({"family": _MEAN, "rank": "", **mean, "coverage": coverage, **none})
+    return table_of("validation.errors", rows, titled=title)
 
 
 def _sorted(
@@ -155,87 +148,21 @@ def _picks(
     means: Mapping[str, float | None],
 ) -> TableData:
     """Families by their mean pick, the worst first, then the totals."""
-    rows = [
-        (
-            family,
-            f"{item.groups:,}",
-            share(item.mean),
-            share(item.worst),
-            f"{item.rank_correlation:.2f}",
-        )
-        for family, item in _sorted(families, totals, "picks", lambda item: item.mean)
-    ]
+    found = _sorted(families, totals, "picks", lambda item: item.mean)
+    rows = [{**asdict(item), "family": family} for family, item in found]
     if rows and (ranks := means["rank_correlation"]) is not None:
-        mean = share_text(means["pick_mean"])
-        rows.append(("mean of sources", "", mean, "", f"{ranks:.2f}"))
-    title = "Picks: measured throughput of the run ranked first, over the best"
-    return table("~family | groups | mean pick | worst pick | rank", rows, title)
-
-
-def _missed(missed: Sequence[MissedPick]) -> TableData:
-    rows = (
-        (item.group, share(item.share), item.picked, item.best, item.decided_by)
-        for item in missed[:_SHOWN_PICKS]
-    )
-    title = f"Picks below {share(GOOD, 0)} of the best: what decided"
-    return table("~group | pick | ~picked | ~best | ~decided by", rows, title)
-
-
-def _fits(confusions: Sequence[tuple[str, FitConfusion]]) -> TableData:
-    rows = (
-        (
-            family,
-            f"{one.ran:,}",
-            f"{one.ran_predicted_not_to_fit:,}",
-            f"{one.out_of_memory:,}",
-            f"{one.out_of_memory_predicted_to_fit:,}",
-        )
-        for family, one in confusions
-        if one.ran or one.out_of_memory
-    )
-    title = "Fit: what the source says happened, and what was predicted wrongly"
-    return table("~family | ran | called too large | ran out | called fitting", rows, title)
+        mean = {"mean": means["pick_mean"], "rank_correlation": ranks}
+        rows.append({"family": _MEAN, **mean, **dict.fromkeys(("groups", "worst"))})
+    return table_of("validation.picks", rows)
 
 
 def _notes(shown: Summary, parts: Collection[str]) -> Iterator[str]:
     total = shown.total
-    yield (
-        "Errors are relative to the measured value; bias is their signed median; rank is "
-        "Spearman's correlation. in 80%: rows inside their stated 80 % interval, which leaves "
-        "the row's own source out."
-    )
-    if shown.stated.rows and shown.unstated.rows:
-        yield (
-            f"Stated: rows that say what they recompute and which attention kernel they run "
-            f"({shown.stated.rows:,} of {total.rows:,}); the others took the usual ones."
-        )
-    if total.picks is not None:
-        yield (
-            f"Picks: {plural(total.picks.groups, 'group')} of one source, model, cluster, batch, "
-            "precision and framework; a pick that ran out of memory counts 0. Of runs at least "
-            f"{share(SURE_TO_FIT, 0)} sure to fit, as a search asks for, ranked by expected "
-            "throughput: the step time, with the chance that memory is full where runs of the "
-            "framework slowed down then (--json: predicted_expected_s)."
-        )
-    if _LEFT_OUT in parts:
-        yield (
-            "Source left out: predicted with constants that were fitted without the row's source "
-            "(planner/evidence/data/held_out.toml), and without the framework's name where no "
-            "other source has measured it, as somebody would whose runs nobody has seen; or as it "
-            "was predicted before anything was changed for it, where that was kept."
-        )
-    if _IN_DOUBT in parts:
-        yield (
-            "In doubt: figures that the row's own source contradicts (column doubt); they are in "
-            "no other table."
-        )
-    if shown.withdrawn_times:
-        yield (
-            f"Withdrawn: {plural(shown.withdrawn_times, 'step time')} that must not be used "
-            "(`time withdrawn` in doubt)."
-        )
+    yield from notes(
+        "validation.notes", shown, both=bool(shown.stated.rows and shown.unstated.rows),
+        sure=SURE_TO_FIT, left_out=_LEFT_OUT in parts, doubted=_IN_DOUBT in parts,
+        refused_share=total.refused / total.rows if total.rows else 0.0,
+    )  # fmt: skip
     if total.refused:
-        part = share(total.refused / total.rows, 2)
-        yield f"Refused: {total.refused:,} of {total.rows:,} rows ({part})."
         for reason, count in islice(shown.refusals.items(), _SHOWN_REFUSALS):
             yield f"  {plural(count, 'row')}: {reason}"

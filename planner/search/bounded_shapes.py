@@ -73,8 +73,8 @@ class BoundedShapes:
 
     @cached_property
     def peak(self) -> Floats:
-        """Peak bytes of every shape in its even layout."""
-        return np.asarray(self.costed.steps[:, f.STEP_PEAK_BYTES])
+        """Peak bytes of every shape in its even layout, of the largest memory."""
+        return self.cost_model.peaks(self.costed)
 
     @cached_property
     def recomputations(self) -> tuple[Recomputation, ...]:

@@ -12,37 +12,48 @@ that is known, and counted.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from constraints.layout import broken_but_memory
+from constraints.numbers import IntArray
+from planner.cost import fields as f
 from planner.job.errors import UsageError
-from planner.job.job import Job
-from planner.job.pool import is_pool
-from planner.predict.configuration import row_degrees
-from planner.predict.plan import Plan
+from planner.job.job import Job, Resolution
+from planner.predict.configuration import place_of, row_degrees
+from planner.predict.plan import OPTIMAL_WITHIN, Degrees, Plan
 from planner.predict.techniques import used_techniques
+from planner.predict.uncertainty.likely import likely_limit_bytes, weighed_bytes
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
-from planner.search.costed import CostedJob, likely_limit_bytes
+from planner.search.costed import CostedJob
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.limit_results import TIE, Effort
 from planner.search.outcome import recommended
 from planner.search.plan_file import read_plan_file
-from planner.search.proofs import (
-    SAME,
-    Verdict,
-    find_row,
-    missing_problems,
-    same,
-    sample_s,
-    status_problems,
-)
 from planner.search.result import LimitBound, Proof, SearchResult, SolverBound
 from planner.search.search import launchable_shares
 from planner.search.shares import CostedShares
+
+# Figures that differ by less are the same: of another order of sums, or of a bisection.
+SAME = 1e-7
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`problems`: what does not hold; none: the plans are as good as they say.
+
+    `limits`: memory limits at which `legal` configurations were bounded; `by_solver`:
+    configurations of which some bound rests on CP-SAT alone.
+    """
+
+    problems: tuple[str, ...]
+    limits: int = 0
+    legal: int = 0
+    by_solver: int = 0
 
 
 def verify(result: SearchResult, launch: LaunchNotes = SILENT) -> Verdict:
@@ -52,16 +63,12 @@ def verify(result: SearchResult, launch: LaunchNotes = SILENT) -> Verdict:
     """
     if result.proof is None:
         return Verdict(("it holds no proof",))
-    if is_pool(result.request.gpus):
-        from planner.search.pools.certificate import verify_pool
-
-        return verify_pool(result, result.proof)
     shares = launchable_shares(result.request.resolve(), launch)
     plans = PlanChecks(shares, result, result.proof)
     limits = LimitChecks(shares, result.proof)
-    points = [(sample_s(plan), plan.peak_bytes) for plan in result.plans]
+    points = [(_sample_s(plan), weighed_bytes(shares.job, plan)) for plan in result.plans]
     apart = shares.job.resolution
-    missing = missing_problems(points, result.proof, apart) if result.complete else ()
+    missing = _missing_problems(points, result.proof, apart) if result.complete else ()
     problems = [*plans.problems(), *missing, *limits.problems()]
     legal = sum(len(job.candidates.columns["tp"]) for job in shares.jobs)
     return Verdict(tuple(problems), len(result.proof.limits), legal, len(limits.on_trust))
@@ -87,10 +94,11 @@ class PlanChecks:
             if not _chosen(costed_job.job, plan):
                 continue
             columns, job = costed_job.candidates.columns, costed_job.job
-            row = find_row(columns, job, plan.degrees, plan.recompute)
+            place = place_of(job, plan.degrees.pp, plan.stage_gpus)
+            row = _find_row(columns, job, plan.degrees, plan.recompute, place)
             if row is not None:
                 yield from self._costed(costed_job, row, plan)
-                yield from status_problems(plan, plan.peak_bytes, self.proof)
+                yield from _status_problems(plan, weighed_bytes(job, plan), self.proof)
                 return
         yield "no legal configuration of the job"
 
@@ -101,11 +109,12 @@ class PlanChecks:
         for rule in broken_but_memory(layout, ctx)[:1]:
             yield f"its layout breaks a rule: {rule}"
             return
-        point = explorer.cost(row, layout)
-        if not same(point.sample_s, sample_s(plan)):
+        point, step = explorer.cost(row, layout), explorer.step_and_stages(row, layout)[0]
+        peak = float(step[f.STEP_PEAK_BYTES])
+        if not _same(point.sample_s, _sample_s(plan)):
             yield f"{point.sample_s * plan.gbs:.6g} s a step, not {plan.step_time_s:.6g} s"
-        if not same(point.peak, plan.peak_bytes):
-            yield f"{point.peak:.0f} bytes at its peak, not {plan.peak_bytes:.0f}"
+        if not _same(peak, plan.peak_bytes):
+            yield f"{peak:.0f} bytes at its peak, not {plan.peak_bytes:.0f}"
         limit = likely_limit_bytes(costed_job.job, self.result.request.fit_probability)
         if point.peak > limit * (1.0 + SAME):
             yield "fits less surely than was asked"
@@ -119,6 +128,55 @@ def _chosen(job: Job, plan: Plan) -> bool:
         and job.activation_offload == plan.activation_offload
         and used_techniques(job, plan.degrees) == plan.techniques
     )
+
+
+def _sample_s(plan: Plan) -> float:
+    """Seconds of step time per sequence."""
+    return plan.step_time_s / plan.gbs
+
+
+def _find_row(
+    columns: Mapping[str, IntArray], job: Job, degrees: Degrees, recompute: str, place: int
+) -> int | None:
+    """The configuration of these degrees and this recompute mode, its stages on this row of the
+    places of a pool; None if it is not legal."""
+    modes = [mode.name for mode in job.recompute]
+    if recompute not in modes:
+        return None
+    found = columns["recompute"] == modes.index(recompute)
+    if "place" in columns:
+        found = found & (columns["place"] == place)
+    for name in Degrees.model_fields:
+        found = found & (columns[name] == getattr(degrees, name))
+    rows = np.flatnonzero(found)
+    return int(rows[0]) if len(rows) else None
+
+
+def _status_problems(plan: Plan, peak: float, proof: Proof) -> Iterator[str]:
+    """A plan may miss by its gap what some limit proves of all plans as light as `peak`."""
+    allowed = OPTIMAL_WITHIN if plan.status == "optimal" else plan.gap
+    least = _sample_s(plan) * (1.0 - allowed) * (1.0 - SAME)
+    if not any(one.limit_bytes >= peak and one.sample_s >= least for one in proof.limits):
+        yield f"no limit of the proof shows it {plan.status}"
+
+
+def _missing_problems(
+    points: Sequence[tuple[float, float]], proof: Proof, resolution: Resolution
+) -> Iterator[str]:
+    """Gaps of a complete front of (seconds a sequence, bytes), in which a plan could lie."""
+    for (_, heavy), (slow, peak) in pairwise(sorted(points)):
+        least = slow / (1.0 + resolution.time + OPTIMAL_WITHIN)
+        light = (heavy - resolution.memory_bytes) * (1.0 - SAME)
+        if not any(one.limit_bytes >= light and one.sample_s >= least for one in proof.limits):
+            yield (
+                f"between {heavy:.0f} and {peak:.0f} bytes a plan may be missing from the complete "
+                "front"
+            )
+
+
+def _same(one: float, other: float) -> bool:
+    """Whether two figures are."""
+    return abs(one - other) <= SAME * abs(other)
 
 
 class LimitChecks:
@@ -153,7 +211,9 @@ class LimitChecks:
             known = 0 <= claim.choice < len(self.shares.jobs)
             costed_job = self.shares.jobs[claim.choice if known else 0]
             columns, job = costed_job.candidates.columns, costed_job.job
-            row = find_row(columns, job, claim.degrees, claim.recompute)
+            places = job.pool.places if job.pool else ((),)
+            place = places.index(claim.parts) if claim.parts in places else -1
+            row = _find_row(columns, job, claim.degrees, claim.recompute, place)
             if row is None or not known:
                 yield f"CP-SAT bounded what is no configuration of the job: {claim.degrees}"
                 continue

@@ -49,7 +49,8 @@ class Asked:
     @property
     def request(self) -> Request:
         """The request with the changes."""
-        return Request(**(self.plain.model_dump() | self.changes))
+        same = self.plain.model_dump() | {"overrides": self.plain.overrides}
+        return Request(**(same | self.changes))
 
     def __call__(self) -> Job:
         return self.request.resolve()

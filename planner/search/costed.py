@@ -6,16 +6,12 @@ import time
 from dataclasses import dataclass, replace
 
 from constraints.numbers import Mask
-from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.predict.cost_model import CostedShapes, CostModel
 from planner.predict.shapes import Candidates, legal_candidates
-from planner.predict.uncertainty.intervals import fit_probability
+from planner.predict.uncertainty.likely import likely_limit_bytes
 from planner.search.explorer import Explorer
 from planner.search.limit_results import Effort
-
-# What a plan that was given, or that a change would make fit, is at least asked for.
-EVEN_CHANCE = 0.5
 
 
 @dataclass(frozen=True)
@@ -67,27 +63,3 @@ def cost_candidates(candidates: Candidates, cost_model: CostModel) -> CostedJob:
     started = time.perf_counter()
     costed = cost_model.cost_shapes(candidates.columns)
     return CostedJob(candidates, cost_model, costed, time.perf_counter() - started)
-
-
-def likely_limit_bytes(job: Job, probability: float) -> float:
-    """Largest predicted peak that fits with `probability` or more; from an even chance on, and for
-    0, at most the memory there is."""
-    limit = job.hbm_limit_bytes
-    if limit <= 0.0:
-        raise UsageError(
-            f"the reserve leaves no memory: {job.cluster.gpu.hbm_usable_bytes / 2**30:.1f} GiB "
-            "are usable on each GPU; give a smaller --hbm-reserve"
-        )
-    low, high = 0.0, limit
-    if fit_probability(job, limit, limit) >= probability:
-        if probability == 0.0 or probability >= EVEN_CHANCE:
-            return limit
-        while fit_probability(job, high, limit) >= probability:
-            low, high = high, 2.0 * high
-    while high - low > 1e-6 * limit:
-        middle = 0.5 * (low + high)
-        if fit_probability(job, middle, limit) >= probability:
-            low = middle
-        else:
-            high = middle
-    return low

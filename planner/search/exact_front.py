@@ -17,7 +17,8 @@ import numpy as np
 from planner.job.job import Resolution
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search.front import ALIKE, SAVING, thin
-from planner.search.limit_results import SLOWEST, TIE, LimitResult, LimitSearch, Point
+from planner.search.limit_results import SLOWEST, TIE, LimitResult, Point
+from planner.search.shares import SharesExplorer
 
 # Share of the peak by which plans lie apart that are looked for below one that is not proven.
 COARSE_MEMORY = 0.03
@@ -33,7 +34,7 @@ Recommend = Callable[[Sequence[Any]], Any]
 
 
 def fastest_plan(
-    explorer: LimitSearch, limit_bytes: float, memory_bytes: float
+    explorer: SharesExplorer, limit_bytes: float, memory_bytes: float
 ) -> list[LimitResult]:
     """The fastest plan within a limit, then lighter ones that are as fast, to within TIE."""
     found = explorer.within([limit_bytes], [np.inf])
@@ -46,7 +47,7 @@ def _is_known(results: Sequence[LimitResult], limit_bytes: float, sample_s: floa
 
 
 def lighter_plans(
-    explorer: LimitSearch, found: Sequence[LimitResult], most_s: float, memory_bytes: float
+    explorer: SharesExplorer, found: Sequence[LimitResult], most_s: float, memory_bytes: float
 ) -> list[LimitResult]:
     """`found`, and below its last plan the front's plans one by one, up to a sample time."""
     results = list(found)
@@ -64,7 +65,7 @@ def lighter_plans(
 
 
 def as_fast(
-    explorer: LimitSearch, first: Sequence[LimitResult], memory_bytes: float
+    explorer: SharesExplorer, first: Sequence[LimitResult], memory_bytes: float
 ) -> list[LimitResult]:
     """`first` (`fastest_plan`), and all of the front that is as fast, within ALIKE: of these plans
     one is recommended, so they are looked for however short a front is wanted."""
@@ -73,7 +74,7 @@ def as_fast(
 
 
 def front(
-    explorer: LimitSearch,
+    explorer: SharesExplorer,
     limit_bytes: float,
     *,
     fastest_only: bool,
@@ -118,7 +119,7 @@ def at_resolution(
 
 
 def _without_coarse_gaps(
-    explorer: LimitSearch,
+    explorer: SharesExplorer,
     found: Sequence[LimitResult],
     resolution: Resolution,
     recommend: Recommend,
@@ -154,7 +155,7 @@ def _without_coarse_gaps(
 
 
 def complete_front(
-    explorer: LimitSearch, first: Sequence[LimitResult], memory_bytes: float
+    explorer: SharesExplorer, first: Sequence[LimitResult], memory_bytes: float
 ) -> list[LimitResult]:
     """The fastest plans with all that are lighter, down to the lightest that is not far too slow.
 
@@ -171,7 +172,7 @@ def complete_front(
 
 
 def short_front(
-    explorer: LimitSearch, first: Sequence[LimitResult], memory_bytes: float, most: int
+    explorer: SharesExplorer, first: Sequence[LimitResult], memory_bytes: float, most: int
 ) -> list[LimitResult]:
     """The fastest plans, and lighter ones until there are `most` between which people would choose
     (`thin_points`).
@@ -203,7 +204,7 @@ def short_front(
 
 
 def _lighter_as_fast(
-    explorer: LimitSearch, points: Sequence[Point], memory_bytes: float
+    explorer: SharesExplorer, points: Sequence[Point], memory_bytes: float
 ) -> list[LimitResult]:
     """Where there are any: plans as fast as points, to within TIE, and lighter."""
     limits = [point.peak - memory_bytes for point in points]
@@ -226,7 +227,7 @@ def _points(results: Sequence[LimitResult]) -> list[Point]:
 
 
 def _without_gaps(
-    explorer: LimitSearch, ladder: Sequence[LimitResult], memory_bytes: float
+    explorer: SharesExplorer, ladder: Sequence[LimitResult], memory_bytes: float
 ) -> list[LimitResult]:
     """Rungs by falling limit, between which no plan could lie."""
     found = list(ladder)

@@ -156,7 +156,24 @@ def explain(
         compute=_compute_terms(profile, plan),
         profile=profile,
         links=link_account(job, plan),
+        places=stage_places(plan),
     )
+
+
+def stage_places(plan: Plan) -> tuple[StagePlace, ...]:
+    """Which stages and ranks live on which GPUs, where clusters of several share a plan.
+
+    The pipeline is the outermost of the ranks' axes in every framework here that has one, so a
+    stage takes tp·cp·dp ranks in a row.
+    """
+    each = plan.degrees.gpus // plan.degrees.pp
+    found = []
+    for gpu, members in groupby(range(len(plan.stage_gpus)), key=lambda at: plan.stage_gpus[at]):
+        stages = tuple(members)
+        ranks = (stages[0] * each, (stages[-1] + 1) * each - 1)
+        layers = sum(plan.stages[stage].layers for stage in stages)
+        found.append(StagePlace(gpu=gpu, stages=stages, ranks=ranks, layers=layers))
+    return tuple(found)
 
 
 def job_evaluator(job: Job, plan: Plan, until: Until | None = None) -> Evaluator:
@@ -165,7 +182,7 @@ def job_evaluator(job: Job, plan: Plan, until: Until | None = None) -> Evaluator
     Beside a searched plan each gets its best layout (CP-SAT), since the plan has its own;
     beside an evaluated one the plan's layout where it can have it, else the even one.
     """
-    from planner.predict.configuration import Configuration
+    from planner.predict.configuration import Configuration, place_of
     from planner.predict.cost_model import CostModel
     from planner.predict.costed_plan import configured_plan
     from planner.predict.shapes import broken_rules
@@ -183,7 +200,8 @@ def job_evaluator(job: Job, plan: Plan, until: Until | None = None) -> Evaluator
             raise UsageError("; ".join(broken.values()))
         cost_model = CostModel(free, compiled=plan.status != "evaluated")
         effort = Effort() if until is None else until.effort(Effort())
-        even = Configuration.even(free, degrees, recompute)
+        place = place_of(free, degrees.pp, plan.stage_gpus)
+        even = replace(Configuration.even(free, degrees, recompute), place=place)
         there = replace(even, layout=_layout(plan, even, cost_model, effort))
         return configured_plan(there, cost_model, "evaluated")
 
@@ -194,7 +212,7 @@ def _layout(plan: Plan, neighbour: Configuration, cost_model: CostModel, effort:
     """Layout of a neighbour, which has the even one, see `job_evaluator`: the fastest that fits as
     surely as was asked, else the fastest that fits, else the fastest."""
     from planner.predict.configuration import in_mode
-    from planner.search.costed import likely_limit_bytes
+    from planner.predict.uncertainty.likely import likely_limit_bytes
     from planner.search.explorer import Explorer
 
     job, degrees, even = neighbour.job, neighbour.degrees, neighbour.layout
@@ -210,7 +228,8 @@ def _layout(plan: Plan, neighbour: Configuration, cost_model: CostModel, effort:
     explorer = Explorer(cost_model, cost_model.cost_shapes(columns), columns, likely, effort)
     if explorer.only_even[0]:
         return even
-    for limit in (likely, job.hbm_limit_bytes, _NO_LIMIT * job.hbm_limit_bytes):
+    most = likely_limit_bytes(job, 0.0)
+    for limit in (likely, most, _NO_LIMIT * most):
         layout = explorer.solution(0, limit).layout
         if layout is not None:
             return layout
@@ -281,7 +300,7 @@ def assumptions(plan: Plan, job: Job) -> tuple[Assumption, ...]:
             for text in job.framework.assumptions
             if text in plan.assumptions
         ),
-        *hardware_assumptions(job),
+        *dict.fromkeys(fact for on in job.machines for fact in hardware_assumptions(on)),
     )
 
 

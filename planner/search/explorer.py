@@ -40,8 +40,6 @@ from planner.search.limit_results import (
     Look,
     Point,
     Spent,
-    Stopped,
-    looks,
     seconds_left,
 )
 from planner.search.result import SolverBound
@@ -92,25 +90,14 @@ class Explorer(BoundedShapes):
         super().descend(limits)
         self._asked, self._walked = {}, set()
 
-    @property
-    def stopped(self) -> Stopped:
-        """What cut the search short, if anything did."""
-        return self.spent.stopped
-
-    def climb(self, index: int, beside: float = np.inf) -> LimitResult:
-        """The fastest plan at one limit.
+    def look(self, index: int, look: Look, beside: float) -> Point | None:
+        """The fastest plan known at one limit after a look at the shapes that may beat it.
 
         `beside`: best sample time known elsewhere; layouts that do not beat it are not looked for.
         """
-        for look in looks(self.effort, self.spent):
-            self.look(index, look, beside)
-        return self.result(index, beside)
-
-    def look(self, index: int, look: Look, beside: float) -> Point | None:
-        """The fastest plan known at one limit after a look at the shapes that may beat it."""
         best = self.best_known(float(self.limits[index]))
         known = min(beside, np.inf if best is None else best.sample_s)
-        waiting = [] if self.stopped else self._open(index, known, look.tie)
+        waiting = [] if self.spent.stopped else self._open(index, known, look.tie)
         heapify(waiting)
         while waiting and not self.spent.is_over:
             bound, position = heappop(waiting)
@@ -290,6 +277,7 @@ class Explorer(BoundedShapes):
                     choice=self.source,
                     degrees=row_degrees(self.columns, row),
                     recompute=self.mode(row).name,
+                    parts=self._parts(row),
                     limit_bytes=limit,
                     sample_s=solution.bound_s / gbs,
                 )
@@ -300,6 +288,11 @@ class Explorer(BoundedShapes):
         point = self.cost(row, solution.layout)
         self.solved.append(point)
         return point if point.peak <= limit else None
+
+    def _parts(self, row: int) -> tuple[int, ...]:
+        """Of a pool, the cluster of each stage."""
+        pool = self.cost_model.job.pool
+        return pool.places[int(self.columns["place"][row])] if pool else ()
 
     def solution(
         self,
@@ -337,7 +330,8 @@ class Explorer(BoundedShapes):
         """The kernel's figures for a layout."""
         step, _ = self.step_and_stages(row, layout)
         sample_s = float(step[f.STEP_TIME]) / float(self.columns["gbs"][row])
-        return Point(row, layout, sample_s, float(step[f.STEP_PEAK_BYTES]), self.source)
+        place = self.cost_model.place(self.costed, row)
+        return Point(row, layout, sample_s, self.cost_model.weighed_peak(step, place), self.source)
 
     def step_and_stages(self, row: int, layout: Layout) -> tuple[Array, Array]:
         """(STEP_* of a layout, STAGE_* of its stages)."""

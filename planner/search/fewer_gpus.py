@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from planner.job.errors import CannotTellError, NothingFitsError, UsageError
@@ -28,18 +27,18 @@ def faster_on_fewer(
     nodes = result.job.num_gpus // each
     whole = result.job.used_gpus == result.job.num_gpus == nodes * each
     fewer = fewer_nodes(nodes) if whole and not result.stopped else 0
-    text = _gpus(request.gpus or "", fewer, each)
-    if not (fewer and text):
+    some = request.on_gpus(fewer * each) if fewer else None
+    if some is None:
         return ""
     try:
-        best = search(request.model_copy(update={"gpus": text})).plans[0]
+        best = search(request.model_copy(update=some)).plans[0]
     except (UsageError, NothingFitsError, CannotTellError):
         return ""
     gain = best.tokens_per_s / max(plan.tokens_per_s for plan in result.plans)
     if gain < _WORTH_SAYING:
         return ""
     return (
-        f"Faster on fewer GPUs: {text} takes {seconds(best.step_time_s)} a step, "
+        f"Faster on fewer GPUs: {some['gpus']} takes {seconds(best.step_time_s)} a step, "
         f"{share(gain - 1.0)} more tokens/s; few degrees divide {nodes} nodes."
     )
 
@@ -61,11 +60,3 @@ def _largest_prime(number: int) -> int:
         else:
             number, largest = number // factor, factor
     return max(largest, number)
-
-
-def _gpus(text: str, nodes: int, gpus_per_node: int) -> str:
-    """`--gpus` of so many nodes; empty for a cluster of a file."""
-    if match := re.fullmatch(r"\d+(x\d+x.+)", text):
-        return f"{nodes}{match[1]}"
-    match = re.fullmatch(r"\d+(x.+)", text)
-    return f"{nodes * gpus_per_node}{match[1]}" if match else ""

@@ -14,7 +14,6 @@ from planner._version import __version__
 from planner.job.bounds import LONGEST_SEQ
 from planner.job.errors import UsageError
 from planner.job.models.catalog import load_model, model_names
-from planner.job.pool import is_pool
 from planner.job.request import Request
 from planner.predict.fit_words import FitVerdict, fit_verdict
 from planner.predict.memory.solve import bracket
@@ -23,7 +22,6 @@ from planner.predict.plan import Plan
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.limit_results import Effort, Progress, Until
-from planner.search.pools.jobs import first_job
 from planner.search.relaxations import EFFORT
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
@@ -136,8 +134,6 @@ def _fastest(request: Request, time_limit_s: float | None) -> tuple[Plan | None,
 
 def _trial(request: Request, effort: Effort) -> tuple[Plan | None, bool]:
     """(a plan that fits, as fast as such an effort finds; without one, whether that is proven)."""
-    if is_pool(request.gpus):
-        return _fastest(request, effort.time_limit_s)
     try:
         trial = search_costed(cost_shares(request.resolve()), effort=effort)
     except UsageError:
@@ -146,7 +142,7 @@ def _trial(request: Request, effort: Effort) -> tuple[Plan | None, bool]:
 
 
 def _longest(request: Request, until: Until, tell: Progress) -> Largest | None:
-    seq = request.seq or first_job(request).seq
+    seq = request.seq or request.resolve().seq
     powers = [1 << power for power in range(_SHORTEST_SEQ.bit_length() - 1, 64)]
     lengths = sorted({seq, *(length for length in powers if length <= LONGEST_SEQ)})
     requests = [request.model_copy(update=_same_tokens(request, seq, each)) for each in lengths]
@@ -163,7 +159,7 @@ def _same_tokens(request: Request, seq: int, length: int) -> dict[str, int]:
 
 def _largest_model(request: Request, until: Until, tell: Progress) -> Largest | None:
     """Of the catalogue's models of the same kind (dense, or mixtures), at the same length."""
-    job = first_job(request)
+    job = request.resolve()
     specs = {name: load_model(name).spec for name in model_names()}
     alike = {name: spec for name, spec in specs.items() if bool(spec.moe) == bool(job.model.moe)}
     sizes = {name: parameter_count(spec).total for name, spec in alike.items()}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from hardware.schema import Cluster
 from hardware.sharp import why_not, with_sharp
 from planner.job.job import Job
 from planner.predict.altered_model import Factors
@@ -45,8 +46,8 @@ def hardware_changes(job: Job) -> Iterator[JobChange]:
     if cluster.num_gpus > cluster.scale_up_domain_gpus and cluster.nics_per_node:
         yield change("network", "2× inter-node bandwidth", RATES_OUT, FASTER_LINKS)
         groups = job.framework.parallelism.sharp_groups
-        if groups and not cluster.sharp and not why_not(cluster):
-            reducing = replace(job, cluster=with_sharp(cluster))
+        if groups and not cluster.sharp and not why_not(cluster) and not job.pool:
+            reducing = job.on_clusters(with_sharp)
             yield JobChange("hardware", "sharp", "switches that reduce (--sharp)", reducing)
     if cluster.num_gpus > 1:
         yield change("latency", "half the link latency", LATENCIES, 1.0 / FASTER_LINKS)
@@ -57,11 +58,12 @@ def hardware_changes(job: Job) -> Iterator[JobChange]:
 
 def more_hbm(job: Job, size_bytes: float) -> Job:
     """The job on GPUs with more memory and nothing else changed."""
-    gpu = job.cluster.gpu
-    larger = gpu.model_copy(
-        update={
-            "hbm_bytes": gpu.hbm_bytes + size_bytes,
-            "hbm_usable_bytes": gpu.hbm_usable_bytes + size_bytes,
+
+    def larger(cluster: Cluster) -> Cluster:
+        gpu = cluster.gpu
+        sizes = {
+            name: getattr(gpu, name) + size_bytes for name in ("hbm_bytes", "hbm_usable_bytes")
         }
-    )
-    return replace(job, cluster=job.cluster.model_copy(update={"gpu": larger}))
+        return cluster.model_copy(update={"gpu": gpu.model_copy(update=sizes)})
+
+    return job.on_clusters(larger)

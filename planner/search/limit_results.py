@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -68,7 +67,8 @@ class Effort:
 
 @dataclass(frozen=True)
 class Point:
-    """A costed layout. `sample_s`: seconds of step time per sequence; `peak`: bytes.
+    """A costed layout. `sample_s`: seconds of step time per sequence; `peak`: bytes, on several
+    machines as many of the largest memory as that share of it which the fullest GPU takes.
 
     `source`: whose rows these are, where several costed jobs are searched as one.
     """
@@ -130,11 +130,6 @@ class Spent:
             self.stopped = "time-limit"
         return bool(self.stopped)
 
-    def tired(self, effort: Effort) -> bool:
-        """Whether the work that is allowed is done."""
-        solves = effort.most_solves
-        return self.work_s >= effort.most_work_s or (solves is not None and self.solves >= solves)
-
     def add_solve(self, deterministic_s: float) -> None:
         """Count one solve of CP-SAT."""
         self.solves += 1
@@ -169,86 +164,6 @@ def looks(effort: Effort, spent: Spent) -> Iterator[Look]:
     ):  # fmt: skip
         left_s = max(0.0, effort.most_work_s - spent.work_s)
         yield Look(max(tie, effort.tie), spent.work_s + share * left_s, again)
-
-
-Enough = Callable[[Sequence[LimitResult]], bool]
-
-
-class LimitSearch(ABC):
-    """A search for the fastest plans within falling memory limits."""
-
-    # Rungs of its ladder.
-    limit_step, limit_steps = LIMIT_STEP, LIMIT_STEPS
-
-    def __init__(self, effort: Effort, spent: Spent, progress: Progress | None = None) -> None:
-        self.effort, self.spent = effort, spent
-        self.progress = progress or (lambda _what, _done, _total: None)
-        self._at = "looking for the fastest plan", 0, 1
-        self._said_s = -np.inf
-
-    @property
-    def stopped(self) -> Stopped:
-        """What cut the search short, if anything did."""
-        return self.spent.stopped
-
-    def found(self) -> str:
-        """The best plan so far in words; empty before there is any."""
-        return ""
-
-    def working(self) -> None:
-        """Say how far the search is, now and then."""
-        if time.perf_counter() - self._said_s >= SAY_EVERY_S:
-            self._say()
-
-    def _say(self) -> None:
-        self._said_s = time.perf_counter()
-        what, done, total = self._at
-        best = self.found()
-        self.progress(f"{what}; {best}" if best else what, done, total)
-
-    @abstractmethod
-    def descend(self, limits: Sequence[float]) -> None:
-        """Take other memory limits, falling, bytes."""
-
-    @abstractmethod
-    def climb(self, index: int, target_sample_s: float = np.inf) -> LimitResult:
-        """The fastest plan within one of the limits, and the bound that none beats.
-
-        What is not faster than `target_sample_s` is not looked for, and nothing is proven of it.
-        """
-
-    def as_good(self, result: LimitResult) -> LimitResult:
-        """The result with the lightest plan known that is as good as its plan."""
-        return result
-
-    def ladder(
-        self, limit_bytes: float, fastest: float, enough: Enough = lambda _results: False
-    ) -> list[LimitResult]:
-        """The results from a limit down, until nothing fits, plans take far longer than `fastest`,
-        seconds per sequence that are known, or those so far are `enough`."""
-        indices = range(self.limit_steps)
-        self.descend([limit_bytes * self.limit_step**index for index in indices])
-        results: list[LimitResult] = []
-        with stopped_by_signal(self.spent.interrupt):
-            for index in indices:
-                self._at = "looking for lighter plans", index, len(indices)
-                self._say()
-                result = self.climb(index)
-                if result.point is None or result.point.sample_s > SLOWEST * fastest:
-                    return results or [result]
-                fastest = min(fastest, result.point.sample_s)
-                results.append(result)
-                if enough(results):
-                    break
-        return results
-
-    def within(
-        self, limits: Sequence[float], target_sample_times: Sequence[float]
-    ) -> list[LimitResult]:
-        """The fastest plan within each of some falling limits, of those that beat a sample time."""
-        self.descend(limits)
-        with stopped_by_signal(self.spent.interrupt):
-            return list(map(self.climb, range(len(limits)), target_sample_times))
 
 
 @contextmanager

@@ -44,13 +44,15 @@ def memory_rule(explorer: Explorer, dropped: tuple[str, ...] = ()) -> Conflictin
     """
     row = lightest_row(explorer)
     stages = explorer.step_and_stages(row, explorer.even_point(row).layout)[1]
-    stage = int(np.argmax(stages[:, f.STAGE_PEAK]))
-    over = int((stages[:, f.STAGE_PEAK] > explorer.limit_bytes).sum())
+    place = explorer.cost_model.place(explorer.costed, row)
+    scales = np.array(explorer.cost_model.memory_scales)[place]
+    stage = int(np.argmax(stages[:, f.STAGE_PEAK] * scales))
+    over = int((stages[:, f.STAGE_PEAK] * scales > explorer.limit_bytes).sum())
     others = f"; {over} of {len(stages)} stages are over" if len(stages) > 1 and over > 1 else ""
     needed = stages[stage, f.STAGE_PEAK] / GIB
     text = (
         f"stage {stage} needs {needed:.1f} GiB {_recompute(explorer, row)}; "
-        f"{_available(explorer)}{others}. That is the lightest of "
+        f"{_available(explorer, place[stage])}{others}. That is the lightest of "
         f"{len(explorer.peak):,} legal configurations, {_degrees(explorer, row)}, in its even "
         f"layout, of which {_parts(stages[stage])}"
     )
@@ -59,16 +61,18 @@ def memory_rule(explorer: Explorer, dropped: tuple[str, ...] = ()) -> Conflictin
     return ConflictingRule(name=stage_memory.name, text=text)
 
 
-def _available(explorer: Explorer) -> str:
+def _available(explorer: Explorer, machine: int) -> str:
     """`79.1 GiB are there`, and how much of it a prediction may use."""
-    job = explorer.cost_model.job
+    job = explorer.cost_model.job.machines[machine]
     limit, usable = job.hbm_limit_bytes, job.cluster.gpu.hbm_usable_bytes
-    text = f"{limit / GIB:.1f} GiB are there"
+    sure_bytes = explorer.limit_bytes / explorer.cost_model.memory_scales[machine]
+    where = f" on {job.cluster.gpu.name}" if explorer.cost_model.job.pool else ""
+    text = f"{limit / GIB:.1f} GiB{where} are there"
     if limit < usable:
         text += f" after the reserve ({usable / GIB:.1f} without)"
-    if f"{explorer.limit_bytes / GIB:.1f}" != f"{limit / GIB:.1f}":
+    if f"{sure_bytes / GIB:.1f}" != f"{limit / GIB:.1f}":
         chance = f"{job.fit_probability * 100:.0f} %"
-        surely = f"{explorer.limit_bytes / GIB:.1f}"
+        surely = f"{sure_bytes / GIB:.1f}"
         text += f" ({surely} if it is to fit with a probability of {chance})"
     return text
 

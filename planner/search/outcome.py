@@ -8,7 +8,6 @@ from itertools import chain
 from operator import mul
 from typing import Any
 
-from hardware.schema import Cluster
 from planner._version import __version__
 from planner.job.job import Job, Resolution
 from planner.job.models.catalog import beside_notes
@@ -100,13 +99,11 @@ def proof_of(limit_results: Sequence[LimitResult], *solver_bounds: Iterable[Solv
     )
 
 
-def job_summary(jobs: Sequence[Job], num_gpus: int, parts: Sequence[Cluster] = ()) -> JobSummary:
-    """The resolved job in words and totals.
-
-    `num_gpus`: how many were given. `jobs`: the job as on the GPUs of each of `parts`, over which
-    peaks are means; without parts one job, on the GPUs that it uses.
-    """
-    job, count, parts = jobs[0], parameter_count(jobs[0].model), parts or (jobs[0].cluster,)
+def job_summary(job: Job, num_gpus: int) -> JobSummary:
+    """The resolved job, on the GPUs that it uses, in words and totals; on several clusters peaks
+    are means. `num_gpus`: how many were given."""
+    jobs, count = job.machines, parameter_count(job.model)
+    parts = job.pool.parts if job.pool else (job.cluster,)
     used, gpus = sum(part.num_gpus for part in parts), [part.gpu for part in parts]
     shares = [part.num_gpus / used for part in parts]
     half = [gpu.peak(half_precision(gpu)) for gpu in gpus]
@@ -131,7 +128,7 @@ def job_summary(jobs: Sequence[Job], num_gpus: int, parts: Sequence[Cluster] = (
         seq=job.seq,
         batch_target_sequences=job.batch.sequences,
         notes=tuple(f"{note[0].upper()}{note[1:]}." for note in beside_notes(job.beside)),
-        assumed=assumption_lines(tuple(jobs)),
+        assumed=assumption_lines(jobs),
     )
 
 

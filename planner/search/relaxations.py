@@ -6,7 +6,6 @@ request, so what is printed can be typed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -14,11 +13,12 @@ from constraints.errors import ConstraintError
 from hardware.errors import HardwareError
 from hardware.load import gpu_names, load_gpu
 from planner.job.errors import UsageError
+from planner.job.pool import Pool
 from planner.job.request import Request
 from planner.predict.plan import Plan
+from planner.predict.uncertainty.likely import EVEN_CHANCE
 from planner.search import changes
 from planner.search.changes import Change, Changes, Make, Situation
-from planner.search.costed import EVEN_CHANCE
 from planner.search.infeasibility import Relaxation, RelaxationKind
 from planner.search.limit_results import Effort, Progress, Until
 from planner.search.shares import cost_shares
@@ -27,7 +27,7 @@ from planner.search.trial import search_costed
 # Numbers of GPUs tried one by one, and nodes beyond the present ones that always are.
 COUNTS_TRIED = 64
 NODES_BEYOND = 4
-MOST_DOUBLINGS = 10
+MOST_DOUBLINGS, POOL_DOUBLINGS = 10, 2
 # Work for one change: enough to find a plan, not to prove it the fastest. Changes differ by more.
 EFFORT = Effort(most_solves=6, most_work_s=1.0, tie=0.02)
 # Work to learn whether anything fits at all.
@@ -170,6 +170,9 @@ def _gpus(at: Situation, until: Until) -> Changes:
 
     Doublings show first how far to look; where none of them fits, only a few nodes more are tried.
     """
+    if at.job.pool is not None:
+        yield from _larger_pools(at, at.job.pool)
+        return
     cluster = at.job.cluster
     node, num_gpus = cluster.node_gpus, cluster.num_gpus
     first = max(2, num_gpus // node + 1)
@@ -181,6 +184,16 @@ def _gpus(at: Situation, until: Until) -> Changes:
         yield Change(*_with_gpus(at, count))
     if enough is not None and enough > counts[-1]:
         yield Change(*_with_gpus(at, enough), complete=False)
+
+
+def _larger_pools(at: Situation, pool: Pool) -> Changes:
+    """All clusters of a pool doubled, and again."""
+    for doubling in range(1, POOL_DOUBLINGS + 1):
+        gpus = "+".join(
+            f"{part.num_gpus << doubling}x{text.rpartition('x')[2]}"
+            for part, text in zip(pool.parts, pool.texts, strict=True)
+        )
+        yield Change(f"--gpus {gpus}", at.asked(gpus=gpus))
 
 
 def _enough_doubled(at: Situation, until: Until) -> int | None:
@@ -197,17 +210,10 @@ def _enough_doubled(at: Situation, until: Until) -> int | None:
 
 def _with_gpus(at: Situation, count: int) -> tuple[str, Make]:
     """What to type for another number of GPUs, and the job with it."""
-    match = re.fullmatch(r"(?P<count>[\d,_]+)x(?:\d+x)?(?P<name>.+)", at.request.gpus or "")
-    shaped = re.fullmatch(r"[\d,_]+x(?P<node>\d+)x.+", at.request.gpus or "")
-    if match is None:
-        cluster = at.job.cluster.with_gpus(count)
-        return f"num_gpus = {count} in the cluster file", lambda: replace(at.job, cluster=cluster)
-    node = at.job.cluster.node_gpus
-    if shaped and count % node == 0:
-        gpus = f"{count // node}x{node}x{match['name']}"
-    else:
-        gpus = f"{count}x{match['name']}"
-    return f"--gpus {gpus}", at.asked(gpus=gpus)
+    changes = at.request.on_gpus(count)
+    if changes is None:
+        return f"num_gpus = {count} in the cluster file", lambda: at.job.on_gpus(count)
+    return f"--gpus {changes['gpus']}", at.asked(**changes)
 
 
 def _gpu_type(at: Situation, _until: Until) -> Changes:
@@ -216,6 +222,8 @@ def _gpu_type(at: Situation, _until: Until) -> Changes:
     Of the same vendor, in NVLink domains at least as large, at least as fast in the precision.
     Of equals a part at its full power comes before the same part held below it.
     """
+    if at.job.pool is not None:
+        return
     cluster, precision = at.job.cluster, at.job.precision
     known = sorted(map(load_gpu, gpu_names()), key=lambda gpu: (gpu.hbm_usable_bytes, -gpu.tdp_w))
     for gpu in known:

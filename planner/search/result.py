@@ -84,8 +84,8 @@ class LimitBound(Frozen):
 
 class SolverBound(Frozen):
     """The same of the layouts of one configuration, by CP-SAT's word. `choice`: which of the jobs
-    that differ in what is offloaded and in techniques; `parts`: of the stages on GPUs of several
-    types."""
+    that differ in what is offloaded and in techniques; `parts`: the clusters of a pool that the
+    stages are on."""
 
     choice: int = 0
     degrees: Degrees

@@ -9,12 +9,16 @@ from functools import partial
 
 import numpy as np
 
+from constraints.errors import ConstraintError
+from hardware.errors import HardwareError
+from hardware.load import parse_gpus
 from planner.job.errors import CannotTellError, UsageError, unknown_name
 from planner.job.job import Job
-from planner.job.pool import is_pool
 from planner.job.request import Request
 from planner.predict.plan import Plan
+from planner.predict.plan_text import step_time_text
 from planner.predict.threads import OutOfTimeError, until
+from planner.predict.uncertainty.likely import likely_limit_bytes
 from planner.search.costed import CostedJob, cost_job
 from planner.search.exact_front import front, thin_points, undominated
 from planner.search.infeasibility import Verdict, silent
@@ -40,6 +44,7 @@ from planner.search.outcome import (
 )
 from planner.search.result import Counts, SearchResult
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
+from planner.search.trial import try_job
 from planner.search.unused import mtp_note, unused_techniques
 
 # Costing every configuration once may take so many seconds, whatever the time limit.
@@ -88,13 +93,6 @@ def find_plans(
         raise UsageError(f"time_limit_s {time_limit_s:g}: give seconds above 0, or None")
     work_s = MOST_WORK_S if time_limit_s is None else WORK_OF_TIME * time_limit_s
     effort = Effort(SolverOptions(seed=seed), time_limit_s, most_work_s=work_s)
-    if is_pool(request.gpus):
-        from planner.search.pools.search import search_pool
-
-        return search_pool(
-            request, top=top, sort=sort, effort=effort, progress=progress,
-            fastest_only=fastest_only, short=short, relaxed=relaxed, verdict=verdict,
-        )  # fmt: skip
     started = time.perf_counter()
     job = request.resolve()
     shares = _costed_in_time(job, launch, effort)
@@ -119,7 +117,7 @@ def find_plans(
     taken = found["plans"][found["recommended"] - 1]
     return SearchResult(
         request=request,
-        job=job_summary([shares.job], job.cluster.num_gpus),
+        job=job_summary(shares.job, job.cluster.num_gpus),
         counts=_counts(shares, explorer, time.perf_counter() - started),
         riskier=riskier,
         unused=unused_techniques(shares.job, taken, request.without),
@@ -129,6 +127,7 @@ def find_plans(
             *shares.jobs[0].candidates.notes,
             *_share_notes(shares),
             *mtp_note(shares.job, taken),
+            *(() if fastest_only or explorer.stopped else alone_notes(request, job, taken)),
         ),
         rule_counts=shares.rule_counts,
         proof=proof_of(
@@ -197,7 +196,7 @@ def launchable_shares(
 
 def _counts(shares: CostedShares, explorer: SharesExplorer, seconds: float) -> Counts:
     reports = [job.candidates.report for job in shares.jobs]
-    limit = shares.job.hbm_limit_bytes
+    limit = likely_limit_bytes(shares.job, 0.0)
     return Counts(
         considered=sum(report.considered for report in reports),
         legal=sum(report.legal for report in reports),
@@ -207,6 +206,27 @@ def _counts(shares: CostedShares, explorer: SharesExplorer, seconds: float) -> C
         seconds=seconds,
         costing_seconds=shares.seconds,
     )
+
+
+def alone_notes(request: Request, job: Job, best: Plan) -> Iterator[str]:
+    """What each cluster of a pool does alone, so that one sees what the others add."""
+    best_sample_s = best.step_time_s / best.gbs
+    for text in job.pool.texts if job.pool else ():
+        try:
+            trial = try_job(request.model_copy(update={"gpus": text}).resolve())
+        except (UsageError, HardwareError, ConstraintError):
+            trial = None
+        plan = None if trial is None else trial.plan()
+        if plan is None:
+            yield f"{text} alone: no plan was found that fits safely"
+            continue
+        used = plan.degrees.gpus
+        where = text if used == parse_gpus(text).num_gpus else f"{used} of {text}"
+        ratio = plan.step_time_s / plan.gbs / best_sample_s
+        yield (
+            f"{where} alone: {step_time_text(plan)} a step of {plan.gbs:,} sequences; by the cost "
+            f"model the pool is {ratio:.2f} times as fast"
+        )
 
 
 def _share_notes(shares: CostedShares) -> Iterator[str]:

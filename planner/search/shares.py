@@ -24,8 +24,21 @@ from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.space import LegalityReport
 from planner.search.costed import CostedJob, cost_candidates, cost_job
 from planner.search.explorer import Explorer
-from planner.search.limit_results import Effort, LimitResult, LimitSearch, Point, Progress, looks
+from planner.search.limit_results import (
+    LIMIT_STEP,
+    LIMIT_STEPS,
+    SAY_EVERY_S,
+    SLOWEST,
+    Effort,
+    LimitResult,
+    Point,
+    Progress,
+    Stopped,
+    looks,
+    stopped_by_signal,
+)
 
+Enough = Callable[[Sequence[LimitResult]], bool]
 # None: what is costed is beside the point.
 Cost = Callable[[Job], CostedJob | None]
 
@@ -62,6 +75,7 @@ class CostedShares:
             costed_job.cost_model,
             "optimal" if gap <= OPTIMAL_WITHIN else "feasible",
             gap,
+            costed_job.costed.only(point.row),
         )
 
     @property
@@ -162,8 +176,9 @@ def _legal(job: Job, cost: Cost) -> CostedJob | None:
         return None
 
 
-class SharesExplorer(LimitSearch):
-    """Explorers of one job at several shares, as one. Points name theirs in `source`.
+class SharesExplorer:
+    """A search for the fastest plans within falling memory limits: explorers of one job at several
+    shares, as one. Points name theirs in `source`.
 
     Unless `complete`, the time limit left shares without an explorer: nothing is proven then.
     """
@@ -175,7 +190,10 @@ class SharesExplorer(LimitSearch):
         *,
         complete: bool = True,
     ) -> None:
-        super().__init__(explorers[0].effort, explorers[0].spent, progress)
+        self.effort, self.spent = explorers[0].effort, explorers[0].spent
+        self.progress = progress or (lambda _what, _done, _total: None)
+        self._at = "looking for the fastest plan", 0, 1
+        self._said_s = -np.inf
         self.explorers = tuple(explorers)
         self._best: Point | None = None
         best = min(explorer.best_even() for explorer in explorers)
@@ -187,6 +205,22 @@ class SharesExplorer(LimitSearch):
             self.spent.stopped = "time-limit"
 
     @property
+    def stopped(self) -> Stopped:
+        """What cut the search short, if anything did."""
+        return self.spent.stopped
+
+    def working(self) -> None:
+        """Say how far the search is, now and then."""
+        if time.perf_counter() - self._said_s >= SAY_EVERY_S:
+            self._say()
+
+    def _say(self) -> None:
+        self._said_s = time.perf_counter()
+        what, done, total = self._at
+        best = self._found()
+        self.progress(f"{what}; {best}" if best else what, done, total)
+
+    @property
     def limit_bytes(self) -> float:
         """Largest predicted peak of a plan."""
         return self.explorers[0].limit_bytes
@@ -196,20 +230,52 @@ class SharesExplorer(LimitSearch):
         """Memory limits of the ladder, from the largest down, bytes."""
         return [float(limit) for limit in self.explorers[0].limits]
 
-    def found(self) -> str:
+    def _found(self) -> str:
         """Tokens/s of the best plan so far at the limit that is looked at."""
         if self._best is None:
             return ""
         tokens_per_s = self.explorers[0].cost_model.job.seq / self._best.sample_s
         return f"{tokens_per_s:,.0f} tokens/s so far"
 
+    def ladder(
+        self, limit_bytes: float, fastest: float, enough: Enough = lambda _results: False
+    ) -> list[LimitResult]:
+        """The results from a limit down, until nothing fits, plans take far longer than `fastest`,
+        seconds per sequence that are known, or those so far are `enough`."""
+        indices = range(LIMIT_STEPS)
+        self.descend([limit_bytes * LIMIT_STEP**index for index in indices])
+        results: list[LimitResult] = []
+        with stopped_by_signal(self.spent.interrupt):
+            for index in indices:
+                self._at = "looking for lighter plans", index, len(indices)
+                self._say()
+                result = self.climb(index)
+                if result.point is None or result.point.sample_s > SLOWEST * fastest:
+                    return results or [result]
+                fastest = min(fastest, result.point.sample_s)
+                results.append(result)
+                if enough(results):
+                    break
+        return results
+
+    def within(
+        self, limits: Sequence[float], target_sample_times: Sequence[float]
+    ) -> list[LimitResult]:
+        """The fastest plan within each of some falling limits, of those that beat a sample time."""
+        self.descend(limits)
+        with stopped_by_signal(self.spent.interrupt):
+            return list(map(self.climb, range(len(limits)), target_sample_times))
+
     def descend(self, limits: Sequence[float]) -> None:
-        """Take other memory limits, at all shares."""
+        """Take other memory limits, falling, bytes, at all shares."""
         for explorer in self.explorers:
             explorer.descend(np.asarray(limits, dtype=np.float64))
 
     def climb(self, index: int, target_sample_s: float = np.inf) -> LimitResult:
-        """The fastest plan at one limit, over all shares, and the bound that none beats."""
+        """The fastest plan at one limit, over all shares, and the bound that none beats.
+
+        What is not faster than `target_sample_s` is not looked for, and nothing is proven of it.
+        """
         limit = float(self.explorers[0].limits[index])
         known = [explorer.best_known(limit) for explorer in self.explorers]
         best = _fastest([point for point in known if point is not None])

@@ -6,7 +6,9 @@ kernel's step time and a layout that it calls fitting does fit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import floor
 from typing import Any
 
@@ -38,25 +40,36 @@ TIME_RESOLUTION = 1 / 2_000
 class ShapeTerms:
     """Linear terms of one shape; columns TERM_*, SCALAR_* of `planner.cost.linear`.
 
-    `layer[kind]` per layer; `stage[stage]` summed over embedding, head and MTP (and a copy of the
-    vocabulary table); `memory`: bytes at every phase. `bubble_share`: see
-    `planner.cost.schedule`, at most that of any layout. `ordered`: kinds of layers follow each
-    other.
+    `layers[stage, kind]` of a layer on a stage; `stage[stage]` summed over embedding, head and MTP
+    (and a copy of the vocabulary table); `memory`: bytes at every phase. `scalars`: least traffic
+    and longest transfers of any machine. `rooms[stage]`: bytes of live tensors that a limit on
+    reserved memory, of the largest, leaves on each stage, as a line: constant and slope.
+    `bubble_share`: see `planner.cost.schedule`, at most that of any layout. `ordered`: kinds of
+    layers follow each other.
     """
 
     pp: int
     vpp: int
     grad_acc: int
-    layer: Array
+    layers: Array
     stage: Array
     memory: MemoryPhases
     scalars: Array
+    rooms: Array
     framework: FrameworkInputs
     bubble_share: float
     placement: Placement = "straight"
     ordered: bool = False
-    # [stage, kind, TERM_*] where stages live on GPUs of different types.
-    layer_by_stage: Array | None = None
+
+    @cached_property
+    def unlimited(self) -> MemoryNumbers:
+        """Stage memory in units of MEMORY_UNIT_BYTES: use rounded up, savings down; no limit."""
+        return _unlimited(self)
+
+    @property
+    def layer(self) -> Array:
+        """[kind, TERM_*] of a layer, the most of any stage."""
+        return np.asarray(self.layers.max(axis=0))
 
     @property
     def head_layers(self) -> int:
@@ -79,7 +92,7 @@ class ShapeTerms:
 
     def layer_of(self, stage: int) -> Array:
         """[kind, TERM_*] of a layer on one stage."""
-        return self.layer if self.layer_by_stage is None else self.layer_by_stage[stage]
+        return np.asarray(self.layers[stage])
 
 
 _CODES: dict[Recomputation, int] = {
@@ -99,31 +112,77 @@ def shape_terms(
     cost_model: CostModel, costed: CostedShapes, row: int, mode: Recomputation
 ) -> ShapeTerms:
     """The linear terms of one costed shape; `mode`: how many layers may recompute."""
-    shape = costed.shapes[row]
-    key = int(shape[f.SHAPE["key"]])
+    shape, place = costed.shapes[row], cost_model.place(costed, row)
     job, framework = cost_model.job_inputs, cost_model.framework_inputs
-    of_shape = shape, costed.keys[key], costed.piece_costs(row), job
-    terms, scalars = cost_model.layout_terms(*of_shape)
     pp, code = int(shape[f.SHAPE["pp"]]), _CODES[mode]
-    total_s = bounds.model_seconds(terms, cost_model.totals, code, job)
+    alone = [machine_terms(cost_model, costed, row, at) for at in range(len(cost_model.machines))]
+    least = np.min([one.terms for one in alone], axis=0)
+    total_s = bounds.model_seconds(least, cost_model.totals, code, job)
     share = bounds.shape_bubble_share(
-        rows(shape, f.SHAPE_ROW), terms, cost_model.totals, total_s, code, framework, 1
+        rows(shape, f.SHAPE_ROW), least, cost_model.totals, total_s, code, framework, len(alone)
     )
     # With two copies of the model each does its part of the micro-batches.
-    terms[:, list(linear.PASS_TERMS)] *= schedule.microbatch_share(framework.schedule)
+    scalars = np.min([one.scalars for one in alone], axis=0)
+    longest = linear.SCALAR_FIXED_S
+    scalars[longest] = max(one.scalars[longest] for one in alone)
+    for one in alone:
+        one.terms[:, list(linear.PASS_TERMS)] *= schedule.microbatch_share(framework.schedule)
+    pinned = [
+        pinned_terms(one.terms, pp, job, framework.schedule, costed.piece_costs(row, at))
+        for at, one in enumerate(alone)
+    ]
     return ShapeTerms(
         pp=pp,
         vpp=int(shape[f.SHAPE["vpp"]]),
         grad_acc=int(shape[f.SHAPE["grad_acc"]]),
-        layer=terms[: job.kinds],
-        stage=pinned_terms(terms, pp, job, framework.schedule, costed.piece_costs(row)),
-        memory=cost_model.memory_phases(*of_shape),
+        layers=np.array([alone[at].terms[: job.kinds] for at in place]),
+        stage=np.array([pinned[at][stage] for stage, at in enumerate(place)]),
+        memory=merged_phases([one.memory for one in alone], place),
         scalars=scalars,
+        rooms=np.array([alone[at].room for at in place]),
         framework=framework,
         bubble_share=share,
         placement=job_placement(cost_model.job) if pp > 1 else "straight",
         ordered=job.kinds_in_order > 0.0,
     )
+
+
+@dataclass(frozen=True)
+class MachineTerms:
+    """What a shape takes with all stages on one machine; `room`: see `ShapeTerms.rooms`."""
+
+    terms: Array
+    scalars: Array
+    memory: MemoryPhases
+    room: tuple[float, float]
+
+
+def machine_terms(
+    cost_model: CostModel, costed: CostedShapes, row: int, machine: int
+) -> MachineTerms:
+    """The terms of a shape on one machine."""
+    shape, on = costed.shapes[row], cost_model.machines[machine]
+    key = costed.keys[int(shape[f.SHAPE["key"]])]
+    of_shape = shape, key, costed.piece_costs(row, machine), cost_model.job_inputs
+    terms, scalars = cost_model.layout_terms(*of_shape, machine)
+    gaps = 1.0 + on.framework_inputs.fragmentation
+    fixed = float(scalars[linear.SCALAR_FIXED_BYTES])
+    scale = cost_model.memory_scales[machine]
+    room = (scale * fixed, scale * gaps)
+    return MachineTerms(terms, scalars, on.memory_phases(*of_shape), room)
+
+
+def merged_phases(alone: Sequence[MemoryPhases], place: Sequence[int]) -> MemoryPhases:
+    """Bytes of the phases of stages, each on its own machine; what counts once however many layers
+    there are, as where it is most."""
+    if len(alone) == 1:
+        return alone[0]
+    by_stage = [
+        np.stack([table[at][:, stage] for stage, at in enumerate(place)], axis=1)
+        for table in zip(*(one[:3] for one in alone), strict=True)
+    ]
+    once = [np.max(table, axis=0) for table in zip(*(one[3:] for one in alone), strict=True)]
+    return MemoryPhases(*by_stage, *once)
 
 
 def pinned_terms(terms: Array, pp: int, job: JobInputs, code: int, costs: Array) -> Array:
@@ -136,7 +195,8 @@ def pinned_terms(terms: Array, pp: int, job: JobInputs, code: int, costs: Array)
         return stage + stage[::-1]
     # The copy is of the vocabulary table, without learned positions.
     first, embedding = terms[job.kinds], costs[job.kinds]
-    share = embedding[f.PIECE_TABLE] / embedding[f.PIECE_DENSE_PARAMETERS]
+    of_class = f.PIECE_PARAMETERS + int(embedding[f.PIECE_TABLE_CLASS])
+    share = embedding[f.PIECE_TABLE] / embedding[of_class]
     tied = list(linear.PARAMETER_TERMS)
     for index in range(pp):
         if copies_table(index, counts, job):
@@ -144,14 +204,30 @@ def pinned_terms(terms: Array, pp: int, job: JobInputs, code: int, costs: Array)
     return stage
 
 
-def allocated_limit_bytes(terms: ShapeTerms, limit_bytes: float) -> float:
-    """Live bytes that a limit on reserved memory leaves: (limit - fixed) / (1 + fragmentation)."""
-    fixed = float(terms.scalars[linear.SCALAR_FIXED_BYTES])
-    return (limit_bytes - fixed) / (1.0 + terms.framework.fragmentation)
+def live_bytes(terms: ShapeTerms, limit_bytes: float) -> Array:
+    """[stage] live bytes that a limit on reserved memory leaves: (limit - fixed) /
+    (1 + fragmentation)."""
+    fixed, slopes = terms.rooms.T
+    return np.asarray((limit_bytes - fixed) / slopes)
 
 
 def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
-    """Stage memory in units of MEMORY_UNIT_BYTES: use rounded up, limit and savings down."""
+    """Stage memory under a limit on the largest memory, rounded down; what a stage on a smaller one
+    has less room counts as taken there."""
+    live, memory = live_bytes(terms, limit_bytes), terms.unlimited
+    limit = floor(live.max() / MEMORY_UNIT_BYTES)
+    less = np.ceil((live.max() - live) / MEMORY_UNIT_BYTES).astype(np.int64).tolist()
+    if not any(less):
+        return replace(memory, limit=limit)
+    phases = (
+        replace(one, stage=tuple(size + more for size, more in zip(one.stage, less, strict=True)))
+        for one in memory.phases
+    )
+    return replace(memory, limit=limit, phases=tuple(phases))
+
+
+def _unlimited(terms: ShapeTerms) -> MemoryNumbers:
+    """`ShapeTerms.unlimited`."""
     memory = terms.memory
     done = np.array([memory.done, memory.done_again])
     least = done.min(axis=(0, 2))
@@ -176,7 +252,7 @@ def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
     )
     return MemoryNumbers(
         unit_bytes=MEMORY_UNIT_BYTES,
-        limit=floor(allocated_limit_bytes(terms, limit_bytes) / MEMORY_UNIT_BYTES),
+        limit=0,
         phases=undominated(phases),
     )
 
@@ -211,5 +287,4 @@ def layout_context(
 
 def within(ctx: LayoutContext, terms: ShapeTerms, limit_bytes: float) -> LayoutContext:
     """The same under another memory limit."""
-    limit = floor(allocated_limit_bytes(terms, limit_bytes) / MEMORY_UNIT_BYTES)
-    return ctx if ctx.memory is None else replace(ctx, memory=replace(ctx.memory, limit=limit))
+    return ctx if ctx.memory is None else replace(ctx, memory=memory_numbers(terms, limit_bytes))

@@ -65,12 +65,13 @@ def unused_techniques(
 def _left_out(job: Job, plan: Plan) -> Iterator[Technique]:
     """Techniques that somebody would have to ask for, and that are possible where the job trains.
     None beside one that takes the framework's place, which has its own."""
-    site = site_of(job.framework, job.model, job.cluster, inside=not job.allow_tp_across_domains)
+    inside = not job.allow_tp_across_domains
+    sites = [site_of(on.framework, on.model, on.cluster, inside=inside) for on in job.machines]
     if any(one.profile for one in job.framework.techniques if one.name in plan.techniques):
         return
     for technique in job.framework.techniques:
         asked = technique.use == "asked" and technique.name not in plan.techniques
-        if asked and not site.obstacle(technique):
+        if asked and not any(site.obstacle(technique) for site in sites):
             yield technique
 
 
@@ -150,9 +151,10 @@ def _plans(job: Job, plan: Plan, technique: Technique, degrees: Degrees) -> Iter
 def _again(job: Job, plan: Plan, degrees: Degrees) -> Plan:
     """A plan's layers and recomputation, for another job or other degrees. UsageError where a rule
     forbids it."""
-    from planner.predict.configuration import Configuration
+    from planner.predict.configuration import Configuration, place_of
     from planner.predict.evaluate import checked, evaluated
 
     modes = tuple(map(job.framework.recompute_mode, plan.modes))
     decided = replace(job, recompute=modes)
-    return evaluated(checked(Configuration(decided, degrees, modes[0], plan.layout)))
+    place = place_of(job, degrees.pp, plan.stage_gpus)
+    return evaluated(checked(Configuration(decided, degrees, modes[0], plan.layout, place=place)))

@@ -20,8 +20,8 @@ from planner.predict.configuration import Configuration
 from planner.predict.costed_plan import configured_plan
 from planner.predict.plan import OPTIMAL_WITHIN, Interval, Plan
 from planner.predict.shapes import legal_candidates
+from planner.predict.uncertainty.likely import EVEN_CHANCE, likely_limit_bytes
 from planner.search.changes import dropped_choices
-from planner.search.costed import EVEN_CHANCE, likely_limit_bytes
 from planner.search.hardware_changes import JobChange, hardware_changes
 from planner.search.limit_results import Effort, Progress, Until
 from planner.search.shares import CostedShares, cost_shares

@@ -38,7 +38,7 @@ def test_explain_says_where_ranks_live(pool_job: tuple[Result, Path], run: Run) 
     assert "ranks 0-3" in result.stdout
     assert "ranks 4-7" in result.stdout
     assert "A100-SXM4-80GB" in result.stdout
-    assert "Neighbours" not in result.stdout
+    assert "Neighbours" in result.stdout
     assert lines_are_short(result.stdout)
     data = json.loads(run("explain", str(path), "1", "--json").stdout)
     assert [place["ranks"] for place in data["places"]] == [[0, 3], [4, 7]]
@@ -46,9 +46,17 @@ def test_explain_says_where_ranks_live(pool_job: tuple[Result, Path], run: Run) 
     assert {place["gpu"] for place in data["places"]} == {"H100-SXM5-80GB", "A100-SXM4-80GB"}
 
 
+def test_what_if_solves_changes_of_all_parts(pool_job: tuple[Result, Path], run: Run) -> None:
+    _, path = pool_job
+    result = run("explain", str(path), "1", "--what-if", "--no-neighbours", "--json")
+    assert result.exit_code == 0, result.output
+    rows = {row["name"]: row for row in json.loads(result.stdout)["what_if"]["rows"]}
+    assert rows["compute"]["effect"] < 0.0
+    assert abs(rows["hbm"]["effect"]) < 0.01
+
+
 def test_what_pools_cannot_do_is_said(pool_job: tuple[Result, Path], run: Run) -> None:
     _, path = pool_job
-    refused(run("explain", str(path), "1", "--what-if"), "leave --what-if out")
     launch = run("launch", str(path), "1", "-o", str(path.parent / "launched"))
     assert launch.exit_code == 2
     assert "several types (4xH100+4xA100), and launch files are written for one" in launch.stderr
@@ -58,8 +66,6 @@ def test_what_pools_cannot_do_is_said(pool_job: tuple[Result, Path], run: Run) -
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("evaluate", *POOL, "--tp", "4"),
-        ("memory", *POOL[:4], "--tp", "4"),
         ("compare", *POOL, "--tokens", "1T"),
         ("memory", "--inference", *POOL[:4]),
     ],
@@ -69,6 +75,16 @@ def test_other_commands_refuse_pools(arguments: tuple[str, ...], run: Run) -> No
     assert result.exit_code in (1, 2), result.output
     assert "several types" in result.output
     assert "unexpectedly" not in result.output
+
+
+def test_a_configuration_of_a_pool_is_costed_as_it_is_written(run: Run) -> None:
+    """The stages lie on the parts in their order; the memory is each stage's."""
+    degrees = ("--tp", "4", "--pp", "2", "--json")
+    plan = json.loads(run("evaluate", *POOL, *degrees).stdout)["plans"][0]
+    assert plan["stage_gpus"] == ["H100-SXM5-80GB", "A100-SXM4-80GB"]
+    memory = json.loads(run("memory", *POOL, *degrees).stdout)
+    assert memory["total_bytes"] == pytest.approx(plan["peak_bytes"])
+    refused(run("evaluate", *POOL, "--tp", "8"), "pool-stages")
 
 
 def test_nothing_fits_as_json(run: Run) -> None:

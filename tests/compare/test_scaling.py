@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from planner.compare.laws import price_of
-from planner.compare.offers import counts_between
 from planner.compare.results import ScalePoint, Scaling
 from planner.compare.scaling import batch_limit, knee, scale
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError
+from planner.job.pool import counts_between
 from planner.job.request import Request
 from planner.report.figures.curves import scaling_figure
 from planner.report.scaling import scaling_report

@@ -26,7 +26,7 @@ ANYTHING = Capabilities(
 DENSE = ModelNumbers(
     layers=8, hidden=96, heads=12, kv_heads=4, query_width=96, ffn=384, vocab=1000, seq=48
 )
-MOE = replace(DENSE, ffn=0, experts=6, top_k=2, moe_ffn=40, shared_ffn=80)
+MOE = replace(DENSE, ffn=0, experts=6, moe_ffn=40, shared_ffn=80)
 ONE_GPU = {
     "tp": 1,
     "pp": 1,
@@ -57,6 +57,7 @@ def context(
     least_zero: int = 0,
     schedule: str | None = None,
     conditions: Sequence[tuple[Verb, str]] = (),
+    filled_pipelines: frozenset[int] = frozenset(),
     **capabilities: Any,
 ) -> RuleContext:
     """A context in which everything is allowed but what the arguments take away."""
@@ -72,6 +73,7 @@ def context(
         least_zero=least_zero,
         schedule=schedule,
         conditions=tuple(user_condition(verb, text) for verb, text in conditions),
+        filled_pipelines=filled_pipelines,
     )
 
 

@@ -17,9 +17,6 @@ from constraints.layout import offload_chunk_layers
 from constraints.layout_context import (
     LayoutContext,
     block_taken,
-    even_split,
-    greedy_costs,
-    greedy_split,
     shared_count,
 )
 from constraints.memory_numbers import MemoryNumbers, PhaseNumbers
@@ -30,6 +27,10 @@ from constraints.registry import RULES
 from constraints.rule import Layout, Placement, stage_blocks
 from constraints.topology import offloaded_bytes
 from constraints.user import parse_degree_limit
+from planner.cost.layout import filled_pipelines, usual_split
+from planner.job.frameworks import load_framework
+from planner.job.models.catalog import load_model
+from planner.predict.cost_tables import greedy_costs
 from tests.constraints.shapes import DENSE, context, one_shape
 
 
@@ -48,7 +49,7 @@ from tests.constraints.shapes import DENSE, context, one_shape
 def test_even_splits_are_shorter_at_the_ends(
     layers: int, blocks: int, split: tuple[int, ...]
 ) -> None:
-    assert even_split(layers, blocks) == split
+    assert usual_split(layers, blocks) == split
 
 
 @pytest.mark.parametrize(
@@ -66,14 +67,17 @@ def test_even_splits_are_shorter_at_the_ends(
 def test_greedy_splits(
     layers: int, blocks: int, costs: tuple[int, int], split: tuple[int, ...]
 ) -> None:
-    assert greedy_split(layers, blocks, *costs) == split
-    ctx = LayoutContext(blocks, 1, (0,) * layers, "greedy", greedy_costs=costs)
-    assert ctx.usual_split == split
-    assert replace(ctx, layouts="any").usual_split == even_split(layers, blocks)
+    assert usual_split(layers, blocks, *map(float, costs)) == split
+    full = blocks in filled_pipelines(layers, *map(float, costs))
+    assert full == all(split)
 
 
 def test_costs_of_a_greedy_split() -> None:
-    assert greedy_costs(10, 20, 1000) == (4 * 100 + 3 * 200, 10_000)
+    model = load_model("llama-3-8b").spec
+    model = model.model_copy(update={"hidden": 10, "ffn": 20, "vocab": 1000})
+    profile = load_framework("nanotron")
+    assert greedy_costs(model, profile.parallelism) == (4 * 100 + 3 * 200, 10_000)
+    assert greedy_costs(model, load_framework("megatron-core").parallelism) == (0, 0)
 
 
 @pytest.mark.parametrize(

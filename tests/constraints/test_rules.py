@@ -12,6 +12,7 @@ import constraints
 from constraints.context import RuleContext
 from constraints.numbers import DEGREES, BatchGoal
 from constraints.registry import RULES
+from planner.cost.layout import filled_pipelines
 from tests.constraints.shapes import DENSE, MOE, context, one_shape
 
 RULE = {rule.name: rule for rule in RULES}
@@ -27,8 +28,6 @@ class Case(NamedTuple):
 
 WIDE = replace(DENSE, query_width=64, hidden=64, ffn=64, seq=32)
 HOST = replace(context(), offloaded={"tp": 1e3}, host_bytes_per_gpu=5e4)
-# h = hidden: 5 layers of 4·h² + 3·f·h.
-LARGE_HEAD = 5 * (4 * DENSE.hidden + 3 * DENSE.ffn)
 STATES = replace(DENSE, state_heads=16, state_groups=2)
 CASES = [
     Case("user-tp", {"tp": 2}, {"tp": 3}, context(limits={"tp": "2,4"})),
@@ -146,12 +145,12 @@ CASES = [
     Case("optimizer-needs-sharding", {"zero": 1}, {"zero": 0}, context(least_zero=1)),
     Case("chunks-have-layers", {"pp": 8}, {"pp": 9}, context()),
     Case("layers-split", {"pp": 4}, {"pp": 3}, context(layouts="even")),
-    # A head as large as 4 layers and some: the last of three stages would hold it alone.
+    # A head as large as 5 layers: the last of three stages would hold it alone.
     Case(
         "greedy-stages-filled",
         {"pp": 2},
         {"pp": 3},
-        context(layouts="greedy", model=replace(DENSE, vocab=LARGE_HEAD)),
+        context(layouts="greedy", filled_pipelines=filled_pipelines(DENSE.layers, 1.0, 5.0)),
     ),
     Case("interleaving-needs-pipeline", {"vpp": 2, "pp": 2}, {"vpp": 2}, context()),
     Case(

@@ -259,18 +259,16 @@ def test_stages_on_two_parts_hold_what_each_part_holds() -> None:
     rng, bound = random.Random(5), 0
     for _ in range(60):
         layers = np.array([drawn(rng)[1] for _ in range(2)])
-        stages = np.array([[drawn(rng)[0] for _ in range(3)] for _ in range(2)])
+        stages = np.array([drawn(rng)[0] for _ in range(3)])
         parts, live = np.array([0, 1, 1]), np.array([rng.uniform(30.0, 400.0) for _ in range(2)])
         total = float(rng.randint(3, 20))
-        found = b.slowest_of_parts_s(
-            stages, layers, parts, b.RECOMPUTE_SOME, live, total, 1.0, 0.0, 0.0,
+        found = b.slowest_stage_bound_s(
+            stages, parts, layers, b.RECOMPUTE_SOME, live, total, 1.0, 0.0, 0.0, np.zeros(2),
             np.zeros((3, b.CAPACITY_COLUMNS)),
         )  # fmt: skip
         counts = [
             [
-                most_layers(
-                    stages[part, stage], layers[part], b.RECOMPUTE_SOME, seconds, live[part]
-                )
+                most_layers(stages[stage], layers[part], b.RECOMPUTE_SOME, seconds, live[part])
                 for stage, part in enumerate(parts)
             ]
             for seconds in (1e6, found * (1.0 + 1e-9), found * 0.999)

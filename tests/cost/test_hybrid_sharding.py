@@ -6,9 +6,10 @@ import pytest
 
 from planner.cost import fields as f
 from planner.cost.communication import all_gather_time_s, all_reduce_time_s
-from planner.cost.data_parallel import reduce_stream
+from planner.cost.data_parallel import reduction_of
 from planner.cost.tables import Array
 from planner.predict.cost_model import CostModel
+from tests.configurations import even_counts
 from tests.cost.jobs import cost, grid_of, key_of, make_job, with_links
 
 STATE = (f.STAGE_WEIGHTS, f.STAGE_GRADIENTS, f.STAGE_OPTIMIZER)
@@ -21,7 +22,7 @@ def model() -> CostModel:
 
 def stages_of(model: CostModel, **degrees: int) -> tuple[Array, Array]:
     costed, step = cost(model, **degrees)
-    _, stages = model.cost_layout(costed, 0, model.even_layout(costed, 0))
+    _, stages = model.cost_layout(costed, 0, even_counts(model, costed, 0))
     return step, stages
 
 
@@ -60,7 +61,8 @@ def test_reduction_is_a_scatter_inside_and_an_all_reduce_across(model: CostModel
     key = key_of(costed)
     grid = grid_of(costed)
     links = model.link_inputs
-    seconds = reduce_stream(1e9, 0.0, 4.0, key, grid, model.network).seconds
+    framework = model.framework_inputs._replace(gradient_communication_bytes=4.0)
+    seconds = reduction_of(1e9, 0.0, key, grid, framework, model.network).seconds
     inside = all_gather_time_s(4e9, 8.0, 8.0, links)
     across = all_reduce_time_s(5e8, 4.0, 1.0, links)
     assert seconds == pytest.approx(inside + across)

@@ -9,7 +9,7 @@ from hardware.load import parse_gpus
 from hardware.sharp import with_sharp
 from planner.cost import fields as f
 from planner.cost import linear
-from planner.cost.data_parallel import gather_stream, reduce_stream
+from planner.cost.data_parallel import gather_of, reduction_of
 from planner.cost.linear import traffic_line
 from planner.cost.step import slowdown
 from planner.job.request import Request
@@ -41,18 +41,14 @@ def test_terms_of_one_stage_are_those_of_its_parameters(model: CostModel, zero: 
     tables = (costed.shapes[0], costed.keys[0], costed.piece_costs(0), model.job_inputs)
     terms, scalars = model.layout_terms(*tables)
     key, grid, network = key_of(costed), grid_of(costed), model.network
-    parameters = float(model.totals @ tables[2][:, f.PIECE_DENSE_PARAMETERS])
+    parameters = float(model.totals @ tables[2][:, f.PIECE_TRAINED])
     factor, framework = slowdown(key, grid, network), model.framework_inputs
-    gradient, weight = (
-        framework.gradient_communication_bytes,
-        framework.parameter_communication_bytes,
-    )
-    for term, base, stream, size, exists in (
-        (linear.TERM_REDUCE, linear.SCALAR_REDUCE_BASE, reduce_stream, gradient, zero < 2),
-        (linear.TERM_ALL_GATHER, linear.SCALAR_ALL_GATHER_BASE, gather_stream, weight, zero > 0),
+    for term, base, stream, exists in (
+        (linear.TERM_REDUCE, linear.SCALAR_REDUCE_BASE, reduction_of, zero < 2),
+        (linear.TERM_ALL_GATHER, linear.SCALAR_ALL_GATHER_BASE, gather_of, zero > 0),
     ):
         whole, least = (
-            exists * factor * stream(count, 0.0, size, key, grid, network).seconds
+            exists * factor * stream(count, 0.0, key, grid, framework, network).seconds
             for count in (parameters, linear.NEARLY_NONE)
         )
         assert scalars[base] == pytest.approx(least)
@@ -73,14 +69,9 @@ def test_no_line_lies_above_the_time(
     for high in (1e6, 1e8, 1e10):
         for reduce in (True, False):
             base, slope = traffic_line(high, False, reduce, key, grid, framework, links)
-            stream = reduce_stream if reduce else gather_stream
-            size_bytes = (
-                framework.gradient_communication_bytes
-                if reduce
-                else framework.parameter_communication_bytes
-            )
+            stream = reduction_of if reduce else gather_of
             for size in np.geomspace(1e3, high, 40):
-                real_s = stream(size, 0.0, size_bytes, key, grid, links).seconds
+                real_s = stream(size, 0.0, key, grid, framework, links).seconds
                 assert base + slope * size <= real_s * (1 + 1e-9)
-            whole_s = stream(high, 0.0, size_bytes, key, grid, links).seconds
+            whole_s = stream(high, 0.0, key, grid, framework, links).seconds
             assert base + slope * high == pytest.approx(whole_s, rel=1e-6)

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from planner.cost.class_sums import ClassShare, both_shares, class_share
 from planner.cost.codes import ParamShard, Shard
-from planner.cost.keys import shard_factor
+from planner.cost.keys import on_rank, shard_factor
 from planner.cost.memory import (
     communicator_bytes,
     gradient_bytes,
     outside_bytes,
     set_aside_bytes,
     tensor_buffer_bytes,
-    weight_bytes,
 )
-from planner.cost.piece_memory import row_parameters
 from planner.cost.schedule import SCHEDULE_ZB_V, block_stage, last_chunk_in_flight
+from planner.cost.tables import FrameworkInputs
 from tests.search.brute import framework_inputs
 
 # Parameters of a rank, dense and of experts, and the ranks that share them under ZeRO.
-PARAMETERS, SHARDS = (84.0, 60.0), (8.0, 24.0)
+PARAMETERS, SHARDS = [84.0, 60.0], (8.0, 24.0)
+
+
+def grid_of(zero: int, ranks: tuple[float, float]) -> Any:
+    return SimpleNamespace(zero=zero, shards=ranks[0], expert_shards=ranks[1])
+
+
+def share_of(zero: int, ranks: tuple[float, float], framework: FrameworkInputs) -> ClassShare:
+    both = (
+        class_share(count, one_class, grid_of(zero, ranks), framework)
+        for count, one_class in zip(PARAMETERS, framework.classes, strict=True)
+    )
+    return both_shares(*both)
 
 
 @pytest.mark.parametrize(
@@ -33,31 +46,32 @@ def test_weights_of_experts_have_shards_of_their_own(
     zero: int, keeps: int, shards: tuple[float, float], weights: float
 ) -> None:
     framework = framework_inputs(weight_bytes=2.0, zero3_keeps_weight_shard=float(keeps))
-    assert weight_bytes(*PARAMETERS, zero, *shards, framework) == weights
+    assert framework.weight_bytes * share_of(zero, shards, framework).weights == weights
 
 
 @pytest.mark.parametrize(("zero", "gradients"), [(1, 720.0), (2, 52.0), (3, 52.0)])
 def test_gradients_are_sharded_from_the_second_stage_on(zero: int, gradients: float) -> None:
     framework = framework_inputs(gradient_bytes=4.0, gradients_on_gpu=1.0, extra_gradient_bytes=1.0)
-    assert gradient_bytes(*PARAMETERS, zero, *SHARDS, framework) == gradients
+    share, grid = share_of(zero, SHARDS, framework), grid_of(zero, SHARDS)
+    assert gradient_bytes(share.trained, share.trained_share, grid, framework) == gradients
 
 
 @pytest.mark.parametrize(
     ("shard", "pads", "parameters"),
     [
-        (ParamShard.NONE, 1, (480.0, 0.0)),
-        (ParamShard.TP, 0, (120.0, 0.0)),
-        (ParamShard.TP, 1, (192.0, 0.0)),
-        (ParamShard.KV, 1, (240.0, 0.0)),
-        (ParamShard.EXPERT, 1, (0.0, 80.0)),
+        (ParamShard.NONE, 1, 480.0),
+        (ParamShard.TP, 0, 120.0),
+        (ParamShard.TP, 1, 192.0),
+        (ParamShard.KV, 1, 240.0),
+        (ParamShard.EXPERT, 1, 80.0),
     ],
 )
-def test_parameters_of_a_row(shard: int, pads: int, parameters: tuple[float, float]) -> None:
+def test_parameters_of_a_row(shard: int, pads: int, parameters: float) -> None:
     """480 of them over tp 4, two key/value heads, or ep 2 and etp 3; 10 tokens padded to 16."""
-    row = SimpleNamespace(count=480.0, shard=shard, pads_vocabulary=pads)
-    key = SimpleNamespace(tp=4.0, ep=2.0, etp=3.0)
+    row = SimpleNamespace(shard=shard, pads_vocabulary=pads)
+    key = SimpleNamespace(tp=4.0, expert_ranks=6.0)
     job = SimpleNamespace(vocab=10.0, vocabulary_multiple=4.0, kv_heads=2.0)
-    assert row_parameters(row, key, job) == parameters
+    assert on_rank(480.0, row, key, job) == parameters
 
 
 @pytest.mark.parametrize(("tp", "hides", "held"), [(1, 1, 0), (2, 0, 0), (2, 1, 480), (4, 1, 480)])

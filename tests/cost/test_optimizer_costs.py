@@ -9,6 +9,7 @@ import pytest
 
 from hardware.curves import host_curves
 from planner.cost import fields as f
+from planner.cost.class_sums import updated_parameters
 from planner.cost.data_parallel import optimizer_seconds
 from planner.cost.tables import Array
 from planner.cost.update import extra_update_seconds
@@ -17,6 +18,7 @@ from planner.job.optimizers import load_optimizer
 from planner.job.specs import ModelSpec
 from planner.predict.cost_model import CostModel
 from planner.predict.ops import parameter_count
+from tests.configurations import even_counts
 from tests.cost.jobs import cost, make_job
 from tests.search.brute import framework_inputs
 
@@ -36,9 +38,10 @@ def test_experts_are_updated_by_the_ranks_that_share_them(zero: int, owned: floa
     """80 dense parameters over 8 ranks, 60 of experts over 3: 7 bytes each and a tenth of a second
     offloaded, and 2 bytes of all of them, at 4 bytes/s."""
     grid = SimpleNamespace(zero=zero, shards=8.0, expert_shards=3.0)
-    settings = {"step_traffic_bytes": 2.0, "optimizer_traffic_bytes": 7.0, "offload_s": 0.1}
+    framework = framework_inputs(step_traffic_bytes=2.0, optimizer_traffic_bytes=7.0, offload_s=0.1)
     gpu = SimpleNamespace(hbm_bytes_per_s=8.0, hbm_efficiency=0.5)
-    seconds = optimizer_seconds(80.0, 60.0, grid, framework_inputs(**settings), gpu)
+    counted = updated_parameters(SimpleNamespace(parameters=[80.0, 60.0]), grid, framework)
+    seconds = optimizer_seconds(*counted, framework, gpu)
     assert seconds == pytest.approx((7.0 * owned + 2.0 * 140.0) / 4.0 + 0.1 * owned)
 
 
@@ -47,8 +50,7 @@ def test_what_an_update_takes_besides(zero: int, seconds: float) -> None:
     """140 FLOP at 1.5/s, 14 bytes of state read and written at 4/s; under ZeRO shared, and under
     ZeRO-1 a copy of a tenth of a second for each of 5 tensors and 8 ranks."""
     cost = SimpleNamespace(
-        update_flop_dense=80.0, update_flop_expert=60.0, state_dense=8.0, state_expert=6.0,
-        tensors=5.0,
+        update_flop=[80.0, 60.0], state=[8.0, 6.0], tensors=5.0,
     )  # fmt: skip
     grid = SimpleNamespace(zero=zero, shards=8.0, expert_shards=3.0)
     gpu = SimpleNamespace(
@@ -73,7 +75,7 @@ def stages_of(job: Job, **degrees: int) -> tuple[Array, Array]:
     """(STEP_* vector, STAGE_* matrix) of a shape in its even layout, nothing recomputed."""
     model = CostModel(replace(job, recompute=(job.framework.recompute_mode("none"),)))
     costed, step = cost(model, **degrees)
-    _, stages = model.cost_layout(costed, 0, model.even_layout(costed, 0))
+    _, stages = model.cost_layout(costed, 0, even_counts(model, costed, 0))
     return step, stages
 
 
@@ -108,8 +110,8 @@ def test_muon_orthogonalises_one_matrix_at_a_time() -> None:
     assert layer[f.PIECE_UPDATE_BYTES] == 2 * (2 * 512 * 3072 + 2 * 512**2)
     fused = [(512, 512), (512, 512), (512, 512), (512, 3072), (512, 1536)]
     flop = sum(5 * (4 * m * m * n + 2 * m**3) for m, n in fused)
-    assert layer[f.PIECE_UPDATE_FLOP_DENSE] == pytest.approx(flop)
-    assert costed.piece_costs(0)[1][f.PIECE_UPDATE_FLOP_DENSE] == 0
+    assert layer[f.PIECE_UPDATE_FLOP] == pytest.approx(flop)
+    assert costed.piece_costs(0)[1][f.PIECE_UPDATE_FLOP] == 0
     adamw = CostModel(small_job("megatron-core", "adamw"))
     slower = cost(model, dp=8, zero=1)[1] - cost(adamw, dp=8, zero=1)[1]
     assert slower[f.STEP_OPTIMIZER] > 0

@@ -11,7 +11,7 @@ import pytest
 
 from planner.cost import fields as f
 from planner.cost.compute import attention_forward_time_s, gemm_time_s
-from planner.cost.data_parallel import gather_stream, optimizer_seconds, reduce_stream
+from planner.cost.data_parallel import gather_of, optimizer_seconds, reduction_of
 from planner.cost.piece_compute import ComputeTerms
 from planner.cost.piece_traffic import exposed_traffic, group_window, hide_share
 from planner.cost.tables import Array
@@ -131,16 +131,9 @@ def boundary_of(job: Job, links: dict[str, float], **degrees: int) -> tuple[floa
     costed, found = cost(model, **degrees)
     key = key_of(costed)
     grid = grid_of(costed)
-    parameters = float((model.totals * costed.piece_costs(0)[:, f.PIECE_DENSE_PARAMETERS]).sum())
-    framework = model.framework_inputs
-    key_grid = (key, grid, model.network)
-    reduce = reduce_stream(
-        parameters, 0.0, framework.gradient_communication_bytes, *key_grid
-    ).seconds
-    gather = gather_stream(
-        parameters, 0.0, framework.parameter_communication_bytes, *key_grid
-    ).seconds
-    return reduce, gather, found
+    parameters = float((model.totals * costed.piece_costs(0)[:, f.PIECE_TRAINED]).sum())
+    shared = (parameters, 0.0, key, grid, model.framework_inputs, model.network)
+    return reduction_of(*shared).seconds, gather_of(*shared).seconds, found
 
 
 @pytest.mark.parametrize("grad_acc", [1, 4])
@@ -203,12 +196,12 @@ def test_the_update_streams_state_gradients_and_their_norm(dense: Job) -> None:
     three and a 16-bit weight written, and the gradient once more for its norm."""
     model = CostModel(dense)
     costed, found = cost(model, dp=16, zero=1)
-    parameters = float((model.totals * costed.piece_costs(0)[:, f.PIECE_DENSE_PARAMETERS]).sum())
+    parameters = float((model.totals * costed.piece_costs(0)[:, f.PIECE_TRAINED]).sum())
     per_parameter = model.framework_inputs.optimizer_traffic_bytes
     assert per_parameter == pytest.approx(3 * 4 + 4 + 3 * 4 + 2 + 4)
     rate = model.gpu_inputs.hbm_bytes_per_s * model.gpu_inputs.hbm_efficiency
-    grid = grid_of(costed)
-    whole = optimizer_seconds(parameters, 0.0, grid, model.framework_inputs, model.gpu_inputs)
+    updated = parameters, parameters / 16.0
+    whole = optimizer_seconds(*updated, model.framework_inputs, model.gpu_inputs)
     assert whole == pytest.approx(parameters / 16 * per_parameter / rate)
     assert found[f.STEP_OPTIMIZER] == pytest.approx(whole, rel=0.01)
 

@@ -23,7 +23,8 @@ from planner.cost.phase_records import (
 )
 from planner.cost.phase_records import HEAD as HEAD_PHASE
 from planner.cost.schedule import SCHEDULE_1F1B, SCHEDULE_ZB_H1
-from planner.cost.stage import fill_parameters, stage_maxima
+from planner.cost.stage import stage_maxima
+from planner.cost.stage_parameters import fill_parameters
 from planner.job.frameworks import load_framework
 from tests.search.brute import framework_inputs
 
@@ -31,12 +32,14 @@ HOLDS = SimpleNamespace(
     plain_kept=1, layer_kept=11, embedding_kept=100, mtp_kept=11_000, mtp_logits=10_000,
     head_kept=1_100_000, head_logits=1_000_000, layer_weight=10**7, head_weight=10**8,
     resident=10**9, fetched=2 * 10**9,
-    dense=1000, expert=200, embedding_parameters=300, head_parameters=100, head_made=130,
-    mtp_dense=20, mtp_expert=50, mtp_modules=1, mtp_working=40, mtp_table=60, mtp_table_waits=80,
+    gathered=1200, vocab_gathered=400, mtp_gathered=70,
+    trained=1200, embedding_trained=300, head_trained=100, head_made=130,
+    made_by_head=130, made_by_mtp=200, made_by_layers=930, mtp_modules=1,
+    mtp_working=40, mtp_table=60, mtp_table_waits=80,
     layers=2, layer_casts=1, layer_casts_kept=10, mtp_casts=100, head_casts=1000,
     head=1, logits=10,
 )  # fmt: skip
-MOST = LayerMaxima(7.0, 1e4, 2e4, 3e4, 4e4, 5e4, 0.0, 0.0)
+MOST = LayerMaxima(7.0, 8.0, 1e4, 2e4, 3e4, 4e4, 5e4, 0.0, 0.0)
 KEY, JOB = SimpleNamespace(mbs=1.0, cp=2.0), SimpleNamespace(seq=10.0, hidden=1.0)
 # Whatever is divided: gradients, and weights that live as fp32 shards.
 SHARDED = {"shards": 2.0, "expert_shards": 5.0}
@@ -100,8 +103,8 @@ def test_the_last_micro_batch_fetches_and_a_split_backward_keeps_for_its_weights
     ("changes", "made"),
     [
         ({}, [0, 0, 0, 0, 3 * 130, *3 * [3 * 200], 3 * 930, 3 * 930]),
-        ({"zero": 2} | SHARDED, [0, 0, 0, 0, 100, *3 * [140], 2 * 390, 2 * 390]),
-        ({"zero": 3} | SHARDED, [0, 0, 0, 0, 100, *3 * [140], 2 * 390, 2 * 390]),
+        ({"zero": 2} | SHARDED, [0, 0, 0, 0, 2 * 130, *3 * [2 * 200], 2 * 930, 2 * 930]),
+        ({"zero": 3} | SHARDED, [0, 0, 0, 0, 2 * 130, *3 * [2 * 200], 2 * 930, 2 * 930]),
     ],
 )
 def test_gradients_made_along_the_way(changes: dict[str, float], made: list[float]) -> None:
@@ -166,7 +169,7 @@ def test_deepspeeds_bucket_is_made_whole_for_a_small_model(zero: int, size: floa
 
 ROOT = [0, 407, 407, 400, *5 * [414], 0]
 ALL = [1200, 1207, 1200, 1200, 1200, *3 * [1130], 400, 0]
-REDUCED = [0, 0, 0, 0, 0, 0, 0, 3 * 7 * 4, 3 * 7 * 4, 4 * 400]
+REDUCED = [0, 0, 0, 0, 0, 0, 0, 3 * 8 * 4, 3 * 8 * 4, 4 * 400]
 
 
 @pytest.mark.parametrize(("zero", "gathered"), [(0, 10 * [0]), (2, ALL), (3, ROOT)])
@@ -227,8 +230,8 @@ def test_a_loss_with_its_linear_has_logits_of_a_few_tokens() -> None:
 
 PIECES = [
     SimpleNamespace(
-        dense_parameters=dense, expert_parameters=expert, table=100, casts=casts,
-        update_bytes=dense, state_dense=0, state_expert=0,
+        parameters=[dense, expert], table=100, table_class=0, casts=casts, update_bytes=dense,
+        state=[0, 0],
     )
     for dense, expert, casts in ((7, 5, 1), (100, 0, 0), (110, 0, 20), (30, 40, 300), (0, 0, 4000))
 ]  # fmt: skip
@@ -238,25 +241,35 @@ PIECES = [
     ("counts", "tied", "expected"),
     [
         # Layers, embedding, head, one module of multi-token prediction and its loss.
-        ((2, 1, 1, 1, 1), 1, (254, 50, 100, 110, 210, 30, 40, 4300, 100, 100)),
-        ((2, 1, 1, 1, 1), 0, (254, 50, 100, 110, 110, 30, 40, 4300, 100, 100)),
-        ((2, 0, 1, 0, 0), 1, (224, 10, 0, 210, 210, 0, 0, 0, 0, 0)),
-        ((2, 0, 1, 1, 1), 1, (254, 50, 0, 210, 210, 30, 40, 4300, 100, 0)),
-        ((2, 0, 0, 2, 1), 0, (174, 90, 0, 0, 0, 160, 80, 4600, 100, 0)),
+        ((2, 1, 1, 1, 1), 1, ([254, 50], 100, 110, 210, 70, 4300, 100, 100)),
+        ((2, 1, 1, 1, 1), 0, ([254, 50], 100, 110, 110, 70, 4300, 100, 100)),
+        ((2, 0, 1, 0, 0), 1, ([224, 10], 0, 210, 210, 0, 0, 0, 0)),
+        ((2, 0, 1, 1, 1), 1, ([254, 50], 0, 210, 210, 70, 4300, 100, 0)),
+        ((2, 0, 0, 2, 1), 0, ([174, 90], 0, 0, 0, 240, 4600, 100, 0)),
     ],
 )
 def test_parameters_of_a_stage(counts: Any, tied: int, expected: Any) -> None:
     """A tied head away from the embedding, or a module, has a copy of the table of 100."""
     job = SimpleNamespace(kinds=1, pieces=5, tied_embeddings=tied, mtp_layers=1)
     job.mtp_copies_embedding = 1
-    out = SimpleNamespace()
     column = np.array(counts, dtype=float)[:, None]
-    fill_parameters(0, column, PIECES, grid(), job, framework_inputs(), out)
+    out, divided = (SimpleNamespace(parameters=[0, 0]) for _ in range(2))
+    framework = framework_inputs()
+    fill_parameters(0, column, PIECES, grid(**SHARDED), job, framework, out)
     found = (
-        out.dense, out.expert, out.embedding_parameters, out.head_parameters, out.head_made,
-        out.mtp_dense, out.mtp_expert, out.mtp_casts, out.mtp_table, out.mtp_table_waits,
+        out.parameters, out.embedding_trained, out.head_trained, out.head_made, out.mtp_gathered,
+        out.mtp_casts, out.mtp_table, out.mtp_table_waits,
     )  # fmt: skip
     assert found == expected
+    dense, experts = out.parameters
+    assert out.updated == out.states == out.gathered == out.trained == dense + experts
+    assert out.vocab_gathered == out.embedding_trained + out.head_trained
+    assert out.made_by_head == out.head_made
+    assert out.made_by_mtp == out.head_made + out.mtp_gathered
+    fill_parameters(0, column, PIECES, grid(zero=2, **SHARDED), job, framework, divided)
+    assert divided.states == divided.trained_share == dense / 2 + experts / 5
+    assert divided.made_by_head == out.head_trained / 2
+    assert divided.made_by_layers == (dense - out.embedding_trained) / 2 + experts / 5
     assert (out.layers, out.layer_casts, out.update_bytes) == (2, 2, 110)
     assert (out.head, out.head_casts) == (counts[2], 20 * counts[2])
 
@@ -280,7 +293,7 @@ def test_first_and_last_layer_of_kinds_in_order(in_order: int, last: float, done
     costs = [
         SimpleNamespace(
             **dict.fromkeys(names, 0.0), saved=saved, saved_recomputed=0.0, working=1.0,
-            dense_parameters=1.0, expert_parameters=0.0,
+            gathered=1.0, trained=1.0, parameters=[1.0, 0.0],
         )
         for saved in (10.0, 100.0)
     ]  # fmt: skip

@@ -8,6 +8,7 @@ from planner.cost import compiled
 from planner.cost import fields as f
 from planner.cost.schedule import SCHEDULE_1F1B, SCHEDULE_ZB_V, boundary_hideable, boundary_passes
 from planner.predict.cost_model import CostModel
+from tests.configurations import even_counts
 from tests.cost.jobs import cost, make_job, on_ideal_links, with_table
 
 TIME_TERMS = list(f.TIME_COLUMNS.values())
@@ -41,7 +42,7 @@ def test_bounds_hold_for_the_even_layout(model: CostModel, shape: dict[str, int]
 @pytest.mark.parametrize("shape", SHAPES)
 def test_stage_memory_adds_up(model: CostModel, shape: dict[str, int]) -> None:
     costed, step = cost(model, **shape)
-    _, stages = model.cost_layout(costed, 0, model.even_layout(costed, 0))
+    _, stages = model.cost_layout(costed, 0, even_counts(model, costed, 0))
     for stage in stages:
         outside = (
             stage[f.STAGE_FRAGMENTATION] + stage[f.STAGE_CONTEXT] + stage[f.STAGE_COMMUNICATION]

@@ -40,7 +40,7 @@ def test_accumulating_gradients_moves_so_many_bytes_a_parameter() -> None:
     )
     parameters = CostModel(job)
     costs = cost(parameters)[0].piece_costs(0)
-    count = float((parameters.totals * costs[:, f.PIECE_DENSE_PARAMETERS]).sum())
+    count = float((parameters.totals * costs[:, f.PIECE_TRAINED]).sum())
     assert busy - plain == pytest.approx(3 * 10.0 * count / streaming(job), rel=0.01)
 
 
@@ -52,7 +52,7 @@ def test_fsdp_copies_weights_twice_and_gradients_once() -> None:
     )
     model = CostModel(job)
     costs = cost(model, mbs=2)[0].piece_costs(0)
-    count = float((model.totals * costs[:, f.PIECE_DENSE_PARAMETERS]).sum())
+    count = float((model.totals * costs[:, f.PIECE_TRAINED]).sum())
     extra = all_copies[f.STEP_TIME] - none[f.STEP_TIME]
     assert extra == pytest.approx((2 * 4.0 + 6.0) * count / streaming(job), rel=1e-6)
 
@@ -230,7 +230,7 @@ def test_traffic_at_the_end_of_a_step_is_of_all_parameters_of_a_rank() -> None:
         )
         model = CostModel(job)
         costs = cost(model, tp=2)[0].piece_costs(0)
-        count = float((model.totals * costs[:, f.PIECE_DENSE_PARAMETERS]).sum())
+        count = float((model.totals * costs[:, f.PIECE_TRAINED]).sum())
         assert some - none == pytest.approx(100.0 * count / streaming(job), rel=1e-6)
 
 
@@ -245,7 +245,7 @@ def test_passes_beside_the_update_are_of_the_parameters_that_a_rank_updates() ->
         more.append(found - less)
     model = CostModel(job)
     costs = cost(model)[0].piece_costs(0)
-    count = float((model.totals * costs[:, f.PIECE_DENSE_PARAMETERS]).sum())
+    count = float((model.totals * costs[:, f.PIECE_TRAINED]).sum())
     whole = 100.0 * count / streaming(job)
     assert more == pytest.approx([whole, whole / 8.0], rel=1e-6)
 

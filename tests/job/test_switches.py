@@ -10,8 +10,8 @@ from hardware.errors import HardwareError
 from planner.job.errors import UsageError
 from planner.job.frameworks.workspaces import torch_workspaces
 from planner.job.request import Request
-from planner.launch.read.configured import read_plan
 from planner.launch.read.found import Hints
+from planner.launch.read.plan import read_plan
 from planner.predict.device import gpu_inputs
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees

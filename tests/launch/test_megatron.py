@@ -10,7 +10,7 @@ import pytest
 from planner.launch.contract import Launch
 from planner.launch.dialects.megatron import writer as megatron
 from planner.launch.dialects.megatron.flags import layout_text
-from planner.launch.dialects.megatron.table import pattern
+from planner.launch.dialects.megatron.rows import pattern
 from planner.launch.plans import refusals_of
 from tests.launch.plans import MEGATRON, changed, costed, default_argv, sharded
 from tests.launch.plans import megatron as case

@@ -8,15 +8,24 @@ from typing import Any
 import pytest
 import yaml
 
+from planner.cost.layout import usual_split
+from planner.job.frameworks import load_framework
 from planner.job.models.catalog import load_model
+from planner.job.specs import ModelSpec
 from planner.launch.contract import Launch
 from planner.launch.dialects.nanotron import writer as nanotron
-from planner.launch.dialects.nanotron.writer import stage_split
 from planner.launch.plans import refusals_of
+from planner.predict.cost_tables import greedy_costs
 from tests.launch.golden_files import check_golden
 from tests.launch.nanotron_cases import BASE, LLAMA, MATRIX
 from tests.launch.torch_contract import assert_complete, reasons
 from tests.launch.torch_plans import Case, case, changed, launch_of
+
+
+def stage_split(model: ModelSpec, pp: int) -> tuple[int, ...]:
+    """Layers of each stage as nanotron places them."""
+    costs = greedy_costs(model, load_framework("nanotron").parallelism)
+    return usual_split(model.layers, pp, *costs)
 
 
 def launch(item: Case) -> Launch:

@@ -18,7 +18,13 @@ from planner.launch.read.found import Hints
 from planner.launch.read.launch import read_launch
 from planner.search.plan_file import read_plan_file, to_json
 from tests.cli.conftest import run_cli
-from tests.launch import accelerate_cases, deepspeed_cases, nanotron_cases, titan_cases
+from tests.launch import (
+    accelerate_cases,
+    deepspeed_cases,
+    maxtext_cases,
+    nanotron_cases,
+    titan_cases,
+)
 from tests.launch.plans import BRIDGE, MEGATRON, bridge, megatron
 from tests.launch.round_trip import EXACT, assert_same, read_back, read_folder
 from tests.launch.torch_plans import Case, launch_of
@@ -29,6 +35,7 @@ TORCH = {
     "deepspeed": ("deepspeed", deepspeed_cases.MATRIX),
     "accelerate": ("hf-fsdp2", accelerate_cases.MATRIX),
     "nanotron": ("nanotron", nanotron_cases.MATRIX),
+    "maxtext": ("maxtext", maxtext_cases.MATRIX),
 }
 CASES = [(target, case) for target, (_, matrix) in TORCH.items() for case in matrix]
 # One plan of each writer that the launchers are tried with.
@@ -39,6 +46,7 @@ EXAMPLES = {
     "deepspeed": "zero2-tp",
     "accelerate": "hsdp",
     "nanotron": "base",
+    "maxtext": "hsdp",
 }
 
 

@@ -25,7 +25,8 @@ from planner.predict.plan import Degrees
 def test_nearest_split(
     layouts: LayoutShape, vpp: int, wanted: tuple[int, ...], nearest: tuple[int, ...]
 ) -> None:
-    ctx = LayoutContext(4, vpp, (0,) * 16, layouts)
+    even = (4 // vpp,) * (4 * vpp)
+    ctx = LayoutContext(4, vpp, (0,) * 16, layouts, usual_split=even)
     assert nearest_split(wanted, ctx) == nearest
 
 

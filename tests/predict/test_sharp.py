@@ -149,8 +149,7 @@ def test_a_framework_that_cannot_name_a_group_goes_without(tmp_path: Path) -> No
     assert Request(model="llama-3-8b", gbs=64, cluster=str(path)).resolve().cluster.sharp == "v3"
 
 
-def test_several_types_of_gpu_do_not_share_switches() -> None:
-    from planner.search.pools.jobs import pool_jobs
-
-    with pytest.raises(UsageError, match="--sharp: not with GPUs of several types"):
-        pool_jobs(Request(model="llama-3-8b", gpus="32xH100+32xA100", gbs=64, sharp=True))
+def test_each_part_of_a_pool_has_its_own_switches() -> None:
+    pool = Request(model="llama-3-8b", gpus="32xH100+32xH200", gbs=64, sharp=True).resolve()
+    assert all(machine.cluster.sharp for machine in pool.machines)
+    assert pool.on_clusters(lambda one: one.model_copy(update={"sharp": ""})).cluster.sharp == ""

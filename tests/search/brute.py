@@ -13,8 +13,10 @@ from constraints.layout import LAYOUT_RULES
 from constraints.layout_context import LayoutContext
 from constraints.rule import Layout
 from planner.cost import linear
+from planner.cost.codes import Sharers
+from planner.cost.layout import usual_split
 from planner.cost.schedule import SCHEDULE_1F1B, SCHEDULE_ALL_FORWARD_FIRST
-from planner.cost.tables import Array, FrameworkInputs
+from planner.cost.tables import Array, ClassInputs, FrameworkInputs
 from planner.search.explorer import Explorer
 from planner.search.limit_results import SLOWEST, LimitResult
 from planner.search.shares import SharesExplorer
@@ -23,6 +25,8 @@ from planner.search.terms import ShapeTerms
 
 def explore(explorer: Explorer | SharesExplorer) -> list[LimitResult]:
     """The fastest plan at each limit of the memory ladder."""
+    if isinstance(explorer, Explorer):
+        explorer = SharesExplorer([explorer])
     found = [explorer.climb(0)]
     fastest = found[0].point.sample_s if found[0].point else 0.0
     for index in range(1, len(explorer.limits)):
@@ -34,15 +38,22 @@ def explore(explorer: Explorer | SharesExplorer) -> list[LimitResult]:
     return found
 
 
-def framework_inputs(**changes: float) -> FrameworkInputs:
+# The two classes of parameters that pretraining has.
+CLASSES = tuple(ClassInputs(sharers, 1.0, 1.0, 1.0, 1.0, 1.0) for sharers in Sharers)
+
+
+def framework_inputs(**changes: Any) -> FrameworkInputs:
     """Framework numbers of which only a few matter here."""
-    values = dict.fromkeys(FrameworkInputs._fields, 0.0) | changes
-    return FrameworkInputs(**values)  # type: ignore[arg-type]
+    values: dict[str, Any] = dict.fromkeys(FrameworkInputs._fields, 0.0)
+    return FrameworkInputs(**values | {"classes": CLASSES, "class_count": 2} | changes)
 
 
 def context(*numbers: Any, modes: tuple[str, ...] = ("full",), **more: Any) -> LayoutContext:
     """Numbers of a shape, with the modes that its layers may take if they recompute at all."""
     ctx = LayoutContext(*numbers, **more)
+    if not ctx.usual_split:
+        cost = 1.0 if ctx.layouts == "greedy" else 0.0
+        ctx = replace(ctx, usual_split=usual_split(ctx.layers, ctx.blocks, cost))
     return ctx if ctx.recomputation == "none" else replace(ctx, modes=modes)
 
 

@@ -15,9 +15,9 @@ from planner.predict.decided import decided_request
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees, Plan
 from planner.predict.shapes import legal_candidates
+from planner.predict.uncertainty.likely import EVEN_CHANCE
 from planner.report.search import search_report
 from planner.search.changes import Situation
-from planner.search.costed import EVEN_CHANCE
 from planner.search.explanation import job_evaluator
 from planner.search.limit_results import TIE, Effort, Until
 from planner.search.plan_file import read_plan_file, to_json
@@ -179,7 +179,5 @@ def test_host_memory_is_a_limit(tmp_path: Path) -> None:
 def test_only_a_search_takes_open_modules() -> None:
     with pytest.raises(UsageError, match="only a search decides the modules"):
         evaluate(TIGHT, DEGREES)
-    with pytest.raises(UsageError, match="activation-offload-pool"):
-        find_plans(TIGHT.model_copy(update={"gpus": "8xH100+8xA100"}))
     with pytest.raises(UsageError, match=r"torchtitan .*\[activation-offload\]"):
         TIGHT.model_copy(update={"framework": "torchtitan", "without": ()}).resolve()

@@ -99,9 +99,9 @@ def test_memory_of_all_stages_at_once_is_that_of_each(seed: int, counts: list[in
 def alternating(recomputation: Recomputation, limit_gib: float = 60.0) -> tuple:  # type: ignore[type-arg]
     """Two kinds in turn, one twice as slow, on 4 stages of 2 chunks: 16 layers, no heavy ends."""
     terms = synthetic_terms(7, 4, 2, 2, grad_acc=16)
-    layer = terms.layer.copy()
-    layer[1] = 2.0 * layer[0]
-    terms = replace(terms, layer=layer, stage=0.0 * terms.stage)
+    layers = terms.layers.copy()
+    layers[:, 1] = 2.0 * layers[:, 0]
+    terms = replace(terms, layers=layers, stage=0.0 * terms.stage)
     ctx = context(
         4,
         2,

@@ -1,7 +1,7 @@
 """The complete front of small jobs against every layout of every configuration.
 
 Frameworks that differ in how layers may be split and recomputed; dense and mixtures of experts.
-GPUs of several types: `tests/search/pools`.
+GPUs of several types: `tests.search.test_pools`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from constraints.layout_context import LayoutContext
 from constraints.rule import Layout
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN
-from planner.search.costed import likely_limit_bytes
+from planner.predict.uncertainty.likely import likely_limit_bytes
 from planner.search.exact_front import MEMORY_BYTES
 from planner.search.explorer import Effort, Explorer, Point
 from planner.search.limit_results import SLOWEST

@@ -14,10 +14,11 @@ from planner.job.errors import NothingFitsError, UsageError
 from planner.job.job import Job
 from planner.job.recomputation import recomputation
 from planner.job.request import Request
+from planner.predict.uncertainty.likely import EVEN_CHANCE
 from planner.report.fit import nothing_fits_report
 from planner.report.tables import Facts
 from planner.search.changes import dropped_choices
-from planner.search.costed import EVEN_CHANCE, cost_job
+from planner.search.costed import cost_job
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.search.infeasible import guilty_choices
 from planner.search.memory_conflict import capacities_text, capacity, kind_capacity

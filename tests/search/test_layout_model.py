@@ -50,10 +50,11 @@ def synthetic_terms(
         pp=pp,
         vpp=vpp,
         grad_acc=grad_acc,
-        layer=layer,
+        layers=np.repeat(layer[None], pp, axis=0),
         stage=stage,
         memory=synthetic_memory(rng, pp, kinds, grad_acc),
         scalars=scalars,
+        rooms=np.array([[0.0, 1.04]] * pp),
         framework=framework_inputs(
             fragmentation=0.04, hide_gradient_reduction=0.9, hide_parameter_gather=1.0
         ),

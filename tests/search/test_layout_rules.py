@@ -12,14 +12,12 @@ from constraints.layout import LAYOUT_RULES, AnyLayoutRule, RecomputeExpressible
 from constraints.layout_context import (
     LayoutContext,
     block_taken,
-    even_split,
-    greedy_split,
     shared_count,
 )
 from constraints.layout_variables import make_variables
 from constraints.memory_numbers import MemoryNumbers, PhaseNumbers, undominated
 from constraints.rule import Layout
-from planner.cost.layout import even_block_layers, greedy_block_layers
+from planner.cost.layout import usual_split
 from planner.search.layout_model import layout_conflict
 from tests.search.brute import context, every_layout
 
@@ -69,7 +67,7 @@ CONTEXTS = [
     for layouts in ("any", "even-or-ends", "even", "greedy")
     for recomputation in ("none", "all", "shared", "free")
 ] + [
-    context(2, 1, (0, 0, 0, 0), "greedy", "none", greedy_costs=(10, 22)),
+    context(2, 1, (0, 0, 0, 0), "greedy", "none", usual_split=usual_split(4, 2, 10.0, 22.0)),
     context(2, 2, (0, 1, 1, 0, 1), "any", "shared", MEMORY),
     context(2, 2, (0, 1, 0, 0), "any", "free", MEMORY),
     context(2, 1, (1, 0, 0, 1), "any", "all", MEMORY),
@@ -249,26 +247,6 @@ def test_prediction_before_the_head_may_be_alone_in_its_block() -> None:
     assert rule.check(standalone(1, 0, 0), parting(3, 1))
     assert not rule.check(standalone(1, 0, 0, 0), parting(4, 1))
     assert not rule.check(split(1, 0, 0), parting(3, 1))
-
-
-@pytest.mark.parametrize("layers", range(1, 40))
-def test_even_split_is_the_kernels(layers: int) -> None:
-    for blocks in range(1, layers + 1):
-        expected = tuple(even_block_layers(layers, blocks, block) for block in range(blocks))
-        assert even_split(layers, blocks) == expected
-
-
-@pytest.mark.parametrize("layers", [1, 2, 7, 32, 80, 126])
-@pytest.mark.parametrize("head", [0.0, 0.7, 2.16, 5.0])
-def test_greedy_split_is_the_kernels(layers: int, head: float) -> None:
-    layer, output = 243_269_632, round(head * 243_269_632)
-    for blocks in range(1, min(layers, 16) + 1):
-        split = greedy_split(layers, blocks, layer, output)
-        assert sum(split) == layers
-        assert split == tuple(
-            greedy_block_layers(layers, blocks, block, float(layer), float(output))
-            for block in range(blocks)
-        )
 
 
 def test_shared_count_is_megatrons_number() -> None:

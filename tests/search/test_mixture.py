@@ -21,6 +21,7 @@ from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search.costed import CostedJob, cost_job
 from planner.search.limit_results import Effort
 from planner.search.search import find_plans
+from planner.search.shares import SharesExplorer
 from planner.search.terms import layout_context, shape_terms
 from planner.search.what_if import what_if
 from tests.cost.jobs import with_table
@@ -248,7 +249,7 @@ def test_primus_recomputes_what_each_stage_needs() -> None:
     )  # fmt: skip
     costed_job = cost_job(request.resolve())
     explorer = costed_job.explorer(Effort())
-    point = explorer.climb(0).point
+    point = SharesExplorer([explorer]).climb(0).point
     assert point is not None
     (again,) = point.layout.recomputed.values()
     assert sum(again[:3]) > sum(again[3:])

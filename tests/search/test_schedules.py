@@ -20,6 +20,7 @@ from planner.search.costed import CostedJob, cost_job
 from planner.search.explorer import Explorer
 from planner.search.limit_results import Effort
 from planner.search.terms import layout_context, shape_terms
+from tests.configurations import even_counts
 from tests.cost.jobs import cost, make_job, with_table
 from tests.search.brute import all_bounds, step_time_s
 
@@ -66,7 +67,7 @@ def test_bounds_and_sums_hold(schedule: str) -> None:
         terms = step[list(f.TIME_COLUMNS.values())]
         assert terms.sum() == pytest.approx(step[f.STEP_TIME])
         assert (terms >= -1e-9).all()
-        _, stages = model.cost_layout(costed, 0, model.even_layout(costed, 0))
+        _, stages = model.cost_layout(costed, 0, even_counts(model, costed, 0))
         assert stages[:, f.STAGE_PEAK].max() == pytest.approx(step[f.STEP_PEAK_BYTES], rel=1e-12)
 
 
@@ -80,7 +81,7 @@ def test_layouts_for_people_and_kernel_agree(schedule: str) -> None:
     explorer = Explorer(model, costed, _columns(vpp), 80 * 2.0**30, Effort())
     layout = explorer.even_point(0).layout
     ctx = plain_context(job, 4, vpp)
-    even = model.even_layout(costed, 0)
+    even = even_counts(model, costed, 0)
     assert np.array_equal(kernel_layout(model, layout, ctx).counts, even.counts)
     copies = 2 if schedule == "dualpipe" else 1
     assert np.array_equal(even.counts.sum(axis=1), copies * model.totals)
@@ -94,7 +95,7 @@ def _columns(vpp: int) -> dict[str, np.ndarray]:
 def test_the_v_brings_the_head_to_the_first_stage() -> None:
     model = CostModel(job_under("zb-v"))
     costed, _ = cost(model, pp=4, vpp=2, dp=4, grad_acc=16)
-    counts = model.even_layout(costed, 0).counts
+    counts = even_counts(model, costed, 0).counts
     head = model.job_inputs.kinds + 1
     assert counts[head].tolist() == [1.0, 0.0, 0.0, 0.0]
 

@@ -15,8 +15,9 @@ from planner.job.recomputation import recomputation
 from planner.job.request import Request
 from planner.predict.configuration import kernel_layout, plain_context
 from planner.predict.plan import OPTIMAL_WITHIN
+from planner.predict.uncertainty.likely import likely_limit_bytes
 from planner.report.search import search_report
-from planner.search.costed import cost_job, likely_limit_bytes
+from planner.search.costed import cost_job
 from planner.search.exact_front import MEMORY_BYTES, TIME
 from planner.search.explanation import explain, job_evaluator
 from planner.search.front import SAVING

@@ -11,8 +11,8 @@ import pytest
 from planner.cost import fields as f
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
+from planner.predict.uncertainty.likely import likely_limit_bytes
 from planner.report.search import search_report
-from planner.search.costed import likely_limit_bytes
 from planner.search.exact_front import MEMORY_BYTES
 from planner.search.result import SearchResult
 from planner.search.search import find_plans

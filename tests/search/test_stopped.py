@@ -16,9 +16,10 @@ import pytest
 from planner.cost import linear
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.request import Request
+from planner.predict.uncertainty.likely import likely_limit_bytes
 from planner.search import search
 from planner.search.certificate import verify
-from planner.search.costed import cost_job, likely_limit_bytes
+from planner.search.costed import cost_job
 from planner.search.infeasibility import DoesNotFitError
 from planner.search.layout_model import SolverOptions, make_solver, solve_layout
 from planner.search.limit_results import Effort
@@ -81,7 +82,7 @@ def test_the_time_limit_begins_before_costing() -> None:
     assert (all_bounds(cut) <= every * (1.0 + 1e-9)).all()
     assert (all_bounds(cut) < every * (1.0 - 1e-3)).any()
     limit_results = explore(cut)
-    assert cut.stopped == "time-limit"
+    assert cut.spent.stopped == "time-limit"
     assert not cut.solved
     best = explore(plain)[0]
     assert best.point is not None
@@ -184,9 +185,13 @@ def test_the_command_writes_what_it_has_and_exits_as_interrupted(tmp_path: Path)
 def test_an_instance_beyond_the_solvers_integers_is_not_given_to_it() -> None:
     """2^50 micro-batches: no layout, no proof beyond the bound that was known."""
     terms = replace(synthetic_terms(0, 2, 1), grad_acc=2**50)
-    solution = solve_layout(terms, LayoutContext(2, 1, (0,) * 4), within_s=(3.0, 9.0))
+    solution = solve_layout(
+        terms, LayoutContext(2, 1, (0,) * 4, usual_split=(2, 2)), within_s=(3.0, 9.0)
+    )
     assert (solution.status, solution.layout, solution.bound_s) == ("unknown", None, 3.0)
-    less = solve_layout(replace(terms, grad_acc=2**20), LayoutContext(2, 1, (0,) * 4))
+    less = solve_layout(
+        replace(terms, grad_acc=2**20), LayoutContext(2, 1, (0,) * 4, usual_split=(2, 2))
+    )
     assert less.status == "optimal"
     assert less.bound_s > 2**20 * terms.layer[0, linear.TERM_FORWARD]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from planner.cost.codes import ParamShard
-from planner.cost.light import LightRows
-from planner.cost.piece_memory import parameters_on_rank
+from planner.cost.keys import on_rank
 from planner.cost.tables import JobInputs
 from planner.predict.ops.rows import Piece
 from planner.predict.saved import Key
@@ -14,12 +13,10 @@ from planner.predict.saved import Key
 
 def rank_parameters(piece: Piece, inputs: JobInputs, key: Key) -> tuple[float, float]:
     """(dense, expert) parameters of a piece on the rank before ZeRO; vocabulary rows padded."""
-    rows = [
-        SimpleNamespace(
-            piece=0, count=count, shard=shard,
-            pads_vocabulary=op.pads_vocabulary and shard is ParamShard.TP,
-        )
-        for op in piece.ops
-        for count, shard in op.parameters
-    ]  # fmt: skip
-    return parameters_on_rank(0, key, LightRows(rows), inputs)
+    found = {"dense": 0.0, "expert": 0.0}
+    for op in piece.ops:
+        for count, shard in op.parameters:
+            pads = op.pads_vocabulary and shard is ParamShard.TP
+            row = SimpleNamespace(shard=shard, pads_vocabulary=pads)
+            found[op.parameter_class] += on_rank(count, row, key, inputs)
+    return found["dense"], found["expert"]

@@ -94,10 +94,8 @@ def _profile(
             return job.framework.name.startswith(framework)
         return read(job.framework) == shipped()
 
-    file = f"{framework}.toml" if framework else "execution.py"
-    return Constant(
-        name, f"{_PROFILES}/{file}", frozenset({core or field}), shipped, applies, **more
-    )
+    file = f"{_PROFILES}/{framework}.toml" if framework else "planner/job/settings.toml"
+    return Constant(name, file, frozenset({core or field}), shipped, applies, **more)
 
 
 def _link(name: str, link: str, field: str, core: str, **more: Any) -> Constant:

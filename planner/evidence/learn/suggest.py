@@ -112,7 +112,7 @@ def _shorter(mapped: MappedRow) -> Iterator[MappedRow]:
     for halvings in range((degrees.dp & -degrees.dp).bit_length()):
         replicas = degrees.dp >> halvings
         inner = replicas * degrees.cp * degrees.tp
-        if inner % (degrees.ep * degrees.etp) or degrees.shard > replicas * degrees.cp:
+        if inner % degrees.expert_ranks or degrees.shard > replicas * degrees.cp:
             continue
         for steps in sorted({degrees.grad_acc, min(degrees.grad_acc, 2 * degrees.pp)}):
             changed = degrees.model_copy(update={"dp": replicas, "grad_acc": steps})

@@ -319,7 +319,7 @@ def _single_changes(mapped: MappedRow, plan: Plan) -> Iterator[tuple[str, Mapped
         dp, left = divmod(degrees.gpus, new.tp * new.pp * new.cp)
         acc, rest = divmod(degrees.gbs, max(1, dp) * new.mbs)
         new = new.model_copy(update={"dp": dp, "grad_acc": acc})
-        if not (left or rest) and dp * acc and (dp * new.cp * new.tp) % (new.ep * new.etp) == 0:
+        if not (left or rest) and dp * acc and (dp * new.cp * new.tp) % new.expert_ranks == 0:
             even = even_layout(mapped.job, new.pp, new.vpp, mapped.mode)
             yield ", ".join(changed), replace(mapped, degrees=new, layout=even)
     for mode in search_job(mapped).recompute:

@@ -20,17 +20,18 @@ from hardware.curves import AttentionKernel
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 from planner.job.errors import UsageError, unknown_name
-from planner.job.frameworks.execution import (
+from planner.job.frameworks.names import framework_names, profile_named
+from planner.job.frameworks.tables import (
     ActivationOffload,
     FullMemorySettings,
     Kernels,
     Outside,
     Overlap,
+    SavedTensors,
+    Share,
+    TrainingState,
 )
-from planner.job.frameworks.names import framework_names, profile_named
 from planner.job.frameworks.techniques import Technique, Techniques, pairs
-from planner.job.frameworks.tensors import SavedTensors, TrainingState
-from planner.job.frameworks.units import Share
 from planner.job.recompute import RecomputeForms, RecomputeMode, read_mode
 from planner.job.unmodelled import refuse_unmodelled
 

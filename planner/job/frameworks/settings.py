@@ -1,6 +1,6 @@
 """The settings of a profile as people read them: type, unit, default, meaning, source.
 
-All of it is read from the declarations (`planner.job.frameworks.units`), when somebody asks.
+All of it is read from the declarations (`planner.job.frameworks.tables`), when somebody asks.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from hardware.frozen import Frozen
 from planner.job.frameworks.profile import FrameworkProfile
+from planner.job.frameworks.tables import declarations
 
 # Tables of a framework's file that hold settings, in the order in which they are shown.
 TABLES = {
@@ -46,9 +47,19 @@ class DeclaredSetting(NamedTuple):
 @cache
 def settings_of(table: str) -> tuple[DeclaredSetting, ...]:
     """The settings of one of TABLES, in the order of their declaration."""
+    if table in declarations():
+        rows = declarations()[table].items()
+        return tuple(_declared(table, name, row) for name, row in rows)
     kind: Any = FrameworkProfile.model_fields[table].annotation
     schema, said = kind.model_json_schema()["properties"], meanings(kind)
     return tuple(_setting(table, name, item, said.get(name, "")) for name, item in schema.items())
+
+
+def _declared(table: str, name: str, row: Mapping[str, Any]) -> DeclaredSetting:
+    """A setting of `settings.toml`."""
+    unit = row.get("unit", "1" if row["type"].startswith("number") else "")
+    default, source = row.get("default"), row.get("source", "")
+    return DeclaredSetting(table, name, row["type"], unit, default, row["meaning"], source)
 
 
 def _setting(table: str, name: str, one_table: Mapping[str, Any], said: str) -> DeclaredSetting:

@@ -1,4 +1,4 @@
-"""One reader a model family: config keys -> ModelSpec fields. `READERS` is the registry.
+"""One reader a model family: config keys -> ModelSpec fields, as `hf_readers.toml` lists them.
 
 Each reader follows the modelling file of transformers 5.23.0 of the same name: which projections
 have a bias, which norms exist, which layers have experts or a window.
@@ -6,25 +6,23 @@ have a bias, which norms exist, which layers have experts or a window.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from hardware.files import shipped_toml
+from planner.job.models import hf_mixtures, hf_parts, hf_states
 from planner.job.models.hf_fields import Fields
-from planner.job.models.hf_mixtures import MIXTURES
 from planner.job.models.hf_parts import (
     LAYERNORM_WITH_BIASES,
     Reader,
     SpecFields,
-    attention_bias,
     biases,
     family,
     flags,
-    late_window,
-    mlp_bias,
-    qkv_clip,
     refused,
     trunk,
-    window_everywhere,
-    window_pattern,
 )
-from planner.job.models.hf_states import STATE_SPACES
 from planner.job.models.layout import layer_kinds
 
 
@@ -91,67 +89,45 @@ def opt(fields: Fields) -> SpecFields:
     }
 
 
-def _parallel_residual(block: str) -> Reader:
+def _beside(block: str) -> Reader:
     """Attention and FFN side by side where `use_parallel_residual` says so; `block`: how."""
     return lambda fields: {"block": block if fields.flag("use_parallel_residual") else "pre"}
 
 
-def _layernorm_with_biases(_: Fields) -> SpecFields:
+beside_single, beside_parallel = _beside("single"), _beside("parallel")
+
+
+def layernorm_with_biases(_: Fields) -> SpecFields:
     return LAYERNORM_WITH_BIASES
 
 
-_LLAMA = family(attention_bias, mlp_bias)
-_GEMMA2 = (attention_bias, window_pattern, gemma2_softcaps)
-_NO_WINDOW = refused("use_sliding_window", "no released model uses it")
+# Where the functions are that `hf_readers.toml` names.
+_PARTS = {**vars(hf_parts), **vars(hf_states), **vars(hf_mixtures), **globals()}
 
-READERS: dict[str, Reader] = {
-    "llama": _LLAMA,
-    "granite": _LLAMA,
-    "arcee": family(attention_bias, mlp_bias, gated=False),
-    # Layers without a window have no positions, where others have one: costed as with.
-    "exaone4": family(window_pattern, block="post", qk_norm="head"),
-    "hunyuan_v1_dense": family(attention_bias, qk_norm="head"),
-    # Every fourth layer has no positions, and is costed as with.
-    "smollm3": family(_NO_WINDOW, attention_bias, mlp_bias),
-    "ernie4_5": family(biases("use_bias")),
-    "seed_oss": family(
-        flags(qkv_bias="attention_bias", attention_out_bias="attention_out_bias"), mlp_bias
-    ),
-    "mistral": family(window_everywhere),
-    "qwen2": family(late_window, qkv_bias=True),
-    "qwen3": family(attention_bias, late_window, qk_norm="head"),
-    "gemma": family(attention_bias),
-    "gemma2": family(*_GEMMA2, block="sandwich"),
-    "gemma3_text": family(*_GEMMA2, block="sandwich", qk_norm="head"),
-    "phi": family(
-        refused("qk_layernorm", "its per-head LayerNorms have biases; no released model uses it"),
-        **LAYERNORM_WITH_BIASES,
-        block="single",
-        head_bias=True,
-    ),
-    "phi3": family(window_everywhere),
-    "olmo": family(attention_bias, qkv_clip, norm="layernorm", norm_weight=False),
-    "olmo2": family(attention_bias, block="post", qk_norm="full"),
-    "olmo3": family(attention_bias, window_pattern, block="post", qk_norm="full"),
-    "falcon": family(falcon, biases("bias")),
-    "gpt2": gpt2,
-    "gpt_bigcode": gpt_bigcode,
-    "opt": opt,
-    "starcoder2": family(_layernorm_with_biases, window_everywhere, biases("use_bias")),
-    "stablelm": family(
-        refused("qk_layernorm", "its per-head LayerNorms are not planned"),
-        flags(qkv_bias="use_qkv_bias"),
-        _parallel_residual("single"),
-        norm="layernorm",
-        norm_bias=True,
-    ),
-    "gpt_neox": family(_layernorm_with_biases, attention_bias, _parallel_residual("parallel")),
-    "glm": family(flags(qkv_bias="attention_bias")),
-    "glm4": family(flags(qkv_bias="attention_bias"), block="sandwich"),
-    "nemotron": family(_layernorm_with_biases, attention_bias, mlp_bias),
-    **MIXTURES,
-    **STATE_SPACES,
-}
+
+def _reader(
+    reader: str = "",
+    like: str = "",
+    parts: Sequence[str] = (),
+    flags: Mapping[str, str] = MappingProxyType({}),
+    biases: str = "",
+    refuses: Mapping[str, str] = MappingProxyType({}),
+    fixed: Mapping[str, Any] = MappingProxyType({}),
+) -> Reader:
+    """The reader of a row of `hf_readers.toml`."""
+    if like:
+        return _reader(**_ROWS[like])
+    if reader:
+        whole: Reader = _PARTS[reader]
+        return whole
+    named = [*(refused(key, why) for key, why in refuses.items()), *(_PARTS[one] for one in parts)]
+    if biases:
+        named.append(hf_parts.biases(biases))
+    return family(*named, hf_parts.flags(**flags), **fixed)
+
+
+_ROWS: Mapping[str, Any] = shipped_toml("planner.job", "hf_readers.toml")["readers"]
+READERS: dict[str, Reader] = {name: _reader(**row) for name, row in _ROWS.items()}
 
 
 def spec_fields(model_type: str, fields: Fields) -> SpecFields:

@@ -2,44 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hardware.files import shipped_toml
 from planner.job.bounds import MOST_LAYERS
 from planner.job.models.errors import ModelError
 
 # Canonical key -> every key under which some family writes it, preferred first.
-SPELLINGS: dict[str, tuple[str, ...]] = {
-    "hidden_size": ("hidden_size", "n_embd", "n_embed"),
-    "num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers"),
-    "num_attention_heads": ("num_attention_heads", "n_head"),
-    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
-    "intermediate_size": ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim"),
-    "max_position_embeddings": ("max_position_embeddings", "n_positions", "n_ctx"),
-    "hidden_act": ("hidden_activation", "hidden_act", "activation_function", "activation"),
-    "partial_rotary_factor": ("partial_rotary_factor", "rotary_pct"),
-    "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
-    "norm_eps": (
-        "rms_norm_eps",
-        "layer_norm_eps",
-        "layer_norm_epsilon",
-        "norm_eps",
-        "norm_epsilon",
-    ),
-    "initializer_range": ("initializer_range", "init_std"),
-    "rope_theta": ("rope_theta", "rotary_emb_base"),
-    "mamba_num_heads": ("mamba_num_heads", "mamba_n_heads"),
-    "mamba_head_dim": ("mamba_head_dim", "mamba_d_head"),
-    "n_groups": ("n_groups", "mamba_n_groups"),
-    "ssm_state_size": ("ssm_state_size", "mamba_d_state"),
-    "conv_kernel": ("conv_kernel", "mamba_d_conv"),
-    "use_conv_bias": ("use_conv_bias", "mamba_conv_bias"),
-    "chunk_size": ("chunk_size", "mamba_chunk_size"),
-    "expand": ("expand", "mamba_expand"),
-    "aux_loss": ("router_aux_loss_coef", "aux_loss_alpha"),
-    "sliding_window_pattern": ("sliding_window_pattern", "_sliding_window_pattern"),
-}
-
+SPELLINGS: Mapping[str, Sequence[str]] = shipped_toml("planner.job", "hf_readers.toml")["spellings"]
 _MISSING = object()
 
 

@@ -1,29 +1,20 @@
-"""Readers of families with experts: config keys -> ModelSpec fields (`hf_families.READERS`)."""
+"""Readers of families with experts: config keys -> ModelSpec fields (`hf_readers.toml`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 from planner.job.models.hf_fields import Fields
 from planner.job.models.hf_parts import (
     SIGMOID_ROUTED,
-    Reader,
     SpecFields,
-    attention_bias,
     experts,
     family,
-    flags,
     mixture,
-    mlp_bias,
-    qkv_clip,
     shared_and_routed,
-    window_everywhere,
-    window_pattern,
     window_switch,
     windows,
 )
-from planner.job.models.hf_states import delta_nets
 from planner.job.models.layout import moe_layers
 from planner.job.specs import AttentionKind, MlaSpec
 
@@ -129,25 +120,3 @@ def _llama4_chunks(fields: Fields) -> SpecFields:
     chunk = fields.optional_positive("attention_chunk_size")
     kinds: list[AttentionKind] = ["sliding" if chunk and rope else "full" for rope in rotary]
     return windows(fields, chunk, kinds)
-
-
-# Delta nets of Qwen 3.5; experts with a shared one.
-_QWEN3_NEXT = family(qwen_moe_shared, delta_nets)
-
-MIXTURES: Mapping[str, Reader] = {
-    "granitemoe": family(attention_bias, mixture()),
-    "mixtral": family(window_everywhere, mixture()),
-    "qwen2_moe": family(qwen_moe_shared, qwen2_window, flags(qkv_bias="qkv_bias")),
-    "qwen3_moe": family(qwen_moe, attention_bias, qwen3_window, qk_norm="head"),
-    "qwen3_next": _QWEN3_NEXT,
-    "qwen3_5_moe_text": _QWEN3_NEXT,
-    "deepseek_v2": family(mla, deepseek_v2_moe, mlp_bias),
-    "deepseek_v3": deepseek_v3,
-    "kimi_k2": deepseek_v3,
-    "glm4_moe_lite": glm4_moe_lite,
-    "glm4_moe": family(deepseek_moe, flags(qkv_bias="attention_bias"), glm4_qk_norm),
-    "minimax_m2": minimax_m2,
-    "olmoe": family(window_everywhere, attention_bias, qkv_clip, olmoe_moe, qk_norm="full"),
-    "gpt_oss": family(attention_bias, window_pattern, gpt_oss_moe, attention_sinks=True),
-    "llama4_text": family(attention_bias, llama4, flags(qk_l2_norm="use_qk_norm")),
-}

@@ -96,6 +96,9 @@ def mixture(**more: Any) -> Reader:
     return lambda fields: {"moe": experts(fields, **more)}
 
 
+plain_mixture = mixture()
+
+
 def _rotary_share(fields: Fields) -> float:
     """`partial_rotary_factor`, which newer configs state in rope_parameters."""
     stated = fields.table("rope_parameters").get("partial_rotary_factor")

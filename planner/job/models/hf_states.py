@@ -5,20 +5,14 @@ Each follows the modelling file of transformers 5.23.0 of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from planner.job.models.hf_fields import Fields
 from planner.job.models.hf_parts import (
     SIGMOID_ROUTED,
-    Reader,
     SpecFields,
     attention_bias,
     experts,
-    family,
-    mixture,
-    mlp_bias,
-    refused,
     trunk,
 )
 from planner.job.models.layout import hybrid_kinds
@@ -259,21 +253,3 @@ def delta_nets(fields: Fields) -> SpecFields:
         "qk_norm": "head",
         "state_space": gated_delta(fields),
     }
-
-
-_NO_MIXER_BIAS = refused("use_bias", "its projections are read without biases")
-_NO_OUTPUT_BIAS = refused("projectors_bias", "its output projections are read without biases")
-
-STATE_SPACES: Mapping[str, Reader] = {
-    "nemotron_h": family(
-        _NO_MIXER_BIAS, nemotron_layers, mlp_bias, attention_bias, position="none", gated=False
-    ),
-    "mamba": mamba,
-    "mamba2": mamba2,
-    "jamba": family(jamba, position="none"),
-    "bamba": family(attention_bias, mlp_bias, bamba),
-    "granitemoehybrid": family(attention_bias, granite_hybrid),
-    "falcon_h1": family(_NO_OUTPUT_BIAS, attention_bias, mlp_bias, falcon_h1),
-    "minimax": family(minimax, mixture()),
-    "qwen3_5_text": family(delta_nets),
-}

@@ -16,6 +16,7 @@ from hardware.sharp import why_not
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.models.catalog import ResolvedModel, beside_notes
+from planner.job.overrides import Launched
 from planner.job.quantities import plural
 from planner.job.request import Request
 from planner.job.unmodelled import modules_not_modelled
@@ -27,7 +28,6 @@ from planner.launch.check.network import (
 from planner.launch.check.request import as_request
 from planner.launch.check.world import RULE as WORLD_SIZE
 from planner.launch.check.world import stated_gpus, world_problems
-from planner.launch.options import MEGATRON
 from planner.launch.read.document_reader import NO_LENGTH, NO_RECOMPUTE
 from planner.launch.read.found import Found, Problem, unresolved
 from planner.launch.read.undecided import RULE as BRANCH
@@ -177,8 +177,9 @@ def assess(
 
 def _machine(request: Request) -> Cluster:
     """The machine that is given, whether or not the files use all of it."""
-    whole = request.model_copy(update={"started": None})
-    return whole.find_cluster()
+    launched = request.overrides.launched or Launched()
+    whole = request.launched_as(replace(launched, started=None))
+    return request.model_copy(update=whole).find_cluster()
 
 
 def _of_its_config(model: ResolvedModel) -> Iterator[str]:
@@ -303,7 +304,7 @@ def _sharp_problem(found: Found, proposal: Proposal, job: Job) -> Iterator[Probl
         use = sharp_use(job, proposal.degrees)
         reason = use.reason if use else f"{job.framework.name} names no communicator for it"
     if reason:
-        setting = found.setting(MEGATRON["sharp"].key) or found.setting("dist.use_sharp")
+        setting = found.where.get("sharp")
         place = (setting.place,) if setting else ()
         text = f"the switches reduce nothing of this run: {reason}"
         yield Problem("sharp-idle", text, "warning", place)

@@ -10,17 +10,16 @@ from hardware.errors import HardwareError
 from planner.job.errors import UsageError
 from planner.job.frameworks.techniques import Technique
 from planner.job.job import Job, searched_modes
-from planner.job.technique_rules import site_of, technique_refusal
+from planner.job.overrides import Launched
 from planner.launch.check.assess import Assessment
 from planner.launch.check.network import unset_network
-from planner.launch.check.request import LaunchRequest
 from planner.launch.read.found import Found
 from planner.launch.registry import formats, function
 from planner.predict.evaluate import Proposal
 from planner.predict.memory.advice import Over
 from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Degrees, Plan
-from planner.predict.techniques import works_with
+from planner.predict.techniques import further_techniques
 from planner.search.neighbours import Configured, neighbours
 
 Watch = Callable[[str, int, int], None]
@@ -121,7 +120,7 @@ def _candidates(assessment: Assessment, proposal: Proposal, job: Job) -> Iterato
 
 
 def _key(proposal: Proposal) -> object:
-    asked = proposal.request.model_dump_json()
+    asked = proposal.request.model_dump_json(), str(proposal.request.overrides)
     layout = (proposal.block_layers, repr(proposal.recomputed), proposal.mtp_standalone)
     return (asked, proposal.degrees, proposal.recompute, *layout)
 
@@ -207,41 +206,31 @@ def _words(new: Degrees, degrees: Degrees, asked: dict[str, int]) -> str:
 
 def _switches(assessment: Assessment, proposal: Proposal, job: Job) -> Iterator[Candidate]:
     """Variations taken away, and added."""
-    request = proposal.request
-    if not isinstance(request, LaunchRequest):
+    launched = proposal.request.overrides.launched
+    if launched is None:
         return
     if unset := unset_network(assessment.found, proposal):
         yield unset
     for name, words in _REMOVABLE.items():
-        if name in request.variations:
-            gone = {name, "uncompiled-loss"} if name == "eager-blocks" else {name}
-            left = tuple(other for other in request.variations if other not in gone)
-            yield words, _with_variations(proposal, request, left)
-    compiled = "eager-blocks" not in request.variations
+        if name in launched.variations:
+            gone = (name, "uncompiled-loss") if name == "eager-blocks" else (name,)
+            yield words, _launched_as(proposal, launched.without(*gone))
+    compiled = "eager-blocks" not in launched.variations
     for technique in _untried(proposal, job) if compiled else ():
-        kept = (name for name in request.variations if name != f"no-{technique.name}")
-        more = (*kept, technique.name)
         flags = "" if "{" in technique.flags else f", {technique.flags}"
-        yield f"use {technique.name}{flags}", _with_variations(proposal, request, more)
+        used = launched.using(technique.name)
+        yield f"use {technique.name}{flags}", _launched_as(proposal, used)
 
 
 def _untried(proposal: Proposal, job: Job) -> Iterator[Technique]:
     """Techniques that a search would use or try with the launch's degrees, and the launch lacks."""
-    inside = proposal.degrees.tp <= job.cluster.scale_up_domain_gpus
-    site = site_of(job.framework, job.model, job.cluster, inside=inside)
-    mode = job.framework.recompute_mode(proposal.recompute)
-    for technique in job.framework.techniques:
-        if technique.name in job.techniques or technique.use == "asked" or site.obstacle(technique):
-            continue
-        works = bool(works_with(job, proposal.degrees, technique.name))
-        if works and technique_refusal(job.framework, (technique.name,), mode) is None:
-            yield technique
+    further = further_techniques(job, proposal.degrees, proposal.recompute)
+    return (technique for technique in further if technique.use != "asked")
 
 
-def _with_variations(
-    proposal: Proposal, request: LaunchRequest, names: tuple[str, ...]
-) -> Proposal:
-    return replace(proposal, request=request.model_copy(update={"variations": names}))
+def _launched_as(proposal: Proposal, launched: Launched) -> Proposal:
+    request = proposal.request
+    return replace(proposal, request=request.model_copy(update=request.launched_as(launched)))
 
 
 def _completed(proposal: Proposal, base: Proposal, job: Job, found: Found) -> Proposal:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from planner.job.overrides import Launched
+from planner.job.request import Request
 from planner.job.written import csv_text, picked
 from planner.launch.check.assess import Assessment
 from planner.launch.check.changes import LaunchChange
@@ -97,9 +99,20 @@ def _degrees(proposal: Proposal | None) -> Record:
 
 def _configuration(proposal: Proposal) -> Record:
     return {
-        "request": proposal.request.model_dump(mode="json"),
+        "request": proposal.request.model_dump(mode="json") | _overridden(proposal.request),
         "degrees": proposal.degrees.model_dump(),
         **picked(proposal, "recompute block_layers mtp_standalone recomputed"),
+    }
+
+
+def _overridden(request: Request) -> Record:
+    """What the files say of a launch beside its request."""
+    shape, launched = request.overrides.model, request.overrides.launched or Launched()
+    return {
+        "shape": shape and shape.model_dump(mode="json"),
+        "variations": list(launched.variations),
+        "transport": launched.transport.model_dump(mode="json"),
+        "started": launched.started and asdict(launched.started),
     }
 
 

@@ -416,8 +416,8 @@ def _reads_as(found: Found, wanted: Proposal) -> bool:
 
 def _layers(proposal: Proposal) -> tuple[tuple[int, ...], bool]:
     """Layers of each block, and whether multi-token prediction stands alone."""
-    from constraints.layout_context import even_split
+    from planner.cost.layout import usual_split
 
     layers = proposal.request.find_model().spec.layers
     blocks = proposal.degrees.pp * proposal.degrees.vpp
-    return proposal.block_layers or even_split(layers, blocks), proposal.mtp_standalone
+    return proposal.block_layers or usual_split(layers, blocks), proposal.mtp_standalone

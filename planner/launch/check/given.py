@@ -14,8 +14,9 @@ from hardware.schema import Cluster
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.frameworks.switches import with_techniques
 from planner.job.pool import parse_one_type
+from planner.job.resolve import trained_model
 from planner.job.specs import ModelSpec
-from planner.launch.check.request import LaunchRequest, as_request
+from planner.launch.check.request import as_request
 from planner.launch.check.world import started
 from planner.launch.languages.text import SourceFile
 from planner.launch.read.detect import ARGUMENTS, JOB, PLAN, SHELL, file_kind, readable
@@ -248,16 +249,17 @@ def _differences(here: Proposal, there: Proposal) -> Iterator[tuple[str, Any, An
         one, other = getattr(here.request, key), getattr(there.request, key)
         if one != other and None not in (one, other):
             yield key, one, other
-    if isinstance(here.request, LaunchRequest) and here.request.shape is not None:
+    if (shape := here.request.overrides.model) is not None:
         spec, profile = there.request.find_model().spec, there.request.find_framework()
-        trained = there.request.trained_model(spec, profile)
-        yield from _model_differences(here.request.shape, trained)
+        trained = trained_model(there.request, spec, profile)
+        yield from _model_differences(shape, trained)
 
 
 def _profile(proposal: Proposal) -> str:
     """The profile that it trains with: a technique may put another in the framework's place."""
     request = proposal.request
-    used = request.variations if isinstance(request, LaunchRequest) else request.use
+    launched = request.overrides.launched
+    used = tuple(launched.variations) if launched else request.use
     return with_techniques(request.find_framework(), used).name
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hardware.transport import TransportChange, TransportSettings, is_loopback, transport_changes
+from planner.job.overrides import Launched
 from planner.job.quantities import seconds
-from planner.launch.check.request import LaunchRequest
 from planner.launch.read.found import Found, Problem
 from planner.predict.evaluate import Proposal
 from planner.predict.plan import Plan
@@ -40,9 +40,8 @@ class NetworkCost:
 def network_changes(proposal: Proposal) -> tuple[TransportChange, ...]:
     """What the variables change on the launch's machine."""
     request = proposal.request
-    if not isinstance(request, LaunchRequest):
-        return ()
-    return transport_changes(request.transport, request.find_cluster())
+    launched = request.overrides.launched
+    return transport_changes(launched.transport, request.find_cluster()) if launched else ()
 
 
 def set_variables(found: Found, changes: tuple[TransportChange, ...]) -> tuple[str, ...]:
@@ -56,8 +55,10 @@ def set_variables(found: Found, changes: tuple[TransportChange, ...]) -> tuple[s
 
 def without_variables(proposal: Proposal) -> Proposal:
     """The launch with none of the variables set."""
-    update = {"transport": TransportSettings()}
-    return replace(proposal, request=proposal.request.model_copy(update=update))
+    request = proposal.request
+    launched = request.overrides.launched or Launched()
+    unset = request.launched_as(replace(launched, transport=TransportSettings()))
+    return replace(proposal, request=request.model_copy(update=unset))
 
 
 def unset_network(found: Found, proposal: Proposal) -> tuple[str, Proposal] | None:

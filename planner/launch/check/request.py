@@ -4,127 +4,28 @@ change it, degrees, recompute, layers."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from constraints.axes import AXES
-from constraints.context_kinds import ContextKind
 from hardware.errors import HardwareError
 from hardware.files import shipped_toml
-from hardware.schema import Cluster
-from hardware.sharp import why_not, with_sharp
-from hardware.transport import TransportSettings
 from planner.job.errors import CannotTellError, UsageError
-from planner.job.frameworks import FrameworkProfile, load_framework
-from planner.job.frameworks.profile import Tables, with_tables
-from planner.job.frameworks.techniques import TechniqueDecision
+from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import Tables
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
-from planner.job.models.catalog import ResolvedModel, load_model
+from planner.job.models.catalog import load_model
 from planner.job.modules import RECOMPUTED
-from planner.job.offload import has_module
+from planner.job.overrides import Launched, Overrides
 from planner.job.request import Request
-from planner.job.specs import ModelSpec
-from planner.launch.check.world import Started, started
+from planner.launch.check.world import started
 from planner.launch.read.found import Found
 from planner.predict.evaluate import Proposal
 from planner.predict.plan import Degrees
 
-NO_SEQUENCE_PARALLEL = "no-sequence-parallel"
 # Stands for the model in a request whose shape the files describe.
 IN_FILES = "from the files"
-
-
-class LaunchRequest(Request):
-    """A request whose model may be described by the files and whose profile by their settings.
-
-    `shape`: the model, None where `model` names it; `variations`: of `variations.toml`;
-    `transport`: what NCCL's variables make of the links; `started`: the processes that the files
-    start, where they leave GPUs of the machine idle.
-    """
-
-    shape: ModelSpec | None = None
-    variations: tuple[str, ...] = ()
-    transport: TransportSettings = TransportSettings()
-    started: Started | None = None
-
-    def find_cluster(self) -> Cluster:
-        """The GPUs of the machine that the files start processes on."""
-        machine = super().find_cluster()
-        return machine if self.started is None else self.started.part_of(machine)
-
-    def find_model(self) -> ResolvedModel:
-        """The shape of the files, else the model by name."""
-        if self.shape is None:
-            return super().find_model()
-        return ResolvedModel(spec=self.shape, name=self.shape.name, asked=self.shape.name)
-
-    def trained_mtp(self, model: ModelSpec, profile: FrameworkProfile) -> int:
-        """As the files describe the model."""
-        if self.shape is not None and profile.mtp != "never":
-            return model.mtp_layers
-        return super().trained_mtp(model, profile)
-
-    def offload_text(self, model: ModelSpec) -> str:
-        """Without modules that the model has not: Megatron passes them over."""
-        names = [name for name in self.activation_offload.split(",") if has_module(name, model)]
-        return ",".join(names) or "off"
-
-    def offload_share(self, model: ModelSpec) -> float:
-        """All where no module is left to offload a fraction of."""
-        return 1.0 if self.offload_text(model) == "off" else self.activation_offload_fraction
-
-    def offered_exchanges(
-        self, profile: FrameworkProfile, model: ModelSpec, seq: int
-    ) -> tuple[ContextKind, ...]:
-        """What the files say, or the framework's default; whether its kernels have it, the rules
-        check."""
-        if self.cp_comm_type is None:
-            return super().offered_exchanges(profile, model, seq)[:1]
-        if not profile.parallelism.context_in_transformer_engine:
-            return (self.cp_comm_type,)
-        return tuple(
-            offered_exchange
-            for offered_exchange in super().offered_exchanges(profile, model, seq)
-            if offered_exchange == self.cp_comm_type
-        )
-
-    def with_technique(self, name: str) -> dict[str, Any]:
-        """The variation of that name in place of the one that says without."""
-        kept = (other for other in self.variations if other != f"no-{name}")
-        return {"variations": (*kept, name)}
-
-    def with_sequence_parallel(self) -> dict[str, Any] | None:
-        """Without the variation that switches it off."""
-        if NO_SEQUENCE_PARALLEL not in self.variations:
-            return None
-        left = (name for name in self.variations if name != NO_SEQUENCE_PARALLEL)
-        return {"variations": tuple(left)}
-
-    def job_cluster(self, profile: FrameworkProfile) -> Cluster:
-        """The machine, as NCCL's variables let it be used; its switches reduce where the files ask
-        for it and they can."""
-        cluster = self.transport.applied(self.find_cluster())
-        if self.sharp and profile.parallelism.sharp_groups and not why_not(cluster):
-            return with_sharp(cluster, cluster.sharp)
-        return cluster.model_copy(update={"sharp": ""})
-
-    def find_framework(self) -> FrameworkProfile:
-        """The profile as the settings change it."""
-        return varied_framework(self.framework, self.variations)
-
-    def techniques(
-        self,
-        profile: FrameworkProfile,
-        model: ModelSpec,  # noqa: ARG002 (the request's method)
-        cluster: Cluster,  # noqa: ARG002
-    ) -> TechniqueDecision:
-        """What the files say of techniques, whether or not they work there: nothing is open."""
-        names = [one.name for one in profile.techniques]
-        return TechniqueDecision(
-            used=tuple(name for name in names if name in self.variations),
-            unused=tuple(name for name in names if f"no-{name}" in self.variations),
-        )
 
 
 def as_request(found: Found, gpus: str | None = None, cluster: str | None = None) -> Proposal:
@@ -142,16 +43,14 @@ def as_request(found: Found, gpus: str | None = None, cluster: str | None = None
     model = found.model or (IN_FILES if found.shape else None)
     if model is None:
         raise CannotTellError("the files do not describe the model: give --model")
-    draft = _request(found, model, gpus, cluster, gbs=1)
-    use = started(found, draft.find_cluster())
-    draft = draft.model_copy(update={"started": use})
-    world = draft.find_cluster().num_gpus
-    degrees = _degrees(found, draft, world)
-    gbs = found.gbs or degrees.gbs
+    launched = Launched(tables_of_variations(found.variations, found.framework), found.transport())
+    draft = _request(found, model, gpus, cluster, launched)
+    launched = replace(launched, started=started(found, draft.find_cluster()))
+    draft = draft.model_copy(update=draft.launched_as(launched))
+    degrees = _degrees(found, draft, draft.find_cluster().num_gpus)
+    whole = _request(found, model, gpus, cluster, launched, found.gbs or degrees.gbs)
     return Proposal(
-        _request(found, model, gpus, cluster, gbs).model_copy(
-            update={"batch_ramp": found.batch_ramp, "started": use}
-        ),
+        whole.model_copy(update={"batch_ramp": found.batch_ramp}),
         degrees,
         canonical_mode(found),
         found.block_layers,
@@ -161,16 +60,19 @@ def as_request(found: Found, gpus: str | None = None, cluster: str | None = None
 
 
 def _request(
-    found: Found, model: str, gpus: str | None, cluster: str | None, gbs: int
-) -> LaunchRequest:
+    found: Found,
+    model: str,
+    gpus: str | None,
+    cluster: str | None,
+    launched: Launched,
+    gbs: int = 1,
+) -> Request:
     optional: dict[str, Any] = {}
     if found.optimizer_kernel is not None:
         optional["optimizer_kernel"] = found.optimizer_kernel
-    return LaunchRequest(
+    return Request(
         model=model,
-        shape=found.shape if found.model is None else None,
-        variations=found.variations,
-        transport=found.transport(),
+        overrides=Overrides(model=found.shape if found.model is None else None, launched=launched),
         gpus=gpus,
         cluster=cluster,
         gbs=gbs,
@@ -183,7 +85,7 @@ def _request(
     )
 
 
-def _degrees(found: Found, draft: LaunchRequest, world: int) -> Degrees:
+def _degrees(found: Found, draft: Request, world: int) -> Degrees:
     """Degrees with dp, etp, grad_acc and ZeRO completed as the frameworks do."""
     model = found.shape if found.model is None else load_model(found.model).spec
     replica = found.tp * found.pp * found.cp
@@ -206,7 +108,7 @@ def _degrees(found: Found, draft: LaunchRequest, world: int) -> Degrees:
     })  # fmt: skip
 
 
-def _unreplicated_zero(stage: int, draft: LaunchRequest) -> int:
+def _unreplicated_zero(stage: int, draft: Request) -> int:
     """The stage as the files have it, which shards over one rank; where the framework has no such
     stage, its lowest, which is the same there."""
     try:
@@ -264,10 +166,6 @@ def variation(name: str, profile: str) -> Variation:
     return Variation(words, tables)
 
 
-@cache
-def varied_framework(name: str, variations: Sequence[str]) -> FrameworkProfile:
-    """The profile with variations applied; one object for equal arguments."""
-    profile = load_framework(name)
-    for one_variation in variations:
-        profile = with_tables(profile, variation(one_variation, name).tables)
-    return profile
+def tables_of_variations(names: Sequence[str], profile: str) -> Mapping[str, Tables]:
+    """What each variation changes in a profile, by its name."""
+    return {name: variation(name, profile).tables for name in names}

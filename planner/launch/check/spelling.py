@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from planner.launch.check.request import LaunchRequest
 from planner.launch.options import GONE, DialectOption, run_options
 from planner.launch.read.found import Edit, Found
 from planner.launch.registry import Format, formats, function
@@ -34,8 +33,8 @@ def edits_for(found: Found, before: Proposal, after: Proposal) -> tuple[Edit, ..
 
 def variations(proposal: Proposal) -> tuple[str, ...]:
     """Variations of the profile that a configuration has."""
-    request = proposal.request
-    return request.variations if isinstance(request, LaunchRequest) else ()
+    launched = proposal.request.overrides.launched
+    return tuple(launched.variations) if launched else ()
 
 
 def state(option: DialectOption, value: object) -> Edit:
@@ -52,6 +51,9 @@ def _of_table(written: Format, found: Found, before: Proposal, after: Proposal) 
     """The settings whose values differ, of a file whose settings say one thing each."""
     tables = run_options(written.dialect)
     options = {ours: row for name in written.options for ours, row in tables[name].items()}
+    if {"gbs", "grad_acc"} <= options.keys() and found.setting(options["gbs"].key) is None:
+        # The global batch follows from the others.
+        del options["gbs"]
     old, new = _said(written, found, before), _said(written, found, after)
     changed = {name for name in new if new[name] != old.get(name)}
     if changed & {*_BATCH, "dp", "pp"}:
@@ -71,11 +73,6 @@ def _said(written: Format, found: Found, proposal: Proposal) -> Mapping[str, Any
     if written.says:
         said: Mapping[str, Any] = function(written.dialect, written.says)(found, proposal)
         return said
-    return plainly_said(proposal)
-
-
-def plainly_said(proposal: Proposal) -> dict[str, Any]:
-    """A configuration's degrees, batch and recompute mode."""
     return proposal.degrees.model_dump() | {
         "recompute": proposal.recompute,
         "gbs": proposal.degrees.gbs,

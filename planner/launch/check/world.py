@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from hardware.schema import Cluster
+from planner.job.overrides import Started
 from planner.job.quantities import plural
-from planner.launch.read.command import IN_ENVIRONMENT
+from planner.launch.read.command import counting_variables
 from planner.launch.read.found import Count, CountKind, Edit, Found, Problem, Severity
 from planner.launch.read.world import ALONE
 from planner.launch.registry import formats
@@ -48,23 +49,6 @@ def stated_gpus(found: Found) -> int | None:
     if stated is None:
         stated = _in_all(counts, ("gpus",), ("processes a node", "gpus a node"))
     return found.world if stated is None else stated
-
-
-@dataclass(frozen=True)
-class Started:
-    """Processes that a launch starts, one a GPU, on a part of the machine that it is given."""
-
-    nodes: int
-    per_node: int
-
-    @property
-    def processes(self) -> int:
-        """On all nodes together."""
-        return self.nodes * self.per_node
-
-    def part_of(self, cluster: Cluster) -> Cluster:
-        """The GPUs that the processes use. Each keeps its share of its node's network."""
-        return cluster.with_nodes(self.nodes, self.per_node)
 
 
 def started(found: Found, cluster: Cluster) -> Started | None:
@@ -293,7 +277,8 @@ def _to(counts: Sequence[Count], number: int, *kinds: CountKind) -> tuple[Edit, 
 def _fix(edits: Sequence[Edit]) -> str:
     """Options and variables with what they should say."""
     return ", ".join(
-        f"{edit.key}{'=' if edit.key in IN_ENVIRONMENT else ' '}{edit.value}" for edit in edits
+        f"{edit.key}{'=' if edit.key in counting_variables() else ' '}{edit.value}"
+        for edit in edits
     )
 
 

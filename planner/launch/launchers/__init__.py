@@ -88,7 +88,7 @@ def launcher_files(launch: Launch, command: RunCommand, configuration: Files) ->
 
 def _slurm(launch: Launch, command: RunCommand) -> Mapping[str, Value]:
     """What a batch job asks for, its time limit and the folders that a container sees."""
-    paths = [entry.name for entry in command.variables if entry.name in _PATHS]
+    paths = [entry.name for entry in command.variables if entry.is_path]
     return {
         "job": job_name(launch),
         "nodes": launch.nodes,
@@ -107,13 +107,6 @@ _AGAIN = (
     f'[[ "${{STATUS}}" != 0 || -n "${{MODE}}" || -z "${{{STOP}}}" ]] ||',
     f"    ((SECONDS < 60 * {STOP})) || requeue",
 )
-# Variables that name a file or a folder.
-_PATHS = (
-    "MEGATRON_LM", "NANOTRON", "HF_ASSETS", "DATA_PATH", "DATASET", "TOKENIZER", "PRETRAINED",
-    "CHECKPOINTS", "TENSORBOARD",
-)  # fmt: skip
-
-
 # What a dry run says where no node is.
 _FIRST_NODE = ('export NODE_RANK="${NODE_RANK:-0}" MASTER_ADDR="${MASTER_ADDR:-FIRST_NODE}"',)
 

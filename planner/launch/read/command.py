@@ -12,6 +12,7 @@ from types import MappingProxyType
 from planner.launch.languages.shell import Command
 from planner.launch.languages.text import Span, Text, Word, digits
 from planner.launch.read.found import Setting
+from planner.launch.registry import Program, program_named, programs
 
 # Options of torchrun, accelerate launch, deepspeed and srun that count processes or nodes.
 _NODES = ("nnodes", "num_nodes", "num-nodes", "num_machines", "nodes", "N")
@@ -23,16 +24,8 @@ _TOTAL = ("num_processes", "ntasks", "n")
 _MODULE_LAUNCHERS = (
     "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch",
 )  # fmt: skip
-# Commands that train, by name, and what they are told.
-TRAINER_COMMANDS = {
-    "llamafactory-cli": ("train",), "axolotl": ("train", "fft"), "swift": ("sft", "pt", "rlhf"),
-    "trl": ("sft", "dpo", "grpo"), "megatron": ("sft", "pt", "rlhf"),
-}  # fmt: skip
-# torchtitan's own start script, and the variable by which it is told of processes.
-OF_TORCHTITAN, _OF_TORCHTITAN_GPUS = "run_train.sh", "NGPU"
-# How those commands are told of nodes and processes.
-_OF_TRAINERS = ("NNODES", "NPROC_PER_NODE", "CUDA_VISIBLE_DEVICES")
-IN_ENVIRONMENT = (*_OF_TRAINERS, _OF_TORCHTITAN_GPUS)
+# How commands that are no Python file are told of nodes and processes, beside a variable of theirs.
+_OF_COMMANDS = ("NNODES", "NPROC_PER_NODE", "CUDA_VISIBLE_DEVICES")
 # Python's own modules that no run is: they install, build, print.
 _TOOLS = ("pip", "venv", "virtualenv", "ensurepip", "json.tool", "http.server", "build", "site",
           "compileall", "ipykernel", "pytest", "unittest", "this", "timeit")  # fmt: skip
@@ -114,6 +107,11 @@ class LaunchCommand:
         return per_node * (nodes or 1)
 
 
+def counting_variables() -> tuple[str, ...]:
+    """Variables that count the processes of commands that are no Python file."""
+    return (*_OF_COMMANDS, *(one.gpus for one in programs().values() if one.gpus))
+
+
 def whole_number(setting: Setting | None) -> int | None:
     """A setting's value as a number; `2:4` (elastic nodes) counts the most."""
     if setting is None or setting.unknown:
@@ -130,7 +128,7 @@ def split_command(command: Command) -> LaunchCommand | None:
     if at is None:
         return None
     before = words[:at]
-    program = spelled[at]
+    program, own = spelled[at], _own_command(spelled, at)
     options = tuple(_options(before))
     launcher = _launcher(before)
     found = {
@@ -141,11 +139,11 @@ def split_command(command: Command) -> LaunchCommand | None:
         found["total"] = _of_jsrun(options)
     if not launcher:
         # A program of its own is one process, and has one GPU where it may see no other.
-        names = _OF_TRAINERS if _is_trainer_command(spelled, at) else _OF_TRAINERS[-1:]
-        found |= _of_environment(command, program, names)
-    gpus = command.environment.get(_OF_TORCHTITAN_GPUS)
-    if program.endswith(OF_TORCHTITAN) and gpus is not None:
-        each = setting_of(_OF_TORCHTITAN_GPUS, gpus)
+        names = _OF_COMMANDS if own and own.verbs else _OF_COMMANDS[-1:]
+        found |= _of_environment(command, own, names)
+    gpus = command.environment.get(own.gpus) if own else None
+    if own is not None and gpus is not None:
+        each = setting_of(own.gpus, gpus)
         found |= {"per_node": each, "nodes": replace(each, value="1", spans=())}
     if launcher in _PER_GPU_LAUNCHERS:
         # srun's tasks are nodes here.
@@ -182,20 +180,19 @@ def included_gpus(hosts: str) -> int | None:
 
 
 def _of_environment(
-    command: Command, program: str, names: Sequence[str]
+    command: Command, own: Program | None, names: Sequence[str]
 ) -> dict[str, Setting | None]:
     """Nodes and processes where a trainer's own command starts torchrun; `names`: the variables
     that it minds."""
-    texts = {name: command.environment.get(name) for name in _OF_TRAINERS if name in names}
-    texts = dict.fromkeys(_OF_TRAINERS) | texts
+    texts = {name: command.environment.get(name) for name in _OF_COMMANDS if name in names}
+    texts = dict.fromkeys(_OF_COMMANDS) | texts
     nodes, per_node, visible = (
         None if text is None else setting_of(name, text) for name, text in texts.items()
     )
     if per_node is None and visible is not None and visible.value:
         count = str(visible.value).count(",") + 1
-        # LLaMA-Factory and axolotl take every GPU that they may see, ms-swift one process.
-        every = program.rsplit("/", 1)[-1] in ("llamafactory-cli", "axolotl")
-        per_node = replace(visible, value=str(count), spans=()) if every or count == 1 else None
+        every = count == 1 or (own is not None and own.every_gpu)
+        per_node = replace(visible, value=str(count), spans=()) if every else None
     return {"nodes": nodes, "per_node": per_node}
 
 
@@ -239,16 +236,16 @@ def _program_index(words: Sequence[str]) -> int | None:
             if _is_option_value(words, at):
                 continue
             return at
-        elif value.endswith(OF_TORCHTITAN) or _is_trainer_command(words, at):
+        elif _own_command(words, at) is not None:
             return at
     return None
 
 
-def _is_trainer_command(words: Sequence[str], at: int) -> bool:
-    """`llamafactory-cli train x.yaml`, `axolotl train x.yml`, `swift sft`."""
-    name = words[at].rsplit("/", 1)[-1]
+def _own_command(words: Sequence[str], at: int) -> Program | None:
+    """`llamafactory-cli train x.yaml`, `swift sft`, `run_train.sh`."""
+    program = program_named(words[at].rsplit("/", 1)[-1])
     verb = words[at + 1] if at + 1 < len(words) else ""
-    return verb in TRAINER_COMMANDS.get(name, ())
+    return program if program and (not program.verbs or verb in program.verbs) else None
 
 
 def _is_option_value(words: Sequence[str], at: int) -> bool:

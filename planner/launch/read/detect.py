@@ -10,9 +10,9 @@ from hardware.files import json_content, toml_content
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.languages.text import Text
-from planner.launch.languages.yaml_text import documents_of
 from planner.launch.read.document import yaml_document
 from planner.launch.read.embedded import is_embedding
+from planner.launch.read.yaml_text import documents_of
 from planner.launch.registry import Kind, dialects, kind_of, kinds
 
 # Kinds of files that are no dialect's configuration.

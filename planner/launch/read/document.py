@@ -12,9 +12,7 @@ from typing import Any
 
 from hardware.files import json_content, toml_content
 from planner.job.errors import UsageError
-from planner.launch.languages.placeholders import filled
 from planner.launch.languages.text import Files, Text
-from planner.launch.languages.yaml_text import YamlError, documents_of, read_yaml
 from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import (
     PLACEHOLDER,
@@ -26,6 +24,8 @@ from planner.launch.read.found import (
     is_slip,
 )
 from planner.launch.read.limits import MOST_SETTINGS
+from planner.launch.read.placeholders import filled
+from planner.launch.read.yaml_text import YamlError, documents_of, read_yaml
 
 _TABLE = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
 # (start and end of the value, start and end of the entry)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from planner.launch.languages.text import Text, join, spaced
-from planner.launch.languages.yaml_text import documents_of, read_yaml
+from planner.launch.read.yaml_text import documents_of, read_yaml
 
 _JOBS = (
     "JobSet", "TrainJob", "Job", "Pod", "PyTorchJob", "MPIJob", "StatefulSet", "LeaderWorkerSet",
@@ -78,20 +78,24 @@ def embedded_environment(source: Text) -> dict[str, Text]:
     return found
 
 
-def _variables(node: Any, source: Text) -> Iterator[tuple[str, Text]]:
-    for item in items(node):
-        yield from _variables(item, source)
-    for key, value in pairs(node):
-        if key == "env" and items(value):
-            entries = [dict(pairs(item)) for item in items(value)]
-            whole = [entry for entry in entries if {"name", "value"} <= entry.keys()]
-            named = [(e["name"].value, e["value"]) for e in whole if e["name"].id == "scalar"]
-        elif key == "envs":
-            named = list(pairs(value))
-        else:
-            yield from _variables(value, source)
-            continue
+def _variables(document: Any, source: Text) -> Iterator[tuple[str, Text]]:
+    for table in _tables(document):
+        stated = items(table["env"]) if "env" in table else ()
+        entries = [dict(pairs(item)) for item in stated]
+        whole = [entry for entry in entries if {"name", "value"} <= entry.keys()]
+        named = [(e["name"].value, e["value"]) for e in whole if e["name"].id == "scalar"]
+        named += pairs(table["envs"]) if "envs" in table else ()
         yield from ((name, _word(inner, source)) for name, inner in named if inner.id == "scalar")
+
+
+def _tables(node: Any) -> Iterator[dict[str, Any]]:
+    """A table and those inside it, in the order in which they begin."""
+    for item in items(node):
+        yield from _tables(item)
+    table = dict(pairs(node))
+    yield table
+    for value in table.values():
+        yield from _tables(value)
 
 
 def _scalars(node: Any) -> list[Any]:
@@ -99,19 +103,14 @@ def _scalars(node: Any) -> list[Any]:
     return [item for item in (items(node) or [node]) if item.id == "scalar"]
 
 
-def _scripts(node: Any, source: Text) -> Iterator[Text]:
+def _scripts(document: Any, source: Text) -> Iterator[Text]:
     """What `command`, `args` and `run` say: literal blocks, what a shell is given, else words."""
-    for item in items(node):
-        yield from _scripts(item, source)
-    table = dict(pairs(node))
-    said = [item for name in _RUN if name in table for item in _scalars(table[name])]
-    blocks = [_block(item, source) for item in said if item.style == "|"]
-    words = [_word(item, source) for item in said]
-    given = [after for flag, after in pairwise(words) if re.fullmatch(r"-\w*c", flag.value)]
-    yield from blocks or given or ([spaced(words)] if words else [])
-    for name, value in table.items():
-        if name not in _RUN:
-            yield from _scripts(value, source)
+    for table in _tables(document):
+        said = [item for name in _RUN if name in table for item in _scalars(table[name])]
+        blocks = [_block(item, source) for item in said if item.style == "|"]
+        words = [_word(item, source) for item in said]
+        given = [after for flag, after in pairwise(words) if re.fullmatch(r"-\w*c", flag.value)]
+        yield from blocks or given or ([spaced(words)] if words else [])
 
 
 def _word(node: Any, source: Text) -> Text:

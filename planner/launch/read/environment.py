@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from hardware.files import shipped_toml
 from hardware.transport import VARIABLES
-from planner.launch.languages.text import Text, digits
-from planner.launch.read.command import LaunchCommand
+from planner.launch.languages.shell import Starters
+from planner.launch.languages.text import digits
+from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import Found, Problem, Setting
 
 _BLOCKING = "CUDA_LAUNCH_BLOCKING"
@@ -37,7 +40,7 @@ def with_network(
     environment = {} if launch is None else launch.command.environment
     stated = given or {}
     settings = {
-        name: _variable(name, environment[name]) for name in VARIABLES if name in environment
+        name: setting_of(name, environment[name]) for name in VARIABLES if name in environment
     }
     settings |= {name: Setting(name, stated[name]) for name in VARIABLES if name in stated}
     unknown = [setting for setting in settings.values() if setting.unknown]
@@ -55,12 +58,6 @@ def with_network(
     return replace(found, network=known, problems=(*found.problems, *notes))
 
 
-def _variable(name: str, text: Text) -> Setting:
-    place = text.first()
-    where = (place.file.path, place.line) if place else ("", 0)
-    return Setting(name, text.value, *where, unknown=text.unknown)
-
-
 def as_unread_may_set(
     problems: Sequence[Problem], launch: LaunchCommand | None, noted: Sequence[Problem]
 ) -> Iterator[Problem]:
@@ -75,3 +72,28 @@ def as_unread_may_set(
             continue
         text = f"{problem.text}; {unread[0].partition(':')[0]} may set it, and was not read"
         yield replace(problem, severity="warning", text=text)
+
+
+_TABLES = shipped_toml("planner.launch.read", "counts.toml")
+# Launchers and schedulers as programs that start others.
+STARTERS = Starters(**_TABLES["starters"])
+# What a script counts, and the variables that say the same.
+_COUNTED = tuple(
+    (re.compile(row["command"], re.DOTALL), row["variables"]) for row in _TABLES["counted"]
+)
+
+
+def machine_variables(nodes: int | None, gpus_per_node: int | None) -> dict[str, str]:
+    """Variables that a scheduler sets on such a machine, by name; none for what is not known."""
+    numbers = {"nodes": nodes, "gpus a node": gpus_per_node}
+    return {
+        name: str(number)
+        for kind, number in numbers.items()
+        if number is not None
+        for name in _TABLES["machine"][kind]
+    }
+
+
+def counted_by(command: str) -> Sequence[str]:
+    """The variables, first come, that say the number which `$(...)` counts; none for another."""
+    return next((names for what, names in _COUNTED if what.match(command)), ())

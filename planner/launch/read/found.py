@@ -318,8 +318,10 @@ class Found:
     document: Text | None = None
     # What the launch takes further settings from, and that was not there to read.
     unseen: str = ""
-    # Every number of nodes, GPUs and processes that the files state.
+    # Every number of nodes, GPUs and processes that the files state; whether one process drives all
+    # GPUs of its node, so that tasks of Slurm count no GPUs.
     counts: tuple[Count, ...] = ()
+    one_process_a_node: bool = False
     # The job's time limit and when the run saves, where both can be told.
     saving: Saving | None = None
 

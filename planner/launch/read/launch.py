@@ -12,7 +12,6 @@ from planner.launch.languages.shell import Site
 from planner.launch.languages.text import Files, Text
 from planner.launch.read.beside import beside
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.configured import named_configs, names_config
 from planner.launch.read.detect import JOB, PLAN, SHELL
 from planner.launch.read.document import Source
 from planner.launch.read.environment import as_unread_may_set, with_blocking, with_network
@@ -20,11 +19,10 @@ from planner.launch.read.found import Count, Found, Hints, Problem
 from planner.launch.read.no_launch import no_launch
 from planner.launch.read.opened import Opened, open_file
 from planner.launch.read.plan import read_plan
-from planner.launch.read.programs import other_model
-from planner.launch.read.saving import stated_saving
+from planner.launch.read.programs import named_configs, names_config, other_model
 from planner.launch.read.scripts import read_shells
 from planner.launch.read.undecided import Reading, readable, settled
-from planner.launch.read.world import accelerate_counts, stated_counts
+from planner.launch.read.world import accelerate_counts, stated_counts, stated_saving
 from planner.launch.registry import Kind, formats, kind_of, kinds
 
 
@@ -93,6 +91,8 @@ def _counts(read: Opened, found: Found) -> tuple[Count, ...]:
     scripts = _scripts(read)
     jobs = [read.texts[path] for path in read.of_kind(JOB)]
     counts = stated_counts(scripts, jobs, read.launch)
+    if found.one_process_a_node:
+        counts = tuple(count for count in counts if not count.kind.startswith("tasks"))
     return (*counts, *accelerate_counts(found, counts))
 
 

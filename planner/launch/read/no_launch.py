@@ -9,9 +9,9 @@ from pathlib import Path
 from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.languages.text import HOLE, Text
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.configured import named_configs
 from planner.launch.read.detect import readable
 from planner.launch.read.opened import Opened
+from planner.launch.read.programs import named_configs
 from planner.launch.registry import dialects
 
 _PROGRAM = re.compile(r"\.py\b|\btorchrun\b|\bpython")

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from planner.job.errors import CannotTellError, UsageError
-from planner.launch.languages.python import records
-from planner.launch.languages.python.records import Neighbours, PythonError
+from planner.launch.languages.python import Neighbours, PythonError, PythonFile, Reader
 from planner.launch.languages.text import Text
 from planner.launch.read.beside import beside, text_of
 from planner.launch.read.limits import within_limits
 
 # The modules that a file imports, from the folders around it.
-BESIDE = Neighbours(partial(beside, whole=True), text_of)
+_BESIDE = Neighbours(partial(beside, whole=True), text_of)
+# nemo_run's calls that stand for a call of their first argument.
+_PARTIALS = ("Config", "Partial")
+_MOST_NAMED = 6
 
 
-def python_module(text: Text, path: str) -> ast.Module:
-    """Syntax tree of a file. UsageError with the line of a slip."""
+def read_python(
+    text: Text, path: str, special: Mapping[str, Callable[..., Any]] | None = None, only: str = ""
+) -> PythonFile:
+    """A file whose functions are read, not run; arguments as `Reader`. UsageError with the line of
+    a slip."""
     try:
-        return records.python_module(text, path)
+        return Reader(special or {}, _PARTIALS, only, _BESIDE).read(text.value, path)
     except PythonError as error:
         raise UsageError(str(error)) from None
 
@@ -34,3 +39,10 @@ def evaluating(path: str) -> Iterator[None]:
             yield
     except RecursionError:
         raise CannotTellError(f"{path}: nested too deep to be read") from None
+
+
+def chosen_words(name: str, others: Sequence[str], what: str, variable: str) -> str:
+    """Which of a file's functions is read, and what names another."""
+    more = ", …" * (len(others) > _MOST_NAMED)
+    shown = ", ".join(others[:_MOST_NAMED]) + more
+    return f"{name}, of the file's {what} ({shown}; --env {variable}=NAME chooses)"

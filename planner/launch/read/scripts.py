@@ -14,9 +14,9 @@ from planner.launch.read.beside import beside
 from planner.launch.read.command import LaunchCommand, hidden_program, made_launch, split_command
 from planner.launch.read.detect import ARGUMENTS, JOB, PLAN, SHELL, file_kind
 from planner.launch.read.embedded import embedded_environment, embedded_texts
+from planner.launch.read.environment import STARTERS, counted_by, machine_variables
 from planner.launch.read.found import Hints, Problem
 from planner.launch.read.limits import within_limits
-from planner.launch.read.machine import STARTERS, counted_by, machine_variables
 from planner.launch.read.opened import Opened, open_file
 from planner.launch.read.world import scheduler_variables
 

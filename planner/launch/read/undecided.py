@@ -58,8 +58,7 @@ def settled(
         for other in reversed(others)
     }
     asked = any(problem.severity == "missing" for problem in said.values())
-    kept = _left_by_branches(found.problems, others) if asked else found.problems
-    problems = tuple(_as_certain(kept, others))
+    problems = _certain(found.problems, others, asked=asked)
     return replace(found, problems=(*reversed(said.values()), *problems))
 
 
@@ -120,31 +119,25 @@ def _broken(problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
             yield problem.rule, problem.text
 
 
-def _left_by_branches(problems: Sequence[Problem], others: Sequence[_Other]) -> list[Problem]:
-    """Problems without those questions that the answer to a branch answers too: a variable that a
-    branch sets is not asked for beside the branch, for its own value would hide what that sets."""
-    readings = [
-        {(problem.rule, problem.text) for problem in other.found.problems}
-        for other in others
-        if other.found is not None
-    ]
-    return [
-        problem
-        for problem in problems
-        if not (problem.severity == "missing" or problem.rule == "unresolved")
-        or all((problem.rule, problem.text) in reading for reading in readings)
-    ]
+def _certain(
+    problems: Sequence[Problem], others: Sequence[_Other], *, asked: bool
+) -> Iterator[Problem]:
+    """Problems as far as they are certain whichever branch runs.
 
-
-def _as_certain(problems: Sequence[Problem], others: Sequence[_Other]) -> Iterator[Problem]:
-    """Errors that a branch would take away keep nothing from running for sure."""
-    readings = [set(_broken(other.found.problems)) for other in others if other.found is not None]
+    An error that a branch would take away keeps nothing from running for sure. `asked`: a branch is
+    asked for; then a question that its answer answers too is left out, for the value of a variable
+    that a branch sets would hide what else the branch sets.
+    """
+    readings = [other.found.problems for other in others if other.found is not None]
+    said = [{(problem.rule, problem.text) for problem in reading} for reading in readings]
+    broken = [set(_broken(reading)) for reading in readings]
     for problem in problems:
-        everywhere = all((problem.rule, problem.text) in reading for reading in readings)
-        if problem.severity == "error" and not everywhere:
-            yield replace(problem, severity="missing", edits=())
-        else:
-            yield problem
+        name = (problem.rule, problem.text)
+        is_question = problem.severity == "missing" or problem.rule == "unresolved"
+        if asked and is_question and not all(name in reading for reading in said):
+            continue
+        is_certain = problem.severity != "error" or all(name in reading for reading in broken)
+        yield problem if is_certain else replace(problem, severity="missing", edits=())
 
 
 def _said(what: str, other: _Other, *, soft: bool) -> Problem:

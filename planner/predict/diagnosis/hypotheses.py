@@ -19,8 +19,8 @@ from hardware.schema import Cluster
 from hardware.transport import TransportSettings, over_sockets
 from planner.job.errors import UsageError
 from planner.job.frameworks import FrameworkProfile
-from planner.job.frameworks.execution import Overlap
 from planner.job.frameworks.profile import Tables, with_tables
+from planner.job.frameworks.tables import Overlap
 from planner.job.job import Job
 from planner.predict.evaluate import Proposal, evaluated
 from planner.predict.plan import Plan

@@ -56,18 +56,20 @@ class StageAccount(MemoryTimeline):
 
 def stage_accounts(configuration: Configuration) -> tuple[StageAccount, ...]:
     """Accounts of all pipeline stages of a legal configuration, first to last."""
-    inputs, kinds = layout_inputs(configuration), kind_names(configuration.job)
+    machines, kinds = configuration.machines, kind_names(configuration.job)
+    inputs = {machine: layout_inputs(configuration, machine) for machine in set(machines)}
     return tuple(
-        _account(configuration, Stage(inputs, stage), kinds)
-        for stage in range(configuration.degrees.pp)
+        _account(configuration, Stage(inputs[machine], stage), kinds)
+        for stage, machine in enumerate(machines)
     )
 
 
-def layout_inputs(configuration: Configuration) -> LayoutInputs:
-    """What the core costs the memory of a configuration from, as `planner.evaluate` does."""
+def layout_inputs(configuration: Configuration, machine: int = 0) -> LayoutInputs:
+    """What the core costs the memory of a configuration from on a machine, as `planner.evaluate`
+    does."""
     model = CostModel(configuration.job, compiled=False)
     priced = model.price_shapes(configuration.columns)
-    return kernel_inputs(model, priced, 0, configuration)[0]
+    return kernel_inputs(model.machines[machine], priced, 0, configuration, machine)[0]
 
 
 def _account(configuration: Configuration, stage: Stage, kinds: tuple[str, ...]) -> StageAccount:

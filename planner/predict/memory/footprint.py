@@ -25,8 +25,16 @@ class Footprint:
 
     @cached_property
     def heaviest(self) -> StageAccount:
-        """The stage that decides whether the job fits."""
-        return max(self.stages, key=lambda stage: stage.total_bytes)
+        """The stage that decides whether the job fits: with the least room on its machine."""
+        limits = [machine.hbm_limit_bytes for machine in self.configuration.job.machines]
+        scales = [max(limits) / limits[machine] for machine in self.configuration.machines]
+        return max(self.stages, key=lambda stage: stage.total_bytes * scales[stage.stage])
+
+    @cached_property
+    def job(self) -> Job:
+        """The job on the machine of the heaviest stage."""
+        machine = self.configuration.machines[self.heaviest.stage]
+        return self.configuration.job.machines[machine]
 
     @property
     def total_bytes(self) -> float:
@@ -36,12 +44,12 @@ class Footprint:
     @property
     def limit_bytes(self) -> float:
         """Bytes that the job may use: usable HBM less the reserve."""
-        return self.configuration.job.hbm_limit_bytes
+        return self.job.hbm_limit_bytes
 
     @property
     def usable_bytes(self) -> float:
         """Bytes of HBM that a process can use."""
-        return self.configuration.job.cluster.gpu.hbm_usable_bytes
+        return self.job.cluster.gpu.hbm_usable_bytes
 
     @property
     def fits(self) -> bool:
@@ -51,12 +59,12 @@ class Footprint:
     @property
     def fit_probability(self) -> float:
         """Probability that the true total stays within the limit."""
-        return fit_probability(self.configuration.job, self.total_bytes, self.limit_bytes)
+        return fit_probability(self.job, self.total_bytes, self.limit_bytes)
 
     @property
     def interval(self) -> Interval:
         """Where the true total lies with 80 % probability, bytes."""
-        return peak_interval(self.configuration.job, self.total_bytes)
+        return peak_interval(self.job, self.total_bytes)
 
 
 def footprint_of(configuration: Configuration) -> Footprint:

@@ -12,17 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from planner.job.errors import UsageError
-from planner.job.frameworks.techniques import Technique
 from planner.job.job import Job, searched_modes
 from planner.job.offload import searched_offloads, spelled
 from planner.job.optimizers import optimizer_names
 from planner.job.recompute import Recomputed
-from planner.job.technique_rules import site_of, technique_refusal
 from planner.predict.evaluate import Proposal
 from planner.predict.memory.footprint import footprint_of
 from planner.predict.memory.solve import SAFE_PROBABILITY, bracket
 from planner.predict.plan import Plan
-from planner.predict.techniques import works_with
+from planner.predict.techniques import further_techniques
 
 # Degrees are tried at 2, 4, 8 and 16 times their value.
 _FACTORS = (2, 4, 8, 16)
@@ -236,22 +234,12 @@ class OptionChanges:
 
     def _techniques(self) -> Iterator[OptionChange]:
         """Techniques of the framework that the configuration does without."""
-        for technique in self.job.framework.techniques:
-            if technique.name in self.job.techniques or not self._works(technique):
-                continue
+        degrees, mode = self.proposal.degrees, self.proposal.recompute
+        for technique in further_techniques(self.job, degrees, mode):
             changed = self.proposal.request.with_technique(technique.name)
             rounds = OTHER_ROUNDING if technique.effect == "numerics" else ""
             flags = f"--with {technique.name}"
             yield OptionChange(technique.name, flags, request=changed, learns=rounds)
-
-    def _works(self, technique: Technique) -> bool:
-        job, degrees = self.job, self.proposal.degrees
-        inside = degrees.tp <= job.cluster.scale_up_domain_gpus
-        site = site_of(job.framework, job.model, job.cluster, inside=inside)
-        mode = job.framework.recompute_mode(self.proposal.recompute)
-        refused = technique_refusal(job.framework, (technique.name,), mode)
-        fits_degrees = bool(works_with(job, degrees, technique.name))
-        return fits_degrees and refused is None and not site.obstacle(technique)
 
 
 def _at_most(stages: tuple[int, ...], count: int) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.cost.codes import CollectiveKind, Hidden, OpKind, ParamShard, Shard
-from planner.job.frameworks.tensors import SavedTensors
+from planner.job.frameworks.tables import SavedTensors
 from planner.job.modules import Module
 from planner.job.specs import LayerKind
 from planner.predict.ops.context import WHOLE_LAYER, OpContext, present

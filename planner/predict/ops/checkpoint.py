@@ -153,7 +153,7 @@ def _makers(ops: Sequence[Op], index: int, order: Mapping[str, int]) -> tuple[st
 
 def _time(op: Op) -> float:
     """Forward time of a row, in bytes moved per token."""
-    if op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM):
+    if op.is_product:
         flop = 2.0 * op.tokens_factor * (op.out_width + op.kv_out_width) * op.in_width
         return flop / FLOP_PER_BYTE
     if op.kind is OpKind.ATTENTION:

@@ -177,6 +177,7 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
         in_width=hidden,
         groups=experts,
         parameters=((experts * gates * width * (hidden + bias), ParamShard.EXPERT),),
+        parameter_class="expert",
         saved=_in_expert_type(
             context,
             linear_inputs(context, "moe/experts_up", hidden, Shard.ROUTED, 1, Module.MOE, copies),
@@ -206,6 +207,7 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
         in_shard=Shard.EXPERT_TP,
         groups=experts,
         parameters=((experts * hidden * (width + bias), ParamShard.EXPERT),),
+        parameter_class="expert",
         saved=_in_expert_type(
             context,
             down_input(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from planner.cost.codes import CollectiveKind, Hidden, OpKind, ParamShard, Shard
 from planner.job.modules import Module
+from planner.job.parameter_classes import parameter_classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,8 @@ class Op:
     low_precision: bool = True  # linear layers that run in fp8/fp4 when the job does
     pads_vocabulary: bool = False
     parameters: tuple[tuple[float, ParamShard], ...] = ()
+    # Of the parameters (`planner/job/parameter_classes.toml`), or of weights that another row has.
+    parameter_class: str = "dense"
     saved: tuple[Saved, ...] = ()
     collectives: tuple[Collective, ...] = ()
     rerun_with: Module = Module.FULL
@@ -120,6 +123,16 @@ class Op:
     def parameter_count(self) -> float:
         """Parameters of the row, unsharded."""
         return sum(count for count, _ in self.parameters)
+
+    @property
+    def is_product(self) -> bool:
+        """Whether the row multiplies by weights."""
+        return self.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM)
+
+    @property
+    def trains(self) -> bool:
+        """Whether its weights get gradients."""
+        return parameter_classes()[self.parameter_class].trained
 
 
 @dataclass(frozen=True, slots=True)

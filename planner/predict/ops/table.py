@@ -134,7 +134,7 @@ def _expert_parameters(piece: Piece) -> float:
 
 def op_flop(op: Op, seq: int) -> float:
     """Forward FLOP of a row per token; a multiply-add is 2, attention counts the full square."""
-    if op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM):
+    if op.is_product:
         return 2.0 * op.tokens_factor * (op.out_width + op.kv_out_width) * op.in_width
     if op.kind is OpKind.ATTENTION:
         span = min(seq, op.window) if op.window else seq

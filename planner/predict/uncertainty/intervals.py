@@ -9,6 +9,7 @@ lies in the interval. What was never measured widens it on both sides, and is na
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from math import copysign, exp, hypot, log
 from statistics import NormalDist
@@ -48,6 +49,40 @@ LEARNT = "this cluster"
 # published runs reserve 2.8, 3.0 and 6.5 % more than they allocate (SimuMax, B200), where one
 # share is predicted; context and communication buffers differ by driver and library.
 OUTSIDE_SPREAD = 0.02
+
+
+# Added to the step time's spread: no run on GPUs of several types has been measured. Assumed.
+MIXTURE_SPREAD = 0.10
+NO_MIXTURE_MEASURED = (
+    "no run on GPUs of several types was measured: the interval is the widest of any of its "
+    "GPUs', and wider"
+)
+
+
+def are_mixed(machines: Sequence[Job]) -> bool:
+    """Whether a job's machines have GPUs of several types."""
+    return len({machine.cluster.gpu.name for machine in machines}) > 1
+
+
+def widest_interval(machines: Sequence[Job], degrees: Degrees, step: Array) -> Interval:
+    """The interval of a step time, s; on GPUs of several types the widest of any, and wider by
+    `MIXTURE_SPREAD`. `step`: STEP_* vector."""
+    step_time_s = float(step[f.STEP_TIME])
+    each = [
+        step_time_interval(job, step_time_s, at=plan_conditions(job, degrees, step))
+        for job in machines
+    ]
+    if not are_mixed(machines):
+        return each[0]
+    widest = max(each, key=lambda item: item.high / item.low)
+    below = hypot(log(step_time_s / min(item.low for item in each)), MIXTURE_SPREAD)
+    above = hypot(log(max(item.high for item in each) / step_time_s), MIXTURE_SPREAD)
+    return Interval(
+        low=step_time_s * exp(-below),
+        high=step_time_s * exp(above),
+        family=f"{widest.family}, widened: no mixed pool was measured",
+        beyond=widest.beyond,
+    )
 
 
 def family_of(job: Job) -> Family:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from planner.cost import fields as f
 from planner.job.errors import UsageError
-from planner.job.pool import is_pool
+from planner.job.pool import SeveralTypes
 from planner.job.quantities import GIB
 from planner.predict.plan import Degrees
 from planner.search.costed import CostedJob, cost_job
@@ -45,7 +45,7 @@ class CandidateDots:
 
 def costed_or_reason(result: SearchResult) -> tuple[CostedJob | None, str]:
     """All legal shapes of a search, costed again; or none and why."""
-    if is_pool(result.request.gpus):
+    if isinstance(result.request.gpu_words, SeveralTypes):
         return None, "its GPUs are of several types"
     if not result.plans:
         return None, "there is no plan to compare them with"

@@ -22,8 +22,9 @@ from planner.predict.plan import Plan
 from planner.predict.plan_text import batch_text, configuration_text, degrees_text
 from planner.predict.shapes import rule_context
 from planner.predict.space import enumerate_shapes
+from planner.predict.uncertainty.likely import likely_limit_bytes
 from planner.report.figures.candidates import Floats, peaks_gib, shape_of, speeds
-from planner.search.costed import CostedJob, likely_limit_bytes
+from planner.search.costed import CostedJob
 from planner.search.result import SearchResult
 
 # Degrees that people choose, in the order of a plan's summary; those with one value are no choice.

@@ -17,6 +17,7 @@ from planner.report.figures.heat import HeatMap, heat_map
 from planner.report.figures.plan import front_plans, riskier_plans
 from planner.report.pages.page import Drawing, Pick, Section
 from planner.report.plan_table import plan_table, techniques_row
+from planner.report.said import described, said
 from planner.report.search import job_facts, recommended_note, riskier_table
 from planner.report.tables import Column, Facts, Notes
 from planner.search.costed import CostedJob
@@ -107,37 +108,22 @@ class Front:
             "container",
             before=front_plans(self.before, ()),
         )
-        note = (
-            "Click a dot to select it. Blue: the plans; numbered: those shown in full. Dashed: HBM "
-            "that may be used."
-        )
-        if self.before:
-            note += " Dashed orange line: the front before."
-        if riskier:
-            note += " Hollow: faster, but less likely to fit than was asked."
+        note = said(described("pages.front"), self, riskier=bool(riskier)) or ""
         reasons = [f"Candidates are not drawn: {reason}." for _, reason in self.costed if reason]
-        said = " ".join((note, *(_dots_text(each) for each in found), *reasons))
+        told = " ".join((note, *(_dots_text(each) for each in found), *reasons))
         return Section(
-            "Speed against memory", (Drawing("front", "", specification(chart), said),), picks=True
+            "Speed against memory", (Drawing("front", "", specification(chart), told),), picks=True
         )
 
 
 def _dots_text(found: CandidateDots) -> str:
     """Which candidates are drawn."""
-    which = "are the fastest close by" if found.is_thinned else "lie in the picture"
-    return (
-        f"Faint: the {len(found.dots):,} of {found.legal:,} legal shapes that {which}, with their "
-        "layers spread evenly."
-    )
+    return said(described("pages.dots"), found, drawn=len(found.dots)) or ""
 
 
 def heat_section(found: HeatMap) -> Section:
     """Two degrees of choice."""
-    note = (
-        "Each cell is the best shape with these two values: tokens/s of a GPU if it fits as surely "
-        "as was asked, else the GiB of the lightest, or the rule that forbids it. Layers are "
-        "spread evenly, but for plans of the front. Click a cell for all it says."
-    )
+    note = described("pages.heat")
     drawing = Drawing("heat", "", specification(heat_chart(found, "container")), note)
     return Section("Two degrees at a time", (drawing,))
 

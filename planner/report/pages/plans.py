@@ -10,8 +10,7 @@ from pathlib import Path
 
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.job.pool import is_pool
-from planner.job.quantities import gib
+from planner.job.pool import SeveralTypes
 from planner.job.request import Request
 from planner.launch.registry import target_named
 from planner.predict.command_line import search_command
@@ -30,10 +29,10 @@ from planner.report.pages.front import Front, PagePlan
 from planner.report.pages.page import Drawing, Page, Section
 from planner.report.pages.studies import memory_drawing
 from planner.report.plots import pictures
+from planner.report.said import described, said
 from planner.report.search import printed
 from planner.report.tables import Block, Facts, Notes
 from planner.search.explanation import explain
-from planner.search.pools.explain import explain_pool
 from planner.search.result import SearchResult
 
 # Plans that are shown in full; of further ones memory and time alone.
@@ -164,8 +163,6 @@ def _commands(path: Path | None, number: int, request: Request, whole: bool) -> 
 
 def _job(entry: PagePlan) -> tuple[Job | None, str]:
     """The job of a plan on the GPUs that it uses, or none and why."""
-    if is_pool(entry.result.request.gpus):
-        return None, "its GPUs are of several types"
     try:
         job = decided_request(entry.result.request, entry.plan).resolve()
     except UsageError as error:
@@ -176,30 +173,22 @@ def _job(entry: PagePlan) -> tuple[Job | None, str]:
 def _explanation(entry: PagePlan, job: Job | None, reason: str) -> tuple[Block, ...]:
     if job is not None:
         return explanation_report(explain(entry.result, entry.number, job)).blocks
-    if is_pool(entry.result.request.gpus):
-        return explanation_report(explain_pool(entry.result, entry.number)).blocks
     missing = Notes((f"Less is shown, as the job cannot be resolved here: {reason}",))
     return missing, Facts(tuple(("assumed", text) for text in entry.plan.assumptions), "Assumed")
 
 
 def _drawings(number: int, plan: Plan) -> Iterator[Drawing]:
-    notes = {
-        "memory": f"Dashed: HBM that may be used, {gib(plan.limit_bytes)} GiB.",
-        "time": "On the slowest stage. Line: 80 % interval of the whole.",
-        "schedule": "Grey: bubble. What recomputes and communicates is drawn at the start and the "
-        "end of each pass, by its share of the step; then gradients are reduced and the optimizer "
-        "runs.",
-    }
     for name, title, chart in pictures(plan, "container"):
         called = "stages" if name == "memory" else name
-        yield Drawing(f"{called}-{number}", title, specification(chart), notes[name])
+        note = said(described(f"pages.{name}"), plan) or ""
+        yield Drawing(f"{called}-{number}", title, specification(chart), note)
 
 
 def _memory(number: int, entry: PagePlan) -> Iterator[Drawing]:
     """The phases of the heaviest stage. None where the layers of a stage recompute in several
     modes, on GPUs of several types, and where the job cannot be resolved, which the page says."""
     plan = entry.plan
-    if len(plan.modes) > 1 or is_pool(entry.result.request.gpus):
+    if len(plan.modes) > 1 or isinstance(entry.result.request.gpu_words, SeveralTypes):
         return
     try:
         job = decided_request(entry.result.request, plan).resolve()
@@ -214,10 +203,9 @@ def _memory(number: int, entry: PagePlan) -> Iterator[Drawing]:
 
 def _cluster(number: int, plan: Plan, gpus_per_node: int) -> Drawing:
     cluster = cluster_of(plan.degrees, gpus_per_node)
-    rest = f" {cluster.left_out:,} more GPUs go on alike." if cluster.left_out else ""
     return Drawing(
         f"cluster-{number}",
         f"Groups on the cluster, nodes of {gpus_per_node} GPUs",
         specification(charts.cluster_chart(cluster, "container")),
-        f"One square a GPU, in rank order; point at one to see its group.{rest}",
+        said(described("pages.cluster"), cluster) or "",
     )

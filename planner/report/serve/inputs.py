@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from planner.job.errors import UsageError, unknown_name
 from planner.job.models.catalog import catalog_name, model_names
+from planner.job.pool import SeveralTypes
 from planner.job.quantities import parse_length, parse_tokens
 from planner.job.request import Request
 from planner.launch.registry import targets
@@ -59,6 +60,10 @@ class Inputs(BaseModel):
             hbm_reserve=self.reserve or "0",
             require=conditions,
         )
+        if isinstance(request.gpu_words, SeveralTypes):
+            raise UsageError(
+                f"{self.gpus}: GPUs of several types are for planner search; give one type here"
+            )
         count = request.find_cluster().num_gpus
         if count > MOST_GPUS:
             raise UsageError(

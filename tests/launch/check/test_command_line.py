@@ -198,7 +198,7 @@ def test_fix_never_overwrites(write: Write) -> None:
         ("a.sh", b"", "is empty"),
         ("a.sh", b"\x00\x01\x02\xff", "not a text file"),
         ("a.txt", b"Dear all,\nsee you tomorrow.\n", "no launch file"),
-        ("a.json", b'{"a": 1}', "neither a DeepSpeed"),
+        ("a.json", b'{"a": 1}', "no configuration that is read"),
         ("a.json", b'{"a": \n 1,,}', "line 2"),
         ("a.toml", b"[training\nx = 1", "line 1"),
         ("a.yaml", b"num_processes: 8\n  bad: [1\n", "line"),

@@ -253,7 +253,7 @@ def test_every_named_option_exists() -> None:
     from planner.launch.read.names import left_out
 
     named = {
-        *left_out("megatron"), *left_out("megatron", "refused"),
+        *left_out("megatron", "own"), *left_out("megatron", "own", "refused"),
         *megatron._VARIATIONS, *megatron._DEGREES.values(),
     }  # fmt: skip
     assert named <= options().keys()

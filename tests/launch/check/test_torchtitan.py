@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import with_tables
 from planner.launch.check.assess import assess
-from planner.launch.check.request import as_request, varied_framework
+from planner.launch.check.request import as_request, tables_of_variations
 from planner.launch.dialects.torchtitan.sources import stage_layers
 from planner.launch.read.found import Hints
 from planner.launch.read.launch import read_launch
@@ -147,11 +149,10 @@ def test_torchtitan_without_compile(read: Read) -> None:
 
 
 def test_a_loss_that_is_not_compiled_takes_ten_bytes_more_a_logit() -> None:
-    bytes_a_logit = [
-        varied_framework("torchtitan", names).saved.logits_peak_bytes
-        for names in ((), ("uncompiled-loss",))
-    ]
-    assert bytes_a_logit == [4, 14]
+    profile = load_framework("torchtitan")
+    (tables,) = tables_of_variations(("uncompiled-loss",), "torchtitan").values()
+    changed = with_tables(profile, tables)
+    assert [one.saved.logits_peak_bytes for one in (profile, changed)] == [4, 14]
 
 
 TITAN_WRONG = [

@@ -64,7 +64,7 @@ def test_true_is_stage_one(folder: ReadFolder) -> None:
 def test_every_field_of_a_type(folder: ReadFolder, kind: str, wrong: object) -> None:
     """All fields at once: each is named."""
     zero: dict[str, Any] = {}
-    names = str(meanings("deepspeed-types")[kind]).split()
+    names = str(meanings("hf", "deepspeed-types")[kind]).split()
     for name in names:
         table, _, inner = name.rpartition(".")
         (zero.setdefault(table, {}) if table else zero)[inner] = wrong

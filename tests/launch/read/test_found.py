@@ -119,12 +119,10 @@ def test_accelerates_file_and_a_trainers_are_one_launch(tmp_path: Path) -> None:
          "trains with a file that is $MINE, output of $(mktemp)"),
         ("a.yaml", "max_seq_len: 2048\nmax_duration: 3ba\n", "this YAML is LLM Foundry's"),
         # A list of all options says nothing by what it has of one.
-        ("a.yaml", "per_device_batch_size: 4\nici_fsdp_parallelism: 1\ndpo_beta: 0.1\n",
-         "this YAML is MaxText's; read are"),
         ("a.yaml", "num_layers: 1\nmicro_batch_size: 1\ntensor_model_parallel_size: 1\n"
          "grpo_clamp_eps_lower: 0.01\n", "this YAML lists Megatron-LM's options, and none"),
-        ("a.sh", "python3 -m MaxText.train MaxText/configs/base.yml run_name=x\n",
-         "runs MaxText.train, which is no framework"),
+        ("a.sh", "python3 -m MaxText.train MaxText/configs/mine.yml run_name=x\n",
+         "trains with MaxText/configs/mine.yml, which is none of MaxText 0.2.5's; give it too"),
         ("a.yaml", "kind: RayJob\nspec:\n  entrypoint: python /app/train.py\n", "/app/train.py"),
         ("a.yaml", "kind: Job\nspec:\n  command:\n  - bash\n  - -xc\n  - |-\n    cd /app\n"
          "    torchrun --nproc_per_node=1 mnist.py\n", "line 8 runs mnist.py"),

@@ -7,7 +7,7 @@ import pytest
 from planner.job.errors import UsageError
 from planner.launch.check.assess import assess
 from planner.launch.read.found import Found
-from planner.launch.read.own_effects import Effect, effect_of
+from planner.launch.read.names import Effect, effect_of
 from tests.launch.check.conftest import SMALL, Read, read, write  # noqa: F401
 
 DECIDING: dict[str, Effect] = {

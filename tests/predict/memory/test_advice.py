@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from planner import Degrees, Request, evaluate
+from planner.cost.terms import MEMORY_WORDS
 from planner.job.optimizers import optimizer_names
 from planner.predict.evaluate import Proposal
 from planner.predict.memory.advice import (
     LEAST_SAVING,
     LEAST_SHRINKAGE,
     MOST_PAIRS,
-    TERMS,
     Advice,
     Move,
     advise,
@@ -320,8 +320,10 @@ def test_what_the_largest_term_is_and_what_shrinks_it() -> None:
         largest, base = advice.largest, advice.base
         terms = base.stages[base.heaviest_stage]
         assert largest.name == name
-        assert largest.size_bytes == max(float(getattr(terms, term)) for term in TERMS)
-        assert sum(float(getattr(terms, term)) for term in TERMS) == pytest.approx(terms.peak)
+        assert largest.size_bytes == max(float(getattr(terms, term)) for term in MEMORY_WORDS)
+        assert sum(float(getattr(terms, term)) for term in MEMORY_WORDS) == pytest.approx(
+            terms.peak
+        )
         assert largest.move is not None
         after = largest.move.plan.stages[largest.move.plan.heaviest_stage]
         assert float(getattr(after, name)) < (1.0 - LEAST_SHRINKAGE) * largest.size_bytes

@@ -10,16 +10,16 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from planner.launch.dialects.hf.options import ACCELERATE, DEEPSPEED
 from planner.launch.dialects.hf.scripted_reader import ScriptedReader
-from planner.launch.options import ACCELERATE, DEEPSPEED
 from planner.launch.read.beside import source_beside
 from planner.launch.read.document import Document, Source, below, json_document, unknown_key
 from planner.launch.read.found import Edit, Found, Problem, Setting, nearest
 from planner.launch.read.names import is_known, known_names
 
-TOP_KEYS = known_names("accelerate")
-FSDP_KEYS = known_names("accelerate-fsdp")
-PARALLELISM_KEYS = known_names("accelerate-parallelism")
+TOP_KEYS = known_names("hf", "accelerate")
+FSDP_KEYS = known_names("hf", "accelerate-fsdp")
+PARALLELISM_KEYS = known_names("hf", "accelerate-parallelism")
 _TABLES = {"": TOP_KEYS, "fsdp_config": FSDP_KEYS, "parallelism_config": PARALLELISM_KEYS}
 _F, _P = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_"
 _STRATEGIES = {

@@ -16,7 +16,6 @@ from planner.launch.contract import (
     RunCommand,
 )
 from planner.launch.dialects.hf.files import (
-    FILES,
     LIGER,
     MODEL_FOLDER,
     attention,
@@ -24,13 +23,20 @@ from planner.launch.dialects.hf.files import (
     hf_config,
     hf_job_refusals,
     hf_program,
-    hf_refusals,
     layer_class,
+    plan_refusals,  # noqa: F401 (the writers' contract)
 )
-from planner.launch.options import ACCELERATE, last
+from planner.launch.dialects.hf.options import ACCELERATE
+from planner.launch.sentences import (
+    names_of,
+    names_of_job,
+    said_choices,
+    said_needs,
+    said_refusals,
+    said_settings,
+)
 from planner.launch.settings_text import (
     SettingsSection,
-    WrittenSetting,
     filled,
     section_choices,
     yaml_text,
@@ -42,27 +48,14 @@ _TORCHAO = {"adamw-8bit": "adamw_torch_8bit", "adamw-4bit": "adamw_torch_4bit"}
 _MOMENTUM = 0.9
 
 
-plan_refusals = hf_refusals
-
-
 def job_refusals(job: Job) -> Iterator[Refusal]:
     """What accelerate with FSDP2 cannot express of the job."""
     yield from hf_job_refusals(job)
-    optimizer, kernel = job.optimizer, job.optimizer_setting.kernel
-    plain = all(dtype in ("fp32", "none") for _, dtype in optimizer.states)
-    if optimizer.family not in ("adamw", "sgd", *_TORCHAO) or not (
-        plain or optimizer.family in _TORCHAO
-    ):
-        yield Refusal(
-            f"neither torch.optim nor torchao has {optimizer.name} for FSDP2's sharded parameters",
-            "--optimizer adamw, adamw-8bit, adamw-4bit or sgd",
-        )
-    elif optimizer.family in _TORCHAO and job.optimizer_offload:
-        yield Refusal(
-            f"torchao's {optimizer.name} has no CPU kernel for FSDP2's offload", "--optimizer adamw"
-        )
-    elif optimizer.family in _TORCHAO and kernel != "fused":
-        yield Refusal(f"{optimizer.name} has one kernel", "--optimizer-kernel fused")
+    names = names_of_job(job) | {
+        "torchao": job.optimizer.family in _TORCHAO,
+        "masters": all(dtype in ("fp32", "none") for _, dtype in job.optimizer.states),
+    }
+    yield from said_refusals("hf", "accelerate_refusals", names)
 
 
 def files(launch: Launch) -> Files:
@@ -82,42 +75,15 @@ def files(launch: Launch) -> Files:
 
 def sections(launch: Launch) -> tuple[SettingsSection, ...]:
     """The file's parts that the plan decides."""
-    return (
-        SettingsSection("fsdp_config", tuple(_fsdp(launch))),
-        SettingsSection("parallelism_config", tuple(_mesh(launch))),
-    )
-
-
-def _fsdp(launch: Launch) -> Iterator[WrittenSetting]:
     degrees = launch.plan.degrees
-    yield WrittenSetting("fsdp_version", 2)
-    frees = degrees.zero == 3
-    yield WrittenSetting(last(ACCELERATE["zero"]), frees, RESHARDING[3 if frees else 2])
-    yield WrittenSetting("fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "one unit a layer")
-    layer = layer_class(hf_config(launch.job.model) or {})
-    yield WrittenSetting("fsdp_transformer_layer_cls_to_wrap", layer)
-    yield WrittenSetting("fsdp_state_dict_type", "SHARDED_STATE_DICT")
-    offload = launch.job.optimizer_offload > 0
-    yield WrittenSetting("fsdp_offload_params", offload, OFFLOADED if offload else "")
-    yield WrittenSetting(
-        "fsdp_cpu_ram_efficient_loading", True, "rank 0 makes the weights and hands out shards"
-    )
-    recompute = last(ACCELERATE["recompute"])
-    yield WrittenSetting(recompute, launch.recomputes_layers, launch.recompute_reason)
-
-
-def _mesh(launch: Launch) -> Iterator[WrittenSetting]:
-    degrees = launch.plan.degrees
-    shard = degrees.shard or degrees.dp
-    replicas = degrees.dp // shard
-    yield WrittenSetting(
-        "parallelism_config_dp_replicate_size",
-        replicas,
-        f"HSDP: {replicas} replicas of a group that shards" if replicas > 1 else "",
-    )
-    yield WrittenSetting("parallelism_config_dp_shard_size", shard, "ranks that share a parameter")
-    yield WrittenSetting("parallelism_config_tp_size", 1)
-    yield WrittenSetting("parallelism_config_cp_size", 1)
+    names = names_of(launch) | {
+        "layer": layer_class(hf_config(launch.job.model) or {}),
+        "offloaded": OFFLOADED,
+        "resharding": RESHARDING[3 if degrees.zero == 3 else 2],
+        "shard": degrees.shard or degrees.dp,
+    }
+    titles = ("fsdp_config", "parallelism_config")
+    return tuple(said_settings("hf", title, names, ACCELERATE) for title in titles)
 
 
 def command(launch: Launch) -> RunCommand:
@@ -156,26 +122,14 @@ def _arguments(launch: Launch) -> dict[str, object]:
 
 def choices(launch: Launch) -> Iterator[ExplainedSetting]:
     """The settings worth a sentence."""
-    degrees = launch.plan.degrees
+    names = names_of(launch)
     yield from section_choices(sections(launch))
-    yield ExplainedSetting(
-        f"train.py --micro-batch-size {degrees.mbs} --gradient-accumulation-steps "
-        f"{degrees.grad_acc}",
-        f"global batch {degrees.gbs} = {degrees.mbs} · {degrees.grad_acc} · dp {degrees.dp}; "
-        "gradients are reduced after every micro-batch, or FSDP2 would keep them whole",
-    )
-    yield ExplainedSetting(
-        "train.py: mixed_precision_policy",
-        "bf16 compute with fp32 gradient reduction, as the prediction counts",
-    )
+    yield from said_choices("hf", "accelerate_choices", names)
     for technique in launch.techniques:
         yield ExplainedSetting("train.py --use-liger-kernel true", technique.words)
-    yield from FILES
+    yield from said_choices("hf", "files", names)
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
     """Packages that the files are written for."""
-    needs = ["accelerate==1.15.0", "transformers==5.23.0", "torch>=2.10", "datasets, for --dataset"]
-    if launch.job.optimizer.family in _TORCHAO:
-        needs.append("torchao>=0.14")
-    return (*needs, *launch.technique_needs)
+    return said_needs("hf", "accelerate_needs", launch)

@@ -12,10 +12,49 @@ from planner.job.frameworks import load_framework
 from planner.job.models.catalog import catalog_name, load_model
 from planner.launch.dialects.hf.files import LIGER
 from planner.launch.languages.text import digits
+from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Hints, Problem, Setting, model_unknown, unresolved
 from planner.launch.read.names import meanings
 
-_NAMES = meanings("trainer-names")
+Program = Literal["llamafactory", "axolotl", "swift", "trainer"]
+Named = Mapping[str, Setting]
+_SWIFT = re.compile(r"(^|/)swift($|/cli/)|(^|/)llm_(sft|pt)\.py$")
+_OFF = ("", "false", "0", "none", "no", "{}", "[]")
+
+
+def program_of(program: Program, named: Named, launch: LaunchCommand | None) -> Program:
+    """The program whose defaults the settings have, also where a command states them all."""
+    name = launch.program if launch is not None else ""
+    if "finetuning_type" in named or name.endswith("llamafactory-cli"):
+        return "llamafactory"
+    return "swift" if _SWIFT.search(name) else program
+
+
+def value_of(named: Named, name: str) -> str:
+    """A value in lower case; `table` for a table, empty for none and for one that is not known."""
+    setting = named.get(name)
+    if setting is None:
+        return "table" if any(key.startswith(f"{name}.") for key in named) else ""
+    return "" if setting.value is None or setting.unknown else str(setting.value).lower()
+
+
+def is_on(named: Named, name: str) -> bool:
+    """Whether something is asked for; a size of 1 asks for nothing."""
+    return value_of(named, name) not in (*_OFF, "1.0", "1")
+
+
+def is_switched(named: Named, name: str) -> bool:
+    """Whether a switch is on: `1` counts, and so does a value that only running tells."""
+    hidden = name in named and bool(named[name].unknown)
+    return hidden or value_of(named, name) not in (*_OFF, "-1")
+
+
+def place_of(named: Named, name: str) -> Setting:
+    """A setting, or the first of a table of that name."""
+    return named.get(name) or next(item for key, item in named.items() if key.startswith(name))
+
+
+_NAMES = meanings("hf", "names")
 Half = Literal["", "bf16", "fp16"]
 # Switches of Liger's kernels: those that mean all of them, axolotl's, which mean one each.
 LIGER_SWITCHES = ("use_liger_kernel", "enable_liger_kernel")
@@ -29,7 +68,7 @@ _DECIDING = (
     *LIGER_SWITCHES, LIGER_LOSS,
 )  # fmt: skip
 _NUMBER = re.compile(r"-?[0-9.]+")
-OPTIMIZERS = meanings("trainer-optimizers")
+OPTIMIZERS = meanings("hf", "optimizers")
 # --optim -> how torch updates; transformers leaves torch's choice, foreach on a GPU, to the first.
 _KERNELS = {"adamw_torch": "foreach", "adamw_torch_fused": "fused"}
 
@@ -213,7 +252,8 @@ _TUNED = re.compile(
 
 # Names of models that have the sizes of another, and how that one is named.
 _SAME_SIZES = tuple(
-    (re.compile(pattern, re.IGNORECASE), name) for pattern, name in meanings("same-sizes").items()
+    (re.compile(pattern, re.IGNORECASE), name)
+    for pattern, name in meanings("hf", "same-sizes").items()
 )
 
 

@@ -8,21 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.launch.dialects.hf.accelerate_reader import AccelerateReader, deepspeed_in
-from planner.launch.dialects.hf.arguments import hf_arguments
+from planner.launch.dialects.hf.arguments import Program, hf_arguments, program_of
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
-from planner.launch.dialects.hf.lengths import lengths_assumed
-from planner.launch.dialects.hf.own import effects_of, own_options
 from planner.launch.dialects.hf.python import hf_python_settings
-from planner.launch.dialects.hf.refusals import refusals_of
 from planner.launch.dialects.hf.training import checkpointed, read_hf_training
-from planner.launch.dialects.hf.values import Program, program_of
+from planner.launch.dialects.hf.unmodelled import (
+    effects_of,
+    lengths_assumed,
+    own_options,
+    refusals_of,
+)
 from planner.launch.languages.text import Text
 from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.configured import CONFIG_NAME
 from planner.launch.read.document import Document, Source, json_document, yaml_document
 from planner.launch.read.found import Found, Hints, Problem, Setting
 from planner.launch.read.opened import Opened
+from planner.launch.read.programs import CONFIG_NAME
 
 
 def with_accelerate(found: Found, source: Source) -> Found:

@@ -10,17 +10,84 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from planner.launch.dialects.hf.deepspeed_types import SWITCHES, as_flag, as_whole, type_problems
+from planner.launch.dialects.hf.arguments import is_switched, value_of
+from planner.launch.dialects.hf.options import DEEPSPEED
 from planner.launch.dialects.hf.scripted_reader import ScriptedReader
-from planner.launch.dialects.hf.values import is_switched, value_of
-from planner.launch.options import DEEPSPEED
 from planner.launch.read.document import Document, unknown_key
 from planner.launch.read.found import Edit, Found, Problem, nearest
-from planner.launch.read.names import is_known, known_names, left_out
+from planner.launch.read.names import is_known, known_names, left_out, meanings
 
-TOP_KEYS = known_names("deepspeed")
-ZERO_KEYS = known_names("deepspeed-zero")
 _Z = "zero_optimization"
+_TRUE = ("1", "on", "t", "true", "y", "yes")
+_FALSE = ("0", "off", "f", "false", "n", "no")
+_DEVICES = ("none", "cpu", "nvme")
+# Left to a Trainer, which fills it in; DeepSpeed alone takes the default.
+_AUTO = "auto"
+SWITCHES = ("bf16.enabled", "fp16.enabled")
+# Tables of the file that are no pydantic classes, and fail where they are no tables.
+_TABLES = ("optimizer", "scheduler", "activation_checkpointing")
+
+
+def as_flag(value: object) -> bool | None:
+    """A value as pydantic's bool; None for one that is none."""
+    if isinstance(value, int | float) and value in (0, 1):
+        return bool(value)
+    text = str(value).lower() if isinstance(value, str) else ""
+    return True if text in _TRUE else False if text in _FALSE else None
+
+
+def as_whole(value: object) -> int | None:
+    """A value as pydantic's int; None for one that is none."""
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
+        return int(value)
+    return int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value) else None
+
+
+def type_problems(document: Document) -> Iterator[Problem]:
+    """Values of the wrong type, and keys of the offload tables that do not exist."""
+    for name in _TABLES:
+        yield from _no_table(document, name)
+    for kind, wanted in (("bool", "true or false"), ("int", "a whole number of at least 0"),
+                         ("device", ", ".join(_DEVICES))):  # fmt: skip
+        names = [f"{_Z}.{name}" for name in str(meanings("hf", "deepspeed-types")[kind]).split()]
+        for key in (*names, *(SWITCHES if kind == "bool" else ())):
+            setting = document.settings.get(key)
+            if setting is None or setting.unknown or setting.value in (None, _AUTO):
+                continue
+            if not _fits(kind, setting.value):
+                text = f"{key}: {setting.value!r} is not {wanted}"
+                yield document.wrong(text, key)
+    for table in str(meanings("hf", "deepspeed-types")["table"]).split():
+        yield from _no_table(document, f"{_Z}.{table}")
+        known = known_names("hf", f"deepspeed-{table}")
+        for name in document.names(f"{_Z}.{table}"):
+            if name not in known:
+                says = "DeepSpeed has no such key and refuses it"
+                key = f"{_Z}.{table}.{name}"
+                yield unknown_key(document, key, says, nearest(name, known))
+
+
+def _fits(kind: str, value: object) -> bool:
+    if kind == "bool":
+        return as_flag(value) is not None
+    if kind == "int":
+        number = as_whole(value)
+        return number is not None and number >= 0
+    return value in _DEVICES
+
+
+def _no_table(document: Document, key: str) -> Iterator[Problem]:
+    setting = document.settings.get(key)
+    if setting is None or setting.unknown or setting.value in (None, {}, _AUTO):
+        return
+    text = f"{key}: {setting.value!r} is no table of settings"
+    yield document.wrong(text, key)
+
+
+TOP_KEYS = known_names("hf", "deepspeed")
+ZERO_KEYS = known_names("hf", "deepspeed-zero")
 _MBS, _ACC, _GBS = (DEEPSPEED[name].key for name in ("mbs", "grad_acc", "gbs"))
 # Types of gradients: modelled as that of the products.
 _SAME_TYPE = ("data_types.grad_accum_dtype", "communication_data_type")
@@ -79,7 +146,7 @@ class DeepspeedReader(ScriptedReader):
             precision=self._precision(),
             unmodelled=tuple(
                 (self.document.settings[at], why)
-                for key, why in left_out("deepspeed").items()
+                for key, why in left_out("hf", "deepspeed").items()
                 if (at := self._asked_for(key))
             ),
             **batch,

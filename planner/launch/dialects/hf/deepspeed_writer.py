@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from planner.job.frameworks import load_framework
 from planner.job.job import Job
-from planner.job.quantities import share
 from planner.launch.contract import (
     ExplainedSetting,
     Files,
@@ -16,17 +15,24 @@ from planner.launch.contract import (
     RunCommand,
 )
 from planner.launch.dialects.hf.files import (
-    FILES,
     LIGER,
     MODEL_FOLDER,
     attention,
     hf_command,
     hf_job_refusals,
     hf_program,
-    hf_refusals,
+    plan_refusals,  # noqa: F401 (the writers' contract)
 )
-from planner.launch.options import DEEPSPEED, last
+from planner.launch.dialects.hf.options import DEEPSPEED
+from planner.launch.options import last
 from planner.launch.quoting import Code
+from planner.launch.sentences import (
+    names_of,
+    names_of_job,
+    said_choices,
+    said_needs,
+    said_refusals,
+)
 from planner.launch.time_limit import save_steps
 from planner.predict.ops import pieces
 from planner.predict.ops.context import OpContext
@@ -40,23 +46,11 @@ _WEIGHT_DECAY = 0.1
 _BETAS = {"adamw": (0.9, 0.95), "lion": (0.9, 0.99)}
 
 
-plan_refusals = hf_refusals
-
-
 def job_refusals(job: Job) -> Iterator[Refusal]:
     """What DeepSpeed under the Trainer cannot express of the job."""
     yield from hf_job_refusals(job)
-    optimizer, setting = job.optimizer, job.optimizer_setting
-    kind = _optimizer_kind(job)
-    if kind is None:
-        yield Refusal(
-            f"DeepSpeed under the Trainer has no {optimizer.name} with these states",
-            "--optimizer adamw, adamw-8bit, lion or sgd",
-        )
-    if kind == "trainer" and setting.kernel == "forloop":
-        yield Refusal("the Trainer has no for-loop AdamW", "--optimizer-kernel fused")
-    if setting.offload and optimizer.family not in ("adamw", "lion"):
-        yield Refusal(f"DeepSpeed has no CPU kernel of {optimizer.family}", "--optimizer adamw")
+    names = names_of_job(job) | {"made_by": _optimizer_kind(job)}
+    yield from said_refusals("hf", "deepspeed_refusals", names)
 
 
 def _optimizer_kind(job: Job) -> str | None:
@@ -215,59 +209,12 @@ def _optimizer_arguments(launch: Launch) -> dict[str, str]:
 
 def choices(launch: Launch) -> Iterator[ExplainedSetting]:
     """The settings worth a sentence: JSON has no comments."""
-    degrees, precision = launch.plan.degrees, launch.job.precision
-    yield ExplainedSetting(f"zero_optimization.stage = {degrees.zero}", _STAGES[degrees.zero])
-    if degrees.tp == 1:
-        yield ExplainedSetting(
-            f"train_batch_size = {degrees.gbs}",
-            f"{degrees.mbs} · {degrees.grad_acc} of accumulation · dp {degrees.dp}; "
-            f"{launch.plan.gbs_tokens:,} tokens",
-        )
-    else:
-        yield ExplainedSetting(
-            f"tensor_parallel.autotp_size = {degrees.tp}",
-            "DeepSpeed splits the model's products itself; train_batch_size is left out, since "
-            "the Trainer would count every rank as data parallel",
-        )
-    yield ExplainedSetting(
-        f"data_types.grad_accum_dtype = {precision}",
-        "gradients in the compute precision, as the prediction counts them; master weights and "
-        "optimizer state are fp32",
-    )
-    if degrees.zero:
-        yield ExplainedSetting(
-            f"zero_optimization.reduce_bucket_size = {_reduce_bucket(degrees.zero)}",
-            "elements that are reduced together while backward runs on",
-        )
-    if degrees.zero == 3:
-        yield ExplainedSetting(
-            "zero_optimization.stage3_max_live_parameters",
-            "no more than the two layers that the prediction counts are gathered at once",
-        )
-    if launch.job.optimizer_offload:
-        yield ExplainedSetting(
-            "zero_optimization.offload_optimizer",
-            f"{share(launch.job.optimizer_offload, 0)} of optimizer state and update on the CPU; "
-            "CPU-Adam is built at the first start and needs a compiler",
-        )
-    if launch.recomputes_layers:
-        yield ExplainedSetting("--activation_checkpointing", launch.recompute_reason)
+    names = names_of(launch) | {"bucket": _reduce_bucket(launch.plan.degrees.zero)}
+    yield from said_choices("hf", "deepspeed_choices", names)
     yield from (ExplainedSetting(f"train.py {one.flags}", one.words) for one in launch.techniques)
-    yield from FILES
-
-
-_STAGES = {
-    0: "no sharding: every rank holds weights, gradients and optimizer state",
-    1: "optimizer state sharded over the data-parallel ranks",
-    2: "optimizer state and gradients sharded over the data-parallel ranks",
-    3: "optimizer state, gradients and weights sharded over the data-parallel ranks",
-}
+    yield from said_choices("hf", "files", names)
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
     """Packages that the files are written for."""
-    needs = ["deepspeed==0.19.8", "transformers==5.23.0", "accelerate>=1.15", "torch>=2.10"]
-    needs += ["datasets, for --dataset"]
-    if "8bit" in launch.job.optimizer.family:
-        needs.append("bitsandbytes")
-    return (*needs, *launch.technique_needs)
+    return said_needs("hf", "deepspeed_needs", launch)

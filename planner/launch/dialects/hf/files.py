@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
-from hardware.files import shipped_toml
 from planner.job.job import Job
 from planner.job.models.errors import ModelError
 from planner.job.models.hf_config import model_from_hf_config
@@ -42,7 +41,6 @@ from planner.launch.contract import (
     TRAIN_STEPS,
     WARMUP_STEPS,
     Branch,
-    ExplainedSetting,
     Files,
     Launch,
     Refusal,
@@ -51,15 +49,15 @@ from planner.launch.contract import (
     folder_variable,
     length_refusals,
     pretrained_variable,
-    ramp_refusals,
     rate_variable,
 )
 from planner.launch.quoting import Value
-from planner.launch.registry import package_of
+from planner.launch.registry import dialect_toml
+from planner.launch.sentences import names_of, names_of_job, said_refusals
 from planner.launch.settings_text import filled
 from planner.launch.time_limit import stop_variable
 
-_TABLE = shipped_toml(package_of("hf"), "table.toml")
+_TABLE = dialect_toml("hf", "table.toml")
 _LAYER_TYPES = {
     "full": "full_attention", "sliding": "sliding_attention", "state": "linear_attention",
 }  # fmt: skip
@@ -240,7 +238,7 @@ Config = dict[str, object]
 # Types tried for a shape whose family transformers does not have.
 _GENERAL = ("llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe", "gpt2", "gpt_neox")
 # Layer class of each type that FSDP wraps and DeepSpeed hooks (transformers 5.23, modelling files).
-_LAYER_CLASSES: dict[str, str] = shipped_toml(package_of("hf"), "layer_classes.toml")
+_LAYER_CLASSES: Mapping[str, str] = dialect_toml("hf", "layer_classes.toml")
 
 
 def hf_config(model: ModelSpec) -> Config | None:
@@ -316,14 +314,6 @@ VARIABLES = (
     folder_variable("DATASET"),
 )
 
-# What stands beside the configuration, in the words of the folder's README.
-FILES = (
-    ExplainedSetting(
-        f"{MODEL_FOLDER}/config.json",
-        "the model, shape to router; token ids take the class's defaults",
-    ),
-    ExplainedSetting(SCRIPT, "random tokens unless --dataset names a datasets.save_to_disk folder"),
-)
 LIGER = "liger-kernels"
 ENVIRONMENT = {"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")}
 
@@ -367,26 +357,14 @@ def hf_command(
     )
 
 
-def hf_refusals(launch: Launch) -> Iterator[Refusal]:
+def plan_refusals(launch: Launch) -> Iterator[Refusal]:
     """Gradients that stay."""
-    if launch.job.framework.state.persistent_gradients:
-        yield Refusal(
-            "the Trainer and the written loop free gradients after each step",
-            "no --no-set-to-none, no --gradient-as-bucket-view",
-        )
+    yield from said_refusals("hf", "plan_refusals", names_of(launch))
 
 
 def hf_job_refusals(job: Job) -> Iterator[Refusal]:
     """A model that transformers has not; dropout, length and batch ramps, whoever trains it."""
     model = job.model
     missing = [f"{name} = {_shown(value_of(model, name))}" for name in differences(model)]
-    if missing:
-        yield Refusal(
-            f"no model type of transformers 5.23 known here is {model.name} (family "
-            f"{model.family}): the nearest has another {', '.join(missing)}",
-            "--framework megatron-core",
-        )
-    yield from ramp_refusals(job, "the training loop on transformers")
-    if job.dropout:
-        yield Refusal("dropout has another key in every model's config.json", "no --dropout")
+    yield from said_refusals("hf", "job_refusals", names_of_job(job) | {"missing": missing})
     yield from length_refusals(job)

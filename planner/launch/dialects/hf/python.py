@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from planner.job.errors import CannotTellError
-from planner.launch.languages.python.records import (
+from planner.launch.languages.python import (
     UNKNOWN,
     calculated,
     last_name,
@@ -16,7 +16,7 @@ from planner.launch.languages.python.records import (
 from planner.launch.languages.text import Text
 from planner.launch.read.document import leaves
 from planner.launch.read.found import Setting
-from planner.launch.read.python_files import python_module
+from planner.launch.read.python_files import read_python
 
 _ARGUMENTS = re.compile(r"(TrainingArguments|SFTConfig|DPOConfig|GRPOConfig|PPOConfig|KTOConfig|"
                         r"ORPOConfig|RewardConfig|CPOConfig)$")  # fmt: skip
@@ -37,7 +37,7 @@ def hf_python_settings(text: Text, path: str) -> dict[str, Setting]:
 
     CannotTellError for a program that takes them from its command line.
     """
-    module = python_module(text, path)
+    module = read_python(text, path).tree
     constants = _constants(module)
     calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
     configured = [

@@ -45,10 +45,10 @@ def is_llamafactory(content: Mapping[str, object]) -> bool:
 def is_accelerate(content: Mapping[str, object]) -> bool:
     """Whether a table is accelerate's; other programs too say fsdp_config and mixed_precision."""
     sure = {"distributed_type", "compute_environment", "parallelism_config"} & content.keys()
-    known = known_names("accelerate") & content.keys()
+    known = known_names("hf", "accelerate") & content.keys()
     return bool(sure) or 2 * len(known) > len(content)
 
 
 def is_deepspeed(content: Mapping[str, object]) -> bool:
     """Whether a table is DeepSpeed's."""
-    return bool(known_names("deepspeed") & content.keys())
+    return bool(known_names("hf", "deepspeed") & content.keys())

@@ -15,14 +15,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.launch.dialects.hf.accelerate_reader import AccelerateReader
-from planner.launch.dialects.hf.arguments import Half, HfArguments, hf_arguments
+from planner.launch.dialects.hf.arguments import (
+    Half,
+    HfArguments,
+    Program,
+    hf_arguments,
+    is_on,
+    program_of,
+    value_of,
+)
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
-from planner.launch.dialects.hf.lengths import lengths_assumed
-from planner.launch.dialects.hf.own import effects_of, own_loss, own_options
-from planner.launch.dialects.hf.refusals import refusals_of
-from planner.launch.dialects.hf.values import Program, is_on, program_of, value_of
+from planner.launch.dialects.hf.options import DEEPSPEED
+from planner.launch.dialects.hf.unmodelled import (
+    effects_of,
+    lengths_assumed,
+    own_loss,
+    own_options,
+    refusals_of,
+)
 from planner.launch.languages.text import digits
-from planner.launch.options import DEEPSPEED
 from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, Source, below, json_document

@@ -11,8 +11,8 @@ from typing import Any
 
 from hardware.files import shipped_text
 from planner.job.unmodelled import refuse_unmodelled
+from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.languages.text import HOLE, Span, Text, Word
-from planner.launch.options import MEGATRON
 from planner.launch.read.command import setting_of, switch_of
 from planner.launch.read.found import (
     Edit,

@@ -15,15 +15,15 @@ from typing import Any
 
 from planner.job.errors import UsageError
 from planner.launch.dialects.hf.arguments import HfArguments, hf_arguments
-from planner.launch.dialects.hf.refusals import refusals_of
+from planner.launch.dialects.hf.unmodelled import refusals_of
 from planner.launch.dialects.megatron.arguments import options, other_options
 from planner.launch.dialects.megatron.forks import CORE, Dialect
+from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.dialects.megatron.reader import MegatronReader
 from planner.launch.dialects.megatron.table import option
 from planner.launch.dialects.torchtitan.reader import TorchtitanReader
 from planner.launch.dialects.torchtitan.sources import unknown_keys
 from planner.launch.languages.text import HOLE, Files, Hole, Text, Word, digits
-from planner.launch.options import MEGATRON
 from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand, made_launch
 from planner.launch.read.document import Document, Source, below, yaml_document
@@ -34,7 +34,7 @@ from planner.launch.read.opened import Opened
 from planner.launch.read.programs import other_model
 
 _ARGS, _ENV, _PROGRAM = "MODEL_ARGS", "ENV_VARS", "pretrain_gpt.py"
-_WITHOUT = meanings("megatron-without")
+_WITHOUT = meanings("megatron", "without")
 # Attribute -> the option that sets it, where its name is another.
 _NAMES = {name: MEGATRON[name].name for name in ("fp8", "fp4")}
 _NAMES["turbo_deepep"] = MEGATRON["fused-dispatch"].name

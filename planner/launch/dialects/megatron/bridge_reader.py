@@ -18,11 +18,11 @@ from planner.launch.dialects.megatron import table
 from planner.launch.dialects.megatron.arguments import options
 from planner.launch.dialects.megatron.bridge_writer import RECIPES, field_of, fields_of, schema
 from planner.launch.dialects.megatron.forks import CORE, Dialect
+from planner.launch.dialects.megatron.options import MEGATRON as OPTIONS
+from planner.launch.dialects.megatron.options import MEGATRON_LAYOUT, MEGATRON_PRECISIONS
 from planner.launch.dialects.megatron.reader import MegatronReader
 from planner.launch.dialects.megatron.table import MEGATRON, option
 from planner.launch.languages.text import Text, Word
-from planner.launch.options import MEGATRON as OPTIONS
-from planner.launch.options import MEGATRON_LAYOUT, MEGATRON_PRECISIONS
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting

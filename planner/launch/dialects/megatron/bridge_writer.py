@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
-from hardware.files import shipped_toml
 from planner.job.job import Job
 from planner.launch.contract import (
     PRETRAINED,
@@ -23,16 +22,15 @@ from planner.launch.contract import (
     Refusal,
     RunCommand,
     pretrained_variable,
-    ramp_refusals,
 )
 from planner.launch.dialects.megatron import writer as megatron
 from planner.launch.dialects.megatron.flags import Flag, from_text, layout_text
-from planner.launch.dialects.megatron.positions import rotates_plainly
+from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_LAYOUT, MEGATRON_RECOMPUTE
+from planner.launch.dialects.megatron.rows import rotates_plainly
 from planner.launch.dialects.megatron.run import (
     LOW_PRECISIONS,
     NO_MASK,
     VARIABLES,
-    attention_refusals,
     batch_flags,
     degree_flags,
     dispatch_flags,
@@ -46,9 +44,9 @@ from planner.launch.dialects.megatron.run import (
     sharp_group,
 )
 from planner.launch.dialects.megatron.table import linear_bias
-from planner.launch.options import MEGATRON, MEGATRON_LAYOUT, MEGATRON_RECOMPUTE
 from planner.launch.quoting import Code
-from planner.launch.registry import package_of
+from planner.launch.registry import dialect_toml
+from planner.launch.sentences import names_of_job, said_needs, said_refusals
 from planner.launch.settings_text import filled
 from planner.launch.time_limit import save_steps, stop_variable
 
@@ -68,7 +66,7 @@ def schema() -> Mapping[str, str]:
     """`section.field` -> pattern of its values, of all that is ever written."""
     return {
         f"{section}.{field}": _pattern(kind)
-        for section, fields in shipped_toml(package_of("megatron"), "bridge.toml").items()
+        for section, fields in dialect_toml("megatron", "bridge.toml").items()
         for field, kind in fields.items()
     }
 
@@ -114,19 +112,8 @@ plan_refusals = run_refusals
 def job_refusals(job: Job) -> Iterator[Refusal]:
     """What Megatron-Bridge cannot express of the job."""
     yield from model_refusals(job.model, job.seq, bridge=True)
-    yield from attention_refusals(job)
-    ramp = "hands its ramp to a megatron-core that ignores it"
-    yield from ramp_refusals(job, "Megatron-Bridge 0.6", ramp)
-    other = "or --framework megatron-core"
-    if job.optimizer.family not in ("adamw", "sgd"):
-        text = f"the writer has no {job.optimizer.family} for Megatron-Bridge"
-        yield Refusal(text, f"--optimizer adamw, {other}")
-    if job.attention == "eager":
-        text = "the writer has no unfused attention for Megatron-Bridge"
-        yield Refusal(text, f"--attention flash, {other}")
-    if "fp8" in dict(job.optimizer.states).values():
-        # Its overrides name torch's fp8 types; the optimizer wants plain bytes.
-        yield Refusal("Megatron-Bridge cannot override optimizer states to fp8", "adamw-bf16")
+    for table in ("attention_refusals", "bridge_refusals"):
+        yield from said_refusals("megatron", table, names_of_job(job))
 
 
 def files(launch: Launch) -> Files:
@@ -198,12 +185,7 @@ choices = megatron.choices
 
 def requirements(launch: Launch) -> tuple[str, ...]:
     """What the overrides are written for."""
-    return (
-        "megatron-bridge 0.6.x (Python 3.12) with the megatron-core that it brings (0.19)",
-        "Transformer Engine >= 2.8",
-        *((megatron.SHARP_NEEDS,) if sharp_group(launch) else ()),
-        *launch.technique_needs,
-    )
+    return said_needs("megatron", "bridge_needs", launch, sharp_group=sharp_group(launch))
 
 
 Overrides = Mapping[str, str]

@@ -14,9 +14,9 @@ from planner.job.models.errors import ModelError
 from planner.job.models.layout import hybrid_kinds
 from planner.job.quantities import stated
 from planner.job.specs import LayerKind, MlaSpec, RopeScaling, RopeSpec, StateSpaceSpec
-from planner.launch.dialects.megatron import positions, states
+from planner.launch.dialects.megatron import rows, table
 from planner.launch.dialects.megatron.arguments import Arguments
-from planner.launch.dialects.megatron.row import MegatronRow
+from planner.launch.dialects.megatron.rows import MegatronRow
 from planner.launch.dialects.megatron.table import BALANCING, LOSSES, option
 from planner.launch.read.found import Problem
 
@@ -70,29 +70,29 @@ def _scaling(arguments: Arguments, mla: MlaSpec | None) -> dict[str, Any] | None
     number, real = arguments.number, arguments.real
     factor = real(option("rope.scaling.factor"))
     if mla is not None:
-        if arguments.text(positions.LATENT_STRETCH.name) == "rope" or factor <= 1.0:
+        if arguments.text(table.LATENT_STRETCH.name) == "rope" or factor <= 1.0:
             return None
         return {
             "kind": "yarn",
             "factor": factor,
-            "original_positions": positions.MLA_YARN[0],
+            "original_positions": rows.MLA_YARN[0],
             **_scores(arguments),
         }
     if arguments.text(option("position")) == "yarn" and factor > 1.0:
         scores = _scores(arguments)
         return {
             "kind": "yarn",
-            "original_positions": positions.MLA_YARN[0],
-            **plain_fields(arguments, positions.POSITIONS, RopeScaling, "rope.scaling"),
+            "original_positions": rows.MLA_YARN[0],
+            **plain_fields(arguments, table.POSITIONS, RopeScaling, "rope.scaling"),
             **({} if tuple(scores.values()) == (1.0, 0.0) else scores),
             "truncate": not arguments.has(option("rope.scaling.truncate")),
         }
-    if arguments.has(positions.LLAMA3_STRETCH.name):
+    if arguments.has(table.LLAMA3_STRETCH.name):
         # Megatron-LM's flags hand no factor on; Bridge's field is one.
         states = arguments.has(option("rope.scaling.factor"))
-        stretched = factor if states else positions.LLAMA3_FACTOR
-        return {"kind": "llama3", "factor": stretched, "original_positions": positions.LLAMA3[0]}
-    if interpolation := number(positions.LINEAR_STRETCH.name):
+        stretched = factor if states else rows.LLAMA3_FACTOR
+        return {"kind": "llama3", "factor": stretched, "original_positions": rows.LLAMA3[0]}
+    if interpolation := number(table.LINEAR_STRETCH.name):
         return {"kind": "linear", "factor": interpolation}
     return None
 
@@ -126,16 +126,16 @@ _VARIANT = option("state_space.kind")
 
 def hybrid_text(arguments: Arguments) -> str:
     """The pattern of a hybrid's layers with its pipes, without its predictions; empty if none."""
-    arguments.has(states.SPEC)
-    found = arguments.text(states.PATTERN) or arguments.text(_OLDER) or _from_ratios(arguments)
-    return found.split(states.PREDICTORS)[0]
+    arguments.has(rows.SPEC)
+    found = arguments.text(rows.PATTERN) or arguments.text(_OLDER) or _from_ratios(arguments)
+    return found.split(rows.PREDICTORS)[0]
 
 
 def predictors(arguments: Arguments) -> int:
     """Multi-token-prediction layers: an option, or the patterns behind those of the model."""
     arguments.has("mtp-hybrid-override-pattern")
     stated = arguments.number(option("mtp_layers")) or 0
-    return stated or (arguments.text(states.PATTERN) or "").count(states.PREDICTORS)
+    return stated or (arguments.text(rows.PATTERN) or "").count(rows.PREDICTORS)
 
 
 def _from_ratios(arguments: Arguments) -> str:
@@ -160,13 +160,13 @@ def _from_ratios(arguments: Arguments) -> str:
 
 def read_kinds(arguments: Arguments) -> tuple[LayerKind, ...]:
     """Kinds of a hybrid's layers; a pattern that cannot be read is a problem, and none."""
-    text = hybrid_text(arguments).replace(states.BLOCKS, "")
+    text = hybrid_text(arguments).replace(rows.BLOCKS, "")
     if not text:
         return ()
     try:
-        return hybrid_kinds(text, f"--{states.PATTERN}")
+        return hybrid_kinds(text, f"--{rows.PATTERN}")
     except ModelError as error:
-        places = arguments.place(states.PATTERN, _OLDER)
+        places = arguments.place(rows.PATTERN, _OLDER)
         arguments.problems.append(Problem("option-value", str(error), places=places))
         return ()
 
@@ -174,12 +174,12 @@ def read_kinds(arguments: Arguments) -> tuple[LayerKind, ...]:
 def read_blocks(arguments: Arguments) -> tuple[int, ...]:
     """Layers of each block of the pipeline where the pattern has pipes."""
     text = hybrid_text(arguments)
-    return tuple(map(len, text.split(states.BLOCKS))) if states.BLOCKS in text else ()
+    return tuple(map(len, text.split(rows.BLOCKS))) if rows.BLOCKS in text else ()
 
 
 def read_state_space(arguments: Arguments, hidden: int) -> StateSpaceSpec:
     """Mamba-2's numbers; by default heads for an inner width of twice the hidden one."""
-    found = plain_fields(arguments, states.MAMBA, StateSpaceSpec, "state_space")
+    found = plain_fields(arguments, table.MAMBA, StateSpaceSpec, "state_space")
     usual = max(1, 2 * hidden // max(1, found["head_dim"]))
     return StateSpaceSpec(**found | {"heads": stated(found["heads"], usual)})
 
@@ -189,18 +189,18 @@ def is_delta(arguments: Arguments) -> bool:
     variant = arguments.text(_VARIANT)
     said = any(f"--{_VARIANT}" in item.text and item.rule == "not-predictable"
                for item in arguments.problems)  # fmt: skip
-    if variant not in (None, states.DELTA_NET) and not said:
+    if variant not in (None, rows.DELTA_NET) and not said:
         text = f"--{_VARIANT} {variant}: that attention is not modelled"
         place = arguments.place(_VARIANT)
         arguments.problems.append(Problem("not-predictable", text, "warning", place))
-    return variant == states.DELTA_NET
+    return variant == rows.DELTA_NET
 
 
 def read_delta(arguments: Arguments) -> StateSpaceSpec:
     """The numbers of gated delta nets."""
     return StateSpaceSpec(
-        **plain_fields(arguments, states.DELTA, StateSpaceSpec, "state_space"),
+        **plain_fields(arguments, table.DELTA, StateSpaceSpec, "state_space"),
         kind="gated_delta",
         conv_bias=False,
-        chunk=states.DELTA_CHUNK,
+        chunk=rows.DELTA_CHUNK,
     )

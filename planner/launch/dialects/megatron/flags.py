@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from constraints.rule import Layout
-from planner.launch.options import MEGATRON, MEGATRON_LAYOUT
+from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_LAYOUT
 from planner.predict.plan import Plan
 
 

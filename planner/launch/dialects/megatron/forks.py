@@ -6,21 +6,120 @@ for memory and time; what core 0.19 refuses of them, it refuses with a warning.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from itertools import islice
 from pathlib import PurePosixPath
 
-from planner.launch.dialects.megatron.arguments import RELEASE, Arguments
+from planner.launch.dialects.megatron.arguments import RELEASE, Arguments, options
+from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_RECOMPUTE
 from planner.launch.dialects.megatron.rules import CONNECTIONS, refused_everywhere
-from planner.launch.dialects.megatron.table import option
-from planner.launch.dialects.megatron.unknown import MOST_NAMED, slip_of
-from planner.launch.options import MEGATRON, MEGATRON_RECOMPUTE
+from planner.launch.dialects.megatron.table import FLAGS, option
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import Problem, Setting
-from planner.launch.read.names import left_out, meanings
-from planner.launch.read.own_effects import effect_of
+from planner.launch.read.found import (
+    Edit,
+    Problem,
+    Setting,
+    Severity,
+    is_slip,
+    nearest,
+)
+from planner.launch.read.names import effect_of, left_out, meanings
+
+# More unknown options tell no more.
+MOST_NAMED = 50
+
+
+@cache
+def _of_the_model() -> frozenset[str]:
+    """Options that say which model it is."""
+    return frozenset(row.key for row in FLAGS)
+
+
+def core_like(unknown: Setting) -> str:
+    """Core's option that is most like an unknown one; empty where none is near."""
+    return _option_like(_plain(unknown))
+
+
+def slip_of(unknown: Setting) -> str:
+    """Core's option of which an unknown one is surely a slip, or the start, which argparse does not
+    take for it here; empty for one of a fork."""
+    close, name = core_like(unknown), _plain(unknown)
+    return close if close and (is_slip(name, close) or close.startswith(name)) else ""
+
+
+@lru_cache
+def _option_like(name: str) -> str:
+    return nearest(name, options(), 0.75)
+
+
+def _plain(setting: Setting) -> str:
+    return setting.key.removeprefix("--").replace("_", "-")
+
+
+def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Problem]:
+    """Each option that no parser has, with the nearest that core has; `parser`: whose it is not."""
+    for setting in islice({item.key: item for item in arguments.unknown}.values(), MOST_NAMED):
+        close = core_like(setting)
+        text = f"{setting.key}: {parser} has no such option and refuses it"
+        severity: Severity = "error"
+        if parser != RELEASE:
+            text = f"{setting.key}: no option that is known of {parser}"
+            if hidden := _hidden_by(setting, close):
+                severity, text = "missing", f"{text}: {hidden} is not known"
+        if not setting.key.startswith("--"):
+            text = f"{setting.key!r} stands where an option should"
+            close = ""
+        sure = close and close not in arguments.given and is_slip(_plain(setting), close)
+        yield Problem(
+            "unknown-option",
+            text,
+            severity,
+            places=(setting.place,),
+            fix=f"--{close}" if close else "",
+            edits=(Edit(setting.key, None, f"--{close}"),) if sure else (),
+        )
+
+
+def _hidden_by(setting: Setting, close: str) -> str:
+    """What a fork's option decides, by the name of core's nearest or by its own; empty for one that
+    decides nothing, or that is off."""
+    if f"--{close}" in _of_the_model():
+        return "what it does to the model"
+    if str(setting.value).lower() in ("0", "1", "false", "none"):
+        return ""
+    decides = {"trains": "what is trained", "parallel": "how the model is divided"}
+    return decides.get(effect_of(setting.key), "")
+
+
+def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Problem]:
+    """What is said to be absent may stand in words whose value is not known."""
+    hidden = [item for item in arguments.problems if item.rule == "unresolved"]
+    if not hidden:
+        return problems
+    fix = ", ".join(dict.fromkeys(item.fix for item in hidden))
+    return [
+        replace(
+            problem,
+            severity="missing",
+            fix=fix,
+            edits=(),
+        )
+        if problem.severity in ("error", "missing") and _is_of_absence(problem, arguments)
+        else problem
+        for problem in problems
+    ]
+
+
+def _is_of_absence(problem: Problem, arguments: Arguments) -> bool:
+    """Whether an option that is not given would take a problem away."""
+    if problem.rule in ("model-unknown", "micro-batch", "precision-unknown"):
+        return not problem.places  # an option that is given may leave a model to a checkpoint
+    keys = [edit.key.removeprefix("--") for edit in problem.edits if edit.value is not None]
+    return bool(keys) and all(key[0] != "$" and key not in arguments.given for key in keys)
+
 
 _EXPERTS = option("moe.experts")
 
@@ -134,7 +233,7 @@ def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem
     found = [] if experts is None else [(_EXPERTS, "DeepSpeed's experts are not modelled")]
     found += [
         (name, why)
-        for name, why in left_out("megatron-others", "refused").items()
+        for name, why in left_out("megatron", "others", "refused").items()
         if arguments.has(name)
     ]
     return [
@@ -148,7 +247,7 @@ def fork_savings(arguments: Arguments) -> tuple[tuple[Setting, str], ...]:
     """Others' options that save memory, and those that no parser known here has and that may, by
     their names."""
     why = "an option of that fork: perhaps less memory than predicted"
-    effects = left_out("megatron-others").items()
+    effects = left_out("megatron", "others").items()
     known = [(arguments.setting(name), effect) for name, effect in effects]
     saving = [item for item in arguments.unknown if effect_of(item.key) in ("shards", "saves")]
     unknown = [(item, why) for item in saving]
@@ -162,7 +261,7 @@ def translate(arguments: Arguments, dialect: Dialect) -> None:
     """Give the arguments the core options that others' options stand for."""
     if dialect.core:
         return
-    for asked, meant in meanings("megatron-synonyms").items():
+    for asked, meant in meanings("megatron", "synonyms").items():
         name, _, only = asked.partition("=")
         setting = arguments.setting(name)
         if setting is None or (only and str(setting.value).lower() != only):

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from constraints.layout_context import even_split
+from planner.cost.layout import usual_split
 from planner.launch.dialects.megatron.arguments import Arguments
 from planner.launch.dialects.megatron.details import read_blocks
 from planner.launch.dialects.megatron.flags import layout_text
-from planner.launch.dialects.megatron.states import PATTERN
+from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_LAYOUT
+from planner.launch.dialects.megatron.rows import PATTERN
 from planner.launch.dialects.megatron.table import option
 from planner.launch.languages.text import digits
-from planner.launch.options import MEGATRON, MEGATRON_LAYOUT
 from planner.launch.read.found import Edit, Problem
-from planner.launch.read.own_effects import effect_of
+from planner.launch.read.names import effect_of
 
 _NAMES = {name: option.name for name, option in MEGATRON_LAYOUT.items()}
 _PER_STAGE, _STAGES, _LAYOUT = _NAMES["chunk-layers"], _NAMES["chunks"], _NAMES["blocks"]
@@ -71,7 +71,7 @@ def _read_hybrid(
 def _even_layout(arguments: Arguments, layers: int, pp: int) -> tuple[Edit, ...]:
     """Stages that differ by a layer at most, in place of what splits them otherwise."""
     predictors = arguments.number(_PREDICTORS) or 0
-    text = layout_text(even_split(layers, pp), predictors)
+    text = layout_text(usual_split(layers, pp), predictors)
     others = (_PER_STAGE, _STAGES, _EMBEDDING, _LOSS)
     gone = (Edit(f"--{name}", None) for name in others if arguments.has(name))
     return (Edit(f"--{_LAYOUT}", f'"{text}"'), *gone)

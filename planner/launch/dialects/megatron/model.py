@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
 from pydantic import ValidationError
@@ -31,13 +30,12 @@ from planner.launch.dialects.megatron.details import (
     read_router,
     read_state_space,
 )
-from planner.launch.dialects.megatron.states import LINEAR_LAYERS
+from planner.launch.dialects.megatron.options import MEGATRON as MEGATRON_OPTIONS
 from planner.launch.dialects.megatron.table import MEGATRON, option
 from planner.launch.dialects.megatron.vocabulary import vocabulary
 from planner.launch.languages.limits import LimitError
-from planner.launch.languages.python.values import Frame, Reader
+from planner.launch.languages.python import evaluated
 from planner.launch.languages.text import digits
-from planner.launch.options import MEGATRON as MEGATRON_OPTIONS
 from planner.launch.read.found import Hints, Problem, model_unknown, telling
 
 # Words of what is wrong with a shape, and the field that they speak of.
@@ -221,7 +219,7 @@ def _state_space(
 
 def _linear_layers(arguments: Arguments, layers: int) -> list[bool]:
     """`--linear-attention-freq`: all but every N-th layer, or a list of 0 and 1."""
-    name = LINEAR_LAYERS.name
+    name = table.LINEAR_LAYERS.name
     return _all_but_every_nth(arguments, name, arguments.text(name) or "", layers)
 
 
@@ -276,8 +274,7 @@ def _marks(arguments: Arguments, name: str, text: str, layers: int) -> list[bool
 def read_pattern(text: str) -> list[int] | None:
     """`([0]*3+[1]*58)` as a list of numbers; None if it is no such expression."""
     try:
-        node = ast.parse(text.strip(), mode="eval").body
-        found = Frame(Reader().module(ast.Module([], []), ""), {}).value(node)
+        found = evaluated(text)
     except (SyntaxError, ValueError, RecursionError, LimitError):
         return None
     is_list = isinstance(found, list) and all(isinstance(item, int) for item in found)

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from hardware.files import shipped_text
-from planner.launch.languages.python.records import Record
+from planner.launch.languages.python import Record
 from planner.launch.registry import package_of
 
 RELEASE = "NeMo of 2025-11"

@@ -12,12 +12,14 @@ from planner.job.specs import ModelSpec
 from planner.launch.dialects.megatron.arguments import parse_arguments
 from planner.launch.dialects.megatron.forks import (
     Dialect,
+    as_sure_as_read,
     dialect_note,
     dialect_of,
     eased,
     fork_savings,
     others_unpredictable,
     translate,
+    unknown_problems,
 )
 from planner.launch.dialects.megatron.layout import (
     grouped_micro_batches,
@@ -25,24 +27,22 @@ from planner.launch.dialects.megatron.layout import (
     unusual_splits,
 )
 from planner.launch.dialects.megatron.model import read_model
+from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.dialects.megatron.rules import MegatronFacts, option_problems
 from planner.launch.dialects.megatron.settings import (
     RAMPS,
+    optimizer_of,
+    optimizer_offload_of,
+    precision_of,
     read_exchange,
     read_megatron_ramp,
     read_offload,
     read_sharp,
-)
-from planner.launch.dialects.megatron.table import option
-from planner.launch.dialects.megatron.training import (
-    optimizer_of,
-    optimizer_offload_of,
-    precision_of,
     recompute_of,
 )
-from planner.launch.dialects.megatron.unknown import as_sure_as_read, unknown_problems
+from planner.launch.dialects.megatron.table import option
 from planner.launch.dialects.megatron.vocabulary import vocabulary_unknown
-from planner.launch.options import MEGATRON, SWITCH
+from planner.launch.options import SWITCH
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, unresolved
@@ -126,7 +126,7 @@ class MegatronReader:
         self._modes_beyond()
         unmodelled = tuple(self.arguments.left_out) + tuple(
             (setting, why)
-            for name, why in left_out("megatron").items()
+            for name, why in left_out("megatron", "own").items()
             if (setting := self.arguments.setting(name)) is not None and self._has_effect(name)
             if not (name in _UNFUSED and training["framework"] == "megatron-local")
             and not (name in RAMPS and ramp.get("batch_ramp"))
@@ -186,6 +186,7 @@ class MegatronReader:
         named = {field: self.arguments.given.get(name) for field, name in _DEGREES.items()}
         named["world"] = self.launch.per_node or self.launch.total
         named["zero"] = self.arguments.given.get("zero-stage")
+        named["sharp"] = self.arguments.given.get(MEGATRON["sharp"].name)
         return {field: item for field, item in named.items() if item is not None}
 
     def _environment(self) -> dict[str, str]:
@@ -376,9 +377,11 @@ class MegatronReader:
         if self.dialect.framework and self._zero() >= _GRADIENTS_SHARDED:
             text = f"ZeRO stage {self._zero()} of {self.dialect.words} is not modelled"
             self._unpredictable(text, "zero-stage")
-        for name, why in left_out("megatron", "refused").items():
+        for name, why in left_out("megatron", "own", "refused").items():
             if self.arguments.has(name):
                 self._unpredictable(f"--{name}: {why}", name)
 
     def _has_effect(self, name: str) -> bool:
-        return set(self.arguments.many(name)) != {left_out("megatron", "as costed").get(name)}
+        return set(self.arguments.many(name)) != {
+            left_out("megatron", "own", "as costed").get(name)
+        }

@@ -18,14 +18,13 @@ from planner.launch.dialects.hf.arguments import known_model
 from planner.launch.dialects.megatron.bridge_reader import read_overrides
 from planner.launch.dialects.megatron.bridge_writer import field_of, schema
 from planner.launch.dialects.megatron.nemo_recipes import RELEASE, SPECIAL, USUAL, nemo_recipe
-from planner.launch.languages.python.records import UNKNOWN, Record, chosen_words
-from planner.launch.languages.python.values import Function, Reader, call_function
+from planner.launch.dialects.megatron.options import MEGATRON
+from planner.launch.languages.python import UNKNOWN, Function, Record
 from planner.launch.languages.text import Text, Word
-from planner.launch.options import MEGATRON
 from planner.launch.read.command import made_launch
 from planner.launch.read.document import Source
 from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
-from planner.launch.read.python_files import BESIDE, evaluating, python_module
+from planner.launch.read.python_files import chosen_words, evaluating, read_python
 
 # The environment variable of the reading that names one of several recipes in a file.
 CHOICE = "RECIPE"
@@ -62,8 +61,7 @@ def read_recipe(source: Source) -> Found:
     holds no recipe, or reading goes beyond its limits.
     """
     path, hints = source.path, source.hints
-    reader = Reader({**SPECIAL, **_variables(hints.environment)}, around=BESIDE)
-    module = reader.module(python_module(source.text, path), path)
+    module = read_python(source.text, path, {**SPECIAL, **_variables(hints.environment)})
     with evaluating(path):
         name, result, others = _chosen(module.functions(), hints, path)
         recipe = _Recipe(name, others, result, source)
@@ -84,7 +82,7 @@ def _chosen(
         names, key=lambda name: ("pretrain" not in name, bool(_ADAPTERS.search(name)))
     )
     for name in [wanted] if wanted else preferred:
-        result = call_function(functions[name], [], {})
+        result = functions[name].call()
         if isinstance(result, Record) and _is_configuration(result):
             return name, result, [other for other in names if other != name]
     raise CannotTellError(f"{path}: no function of it returns a recipe that can be read")

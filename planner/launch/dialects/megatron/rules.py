@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from hardware.files import shipped_toml
 from planner.launch.dialects.megatron.arguments import Arguments
+from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_RECOMPUTE
 from planner.launch.dialects.megatron.settings import FINE_GRAINED, FRACTION
 from planner.launch.dialects.megatron.table import option
-from planner.launch.options import MEGATRON, MEGATRON_RECOMPUTE
 from planner.launch.read.found import Edit, Problem, Severity
-from planner.launch.registry import package_of
+from planner.launch.registry import dialect_toml
 
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
@@ -55,7 +54,7 @@ class Row:
 
 @cache
 def _rows() -> tuple[Row, ...]:
-    table = shipped_toml(package_of("megatron"), "rules.toml")
+    table = dialect_toml("megatron", "rules.toml")
     needs = (Row(rule, (name,), needs=needs) for rule, name, *needs in table["needs"])
     others = table["rule"].items()
     return (*needs, *(Row(rule, **row) for rule, rows in others for row in rows))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.job.job import Job
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import refusals, settings
 from planner.launch.contract import (
@@ -17,6 +16,7 @@ from planner.launch.contract import (
     Refusal,
     Variable,
     folder_variable,
+    path_variable,
     rate_variable,
 )
 from planner.launch.dialects.megatron.flags import (
@@ -28,12 +28,12 @@ from planner.launch.dialects.megatron.flags import (
     schedule_flag,
     switches,
 )
-from planner.launch.dialects.megatron.positions import rotates_plainly
-from planner.launch.dialects.megatron.states import hybrid_flags, is_hybrid
+from planner.launch.dialects.megatron.options import MEGATRON
+from planner.launch.dialects.megatron.rows import hybrid_flags, is_hybrid, rotates_plainly
 from planner.launch.dialects.megatron.table import GROUPS, linear_bias, option
 from planner.launch.dialects.megatron.table import MEGATRON as ROWS
-from planner.launch.options import MEGATRON
 from planner.launch.quoting import Value, yaml_value
+from planner.launch.sentences import names_of, said_refusals
 from planner.predict.sharp import sharp_use
 
 _OTHERS = "--framework accelerate, which trains Hugging Face's own model"
@@ -41,24 +41,11 @@ _OTHERS = "--framework accelerate, which trains Hugging Face's own model"
 
 def model_refusals(model: ModelSpec, seq: int, *, bridge: bool = False) -> Iterator[Refusal]:
     """What Megatron's GPT model cannot be made into; `bridge`: by overrides, not by flags."""
+    names = {"model": model, "seq": seq, "hybrid": is_hybrid(model)}
     yield from refusals(ROWS, model, "Megatron's GPT model", _OTHERS)
-    if model.position == "learned" and seq > model.max_positions:
-        yield Refusal(
-            f"{model.name} has {model.max_positions:,} learned positions, fewer than a sequence "
-            f"of {seq:,} tokens",
-            f"--seq {model.max_positions}",
-        )
-    if bridge and model.position == "learned" and seq != model.max_positions:
-        yield Refusal(
-            f"Megatron-Bridge makes {seq:,} learned positions, one a token of the sequence; "
-            f"{model.name} has {model.max_positions:,}",
-            "--framework megatron-core",
-        )
-    if bridge and (model.has_states or is_hybrid(model)):
-        yield Refusal(
-            f"Megatron-Bridge has a provider of its own for {model.name}, which is not written",
-            "--framework megatron-core",
-        )
+    yield from said_refusals("megatron", "length_refusals", names)
+    if bridge:
+        yield from said_refusals("megatron", "bridge_model_refusals", names)
     # What only Megatron-Bridge's fields reach.
     for row in ROWS if not bridge else ():
         if row.when(model) and (phrase := row.no_flag(model)):
@@ -137,9 +124,9 @@ VARIABLES = (
         "prefix of your tokenized data (.bin and .idx); empty: mock data",
         holds="${DATA_PATH}.bin",
     ),
-    Variable("TOKENIZER", "", "folder or name of its Hugging Face tokenizer; empty: none"),
+    path_variable("TOKENIZER", "folder or name of its Hugging Face tokenizer"),
     folder_variable("DATA_PATH"),
-    Variable("TENSORBOARD", "", "folder of TensorBoard's logs; empty: none"),
+    path_variable("TENSORBOARD", "folder of TensorBoard's logs"),
     TRAIN_STEPS,
     WARMUP_STEPS,
     rate_variable("1e-4"),
@@ -284,43 +271,9 @@ def kernel_flags(launch: Launch) -> tuple[Flag, ...]:
 LOCAL_PROFILE = "megatron-local"
 
 
-_SCHEDULES = ("1f1b", "interleaved")
-_FSDP_OPTIMIZERS = ("adamw", "sgd")
-
-
 def run_refusals(launch: Launch) -> Iterator[Refusal]:
     """Everything about degrees, schedule and sharding that would not run."""
-    plan, job = launch.plan, launch.job
-    degrees, layout = plan.degrees, plan.layout
-    if plan.schedule not in _SCHEDULES or layout.placement != "straight":
-        yield Refusal(
-            f"Megatron-LM has no {plan.schedule} schedule: it runs 1F1B, interleaved with vpp > 1",
-            "--schedule interleaved with --vpp 2" if degrees.vpp > 1 else "--schedule 1f1b",
-        )
-    split = degrees.tp > 1 and not launch.splits_sequence
-    if job.model.moe is not None and split:
-        # moe_layer.py, MoELayer.forward.
-        yield Refusal(
-            "experts under tensor parallelism train only with sequence parallelism", "--tp 1"
-        )
-    family = job.optimizer.family
-    if is_fsdp(launch) and family not in _FSDP_OPTIMIZERS:
-        yield Refusal(f"Megatron-FSDP trains with Adam or SGD, not {family}", "--zero 1")
-    if "(" in plan.recompute_flags:
-        recomputed = layout.stage_recomputed
-        least = min(recomputed) // max(1, len(layout.block_layers) // degrees.pp)
-        yield Refusal(
-            "Megatron-LM recomputes the same number of layers on every stage, not "
-            + ", ".join(str(count) for count in recomputed),
-            f"--recompute full:block={max(1, least)}",
-        )
-
-
-def attention_refusals(job: Job) -> Iterator[Refusal]:
-    """Attention that the layers' implementation does not have."""
-    if job.framework.name == LOCAL_PROFILE and job.attention == "flash":
-        # dot_product_attention.py: the scores are made in full.
-        yield Refusal(
-            "--transformer-impl local has no flash attention",
-            "--attention eager, or --framework megatron-core",
-        )
+    layout, pp = launch.plan.layout, launch.plan.degrees.pp
+    chunks = max(1, len(layout.block_layers) // pp)
+    least = max(1, min(layout.stage_recomputed, default=0) // chunks)
+    yield from said_refusals("megatron", "run_refusals", names_of(launch) | {"least": least})

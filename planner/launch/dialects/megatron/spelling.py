@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from constraints.layout_context import even_split
 from constraints.rule import Layout
+from planner.cost.layout import usual_split
 from planner.job.frameworks import load_framework
 from planner.launch.check.spelling import state, variations
 from planner.launch.dialects.megatron.bridge_reader import as_overrides
 from planner.launch.dialects.megatron.flags import Flag, from_text, layout_flags
-from planner.launch.options import MEGATRON, MEGATRON_LAYOUT, MEGATRON_RECOMPUTE
+from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_LAYOUT, MEGATRON_RECOMPUTE
 from planner.launch.read.found import Edit, Found
 from planner.predict.evaluate import Proposal
 from planner.predict.techniques import flags_for
@@ -64,7 +64,7 @@ def _numbers(found: Found, after: Proposal, changes: Mapping[str, Any]) -> Itera
 def _layout(proposal: Proposal) -> tuple[Flag, ...]:
     """Layers by stage, as the writer has them."""
     degrees, model = proposal.degrees, proposal.request.find_model().spec
-    blocks = proposal.block_layers or even_split(model.layers, degrees.pp * degrees.vpp)
+    blocks = proposal.block_layers or usual_split(model.layers, degrees.pp * degrees.vpp)
     layout = Layout(degrees.pp, degrees.vpp, blocks, mtp_standalone=proposal.mtp_standalone)
     return layout_flags(layout, model.mtp_layers)
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from planner.job.models.catalog import catalog_name, load_model
 from planner.job.specs import ModelSpec
 from planner.launch.dialects.megatron.arguments import Arguments
+from planner.launch.dialects.megatron.options import MEGATRON as MEGATRON_OPTIONS
 from planner.launch.dialects.megatron.table import option
-from planner.launch.options import MEGATRON as MEGATRON_OPTIONS
 from planner.launch.read.found import Hints, Problem
 from planner.predict.ops.table import parameter_count
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from hardware.files import shipped_toml
 from planner.job.models.errors import ModelError
 from planner.job.models.hf_config import model_from_hf_config
 from planner.job.specs import ModelSpec
@@ -26,14 +25,13 @@ from planner.launch.read.found import (
     model_unknown,
     nearest,
 )
-from planner.launch.read.names import is_known
-from planner.launch.read.own_effects import effect_of
-from planner.launch.registry import package_of
+from planner.launch.read.names import effect_of, is_known
+from planner.launch.registry import dialect_toml
 
 # Table -> its keys; "": those of the file.
 _KEYS = {
     table.removeprefix("file"): frozenset(row["names"].split())
-    for table, row in shipped_toml(package_of("nanotron"), "names.toml").items()
+    for table, row in dialect_toml("nanotron", "names.toml").items()
 }
 # Tables at the top that only older releases and branches of nanotron have.
 _OTHER_TABLES = {"data", "doremi", "profile", "spectral_mup", "lighteval_config", "experimental"}

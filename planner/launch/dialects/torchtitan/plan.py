@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planner.job.job import Job
 from planner.job.modules import Module
 from planner.launch.contract import (
     OFFLOADED,
@@ -25,15 +24,12 @@ from planner.launch.contract import (
     Variable,
     folder_variable,
     needed,
-    ramp_refusals,
     rate_variable,
 )
-from planner.launch.options import ASYNC_TP_0_3, TORCHTITAN, last
-from planner.launch.settings_text import SettingsSection, WrittenSetting
+from planner.launch.dialects.torchtitan.options import ASYNC_TP_0_3, TORCHTITAN
+from planner.launch.sentences import names_of, said_refusals, said_settings
+from planner.launch.settings_text import SettingsSection
 from planner.predict.plan import Degrees
-
-# Those that run a backward pass of compiled blocks in one piece.
-_WHOLE = ("1f1b", "interleaved", "gpipe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,25 +72,8 @@ def parts_of(launch: Launch) -> list[list[str]]:
 
 def plan_refusals(launch: Launch) -> Iterator[Refusal]:
     """What torchtitan cannot express of a plan, its model apart."""
-    schedule, recompute = launch.plan.schedule, launch.plan.recompute
-    if launch.plan.degrees.pp > 1 and schedule not in _WHOLE:
-        yield Refusal(
-            f"schedule {schedule} splits the backward pass, and that of the compiled blocks which "
-            "this plan was costed with is one piece: torch.distributed.pipelining runs it twice",
-            "--schedule interleaved",
-        )
-    if recompute_kind(launch) == "every":
-        text = f"torchtitan 0.3 no longer checkpoints every k-th layer ({recompute})"
-        yield Refusal(text, "--recompute selective")
-
-
-def run_refusals(job: Job) -> Iterator[Refusal]:
-    """What torchtitan has not, whatever the plan."""
-    if job.attention == "eager":
-        yield Refusal("torchtitan has no eager attention", "--attention flash")
-    if job.dropout:
-        yield Refusal("torchtitan's models have no dropout", "a job without --dropout")
-    yield from ramp_refusals(job, "torchtitan")
+    names = names_of(launch) | {"recompute_kind": recompute_kind(launch)}
+    yield from said_refusals("torchtitan", "plan_refusals", names)
 
 
 def recompute_kind(launch: Launch) -> str:
@@ -111,141 +90,26 @@ def recompute_kind(launch: Launch) -> str:
 
 HALF_STATES = "fused_opt_states_bf16"
 BF16_STATES = {"exp_avg": "bf16", "exp_avg_sq": "bf16"}
+_SECTIONS = ("parallelism", "training", "optimizer", "compile")
 
 
 def sections(launch: Launch) -> tuple[SettingsSection, ...]:
     """Arguments of the configuration's parts, in the order of the file."""
-    return parallelism(launch), training(launch), _optimizer(launch), _compiled(launch)
-
-
-def parallelism(launch: Launch) -> SettingsSection:
-    """ParallelismConfig."""
-    more = [WrittenSetting("enable_sequence_parallel", launch.splits_sequence)]
-    if launch.plan.degrees.cp > 1:
-        why = "balances the causal mask over the ranks, for FlexAttention"
-        more.append(WrittenSetting("context_parallel_load_balancer", "ptrr", why))
-    degrees, mesh = launch.plan.degrees, mesh_of(launch.plan.degrees)
-    shards = "FSDP2 shards parameters, gradients and optimizer state over this times cp"
-    split = f"with{'' if launch.splits_sequence else 'out'} sequence parallelism"
-    return SettingsSection(
-        "parallelism",
-        (
-            WrittenSetting(
-                last(TORCHTITAN["replicate"]), mesh.replicate, _replicate_reason(launch)
-            ),
-            WrittenSetting(last(TORCHTITAN["shard"]), mesh.shard, shards),
-            WrittenSetting(last(TORCHTITAN["zero"]), mesh.reshard, RESHARDING[degrees.zero]),
-            WrittenSetting(last(TORCHTITAN["tp"]), degrees.tp, split if degrees.tp > 1 else ""),
-            WrittenSetting(last(TORCHTITAN["cp"]), degrees.cp),
-            WrittenSetting(last(TORCHTITAN["ep"]), degrees.ep, _expert_reason(launch)),
-            *more,
-            WrittenSetting(last(TORCHTITAN["pp"]), degrees.pp),
-            *_pipeline(launch),
-        ),
-    )
-
-
-def _compiled(launch: Launch) -> SettingsSection:
-    """CompileConfig, and exchanges of tensor parallelism in pieces beside the products."""
-    settings = [
-        WrittenSetting(
-            last(TORCHTITAN["eager-blocks"]), True, "the plan counts on compiled blocks"
-        ),
-        WrittenSetting("components", ["model", "loss"]),
-    ]
-    if "async-tp" in launch.plan.techniques:
-        why = "exchanges in pieces beside the products, over NVLink; needs compiled blocks"
-        settings.append(WrittenSetting(last(ASYNC_TP_0_3), True, why))
-    return SettingsSection("compile", tuple(settings))
-
-
-def _replicate_reason(launch: Launch) -> str:
     mesh = mesh_of(launch.plan.degrees)
-    if mesh.replicate == 1:
-        return ""
-    if launch.plan.degrees.zero == 0:
-        return "plain data parallelism: every rank holds all parameters of its stage"
-    return f"HSDP: {mesh.replicate} replicas of a group that shards"
-
-
-def _expert_reason(launch: Launch) -> str:
-    degrees = launch.plan.degrees
-    if degrees.ep == 1:
-        return ""
-    rest = mesh_of(degrees).shard * degrees.cp * degrees.tp // degrees.ep
-    return f"experts over {degrees.ep} ranks out of dp_shard·cp·tp, sharded over the other {rest}"
-
-
-def _pipeline(launch: Launch) -> list[WrittenSetting]:
-    """Schedule, micro-batch and parts."""
-    degrees = launch.plan.degrees
-    if degrees.pp == 1:
-        return []
-    parts = ", ".join(str(count) for count in launch.plan.layout.block_layers)
-    return [
-        WrittenSetting(
-            last(TORCHTITAN["schedule"]),
-            TORCHTITAN["schedule"].text(launch.plan.schedule),
-            f"{degrees.vpp} model parts a stage" if degrees.vpp > 1 else "",
-        ),
-        WrittenSetting(
-            last(TORCHTITAN["microbatch"]),
-            degrees.mbs,
-            f"{degrees.grad_acc} micro-batches of this many sequences a step",
-        ),
-        WrittenSetting("module_fqns_per_model_part", parts_of(launch), f"layers: {parts}"),
-    ]
-
-
-def training(launch: Launch) -> SettingsSection:
-    """TrainingConfig. A pipeline takes its micro-batches out of one local batch, anything else
-    accumulates."""
-    degrees = launch.plan.degrees
-    local, accumulated, reason = degrees.mbs, degrees.grad_acc, "micro-batch of a rank"
-    if degrees.pp > 1:
-        local, accumulated = degrees.mbs * degrees.grad_acc, 1
-        reason = (
-            f"all {degrees.grad_acc} micro-batches of {degrees.mbs}: the pipeline takes them "
-            "from here"
-        )
-    offload = launch.job.optimizer_offload > 0
-    settings = (
-        WrittenSetting(last(TORCHTITAN["seq"]), launch.plan.seq),
-        WrittenSetting(last(TORCHTITAN["mbs"]), local, reason),
-        WrittenSetting(
-            last(TORCHTITAN["gbs"]),
-            degrees.gbs,
-            f"{local} · dp {degrees.dp} · {accumulated} of accumulation; "
-            f"{launch.plan.gbs_tokens:,} tokens",
-        ),
-        WrittenSetting("dtype", "float32", "sharded parameters and optimizer state"),
-        WrittenSetting("mixed_precision_param", "bfloat16", "gathered parameters and compute"),
-        WrittenSetting("mixed_precision_reduce", "float32", "gradient reduction"),
-        WrittenSetting("enable_cpu_offload", offload, OFFLOADED if offload else ""),
-        WrittenSetting(
-            "disable_cuda_graphs",
-            True,
-            "the prediction knows no CUDA graphs, and pipelines and all-to-all dispatch cannot be "
-            "captured",
-        ),
-        WrittenSetting("steps", TRIAL_STEPS, "PLACEHOLDER: a first run", told=False),
-    )
-    return SettingsSection("training", settings)
-
-
-def _optimizer(launch: Launch) -> SettingsSection:
-    half = dict(launch.job.optimizer.states) == BF16_STATES
-    kernel = TORCHTITAN["kernel"].text(launch.job.optimizer_setting.kernel)
-    return SettingsSection(
-        "optimizer",
-        (
-            WrittenSetting(
-                last(TORCHTITAN["kernel"]),
-                HALF_STATES if half else kernel,
-                "AdamW with bf16 moments" if half else "AdamW, fp32 moments",
-            ),
-        ),
-    )
+    names = names_of(launch) | {
+        "half": dict(launch.job.optimizer.states) == BF16_STATES,
+        "half_states": HALF_STATES,
+        "mesh": mesh,
+        "offloaded": OFFLOADED,
+        "parts": parts_of(launch),
+        "replicas": f"HSDP: {mesh.replicate} replicas of a group that shards"
+        if launch.plan.degrees.zero
+        else "plain data parallelism: every rank holds all parameters of its stage",
+        "resharding": RESHARDING[launch.plan.degrees.zero],
+        "trial_steps": TRIAL_STEPS,
+    }
+    options = {**TORCHTITAN, "async-tp": ASYNC_TP_0_3}
+    return tuple(said_settings("torchtitan", title, names, options) for title in _SECTIONS)
 
 
 SAMPLES = "sample_data"

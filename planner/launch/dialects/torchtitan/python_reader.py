@@ -15,29 +15,25 @@ from typing import Any
 
 from planner.job.errors import UsageError
 from planner.job.unmodelled import refuse_unmodelled
+from planner.launch.dialects.torchtitan.options import TORCHTITAN
 from planner.launch.dialects.torchtitan.reader import TorchtitanReader, override
-from planner.launch.languages.python.records import (
+from planner.launch.dialects.torchtitan.sources import START_SCRIPT
+from planner.launch.languages.python import (
+    Function,
+    PythonFile,
     Record,
     assigned,
     bound_name,
-    chosen_words,
+    dotted_name,
     last_name,
     written,
 )
-from planner.launch.languages.python.values import (
-    Function,
-    PythonFile,
-    Reader,
-    call_function,
-    dotted_name,
-)
 from planner.launch.languages.text import Span
-from planner.launch.options import TORCHTITAN
 from planner.launch.read.beside import text_of
-from planner.launch.read.command import OF_TORCHTITAN, LaunchCommand
+from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, Source
 from planner.launch.read.found import Found, Problem, Setting
-from planner.launch.read.python_files import BESIDE, evaluating, python_module
+from planner.launch.read.python_files import chosen_words, evaluating, read_python
 
 # The variable that names one of several functions, where no command does.
 CHOICE = "CONFIG"
@@ -69,20 +65,19 @@ def is_torchtitan_python(text: str) -> bool:
 def read_torchtitan_python(source: Source) -> Found:
     """The launch that a configuration function describes. UsageError with the line of a slip."""
     path, launch = source.path, source.launch
-    module = python_module(source.text, path)
+    model = {"model_registry": lambda *given, **named: Record("model_registry", named, given)}
+    module = read_python(source.text, path, model, only="config_registry")
     if sign := _REINFORCED.search(source.text.value):
         refuse_unmodelled("rl", f"{path}: {sign[0]}")
     wanted = _wanted(launch) or source.hints.environment.get(CHOICE)
-    functions = _functions(module)
+    functions = _functions(module.tree)
     function = _chosen(functions, wanted)
     if function is None:
         asked = f" named {wanted}" if wanted else ""
         raise UsageError(f"{path}: holds no function{asked} that returns a Trainer.Config")
-    model = {"model_registry": lambda *given, **named: Record("model_registry", named, given)}
-    reader = Reader(model, only="config_registry", around=BESIDE)
     settings = _Settings(function, source)
     with evaluating(path):
-        result = call_function(Function(function, reader.module(module, path), {}), [], {})
+        result = Function(function, module).call()
         settings.visit(result)
     document = Document(path, settings.found)
     override(document, source.given)
@@ -94,7 +89,7 @@ def read_torchtitan_python(source: Source) -> Found:
     titan = TorchtitanReader(document, source)
     titan.problems += list(_unread(document))
     made_by = result.name.rpartition(".")[2] if isinstance(result, Record) else ""
-    if made_by in _imported(module):
+    if made_by in _imported(module.tree):
         why = f"{made_by}, of another registry, is not there to read: what it sets is not seen"
         titan.problems.append(Problem("recipe-unseen", why, "missing", (path,), "give its folder"))
     others = [item.name for item in functions if item is not function]
@@ -111,7 +106,7 @@ def _wanted(launch: LaunchCommand | None) -> str | None:
     if config is not None:
         return str(config.value)
     given = launch.command.environment.get(CHOICE)
-    return given.known if given is not None and launch.program.endswith(OF_TORCHTITAN) else None
+    return given.known if given is not None and launch.program.endswith(START_SCRIPT) else None
 
 
 def _functions(module: ast.Module) -> list[ast.FunctionDef]:

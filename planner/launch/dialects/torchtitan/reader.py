@@ -15,6 +15,7 @@ from typing import Any
 from constraints.context_kinds import ContextKind
 from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
+from planner.launch.dialects.torchtitan.options import ASYNC_TP_0_3, TORCHTITAN
 from planner.launch.dialects.torchtitan.plan import HALF_STATES
 from planner.launch.dialects.torchtitan.sources import (
     SCHEDULES,
@@ -30,7 +31,6 @@ from planner.launch.dialects.torchtitan.sources import (
 )
 from planner.launch.dialects.torchtitan.table import FLAVORS
 from planner.launch.languages.text import digits
-from planner.launch.options import ASYNC_TP_0_3, TORCHTITAN
 from planner.launch.read.document import Document, Source, toml_document
 from planner.launch.read.document_reader import DocumentReader
 from planner.launch.read.found import Edit, Found, Problem, Setting, model_unknown, nearest
@@ -40,7 +40,7 @@ from planner.launch.read.names import left_out, meanings
 # share one, and such as differ from the catalogue's in a detail.
 MODELS: Mapping[tuple[str, ...], str] = {
     (size.module, size.name.lower()): name for name, size in reversed(FLAVORS.items())
-} | {tuple(size.split()): name for size, name in meanings("torchtitan-models").items()}
+} | {tuple(size.split()): name for size, name in meanings("torchtitan", "models").items()}
 # Models of torchtitan and its forks that train no text alone.
 _OTHER_MODELS = re.compile(r"flux|vlm|vision|siglip|diffusion|audio|wan\d|_vl\b|-vl\b")
 _P, _T, _A = "parallelism", "training", "activation_checkpoint"
@@ -108,7 +108,7 @@ class TorchtitanReader(DocumentReader):
     def _unmodelled(self) -> tuple[tuple[Any, str], ...]:
         return tuple(
             (self.document.settings[key], why)
-            for key, why in left_out("torchtitan").items()
+            for key, why in left_out("torchtitan", "own").items()
             if self.document.get(key) and key in self.document.settings
         )
 

@@ -22,21 +22,22 @@ from planner.job.models.errors import ModelError
 from planner.job.models.hf_config import model_from_hf_config
 from planner.job.specs import ModelSpec
 from planner.job.unmodelled import refuse_unmodelled
+from planner.launch.dialects.torchtitan.options import TORCHTITAN
 from planner.launch.languages.limits import LimitError
-from planner.launch.languages.python.records import Record, are_plain, assigned
-from planner.launch.languages.python.values import Function, Reader, call_function
+from planner.launch.languages.python import Function, Record, are_plain, assigned
 from planner.launch.languages.text import Text
-from planner.launch.options import TORCHTITAN, last
+from planner.launch.options import last
 from planner.launch.read.beside import beside, text_of
-from planner.launch.read.command import OF_TORCHTITAN, LaunchCommand
+from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, unknown_key
 from planner.launch.read.found import Problem, is_slip, nearest
-from planner.launch.read.names import known_names
-from planner.launch.read.own_effects import effect_of
-from planner.launch.read.python_files import BESIDE, python_module
+from planner.launch.read.names import effect_of, known_names
+from planner.launch.read.python_files import read_python
 
-KEYS = known_names("torchtitan")
-NEWER_KEYS = known_names("torchtitan-newer")
+# torchtitan's own start script.
+START_SCRIPT = "run_train.sh"
+KEYS = known_names("torchtitan", "keys")
+NEWER_KEYS = known_names("torchtitan", "newer-keys")
 # Keys of earlier releases -> those of 0.2; whole tables, where the names in them stayed.
 _RENAMED = {
     "training.batch_size": TORCHTITAN["mbs"].key,
@@ -276,18 +277,19 @@ def _stated(path: Path, name: str, flavor: str) -> dict[str, Any] | None:
         return {name: one if are_plain([one]) else None for name, one in named.items()}
 
     try:
-        tree = python_module(Text.made(text_of(path) or ""), str(path))
+        text = Text.made(text_of(path) or "")
+        tree = read_python(text, str(path)).tree
         called = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         special: dict[str, Any] = {one: size for one in called if one.endswith("Args")}
         special |= {one: build for one in called if _BUILDER.fullmatch(one)}
-        module = Reader(special, around=BESIDE).module(tree, str(path))
+        module = read_python(text, str(path), special)
         every = assigned(tree.body)
         named = [one for one in every if one == f"{name}_configs"]
         tables = (module.lookup(one) for one in named or every)
         entry = next(
             (one[flavor] for one in tables if isinstance(one, dict) and flavor in one), None
         )
-        model = call_function(entry, [], {}) if isinstance(entry, Function) else None
+        model = entry.call() if isinstance(entry, Function) else None
     except (LimitError, UsageError, RecursionError):
         return None
     if isinstance(model, Record) and layers:
@@ -333,7 +335,7 @@ def files_named(launch: LaunchCommand) -> Iterator[Text]:
             yield from _registries(word.text[len(name) + 1 :] if equals else follows)
     if "CONFIG_FILE" in environment:
         yield environment["CONFIG_FILE"]
-    if "MODULE" in environment and launch.program.endswith(OF_TORCHTITAN):
+    if "MODULE" in environment and launch.program.endswith(START_SCRIPT):
         yield from _registries(environment["MODULE"])
 
 

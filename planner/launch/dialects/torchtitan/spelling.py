@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.launch.options import TORCHTITAN
+from planner.launch.dialects.torchtitan.options import TORCHTITAN
 from planner.launch.read.found import Found
 from planner.predict.evaluate import Proposal
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hardware.files import shipped_toml
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import all_settings, moe_indices, scaling_kind
@@ -31,13 +30,13 @@ from planner.launch.dialects.torchtitan.plan import (
     VARIABLES,
     plan_refusals,  # noqa: F401 (the writers' contract)
     recompute_kind,
-    run_refusals,
     sample_files,
     sections,
 )
 from planner.launch.dialects.torchtitan.table import Flavor, flavor_of, titan_table
 from planner.launch.quoting import Code, Value, python_value
-from planner.launch.registry import package_of
+from planner.launch.registry import dialect_toml
+from planner.launch.sentences import names_of_job, said_needs, said_refusals
 from planner.launch.settings_text import (
     SettingsSection,
     WrittenSetting,
@@ -239,31 +238,10 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
     """What torchtitan 0.3 cannot express of the job."""
     model, table = job.model, titan_table(job.model)
     yield from refused_fields(table, model, "torchtitan 0.3", "--framework megatron-core")
-    if model.family == "gpt_oss" and job.precision not in ("bf16", "fp16"):
-        text = f"torchtitan 0.3 has no products in {job.precision} for gpt-oss's experts"
-        yield Refusal(text, "--precision bf16")
+    names = names_of_job(job) | {"half": dict(job.optimizer.states) == BF16_STATES}
+    yield from said_refusals("torchtitan", "model_refusals", names)
     yield from length_refusals(job)
-    yield from run_refusals(job)
-    optimizer, kernel = job.optimizer, job.optimizer_setting.kernel
-    half = dict(optimizer.states) == BF16_STATES
-    plain = all(dtype == "fp32" for _, dtype in optimizer.states)
-    if optimizer.family != "adamw" or not (half or plain):
-        yield Refusal(
-            f"torchtitan 0.3 trains with AdamW, its moments fp32 or both bf16; not "
-            f"{optimizer.name}",
-            "--optimizer adamw or adamw-bf16",
-        )
-    elif half and kernel != "fused":
-        yield Refusal(
-            f"torchtitan's bf16 moments need the fused kernel, not {kernel}",
-            "--optimizer-kernel fused",
-        )
-    gpu = job.cluster.gpu
-    if job.precision == "mxfp8" and gpu.vendor != "nvidia":
-        yield Refusal(
-            f"torchtitan 0.3 runs mxfp8 on NVIDIA Blackwell only, not on {gpu.name}",
-            "--precision fp8",
-        )
+    yield from said_refusals("torchtitan", "job_refusals", names)
 
 
 def files(launch: Launch) -> Files:
@@ -306,9 +284,7 @@ def choices(launch: Launch) -> Iterator[ExplainedSetting]:
 
 def requirements(launch: Launch) -> tuple[str, ...]:
     """Packages that the module is written for."""
-    # fully_shard reads spmd_types, torchtitan's default backend, from torch 2.14 on.
-    needs = [f"torchtitan=={VERSION}", "torch>=2.14"]
-    return (*needs, "torchao>=0.14") if launch.job.precision in _LOW else tuple(needs)
+    return said_needs("torchtitan", "needs", launch)
 
 
 def _recompute(launch: Launch) -> tuple[str, str]:
@@ -372,7 +348,7 @@ def python_assignments(section: SettingsSection) -> list[str]:
 def _imports(launch: Launch) -> list[str]:
     """Import statements by module."""
     model, size = launch.job.model, registry_size(launch)
-    statements = shipped_toml(package_of("torchtitan"), "templates/imports.toml")
+    statements = dialect_toml("torchtitan", "templates/imports.toml")
     wanted = ["always", "predicting" if model.mtp_layers else "plain", recompute_kind(launch)]
     wanted += [] if size else ["latent" if model.mla else "grouped"]
     wanted += ["tied"] if size is None and model.tied_embeddings else []

@@ -130,7 +130,7 @@ def _takes_format(deployment: Deployment, op: Op) -> bool:
         return False
     if fmt.scope == "experts" and deployment.model.moe:
         return op.kind is OpKind.GROUPED_GEMM
-    return op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM)
+    return op.is_product
 
 
 def _matrix_elements(op: Op) -> float:

@@ -1,0 +1,53 @@
+"""Amounts of memory and resolutions as a user writes them."""
+
+from __future__ import annotations
+
+import re
+
+from planner.job.errors import UsageError
+from planner.job.job import HbmReserve, Resolution
+
+
+def parse_reserve(text: str, option: str = "--hbm-reserve") -> HbmReserve:
+    """`0.05` or `5%`: share of the usable HBM; `4GiB` or `4GB`: that many bytes."""
+    match = re.match(
+        r"^([0-9]{1,9}(?:\.[0-9]{1,19})?)\s*(%|GiB|GB|MiB)?$", text.strip(), re.IGNORECASE
+    )
+    if not match:
+        raise UsageError(f"{option} {text!r}: write a share (0.05, 5%) or a size (4GiB)")
+    number, unit = float(match[1]), (match[2] or "").lower()
+    sizes = {"gib": 2**30, "gb": 10**9, "mib": 2**20}
+    if unit in sizes:
+        return HbmReserve(size_bytes=number * sizes[unit])
+    share = number / 100 if unit == "%" else number
+    if not 0 <= share < 1:
+        size = "" if unit else f"; for gibibytes write {text}GiB"
+        raise UsageError(f"{option} {text!r}: a share is less than 1 (100 %){size}")
+    return HbmReserve(share=share)
+
+
+# A finer one than plans are proven to, in time, and than the solver counts memory, says nothing.
+FINEST, COARSEST_TIME = Resolution(memory_bytes=0.01 * 2**30), 0.1
+
+
+def parse_resolution(text: str) -> Resolution:
+    """`0.5%,1GiB`, or one of the two: the other is the usual one."""
+    given: dict[str, float] = {}
+    parts = text.split(",")
+    for part in parts:
+        amount = parse_reserve(part, "--resolution")
+        if part.strip()[-1:] in "bB":
+            given["memory_bytes"] = amount.size_bytes
+        else:
+            given["time"] = amount.share
+    found = Resolution(**given)
+    if len(given) < len(parts):
+        raise UsageError(f"--resolution {text!r}: write one share and one size, as 0.5%,1GiB")
+    if not FINEST.time <= found.time <= COARSEST_TIME:
+        raise UsageError(
+            f"--resolution {text!r}: the share of the step time lies between 0.1 %, to which plans "
+            "are proven, and 10 %"
+        )
+    if found.memory_bytes < FINEST.memory_bytes:
+        raise UsageError(f"--resolution {text!r}: of the memory 0.01GiB or more")
+    return found

@@ -1,0 +1,125 @@
+"""What a user asks for, as typed and serialisable data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from constraints.context_kinds import ContextKind
+from hardware.frozen import Named
+from planner.job.bounds import LONGEST_SEQ, MOST_MTP_LAYERS
+from planner.job.errors import UsageError
+from planner.job.frameworks import DtypeModeName
+from planner.job.frameworks.names import profile_named
+from planner.job.frameworks.profile import OptimizerKernel
+from planner.job.job import SURE_TO_FIT
+from planner.job.overrides import Overrides
+from planner.job.pool import GpuWords, read_gpus
+
+if TYPE_CHECKING:
+    from constraints.condition import UserCondition
+
+
+class RequestFields(Named):
+    """A planning request in the user's words.
+
+    model: alias, catalogue name, or path to config.json / TOML. gpus: `64xH100`, or `cluster`: a
+    TOML file. Batch: exactly one of `gbs_tokens` and `gbs` (sequences), or `batch_ramp`
+    (`planner.job.batch_ramp`), whose last batch it is. `dtype`: weights in 16
+    bits, in fp32 under autocast, or fp32 throughout; None: the framework's usual mode. `attention`:
+    None as the framework has it. `schedule`:
+    name of a pipeline schedule; None for the framework's usual. `optimizer_offload`: share of the
+    optimizer on the CPU, or `search`, which lets the search choose it for each plan;
+    `activation_offload`: modules whose activations are kept on the host, `off` or `search`, and
+    `activation_offload_fraction` of them (1 in a search). limits: degree name to allowed values.
+    `require`, `forbid`, `fix`: conditions on the degrees (`constraints.condition`), as "tp*cp <=
+    8", "zero == 3", "mbs=1". `cp_comm_type`: how context parallelism exchanges (Megatron's
+    --cp-comm-type); None: a search takes the fastest that the framework has; `cp_sizes`: ranks of
+    the two levels of `a2a+p2p`. `fit_probability`: with which a plan must fit its GPUs at least,
+    by the error of memory predictions; `resolution`: how close plans of a complete front may lie,
+    in step time and memory (`parse_resolution`). `use`, `without`: techniques of the framework
+    (`planner.job.frameworks.techniques`) that are used, or are not. `sharp`: InfiniBand switches
+    reduce (`planner.predict.sharp`). `precision` fp32 or tf32 means fp32 weights, gradients and
+    activations too. `sequence_parallel`, `gradient_as_bucket_view`, `set_to_none`:
+    `planner.job.frameworks.switches`; `cublas_workspace_config`: the environment variable's value;
+    `mtp_layers`: of multi-token prediction that are trained, None as the framework does by default;
+    `bias` False: linear layers and norms without biases. Raises UsageError (ValueError) for what
+    does not resolve.
+    """
+
+    model: str
+    gpus: str | None = None
+    cluster: str | None = None
+    gbs_tokens: Annotated[int, Field(gt=0)] | None = None
+    gbs: Annotated[int, Field(gt=0)] | None = None
+    gbs_tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    batch_ramp: str | None = None
+    seq: Annotated[int, Field(gt=0, le=LONGEST_SEQ)] | None = None
+    framework: str = "megatron-core"
+    precision: str = "bf16"
+    dtype: DtypeModeName | None = None
+    optimizer: str = "adamw"
+    attention: Literal["flash", "eager"] | None = None
+    schedule: str | None = None
+    recompute: tuple[str, ...] | None = Field(default=None, min_length=1)
+    hbm_reserve: str = "0"
+    fit_probability: float = Field(default=SURE_TO_FIT, gt=0.0, lt=1.0)
+    resolution: str = "0.1%,0.1GiB"
+    limits: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    require: tuple[str, ...] = ()
+    forbid: tuple[str, ...] = ()
+    fix: tuple[str, ...] = ()
+    allow_tp_across_domains: bool = False
+    dropout: bool = False
+    expert_imbalance: Annotated[float, Field(ge=1)] = 1.0
+    optimizer_kernel: OptimizerKernel | None = None
+    optimizer_offload: Annotated[float, Field(ge=0, le=1)] | Literal["search"] = 0.0
+    activation_offload: str = "off"
+    activation_offload_fraction: float = 1.0
+    use: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    cp_comm_type: ContextKind | None = None
+    cp_sizes: tuple[int, ...] = ()
+    sharp: bool = False
+    sequence_parallel: bool = True
+    gradient_as_bucket_view: bool = False
+    set_to_none: bool = True
+    cublas_workspace_config: str | None = None
+    mtp_layers: Annotated[int, Field(ge=0, le=MOST_MTP_LAYERS)] | None = None
+    bias: bool = True
+    # What is known beside the user's words; no part of a plan file.
+    overrides: Overrides = Field(default=Overrides(), exclude=True, repr=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _precision_of_dtype(cls, given: Any) -> Any:
+        """Products in fp32 where the dtype mode says fp32 and nobody said how they are made."""
+        if isinstance(given, dict) and given.get("dtype") == "fp32":
+            return {"precision": "fp32"} | given
+        return given
+
+    @field_validator("framework")
+    @classmethod
+    def _profile_of_framework(cls, name: str) -> str:
+        """The profile that the name means; what nobody knows is refused where it is resolved."""
+        try:
+            return profile_named(name)
+        except UsageError:
+            return name
+
+    @property
+    def gpu_words(self) -> GpuWords | None:
+        """What `gpus` names: GPUs of one type or of several; None where a file describes them."""
+        return None if self.gpus is None else read_gpus(self.gpus)
+
+    def conditions(self) -> tuple[UserCondition, ...]:
+        """What the user requires, forbids and fixes, read. ConstraintError if it cannot be."""
+        from constraints.condition import user_condition
+
+        given = (
+            *(user_condition("require", text) for text in self.require),
+            *(user_condition("forbid", text) for text in self.forbid),
+            *(user_condition("fix", text) for text in self.fix),
+        )
+        return tuple({item.option: item for item in given}.values())

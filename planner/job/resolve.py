@@ -1,0 +1,457 @@
+"""From a request to its `Job`: every name looked up, every choice that stands made.
+
+What a request's `overrides` say takes the place of what would be looked up: the model, the machine
+that is used, the profile as the settings of a launch change it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from constraints.context_kinds import ContextKind
+from hardware.load import load_cluster_file, parse_gpus
+from hardware.schema import Cluster
+from hardware.sharp import why_not, with_sharp
+from planner.job.amounts import parse_reserve, parse_resolution
+from planner.job.batch_ramp import read_ramp
+from planner.job.bounds import MOST_SEQUENCES
+from planner.job.errors import UsageError
+from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, load_framework
+from planner.job.frameworks.profile import (
+    FP32_PRECISIONS,
+    check_precision,
+    frameworks_with,
+    profile_on,
+    with_tables,
+)
+from planner.job.frameworks.switches import Switches, framework_sharp, switched, with_techniques
+from planner.job.frameworks.techniques import TechniqueDecision, decide
+from planner.job.frameworks.workspaces import workspace_bytes
+from planner.job.job import (
+    BatchTarget,
+    Job,
+    RampBatch,
+    Resolution,
+    offered_exchanges,
+    searched_modes,
+)
+from planner.job.models.catalog import ResolvedModel, load_model
+from planner.job.offload import (
+    OPTION,
+    Modules,
+    check_fraction,
+    has_module,
+    read_offload,
+    searched_offloads,
+    usable_modes,
+)
+from planner.job.optimizers import load_optimizer, searched_shares
+from planner.job.pool import GpuWords, Pool, SeveralTypes
+from planner.job.recompute import demand_parts
+from planner.job.request_fields import RequestFields
+from planner.job.schedules import schedule_name
+from planner.job.specs import ModelSpec
+from planner.job.technique_rules import (
+    kept_techniques,
+    refuses_offload,
+    site_of,
+    technique_conditions,
+    unrefused_modes,
+)
+from planner.job.unmodelled import modules_not_modelled
+
+# How far gradient accumulation may bring a step from the mean batch of a ramp.
+_AROUND = 0.25
+
+
+def resolve(request: RequestFields) -> Job:
+    """The job with every name looked up. Raises UsageError."""
+    words = request.gpu_words
+    if isinstance(words, SeveralTypes):
+        return _on_pool(request, words.pool())
+    return _on_cluster(request)
+
+
+def _on_pool(request: RequestFields, pool: Pool) -> Job:
+    """The job on several clusters: on each it is the same, so techniques that one of them does not
+    have are left out."""
+    jobs = [_on_cluster(request.model_copy(update={"gpus": text})) for text in pool.texts]
+    used = [set(job.techniques) for job in jobs]
+    if left := used[0].union(*used) - used[0].intersection(*used):
+        without = (*request.without, *sorted(left))
+        return _on_pool(request.model_copy(update={"without": without}), pool)
+    if not jobs[0].framework.parallelism.pipeline:
+        raise UsageError(
+            f"--gpus {request.gpus}: GPUs of several types share a job as pipeline stages, and "
+            f"{jobs[0].framework.name} has no pipeline; give one type"
+        )
+    pool = replace(pool, parts=tuple(job.cluster for job in jobs))
+    choices = [job.technique_choices for job in jobs]
+    return replace(
+        jobs[0],
+        cluster=pool.worlds()[0],
+        pool=pool,
+        technique_choices=tuple(
+            one for one in choices[0] if all(one in others for others in choices)
+        ),
+    )
+
+
+def _on_cluster(request: RequestFields) -> Job:
+    resolved = find_model(request)
+    if resolved.left_out:
+        raise UsageError(modules_not_modelled(resolved.asked, resolved.left_out))
+    framework = find_framework(request)
+    check_precision(framework, request.precision)
+    if request.cublas_workspace_config is not None:
+        workspace_bytes(request.cublas_workspace_config)
+    dtype = _dtype(request, framework)
+    profile = framework.in_mode(dtype)
+    model = trained_model(request, resolved.spec, profile)
+    seq = request.seq or model.pretraining_seq
+    cluster = _job_cluster(request, profile)
+    profile = switched(profile, _switches(request), cluster.num_gpus)
+    decision = _techniques(request, profile, model, cluster)
+    offered, profile = profile, with_techniques(profile, decision.used, decision.unused)
+    precision = request.precision
+    cluster.gpu.peak(precision)
+    offload, choices = _activation_offload(request, profile, model)
+    fraction = _offload_fraction(request, model)
+    check_fraction(fraction, bool(offload or choices), profile)
+    modes = _recompute_modes(request, profile, searched_modes(model, profile), model)
+    if request.recompute is None:
+        modes = usable_modes(profile, offload, modes, precision) or modes
+        modes = unrefused_modes(offered, decision.used, modes) or modes
+    batch, ramp = _batches(request, seq)
+    share, searched = request.optimizer_offload, request.optimizer_offload == "search"
+    return Job(
+        model=model,
+        cluster=cluster,
+        framework=profile,
+        optimizer=load_optimizer(request.optimizer),
+        batch=batch,
+        ramp=ramp,
+        seq=seq,
+        precision=precision,
+        dtype=dtype,
+        attention=request.attention or profile.attention,
+        recompute=modes,
+        reserve=parse_reserve(request.hbm_reserve),
+        fit_probability=request.fit_probability,
+        resolution=_resolution(request, cluster),
+        limits={name: frozenset(values) for name, values in request.limits.items()},
+        conditions=(*request.conditions(), *technique_conditions(offered, decision.demanded)),
+        dropout=request.dropout,
+        expert_imbalance=request.expert_imbalance,
+        allow_tp_across_domains=request.allow_tp_across_domains,
+        model_alias=resolved.alias_of and request.model,
+        optimizer_kernel=request.optimizer_kernel,
+        optimizer_offload=0.0 if share == "search" else share,
+        offload_shares=searched_shares(profile) if searched else (),
+        activation_offload=offload,
+        offload_choices=choices,
+        offload_fraction=fraction,
+        techniques=kept_techniques(offered, profile, decision.used),
+        technique_choices=decision.choices,
+        schedule=_schedule(request, profile),
+        context_kinds=_context_kinds(request, profile, model, seq),
+        context_inner=request.cp_sizes[0] if request.cp_sizes else 0,
+        published_mtp=resolved.spec.mtp_layers,
+        beside=resolved.beside,
+        cublas_workspace_config=request.cublas_workspace_config,
+    )
+
+
+# --- model, framework, machine --------------------------------------------------------------------
+
+
+def find_model(request: RequestFields) -> ResolvedModel:
+    """The model that is given, else that of the request's name, without biases where the request
+    says so."""
+    spec = request.overrides.model
+    if spec is not None:
+        return ResolvedModel(spec=spec, name=spec.name, asked=spec.name)
+    found = load_model(request.model)
+    if request.bias:
+        return found
+    return found.model_copy(update={"spec": found.spec.without_biases()})
+
+
+def find_framework(request: RequestFields) -> FrameworkProfile:
+    """The profile that `framework` names; on AMD's GPUs that of the framework in its place; as the
+    settings change it, that of a launch."""
+    named, launched = load_framework(request.framework), request.overrides.launched
+    if launched is not None:
+        for tables in launched.variations.values():
+            named = with_tables(named, tables)
+        return named
+    if request.gpus is None and request.cluster is None:
+        return named
+    gpu = find_cluster(request).gpu
+    return profile_on(named, gpu.name, gpu.vendor)
+
+
+def find_cluster(request: RequestFields) -> Cluster:
+    """The machine that the request names, of a launch the part that it starts processes on.
+    UsageError where it names none, or two."""
+    if (request.gpus is None) == (request.cluster is None):
+        raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
+    if request.cluster is not None:
+        machine = load_cluster_file(Path(request.cluster))
+    else:
+        machine = _machine_of(request.gpu_words)
+    launched = request.overrides.launched
+    started = launched.started if launched else None
+    return machine if started is None else started.part_of(machine)
+
+
+def _machine_of(words: GpuWords | None) -> Cluster:
+    """GPUs of one type; of several, as many as all of them, of the first type."""
+    match words:
+        case SeveralTypes():
+            return words.pool().worlds()[0]
+        case _:
+            return parse_gpus(words.text if words else "")
+
+
+def _job_cluster(request: RequestFields, profile: FrameworkProfile) -> Cluster:
+    """The machine, with what its switches do for the framework; that of a launch as NCCL's
+    variables let it be used, with switches that reduce where they can. UsageError, HardwareError.
+    """
+    machine, launched = find_cluster(request), request.overrides.launched
+    if launched is None:
+        return framework_sharp(machine, profile, request.sharp)
+    cluster = launched.transport.applied(machine)
+    if request.sharp and profile.parallelism.sharp_groups and not why_not(cluster):
+        return with_sharp(cluster, cluster.sharp)
+    return cluster.model_copy(update={"sharp": ""})
+
+
+def trained_model(request: RequestFields, model: ModelSpec, profile: FrameworkProfile) -> ModelSpec:
+    """A model as the framework trains it."""
+    chunked = model.with_scan_chunks(profile.scan_chunk)
+    return chunked.with_mtp(_trained_mtp(request, model, profile))
+
+
+def _trained_mtp(request: RequestFields, model: ModelSpec, profile: FrameworkProfile) -> int:
+    """Layers of multi-token prediction that are trained: as asked or as a launch's files have
+    them, else as the framework does by default. UsageError where it has none."""
+    asked, overrides = request.mtp_layers, request.overrides
+    if overrides.launched and overrides.model and profile.mtp != "never":
+        return model.mtp_layers
+    if asked and profile.mtp == "never":
+        having = frameworks_with(lambda other: other.mtp != "never")
+        raise UsageError(
+            f"--mtp-layers {asked}: {profile.name} trains without multi-token "
+            f"prediction; frameworks that have it: {', '.join(having)}"
+        )
+    usual = model.mtp_layers if profile.mtp == "model" else 0
+    return usual if asked is None else asked
+
+
+# --- precision, techniques, offload ---------------------------------------------------------------
+
+
+def _dtype(request: RequestFields, framework: FrameworkProfile) -> DtypeModeName:
+    """The dtype mode: fp32 with products in fp32 or TF32, else as asked or usual. UsageError
+    where precision and mode contradict each other."""
+    wide = request.precision in FP32_PRECISIONS
+    dtype = request.dtype or ("fp32" if wide else framework.usual_mode)
+    if wide == (dtype == "fp32"):
+        return dtype
+    fix = "leave --dtype out" if wide else "give --precision fp32 or --dtype bf16 or amp"
+    raise UsageError(
+        f"--precision {request.precision} with --dtype {dtype}: products in fp32 and weights, "
+        f"gradients and activations in fp32 go together; {fix}"
+    )
+
+
+def _switches(request: RequestFields) -> Switches:
+    return Switches(
+        sequence_parallel=request.sequence_parallel,
+        gradient_as_bucket_view=request.gradient_as_bucket_view,
+        set_to_none=request.set_to_none,
+    )
+
+
+def _techniques(
+    request: RequestFields, profile: FrameworkProfile, model: ModelSpec, cluster: Cluster
+) -> TechniqueDecision:
+    """Techniques of the framework that the job uses, and those that a search decides. Of a launch
+    what its files say, whether or not they work there."""
+    launched = request.overrides.launched
+    if launched is None:
+        site = site_of(profile, model, cluster, inside=not request.allow_tp_across_domains)
+        return decide(profile.name, profile.techniques, request.use, request.without, site)
+    names = [one.name for one in profile.techniques]
+    return TechniqueDecision(
+        used=tuple(name for name in names if name in launched.variations),
+        unused=tuple(name for name in names if f"no-{name}" in launched.variations),
+    )
+
+
+def _offloaded(request: RequestFields, model: ModelSpec) -> str:
+    """The modules of `activation_offload`, of a launch without those that the model has not:
+    Megatron passes them over."""
+    if request.overrides.launched is None:
+        return request.activation_offload
+    names = [name for name in request.activation_offload.split(",") if has_module(name, model)]
+    return ",".join(names) or "off"
+
+
+def _offload_fraction(request: RequestFields, model: ModelSpec) -> float:
+    """`activation_offload_fraction`; all where a launch leaves no module to offload a part of."""
+    none = request.overrides.launched is not None and _offloaded(request, model) == "off"
+    return 1.0 if none else request.activation_offload_fraction
+
+
+def _activation_offload(
+    request: RequestFields, profile: FrameworkProfile, model: ModelSpec
+) -> tuple[Modules, tuple[Modules, ...]]:
+    """The modules that were given, and the sets among which the search decides if it does."""
+    text = _offloaded(request, model)
+    if text == "off":
+        return (), ()
+    if name := refuses_offload(profile, request.use):
+        raise UsageError(
+            f"{OPTION} {request.activation_offload} with --with {name}: what graphs keep of "
+            "offloaded tensors is not modelled; leave one of them out  "
+            "[activation-offload-cuda-graphs]"
+        )
+    if request.activation_offload == "search":
+        return (), searched_offloads(profile, model, request.precision)
+    return read_offload(text, profile, model), ()
+
+
+def _recompute_modes(
+    request: RequestFields,
+    profile: FrameworkProfile,
+    searched: tuple[RecomputeMode, ...],
+    model: ModelSpec,
+) -> tuple[RecomputeMode, ...]:
+    if request.recompute is None:
+        return searched
+    modes = tuple(profile.recompute_mode(name) for name in request.recompute)
+    for mode in modes:
+        demand_parts(mode, model)
+        if mode.block:
+            raise UsageError(
+                f"--recompute full:block={mode.block}: a search chooses the number of layers "
+                "itself; give --recompute full"
+            )
+    return modes
+
+
+# --- schedule, context exchange, batch ------------------------------------------------------------
+
+
+def _context_kinds(
+    request: RequestFields, profile: FrameworkProfile, model: ModelSpec, seq: int
+) -> tuple[ContextKind, ...]:
+    """Kinds of exchange of context parallelism that may be taken. UsageError."""
+    offered, kind = profile.parallelism.context_kinds, request.cp_comm_type
+    if request.cp_sizes and (kind != "a2a+p2p" or len(request.cp_sizes) != 2):
+        raise UsageError(
+            f"cp_sizes {list(request.cp_sizes)}: two numbers, with the exchange a2a+p2p alone"
+        )
+    kinds = offered_exchanges(profile, model, seq)
+    if request.overrides.launched is not None:
+        kinds = _launched_exchanges(kind, kinds, profile)
+    if kind is not None and kind not in (*offered, *kinds):
+        raise UsageError(f"--cp-comm-type {kind}: {profile.name} has " + ", ".join(offered))
+    return kinds if kind is None else tuple(one_kind for one_kind in kinds if one_kind == kind)
+
+
+def _launched_exchanges(
+    kind: ContextKind | None, kinds: tuple[ContextKind, ...], profile: FrameworkProfile
+) -> tuple[ContextKind, ...]:
+    """What the files say, or the framework's default; whether its kernels have it, the rules
+    check."""
+    if kind is None:
+        return kinds[:1]
+    return kinds if profile.parallelism.context_in_transformer_engine else (kind,)
+
+
+def _schedule(request: RequestFields, profile: FrameworkProfile) -> str | None:
+    """The schedule asked for, or the framework's usual one. UsageError if it has none such."""
+    offered = profile.parallelism.schedules
+    if request.schedule is None:
+        usual = offered[0]
+        return None if usual in ("1f1b", "interleaved") else usual
+    name = schedule_name(request.schedule)
+    if name not in offered:
+        having = frameworks_with(lambda other: name in other.parallelism.schedules)
+        raise UsageError(
+            f"--schedule {name}: {profile.name} has " + ", ".join(offered) + "; "
+            f"frameworks that have it: {', '.join(having) or 'none'}"
+        )
+    return name
+
+
+def _resolution(request: RequestFields, cluster: Cluster) -> Resolution:
+    found, most = parse_resolution(request.resolution), cluster.gpu.hbm_usable_bytes
+    if found.memory_bytes > most:
+        raise UsageError(
+            f"--resolution {request.resolution!r}: a GPU has {most / 2**30:.1f} GiB; give less"
+        )
+    return found
+
+
+def _batches(request: RequestFields, seq: int) -> tuple[BatchTarget, tuple[RampBatch, ...]]:
+    """The global batch, and those that a ramp has before it; at the mean batch of a ramp, all of
+    them, and gradient accumulation that a schedule can run may lie around the mean."""
+    batch, ramp = _stated_batches(request, seq)
+    mean = request.overrides.mean_batch
+    if mean is None:
+        return batch, ramp
+    return BatchTarget(mean, _AROUND), (*ramp, RampBatch(batch, ramp[-1].until_tokens + 1))
+
+
+def _stated_batches(request: RequestFields, seq: int) -> tuple[BatchTarget, tuple[RampBatch, ...]]:
+    if request.batch_ramp is None:
+        return _batch(request, request.gbs, request.gbs_tokens, seq), ()
+    ramp = read_ramp(request.batch_ramp, request.gbs)
+    *before, last = ramp.batches
+    given = request.gbs_tokens if last.in_tokens else request.gbs
+    other = request.gbs if last.in_tokens else request.gbs_tokens
+    if other is not None or given not in (None, last.number):
+        said = f"--gbs {request.gbs}" if request.gbs else f"--gbs-tokens {request.gbs_tokens}"
+        raise UsageError(
+            f"--batch-ramp {request.batch_ramp!r} ends with {last}, and {said} is given: let it "
+            "end with that batch, in the same unit, or leave one out"
+        )
+    targets = [
+        _batch(
+            request,
+            None if batch.in_tokens else batch.number,
+            batch.number if batch.in_tokens else None,
+            seq,
+        )
+        for batch in (*before, last)
+    ]
+    until = ramp.until_tokens(seq)
+    return targets[-1], tuple(map(RampBatch, targets, until))
+
+
+def _batch(
+    request: RequestFields, gbs: int | None, gbs_tokens: int | None, seq: int
+) -> BatchTarget:
+    """A global batch in sequences or in tokens. UsageError where it is given twice, or not."""
+    if (gbs_tokens is None) == (gbs is None):
+        raise UsageError("give the global batch once: --gbs-tokens 4M, or --gbs 512 (sequences)")
+    sequences = gbs or (gbs_tokens or 0) / seq
+    if sequences > MOST_SEQUENCES:
+        raise UsageError(
+            f"a global batch of {sequences:,.0f} sequences is beyond the solver's 64-bit "
+            f"integers; give at most {MOST_SEQUENCES:,}"
+        )
+    if gbs is not None:
+        return BatchTarget(float(gbs), tolerance=0.0, exact=True)
+    tokens = gbs_tokens or 0
+    if tokens < seq:
+        raise UsageError(
+            f"a global batch of {tokens:,} tokens is less than one sequence of {seq:,}; "
+            f"give at least --gbs-tokens {seq} or a shorter --seq"
+        )
+    return BatchTarget(tokens / seq, request.gbs_tolerance)

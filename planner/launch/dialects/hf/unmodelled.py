@@ -1,0 +1,303 @@
+"""What settings of Hugging Face programs ask for and no prediction has: what is refused, left out
+or assumed, and the options of a program's own.
+
+A program's options that no reader knows are never dropped: one that by its name shards, offloads,
+quantises or freezes decides, and there is no prediction until it is clear what it does; others are
+listed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+
+from planner.launch.dialects.hf.arguments import (
+    LIGER_LOSS,
+    LIGER_SWITCHES,
+    OPTIMIZERS,
+    Named,
+    Program,
+    is_on,
+    is_switched,
+    optim_of,
+    place_of,
+    program_of,
+    value_of,
+)
+from planner.launch.read.beside import text_beside
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.document import Source
+from planner.launch.read.found import (
+    SURELY_MEANT,
+    Edit,
+    Problem,
+    Setting,
+    Severity,
+    is_slip,
+    nearest,
+)
+from planner.launch.read.names import effect_of, left_out, meanings
+from planner.launch.registry import dialect_toml
+
+_PIECES = re.compile(r"cut_cross_entropy|LigerFusedLinear\w*|liger_fused_linear\w*|apply_liger\w*")
+_MOST_NAMED = 12
+_SHORT = len("max_lengths")
+
+
+def effects_of(named: Named) -> Iterator[tuple[Setting, str]]:
+    """Settings with an effect that the prediction leaves out, and which."""
+    for name, why in left_out("hf", "trainer").items():
+        if is_on(named, name) or (name in named and named[name].value is True):
+            yield named[name], why
+    setting = named.get("optim") or named.get("optimizer")
+    if setting is not None and optim_of(named).startswith("paged_"):
+        yield setting, "states move to the host where memory is short: less memory than predicted"
+    setting = named.get("gradient_checkpointing")
+    if setting is not None and str(setting.value).startswith("offload"):
+        yield setting, "checkpoints on the host: less memory than predicted"
+
+
+def own_loss(named: Named, launch: LaunchCommand | None) -> Iterator[tuple[Setting, str]]:
+    """A kernel that computes head and loss in pieces, where the source of the program that is
+    started stands there and names one, and no setting does."""
+    if launch is None or any(is_on(named, name) for name in (*LIGER_SWITCHES, LIGER_LOSS)):
+        return
+    path = launch.program
+    if "/" not in path and not path.endswith(".py"):  # a module
+        path = path.replace(".", "/") + ".py"
+    if match := _PIECES.search(text_beside(path, launch.folder)):
+        why = f"named in {launch.name}, loss in pieces: less memory than predicted"
+        yield Setting(match[0], None), why
+
+
+def own_options(
+    named: Named, source: Source, program: Program, sharded_by: str = ""
+) -> tuple[Problem, ...]:
+    """What there is to say of a program's own options. `sharded_by`: a configuration that says how
+    it is sharded, whatever own options ask for."""
+    tops = {name.partition(".")[0]: setting for name, setting in reversed(list(named.items()))}
+    own = {name: tops[name] for name in reversed(tops) if name not in hf_names() | _OTHER_NAMES}
+    slips = {name: near for name in own if (near := _slip(name))}
+    effects = {name: effect_of(name) for name in own if is_switched(named, name)}
+    shard = [] if sharded_by else [name for name, does in effects.items() if does == "shards"]
+    other = [name for name, does in effects.items() if does not in ("", "shards")]
+    rest = [name for name in own if name not in (*slips, *shard, *other)]
+    whose = source.launch.name if source.launch is not None and source.launch.name else ""
+    return (
+        *(_misspelt(own[name], near, program) for name, near in slips.items()),
+        *_deciding(shard, own, whose, "shard or offload"),
+        *_deciding(other, own, whose, "train"),
+        *_listed(rest, own, program, whose),
+    )
+
+
+_OTHER_NAMES = frozenset((
+    *meanings("hf", "names"), *left_out("hf", "trainer"), *left_out("hf", "trainer", "refused"),
+    "zero_stage", "offload", "deepspeed_config", "deepspeed_config_file", "config", "config_file",
+    "fsdp_config", "optimizer_kernel", "train_mode", "steps", "train_type", "tuner_type",
+))  # fmt: skip
+
+
+def _slip(name: str) -> str:
+    """The setting that decides and that a name is a misspelling of; empty where it is none."""
+    near = nearest(name, meanings("hf", "names"), SURELY_MEANT)
+    # A short name, and one with another word in it (`llm_model_name_or_path`), may be meant.
+    same_words = name.count("_") == near.count("_") and near not in name
+    return near if same_words and len(name) > _SHORT and is_slip(name, near) else ""
+
+
+def _misspelt(setting: Setting, near: str, program: Program) -> Problem:
+    """LLaMA-Factory and ms-swift refuse what they do not know; another program may have it."""
+    refuses = program in ("llamafactory", "swift")
+    says = "has no such setting and refuses it" if refuses else "has no such setting"
+    whose = {"llamafactory": "LLaMA-Factory", "swift": "ms-swift", "axolotl": "axolotl"}
+    text = f"{setting.key}: {whose.get(program, 'a Trainer')} {says}"
+    edits = (Edit(setting.key, None, near),)
+    severity: Severity = "error" if refuses else "missing"
+    return Problem("unknown-option", text, severity, (setting.place,), near, edits)
+
+
+def _deciding(names: Sequence[str], own: Named, whose: str, what: str) -> Iterator[Problem]:
+    if not names:
+        return
+    program = whose or "the program that reads it"
+    shown = ", ".join(f"--{name}" if whose else name for name in names)
+    places = tuple(dict.fromkeys(own[name].place for name in names))
+    if what == "train":
+        text = f"{shown}: of {program} itself, which is not read: what is trained is not known"
+        yield Problem("own-option", text, "missing", places, f"the launch without {shown}")
+        return
+    fix = f"{'--' if whose else ''}deepspeed{' ' if whose else ': '}FILE.json in place of {shown}, "
+    fix += f"with the JSON that {program} makes of them"
+    text = f"{shown}: of {program} itself, which is not read: how it shards is not known"
+    yield Problem("own-option", text, "missing", places, fix)
+
+
+def _listed(names: Sequence[str], own: Named, program: Program, whose: str) -> Iterator[Problem]:
+    """Settings that mean nothing known."""
+    if not names:
+        return
+    dash = "--" if whose else ""
+    shown = ", ".join(f"{dash}{name}" for name in names[:_MOST_NAMED])
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    refused = ", and refuses them unless its release has them" if program == "llamafactory" else ""
+    text = f"{shown}{more}: not known to change memory or time{refused}"
+    severity: Severity = "warning" if refused else "note"
+    yield Problem("own-option", text, severity, (own[names[0]].place,))
+
+
+@cache
+def hf_names(program: str = "") -> frozenset[str]:
+    """Settings that a program of Hugging Face has; of all of them where none is named."""
+    tables = dialect_toml("hf", "programs.toml")
+    chosen = [f"hf-{program}"] if program else list(tables)
+    return frozenset(name for table in chosen for name in tables[table]["names"].split())
+
+
+_PACKED = (
+    "packing", "sample_packing", "neat_packing", "packed", "use_packing", "use_packed_sequences",
+    "pack_sequences", "dataset.packed", "multipack", "enable_packing",
+)  # fmt: skip
+_PADDED = ("pad_to_sequence_len", "pad_to_max_length")
+_BY_LENGTH = ("group_by_length", "length_grouped")
+_UNPADDED = ("padding_free", "batch_flattening", "dpo_padding_free")
+
+
+def lengths_assumed(named: Named, program: Program, seq: int | None) -> str:
+    """The one assumption about the lengths of samples, with the setting that it comes from."""
+    length = f"{seq:,} tokens" if seq else "as many tokens as the model was pretrained with"
+    limit = next((_said(named[key]) for key in named if _is_length(named, key)), "")
+    limit = f" ({limit})" if limit else ""
+    if packed := _first(named, _PACKED):
+        return f"samples are packed, so every sequence is full: {length}{limit}; {_said(packed)}"
+    if program == "llamafactory" and value_of(named, "stage") == "pt" and "packing" not in named:
+        return f"samples are packed, so every sequence is full: {length}{limit}; stage: pt packs"
+    if padded := _padding(named):
+        return f"samples are padded to the longest allowed: {length}{limit}; {_said(padded)}"
+    start = f"every sequence as long as the longest allowed: {length}{limit}; "
+    if unpadded := _first(named, _UNPADDED):
+        return f"{start}{_said(unpadded)} joins samples without padding, and shorter ones need less"
+    if grouped := _first(named, _BY_LENGTH):
+        return f"{start}{_said(grouped)} puts samples of like length together, and they are shorter"
+    return f"{start}samples are not packed, and shorter ones need less"
+
+
+def _first(named: Named, names: tuple[str, ...]) -> Setting | None:
+    return next((named[name] for name in names if name in named and is_switched(named, name)), None)
+
+
+def _padding(named: Named) -> Setting | None:
+    """What pads to the longest allowed."""
+    if value_of(named, "padding") == "max_length":
+        return named["padding"]
+    return _first(named, _PADDED)
+
+
+def _is_length(named: Named, key: str) -> bool:
+    setting = named[key]
+    is_named = meanings("hf", "names").get(key) == "seq"
+    return is_named and setting.value is not None and not setting.unknown
+
+
+def _said(setting: Setting) -> str:
+    """`packing: true`, as the file or the command has it."""
+    value = str(setting.value).lower() if isinstance(setting.value, bool) else setting.value
+    return f"{setting.key}: {value}"
+
+
+# What says whether adapters are trained, in programs that train them unless told otherwise.
+_TUNERS: Mapping[Program, tuple[str, ...]] = {
+    "llamafactory": ("finetuning_type",), "swift": ("tuner_type", "train_type", "sft_type"),
+}  # fmt: skip
+_OTHER_PROGRAMS = re.compile(
+    r"(^|[_.-])(reward\w*|rm|dpo|ppo|grpo|rlhf|kto|orpo|lora|qlora|vision|mim|glue|mlm|"
+    r"squad|qa|asr|tts|ctc|speech|audio|whisper|diffusion|clip|esm\w*|bert|summarization|translation)([_.-]|$)"
+)
+_FULL = ("full", "none", "", "false")
+# Objectives whose step is a forward and a backward of one model.
+_STAGES = ("sft", "pt", "none", "")
+_HARMLESS = ("use_cache", "use_fast_tokenizer", "use_swanlab", "use_v1_kernels", "use_reentrant_gc",
+             "use_liger_kernel")  # fmt: skip
+# Settings of adapters that mean nothing where none is asked for.
+_LEFT_OVER = ("lora_r", "lora_rank", "lora_dim")
+# Switches of a Trainer's own scripts that say whether adapters are asked for.
+_ASKS = ("use_lora", "use_peft", "lora_enable", "train_mode")
+# Plug-ins of axolotl that change neither what is trained nor its cost, or that are counted.
+_PLUGINS = re.compile(r"\.(liger|cut_cross_entropy|lm_eval|swanlab|llm_compressor)\.")
+
+
+def refusals_of(
+    named: Named, launch: LaunchCommand | None, program: Program = "trainer"
+) -> tuple[Problem, ...]:
+    """What is trained otherwise than by full fine-tuning, as settings and program say."""
+    program = program_of(program, named, launch)
+    refusals = (*_refusals(named, program), *_plugins(named))
+    refusals += tuple(_unknown_switches(named)) if program == "llamafactory" else ()
+    if launch is not None and (why := _other_program(launch)):
+        refusals += (Problem("not-predictable", why, "warning"),)
+    return refusals
+
+
+def _other_program(launch: LaunchCommand) -> str:
+    """Why a program's name says that it does not train by next-token prediction."""
+    name = launch.name.lower()
+    match = _OTHER_PROGRAMS.search(name)
+    return f"{name} is a program for {match[2]}, which is not modelled" if match else ""
+
+
+def _refusals(named: Named, program: Program) -> Iterator[Problem]:
+    """What is trained otherwise than by full fine-tuning, by name."""
+    tuners = _TUNERS.get(program, ())
+    if tuners and not any(name in named for name in tuners):
+        where = next(iter(named.values()), Setting("", ""))
+        whose = {"llamafactory": "LLaMA-Factory", "swift": "ms-swift"}[program]
+        yield _refusal(where, f"{tuners[0]}: lora ({whose}'s own, none is stated)")
+    kinds = {
+        "finetuning_type": _FULL, "adapter": _FULL, "stage": _STAGES, "rl": _STAGES,
+        "train_type": ("full", ""), "tuner_type": ("full", ""), "sft_type": ("full", ""),
+        "rlhf_type": ("",), "task_type": ("causal_lm", "pretrain", "sft", ""),
+    }  # fmt: skip
+    for name, allowed in kinds.items():
+        value = value_of(named, name)
+        if value and value not in allowed:
+            yield _refusal(place_of(named, name), f"{name}: {value}")
+    if (mode := value_of(named, "train_mode")) in ("lora", "qlora"):
+        yield _refusal(place_of(named, "train_mode"), f"train_mode: {mode}")
+    optimizer = optim_of(named)
+    if optimizer not in ("", "none", *OPTIMIZERS) and (program == "axolotl" or "optim" in named):
+        yield _refusal(named.get("optim") or named["optimizer"], f"optimizer {optimizer}")
+    for name in ("load_in_4bit", "load_in_8bit", "quantization_bit"):
+        if is_switched(named, name):
+            yield _refusal(named[name], f"{name}: quantised weights")
+    named_so = {name: "LoRA" for name in named if name.startswith("lora_path")}
+    for name, why in (named_so | {**left_out("hf", "trainer", "refused")}).items():
+        if name in _LEFT_OVER and (program != "trainer" or any(key in named for key in _ASKS)):
+            continue  # what these programs pass over where nothing asks for adapters
+        sizes = name.endswith(("_size", "_degree"))
+        if is_on(named, name) if sizes else is_switched(named, name):
+            yield _refusal(place_of(named, name), f"{name}: {why}")
+
+
+def _plugins(named: Named) -> Iterator[Problem]:
+    """Plug-ins of axolotl that may train something else."""
+    value = named["plugins"].value if "plugins" in named else None
+    for plugin in value if isinstance(value, list) else ():
+        if not _PLUGINS.search(str(plugin)):
+            yield _refusal(named["plugins"], f"plugins: {plugin}")
+
+
+def _unknown_switches(named: Named) -> Iterator[Problem]:
+    """LLaMA-Factory's `use_...` switches that change the loss or the optimizer."""
+    for name, setting in named.items():
+        is_new = name.startswith("use_") and name not in (
+            *left_out("hf", "trainer", "refused"),
+            *_HARMLESS,
+        )
+        if is_new and setting.value is True:
+            yield _refusal(setting, f"{name}: true")
+
+
+def _refusal(setting: Setting, what: str) -> Problem:
+    text = f"{what} is not modelled; full fine-tuning and pretraining are"
+    return Problem("not-predictable", text, "warning", (setting.place,))

@@ -1,0 +1,101 @@
+"""Degrees as the axes of MaxText's mesh, each inside a node (`ici_`) and between nodes (`dcn_`).
+
+Tensor parallelism is the axis `tensor`, which divides weights and, between products, activations
+along their width, or `tensor_sequence`, Megatron's sequence parallelism: the same bytes in the same
+exchanges. Experts and context ranks shard the other weights along with `fsdp`; `data` replicates.
+Sources: MaxText 0.2.5, configs/base.yml (logical_axis_rules); XLA, distributed/topology_util.cc
+(the GPUs of one host are a slice).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import gcd, prod
+
+from planner.predict.plan import Degrees
+
+# Axes from the innermost ranks outwards, as plans number them.
+AXES = ("tensor", "context", "expert", "fsdp", "data", "pipeline")
+# Axis -> what it divides here; the first two make tp, those that shard weights make fsdp.
+TENSOR = ("tensor", "tensor_sequence")
+FSDP = ("fsdp", "fsdp_transpose")
+# Axes of which a plan knows nothing.
+OTHERS = (
+    "diloco", "sequence", "context_usp_ulysses", "context_autoregressive", "autoregressive",
+)  # fmt: skip
+EVERY = (*TENSOR, "context", "expert", *FSDP, "data", "pipeline", *OTHERS)
+Sizes = Mapping[str, int]
+
+
+def key(scope: str, axis: str) -> str:
+    """`ici_fsdp_parallelism`."""
+    return f"{scope}_{axis}_parallelism"
+
+
+def sizes_of(degrees: Degrees) -> dict[str, int] | None:
+    """The size of each axis; None where experts or context do not divide the ranks so."""
+    ranks = degrees.dp * degrees.cp
+    shards = (degrees.shard or ranks) if degrees.zero == 3 else 1
+    inside = degrees.cp * degrees.ep
+    if degrees.zero < 3:
+        if inside > 1:
+            return None
+        return {"tensor": degrees.tp, "context": 1, "expert": 1, "fsdp": 1,
+                "data": degrees.dp, "pipeline": degrees.pp}  # fmt: skip
+    if degrees.dp % degrees.ep or shards % inside or ranks % shards:
+        return None
+    return {
+        "tensor": degrees.tp, "context": degrees.cp, "expert": degrees.ep,
+        "fsdp": shards // inside, "data": ranks // shards, "pipeline": degrees.pp,
+    }  # fmt: skip
+
+
+def spread(sizes: Sizes, per_node: int) -> dict[str, tuple[int, int]] | None:
+    """(ranks inside a node, ranks between nodes) of each axis, the innermost filling the node
+    first; None where an axis neither divides what is left of the node nor is a multiple of it."""
+    left, found = per_node, {}
+    for axis in AXES:
+        inside = min(sizes[axis], left)
+        if gcd(sizes[axis], left) != inside:
+            return None
+        found[axis] = (inside, sizes[axis] // inside)
+        left //= inside
+    return found if left == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """The axes' sizes as a file states them."""
+
+    sizes: Sizes
+
+    @property
+    def devices(self) -> int:
+        """GPUs in all."""
+        return prod(self.sizes.values())
+
+    def degrees(self, optimizer_over_data: bool) -> dict[str, int]:
+        """dp, tp, pp, cp, ep, ZeRO stage and shard group."""
+        tp = prod(self.sizes[axis] for axis in TENSOR)
+        cp, ep = self.sizes["context"], self.sizes["expert"]
+        shards = prod(self.sizes[axis] for axis in FSDP) * cp * ep
+        data = self.sizes["data"]
+        zero = 3 if shards > 1 else int(optimizer_over_data)
+        return {
+            "tp": tp, "pp": self.sizes["pipeline"], "cp": cp, "ep": ep,
+            "dp": shards // cp * data, "zero": zero,
+            "shard": shards if zero == 3 and data > 1 else 0,
+        }  # fmt: skip
+
+
+def filled(stated: Sizes, whole: int | None) -> dict[str, int] | None:
+    """Axes with the one that is -1 worked out of how many ranks there are in all; None where that
+    cannot be: the number is not known, several are open, or it does not divide."""
+    open_axes = [axis for axis, size in stated.items() if size == -1]
+    if not open_axes:
+        return dict(stated)
+    known = prod(size for size in stated.values() if size != -1)
+    if whole is None or len(open_axes) > 1 or known < 1 or whole % known:
+        return None
+    return {**stated, open_axes[0]: whole // known}

@@ -1,0 +1,117 @@
+"""The model that MaxText's settings describe, read as a config of Hugging Face's of the same
+layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from hardware.files import shipped_toml
+from planner.job.models.hf_config import model_from_hf_config
+from planner.job.specs import ModelSpec
+from planner.launch.dialects.maxtext.schema import default
+from planner.launch.registry import package_of
+
+# Kinds of stretched rotary positions: Hugging Face's name and keys -> MaxText's.
+_YARN = {
+    "factor": "rope_factor", "original_max_position_embeddings": "original_max_position_embeddings",
+    "beta_fast": "beta_fast", "beta_slow": "beta_slow", "truncate": "rope_truncate",
+    "mscale": "mscale", "mscale_all_dim": "mscale",
+}  # fmt: skip
+_LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+           "original_max_position_embeddings": 8192}  # fmt: skip
+# Values by which MaxText says "none", where Hugging Face says null or 1.
+_NONE = {"q_lora_rank": None, "attn_logit_softcapping": None, "final_logit_softcapping": None,
+         "sliding_window": None, "attention_chunk_size": None, "rope_local_base_freq": None,
+         "n_group": 1, "topk_group": 1}  # fmt: skip
+
+
+@cache
+def blocks() -> Mapping[str, Any]:
+    """How each `decoder_block` is read."""
+    found: Mapping[str, Any] = shipped_toml(package_of("maxtext"), "blocks.toml")["blocks"]
+    return found
+
+
+@cache
+def _common() -> Mapping[str, str]:
+    found: Mapping[str, str] = shipped_toml(package_of("maxtext"), "blocks.toml")["keys"]
+    return found
+
+
+def keys_of(block: str) -> tuple[str, ...]:
+    """MaxText's settings of a block's shape."""
+    return (*_common(), *blocks()[block].get("keys", {}), "mlp_activations", "attention_bias",
+            "model_name", "rope_type", *_YARN.values(), "max_position_embeddings",
+            "routed_score_func", "routed_bias")  # fmt: skip
+
+
+def model_of(settings: Mapping[str, Any], seq: int, where: str) -> ModelSpec:
+    """The model of a block that is known. ModelError for a shape that is none."""
+    block = settings["decoder_block"]
+    config = _config(block, settings, seq)
+    spec = model_from_hf_config(config, where=where)
+    gated = settings["mlp_activations"][-1:] == ["linear"]
+    name = settings["model_name"]
+    known = name if name != default("model_name") else f"from {block} settings"
+    named = {"name": known, "source": "MaxText settings", "gated": gated}
+    return spec.model_copy(update={"pretraining_seq": seq, **named})
+
+
+def _config(block: str, settings: Mapping[str, Any], seq: int) -> dict[str, Any]:
+    """config.json of the same model."""
+    table = blocks()[block]
+    keys = {**table.get("keys", {})}
+    config: dict[str, Any] = {
+        theirs: settings[ours] for ours, theirs in _common().items() if ours not in keys
+    }
+    config |= {theirs: _plain(theirs, settings[ours]) for ours, theirs in keys.items()}
+    # A key of two of theirs (head_dim) keeps both.
+    config.setdefault("head_dim", settings["head_dim"])
+    stated = table.get("stated", {})
+    config |= {key: None if value is False else value for key, value in stated.items()}
+    config["num_hidden_layers"] *= table.get("layers", 1)
+    config |= _positions(settings, seq, config) | _activation(settings) | _router(block, settings)
+    config["model_type"] = _type(block, settings)
+    return config
+
+
+def _plain(theirs: str, value: Any) -> Any:
+    return _NONE[theirs] if theirs in _NONE and value in (0, -1, None) else value
+
+
+def _type(block: str, settings: Mapping[str, Any]) -> str:
+    """The model type, where a setting makes it another."""
+    if block == "qwen2" and not settings["attention_bias"]:
+        return "llama"
+    if block == "deepseek" and not settings["routed_bias"]:
+        return "deepseek_v2"
+    found: str = blocks()[block]["type"]
+    return found
+
+
+def _positions(settings: Mapping[str, Any], seq: int, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Positions as many as the run has, unless the model's are stated."""
+    kind = settings["rope_type"]
+    if kind == "yarn":
+        table = {key: settings[ours] for key, ours in _YARN.items()}
+        longest = max(seq, settings["max_position_embeddings"])
+        return {"max_position_embeddings": longest, "rope_scaling": {"rope_type": "yarn", **table}}
+    scaled = {"rope_scaling": dict(_LLAMA3)} if kind == "llama3.1" else {}
+    if config.get("max_position_embeddings", 0) > 0:
+        return scaled
+    return scaled | {"max_position_embeddings": seq}
+
+
+def _activation(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {"hidden_act": str(settings["mlp_activations"][0])}
+
+
+def _router(block: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    if block != "deepseek":
+        return {}
+    return {
+        "norm_topk_prob": settings["routed_score_func"] == "sigmoid",
+        "topk_method": "noaux_tc" if settings["routed_bias"] else "greedy",
+    }

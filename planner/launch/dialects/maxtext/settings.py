@@ -1,0 +1,198 @@
+"""MaxText's settings as they hold in the end: those of the command and its environment over a
+model's, over a file's, over those of the configuration that it builds on, over base.yml's.
+
+Source: MaxText 0.2.5, configs/pyconfig.py (_initialize_pydantic).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from planner.launch.dialects.maxtext.schema import (
+    RELEASE,
+    default,
+    is_known,
+    keys,
+    model_config,
+    model_names,
+    parsed,
+    shipped_config,
+)
+from planner.launch.languages.text import Text
+from planner.launch.read.beside import source_beside
+from planner.launch.read.command import LaunchCommand, setting_of
+from planner.launch.read.document import Document, Source, unknown_key, yaml_document
+from planner.launch.read.found import Problem, Setting, nearest
+
+# Modules that pretrain, in releases since 2024, and their files in a checkout.
+_MODULE = re.compile(
+    r"(?i)^maxtext(\.trainers\.pre_train)?\.train$|(^|/)maxtext/(trainers/pre_train/)?train\.py$"
+)
+# A file is MaxText's by one of these, and by having mostly settings of MaxText's.
+_SIGNS = (
+    "base_emb_dim", "ici_fsdp_parallelism", "ici_tensor_parallelism", "dcn_data_parallelism",
+    "dcn_fsdp_parallelism", "per_device_batch_size", "remat_policy", "max_target_length",
+)  # fmt: skip
+# Variables of the environment that stand for settings.
+_PREFIX = "M_"
+_BASE = "base_config"
+
+
+def is_maxtext(content: Mapping[str, object]) -> bool:
+    """Whether a table has MaxText's settings."""
+    has_sign = any(name in content for name in _SIGNS)
+    return has_sign and 2 * sum(name in keys() for name in content) > len(content)
+
+
+def is_maxtext_command(launch: LaunchCommand) -> bool:
+    """Whether a command trains with MaxText."""
+    return _MODULE.search(launch.program) is not None
+
+
+def config_of(launch: LaunchCommand) -> str | None:
+    """The configuration that a command names; None where its first argument is none."""
+    first = next(iter(launch.arguments), None)
+    if first is None or not re.search(r"\.ya?ml$", first.text.value):
+        return None
+    return first.text.value
+
+
+def named_files(launch: LaunchCommand) -> Iterator[Text]:
+    """The configuration of a command of MaxText's, as a file that may lie beside it."""
+    if is_maxtext_command(launch) and config_of(launch) is not None:
+        yield launch.arguments[0].text
+
+
+@dataclass
+class Settings(Document):
+    """What is stated, over what holds `below` it: a model's settings, those of the configuration
+    that a file builds on. base.yml's are below both."""
+
+    below: dict[str, Any] = field(default_factory=dict)
+
+    def get(self, key: str, default: Any = None) -> Any:  # noqa: ARG002 (base.yml has one)
+        """The value of a setting as MaxText takes it."""
+        self.used.add(key)
+        setting = self.settings.get(key)
+        if setting is None or setting.unknown:
+            return self.below_of(key)
+        try:
+            return keys()[key].read(setting.value)
+        except ValueError:
+            return self.below_of(key)
+
+    def below_of(self, key: str) -> Any:
+        """What holds where nothing is stated."""
+        return self.below[key] if key in self.below else default(key)
+
+    def setting(self, key: str) -> Setting:
+        """A setting with its place, as stated or as it holds."""
+        return self.settings.get(key) or Setting(key, self.get(key), self.path)
+
+
+def settled(
+    document: Document, source: Source, below: Mapping[str, Any]
+) -> tuple[Settings, list[Problem]]:
+    """All settings of a launch, and what is wrong with them."""
+    found = Settings(document.path, document.settings, document.used, dict(below))
+    problems = [*_with_base(found, source)]
+    stated = _override(found, source.launch) if source.launch else set[str]()
+    problems += [*_with_model(found, stated), *_checked(found)]
+    return found, problems
+
+
+def _with_base(found: Settings, source: Source) -> Iterator[Problem]:
+    """The settings of the file that this one builds on."""
+    found.used.add(_BASE)
+    base = found.settings.get(_BASE)
+    if base is None or base.value is None:
+        return
+    name = str(base.value)
+    known, file = shipped_config(name), source_beside(name, source.folder, source.files)
+    if file is not None and not name.endswith("base.yml"):
+        read = yaml_document(file.as_text(), file.path, source.hints.environment).settings
+        known = {key: one.value for key, one in read.items()}
+    if known is None:
+        text = f"{_BASE} {name} is none of {RELEASE}'s"
+        yield found.problem("missing-file", text, _BASE, severity="missing", fix="give it too")
+    found.below |= {key: value for key, value in (known or {}).items() if is_known(key)}
+
+
+def _override(found: Settings, launch: LaunchCommand) -> set[str]:
+    """The command's `key=value`, and variables `M_KEY` of its environment, in place of the file's;
+    the names of the former."""
+    for name, text in launch.command.environment.items():
+        key = name.removeprefix(_PREFIX).lower()
+        if name.startswith(_PREFIX) and key in keys():
+            found.override(_valued(setting_of(key, text)), key)
+    stated = set[str]()
+    for word in launch.arguments[1 if config_of(launch) else 0 :]:
+        name, equals, _ = word.text.value.partition("=")
+        if not name:
+            continue
+        value = word.text[len(name) + 1 :] if equals else word.text
+        setting = setting_of(name, value, word.used)
+        found.override(_valued(setting) if equals else replace(setting, value=None), name)
+        stated.add(name)
+    return stated
+
+
+def _valued(setting: Setting) -> Setting:
+    """A setting of a command line with its text read as YAML."""
+    if setting.unknown:
+        return setting
+    try:
+        return replace(setting, value=parsed(str(setting.value)))
+    except ValueError:
+        return setting
+
+
+def _with_model(found: Settings, stated: set[str]) -> Iterator[Problem]:
+    """The settings of the model that is named: over a file's, below those that a command states,
+    which may not differ unless it says so."""
+    name = str(found.get("model_name") or default("model_name"))
+    if name == default("model_name"):
+        return
+    known = model_config(name)
+    if known is None:
+        near = nearest(name, model_names())
+        text = f"model_name {name}: {RELEASE} has no such model"
+        yield found.wrong(text, "model_name", near)
+        return
+    free = found.get("override_model_config")
+    for key, value in known.items():
+        if key not in found.settings or found.get(key) == value:
+            continue
+        if key not in stated:
+            text = f"{key}: the model's {value!r} takes the place of the file's {found.get(key)!r}"
+            yield found.problem("model-override", text, key, severity="warning")
+            del found.settings[key]
+        elif not free:
+            text = (
+                f"{key} {found.get(key)!r} is not the model's {value!r}: MaxText refuses it "
+                "without override_model_config=true"
+            )
+            yield found.problem("model-override", text, key)
+    found.below |= known
+
+
+def _checked(found: Settings) -> Iterator[Problem]:
+    """Settings that there are not, and values that they do not take."""
+    for name, setting in found.settings.items():
+        if not is_known(name):
+            says = f"{RELEASE} has no such setting and refuses it (another release may have it)"
+            yield unknown_key(found, name, says, nearest(name, keys()))
+        elif name in keys() and not setting.unknown:
+            yield from _checked_value(found, name, setting)
+
+
+def _checked_value(found: Settings, name: str, setting: Setting) -> Iterator[Problem]:
+    key = keys()[name]
+    try:
+        key.read(setting.value)
+    except ValueError as error:
+        text = f"{name}: {setting.value!r}; MaxText takes {error}"
+        yield found.wrong(text, name, nearest(str(setting.value), key.values, 0.3))

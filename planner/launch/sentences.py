@@ -1,0 +1,199 @@
+"""What a dialect says of a launch where a condition holds: rows of its `launch.toml`.
+
+A row has texts and, in `when`, the condition under which it stands; without one it always does.
+Conditions, and what stands in the braces of a text, are small Python expressions over the names of
+`names_of` and those that a writer adds: fields, numbers, comparisons, `and`, `or`, `not`, `in`,
+arithmetic and `a if b else c`. Nothing can be called. A text may format a value as Python does
+(`{seq:,}`), or as `share`, `whole-share`, `seconds` or `listed`.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import string
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from planner.job.job import Job
+from planner.job.quantities import seconds, share
+from planner.launch.contract import ExplainedSetting, Launch, Refusal
+from planner.launch.options import Options, last
+from planner.launch.registry import dialect_toml
+from planner.launch.settings_text import SettingsSection, WrittenSetting
+
+Names = Mapping[str, object]
+_OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Add: operator.add, ast.Sub: operator.sub,
+    ast.Mult: operator.mul, ast.Mod: operator.mod, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.In: lambda one, several: one in several,
+    ast.NotIn: lambda one, several: one not in several,
+    ast.Not: operator.not_,
+}  # fmt: skip
+_FORMATS: Mapping[str, Callable[[Any], str]] = {
+    "share": share,
+    "whole-share": lambda value: share(value, 0),
+    "seconds": seconds,
+    "listed": lambda values: ", ".join(map(str, values)),
+}
+
+
+class _Value(ast.NodeVisitor):
+    """The value of an expression; ValueError for what is none of the above."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        return self.names[node.id]
+
+    def visit_Constant(self, node: ast.Constant) -> Any:
+        return node.value
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        return getattr(self.visit(node.value), node.attr)
+
+    def visit_Tuple(self, node: ast.Tuple) -> Any:
+        return tuple(map(self.visit, node.elts))
+
+    def visit_List(self, node: ast.List) -> Any:
+        return list(map(self.visit, node.elts))
+
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
+        return self.visit(node.body if self.visit(node.test) else node.orelse)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+        both = all if isinstance(node.op, ast.And) else any
+        return both(self.visit(value) for value in node.values)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
+        return _OPERATORS[type(node.op)](self.visit(node.operand))
+
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        return _OPERATORS[type(node.op)](self.visit(node.left), self.visit(node.right))
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        left = self.visit(node.left)
+        for sign, part in zip(node.ops, node.comparators, strict=True):
+            right = self.visit(part)
+            if not _OPERATORS[type(sign)](left, right):
+                return False
+            left = right
+        return True
+
+    def generic_visit(self, node: ast.AST) -> Any:
+        raise ValueError(f"{ast.unparse(node)}: no expression of a row")
+
+
+@cache
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+class _Filled(string.Formatter):
+    """Texts with expressions in braces."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:  # noqa: ARG002
+        return evaluated(field_name, self.names), ""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        own = _FORMATS.get(format_spec)
+        return own(value) if own else format(value, format_spec)
+
+
+def names_of(launch: Launch) -> dict[str, object]:
+    """What rows may name of a launch."""
+    plan = launch.plan
+    return {"launch": launch, "plan": plan, "degrees": plan.degrees} | names_of_job(launch.job)
+
+
+def names_of_job(job: Job) -> dict[str, object]:
+    """What rows may name of a job."""
+    states = dict(job.optimizer.states)
+    return {
+        "job": job,
+        "model": job.model,
+        "gpu": job.cluster.gpu,
+        "optimizer": job.optimizer,
+        "kernel": job.optimizer_setting.kernel,
+        "plain_states": all(dtype == "fp32" for dtype in states.values()),
+        "states": tuple(states.values()),
+    }
+
+
+def evaluated(text: str, names: Names) -> Any:
+    """The value of an expression."""
+    return _Value(names).visit(_parsed(text))
+
+
+def holds(condition: str | None, names: Names) -> bool:
+    """Whether a condition holds; without one always."""
+    return condition is None or bool(evaluated(condition, names))
+
+
+def filled_in(text: str, names: Names) -> str:
+    """A text with the expressions in its braces worked out."""
+    return _Filled(names).format(text)
+
+
+def holding(dialect: str, table: str, names: Names) -> Iterator[dict[str, str]]:
+    """The rows of a table that stand, with their texts filled in."""
+    for row in dialect_toml(dialect, "launch.toml").get(table, ()):
+        if holds(row.get("when"), names):
+            yield {key: filled_in(text, names) for key, text in row.items() if key != "when"}
+
+
+def said_refusals(dialect: str, table: str, names: Names) -> Iterator[Refusal]:
+    """Rows of `reason` and `nearest`."""
+    yield from (Refusal(**row) for row in holding(dialect, table, names))
+
+
+def said_choices(dialect: str, table: str, names: Names) -> Iterator[ExplainedSetting]:
+    """Rows of `setting` and `purpose`."""
+    yield from (ExplainedSetting(**row) for row in holding(dialect, table, names))
+
+
+def said_needs(dialect: str, table: str, launch: Launch, **more: object) -> tuple[str, ...]:
+    """Rows of `need`, and packages that the plan's techniques ask for."""
+    rows = holding(dialect, table, names_of(launch) | more)
+    return (*(row["need"] for row in rows), *launch.technique_needs)
+
+
+def said_environment(
+    dialect: str, table: str, launch: Launch, **more: object
+) -> dict[str, tuple[str, str]]:
+    """Rows of `name`, `value` and `why`; of several for a variable the first that stands."""
+    found: dict[str, tuple[str, str]] = {}
+    for row in holding(dialect, table, names_of(launch) | more):
+        found.setdefault(row["name"], (row["value"], row["why"]))
+    return found
+
+
+def said_settings(dialect: str, title: str, names: Names, options: Options) -> SettingsSection:
+    """The section of a configuration that the table of its title says.
+
+    A row has `value`, an expression, under `key`, or under the key of the option that `ours` names
+    among the run's; with `spelled` the option says how the value is written. `why`: the comment
+    above it, where `why_when` holds; `told = false`: not in the README.
+    """
+    settings = []
+    for row in dialect_toml(dialect, "launch.toml")[title]:
+        if not holds(row.get("when"), names):
+            continue
+        value, why = evaluated(row["value"], names), row.get("why", "")
+        option = options.get(row.get("ours", ""))
+        settings.append(
+            WrittenSetting(
+                row["key"] if option is None else last(option),
+                option.text(value) if option and row.get("spelled") else value,
+                filled_in(why, names) if holds(row.get("why_when"), names) else "",
+                row.get("told", True),
+            )
+        )
+    return SettingsSection(title, tuple(settings))

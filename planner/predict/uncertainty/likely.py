@@ -1,0 +1,57 @@
+"""The memory that plans may take if they are to fit with a given probability."""
+
+from __future__ import annotations
+
+from planner.job.errors import UsageError
+from planner.job.job import Job
+from planner.predict.plan import Plan
+from planner.predict.uncertainty.intervals import fit_probability
+
+# What a plan that was given, or that a change would make fit, is at least asked for.
+EVEN_CHANCE = 0.5
+
+
+def likely_limit_bytes(job: Job, probability: float) -> float:
+    """Largest predicted peak that fits with `probability` or more; from an even chance on, and for
+    0, at most the memory there is. On several machines in bytes of the largest
+    (`memory_scales`)."""
+    if job.pool is None:
+        return _likely_bytes(job, probability)
+    scaled = zip(job.machines, memory_scales(job), strict=True)
+    return min(_likely_bytes(machine, probability) * scale for machine, scale in scaled)
+
+
+def memory_scales(job: Job) -> tuple[float, ...]:
+    """Of each machine, the bytes of the largest memory that one of its own stands for: what may be
+    used of each, for plans that fit as surely as the job asks, is the same."""
+    limits = [_likely_bytes(machine, job.fit_probability) for machine in job.machines]
+    return tuple(max(limits) / limit for limit in limits)
+
+
+def weighed_bytes(job: Job, plan: Plan) -> float:
+    """The peak of a plan of a job in bytes of the largest memory."""
+    names = [machine.cluster.gpu.name for machine in job.machines]
+    gpu = plan.stage_gpus[plan.heaviest_stage] if plan.stage_gpus else names[0]
+    return plan.peak_bytes * (1.0 if job.pool is None else memory_scales(job)[names.index(gpu)])
+
+
+def _likely_bytes(job: Job, probability: float) -> float:
+    limit = job.hbm_limit_bytes
+    if limit <= 0.0:
+        raise UsageError(
+            f"the reserve leaves no memory: {job.cluster.gpu.hbm_usable_bytes / 2**30:.1f} GiB "
+            "are usable on each GPU; give a smaller --hbm-reserve"
+        )
+    low, high = 0.0, limit
+    if fit_probability(job, limit, limit) >= probability:
+        if probability == 0.0 or probability >= EVEN_CHANCE:
+            return limit
+        while fit_probability(job, high, limit) >= probability:
+            low, high = high, 2.0 * high
+    while high - low > 1e-6 * limit:
+        middle = 0.5 * (low + high)
+        if fit_probability(job, middle, limit) >= probability:
+            low = middle
+        else:
+            high = middle
+    return low

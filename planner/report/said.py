@@ -1,0 +1,160 @@
+"""What reports say, as TOML files in `planner/report/words` have it: facts, tables and notes.
+
+A text names what it is about in braces: `{days.value:days}` is the attribute `days.value` of the
+object that the report shows, or of a named one, in the format `days`. Behind the colon stands
+
+* a name of `FORMATS`, perhaps with an argument (`gib 2`, `plural GPU`), or a format of Python, and
+  before it `*100;` or `/1e12;`; `|-` behind it is said in place of None,
+* `?yes/no`, or `&, of <gib> GiB`: words if there is something, with its value in a format,
+* `if`, `unless`, `set` or `unset`: the whole text is left out unless that holds.
+
+A text that names None is left out, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from string import Formatter
+from typing import Any
+
+from hardware.files import shipped_toml
+from planner.job import quantities
+from planner.report import amounts
+from planner.report.tables import Facts, TableData, headings
+
+FORMATS: dict[str, Callable[..., str]] = {
+    "gib": lambda size, digits="1": quantities.gib(size, int(digits)),
+    "share": lambda part, digits="1": quantities.share(part, int(digits)),
+    "signed": quantities.signed_share,
+    "sure": quantities.percent_sure,
+    "seconds": quantities.seconds,
+    "short": quantities.short_count,
+    "rate": quantities.rate,
+    "plural": quantities.plural,
+    "money": amounts.money,
+    "days": amounts.days_text,
+    "spread": amounts.spread_text,
+    "ranged": lambda interval, form=",.4g": amounts.ranged(interval, form),
+    "counted": amounts.counted,
+    "join": lambda words, between=", ": between.join(words),
+    "words": str,
+}
+_CONDITIONS: dict[str, Callable[[Any], bool]] = {
+    "if": bool,
+    "unless": lambda value: not value,
+    "set": lambda value: value is not None,
+    "unset": lambda value: value is None,
+}
+Row = tuple[str, str]
+
+
+class _LeftOutError(Exception):
+    """A text names what is not there."""
+
+
+class _Words(Formatter):
+    """Fills in the fields of a text; see the module."""
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
+        (first, *path), about = field_name.split("."), args[0]
+        if first in kwargs:
+            value = kwargs[first]
+            value = value(*args) if callable(value) else value
+        else:
+            value = about[first] if isinstance(about, Mapping) else getattr(about, first)
+        for name in path:
+            value = None if value is None else _part(value, name)
+        return value, first
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec in _CONDITIONS:
+            if not _CONDITIONS[format_spec](value):
+                raise _LeftOutError
+            return ""
+        sign, rest = format_spec[:1], format_spec[1:]
+        if sign == "?":
+            yes, _, no = rest.partition("/")
+            return yes if value else no
+        if sign == "&":
+            fill = re.compile("<(.*?)>")
+            return fill.sub(lambda at: _formatted(value, at[1]), rest) if value else ""
+        form, bar, absent = format_spec.partition("|")
+        if value is None and not bar:
+            raise _LeftOutError
+        return absent if value is None else _formatted(value, form)
+
+
+def _formatted(value: Any, form: str) -> str:
+    """A value in one of `FORMATS` or in a format of Python, times or over a number before it."""
+    if form[:1] in ("*", "/"):
+        factor, _, form = form.partition(";")
+        number = float(factor[1:])
+        value = value * number if factor[0] == "*" else value / number
+    name, _, argument = form.partition(" ")
+    if name in FORMATS:
+        return FORMATS[name](value, argument) if argument else FORMATS[name](value)
+    return format(value, form)
+
+
+def _part(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name)
+
+
+@cache
+def _file(name: str) -> dict[str, Any]:
+    return shipped_toml("planner.report", f"words/{name}.toml")
+
+
+def described(key: str) -> Any:
+    """What a file has under a key, as `hardware.gpus`."""
+    name, *path = key.split(".")
+    found: Any = _file(name)
+    for part in path:
+        found = found[part]
+    return found
+
+
+def said(text: str, *about: Any, **named: Any) -> str | None:
+    """A text about objects, the first of which has the fields that are not named; None where it is
+    left out."""
+    try:
+        return _Words().vformat(text, about, named)
+    except _LeftOutError:
+        return None
+
+
+def fact_rows(key: str, *about: Any, **named: Any) -> tuple[Row, ...]:
+    """Facts that have something to say, as rows."""
+    texts = ((name, said(text, *about, **named)) for name, text in described(key).items())
+    return tuple((name.strip(), text) for name, text in texts if text)
+
+
+def facts(key: str, *about: Any, title: str = "", **named: Any) -> Facts:
+    """Facts that have something to say."""
+    return Facts(fact_rows(key, *about, **named), title)
+
+
+def notes(key: str, *about: Any, **named: Any) -> Iterator[str]:
+    """Sentences that have something to say."""
+    return (text for one in described(key) if (text := said(one, *about, **named)))
+
+
+def rows_of(key: str, items: Iterable[Any], **named: Any) -> list[tuple[str, ...]]:
+    """Rows of a table, one for each item; a cell with nothing to say is empty."""
+    cells = [*described(key)["columns"].values()]
+    return [tuple(said(cell, item, **named) or "" for cell in cells) for item in items]
+
+
+def table_of(
+    key: str, items: Iterable[Any], more: Iterable[tuple[str, ...]] = (), **named: Any
+) -> TableData:
+    """A table with one row an item, then `more`. Its title and those of its columns may name what
+    is `named`."""
+    table = described(key)
+    titles = [
+        said(title, None, **named) or "" for title in (table.get("title", ""), *table["columns"])
+    ]
+    columns = tuple(column for title in titles[1:] for column in headings(title))
+    return TableData(columns, (*rows_of(key, items, **named), *more), titles[0])
