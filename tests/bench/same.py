@@ -213,13 +213,16 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for index, pair in enumerate(zip(before, after, strict=True)):
             yield from differences(*pair, f"{path}[{index}]")
-    elif isinstance(before, str) and isinstance(after, str) and "\n" in before:
-        pairs = zip(before.splitlines(), after.splitlines(), strict=False)
-        first = next((pair for pair in pairs if pair[0] != pair[1]), ("", "another length"))
-        if before != after:
-            yield f"{path}: {first[0][:100]} -> {first[1][:100]}"
     elif before != after:
-        yield f"{path}: {str(before)[:100]} -> {str(after)[:100]}"
+        yield f"{path}: {_around(str(before), str(after))}"
+
+
+def _around(before: str, after: str) -> str:
+    """Both texts from a little before the first character in which they differ."""
+    pairs = enumerate(zip(before, after, strict=False))
+    same = next((at for at, (one, other) in pairs if one != other), min(len(before), len(after)))
+    start = max(0, same - 40)
+    return f"{before[start : same + 80]!r} -> {after[start : same + 80]!r}"
 
 
 def report(before: Mapping[str, Any], after: Mapping[str, Any]) -> int:
