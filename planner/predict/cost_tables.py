@@ -229,13 +229,19 @@ def framework_inputs(job: Job, all_pieces: Sequence[Piece]) -> FrameworkInputs:
     """A framework profile, optimizer and the memory outside tensors, as numbers; with the classes
     of the pieces' parameters."""
     profile = trained_profile(job.framework.in_precision(job.precision), job.optimizer_setting)
-    classes: dict[str, Any] = {
+    settings = profile_settings(profile) | derived_inputs(job, profile)
+    return filled(FrameworkInputs, settings | parameter_inputs(job, profile, all_pieces))
+
+
+def parameter_inputs(
+    job: Job, profile: FrameworkProfile, all_pieces: Sequence[Piece]
+) -> dict[str, Any]:
+    """What the compiled core reads of the model's parameters and their classes."""
+    return {
         "classes": class_inputs(all_pieces, profile),
         "class_count": len(class_names(all_pieces)),
         "model_parameters": trained_parameters(job, all_pieces),
     }
-    settings = profile_settings(profile) | derived_inputs(job, profile)
-    return filled(FrameworkInputs, settings | classes)
 
 
 def _tensor_gather_share(job: Job) -> float:

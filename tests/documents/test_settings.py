@@ -6,7 +6,12 @@ from hardware.curves import ArchitectureCurves, AttentionCurve, Coefficient
 from planner.cost.inputs import GpuInputs
 from planner.cost.tables import FrameworkInputs
 from planner.job.frameworks.settings import TABLES, meanings, settings_of
-from planner.predict.cost_tables import derived_inputs, profile_settings
+from planner.predict.cost_tables import (
+    derived_inputs,
+    job_pieces,
+    parameter_inputs,
+    profile_settings,
+)
 from tests.cost.jobs import make_job
 from tests.documents.settings import PAGE, page_text
 
@@ -32,7 +37,11 @@ def test_what_the_core_reads_is_one_setting_or_derived_and_explained() -> None:
     names = [item.name for table in TABLES for item in settings_of(table)]
     names += [f"hide_{item.name}" for item in settings_of("overlap")]
     explained = set(meanings(FrameworkInputs))
-    derived = {*derived_inputs(job, job.framework), *FrameworkInputs._field_defaults}
+    derived = {
+        *derived_inputs(job, job.framework),
+        *parameter_inputs(job, job.framework, job_pieces(job)),
+        *FrameworkInputs._field_defaults,
+    }
     assert explained == derived
     for name in set(FrameworkInputs._fields) - explained:
         assert name in settings, name
