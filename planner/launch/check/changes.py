@@ -20,7 +20,7 @@ from planner.predict.memory.advice import Over
 from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Degrees, Plan
 from planner.predict.techniques import further_techniques
-from planner.search.neighbours import Configured, neighbours
+from planner.search.neighbours import neighbours
 
 Watch = Callable[[str, int, int], None]
 
@@ -127,10 +127,8 @@ def _key(proposal: Proposal) -> object:
 
 def _all(assessment: Assessment, proposal: Proposal, job: Job) -> Iterator[Candidate]:
     gbs = round(job.batch.sequences)
-    for neighbour in neighbours(Configured(proposal.degrees, gbs, proposal.recompute), job):
-        if neighbour.degrees.mbs * neighbour.degrees.grad_acc * neighbour.degrees.dp == gbs:
-            there = replace(proposal, degrees=neighbour.degrees, recompute=neighbour.recompute)
-            yield neighbour.change, there
+    near = neighbours(proposal, job, gbs)
+    yield from ((change, there) for change, there in near if there.degrees.gbs == gbs)
     yield from _jumps(proposal, job, gbs)
     if assessment.plan is None:
         yield from _batches(proposal, job, gbs)
