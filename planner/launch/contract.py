@@ -259,6 +259,12 @@ class Refusal:
     nearest: str
 
 
+def ramp_refusals(job: Job, name: str, why: str = "has no batch ramp") -> Iterator[Refusal]:
+    """A ramp, where the framework `name` cannot have one."""
+    if job.ramp:
+        yield Refusal(f"{name} {why}", "--framework megatron-core, or no --batch-ramp")
+
+
 def length_refusals(job: Job) -> Iterator[Refusal]:
     """A sequence beyond the model's positions."""
     if job.seq > (most := job.model.max_positions):
