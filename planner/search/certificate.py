@@ -12,7 +12,7 @@ that is known, and counted.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,6 @@ from pathlib import Path
 import numpy as np
 
 from constraints.layout import broken_but_memory
-from constraints.numbers import IntArray
 from planner.cost import fields as f
 from planner.job.errors import UsageError
 from planner.job.job import Job, Resolution
@@ -29,14 +28,13 @@ from planner.predict.plan import OPTIMAL_WITHIN, Degrees, Plan
 from planner.predict.techniques import used_techniques
 from planner.predict.uncertainty.likely import likely_limit_bytes, weighed_bytes
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
-from planner.search.costed import CostedJob
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.limit_results import TIE, Effort
 from planner.search.outcome import recommended
 from planner.search.plan_file import read_plan_file
 from planner.search.result import LimitBound, Proof, SearchResult, SolverBound
 from planner.search.search import launchable_shares
-from planner.search.shares import CostedShares
+from planner.search.shares import CostedJob, CostedShares
 
 # Figures that differ by less are the same: of another order of sums, or of a bisection.
 SAME = 1e-7
@@ -93,9 +91,9 @@ class PlanChecks:
         for costed_job in self.shares.jobs:
             if not _chosen(costed_job.job, plan):
                 continue
-            columns, job = costed_job.candidates.columns, costed_job.job
+            job = costed_job.job
             place = place_of(job, plan.degrees.pp, plan.stage_gpus)
-            row = _find_row(columns, job, plan.degrees, plan.recompute, place)
+            row = _find_row(costed_job, plan.degrees, plan.recompute, place)
             if row is not None:
                 yield from self._costed(costed_job, row, plan)
                 yield from _status_problems(plan, weighed_bytes(job, plan), self.proof)
@@ -135,20 +133,12 @@ def _sample_s(plan: Plan) -> float:
     return plan.step_time_s / plan.gbs
 
 
-def _find_row(
-    columns: Mapping[str, IntArray], job: Job, degrees: Degrees, recompute: str, place: int
-) -> int | None:
+def _find_row(costed_job: CostedJob, degrees: Degrees, recompute: str, place: int) -> int | None:
     """The configuration of these degrees and this recompute mode, its stages on this row of the
     places of a pool; None if it is not legal."""
-    modes = [mode.name for mode in job.recompute]
-    if recompute not in modes:
-        return None
-    found = columns["recompute"] == modes.index(recompute)
+    rows, columns = costed_job.rows_of(degrees, recompute), costed_job.candidates.columns
     if "place" in columns:
-        found = found & (columns["place"] == place)
-    for name in Degrees.model_fields:
-        found = found & (columns[name] == getattr(degrees, name))
-    rows = np.flatnonzero(found)
+        rows = rows[columns["place"][rows] == place]
     return int(rows[0]) if len(rows) else None
 
 
@@ -210,10 +200,10 @@ class LimitChecks:
         for claim in self.proof.by_solver:
             known = 0 <= claim.choice < len(self.shares.jobs)
             costed_job = self.shares.jobs[claim.choice if known else 0]
-            columns, job = costed_job.candidates.columns, costed_job.job
+            job = costed_job.job
             places = job.pool.places if job.pool else ((),)
             place = places.index(claim.parts) if claim.parts in places else -1
-            row = _find_row(columns, job, claim.degrees, claim.recompute, place)
+            row = _find_row(costed_job, claim.degrees, claim.recompute, place)
             if row is None or not known:
                 yield f"CP-SAT bounded what is no configuration of the job: {claim.degrees}"
                 continue
