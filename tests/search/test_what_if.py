@@ -11,13 +11,13 @@ from planner.predict.altered_model import AlteredModel
 from planner.predict.evaluate import Proposal
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.report.explain import tornado_table, what_if_blocks
+from planner.search.changes import hardware_changes, more_hbm
+from planner.search.costed import cost_job
 from planner.search.explanation import explain, job_evaluator
-from planner.search.hardware_changes import hardware_changes, more_hbm
 from planner.search.limit_results import Until
 from planner.search.neighbours import neighbours
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
-from planner.search.trial import cost_altered
 from planner.search.what_if import what_if
 from planner.search.what_if_result import WhatIf
 
@@ -151,7 +151,7 @@ def test_a_single_gpu_has_no_links_to_improve() -> None:
         "compute",
         "hbm-rate",
     }
-    assert cost_altered(job, {}).costed.steps.shape[0] > 0
+    assert cost_job(job).costed.steps.shape[0] > 0
 
 
 def test_report_shows_binding_constraints(fastest: WhatIf, found: SearchResult) -> None:
