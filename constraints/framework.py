@@ -163,12 +163,24 @@ def context_ranks_shard(columns: Columns, ctx: RuleContext) -> Mask | bool:
     return equals(columns["cp"], 1) | ((columns["zero"] > 0) & whole_groups)
 
 
-@shape_rule()
+@shape_rule(
+    wording=lambda ctx: (
+        f"{ctx.framework_name}: etp must be tp; ep > 1 only with zero 3, ep a divisor of dp, and "
+        "shard a multiple of ep·cp"
+        if ctx.framework.expert_axis_shards
+        else f"{ctx.framework_name}: ep must divide tp·(ranks that share one copy of the "
+        "parameters; with zero 0 every data-parallel rank has its own)"
+    )
+)
 def experts_in_shards(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if not ctx.framework.experts_in_shards:
         return True
     ranks = columns["dp"] * columns["cp"]
     shard = np.where(columns["shard"] > 0, columns["shard"], ranks)
+    if ctx.framework.expert_axis_shards and ctx.model.experts > 0:
+        whole_groups = divides(columns["ep"] * columns["cp"], shard)
+        inside = equals(columns["zero"], 3) & whole_groups & divides(columns["ep"], columns["dp"])
+        return (equals(columns["ep"], 1) | inside) & equals(columns["etp"], columns["tp"])
     shard = np.where(columns["zero"] > 0, shard, columns["cp"])
     return divides(columns["ep"], shard * columns["tp"])
 

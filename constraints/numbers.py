@@ -137,6 +137,8 @@ class Capabilities(Frozen):
     """Parameters are always sharded over the context-parallel ranks: no ZeRO-0 beside cp."""
     experts_in_shards: bool = False
     """Expert-parallel ranks are taken out of one shard group and its tensor-parallel ranks."""
+    expert_axis_shards: bool = False
+    """Expert-parallel ranks shard all weights: zero 3, shard a multiple of ep·cp, and etp = tp."""
     schedules: tuple[str, ...] = ("1f1b", "interleaved")
     """Pipeline schedules (`planner.job.schedules`); the first is the usual one. Where that is 1F1B
     or interleaved, both are usual: the number of chunks decides."""

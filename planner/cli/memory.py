@@ -218,8 +218,7 @@ def _instead(options: dict[str, Any], footprint: Footprint) -> str:
         return ""
     stated = any(_is_given(ctx, name) for name in ("gbs", "gbs_tokens", "grad_acc"))
     degrees = footprint.configuration.degrees
-    sequences = degrees.mbs * degrees.grad_acc * degrees.dp
-    batch = {"gbs": sequences if stated else None, "gbs_tokens": None}
+    batch = {"gbs": degrees.gbs if stated else None, "gbs_tokens": None}
     free = dict.fromkeys((*LIMITS, "recompute")) | _NO_CONDITIONS
     request, _ = fit_request(options | batch | free)
     plan = fitting_plan(request, _SECONDS_INSTEAD)

@@ -64,6 +64,14 @@ class Degrees(Frozen):
         """GPUs that hold the experts of a stage once."""
         return int(product_of(EXPERTS, self.__dict__))
 
+    def filling(self, gpus: int, gbs: int) -> Degrees | None:
+        """With the dp and grad_acc of so many GPUs and sequences; None where they do not divide."""
+        dp, rest = divmod(gpus, self.tp * self.pp * self.cp)
+        grad_acc, left = divmod(gbs, self.mbs * max(1, dp))
+        if rest or left or not dp * grad_acc:
+            return None
+        return self.model_copy(update={"dp": dp, "grad_acc": grad_acc})
+
     def __str__(self) -> str:
         """`tp4 pp4 vpp5 cp2 dp2 z1`; degrees of 1 that no one asks about are left out."""
         return " ".join(filter(None, (AXES[name].text(degree) for name, degree in self)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from constraints.numbers import Mask
 from planner.job.job import Job
+from planner.predict.altered_model import AlteredModel, Factors
 from planner.predict.cost_model import CostedShapes, CostModel
 from planner.predict.shapes import Candidates, legal_candidates
 from planner.predict.uncertainty.likely import likely_limit_bytes
@@ -50,10 +51,12 @@ class CostedJob:
         )
 
 
-def cost_job(job: Job) -> CostedJob:
-    """Enumerate the legal shapes of a job and cost them. UsageError if there are none."""
+def cost_job(job: Job, factors: Factors | None = None) -> CostedJob:
+    """Enumerate the legal shapes of a job and cost them, with `factors` on the hardware's numbers.
+    UsageError if there are none."""
     candidates = legal_candidates(job)
-    return cost_candidates(candidates, CostModel(candidates.job))
+    job = candidates.job
+    return cost_candidates(candidates, AlteredModel(job, factors) if factors else CostModel(job))
 
 
 def cost_candidates(candidates: Candidates, cost_model: CostModel) -> CostedJob:

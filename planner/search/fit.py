@@ -19,14 +19,13 @@ from planner.predict.fit_words import FitVerdict, fit_verdict
 from planner.predict.memory.solve import bracket
 from planner.predict.ops import parameter_count
 from planner.predict.plan import Plan
+from planner.search.changes import EFFORT
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.limit_results import Effort, Progress, Until
-from planner.search.relaxations import EFFORT
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
-from planner.search.shares import cost_shares
-from planner.search.trial import search_costed
+from planner.search.trial import try_job
 
 # Sequences are looked for at powers of two from here on.
 _SHORTEST_SEQ = 256
@@ -134,11 +133,8 @@ def _fastest(request: Request, time_limit_s: float | None) -> tuple[Plan | None,
 
 def _trial(request: Request, effort: Effort) -> tuple[Plan | None, bool]:
     """(a plan that fits, as fast as such an effort finds; without one, whether that is proven)."""
-    try:
-        trial = search_costed(cost_shares(request.resolve()), effort=effort)
-    except UsageError:
-        return None, True
-    return trial.plan(), trial.proven
+    trial = try_job(request.resolve, effort=effort)
+    return (None, True) if trial is None else (trial.plan(), trial.proven)
 
 
 def _longest(request: Request, until: Until, tell: Progress) -> Largest | None:

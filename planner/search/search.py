@@ -9,8 +9,6 @@ from functools import partial
 
 import numpy as np
 
-from constraints.errors import ConstraintError
-from hardware.errors import HardwareError
 from hardware.load import parse_gpus
 from planner.job.errors import CannotTellError, UsageError, unknown_name
 from planner.job.job import Job
@@ -212,10 +210,7 @@ def alone_notes(request: Request, job: Job, best: Plan) -> Iterator[str]:
     """What each cluster of a pool does alone, so that one sees what the others add."""
     best_sample_s = best.step_time_s / best.gbs
     for text in job.pool.texts if job.pool else ():
-        try:
-            trial = try_job(request.model_copy(update={"gpus": text}).resolve())
-        except (UsageError, HardwareError, ConstraintError):
-            trial = None
+        trial = try_job(request.model_copy(update={"gpus": text}).resolve)
         plan = None if trial is None else trial.plan()
         if plan is None:
             yield f"{text} alone: no plan was found that fits safely"

@@ -159,6 +159,15 @@ def _hybrid(s: dict[str, int], ctx: RuleContext, stage: int) -> bool:
     group = (shard or ranks) if s["zero"] else s["cp"]
     if ctx.framework.experts_in_shards and group * s["tp"] % s["ep"]:
         return False
+    if (
+        ctx.framework.expert_axis_shards
+        and ctx.model.experts
+        and (
+            s["etp"] != s["tp"]
+            or (s["ep"] > 1 and (s["zero"] < 3 or group % (s["ep"] * s["cp"]) or s["dp"] % s["ep"]))
+        )
+    ):
+        return False
     if shard == 0:
         return True
     if s["zero"] < least or ranks % shard:

@@ -131,6 +131,12 @@ CASES = [
         context(model=MOE, experts_in_shards=True),
     ),
     Case(
+        "experts-in-shards",
+        {"dp": 2, "ep": 2, "zero": 3},
+        {"dp": 2, "ep": 2, "zero": 2},
+        context(model=MOE, experts_in_shards=True, expert_axis_shards=True),
+    ),
+    Case(
         "tied-embeddings-whole",
         {},
         {"pp": 2},

@@ -99,8 +99,6 @@ REFUSED = (
     (case("none", LLAMA, "8xH100", zero=3), "without a remat_policy"),
     (case("microbatches", LLAMA, "16xH100", zero=3, pp=4, grad_acc=6, recompute="full"),
      "multiple of the stages"),
-    (case("whole-experts", "mixtral-8x7b", "16xH100", zero=3, ep=4, tp=2, etp=1,
-          recompute="full"), "etp is tp 2"),
     (case("width", "qwen2.5-0.5b", "256xH100", zero=3, recompute="full"), "does not divide"),
     (case("optimizer", LLAMA, "8xH100", zero=3, recompute="full", more={"dropout": True}),
      "no dropout"),
@@ -121,6 +119,14 @@ def test_refused_mesh() -> None:
     assert "out of one group" in reasons(
         Launch(other, found.request, found.job, found.target, found.nodes_as)
     )
+
+
+@pytest.mark.parametrize("degrees", [{"zero": 3, "tp": 2, "etp": 1}, {"zero": 1}])
+def test_experts_outside_of_the_shards_are_no_plan(degrees: dict[str, Any]) -> None:
+    """Nor does a search offer one: the profile's rule."""
+    outside = case("experts", "mixtral-8x7b", "16xH100", ep=4, recompute="full", **degrees)
+    with pytest.raises(UsageError, match="etp must be tp; ep > 1 only with zero 3"):
+        launch(outside)
 
 
 def test_uneven_stages_are_no_plan() -> None:

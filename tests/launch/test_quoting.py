@@ -48,7 +48,8 @@ HOSTILE = " ".join(NAMES)
 NODES_AS = get_args(NodesAs)
 RUN = (
     r'\s*export RUN_NAME="\$\{RUN_NAME:-[-a-z0-9]*\}"|'
-    r"\s*--(master-addr|main_process_ip) [-a-z0-9.]+ --[-\w ]+ \\"
+    r"\s*--(master-addr|main_process_ip) [-a-z0-9.]+ --[-\w ]+ \\|"
+    r"\s*JAX_COORDINATOR_IP=[-a-z0-9.]+ \\"
 )
 CONTROLS = ("a\nb", "a\rb", "a\x1b[2Jb", "a\x00b", "a\x85b", "a\u2028b", "a\u202eb", "a\tb")
 

@@ -27,6 +27,7 @@ from tests.launch.test_round_trip import EXAMPLES, example
 STUBS = {
     "torchrun": 'echo torchrun "$@"',
     "accelerate": 'echo accelerate "$@"',
+    "env": 'echo env "$@"',
     "srun": 'shift 2; SLURM_NODEID=0 "$@"',
     "scontrol": "for i in $(seq 1 100000); do echo node$i; done",
 }
@@ -78,7 +79,7 @@ def test_a_dry_run_prints_the_command_outside_of_a_job(
     job = SLURM if nodes_as == "slurm" else {}
     planned = start(target, nodes_as, **job).split()
     shown = start(target, nodes_as, "--dry-run").split()
-    assert planned[0] in ("torchrun", "accelerate")
+    assert planned[0] in ("torchrun", "accelerate", "env")
     assert len(shown) == len(planned)
     assert "preflight.py" not in shown
 
@@ -87,6 +88,9 @@ def test_a_dry_run_prints_the_command_outside_of_a_job(
 def test_the_preflight_takes_the_program_s_place(target: str, start: Start) -> None:
     words = start(target, "slurm", "--preflight", **SLURM).split()
     assert words[-1] == "preflight.py"
+    if words[0] == "env":
+        assert {"JAX_COORDINATOR_IP=node1", f"NNODES={example(target).nodes}"} <= {*words}
+        return
     assert "node1" in words
     nodes = words[words.index("--nnodes" if "--nnodes" in words else "--num_machines") + 1]
     assert nodes == str(example(target).nodes)
@@ -196,6 +200,7 @@ def test_a_config_json_comes_out_as_it_is_in_every_dialect() -> None:
         "deepspeed": ('"rope_theta": 1000000.0', '"rms_norm_eps": 1e-06', "0.01"),
         "accelerate": ('"rope_theta": 1000000.0', '"rms_norm_eps": 1e-06', "0.01"),
         "nanotron": ("rope_theta: 1000000.0", "rms_norm_eps: 1.0e-06", "std: 0.01"),
+        "maxtext": ("rope_max_timescale: 1000000", "layer_epsilon: 1.0e-06", "deviation of 0.01"),
     }
     assert set(said) == set(EXAMPLES)
     for target, texts in said.items():

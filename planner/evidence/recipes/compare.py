@@ -227,7 +227,7 @@ def _best(job: Job, searched: Searched) -> Plan | None:
     for other, plan in searched:
         if other == job:
             return plan
-    trial = try_job(job)
+    trial = try_job(lambda: job)
     searched.append((job, None if trial is None else trial.plan()))
     return searched[-1][1]
 
@@ -315,11 +315,9 @@ def _single_changes(mapped: MappedRow, plan: Plan) -> Iterator[tuple[str, Mapped
     for names in _TOGETHER:
         if not (changed := _changed_degrees(mapped, plan, names)):
             continue
-        new = degrees.model_copy(update={name: getattr(plan.degrees, name) for name in names})
-        dp, left = divmod(degrees.gpus, new.tp * new.pp * new.cp)
-        acc, rest = divmod(degrees.gbs, max(1, dp) * new.mbs)
-        new = new.model_copy(update={"dp": dp, "grad_acc": acc})
-        if not (left or rest) and dp * acc and (dp * new.cp * new.tp) % new.expert_ranks == 0:
+        changes = {name: getattr(plan.degrees, name) for name in names}
+        new = degrees.model_copy(update=changes).filling(degrees.gpus, degrees.gbs)
+        if new is not None and new.stage_gpus % new.expert_ranks == 0:
             even = even_layout(mapped.job, new.pp, new.vpp, mapped.mode)
             yield ", ".join(changed), replace(mapped, degrees=new, layout=even)
     for mode in search_job(mapped).recompute:

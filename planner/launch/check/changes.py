@@ -20,7 +20,7 @@ from planner.predict.memory.advice import Over
 from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Degrees, Plan
 from planner.predict.techniques import further_techniques
-from planner.search.neighbours import Configured, neighbours
+from planner.search.neighbours import neighbours
 
 Watch = Callable[[str, int, int], None]
 
@@ -127,10 +127,8 @@ def _key(proposal: Proposal) -> object:
 
 def _all(assessment: Assessment, proposal: Proposal, job: Job) -> Iterator[Candidate]:
     gbs = round(job.batch.sequences)
-    for neighbour in neighbours(Configured(proposal.degrees, gbs, proposal.recompute), job):
-        if neighbour.degrees.mbs * neighbour.degrees.grad_acc * neighbour.degrees.dp == gbs:
-            there = replace(proposal, degrees=neighbour.degrees, recompute=neighbour.recompute)
-            yield neighbour.change, there
+    near = neighbours(proposal, job, gbs)
+    yield from ((change, there) for change, there in near if there.degrees.gbs == gbs)
     yield from _jumps(proposal, job, gbs)
     if assessment.plan is None:
         yield from _batches(proposal, job, gbs)
@@ -156,7 +154,7 @@ def _jumps(proposal: Proposal, job: Job, gbs: int) -> Iterator[Candidate]:
         wanted += [{name: value // factor} for factor in factors if value % factor == 0]
     wanted += [{"mbs": before.mbs // factor} for factor in factors if before.mbs % factor == 0]
     for changes in wanted:
-        completed = _filled(before.model_copy(update=changes), before, gpus, gbs)
+        completed = _followed(before.model_copy(update=changes), before).filling(gpus, gbs)
         if completed is not None and completed != before:
             yield _words(completed, before, changes), replace(proposal, degrees=completed)
 
@@ -176,16 +174,11 @@ def _batches(proposal: Proposal, job: Job, gbs: int) -> Iterator[Candidate]:
             yield f"global batch {size:,}", replace(proposal, request=request, degrees=degrees)
 
 
-def _filled(degrees: Degrees, before: Degrees, gpus: int, gbs: int) -> Degrees | None:
-    """Degrees with dp from the GPUs, grad_acc from the batch and what follows of both."""
-    dp, rest = divmod(gpus, degrees.tp * degrees.pp * degrees.cp)
-    share, left = divmod(gbs, degrees.mbs * dp) if dp else (0, 0)
-    if rest or left or not share:
-        return None
+def _followed(degrees: Degrees, before: Degrees) -> Degrees:
+    """With etp as tp where it was so, and chunks as they were: how the framework splits layers into
+    them, `_completed` asks it."""
     etp = degrees.tp if before.etp == before.tp else before.etp
-    vpp = 1 if degrees.pp == 1 else degrees.vpp
-    changes = {"dp": dp, "grad_acc": share, "etp": etp, "vpp": vpp}
-    return degrees.model_copy(update=changes)
+    return degrees.model_copy(update={"etp": etp, "vpp": 1 if degrees.pp == 1 else degrees.vpp})
 
 
 def _words(new: Degrees, degrees: Degrees, asked: dict[str, int]) -> str:

@@ -29,7 +29,6 @@ def readable() -> str:
 # What a YAML is that is not read, by settings that only such a one has; the first state all that
 # their programs can be told, with what is not asked for.
 _COMPLETE = (
-    ("is MaxText's", {"per_device_batch_size", "ici_fsdp_parallelism"}),
     ("lists Megatron-LM's options, and none under MODEL_ARGS",
      {"tensor_model_parallel_size", "num_layers", "micro_batch_size"}),
 )  # fmt: skip

@@ -211,21 +211,17 @@ class _Adviser:
         return proposal.changed(request, degrees, *again)
 
     def _completed(self, degrees: Degrees, wanted: Mapping[str, int], gbs: int) -> Degrees | None:
-        """Degrees that follow: dp from the GPUs, grad_acc from the batch, etp, vpp and ZeRO."""
+        """Degrees that follow: dp from the GPUs, grad_acc from the batch, etp, and vpp 1 where the
+        chunks of another pp would differ."""
         present = self.proposal.degrees
-        replica = degrees.tp * degrees.pp * degrees.cp
-        gpus = present.gpus
+        replica, gpus = degrees.tp * degrees.pp * degrees.cp, present.gpus
         if "dp" in wanted or (self.may_add_gpus and replica > gpus):
             gpus = replica * wanted.get("dp", 1)
-        dp, rest = divmod(gpus, replica)
-        share, left = divmod(gbs, degrees.mbs * dp) if dp else (0, 0)
-        if rest or left or not share:
-            return None
-        changes = {"dp": dp, "grad_acc": share, "etp": self._expert_tensor(degrees)}
+        changes = {"etp": self._expert_tensor(degrees)}
         if degrees.pp != present.pp:
             even = self.job.model.layers % (degrees.pp * degrees.vpp) == 0
             changes["vpp"] = degrees.vpp if even and degrees.pp > 1 else 1
-        return degrees.model_copy(update=changes)
+        return degrees.model_copy(update=changes).filling(gpus, gbs)
 
     def _expert_tensor(self, degrees: Degrees) -> int:
         """etp follows tp where it did so before, or must."""

@@ -11,6 +11,7 @@ from planner.cost import fields as f
 from planner.job.errors import UsageError
 from planner.job.pool import SeveralTypes
 from planner.job.quantities import GIB
+from planner.predict.configuration import row_degrees
 from planner.predict.plan import Degrees
 from planner.search.costed import CostedJob, cost_job
 from planner.search.result import SearchResult
@@ -91,5 +92,5 @@ def candidates(costed: CostedJob, result: SearchResult) -> CandidateDots:
 def shape_of(costed: CostedJob, row: int) -> tuple[Degrees, str]:
     """Degrees and recompute mode of a legal shape."""
     columns = costed.candidates.columns
-    degrees = Degrees(**{name: int(columns[name][row]) for name in Degrees.model_fields})
-    return degrees, costed.job.recompute[int(columns["recompute"][row])].name
+    mode = costed.job.recompute[int(columns["recompute"][row])]
+    return row_degrees(columns, row), mode.name

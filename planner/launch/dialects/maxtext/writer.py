@@ -26,7 +26,6 @@ from planner.launch.contract import (
     folder_variable,
     length_refusals,
     pretrained_variable,
-    ramp_refusals,
     rate_variable,
 )
 from planner.launch.dialects.maxtext.batch import batch_of, micro_batch, tiles
@@ -81,7 +80,11 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
     if job.dropout:
         yield Refusal("the writer for MaxText writes no dropout", "no --dropout")
     yield from length_refusals(job)
-    yield from ramp_refusals(job, "MaxText", "ramps its batch by samples a GPU, not as asked")
+    if job.ramp:
+        yield Refusal(
+            "MaxText ramps its batch by samples a GPU, not as asked",
+            "--framework megatron-core, or no --batch-ramp",
+        )
 
 
 def plan_refusals(launch: Launch) -> Iterator[Refusal]:
@@ -307,7 +310,7 @@ def command(launch: Launch) -> RunCommand:
             "XLA_FLAGS": (
                 " ".join(_XLA_FLAGS), "collectives beside compute; rematerialization is ours"
             ),
-            "NVTE_FUSED_ATTN": ("1", "attention by cuDNN, through Transformer Engine"),
+            **(_CUDNN if launch.job.cluster.gpu.vendor == "nvidia" else {}),
         },
         variables=VARIABLES,
         branches=(
@@ -322,6 +325,10 @@ def command(launch: Launch) -> RunCommand:
             Branch(PRETRAINED, (f"load_parameters_path=${{{PRETRAINED}}}",)),
         ),
     )  # fmt: skip
+
+
+# On AMD's GPUs the same attention is Composable Kernel's, and on unless switched off.
+_CUDNN = {"NVTE_FUSED_ATTN": ("1", "attention by cuDNN, through Transformer Engine")}
 
 
 def memory_fraction(launch: Launch) -> str:
@@ -361,4 +368,4 @@ def requirements(launch: Launch) -> tuple[str, ...]:
     engine = " and transformer-engine[jax] 2.19" if launch.job.attention == "flash" else ""
     if nvidia:
         return (f"maxtext[cuda12]==0.2.5 (Python 3.12), which brings jax 0.11{engine}",)
-    return ("maxtext==0.2.5 (Python 3.12)", "jax[rocm]>=0.11 and Transformer Engine for ROCm")
+    return ("maxtext==0.2.5 (Python 3.12)", "jax[rocm]>=0.11 and ROCm/TransformerEngine")
