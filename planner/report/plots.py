@@ -6,16 +6,13 @@ from collections.abc import Callable, Iterator
 from math import isfinite
 from typing import Any, Literal, NamedTuple, get_args
 
-import altair as alt
-
 from planner.compare.cluster_front import ClusterFront
 from planner.job.errors import UsageError, unknown_name
 from planner.job.quantities import seconds
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text
 from planner.report.charts import plan as charts
-from planner.report.charts.drawing import FILE_WIDTH, Width, in_file
-from planner.report.charts.heat import heat_chart
+from planner.report.charts.drawing import FILE_WIDTH, Specification, Width, in_file
 from planner.report.figures.candidates import candidates, costed_or_reason
 from planner.report.figures.heat import heat_map
 from planner.report.figures.plan import front_plans, riskier_plans, stage_bars, waterfall
@@ -38,8 +35,9 @@ def plot_plan(plan: Plan, figure: PlanFigure = "all") -> Any:
     if figure != "all":
         why = f"it has no pipeline, or too long a one (pp {plan.degrees.pp})"
         raise UsageError(f"this plan has no schedule to draw: {why}")
-    titled = (one.chart.properties(title=one.title) for one in drawn.values())
-    return in_file(alt.vconcat(*titled, spacing=36).resolve_scale(color="independent"), words)
+    titled = [one.chart | {"title": one.title} for one in drawn.values()]
+    resolved = {"scale": {"color": "independent"}}
+    return in_file({"vconcat": titled, "spacing": 36, "resolve": resolved}, words)
 
 
 class Picture(NamedTuple):
@@ -47,7 +45,7 @@ class Picture(NamedTuple):
 
     name: str
     title: str
-    chart: Any
+    chart: Specification
 
 
 def pictures(plan: Plan, width: Width) -> Iterator[Picture]:
@@ -71,7 +69,7 @@ def plot_result(result: SearchResult, figure: ResultFigure = "front") -> Any:
     the shapes that were considered; or `heat`, the best shape for each pair of values of two
     degrees. UsageError without the extra `plot`, for another name, and where there is nothing to
     draw."""
-    drawn: dict[str, Callable[[SearchResult], Any]] = {"front": _front, "heat": _heat}
+    drawn: dict[str, Callable[[SearchResult], Specification]] = {"front": _front, "heat": _heat}
     if figure not in drawn:
         raise unknown_name("figure", figure, list(drawn), "a search has these: ")
     job = result.job
@@ -90,7 +88,7 @@ def plot_cluster_front(front: ClusterFront) -> Any:
     return in_file(chart, f"{results[0].job.model} on {len(results)} clusters")
 
 
-def _front(result: SearchResult) -> Any:
+def _front(result: SearchResult) -> Specification:
     costed, _ = costed_or_reason(result)
     return charts.front_chart(
         front_plans(result.plans, result.shown or range(1, len(result.plans) + 1)),
@@ -102,10 +100,10 @@ def _front(result: SearchResult) -> Any:
     )
 
 
-def _heat(result: SearchResult) -> Any:
+def _heat(result: SearchResult) -> Specification:
     costed, reason = costed_or_reason(result)
     found = None if costed is None else heat_map(costed, result)
     if found is None:
         why = reason or "fewer than two degrees are a choice"
         raise UsageError(f"no heat map can be drawn: {why}")
-    return heat_chart(found, FILE_WIDTH, choose=False)
+    return charts.heat_chart(found, FILE_WIDTH, choose=False)

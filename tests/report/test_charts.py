@@ -13,6 +13,7 @@ from planner.predict.plan import Degrees
 from planner.report.charts.curves import curves_chart
 from planner.report.charts.drawing import png, specification, svg
 from planner.report.charts.memory import memory_chart
+from planner.report.charts.templates import filled
 from planner.report.figures.curves import CurvePoint, CurvesFigure, Panel, Series
 from planner.report.figures.memory import memory_figure
 from tests.configurations import memory_footprint
@@ -78,3 +79,13 @@ def test_texts_are_escaped_and_infinite_ends_left_out() -> None:
     assert "a &lt;title&gt; &amp; more" in drawing
     assert "inf" not in str(specification(curves_chart(CURVES))["datasets"])
     assert "NaN" not in drawing and "undefined" not in drawing
+
+
+def test_templates_leave_out_what_is_not_there() -> None:
+    values = {"bars": {}, "unit": "$x_title", "labels": [], "kinds": [], "colours": {}}
+    chart = filled("pairs", width=1, height=2, title=None, **values)
+    assert "title" not in chart and chart["height"] == 2
+    assert chart["encoding"]["x"]["title"] == "$x_title"  # what is filled in is no template
+    assert chart["encoding"]["y"]["title"] is None
+    with pytest.raises(KeyError, match="title"):
+        filled("pairs", width=1, height=2, **values)

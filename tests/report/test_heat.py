@@ -8,7 +8,7 @@ import pytest
 from constraints.registry import RULES
 from planner.job.request import Request
 from planner.report.charts.drawing import specification, svg
-from planner.report.charts.heat import heat_chart
+from planner.report.charts.plan import heat_chart
 from planner.report.figures.candidates import candidates, costed_or_reason, peaks_gib, speeds
 from planner.report.figures.heat import HeatMap, heat_map
 from planner.search.costed import CostedJob

@@ -11,7 +11,6 @@ from planner.predict.command_line import degree_options, evaluate_command, searc
 from planner.predict.plan import Plan
 from planner.report.charts import plan as charts
 from planner.report.charts.drawing import specification
-from planner.report.charts.heat import heat_chart
 from planner.report.figures.candidates import CandidateDots, candidates, costed_or_reason
 from planner.report.figures.heat import HeatMap, heat_map
 from planner.report.figures.plan import front_plans, riskier_plans
@@ -124,7 +123,7 @@ def _dots_text(found: CandidateDots) -> str:
 def heat_section(found: HeatMap) -> Section:
     """Two degrees of choice."""
     note = described("pages.heat")
-    drawing = Drawing("heat", "", specification(heat_chart(found, "container")), note)
+    drawing = Drawing("heat", "", specification(charts.heat_chart(found, "container")), note)
     return Section("Two degrees at a time", (drawing,))
 
 

@@ -13,7 +13,7 @@ from planner.report.buying import buying_report
 from planner.report.charts import curves as curve_charts
 from planner.report.charts import memory as memory_charts
 from planner.report.charts.drawing import specification
-from planner.report.charts.pairs import pairs_chart
+from planner.report.charts.measured import pairs_chart
 from planner.report.comparison import comparison_report
 from planner.report.figures import memory
 from planner.report.figures.curves import (

@@ -11,7 +11,7 @@ from planner.evidence.runs.worst import describe, worst_rows
 from planner.job.quantities import GIB
 from planner.predict.uncertainty.families import Figure
 from planner.report.charts.drawing import specification
-from planner.report.charts.scatter import RunPoint, scatter_chart
+from planner.report.charts.measured import RunPoint, scatter_chart
 from planner.report.pages.page import Drawing, Page, Section
 from planner.report.tables import Report, TableData, table
 
