@@ -23,8 +23,8 @@ from constraints.layout import broken_but_memory
 from planner.cost import fields as f
 from planner.job.errors import UsageError
 from planner.job.job import Job, Resolution
-from planner.predict.configuration import place_of, row_degrees
-from planner.predict.plan import OPTIMAL_WITHIN, Degrees, Plan
+from planner.predict.configuration import place_of, row_degrees, rows_of
+from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.techniques import used_techniques
 from planner.predict.uncertainty.likely import likely_limit_bytes, weighed_bytes
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
@@ -91,11 +91,10 @@ class PlanChecks:
         for costed_job in self.shares.jobs:
             if not _chosen(costed_job.job, plan):
                 continue
-            job = costed_job.job
+            columns, job = costed_job.candidates.columns, costed_job.job
             place = place_of(job, plan.degrees.pp, plan.stage_gpus)
-            row = _find_row(costed_job, plan.degrees, plan.recompute, place)
-            if row is not None:
-                yield from self._costed(costed_job, row, plan)
+            if rows := rows_of(columns, job, plan.degrees, plan.recompute, place):
+                yield from self._costed(costed_job, rows[0], plan)
                 yield from _status_problems(plan, weighed_bytes(job, plan), self.proof)
                 return
         yield "no legal configuration of the job"
@@ -131,15 +130,6 @@ def _chosen(job: Job, plan: Plan) -> bool:
 def _sample_s(plan: Plan) -> float:
     """Seconds of step time per sequence."""
     return plan.step_time_s / plan.gbs
-
-
-def _find_row(costed_job: CostedJob, degrees: Degrees, recompute: str, place: int) -> int | None:
-    """The configuration of these degrees and this recompute mode, its stages on this row of the
-    places of a pool; None if it is not legal."""
-    rows, columns = costed_job.rows_of(degrees, recompute), costed_job.candidates.columns
-    if "place" in columns:
-        rows = rows[columns["place"][rows] == place]
-    return int(rows[0]) if len(rows) else None
 
 
 def _status_problems(plan: Plan, peak: float, proof: Proof) -> Iterator[str]:
@@ -200,17 +190,17 @@ class LimitChecks:
         for claim in self.proof.by_solver:
             known = 0 <= claim.choice < len(self.shares.jobs)
             costed_job = self.shares.jobs[claim.choice if known else 0]
-            job = costed_job.job
+            columns, job = costed_job.candidates.columns, costed_job.job
             places = job.pool.places if job.pool else ((),)
             place = places.index(claim.parts) if claim.parts in places else -1
-            row = _find_row(costed_job, claim.degrees, claim.recompute, place)
-            if row is None or not known:
+            rows = rows_of(columns, job, claim.degrees, claim.recompute, place)
+            if not (rows and known):
                 yield f"CP-SAT bounded what is no configuration of the job: {claim.degrees}"
                 continue
-            even = costed_job.explorer(Effort()).even_point(row)
+            even = costed_job.explorer(Effort()).even_point(rows[0])
             if even.peak <= claim.limit_bytes and even.sample_s < claim.sample_s * (1.0 - SAME):
                 yield f"an even layout of {claim.degrees} is faster than CP-SAT's bound"
-            self._claims.setdefault((claim.choice, row), []).append(claim)
+            self._claims.setdefault((claim.choice, rows[0]), []).append(claim)
 
     def _claimed(self, choice: int, row: int, limit: LimitBound) -> bool:
         return any(

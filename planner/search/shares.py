@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from constraints.numbers import IntArray, Mask
+from constraints.numbers import Mask
 from planner.cost import fields as f
 from planner.job.errors import UsageError
 from planner.job.job import Job
@@ -23,7 +23,7 @@ from planner.predict.altered_model import AlteredModel, Factors
 from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostedShapes, CostModel
 from planner.predict.costed_plan import configured_plan
-from planner.predict.plan import OPTIMAL_WITHIN, Degrees, Plan
+from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.shapes import Candidates, legal_candidates
 from planner.predict.space import LegalityReport
 from planner.predict.uncertainty.likely import likely_limit_bytes
@@ -55,16 +55,6 @@ class CostedJob:
     def job(self) -> Job:
         """The job, on the GPUs that are used."""
         return self.candidates.job
-
-    def rows_of(self, degrees: Degrees, recompute: str) -> IntArray:
-        """Rows of the legal shapes of these degrees and this recompute mode: on several clusters
-        one for each placing of the stages."""
-        columns, modes = self.candidates.columns, [mode.name for mode in self.job.recompute]
-        wanted = degrees.model_dump()
-        wanted["recompute"] = modes.index(recompute) if recompute in modes else -1
-        return np.flatnonzero(
-            np.all([columns[name] == value for name, value in wanted.items()], axis=0)
-        )
 
     def keep(self, rows: Mask) -> CostedJob:
         """The job with some of its shapes."""

@@ -13,7 +13,7 @@ from planner.job.job import Job
 from planner.job.offload import demand_all_leave
 from planner.job.request import Request
 from planner.predict.altered_model import AlteredModel
-from planner.predict.configuration import Configuration
+from planner.predict.configuration import Configuration, rows_of
 from planner.predict.costed_plan import configured_plan
 from planner.predict.plan import OPTIMAL_WITHIN, Interval, Plan
 from planner.predict.shapes import legal_candidates
@@ -165,9 +165,11 @@ class _Solver:
         for (source, costed), plan in product(enumerate(shares.jobs), plans):
             if not _same_offload(costed.job, plan):
                 continue
-            if set(plan.modes) <= {mode.name for mode in costed.job.recompute}:
-                rows = costed.rows_of(plan.degrees, plan.recompute)
-                yield from ((source, int(row), plan.layout) for row in rows)
+            if not set(plan.modes) <= {mode.name for mode in costed.job.recompute}:
+                continue
+            columns = costed.candidates.columns
+            rows = rows_of(columns, costed.job, plan.degrees, plan.recompute)
+            yield from ((source, row, plan.layout) for row in rows)
 
     def again(self, plan: Plan, change: Change) -> Plan:
         """A plan with its degrees and layout as they are, costed after a change."""
