@@ -28,14 +28,13 @@ from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.techniques import used_techniques
 from planner.predict.uncertainty.likely import likely_limit_bytes, weighed_bytes
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
-from planner.search.costed import CostedJob
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.limit_results import TIE, Effort
 from planner.search.outcome import recommended
 from planner.search.plan_file import read_plan_file
 from planner.search.result import LimitBound, Proof, SearchResult, SolverBound
 from planner.search.search import launchable_shares
-from planner.search.shares import CostedShares
+from planner.search.shares import CostedJob, CostedShares
 
 # Figures that differ by less are the same: of another order of sums, or of a bisection.
 SAME = 1e-7

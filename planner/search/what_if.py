@@ -28,6 +28,11 @@ from planner.search.what_if_result import BindingConstraint, WhatIf, WhatIfRow
 EFFORT = Effort(most_solves=16, most_work_s=1.0)
 # A plan this much slower than the fastest was chosen for its memory.
 CHOSEN_FOR_MEMORY = 0.015
+# What a row says of its plan as the plan does.
+_OF_THE_PLAN = (
+    "degrees", "recompute", "optimizer_offload", "activation_offload",
+    "activation_offload_fraction", "peak_bytes",
+)  # fmt: skip
 
 
 def what_if(
@@ -204,14 +209,9 @@ class _Solver:
                 "resolved": abs(effect_s) > resolution * self.base_s,
                 "kept_effect": kept and kept.step_time_s / self.plan.step_time_s - 1.0,
                 "gpus": best.degrees.gpus,
-                "degrees": best.degrees,
-                "recompute": best.recompute,
-                "optimizer_offload": best.optimizer_offload,
-                "activation_offload": best.activation_offload,
-                "activation_offload_fraction": best.activation_offload_fraction,
-                "peak_bytes": best.peak_bytes,
                 "same_plan": _alike(best, self.plan),
             }
+            | {name: getattr(best, name) for name in _OF_THE_PLAN}
         )
 
     def no_plan(self, trial: Trial | None) -> str:
