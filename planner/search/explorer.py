@@ -40,7 +40,6 @@ from planner.search.limit_results import (
     Look,
     Point,
     Spent,
-    seconds_left,
 )
 from planner.search.result import SolverBound
 
@@ -309,7 +308,7 @@ class Explorer(BoundedShapes):
         attained = self._attained(row, ctx, within_s, hint)
         if attained is not None:
             return attained
-        options = replace(self.effort.options, wall_s=seconds_left(self.spent.deadline))
+        options = replace(self.effort.options, wall_s=self.spent.seconds_left)
         return solve_layout(terms, ctx, options, within_s, hint.stage_layers)
 
     def _attained(

@@ -98,7 +98,7 @@ def does_it_fit(
     result, why = None, None
     try:
         result = find_plans(
-            request, time_limit_s=until.seconds_left(), progress=progress, launch=launch
+            request, time_limit_s=until.seconds_left, progress=progress, launch=launch
         )
     except DoesNotFitError as error:
         why = error.why

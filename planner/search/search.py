@@ -17,7 +17,6 @@ from planner.predict.plan import Plan
 from planner.predict.plan_text import step_time_text
 from planner.predict.threads import OutOfTimeError, until
 from planner.predict.uncertainty.likely import likely_limit_bytes
-from planner.search.costed import CostedJob, cost_job
 from planner.search.exact_front import front, thin_points, undominated
 from planner.search.infeasibility import Verdict, silent
 from planner.search.launchable import SILENT, LaunchNotes
@@ -41,7 +40,7 @@ from planner.search.outcome import (
     stop_notes,
 )
 from planner.search.result import Counts, SearchResult
-from planner.search.shares import CostedShares, SharesExplorer, cost_shares
+from planner.search.shares import CostedJob, CostedShares, SharesExplorer, cost_job, cost_shares
 from planner.search.trial import try_job
 from planner.search.unused import mtp_note, unused_techniques
 

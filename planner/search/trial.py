@@ -16,9 +16,8 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.predict.altered_model import Factors
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
-from planner.search.costed import cost_job
 from planner.search.limit_results import Effort, LimitResult
-from planner.search.shares import CostedShares, SharesExplorer, cost_shares
+from planner.search.shares import CostedShares, SharesExplorer, cost_job, cost_shares
 
 # Work for one changed job.
 TRIAL_EFFORT = Effort(most_solves=16, most_work_s=4.0)

@@ -7,15 +7,13 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 
-import numpy as np
-
 from hardware.errors import HardwareError
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.offload import demand_all_leave
 from planner.job.request import Request
 from planner.predict.altered_model import AlteredModel
-from planner.predict.configuration import Configuration
+from planner.predict.configuration import Configuration, rows_of
 from planner.predict.costed_plan import configured_plan
 from planner.predict.plan import OPTIMAL_WITHIN, Interval, Plan
 from planner.predict.shapes import legal_candidates
@@ -30,6 +28,11 @@ from planner.search.what_if_result import BindingConstraint, WhatIf, WhatIfRow
 EFFORT = Effort(most_solves=16, most_work_s=1.0)
 # A plan this much slower than the fastest was chosen for its memory.
 CHOSEN_FOR_MEMORY = 0.015
+# What a row says of its plan as the plan does.
+_OF_THE_PLAN = (
+    "degrees", "recompute", "optimizer_offload", "activation_offload",
+    "activation_offload_fraction", "peak_bytes",
+)  # fmt: skip
 
 
 def what_if(
@@ -162,14 +165,11 @@ class _Solver:
         for (source, costed), plan in product(enumerate(shares.jobs), plans):
             if not _same_offload(costed.job, plan):
                 continue
-            modes = [mode.name for mode in costed.job.recompute]
-            if not set(plan.modes) <= set(modes):
+            if not set(plan.modes) <= {mode.name for mode in costed.job.recompute}:
                 continue
             columns = costed.candidates.columns
-            wanted = plan.degrees.model_dump() | {"recompute": modes.index(plan.recompute)}
-            same = np.all([columns[name] == value for name, value in wanted.items()], axis=0)
-            layout = plan.layout
-            yield from ((source, int(row), layout) for row in np.flatnonzero(same))
+            rows = rows_of(columns, costed.job, plan.degrees, plan.recompute)
+            yield from ((source, row, plan.layout) for row in rows)
 
     def again(self, plan: Plan, change: Change) -> Plan:
         """A plan with its degrees and layout as they are, costed after a change."""
@@ -209,14 +209,9 @@ class _Solver:
                 "resolved": abs(effect_s) > resolution * self.base_s,
                 "kept_effect": kept and kept.step_time_s / self.plan.step_time_s - 1.0,
                 "gpus": best.degrees.gpus,
-                "degrees": best.degrees,
-                "recompute": best.recompute,
-                "optimizer_offload": best.optimizer_offload,
-                "activation_offload": best.activation_offload,
-                "activation_offload_fraction": best.activation_offload_fraction,
-                "peak_bytes": best.peak_bytes,
                 "same_plan": _alike(best, self.plan),
             }
+            | {name: getattr(best, name) for name in _OF_THE_PLAN}
         )
 
     def no_plan(self, trial: Trial | None) -> str:

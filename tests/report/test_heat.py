@@ -11,9 +11,9 @@ from planner.report.charts.drawing import specification, svg
 from planner.report.charts.plan import heat_chart
 from planner.report.figures.candidates import candidates, costed_or_reason, peaks_gib, speeds
 from planner.report.figures.heat import HeatMap, heat_map
-from planner.search.costed import CostedJob
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
+from planner.search.shares import CostedJob
 
 
 @pytest.fixture(scope="module")

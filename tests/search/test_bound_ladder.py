@@ -8,9 +8,9 @@ import pytest
 from planner.cost import compiled
 from planner.cost.tables import Array
 from planner.job.request import Request
-from planner.search.costed import cost_job
 from planner.search.explorer import Explorer
 from planner.search.limit_results import Effort
+from planner.search.shares import cost_job
 from planner.search.terms import recompute_code
 
 

@@ -18,11 +18,11 @@ from planner.predict.uncertainty.likely import EVEN_CHANCE
 from planner.report.fit import nothing_fits_report
 from planner.report.tables import Facts
 from planner.search.changes import dropped_choices
-from planner.search.costed import cost_job
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.search.infeasible import guilty_choices
 from planner.search.memory_conflict import capacities_text, capacity, kind_capacity
 from planner.search.search import find_plans
+from planner.search.shares import cost_job
 from planner.search.terms import layout_context, shape_terms
 from planner.search.trial import try_job
 

@@ -17,7 +17,6 @@ from planner.predict.evaluate import evaluate
 from planner.predict.plan import OPTIMAL_WITHIN, Degrees
 from planner.report.search import search_report
 from planner.search.changes import KINDS, Situation
-from planner.search.costed import cost_job
 from planner.search.explanation import job_evaluator
 from planner.search.infeasibility import DoesNotFitError
 from planner.search.limit_results import TIE, Effort, LimitResult, Until
@@ -25,7 +24,7 @@ from planner.search.memory_conflict import memory_rule
 from planner.search.plan_file import read_plan_file, to_json
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
-from planner.search.shares import SharesExplorer, cost_shares
+from planner.search.shares import SharesExplorer, cost_job, cost_shares
 from planner.search.trial import search_costed, try_job
 from planner.search.what_if import _Solver, what_if
 from tests.search.brute import explore

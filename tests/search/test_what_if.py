@@ -12,12 +12,12 @@ from planner.predict.evaluate import Proposal
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.report.explain import tornado_table, what_if_blocks
 from planner.search.changes import hardware_changes, more_hbm
-from planner.search.costed import cost_job
 from planner.search.explanation import explain, job_evaluator
 from planner.search.limit_results import Until
 from planner.search.neighbours import neighbours
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
+from planner.search.shares import cost_job
 from planner.search.what_if import what_if
 from planner.search.what_if_result import WhatIf
 

@@ -19,8 +19,8 @@ from planner.report.plan_table import plan_table, techniques_row
 from planner.report.said import described, said
 from planner.report.search import job_facts, recommended_note, riskier_table
 from planner.report.tables import Column, Facts, Notes
-from planner.search.costed import CostedJob
 from planner.search.result import SearchResult
+from planner.search.shares import CostedJob
 
 
 @dataclass(frozen=True, slots=True)
