@@ -120,9 +120,8 @@ def _candidates(assessment: Assessment, proposal: Proposal, job: Job) -> Iterato
 
 
 def _key(proposal: Proposal) -> object:
-    asked = proposal.request.model_dump_json(), str(proposal.request.overrides)
-    layout = (proposal.block_layers, repr(proposal.recomputed), proposal.mtp_standalone)
-    return (asked, proposal.degrees, proposal.recompute, *layout)
+    """What tells configurations apart; a request does not show its overrides unasked."""
+    return repr(proposal), str(proposal.request.overrides)
 
 
 def _all(assessment: Assessment, proposal: Proposal, job: Job) -> Iterator[Candidate]:
