@@ -14,7 +14,7 @@ from planner.report.charts.curves import curves_chart
 from planner.report.charts.drawing import png, specification, svg
 from planner.report.charts.memory import memory_chart
 from planner.report.charts.templates import filled
-from planner.report.figures.curves import CurvePoint, CurvesFigure, Panel, Series
+from planner.report.figures.curves import CurvePoint, CurvesFigure, Panel
 from planner.report.figures.memory import memory_figure
 from tests.configurations import memory_footprint
 
@@ -25,16 +25,14 @@ CURVES = CurvesFigure(
         Panel(
             "Days", "GPUs", "days",
             (
-                Series(
-                    "one",
-                    (CurvePoint(8, 4, 3, 5, "a"), CurvePoint(16, 2, 1, float("inf"), "b", True)),
-                ),
+                CurvePoint("one", 8, 4, 3, 5, "a"),
+                CurvePoint("one", 16, 2, 1, float("inf"), "b", True),
             ),
             (True, True), ((8, 4), (16, 2)), whole_numbers=True,
         ),
         Panel(
             "Cost", "days", "USD",
-            (Series("two", (CurvePoint(1, 2, 1, 3, "c", label="x"),), False),),
+            (CurvePoint("two", 1, 2, 1, 3, "c", label="x"),), joined="one",
         ),
     ),
 )  # fmt: skip

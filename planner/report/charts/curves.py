@@ -26,8 +26,8 @@ def curves_chart(figure: CurvesFigure) -> Specification:
 
 def panel_chart(panel: Panel, width: Width, title: str = "") -> Specification:
     """One pair of axes. Numbers of GPUs are marked where there are points."""
-    names = [line.name for line in panel.series]
-    points = [point for line in panel.series for point in line.points]
+    points = panel.points
+    names = list(dict.fromkeys(point.series for point in points))
     logarithmic_x, logarithmic_y = panel.logarithmic
     return filled(
         "curves",
@@ -43,7 +43,7 @@ def panel_chart(panel: Panel, width: Width, title: str = "") -> Specification:
         whole_numbers=sorted({point.x for point in points}),
         colours=colours(names, _COLOURS if len(names) <= len(_COLOURS) else PALETTE),
         points=table(_rows(panel)),
-        joined=[line.name for line in panel.series if line.joined],
+        joined=[name for name in names if panel.joined in ("", name)],
         marked=any(point.marked for point in points),
         labelled=any(point.label for point in points),
         ideal=table({"x": float(x), "y": y} for x, y in panel.ideal) if panel.ideal else None,
@@ -53,8 +53,7 @@ def panel_chart(panel: Panel, width: Width, title: str = "") -> Specification:
 def _rows(panel: Panel) -> list[Row]:
     # A bar without an upper end stops at its point.
     return [
-        {"series": line.name, **asdict(point), "x": float(point.x)}
-        | ({} if math.isfinite(point.high) else {"high": point.y})
-        for line in panel.series
-        for point in line.points
+        asdict(point)
+        | {"x": float(point.x), "high": point.high if math.isfinite(point.high) else point.y}
+        for point in panel.points
     ]
