@@ -115,20 +115,13 @@ def does_it_fit(
 
 def fitting_plan(request: Request, time_limit_s: float | None = None) -> Plan | None:
     """The plan that a search recommends; None if none fits, or none was found."""
-    return _fastest(request, time_limit_s)[0]
-
-
-def _fastest(request: Request, time_limit_s: float | None) -> tuple[Plan | None, bool]:
-    """(the plan that a search recommends, whether that answer is proven)."""
     try:
         found = find_plans(
             request, top=1, time_limit_s=time_limit_s, fastest_only=True, relaxed=False
         )
-    except DoesNotFitError as error:
-        return None, error.why.proven
-    except UsageError:
-        return None, True
-    return found.plans[0], True
+    except (DoesNotFitError, UsageError):
+        return None
+    return found.plans[0]
 
 
 def _trial(request: Request, effort: Effort) -> tuple[Plan | None, bool]:
