@@ -12,7 +12,7 @@ from planner.job.quantities import seconds
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text
 from planner.report.charts import plan as charts
-from planner.report.charts.drawing import FILE_WIDTH, Specification, Width, in_file
+from planner.report.charts.drawing import Specification, in_file
 from planner.report.figures.candidates import candidates, costed_or_reason
 from planner.report.figures.heat import heat_map
 from planner.report.figures.plan import front_plans, riskier_plans, stage_bars, waterfall
@@ -29,7 +29,7 @@ def plot_plan(plan: Plan, figure: PlanFigure = "all") -> Any:
     extra `plot`, for another name, and for the schedule of a plan without a pipeline."""
     if figure not in get_args(PlanFigure):
         raise unknown_name("figure", figure, get_args(PlanFigure), "a plan has these: ")
-    words, drawn = configuration_text(plan), {one.name: one for one in pictures(plan, FILE_WIDTH)}
+    words, drawn = configuration_text(plan), {one.name: one for one in pictures(plan)}
     if figure in drawn:
         return in_file(drawn[figure].chart, drawn[figure].title, words)
     if figure != "all":
@@ -48,20 +48,20 @@ class Picture(NamedTuple):
     chart: Specification
 
 
-def pictures(plan: Plan, width: Width) -> Iterator[Picture]:
+def pictures(plan: Plan) -> Iterator[Picture]:
     """Memory, time and, where it can be drawn, the schedule of a plan."""
-    stages = charts.stages_chart(stage_bars(plan), plan.limit_bytes, width)
+    stages = charts.stages_chart(stage_bars(plan), plan.limit_bytes)
     yield Picture("memory", "Memory of each pipeline stage at its peak", stages)
     low, high = plan.step_time.low, plan.step_time.high
     # Terms of the step time with the interval of their sum.
     interval = (low, high if isfinite(high) else plan.step_time_s)
-    terms = charts.waterfall_chart(waterfall(plan), interval, width)
+    terms = charts.waterfall_chart(waterfall(plan), interval)
     yield Picture("time", f"Time of a step: {seconds(plan.step_time_s)}", terms)
     if (gantt := schedule_gantt(plan)) is not None:
         part = gantt.microbatches != gantt.of
         drawn = f" with {gantt.microbatches} of {gantt.of:,} micro-batches" if part else ""
         title = f"Schedule of the pipeline ({plan.schedule}){drawn}"
-        yield Picture("schedule", title, charts.schedule_chart(gantt, width))
+        yield Picture("schedule", title, charts.schedule_chart(gantt))
 
 
 def plot_result(result: SearchResult, figure: ResultFigure = "front") -> Any:
@@ -84,7 +84,7 @@ def plot_cluster_front(front: ClusterFront) -> Any:
     names = [point.cluster for point in front.points]
     shown = front_plans(plans, range(1, len(plans) + 1), names)
     limit = limits.pop() if len(limits) == 1 else None
-    chart = charts.front_chart(shown, (), (), limit, FILE_WIDTH)
+    chart = charts.front_chart(shown, (), (), limit)
     return in_file(chart, f"{results[0].job.model} on {len(results)} clusters")
 
 
@@ -95,7 +95,6 @@ def _front(result: SearchResult) -> Specification:
         riskier_plans([result]),
         () if costed is None else candidates(costed, result).dots,
         result.job.limit_bytes,
-        FILE_WIDTH,
         result.recommended,
     )
 
@@ -106,4 +105,4 @@ def _heat(result: SearchResult) -> Specification:
     if found is None:
         why = reason or "fewer than two degrees are a choice"
         raise UsageError(f"no heat map can be drawn: {why}")
-    return charts.heat_chart(found, FILE_WIDTH, choose=False)
+    return charts.heat_chart(found, choose=False)

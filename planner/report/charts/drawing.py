@@ -6,19 +6,16 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 from planner.job.errors import demand_installed
 from planner.job.written import csv_text
 from planner.report.charts.templates import PALETTE, filled
 
-# Of a file, pixels; charts of a page are as wide as their place.
-FILE_WIDTH = 860
 _SCALE_OF_PNG = 2.0
 _FILE_INK = "#1a1a1a"
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.4.1.json"
 
-Width = int | Literal["container"]
 Specification = dict[str, Any]
 Row = Mapping[str, object]
 
@@ -71,9 +68,13 @@ def in_file(chart: Specification, title: str, subtitle: str = "") -> Any:
     return kind.from_dict(document, validate=False)
 
 
+def on_page(chart: Specification) -> Specification:
+    """The chart as wide as its place, in the colour of the page's text."""
+    return specification(chart | {"width": "container"})
+
+
 def specification(chart: Specification, ink: str = "currentColor") -> Specification:
-    """The chart as Vega-Lite for a page, whose text takes the page's colour. Tables stand beside
-    it, each once."""
+    """The chart as Vega-Lite, its text in one colour. Tables stand beside it, each once."""
     datasets: Specification = {}
     document: Specification = _named_tables(chart, datasets)
     look = filled("look", ink=ink)

@@ -9,14 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.job.quantities import share
-from planner.report.charts.drawing import FILE_WIDTH, Row, Specification, Width, colours, table
+from planner.report.charts.drawing import Row, Specification, colours, table
 from planner.report.charts.templates import BLUE, GREY, PALETTE, VERMILION, filled
 from planner.report.traced import Pair
 
 # Around the diagonal: predictions within this share of the measured value.
 BAND = 0.2
 OTHERS = "others"
-_SIDE = 420
 _PAIR_HEIGHT = 34
 _KINDS = ("predicted", "measured")
 _STEPS = (range(1, 10), (1, 2, 5), (1,))
@@ -36,7 +35,7 @@ class RunPoint:
 
 
 def scatter_chart(
-    points: Sequence[RunPoint], title: str, unit: str, width: Width = _SIDE, *, hover: bool = True
+    points: Sequence[RunPoint], title: str, unit: str, *, hover: bool = True
 ) -> Specification:
     """The drawing. With `hover` each run is a dot with its text, else all runs of a family are one
     path: many times smaller. Runs that are not positive cannot be drawn and are left out."""
@@ -51,7 +50,6 @@ def scatter_chart(
     dots = ({"family": name, **_place(run), "text": run.text} for name, run in runs)
     return filled(
         "scatter",
-        width=width,
         title=title,
         unit=unit,
         band=share(BAND, 0),
@@ -105,9 +103,7 @@ def _strokes(runs: Sequence[tuple[str, RunPoint]]) -> Iterator[Row]:
         yield {"family": name, "place": place + 1, "measured": "", "predicted": ""}
 
 
-def pairs_chart(
-    pairs: Sequence[Pair], unit: str, width: Width, title: str | None = None
-) -> Specification:
+def pairs_chart(pairs: Sequence[Pair], unit: str, title: str | None = None) -> Specification:
     """What was predicted beside what was measured, in reading order."""
     rows = [
         {
@@ -121,7 +117,6 @@ def pairs_chart(
     kinds = [kind for kind in _KINDS if any(row["kind"] == kind for row in rows)]
     return filled(
         "pairs",
-        width=width,
         height=_PAIR_HEIGHT * len(pairs),
         title=title,
         unit=unit,
@@ -134,5 +129,5 @@ def pairs_chart(
 
 def panels_chart(panels: Mapping[str, tuple[Sequence[Pair], str]]) -> Specification:
     """Bars and their unit by title, one below the other, for a file."""
-    drawn = [pairs_chart(pairs, unit, FILE_WIDTH, title) for title, (pairs, unit) in panels.items()]
+    drawn = [pairs_chart(pairs, unit, title) for title, (pairs, unit) in panels.items()]
     return {"vconcat": drawn, "spacing": 36}

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from constraints.axes import AXES, Axis
 from planner.cost.terms import MEMORY_GROUPS
 from planner.job.quantities import GIB, seconds
-from planner.report.charts.drawing import Row, Specification, Width, colours, table
+from planner.report.charts.drawing import Row, Specification, colours, table
 from planner.report.charts.templates import GREY, PALETTE, filled
 from planner.report.figures import schedule
 from planner.report.figures.candidates import Candidate
@@ -39,7 +39,6 @@ def front_chart(
     riskier: Sequence[FrontPlan],
     dots: Sequence[Candidate],
     limit_bytes: float | None,
-    width: Width,
     marked: int = 1,
     before: Sequence[FrontPlan] = (),
 ) -> Specification:
@@ -50,7 +49,6 @@ def front_chart(
     many = len(dots) > _MANY_DOTS
     return filled(
         "front",
-        width=width,
         marked=marked,
         first=_front_table(plans[:1]),
         plans=_front_table(plans),
@@ -97,13 +95,12 @@ def _limit(limit_bytes: float, channel: str) -> Specification:
     return filled("limit", place=place, channel=channel)
 
 
-def stages_chart(bars: Sequence[BarPart], limit_bytes: float, width: Width) -> Specification:
+def stages_chart(bars: Sequence[BarPart], limit_bytes: float) -> Specification:
     """Memory of every stage at its peak, stacked by term, against the HBM line."""
     names = list(MEMORY_GROUPS)
     used = [name for name in names if any(bar.part == name for bar in bars)]
     return filled(
         "stages",
-        width=width,
         bars=table(_bar_rows(bars)),
         groups=names,
         colours=colours(used, [PALETTE[names.index(name)] for name in used]),
@@ -111,16 +108,13 @@ def stages_chart(bars: Sequence[BarPart], limit_bytes: float, width: Width) -> S
     )
 
 
-def waterfall_chart(
-    bars: Sequence[BarPart], interval: tuple[float, float], width: Width
-) -> Specification:
+def waterfall_chart(bars: Sequence[BarPart], interval: tuple[float, float]) -> Specification:
     """Terms of the step time one after the other, the whole step below with its interval."""
     labels, (low, high) = [bar.label for bar in bars], interval
     rows = [{**row, "right": row["end"]} for row in _bar_rows(bars)]
     rows[-1]["right"] = high
     return filled(
         "waterfall",
-        width=width,
         height=_BAR_HEIGHT * len(bars),
         labels=labels,
         bars=table(rows),
@@ -134,7 +128,7 @@ def _bar_rows(bars: Sequence[BarPart]) -> list[Row]:
     return [asdict(bar) | {"amount": seconds(bar.end - bar.start)} for bar in bars]
 
 
-def schedule_chart(gantt: schedule.Gantt, width: Width) -> Specification:
+def schedule_chart(gantt: schedule.Gantt) -> Specification:
     """What every stage does when; what is grey is the bubble."""
     kinds = [kind for kind in schedule.KINDS if any(bar.kind == kind for bar in gantt.bars)]
     stages = 1 + max(bar.stage for bar in gantt.bars)
@@ -148,7 +142,6 @@ def schedule_chart(gantt: schedule.Gantt, width: Width) -> Specification:
     )  # fmt: skip
     return filled(
         "schedule",
-        width=width,
         height=max(120, min(_BAR_HEIGHT, 900 // stages) * stages),
         passes=table(passes),
         kinds=kinds,
@@ -158,7 +151,7 @@ def schedule_chart(gantt: schedule.Gantt, width: Width) -> Specification:
     )
 
 
-def cluster_chart(cluster: DrawnCluster, width: Width) -> Specification:
+def cluster_chart(cluster: DrawnCluster) -> Specification:
     """GPUs on their nodes, coloured by a group; pointing at one shows the group it is in."""
     shown = {_GROUP_LABELS[kind]: f"g{GROUP_KINDS.index(kind)}" for kind in cluster.kinds}
     gpus = (
@@ -168,7 +161,6 @@ def cluster_chart(cluster: DrawnCluster, width: Width) -> Specification:
     )
     return filled(
         "cluster",
-        width=width,
         height=_GPU_HEIGHT * (1 + max(gpu.row for gpu in cluster.gpus)),
         gpus=table(gpus),
         columns=list(range(1 + max(gpu.column for gpu in cluster.gpus))),
@@ -180,18 +172,15 @@ def cluster_chart(cluster: DrawnCluster, width: Width) -> Specification:
     )
 
 
-def heat_chart(found: HeatMap, width: Width, choose: bool = True) -> Specification:
+def heat_chart(found: HeatMap, choose: bool = True) -> Specification:
     """A cell for each pair of values of two degrees; `choose`: lists below the picture change
     which."""
-    rows = [asdict(cell) for cell in found.cells]
-    if not choose:
-        rows = [row for row in rows if {row["a"], row["b"]} == set(found.first)]
+    cells = [cell for cell in found.cells if choose or {cell.a, cell.b} == set(found.first)]
     across, up = found.first
     return filled(
         "heat",
-        width=width,
         height=_CELL_HEIGHT * len(found.values[up]),
-        cells=table(rows),
+        cells=table(map(asdict, cells)),
         across=across,
         up=up,
         choose=choose,

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from planner.report.charts.drawing import Specification, script
+from planner.report.charts.drawing import Specification, on_page, script
 from planner.report.tables import Block
 
 if TYPE_CHECKING:
@@ -67,7 +67,9 @@ class Page:
     def charts(self) -> dict[str, Specification]:
         """Charts by their names."""
         return {
-            drawing.name: drawing.chart for section in self.sections for drawing in section.drawings
+            drawing.name: on_page(drawing.chart)
+            for section in self.sections
+            for drawing in section.drawings
         }
 
     @property
@@ -79,7 +81,7 @@ class Page:
 def render(page: Page) -> str:
     """The page as HTML. Every text is escaped by the template."""
     template = environment().get_template("page.html.j2")
-    library = script() if page.charts else ""
+    library = script() if any(section.drawings for section in page.sections) else ""
     return template.render(page=page, data=page.data, library=library)
 
 
