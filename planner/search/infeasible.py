@@ -137,19 +137,13 @@ def guilty_choices(
     what is left is minimal; () if the memory alone excludes every plan.
     """
     kept: list[str] = []
-    while True:
-        left = {
-            text: dropped_choice
-            for text, dropped_choice in dropped_choices(request).items()
-            if text not in kept
-        }
-        if not left:
-            return tuple(kept), request
-        text, without = next(iter(left.items()))
+    while left := [one for one in dropped_choices(request).items() if one[0] not in kept]:
+        text, without = left[0]
         if fits(without):
             kept.append(text)
         else:
             request = without
+    return tuple(kept), request
 
 
 def _fitting(request: Request, job: Job) -> bool:
