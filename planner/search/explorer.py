@@ -34,13 +34,7 @@ from planner.search.layout_model import (
     first_layout,
     solve_layout,
 )
-from planner.search.limit_results import (
-    Effort,
-    LimitResult,
-    Look,
-    Point,
-    Spent,
-)
+from planner.search.limit_results import Effort, LimitResult, Look, Point, Spent
 from planner.search.result import SolverBound
 
 # Rounding of floats: bounds that differ by less are the same.

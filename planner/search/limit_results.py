@@ -80,13 +80,6 @@ class Point:
     source: int = 0
 
 
-def gap_to_bound(sample_s: float | None, bound: float) -> float:
-    """Share of a time (None: no plan found) that a better plan could save, none beating `bound`."""
-    if sample_s is None:
-        return 0.0 if np.isinf(bound) else 1.0
-    return max(0.0, 1.0 - bound / sample_s)
-
-
 @dataclass(frozen=True)
 class LimitResult:
     """The fastest plan found within a memory limit, and the bound that no plan beats."""
@@ -97,8 +90,11 @@ class LimitResult:
 
     @property
     def gap(self) -> float:
-        """Share of the sample time that a better plan could save at most."""
-        return gap_to_bound(None if self.point is None else self.point.sample_s, self.bound)
+        """Share of the sample time that a better plan could save at most; where no plan was found,
+        whether there may be one."""
+        if self.point is None:
+            return 0.0 if np.isinf(self.bound) else 1.0
+        return max(0.0, 1.0 - self.bound / self.point.sample_s)
 
 
 @dataclass

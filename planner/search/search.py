@@ -21,14 +21,7 @@ from planner.search.exact_front import front, thin_points, undominated
 from planner.search.infeasibility import Verdict, silent
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.layout_model import SolverOptions
-from planner.search.limit_results import (
-    MOST_WORK_S,
-    TIE,
-    WORK_OF_TIME,
-    Effort,
-    Point,
-    Progress,
-)
+from planner.search.limit_results import MOST_WORK_S, TIE, WORK_OF_TIME, Effort, Point, Progress
 from planner.search.outcome import (
     SORT_KEYS,
     best_point,
@@ -127,9 +120,7 @@ def find_plans(
             *(() if fastest_only or explorer.stopped else alone_notes(request, job, taken)),
         ),
         rule_counts=shares.rule_counts,
-        proof=proof_of(
-            limit_results, *(one_explorer.solver_bounds for one_explorer in explorer.explorers)
-        ),
+        proof=proof_of(limit_results, explorer),
         **found,
     )
 
