@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import isfinite
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from planner.compare.cluster_front import ClusterFront
 from planner.job.errors import UsageError, unknown_name
@@ -12,7 +12,7 @@ from planner.job.quantities import seconds
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text
 from planner.report.charts import plan as charts
-from planner.report.charts.drawing import Specification, in_file
+from planner.report.charts.drawing import Drawing, Specification, in_file
 from planner.report.figures.candidates import candidates, costed_or_reason
 from planner.report.figures.heat import heat_map
 from planner.report.figures.plan import front_plans, riskier_plans, stage_bars, waterfall
@@ -40,28 +40,20 @@ def plot_plan(plan: Plan, figure: PlanFigure = "all") -> Any:
     return in_file({"vconcat": titled, "spacing": 36, "resolve": resolved}, words)
 
 
-class Picture(NamedTuple):
-    """A chart of a plan by its name."""
-
-    name: str
-    title: str
-    chart: Specification
-
-
-def pictures(plan: Plan) -> Iterator[Picture]:
+def pictures(plan: Plan) -> Iterator[Drawing]:
     """Memory, time and, where it can be drawn, the schedule of a plan."""
     stages = charts.stages_chart(stage_bars(plan), plan.limit_bytes)
-    yield Picture("memory", "Memory of each pipeline stage at its peak", stages)
+    yield Drawing("memory", "Memory of each pipeline stage at its peak", stages)
     low, high = plan.step_time.low, plan.step_time.high
     # Terms of the step time with the interval of their sum.
     interval = (low, high if isfinite(high) else plan.step_time_s)
     terms = charts.waterfall_chart(waterfall(plan), interval)
-    yield Picture("time", f"Time of a step: {seconds(plan.step_time_s)}", terms)
+    yield Drawing("time", f"Time of a step: {seconds(plan.step_time_s)}", terms)
     if (gantt := schedule_gantt(plan)) is not None:
         part = gantt.microbatches != gantt.of
         drawn = f" with {gantt.microbatches} of {gantt.of:,} micro-batches" if part else ""
         title = f"Schedule of the pipeline ({plan.schedule}){drawn}"
-        yield Picture("schedule", title, charts.schedule_chart(gantt))
+        yield Drawing("schedule", title, charts.schedule_chart(gantt))
 
 
 def plot_result(result: SearchResult, figure: ResultFigure = "front") -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -18,6 +19,16 @@ _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.4.1.json"
 
 Specification = dict[str, Any]
 Row = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A chart of a page or a file, with the title and the sentence that go with it."""
+
+    name: str
+    title: str
+    chart: Specification
+    note: str = ""
 
 
 def demand_plot() -> None:

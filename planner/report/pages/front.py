@@ -10,10 +10,11 @@ from planner.job.quantities import GIB
 from planner.predict.command_line import degree_options, evaluate_command, search_command
 from planner.predict.plan import Plan
 from planner.report.charts import plan as charts
+from planner.report.charts.drawing import Drawing
 from planner.report.figures.candidates import CandidateDots, candidates, costed_or_reason
 from planner.report.figures.heat import HeatMap, heat_map
 from planner.report.figures.plan import front_plans, riskier_plans
-from planner.report.pages.page import Drawing, Pick, Section
+from planner.report.pages.page import Pick, Section
 from planner.report.plan_table import plan_table, techniques_row
 from planner.report.said import described, said
 from planner.report.search import job_facts, recommended_note, riskier_table

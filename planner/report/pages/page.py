@@ -7,21 +7,11 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from planner.report.charts.drawing import Specification, on_page, script
+from planner.report.charts.drawing import Drawing, Specification, on_page, script
 from planner.report.tables import Block
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """A chart on a page, with the title and the sentence that go with it."""
-
-    name: str
-    title: str
-    chart: Specification
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

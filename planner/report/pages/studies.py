@@ -11,6 +11,7 @@ from planner.compare.results import Comparison, Scaling
 from planner.report.budget import budget_report
 from planner.report.buying import buying_report
 from planner.report.charts import studies as charts
+from planner.report.charts.drawing import Drawing
 from planner.report.charts.measured import pairs_chart
 from planner.report.comparison import comparison_report
 from planner.report.figures import memory
@@ -21,7 +22,7 @@ from planner.report.figures.curves import (
     comparison_figure,
     scaling_figure,
 )
-from planner.report.pages.page import Drawing, Page, Section
+from planner.report.pages.page import Page, Section
 from planner.report.scaling import scaling_report
 from planner.report.tables import Report
 from planner.report.traced import Pair

@@ -10,8 +10,9 @@ from planner.evidence.runs.report import known
 from planner.evidence.runs.worst import describe, worst_rows
 from planner.job.quantities import GIB
 from planner.predict.uncertainty.families import Figure
+from planner.report.charts.drawing import Drawing
 from planner.report.charts.measured import RunPoint, scatter_chart
-from planner.report.pages.page import Drawing, Page, Section
+from planner.report.pages.page import Page, Section
 from planner.report.tables import Report, TableData, table
 
 # Name of the drawing, title, unit and its size.
