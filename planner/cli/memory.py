@@ -204,7 +204,7 @@ def _stages(wanted: str | int, footprint: Footprint) -> list[StageAccount]:
 
 
 def _draw(plot: Path, figure: MemoryFigure) -> None:
-    from planner.report.charts.memory import memory_chart
+    from planner.report.charts.studies import memory_chart
     from planner.report.pages.studies import memory_page
 
     write_plot(plot, lambda: memory_chart(figure), lambda: memory_page(figure))

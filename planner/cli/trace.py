@@ -41,7 +41,7 @@ def run(paths: tuple[str, ...], **options: Any) -> None:
         content = {"ranks": _records(ranks), "findings": [asdict(one) for one in patterns]}
         panels = {"Where the step goes (median rank)": (trace_pairs(ranks, plan), "ms a step")}
     if plot is not None:
-        from planner.report.charts.pairs import panels_chart
+        from planner.report.charts.measured import panels_chart
         from planner.report.pages.studies import pairs_page
 
         write_plot(plot, lambda: panels_chart(panels), lambda: pairs_page(title, panels, report))

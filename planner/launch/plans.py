@@ -177,12 +177,14 @@ def launch_of(
     try:
         if ramp is not None:
             request_for = request_for.model_copy(update={"batch_ramp": ramp})
-        if request_for.framework == request.framework and ramp is None:
-            launch = Launch(plan, request_for, request_for.resolve(), target.name, nodes_as)
-            _demand_rules(plan, launch.job)
-        else:
+        stands = request_for.framework == request.framework and ramp is None
+        if not stands:
             _demand_same_recompute(plan, request, request_for)
-            launch = _costed(plan, request_for, target, nodes_as)
+        job = request_for.resolve()
+        # A file that was edited may hold a plan that breaks rules.
+        configuration = checked(Configuration.of_plan(job, plan))
+        costed = plan if stands else evaluated(configuration)
+        launch = Launch(costed, request_for, job, target.name, nodes_as)
     except UsageError as error:
         refusals: tuple[Refusal, ...] = (Refusal(_sentence(error), ""),)
     else:
@@ -257,18 +259,6 @@ def _named_schedule(plan: Plan) -> str | None:
     """The plan's schedule; None for those that are any framework's usual ones."""
     usual = plan.degrees.pp == 1 or plan.schedule in ("1f1b", "interleaved")
     return None if usual else plan.schedule
-
-
-def _demand_rules(plan: Plan, job: Job) -> None:
-    """UsageError if a plan that is launched as it stands breaks a rule: its file was edited."""
-    checked(Configuration.of_plan(job, plan))
-
-
-def _costed(plan: Plan, request: Request, target: Target, nodes_as: NodesAs) -> Launch:
-    """A plan costed under a request's profile. UsageError if it breaks a rule."""
-    job = request.resolve()
-    again = evaluated(checked(Configuration.of_plan(job, plan)))
-    return Launch(again, request, job, target.name, nodes_as)
 
 
 def _searched(request: Request, asked: Request) -> Request:

@@ -136,6 +136,19 @@ def row_degrees(columns: Columns, row: int) -> Degrees:
     return Degrees(**{name: int(columns[name][row]) for name in Degrees.model_fields})
 
 
+def rows_of(
+    columns: Columns, job: Job, degrees: Degrees, recompute: str, place: int | None = None
+) -> list[int]:
+    """Rows of a job's columns that have some degrees and a recompute mode, by its name; `place`:
+    only those at this of a pool's places."""
+    mode = next((at for at, one in enumerate(job.recompute) if one.name == recompute), -1)
+    wanted = degrees.model_dump() | {"recompute": mode}
+    if place is not None and "place" in columns:
+        wanted["place"] = place
+    same = [columns[name] == value for name, value in wanted.items()]
+    return [int(row) for row in np.flatnonzero(np.all(same, axis=0))]
+
+
 # --- layouts --------------------------------------------------------------------------------------
 
 

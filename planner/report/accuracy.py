@@ -35,7 +35,7 @@ from planner.job.quantities import share
 from planner.job.written import toml_text, write_text
 from planner.predict.uncertainty.families import Figure
 from planner.report.charts.drawing import svg
-from planner.report.charts.scatter import RunPoint, scatter_chart
+from planner.report.charts.measured import RunPoint, scatter_chart
 
 COMMAND = "python -m planner.report.accuracy"
 _FOLDER = Path(__file__).resolve().parents[1] / "evidence" / "data"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import isfinite
-from typing import Any, Literal, NamedTuple, get_args
-
-import altair as alt
+from typing import Any, Literal, get_args
 
 from planner.compare.cluster_front import ClusterFront
 from planner.job.errors import UsageError, unknown_name
@@ -14,8 +12,7 @@ from planner.job.quantities import seconds
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text
 from planner.report.charts import plan as charts
-from planner.report.charts.drawing import FILE_WIDTH, Width, in_file
-from planner.report.charts.heat import heat_chart
+from planner.report.charts.drawing import Drawing, Specification, in_file
 from planner.report.figures.candidates import candidates, costed_or_reason
 from planner.report.figures.heat import heat_map
 from planner.report.figures.plan import front_plans, riskier_plans, stage_bars, waterfall
@@ -32,38 +29,31 @@ def plot_plan(plan: Plan, figure: PlanFigure = "all") -> Any:
     extra `plot`, for another name, and for the schedule of a plan without a pipeline."""
     if figure not in get_args(PlanFigure):
         raise unknown_name("figure", figure, get_args(PlanFigure), "a plan has these: ")
-    words, drawn = configuration_text(plan), {one.name: one for one in pictures(plan, FILE_WIDTH)}
+    words, drawn = configuration_text(plan), {one.name: one for one in pictures(plan)}
     if figure in drawn:
         return in_file(drawn[figure].chart, drawn[figure].title, words)
     if figure != "all":
         why = f"it has no pipeline, or too long a one (pp {plan.degrees.pp})"
         raise UsageError(f"this plan has no schedule to draw: {why}")
-    titled = (one.chart.properties(title=one.title) for one in drawn.values())
-    return in_file(alt.vconcat(*titled, spacing=36).resolve_scale(color="independent"), words)
+    titled = [one.chart | {"title": one.title} for one in drawn.values()]
+    resolved = {"scale": {"color": "independent"}}
+    return in_file({"vconcat": titled, "spacing": 36, "resolve": resolved}, words)
 
 
-class Picture(NamedTuple):
-    """A chart of a plan by its name."""
-
-    name: str
-    title: str
-    chart: Any
-
-
-def pictures(plan: Plan, width: Width) -> Iterator[Picture]:
+def pictures(plan: Plan) -> Iterator[Drawing]:
     """Memory, time and, where it can be drawn, the schedule of a plan."""
-    stages = charts.stages_chart(stage_bars(plan), plan.limit_bytes, width)
-    yield Picture("memory", "Memory of each pipeline stage at its peak", stages)
+    stages = charts.stages_chart(stage_bars(plan), plan.limit_bytes)
+    yield Drawing("memory", "Memory of each pipeline stage at its peak", stages)
     low, high = plan.step_time.low, plan.step_time.high
     # Terms of the step time with the interval of their sum.
     interval = (low, high if isfinite(high) else plan.step_time_s)
-    terms = charts.waterfall_chart(waterfall(plan), interval, width)
-    yield Picture("time", f"Time of a step: {seconds(plan.step_time_s)}", terms)
+    terms = charts.waterfall_chart(waterfall(plan), interval)
+    yield Drawing("time", f"Time of a step: {seconds(plan.step_time_s)}", terms)
     if (gantt := schedule_gantt(plan)) is not None:
         part = gantt.microbatches != gantt.of
         drawn = f" with {gantt.microbatches} of {gantt.of:,} micro-batches" if part else ""
         title = f"Schedule of the pipeline ({plan.schedule}){drawn}"
-        yield Picture("schedule", title, charts.schedule_chart(gantt, width))
+        yield Drawing("schedule", title, charts.schedule_chart(gantt))
 
 
 def plot_result(result: SearchResult, figure: ResultFigure = "front") -> Any:
@@ -71,7 +61,7 @@ def plot_result(result: SearchResult, figure: ResultFigure = "front") -> Any:
     the shapes that were considered; or `heat`, the best shape for each pair of values of two
     degrees. UsageError without the extra `plot`, for another name, and where there is nothing to
     draw."""
-    drawn: dict[str, Callable[[SearchResult], Any]] = {"front": _front, "heat": _heat}
+    drawn: dict[str, Callable[[SearchResult], Specification]] = {"front": _front, "heat": _heat}
     if figure not in drawn:
         raise unknown_name("figure", figure, list(drawn), "a search has these: ")
     job = result.job
@@ -86,26 +76,25 @@ def plot_cluster_front(front: ClusterFront) -> Any:
     names = [point.cluster for point in front.points]
     shown = front_plans(plans, range(1, len(plans) + 1), names)
     limit = limits.pop() if len(limits) == 1 else None
-    chart = charts.front_chart(shown, (), (), limit, FILE_WIDTH)
+    chart = charts.front_chart(shown, (), (), limit)
     return in_file(chart, f"{results[0].job.model} on {len(results)} clusters")
 
 
-def _front(result: SearchResult) -> Any:
+def _front(result: SearchResult) -> Specification:
     costed, _ = costed_or_reason(result)
     return charts.front_chart(
         front_plans(result.plans, result.shown or range(1, len(result.plans) + 1)),
         riskier_plans([result]),
         () if costed is None else candidates(costed, result).dots,
         result.job.limit_bytes,
-        FILE_WIDTH,
         result.recommended,
     )
 
 
-def _heat(result: SearchResult) -> Any:
+def _heat(result: SearchResult) -> Specification:
     costed, reason = costed_or_reason(result)
     found = None if costed is None else heat_map(costed, result)
     if found is None:
         why = reason or "fewer than two degrees are a choice"
         raise UsageError(f"no heat map can be drawn: {why}")
-    return heat_chart(found, FILE_WIDTH, choose=False)
+    return charts.heat_chart(found, choose=False)

@@ -148,7 +148,7 @@ class StageSeconds:
         """Seconds of a step besides the passes: its constants, and a mean stage's update."""
         terms, column = self.terms, linear.TERM_OPTIMIZER
         stages = range(self.ctx.pp)
-        layer_s = np.min([terms.layer_of(stage)[:, column] for stage in stages], axis=0)
+        layer_s = np.min([terms.layers[stage][:, column] for stage in stages], axis=0)
         update_s = float(terms.stage[:, column].sum()) + float(np.array(self.ctx.totals) @ layer_s)
         return float(terms.scalars[linear.SCALAR_FIXED_S]) + update_s / self.ctx.pp
 
@@ -177,7 +177,7 @@ class StageSeconds:
 
     def _per_layer(self, columns: list[int]) -> Array:
         stages = range(self.ctx.pp)
-        return np.array([self.terms.layer_of(stage)[:, columns].sum(axis=1) for stage in stages])
+        return np.array([self.terms.layers[stage][:, columns].sum(axis=1) for stage in stages])
 
     def longest_block(self, step_s: float) -> int:
         """Most layers of a block in such a step; the stage's other chunks have one less."""
@@ -217,7 +217,7 @@ class StageSeconds:
         as long as the stage that shows most.
         """
         terms, kinds = self.terms, self.ctx.kind_count
-        layer = terms.layer_of(stage)
+        layer = terms.layers[stage]
         sums = terms.stage[stage] + held[:, :kinds] @ layer
         again = held[:, :kinds] if self.ctx.recomputation == "all" else held[:, kinds:]
         backward_s = sums[:, linear.TERM_BACKWARD] + again @ layer[:, linear.TERM_RECOMPUTE]

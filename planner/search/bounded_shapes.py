@@ -25,7 +25,7 @@ from planner.search.block_holdings import StagesThatHold
 from planner.search.fractional_bound import Prices, least_step_s
 from planner.search.front import Floats
 from planner.search.limit_results import LIMIT_STEP, LIMIT_STEPS, SLOWEST, Spent
-from planner.search.terms import ShapeTerms, layout_context, recompute_code, shape_terms, within
+from planner.search.terms import RECOMPUTE_CODES, ShapeTerms, layout_context, shape_terms, within
 
 # Shapes whose bounds are worked out between two looks at the clock.
 _CHUNK = 4096
@@ -175,7 +175,7 @@ class BoundedShapes:
     def _bound_seconds(self, positions: np.ndarray, index: int) -> Floats:
         """[shapes, limits] bounds on the step time from a limit on, s."""
         codes = np.array(
-            [recompute_code(recomputation) for recomputation in self.recomputations],
+            [RECOMPUTE_CODES[recomputation] for recomputation in self.recomputations],
             dtype=np.float64,
         )
         codes = codes[self.columns["recompute"][self.rows[positions]]]
@@ -262,7 +262,7 @@ class BoundedShapes:
         pp = float(self.columns["pp"][row])
         if schedule.copies_of_model(model.framework_inputs.schedule, pp) == 1.0:
             costed = self.costed
-            code = tight_bounds.RECOMPUTE_SHARED if shared else recompute_code(recomputation)
+            code = tight_bounds.RECOMPUTE_SHARED if shared else RECOMPUTE_CODES[recomputation]
             compiled.bound_shapes(
                 costed.shapes[[row]], np.array([float(code)]), self.limits[[index]], True,
                 costed.keys, costed.costs, model.prefix, model.totals, model.job_inputs,

@@ -12,7 +12,7 @@ that is known, and counted.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,23 +20,21 @@ from pathlib import Path
 import numpy as np
 
 from constraints.layout import broken_but_memory
-from constraints.numbers import IntArray
 from planner.cost import fields as f
 from planner.job.errors import UsageError
 from planner.job.job import Job, Resolution
-from planner.predict.configuration import place_of, row_degrees
-from planner.predict.plan import OPTIMAL_WITHIN, Degrees, Plan
+from planner.predict.configuration import place_of, row_degrees, rows_of
+from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.techniques import used_techniques
 from planner.predict.uncertainty.likely import likely_limit_bytes, weighed_bytes
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
-from planner.search.costed import CostedJob
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.limit_results import TIE, Effort
 from planner.search.outcome import recommended
 from planner.search.plan_file import read_plan_file
 from planner.search.result import LimitBound, Proof, SearchResult, SolverBound
 from planner.search.search import launchable_shares
-from planner.search.shares import CostedShares
+from planner.search.shares import CostedJob, CostedShares
 
 # Figures that differ by less are the same: of another order of sums, or of a bisection.
 SAME = 1e-7
@@ -95,9 +93,8 @@ class PlanChecks:
                 continue
             columns, job = costed_job.candidates.columns, costed_job.job
             place = place_of(job, plan.degrees.pp, plan.stage_gpus)
-            row = _find_row(columns, job, plan.degrees, plan.recompute, place)
-            if row is not None:
-                yield from self._costed(costed_job, row, plan)
+            if rows := rows_of(columns, job, plan.degrees, plan.recompute, place):
+                yield from self._costed(costed_job, rows[0], plan)
                 yield from _status_problems(plan, weighed_bytes(job, plan), self.proof)
                 return
         yield "no legal configuration of the job"
@@ -133,23 +130,6 @@ def _chosen(job: Job, plan: Plan) -> bool:
 def _sample_s(plan: Plan) -> float:
     """Seconds of step time per sequence."""
     return plan.step_time_s / plan.gbs
-
-
-def _find_row(
-    columns: Mapping[str, IntArray], job: Job, degrees: Degrees, recompute: str, place: int
-) -> int | None:
-    """The configuration of these degrees and this recompute mode, its stages on this row of the
-    places of a pool; None if it is not legal."""
-    modes = [mode.name for mode in job.recompute]
-    if recompute not in modes:
-        return None
-    found = columns["recompute"] == modes.index(recompute)
-    if "place" in columns:
-        found = found & (columns["place"] == place)
-    for name in Degrees.model_fields:
-        found = found & (columns[name] == getattr(degrees, name))
-    rows = np.flatnonzero(found)
-    return int(rows[0]) if len(rows) else None
 
 
 def _status_problems(plan: Plan, peak: float, proof: Proof) -> Iterator[str]:
@@ -213,14 +193,14 @@ class LimitChecks:
             columns, job = costed_job.candidates.columns, costed_job.job
             places = job.pool.places if job.pool else ((),)
             place = places.index(claim.parts) if claim.parts in places else -1
-            row = _find_row(columns, job, claim.degrees, claim.recompute, place)
-            if row is None or not known:
+            rows = rows_of(columns, job, claim.degrees, claim.recompute, place)
+            if not (rows and known):
                 yield f"CP-SAT bounded what is no configuration of the job: {claim.degrees}"
                 continue
-            even = costed_job.explorer(Effort()).even_point(row)
+            even = costed_job.explorer(Effort()).even_point(rows[0])
             if even.peak <= claim.limit_bytes and even.sample_s < claim.sample_s * (1.0 - SAME):
                 yield f"an even layout of {claim.degrees} is faster than CP-SAT's bound"
-            self._claims.setdefault((claim.choice, row), []).append(claim)
+            self._claims.setdefault((claim.choice, rows[0]), []).append(claim)
 
     def _claimed(self, choice: int, row: int, limit: LimitBound) -> bool:
         return any(

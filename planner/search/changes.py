@@ -1,20 +1,29 @@
-"""Changes of a job that may make it fit, as its user would type them.
-
-`planner.search.relaxations` searches them, and adds those of the machines.
-"""
+"""Changes of a job that may make it fit, as its user would type them, and of its hardware."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal, NamedTuple
 
+from hardware.load import gpu_names, load_gpu
+from hardware.schema import Cluster
+from hardware.sharp import why_not, with_sharp
 from planner.job.frameworks import load_framework
 from planner.job.job import Job, searched_modes
 from planner.job.offload import searched_offloads, spelled
 from planner.job.optimizers import load_optimizer
+from planner.job.pool import Pool
 from planner.job.request import Request
 from planner.job.technique_rules import site_of
-from planner.search.limit_results import Until
+from planner.predict.altered_model import Factors
+from planner.predict.link_account import LATENCIES, RATES_OUT, RATES_UP, scale_up_name
+from planner.predict.uncertainty.likely import EVEN_CHANCE
+from planner.search.infeasibility import RelaxationKind
+from planner.search.limit_results import Effort, Until
+from planner.search.trial import try_job
+from planner.search.what_if_result import ChangeKind
 
 SHORTEST_SEQUENCE = 512
 # Optimizers with less state, the nearest to AdamW first.
@@ -23,75 +32,112 @@ OFFLOADED_SHARES = (0.25, 0.5, 0.75, 1.0)
 TOLERANCES = (0.1, 0.2)
 # Frameworks in use today that shard further than Megatron-LM does.
 SHARDING_FRAMEWORKS = ("torchtitan", "deepspeed")
+# Numbers of GPUs tried one by one, and nodes beyond the present ones that always are.
+COUNTS_TRIED = 64
+NODES_BEYOND = 4
+MOST_DOUBLINGS, POOL_DOUBLINGS = 10, 2
+# Work for one change: enough to find a plan, not to prove it the fastest. Changes differ by more.
+EFFORT = Effort(most_solves=6, most_work_s=1.0, tie=0.02)
+# Work to learn whether anything fits at all.
+PROBE = replace(EFFORT, any_plan=True)
 
-Make = Callable[[], Job]
+# What hardware gets better by, and which numbers of the cost core are multiplied together: every
+# product gains.
+MORE_HBM_BYTES = 8 * 2**30
+FASTER_LINKS = 2.0
+FASTER_CHIP = 1.1
+_ARITHMETIC = ("matmul_flop_per_s", "matmul16_flop_per_s")
+_HBM = ("hbm_bytes_per_s",)
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change of the job. `complete`: every smaller change of its kind comes before it."""
+    """One change of a job: what to type, or a sentence, and the job after it.
+
+    `gpus`: how many of them must be used; `complete`: every smaller change of its kind comes before
+    it. `factors`: on rates of the cost core; `more_bytes`: of each GPU's memory; without
+    `keeps_plan` the plan cannot stay as it is.
+    """
 
     text: str
-    make: Make
+    make: Callable[[], Job]
+    kind: ChangeKind = "choice"
+    name: str = ""
+    gpus: int | Literal["all"] = "all"
     complete: bool = True
+    factors: Factors = field(default_factory=dict)
+    more_bytes: float = 0.0
+    keeps_plan: bool = True
+
+    @cached_property
+    def job(self) -> Job:
+        """The job after it. UsageError for what no request may ask."""
+        return self.make()
 
 
 Changes = Iterator[Change]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A changed request; called, its job. UsageError for what no request may ask."""
-
-    plain: Request
-    changes: dict[str, object]
-
-    @property
-    def request(self) -> Request:
-        """The request with the changes."""
-        same = self.plain.model_dump() | {"overrides": self.plain.overrides}
-        return Request(**(same | self.changes))
-
-    def __call__(self) -> Job:
-        return self.request.resolve()
-
-
-@dataclass(frozen=True)
 class Situation:
-    """The job in which nothing fits. `gpus`: how many of the given ones it can use."""
+    """The job in which nothing fits. `gpus`: how many of the given ones it can use; `until`: when
+    trying changes ends."""
 
     request: Request
     job: Job
     gpus: int
+    until: Until = field(default_factory=Until)
 
-    def asked(self, **changes: object) -> Asked:
-        """The request with some fields changed."""
-        return Asked(self.request, changes)
+    def changed(self, text: str, **changes: object) -> Change:
+        """The request with some fields changed, on as many GPUs unless it asks for others."""
+        same = self.request.model_dump() | {"overrides": self.request.overrides}
+        plain = Change(text, lambda: Request(**(same | changes)).resolve())
+        return plain if "gpus" in changes else replace(plain, gpus=self.gpus)
+
+
+MakeChanges = Callable[[Situation], Changes]
 
 
 # --- the user's choices -------------------------------------------------------------------------
 
 
-def dropped_choices(request: Request) -> dict[str, Request]:
-    """For each choice of the user that narrows the search: the request without it."""
-    choices: dict[str, Request] = {}
+class Choice(NamedTuple):
+    """A choice of the user that narrows the search. `kind`: of change that drops it alone, empty
+    where smaller ones come first; `name`: the option, without its values where these are a list;
+    `left`: fields of the request without it."""
+
+    kind: str
+    name: str
+    left: dict[str, object]
+
+
+def choices_of(request: Request) -> dict[str, Choice]:
+    """The choices of the user that narrow the search, by what was typed."""
+    choices: dict[str, Choice] = {}
     for condition in request.conditions():
         given = getattr(request, condition.verb)
         left = tuple(text for text in given if " ".join(text.split()) != condition.text)
         if condition.verb == "fix":
             left = tuple(text for text in given if _fixed(text) != condition.text)
-        choices[condition.option] = request.model_copy(update={condition.verb: left})
+        choices[condition.option] = Choice("condition", condition.option, {condition.verb: left})
     for name, values in request.limits.items():
         limits = {other: kept for other, kept in request.limits.items() if other != name}
-        text = f"--{_option(name)} {','.join(str(value) for value in values)}"
-        choices[text] = request.model_copy(update={"limits": limits})
+        option = f"--{_option(name)}"
+        text = f"{option} {','.join(str(value) for value in values)}"
+        choices[text] = Choice("limit", option, {"limits": limits})
     if request.recompute is not None:
         text = f"--recompute {','.join(request.recompute)}"
-        choices[text] = request.model_copy(update={"recompute": None})
+        choices[text] = Choice("", "--recompute", {"recompute": None})
     if request.hbm_reserve != "0":
         text = f"--hbm-reserve {request.hbm_reserve}"
-        choices[text] = request.model_copy(update={"hbm_reserve": "0"})
+        choices[text] = Choice("reserve", "--hbm-reserve", {"hbm_reserve": "0"})
     return choices
+
+
+def dropped_choices(request: Request) -> dict[str, Request]:
+    """For each choice of the user that narrows the search: the request without it."""
+    choices = choices_of(request)
+    return {text: request.model_copy(update=choice.left) for text, choice in choices.items()}
 
 
 def _fixed(text: str) -> str:
@@ -104,76 +150,72 @@ def _option(degree: str) -> str:
     return "shard-size" if degree == "shard" else degree.replace("_", "-")
 
 
-def conditions(at: Situation, _until: Until) -> Changes:
-    item = {condition.option for condition in at.request.conditions()}
-    for text, request in dropped_choices(at.request).items():
-        if text in item:
-            yield Change(f"without {text}", Asked(request, {}))
+def without(kind: str) -> MakeChanges:
+    """Each choice of a kind dropped."""
 
-
-def degree_limits(at: Situation, _until: Until) -> Changes:
-    for name in at.request.limits:
-        others = {other: kept for other, kept in at.request.limits.items() if other != name}
-        yield Change(f"without --{_option(name)}", at.asked(limits=others))
-
-
-def larger_degree(name: str) -> Callable[[Situation, Until], Changes]:
-    """The next larger values of a degree that the user limited."""
-
-    def changes(at: Situation, _until: Until) -> Changes:
-        values = at.request.limits.get(name, ())
-        tried = range(4) if name == "zero" else [1 << power for power in range(10)]
-        for value in (one_range for one_range in tried if values and one_range > max(values)):
-            yield Change(f"--{name} {value}", at.asked(limits=at.request.limits | {name: (value,)}))
+    def changes(at: Situation) -> Changes:
+        for choice in choices_of(at.request).values():
+            if choice.kind == kind:
+                yield at.changed(f"without {choice.name}", **choice.left)
 
     return changes
 
 
-def tensor_degrees(at: Situation, until: Until) -> Changes:
+def larger_degree(name: str) -> MakeChanges:
+    """The next larger values of a degree that the user limited."""
+
+    def changes(at: Situation) -> Changes:
+        values = at.request.limits.get(name, ())
+        tried = range(4) if name == "zero" else [1 << power for power in range(10)]
+        for value in (one_range for one_range in tried if values and one_range > max(values)):
+            yield at.changed(f"--{name} {value}", limits=at.request.limits | {name: (value,)})
+
+    return changes
+
+
+def tensor_degrees(at: Situation) -> Changes:
     """More tp: the limit lifted step by step, then beyond the NVLink domain."""
-    yield from larger_degree("tp")(at, until)
+    yield from larger_degree("tp")(at)
     cluster = at.job.cluster
     several = cluster.num_gpus > cluster.scale_up_domain_gpus
     if several and not at.request.allow_tp_across_domains:
-        yield Change("--allow-tp-across-nodes", at.asked(allow_tp_across_domains=True))
+        yield at.changed("--allow-tp-across-nodes", allow_tp_across_domains=True)
 
 
-def recompute_modes(at: Situation, _until: Until) -> Changes:
+def recompute_modes(at: Situation) -> Changes:
     """Modes beside those that the user chose, those that free least first."""
     if at.request.recompute is None:
         return
     names = {mode.name for mode in at.job.recompute}
     for mode in searched_modes(at.job.model, at.job.framework):
         if mode.name not in names:
-            yield Change(f"--recompute {mode.name}", at.asked(recompute=(mode.name,)))
-
-
-def memory_reserve(at: Situation, _until: Until) -> Changes:
-    if at.request.hbm_reserve != "0":
-        yield Change("without --hbm-reserve", at.asked(hbm_reserve="0"))
+            yield at.changed(f"--recompute {mode.name}", recompute=(mode.name,))
 
 
 def everything(at: Situation) -> Changes:
     """All of the user's choices dropped together."""
-    choices = dropped_choices(at.request)
+    choices = choices_of(at.request)
     if len(choices) > 1:
-        free = at.asked(require=(), forbid=(), fix=(), limits={}, recompute=None, hbm_reserve="0")
-        yield Change("without " + ", ".join(choices), free, complete=False)
+        free = at.changed(
+            "without " + ", ".join(choices), require=(), forbid=(), fix=(), limits={},
+            recompute=None, hbm_reserve="0",
+        )  # fmt: skip
+        yield replace(free, complete=False)
 
 
 # --- the job ------------------------------------------------------------------------------------
 
 
-def batch_tolerance(at: Situation, _until: Until) -> Changes:
+def batch_tolerance(at: Situation) -> Changes:
     """A looser tolerance of the batch: more replica counts and micro-batches divide it."""
     if at.request.gbs_tokens is None:
         return
     for tolerance in TOLERANCES:
         if tolerance > at.request.gbs_tolerance:
-            yield Change(f"--gbs-tolerance {tolerance:g}", at.asked(gbs_tolerance=tolerance))
+            yield at.changed(f"--gbs-tolerance {tolerance:g}", gbs_tolerance=tolerance)
 
 
-def techniques(at: Situation, _until: Until) -> Changes:
+def techniques(at: Situation) -> Changes:
     """Techniques that a search takes only where somebody asks, but for those that need a package;
     which of them save memory, the searches tell."""
     request, profile = at.request, at.job.framework
@@ -182,26 +224,26 @@ def techniques(at: Situation, _until: Until) -> Changes:
     for one in profile.techniques:
         said = one.name in (*request.use, *request.without)
         if one.effect == "numerics" and not (said or one.needs or site.obstacle(one)):
-            yield Change(f"--with {one.name}", at.asked(use=(*request.use, one.name)))
+            yield at.changed(f"--with {one.name}", use=(*request.use, one.name))
 
 
-def smaller_optimizers(at: Situation, _until: Until) -> Changes:
+def smaller_optimizers(at: Situation) -> Changes:
     """Optimizers with less state."""
     for name in SMALLER_OPTIMIZERS:
         if load_optimizer(name).state_bytes < at.job.optimizer.state_bytes:
-            yield Change(f"--optimizer {name}", at.asked(optimizer=name))
+            yield at.changed(f"--optimizer {name}", optimizer=name)
 
 
-def larger_offloads(at: Situation, _until: Until) -> Changes:
+def larger_offloads(at: Situation) -> Changes:
     """More of the optimizer on the CPU."""
     if at.request.optimizer_offload == "search":
         return
     for share in OFFLOADED_SHARES:
         if share > at.request.optimizer_offload:
-            yield Change(f"--optimizer-offload {share:g}", at.asked(optimizer_offload=share))
+            yield at.changed(f"--optimizer-offload {share:g}", optimizer_offload=share)
 
 
-def activation_offloads(at: Situation, _until: Until) -> Changes:
+def activation_offloads(at: Situation) -> Changes:
     """Activations of more modules on the host, where the framework has it."""
     profile = at.job.framework
     if at.request.activation_offload == "search" or not profile.activation_offload.modules:
@@ -209,16 +251,16 @@ def activation_offloads(at: Situation, _until: Until) -> Changes:
     for modules in searched_offloads(profile, at.job.model):
         if set(modules) > set(at.job.activation_offload):
             named = spelled(modules, profile, at.job.model)
-            yield Change(f"--activation-offload {named}", at.asked(activation_offload=named))
+            yield at.changed(f"--activation-offload {named}", activation_offload=named)
 
 
-def dtypes(at: Situation, _until: Until) -> Changes:
+def dtypes(at: Situation) -> Changes:
     if at.job.dtype != "bf16":
         precision = "bf16" if at.request.precision == "fp32" else at.request.precision
-        yield Change("--dtype bf16", at.asked(dtype="bf16", precision=precision))
+        yield at.changed("--dtype bf16", dtype="bf16", precision=precision)
 
 
-def shorter_sequences(at: Situation, _until: Until) -> Changes:
+def shorter_sequences(at: Situation) -> Changes:
     """Halved sequences; the batch keeps its tokens."""
     if at.job.ramp and at.job.batch.exact:
         return  # each of its batches would have to follow
@@ -226,14 +268,14 @@ def shorter_sequences(at: Situation, _until: Until) -> Changes:
     while at.job.seq % factor == 0 and at.job.seq // factor >= SHORTEST_SEQUENCE:
         seq = at.job.seq // factor
         if at.request.gbs is None:
-            yield Change(f"--seq {seq}", at.asked(seq=seq))
+            yield at.changed(f"--seq {seq}", seq=seq)
         else:
             gbs = at.request.gbs * factor
-            yield Change(f"--seq {seq} --gbs {gbs}", at.asked(seq=seq, gbs=gbs))
+            yield at.changed(f"--seq {seq} --gbs {gbs}", seq=seq, gbs=gbs)
         factor *= 2
 
 
-def framework_changes(at: Situation, _until: Until) -> Changes:
+def framework_changes(at: Situation) -> Changes:
     """A framework with a higher ZeRO stage."""
     zero_stage = max(at.job.framework.parallelism.zero_stages)
     if max(at.request.limits.get("zero", (zero_stage,))) < zero_stage:
@@ -242,4 +284,140 @@ def framework_changes(at: Situation, _until: Until) -> Changes:
         stage = max(load_framework(name).parallelism.zero_stages)
         if stage > zero_stage:
             text = f"--framework {name} (ZeRO {stage})"
-            yield Change(text, at.asked(framework=name, dtype=None, recompute=None))
+            yield at.changed(text, framework=name, dtype=None, recompute=None)
+
+
+# --- the machines -------------------------------------------------------------------------------
+
+
+def more_gpus(at: Situation) -> Changes:
+    """More GPUs, the smallest number first: GPUs of a node, then whole nodes.
+
+    Doublings show first how far to look; where none of them fits, only a few nodes more are tried.
+    """
+    if at.job.pool is not None:
+        yield from _larger_pools(at, at.job.pool)
+        return
+    cluster = at.job.cluster
+    node, num_gpus = cluster.node_gpus, cluster.num_gpus
+    first = max(2, num_gpus // node + 1)
+    enough = _enough_doubled(at)
+    most = max(first + NODES_BEYOND, (enough or 0) * 2 // node)
+    counts = [*range(num_gpus + 1, node + 1), *(nodes * node for nodes in range(first, most + 1))]
+    counts = [count for count in counts[:COUNTS_TRIED] if cluster.connects(count)]
+    yield from (_on_gpus(at, count) for count in counts)
+    if enough is not None and enough > counts[-1]:
+        yield replace(_on_gpus(at, enough), complete=False)
+
+
+def _larger_pools(at: Situation, pool: Pool) -> Changes:
+    """All clusters of a pool doubled, and again."""
+    for doubling in range(1, POOL_DOUBLINGS + 1):
+        gpus = "+".join(
+            f"{part.num_gpus << doubling}x{text.rpartition('x')[2]}"
+            for part, text in zip(pool.parts, pool.texts, strict=True)
+        )
+        yield at.changed(f"--gpus {gpus}", gpus=gpus)
+
+
+def _enough_doubled(at: Situation) -> int | None:
+    """The first doubling of the GPUs with which something fits."""
+    level = min(at.request.fit_probability, EVEN_CHANCE)
+    for doubling in range(1, MOST_DOUBLINGS + 1):
+        count = at.job.cluster.num_gpus << doubling
+        if not at.job.cluster.connects(count) or at.until.over("gpus"):
+            break
+        change, effort = _on_gpus(at, count), at.until.effort(PROBE)
+        trial = try_job(change.make, (level,), gpus=change.gpus, effort=effort)
+        if trial is not None and trial.limit_result.point is not None:
+            return count
+    return None
+
+
+def _on_gpus(at: Situation, count: int) -> Change:
+    """Another number of GPUs, in the cluster file where it has one."""
+    changes = at.request.on_gpus(count)
+    if changes is None:
+        return Change(f"num_gpus = {count} in the cluster file", lambda: at.job.on_gpus(count))
+    return at.changed(f"--gpus {changes['gpus']}", **changes)
+
+
+def other_gpus(at: Situation) -> Changes:
+    """GPUs with more memory that are no step back otherwise, the smallest first.
+
+    Of the same vendor, in NVLink domains at least as large, at least as fast in the precision.
+    Of equals a part at its full power comes before the same part held below it.
+    """
+    if at.job.pool is not None:
+        return
+    cluster, precision = at.job.cluster, at.job.precision
+    known = sorted(map(load_gpu, gpu_names()), key=lambda gpu: (gpu.hbm_usable_bytes, -gpu.tdp_w))
+    for gpu in known:
+        better = (
+            gpu.vendor == cluster.gpu.vendor
+            and gpu.hbm_usable_bytes > cluster.gpu.hbm_usable_bytes
+            and gpu.peak_flop_per_s.get(precision, 0.0) >= cluster.gpu.peak(precision)
+            and gpu.scale_up_domain_gpus >= cluster.gpu.scale_up_domain_gpus
+        )
+        if better:
+            gpus = f"{cluster.num_gpus}x{gpu.name}"
+            yield at.changed(f"--gpus {gpus}", gpus=gpus, cluster=None)
+
+
+def hardware_changes(job: Job) -> Changes:
+    """Memory, links and arithmetic a little better than the catalogue's; what a job does not use is
+    left out."""
+
+    def better(name: str, text: str, factors: Factors, to: Job = job) -> Change:
+        return Change(text, lambda: to, "hardware", name, factors=factors)
+
+    cluster = job.cluster
+    larger = better("hbm", "+8 GiB HBM", {}, more_hbm(job, MORE_HBM_BYTES))
+    yield replace(larger, more_bytes=MORE_HBM_BYTES)
+    if cluster.num_gpus > cluster.scale_up_domain_gpus and cluster.nics_per_node:
+        faster = dict.fromkeys(RATES_OUT, FASTER_LINKS)
+        yield better("network", "2× inter-node bandwidth", faster)
+        groups = job.framework.parallelism.sharp_groups
+        if groups and not cluster.sharp and not why_not(cluster) and not job.pool:
+            reducing = job.on_clusters(with_sharp)
+            yield better("sharp", "switches that reduce (--sharp)", {}, reducing)
+    if cluster.num_gpus > 1:
+        links = f"2× {scale_up_name(cluster)} bandwidth"
+        yield better("latency", "half the link latency", dict.fromkeys(LATENCIES, 1 / FASTER_LINKS))
+        yield better("scale-up", links, dict.fromkeys(RATES_UP, FASTER_LINKS))
+    yield better("compute", "+10 % sustained FLOP/s", dict.fromkeys(_ARITHMETIC, FASTER_CHIP))
+    yield better("hbm-rate", "+10 % HBM bandwidth", dict.fromkeys(_HBM, FASTER_CHIP))
+
+
+def more_hbm(job: Job, size_bytes: float) -> Job:
+    """The job on GPUs with more memory and nothing else changed."""
+
+    def larger(cluster: Cluster) -> Cluster:
+        gpu = cluster.gpu
+        sizes = {
+            name: getattr(gpu, name) + size_bytes for name in ("hbm_bytes", "hbm_usable_bytes")
+        }
+        return cluster.model_copy(update={"gpu": gpu.model_copy(update=sizes)})
+
+    return job.on_clusters(larger)
+
+
+# What makes a job fit, kind by kind.
+KINDS: Mapping[RelaxationKind, MakeChanges] = {
+    "condition": without("condition"),
+    "limit": without("limit"),
+    "zero": larger_degree("zero"),
+    "tp": tensor_degrees,
+    "recompute": recompute_modes,
+    "reserve": without("reserve"),
+    "batch": batch_tolerance,
+    "technique": techniques,
+    "optimizer": smaller_optimizers,
+    "offload": larger_offloads,
+    "activation-offload": activation_offloads,
+    "dtype": dtypes,
+    "sequence": shorter_sequences,
+    "framework": framework_changes,
+    "gpus": more_gpus,
+    "gpu-type": other_gpus,
+}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,9 +27,8 @@ USUAL = Resolution()
 TIME, MEMORY_BYTES = USUAL.time, USUAL.memory_bytes
 
 
-AnyPoint = TypeVar("AnyPoint", bound=Point)
 # Of the points of a front that to recommend.
-Recommend = Callable[[Sequence[Any]], Any]
+Recommend = Callable[[Sequence[Point]], Point]
 
 
 def fastest_plan(
@@ -92,9 +90,7 @@ def front(
     return [explorer.as_good(result) for result in found]
 
 
-def at_resolution(
-    points: Sequence[AnyPoint], resolution: Resolution, best: AnyPoint
-) -> list[AnyPoint]:
+def at_resolution(points: Sequence[Point], resolution: Resolution, best: Point) -> list[Point]:
     """Points of a front, fastest first, without those for which another stands: that is as fast and
     heavier by less than the bytes, or as light and slower by no more than the share.
 
@@ -103,9 +99,9 @@ def at_resolution(
     """
     if resolution == USUAL or not points:
         return list(points)
-    slower, kept = 1.0 + resolution.time, list[AnyPoint]()
+    slower, kept = 1.0 + resolution.time, list[Point]()
 
-    def apart(point: AnyPoint) -> bool:
+    def apart(point: Point) -> bool:
         return not kept or point.peak <= kept[-1].peak - resolution.memory_bytes
 
     for point in points:
@@ -251,10 +247,10 @@ def _sample_s(limit_result: LimitResult) -> float:
     return np.inf if limit_result.point is None else limit_result.point.sample_s
 
 
-def undominated(points: Sequence[AnyPoint]) -> list[AnyPoint]:
+def undominated(points: Sequence[Point]) -> list[Point]:
     """Points, fastest first, of which none is both lighter and as fast as another, to within TIE:
     of points as fast the lightest stands for all."""
-    kept: list[AnyPoint] = []
+    kept: list[Point] = []
     fastest = -np.inf
     for point in sorted(dict.fromkeys(points), key=lambda point: (point.sample_s, point.peak)):
         if kept and point.peak >= kept[-1].peak:

@@ -15,6 +15,7 @@ from hardware.frozen import Frozen
 from planner.cost.terms import MEMORY_WORDS, TIME_WORDS
 from planner.job.errors import UsageError
 from planner.job.job import Job, offered_exchanges
+from planner.job.request import Request
 from planner.job.technique_rules import site_of
 from planner.predict.assumed_hardware import Assumption, hardware_assumptions
 from planner.predict.assumptions import unmeasured_notes
@@ -22,7 +23,7 @@ from planner.predict.layer_profile import StepProfile, step_profile
 from planner.predict.link_account import LinkShare, link_account
 from planner.predict.plan import Degrees, Plan, StageMemory
 from planner.predict.techniques import works_with
-from planner.search.neighbours import Configured, Neighbour, neighbours
+from planner.search.neighbours import neighbours
 from planner.search.result import JobSummary, SearchResult
 from planner.search.what_if_result import WhatIf
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from planner.predict.configuration import Configuration
     from planner.predict.cost_model import CostModel
     from planner.search.limit_results import Effort, Until
+    from planner.search.neighbours import Neighbour
 
 Evaluator = Callable[[Degrees, str], Plan]
 Outcome = Literal["slower", "faster", "equal", "does-not-fit", "not-legal"]
@@ -141,7 +143,9 @@ def explain(
     """
     plan = pick_plan(result, number)
     profile = step_profile(job, plan)
-    reports = () if evaluator is None else neighbour_reports(plan, job, evaluator, until)
+    reports = (
+        () if evaluator is None else neighbour_reports(plan, result.request, job, evaluator, until)
+    )
     return Explanation(
         number=number,
         of=len(result.plans),
@@ -305,26 +309,29 @@ def assumptions(plan: Plan, job: Job) -> tuple[Assumption, ...]:
 
 
 def neighbour_reports(
-    plan: Plan, job: Job, evaluator: Evaluator, until: Until | None = None
+    plan: Plan, request: Request, job: Job, evaluator: Evaluator, until: Until | None = None
 ) -> tuple[NeighbourReport, ...]:
     """Every neighbour costed and compared with the plan, as far as the time lasts."""
-    given = Configured(plan.degrees, plan.gbs, plan.recompute)
+    from planner.predict.evaluate import Proposal
+
+    given = Proposal(request, plan.degrees, plan.recompute)
     return tuple(
         _report(plan, near, evaluator, job)
-        for near in neighbours(given, job)
-        if until is None or not until.over(f"neighbour {near.change}")
+        for near in neighbours(given, job, plan.gbs)
+        if until is None or not until.over(f"neighbour {near[0]}")
     )
 
 
 def _report(plan: Plan, near: Neighbour, evaluator: Evaluator, job: Job) -> NeighbourReport:
+    change, there = near
     try:
-        other = evaluator(near.degrees, near.recompute)
+        other = evaluator(there.degrees, there.recompute)
     except (UsageError, ConstraintError) as error:
-        return NeighbourReport(change=near.change, outcome="not-legal", text=str(error))
+        return NeighbourReport(change=change, outcome="not-legal", text=str(error))
     faster_by = other.tokens_per_s / plan.tokens_per_s - 1
     reason, reason_s = main_difference(plan, other)
     return NeighbourReport(
-        change=near.change,
+        change=change,
         outcome=_outcome(other, faster_by),
         step_time_s=other.step_time_s,
         tokens_per_s=other.tokens_per_s,
@@ -335,7 +342,7 @@ def _report(plan: Plan, near: Neighbour, evaluator: Evaluator, job: Job) -> Neig
         reason=reason,
         reason_s=reason_s,
         slowest_stage=slowest_stage(other),
-        text=_disobeyed(job, near.degrees),
+        text=_disobeyed(job, there.degrees),
     )
 
 

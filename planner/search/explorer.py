@@ -34,14 +34,7 @@ from planner.search.layout_model import (
     first_layout,
     solve_layout,
 )
-from planner.search.limit_results import (
-    Effort,
-    LimitResult,
-    Look,
-    Point,
-    Spent,
-    seconds_left,
-)
+from planner.search.limit_results import Effort, LimitResult, Look, Point, Spent
 from planner.search.result import SolverBound
 
 # Rounding of floats: bounds that differ by less are the same.
@@ -309,7 +302,7 @@ class Explorer(BoundedShapes):
         attained = self._attained(row, ctx, within_s, hint)
         if attained is not None:
             return attained
-        options = replace(self.effort.options, wall_s=seconds_left(self.spent.deadline))
+        options = replace(self.effort.options, wall_s=self.spent.seconds_left)
         return solve_layout(terms, ctx, options, within_s, hint.stage_layers)
 
     def _attained(

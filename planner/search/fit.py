@@ -19,14 +19,13 @@ from planner.predict.fit_words import FitVerdict, fit_verdict
 from planner.predict.memory.solve import bracket
 from planner.predict.ops import parameter_count
 from planner.predict.plan import Plan
+from planner.search.changes import EFFORT
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.limit_results import Effort, Progress, Until
-from planner.search.relaxations import EFFORT
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
-from planner.search.shares import cost_shares
-from planner.search.trial import search_costed
+from planner.search.trial import try_job
 
 # Sequences are looked for at powers of two from here on.
 _SHORTEST_SEQ = 256
@@ -99,7 +98,7 @@ def does_it_fit(
     result, why = None, None
     try:
         result = find_plans(
-            request, time_limit_s=until.seconds_left(), progress=progress, launch=launch
+            request, time_limit_s=until.seconds_left, progress=progress, launch=launch
         )
     except DoesNotFitError as error:
         why = error.why
@@ -116,29 +115,19 @@ def does_it_fit(
 
 def fitting_plan(request: Request, time_limit_s: float | None = None) -> Plan | None:
     """The plan that a search recommends; None if none fits, or none was found."""
-    return _fastest(request, time_limit_s)[0]
-
-
-def _fastest(request: Request, time_limit_s: float | None) -> tuple[Plan | None, bool]:
-    """(the plan that a search recommends, whether that answer is proven)."""
     try:
         found = find_plans(
             request, top=1, time_limit_s=time_limit_s, fastest_only=True, relaxed=False
         )
-    except DoesNotFitError as error:
-        return None, error.why.proven
-    except UsageError:
-        return None, True
-    return found.plans[0], True
+    except (DoesNotFitError, UsageError):
+        return None
+    return found.plans[0]
 
 
 def _trial(request: Request, effort: Effort) -> tuple[Plan | None, bool]:
     """(a plan that fits, as fast as such an effort finds; without one, whether that is proven)."""
-    try:
-        trial = search_costed(cost_shares(request.resolve()), effort=effort)
-    except UsageError:
-        return None, True
-    return trial.plan(), trial.proven
+    trial = try_job(request.resolve, effort=effort)
+    return (None, True) if trial is None else (trial.plan(), trial.proven)
 
 
 def _longest(request: Request, until: Until, tell: Progress) -> Largest | None:

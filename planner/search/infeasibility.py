@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 from hardware.frozen import Frozen
@@ -15,7 +15,6 @@ from planner.job.request import Request
 from planner.predict.fit_words import FitVerdict, fit_verdict
 from planner.predict.plan import Plan
 from planner.search.frame import plan_row
-from planner.search.limit_results import Until
 
 GIB = 2.0**30
 # Among what was left untried: which of the user's choices take part in the conflict.
@@ -143,20 +142,6 @@ Verdict = Callable[[WhyNothingFits], None]
 
 def silent(_why: WhyNothingFits) -> None:
     """Tell nobody."""
-
-
-def with_relaxations(
-    why: WhyNothingFits, found: Sequence[Relaxation], in_vain: Sequence[str], until: Until
-) -> WhyNothingFits:
-    """The verdict with what would make the job fit, as far as there was time for it."""
-    return why.model_copy(
-        update={
-            "relaxations": tuple(found),
-            "in_vain": tuple(in_vain),
-            "stopped": until.stopped,
-            "untried": until.untried,
-        }
-    )
 
 
 def relaxation_sentence(relaxation: Relaxation) -> str:

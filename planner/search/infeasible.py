@@ -8,23 +8,28 @@ from planner._version import __version__
 from planner.job.job import Job
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
-from planner.search.changes import Situation, dropped_choices
+from planner.predict.uncertainty.likely import EVEN_CHANCE
+from planner.search.changes import EFFORT, KINDS, Changes, Situation, dropped_choices, everything
 from planner.search.infeasibility import (
     UNDECIDED_RULES,
     ConflictingRule,
     DoesNotFitError,
+    Relaxation,
+    RelaxationKind,
     Verdict,
     WhyNothingFits,
     silent,
-    with_relaxations,
 )
-from planner.search.limit_results import Until
+from planner.search.limit_results import Progress, Until
 from planner.search.memory_conflict import layout_rules, lightest_plan, memory_rule
-from planner.search.relaxations import Tried, find_relaxations
 from planner.search.shares import CostedShares, SharesExplorer
 from planner.search.trial import try_job
 
-__all__ = ["DoesNotFitError", "nothing_fits"]
+# Kinds of changes that do not build on each other.
+_INDEPENDENT = ("condition", "limit")
+# Kinds that need other machines, and those after which another model is trained.
+_MACHINES = ("gpus", "gpu-type")
+_OTHER_TRAINING = ("optimizer", "dtype", "sequence", "batch")
 
 
 def nothing_fits(
@@ -49,9 +54,11 @@ def nothing_fits(
         why, at = _explained(request, shares, explorer, until)
         why = why.model_copy(update={"riskier": riskier})
         verdict(why)
-        tried = find_relaxations(at, explorer.progress, until) if relaxed else Tried([], [])
-    helping = tuple(change for change in tried.found if not _is_there_already(change.plan, riskier))
-    return DoesNotFitError(with_relaxations(why, helping, tried.in_vain, until))
+        found, in_vain = find_relaxations(at, explorer.progress) if relaxed else ([], [])
+    helping = tuple(change for change in found if not _is_there_already(change.plan, riskier))
+    known = {"relaxations": helping, "in_vain": tuple(in_vain)}
+    cut = {"stopped": until.stopped, "untried": until.untried}
+    return DoesNotFitError(why.model_copy(update=known | cut))
 
 
 def _is_there_already(plan: Plan, riskier: Sequence[Plan]) -> bool:
@@ -78,7 +85,7 @@ def _explained(
     )
     undecided = UNDECIDED_RULES in until.untried
     if freed is not request and not undecided:
-        trial = try_job(freed.resolve())
+        trial = try_job(freed.resolve)
         if trial is not None:
             shares, explorer = trial.shares, trial.explorer
     # The user's choices that make no difference to whether something fits.
@@ -92,7 +99,7 @@ def _explained(
         memory_rule(lightest, innocent),
     )
     job = lightest.cost_model.job
-    at = Situation(request, request.resolve(), job.cluster.num_gpus)
+    at = Situation(request, request.resolve(), job.cluster.num_gpus, until)
     why = WhyNothingFits(
         planner_version=__version__,
         request=request,
@@ -130,24 +137,71 @@ def guilty_choices(
     what is left is minimal; () if the memory alone excludes every plan.
     """
     kept: list[str] = []
-    while True:
-        left = {
-            text: dropped_choice
-            for text, dropped_choice in dropped_choices(request).items()
-            if text not in kept
-        }
-        if not left:
-            return tuple(kept), request
-        text, without = next(iter(left.items()))
+    while left := [one for one in dropped_choices(request).items() if one[0] not in kept]:
+        text, without = left[0]
         if fits(without):
             kept.append(text)
         else:
             request = without
+    return tuple(kept), request
 
 
 def _fitting(request: Request, job: Job) -> bool:
     """Whether a less narrow request has a plan on the GPUs that are used now."""
-    trial = try_job(request.resolve())
-    if trial is None or trial.limit_result.point is None:
-        return False
-    return trial.used_gpus == job.cluster.num_gpus
+    trial = try_job(request.resolve, gpus=job.cluster.num_gpus)
+    return trial is not None and trial.limit_result.point is not None
+
+
+# --- what would fit ---------------------------------------------------------------------------
+
+
+def find_relaxations(at: Situation, progress: Progress) -> tuple[list[Relaxation], list[str]]:
+    """(the smallest change of each kind that was verified to give a plan, easiest first; of each
+    kind without, the last change that was tried)."""
+    found: list[Relaxation] = []
+    in_vain: list[str] = []
+    for index, (kind, changes) in enumerate(KINDS.items()):
+        progress(f"searching what would fit: {kind}", index, len(KINDS))
+        item, vain = _smallest(at, kind, changes(at))
+        found += item
+        in_vain += vain
+    if not found:
+        found, _ = _smallest(at, "everything", everything(at))
+    return sorted(found, key=_ease), in_vain
+
+
+def _ease(relaxation: Relaxation) -> tuple[int, float]:
+    """Options before changes of what is trained, and those before other machines; the fastest of
+    each first."""
+    rank = 2 if relaxation.kind in _MACHINES else 1 if relaxation.kind in _OTHER_TRAINING else 0
+    return rank, relaxation.seconds_per_token
+
+
+def _smallest(
+    at: Situation, kind: RelaxationKind, tries: Changes
+) -> tuple[list[Relaxation], list[str]]:
+    """The first change that fits safely, and the first that at least probably fits, if smaller;
+    the last change that was tried if none does.
+
+    Of changes that do not build on each other, each that fits, and each that does not.
+    """
+    found: list[Relaxation] = []
+    in_vain: list[str] = []
+    all_decided, apart = True, kind in _INDEPENDENT
+    safe = at.request.fit_probability
+    for change in tries:
+        if at.until.over(kind):
+            break
+        levels = [safe] if found and not apart else [safe, min(safe, EVEN_CHANCE)]
+        effort = at.until.effort(EFFORT)
+        trial = try_job(change.make, levels, gpus=change.gpus, effort=effort)
+        plan = None if trial is None else trial.plan()
+        if plan is None:
+            all_decided &= trial is None or trial.proven
+            in_vain.append(change.text)
+            continue
+        smallest = change.complete and all_decided
+        found.append(Relaxation(kind=kind, change=change.text, smallest=smallest, plan=plan))
+        if not apart and plan.fit_probability >= safe:
+            break
+    return found, in_vain if apart else [] if found else in_vain[-1:]

@@ -137,14 +137,14 @@ class Objective:
     ) -> Expression:
         """Seconds of a stage in some columns, `count` times: layers and what is pinned there."""
         terms = self.terms
-        per_layer = count * terms.layer_of(stage)[:, list(columns)].sum(axis=1)
+        per_layer = count * terms.layers[stage][:, list(columns)].sum(axis=1)
         pinned = self._units(count * float(terms.stage[stage, list(columns)].sum()), rounding)
         return pinned + self._weighted(self.layers[stage], per_layer, rounding)
 
     def _recompute(self, stage: int, rounding: Rounding, count: float = 1.0) -> Expression:
         if not self.again:
             return 0
-        seconds = count * self.terms.layer_of(stage)[:, linear.TERM_RECOMPUTE]
+        seconds = count * self.terms.layers[stage][:, linear.TERM_RECOMPUTE]
         return self._weighted(self.again[stage], seconds, rounding)
 
     def _backward(self, stage: int, count: float = 1.0) -> Expression:
@@ -190,7 +190,7 @@ class Objective:
         self, stage: int, hidden: Mapping[int, float], based: Mapping[int, float]
     ) -> Expression:
         """Seconds of a stage's traffic that never hide, and of what it slows: rounded as one."""
-        layer, stage_s = self.terms.layer_of(stage), self.terms.stage[stage]
+        layer, stage_s = self.terms.layers[stage], self.terms.stage[stage]
         per_layer, pinned_s = layer[:, linear.TERM_SHARED], float(stage_s[linear.TERM_SHARED])
         for column, share in hidden.items():
             per_layer = per_layer + (1.0 - share) * layer[:, column]
@@ -205,7 +205,7 @@ class Objective:
         """Seconds of the share that may hide and finds no room: max(0, h·seconds - room)."""
         share = hidden[column]
         pinned_s = share * float(self.terms.stage[stage, column] + based[column])
-        per_layer = share * self.terms.layer_of(stage)[:, column]
+        per_layer = share * self.terms.layers[stage][:, column]
         if not pinned_s and not per_layer.any():
             return 0
         roomless = self._variable()

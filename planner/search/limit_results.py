@@ -80,13 +80,6 @@ class Point:
     source: int = 0
 
 
-def gap_to_bound(sample_s: float | None, bound: float) -> float:
-    """Share of a time (None: no plan found) that a better plan could save, none beating `bound`."""
-    if sample_s is None:
-        return 0.0 if np.isinf(bound) else 1.0
-    return max(0.0, 1.0 - bound / sample_s)
-
-
 @dataclass(frozen=True)
 class LimitResult:
     """The fastest plan found within a memory limit, and the bound that no plan beats."""
@@ -97,30 +90,25 @@ class LimitResult:
 
     @property
     def gap(self) -> float:
-        """Share of the sample time that a better plan could save at most."""
-        return gap_to_bound(None if self.point is None else self.point.sample_s, self.bound)
-
-
-def seconds_left(deadline: float | None) -> float | None:
-    """Seconds until a time of `time.perf_counter`; None: without end."""
-    return None if deadline is None else deadline - time.perf_counter()
+        """Share of the sample time that a better plan could save at most; where no plan was found,
+        whether there may be one."""
+        if self.point is None:
+            return 0.0 if np.isinf(self.bound) else 1.0
+        return max(0.0, 1.0 - self.bound / self.point.sample_s)
 
 
 @dataclass
-class Spent:
-    """Work done so far, and what ended it; explorers that are searched as one share it.
-
-    `deadline`: of `time.perf_counter`. `work_s`: counted, not measured, so that a search repeats
-    exactly; about seconds of one processor. `limits` looked at.
-    `held`: what stages may hold, as far as it was counted.
-    """
+class Ending:
+    """What ends searches that share it: a deadline (`time.perf_counter`, None: none), or Ctrl-C.
+    `stopped`: which of these did."""
 
     deadline: float | None = None
-    solves: int = 0
-    work_s: float = 0.0
-    limits: int = 0
-    held: set[object] = field(default_factory=set)
     stopped: Stopped = ""
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the deadline, just above 0 after it; None without one."""
+        return None if self.deadline is None else max(1e-3, self.deadline - time.perf_counter())
 
     @property
     def is_over(self) -> bool:
@@ -130,14 +118,46 @@ class Spent:
             self.stopped = "time-limit"
         return bool(self.stopped)
 
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Let a first Ctrl-C end the searches instead of raising; a second one raises as usual.
+
+        Signals reach the main thread only, and somebody else's handler, or none, stays: elsewhere
+        this does nothing.
+        """
+        main = threading.current_thread() is threading.main_thread()
+        if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+
+        def handler(_number: int, _frame: FrameType | None) -> None:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self.stopped = "interrupted"
+
+        signal.signal(signal.SIGINT, handler)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@dataclass
+class Spent(Ending):
+    """Work done so far by explorers that are searched as one.
+
+    `work_s`: counted, not measured, so that a search repeats exactly; about seconds of one
+    processor. `limits` looked at. `held`: what stages may hold, as far as it was counted.
+    """
+
+    solves: int = 0
+    work_s: float = 0.0
+    limits: int = 0
+    held: set[object] = field(default_factory=set)
+
     def add_solve(self, deterministic_s: float) -> None:
         """Count one solve of CP-SAT."""
         self.solves += 1
         self.work_s += SOLVE_S + CP_SAT_S * deterministic_s
-
-    def interrupt(self) -> None:
-        """Solve no more layouts."""
-        self.stopped = "interrupted"
 
 
 @dataclass(frozen=True)
@@ -166,70 +186,23 @@ def looks(effort: Effort, spent: Spent) -> Iterator[Look]:
         yield Look(max(tie, effort.tie), spent.work_s + share * left_s, again)
 
 
-@contextmanager
-def stopped_by_signal(stop: Callable[[], None]) -> Iterator[None]:
-    """Let the first Ctrl-C call `stop` instead of raising; a second one raises as usual.
+@dataclass
+class Until(Ending):
+    """The end of a chain of searches; it knows what was asked for after that, each once."""
 
-    Signals reach the main thread only; elsewhere this does nothing.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def handler(_number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, before)
-        stop()
-
-    if before is not signal.default_int_handler:
-        yield  # somebody else's handler, or none: their decision
-        return
-    signal.signal(signal.SIGINT, handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-class Until:
-    """A deadline (`time.perf_counter`, None: none) that all searches of a chain share.
-
-    `untried`: what was asked for after its end, each once.
-    """
-
-    def __init__(self, deadline: float | None = None) -> None:
-        self.deadline = deadline
-        self.stopped: Stopped = ""
-        self._untried: dict[str, None] = {}
+    _untried: dict[str, None] = field(default_factory=dict)
 
     @property
     def untried(self) -> tuple[str, ...]:
         """What was cut off."""
         return tuple(self._untried)
 
-    def seconds_left(self) -> float | None:
-        """Seconds until the deadline, just above 0 after it; None without one."""
-        if self.deadline is None:
-            return None
-        return max(1e-3, self.deadline - time.perf_counter())
-
     def effort(self, effort: Effort) -> Effort:
         """An effort that begins now and ends with the chain."""
-        return replace(effort, time_limit_s=self.seconds_left(), started_s=time.perf_counter())
+        return replace(effort, time_limit_s=self.seconds_left, started_s=time.perf_counter())
 
     def over(self, what: str) -> bool:
         """Whether no time is left for `what`, which then counts as untried."""
-        if not self.stopped and self.deadline is not None and time.perf_counter() > self.deadline:
-            self.stopped = "time-limit"
-        if self.stopped:
+        if self.is_over:
             self._untried[what] = None
         return bool(self.stopped)
-
-    @contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """Let a first Ctrl-C end the chain instead of raising."""
-        with stopped_by_signal(self._interrupt):
-            yield
-
-    def _interrupt(self) -> None:
-        self.stopped = "interrupted"

@@ -1,9 +1,9 @@
-"""What a `SearchResult` says alike of GPUs of one type and of several: the order in which plans are
-shown, the one to take, and whether the search was cut short."""
+"""What a `SearchResult` says of its front: the order in which plans are shown, the one to take,
+whether the search was cut short, and the proof."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import mul
 from typing import Any
@@ -15,10 +15,11 @@ from planner.predict.assumed_hardware import assumption_lines
 from planner.predict.device import half_precision
 from planner.predict.ops import parameter_count
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
-from planner.search.exact_front import AnyPoint, at_resolution, thin_points, undominated
+from planner.search.exact_front import at_resolution, thin_points, undominated
 from planner.search.front import ALIKE
 from planner.search.limit_results import LimitResult, Point, Stopped
-from planner.search.result import JobSummary, LimitBound, Proof, SolverBound
+from planner.search.result import JobSummary, LimitBound, Proof
+from planner.search.shares import SharesExplorer
 
 
 def front_points(limit_results: Sequence[LimitResult], stopped: Stopped) -> list[Point]:
@@ -31,9 +32,9 @@ def front_points(limit_results: Sequence[LimitResult], stopped: Stopped) -> list
 
 
 def of_front(
-    points: Sequence[AnyPoint],
+    points: Sequence[Point],
     limit_results: Sequence[LimitResult],
-    plan_of: Callable[[AnyPoint, float], Plan],
+    plan_of: Callable[[Point, float], Plan],
     *,
     sort: str,
     top: int | None,
@@ -77,25 +78,25 @@ def of_front(
     }
 
 
-def best_point(plan_of: Callable[[AnyPoint, float], Plan], points: Sequence[AnyPoint]) -> AnyPoint:
+def best_point(plan_of: Callable[[Point, float], Plan], points: Sequence[Point]) -> Point:
     """The point to recommend of a front, fastest first."""
     near = [point for point in points if point.sample_s <= points[0].sample_s * (1.0 + ALIKE)]
     return near[recommended([plan_of(point, 0.0) for point in near]) - 1]
 
 
-def gap_of(limit_results: Sequence[LimitResult], point: AnyPoint) -> float:
+def gap_of(limit_results: Sequence[LimitResult], point: Point) -> float:
     """What a plan of no more memory could still save: the tightest limit that holds the point."""
     return min(limit_result.gap for limit_result in limit_results if limit_result.point == point)
 
 
-def proof_of(limit_results: Sequence[LimitResult], *solver_bounds: Iterable[SolverBound]) -> Proof:
+def proof_of(limit_results: Sequence[LimitResult], explorer: SharesExplorer) -> Proof:
     """What no plan beats within each memory limit, and what of that is CP-SAT's word."""
     return Proof(
         limits=tuple(
             LimitBound(limit_bytes=result.limit_bytes, sample_s=result.bound)
             for result in limit_results
         ),
-        by_solver=tuple(chain.from_iterable(solver_bounds)),
+        by_solver=tuple(chain.from_iterable(one.solver_bounds for one in explorer.explorers)),
     )
 
 
@@ -168,11 +169,8 @@ def recommended(plans: Sequence[Plan]) -> int:
 
 def stop_notes(stopped: Stopped, time_limit_s: float | None) -> tuple[str, ...]:
     """That the search was cut short."""
-    if stopped == "time-limit":
-        return (
-            f"stopped by the time limit of {time_limit_s:g} s, with layouts left to solve; this is "
-            "the best front so far",
-        )
-    if stopped == "interrupted":
-        return ("interrupted, with layouts left to solve; this is the best front so far",)
-    return ()
+    if not stopped:
+        return ()
+    late = f"stopped by the time limit of {time_limit_s or 0:g} s"
+    what = late if stopped == "time-limit" else "interrupted"
+    return (f"{what}, with layouts left to solve; this is the best front so far",)

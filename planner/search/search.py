@@ -9,8 +9,6 @@ from functools import partial
 
 import numpy as np
 
-from constraints.errors import ConstraintError
-from hardware.errors import HardwareError
 from hardware.load import parse_gpus
 from planner.job.errors import CannotTellError, UsageError, unknown_name
 from planner.job.job import Job
@@ -19,19 +17,11 @@ from planner.predict.plan import Plan
 from planner.predict.plan_text import step_time_text
 from planner.predict.threads import OutOfTimeError, until
 from planner.predict.uncertainty.likely import likely_limit_bytes
-from planner.search.costed import CostedJob, cost_job
 from planner.search.exact_front import front, thin_points, undominated
 from planner.search.infeasibility import Verdict, silent
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.layout_model import SolverOptions
-from planner.search.limit_results import (
-    MOST_WORK_S,
-    TIE,
-    WORK_OF_TIME,
-    Effort,
-    Point,
-    Progress,
-)
+from planner.search.limit_results import MOST_WORK_S, TIE, WORK_OF_TIME, Effort, Point, Progress
 from planner.search.outcome import (
     SORT_KEYS,
     best_point,
@@ -43,7 +33,7 @@ from planner.search.outcome import (
     stop_notes,
 )
 from planner.search.result import Counts, SearchResult
-from planner.search.shares import CostedShares, SharesExplorer, cost_shares
+from planner.search.shares import CostedJob, CostedShares, SharesExplorer, cost_job, cost_shares
 from planner.search.trial import try_job
 from planner.search.unused import mtp_note, unused_techniques
 
@@ -130,9 +120,7 @@ def find_plans(
             *(() if fastest_only or explorer.stopped else alone_notes(request, job, taken)),
         ),
         rule_counts=shares.rule_counts,
-        proof=proof_of(
-            limit_results, *(one_explorer.solver_bounds for one_explorer in explorer.explorers)
-        ),
+        proof=proof_of(limit_results, explorer),
         **found,
     )
 
@@ -212,10 +200,7 @@ def alone_notes(request: Request, job: Job, best: Plan) -> Iterator[str]:
     """What each cluster of a pool does alone, so that one sees what the others add."""
     best_sample_s = best.step_time_s / best.gbs
     for text in job.pool.texts if job.pool else ():
-        try:
-            trial = try_job(request.model_copy(update={"gpus": text}).resolve())
-        except (UsageError, HardwareError, ConstraintError):
-            trial = None
+        trial = try_job(request.model_copy(update={"gpus": text}).resolve)
         plan = None if trial is None else trial.plan()
         if plan is None:
             yield f"{text} alone: no plan was found that fits safely"

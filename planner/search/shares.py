@@ -1,8 +1,8 @@
-"""A job whose offload is open: searched at every share of the optimizer and every set of modules
-whose activations are kept on the host, as one front.
+"""A job costed, and searched as one front at every choice of what it leaves open: the share of the
+optimizer and the modules' activations that are kept on the host, and techniques.
 
-Neither enters the shapes or the layouts, only what the update of a parameter or a layer costs and
-keeps, and which recompute modes work with it. So the job is costed once at each choice, and the
+None of these enters the shapes or the layouts, only what the update of a parameter or a layer costs
+and keeps, and which recompute modes work with it. So the job is costed once at each choice, and the
 explorers climb together: at each limit they share the best plan known, and its bound is the least
 of theirs. A plan is optimal only if no layout at any choice beats it.
 """
@@ -15,14 +15,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from constraints.numbers import Mask
 from planner.cost import fields as f
 from planner.job.errors import UsageError
 from planner.job.job import Job
+from planner.predict.altered_model import AlteredModel, Factors
 from planner.predict.configuration import Configuration
+from planner.predict.cost_model import CostedShapes, CostModel
 from planner.predict.costed_plan import configured_plan
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
+from planner.predict.shapes import Candidates, legal_candidates
 from planner.predict.space import LegalityReport
-from planner.search.costed import CostedJob, cost_candidates, cost_job
+from planner.predict.uncertainty.likely import likely_limit_bytes
 from planner.search.explorer import Explorer
 from planner.search.limit_results import (
     LIMIT_STEP,
@@ -35,8 +39,61 @@ from planner.search.limit_results import (
     Progress,
     Stopped,
     looks,
-    stopped_by_signal,
 )
+
+
+@dataclass(frozen=True)
+class CostedJob:
+    """A job with every legal shape costed in its even layout; `seconds`: of the kernel."""
+
+    candidates: Candidates
+    cost_model: CostModel
+    costed: CostedShapes
+    seconds: float
+
+    @property
+    def job(self) -> Job:
+        """The job, on the GPUs that are used."""
+        return self.candidates.job
+
+    def keep(self, rows: Mask) -> CostedJob:
+        """The job with some of its shapes."""
+        columns = {name: values[rows] for name, values in self.candidates.columns.items()}
+        costed = replace(
+            self.costed, steps=self.costed.steps[rows], shapes=self.costed.shapes[rows]
+        )
+        candidates = replace(self.candidates, columns=columns)
+        return replace(self, candidates=candidates, costed=costed)
+
+    def explorer(self, effort: Effort, probability: float | None = None) -> Explorer:
+        """Search of this job's layouts among plans that fit with at least `probability`, or as
+        surely as the job asks."""
+        least = self.job.fit_probability if probability is None else probability
+        return Explorer(
+            self.cost_model,
+            self.costed,
+            self.candidates.columns,
+            likely_limit_bytes(self.job, least),
+            effort,
+        )
+
+
+def cost_job(job: Job, factors: Factors | None = None) -> CostedJob:
+    """Enumerate the legal shapes of a job and cost them, with `factors` on the hardware's numbers.
+    UsageError if there are none."""
+    candidates = legal_candidates(job)
+    job = candidates.job
+    return cost_candidates(candidates, AlteredModel(job, factors) if factors else CostModel(job))
+
+
+def cost_candidates(candidates: Candidates, cost_model: CostModel) -> CostedJob:
+    """Cost the shapes of a job."""
+    # The first call of a process loads the kernels, or compiles them: not part of their speed.
+    cost_model.cost_shapes({name: values[:1] for name, values in candidates.columns.items()})
+    started = time.perf_counter()
+    costed = cost_model.cost_shapes(candidates.columns)
+    return CostedJob(candidates, cost_model, costed, time.perf_counter() - started)
+
 
 Enough = Callable[[Sequence[LimitResult]], bool]
 # None: what is costed is beside the point.
@@ -245,7 +302,7 @@ class SharesExplorer:
         indices = range(LIMIT_STEPS)
         self.descend([limit_bytes * LIMIT_STEP**index for index in indices])
         results: list[LimitResult] = []
-        with stopped_by_signal(self.spent.interrupt):
+        with self.spent.interruptible():
             for index in indices:
                 self._at = "looking for lighter plans", index, len(indices)
                 self._say()
@@ -263,7 +320,7 @@ class SharesExplorer:
     ) -> list[LimitResult]:
         """The fastest plan within each of some falling limits, of those that beat a sample time."""
         self.descend(limits)
-        with stopped_by_signal(self.spent.interrupt):
+        with self.spent.interruptible():
             return list(map(self.climb, range(len(limits)), target_sample_times))
 
     def descend(self, limits: Sequence[float]) -> None:

@@ -64,7 +64,33 @@ class ShapeTerms:
     @cached_property
     def unlimited(self) -> MemoryNumbers:
         """Stage memory in units of MEMORY_UNIT_BYTES: use rounded up, savings down; no limit."""
-        return _unlimited(self)
+        memory = self.memory
+        done = np.array([memory.done, memory.done_again])
+        least = done.min(axis=(0, 2))
+        stage, layer = _up(memory.stage + least[:, None]), _up(memory.layer)
+        more = [_up(table - least[:, None]) for table in done]
+        working, gather = map(_up, (memory.working, memory.gather))
+        freed, again = _down(memory.freed), _up(memory.working_again)
+        phases = (
+            PhaseNumbers(
+                stage=stage[row],
+                layer=layer[row],
+                freed=freed[row],
+                working=working[row],
+                working_recomputed=again[row],
+                gather=gather[row],
+                done=tuple(table[row] for table in more),
+                ordered=self.ordered,
+                two_layers=row in TWO_LAYERS,
+            )
+            for row in range(len(memory.stage))
+            if memory.stage[row].any() or memory.layer[row].any()
+        )
+        return MemoryNumbers(
+            unit_bytes=MEMORY_UNIT_BYTES,
+            limit=0,
+            phases=undominated(phases),
+        )
 
     @property
     def layer(self) -> Array:
@@ -90,22 +116,14 @@ class ShapeTerms:
         framework = self.framework
         return share * framework.hide_gradient_reduction, share * framework.hide_parameter_gather
 
-    def layer_of(self, stage: int) -> Array:
-        """[kind, TERM_*] of a layer on one stage."""
-        return np.asarray(self.layers[stage])
 
-
-_CODES: dict[Recomputation, int] = {
+# Which of the bounds holds, by how many layers may recompute.
+RECOMPUTE_CODES: dict[Recomputation, int] = {
     "none": bounds.RECOMPUTE_NONE,
     "all": bounds.RECOMPUTE_ALL,
     "shared": bounds.RECOMPUTE_SOME,
     "free": bounds.RECOMPUTE_SOME,
 }
-
-
-def recompute_code(mode: Recomputation) -> int:
-    """RECOMPUTE_* of the bounds."""
-    return _CODES[mode]
 
 
 def shape_terms(
@@ -114,7 +132,7 @@ def shape_terms(
     """The linear terms of one costed shape; `mode`: how many layers may recompute."""
     shape, place = costed.shapes[row], cost_model.place(costed, row)
     job, framework = cost_model.job_inputs, cost_model.framework_inputs
-    pp, code = int(shape[f.SHAPE["pp"]]), _CODES[mode]
+    pp, code = int(shape[f.SHAPE["pp"]]), RECOMPUTE_CODES[mode]
     alone = [machine_terms(cost_model, costed, row, at) for at in range(len(cost_model.machines))]
     least = np.min([one.terms for one in alone], axis=0)
     total_s = bounds.model_seconds(least, cost_model.totals, code, job)
@@ -204,17 +222,12 @@ def pinned_terms(terms: Array, pp: int, job: JobInputs, code: int, costs: Array)
     return stage
 
 
-def live_bytes(terms: ShapeTerms, limit_bytes: float) -> Array:
-    """[stage] live bytes that a limit on reserved memory leaves: (limit - fixed) /
-    (1 + fragmentation)."""
-    fixed, slopes = terms.rooms.T
-    return np.asarray((limit_bytes - fixed) / slopes)
-
-
 def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
     """Stage memory under a limit on the largest memory, rounded down; what a stage on a smaller one
     has less room counts as taken there."""
-    live, memory = live_bytes(terms, limit_bytes), terms.unlimited
+    (fixed, slopes), memory = terms.rooms.T, terms.unlimited
+    # [stage] live bytes that the limit on reserved memory leaves.
+    live = (limit_bytes - fixed) / slopes
     limit = floor(live.max() / MEMORY_UNIT_BYTES)
     less = np.ceil((live.max() - live) / MEMORY_UNIT_BYTES).astype(np.int64).tolist()
     if not any(less):
@@ -224,37 +237,6 @@ def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
         for one in memory.phases
     )
     return replace(memory, limit=limit, phases=tuple(phases))
-
-
-def _unlimited(terms: ShapeTerms) -> MemoryNumbers:
-    """`ShapeTerms.unlimited`."""
-    memory = terms.memory
-    done = np.array([memory.done, memory.done_again])
-    least = done.min(axis=(0, 2))
-    stage, layer = _up(memory.stage + least[:, None]), _up(memory.layer)
-    more = [_up(table - least[:, None]) for table in done]
-    working, gather = map(_up, (memory.working, memory.gather))
-    freed, again = _down(memory.freed), _up(memory.working_again)
-    phases = (
-        PhaseNumbers(
-            stage=stage[row],
-            layer=layer[row],
-            freed=freed[row],
-            working=working[row],
-            working_recomputed=again[row],
-            gather=gather[row],
-            done=tuple(table[row] for table in more),
-            ordered=terms.ordered,
-            two_layers=row in TWO_LAYERS,
-        )
-        for row in range(len(memory.stage))
-        if memory.stage[row].any() or memory.layer[row].any()
-    )
-    return MemoryNumbers(
-        unit_bytes=MEMORY_UNIT_BYTES,
-        limit=0,
-        phases=undominated(phases),
-    )
 
 
 def _up(sizes: Array) -> list[Any]:

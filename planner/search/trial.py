@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import numpy as np
 
+from constraints.errors import ConstraintError
 from constraints.rule import Layout
 from hardware.errors import HardwareError
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.predict.altered_model import AlteredModel, Factors
+from planner.predict.altered_model import Factors
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
-from planner.predict.shapes import legal_candidates
-from planner.search.costed import CostedJob, cost_candidates
 from planner.search.limit_results import Effort, LimitResult
-from planner.search.shares import CostedShares, SharesExplorer, cost_shares
+from planner.search.shares import CostedShares, SharesExplorer, cost_job, cost_shares
 
 # Work for one changed job.
 TRIAL_EFFORT = Effort(most_solves=16, most_work_s=4.0)
 
 
-def cost_altered(job: Job, factors: Factors) -> CostedJob:
-    """`cost_job` with factors on the hardware's numbers. UsageError if no shape is legal."""
-    candidates = legal_candidates(job)
-    return cost_candidates(candidates, AlteredModel(candidates.job, factors))
+# A layout that is known: index into `CostedShares.jobs`, row, layout.
+Known = tuple[int, int, Layout]
 
 
 @dataclass(frozen=True)
@@ -35,11 +34,6 @@ class Trial:
     shares: CostedShares
     explorer: SharesExplorer
     limit_result: LimitResult
-
-    @property
-    def used_gpus(self) -> int:
-        """GPUs of the plan; fewer than were given where no configuration uses all."""
-        return self.shares.job.cluster.num_gpus
 
     @property
     def proven(self) -> bool:
@@ -60,13 +54,12 @@ def search_costed(
     probability: float | None = None,
     limit_bytes: float | None = None,
     effort: Effort = TRIAL_EFFORT,
-    known: Sequence[tuple[int, int, Layout]] = (),
+    known: Iterable[Known] = (),
 ) -> Trial:
     """The fastest plan of a job that fits with at least `probability` (as the job asks), over its
     costed shares.
 
-    `limit_bytes`: a tighter limit on the predicted peak. `known`: (index into `shares.jobs`, row,
-    layout) to beat.
+    `limit_bytes`: a tighter limit on the predicted peak. `known`: layouts to beat.
     """
     explorer = shares.explorer(effort, None, probability, limit_bytes)
     for one_explorer in explorer.explorers:
@@ -78,9 +71,37 @@ def search_costed(
     return Trial(shares, explorer, explorer.climb(0))
 
 
-def try_job(job: Job, probability: float | None = None) -> Trial | None:
-    """Search a changed job; None if nothing is legal there."""
+def try_job(
+    make: Callable[[], Job],
+    levels: Sequence[float | None] = (None,),
+    *,
+    gpus: int | Literal["any", "all"] = "any",
+    factors: Factors | None = None,
+    limit_bytes: float | None = None,
+    effort: Effort = TRIAL_EFFORT,
+    known: Callable[[CostedShares], Iterable[Known]] | None = None,
+) -> Trial | None:
+    """Search a changed job; None if nothing is legal there, or not so many `gpus` are used.
+
+    `levels`: probabilities to fit with, of which the first counts at which a plan is found.
+    `factors`: on the hardware's numbers. The others: of `search_costed`.
+    """
     try:
-        return search_costed(cost_shares(job), probability=probability)
-    except (UsageError, HardwareError):
+        job = make()
+        shares = cost_shares(job, partial(cost_job, factors=factors), effort.deadline)
+    except (UsageError, HardwareError, ConstraintError):
         return None
+    wanted = job.cluster.num_gpus if gpus == "all" else gpus
+    if wanted not in ("any", shares.job.cluster.num_gpus):
+        return None
+    for probability in levels:
+        trial = search_costed(
+            shares,
+            probability=probability,
+            limit_bytes=limit_bytes,
+            effort=effort,
+            known=known(shares) if known else (),
+        )
+        if trial.limit_result.point is not None:
+            break
+    return trial

@@ -8,6 +8,7 @@ so that the user knows what asking for it is worth.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
@@ -53,13 +54,9 @@ def unused_techniques(
     """Techniques that the search of a job did not take because nobody asked for them, and that
     would make its plan faster or lighter, the fastest first. `excluded`: the user wants none of
     these."""
-    found = [
-        gain
-        for technique in _left_out(job, plan)
-        if technique.name not in excluded
-        for gain in _gain(job, plan, technique)
-    ]
-    return tuple(sorted(found, key=lambda one: -one.faster_by))
+    wanted = [one for one in _left_out(job, plan) if one.name not in excluded]
+    gains = [gain for one in wanted if (gain := _gain(job, plan, one)) is not None]
+    return tuple(sorted(gains, key=lambda one: -one.faster_by))
 
 
 def _left_out(job: Job, plan: Plan) -> Iterator[Technique]:
@@ -75,29 +72,28 @@ def _left_out(job: Job, plan: Plan) -> Iterator[Technique]:
             yield technique
 
 
-def _gain(job: Job, plan: Plan, technique: Technique) -> Iterator[UnusedTechnique]:
+def _gain(job: Job, plan: Plan, technique: Technique) -> UnusedTechnique | None:
     """The gain by a technique at the plan's own degrees and layers; the best where its profile
-    shards otherwise. Nothing where a rule forbids it there, or where it gains nothing."""
-    costed = [other for degrees in _degrees(plan, technique) for other in _plans(
-        job, plan, technique, degrees)]  # fmt: skip
+    shards otherwise. None where a rule forbids it there, or where it gains nothing."""
+    costed = _plans(job, plan, technique)
     if not costed:
-        return
+        return None
     best = max(costed, key=lambda other: other.tokens_per_s)
     faster_by = best.tokens_per_s / plan.tokens_per_s - 1.0
     saved_bytes = plan.peak_bytes - best.peak_bytes
-    if faster_by >= LEAST_GAIN or (
-        faster_by > -LEAST_GAIN and saved_bytes >= LEAST_SAVING * plan.peak_bytes
-    ):
-        yield UnusedTechnique(
-            name=technique.name,
-            words=technique.words,
-            effect=technique.effect,
-            faster_by=faster_by,
-            saved_bytes=saved_bytes,
-            fit_probability=best.fit_probability,
-            degrees="" if best.degrees == plan.degrees else f"zero {best.degrees.zero}",
-            needs=technique.needs,
-        )
+    lighter = faster_by > -LEAST_GAIN and saved_bytes >= LEAST_SAVING * plan.peak_bytes
+    if faster_by < LEAST_GAIN and not lighter:
+        return None
+    return UnusedTechnique(
+        name=technique.name,
+        words=technique.words,
+        effect=technique.effect,
+        faster_by=faster_by,
+        saved_bytes=saved_bytes,
+        fit_probability=best.fit_probability,
+        degrees="" if best.degrees == plan.degrees else f"zero {best.degrees.zero}",
+        needs=technique.needs,
+    )
 
 
 def mtp_note(job: Job, plan: Plan) -> tuple[str, ...]:
@@ -127,25 +123,21 @@ def mtp_note(job: Job, plan: Plan) -> tuple[str, ...]:
     )
 
 
-def _degrees(plan: Plan, technique: Technique) -> Iterator[Degrees]:
-    """The plan's degrees, with each stage of sharding that the technique's profile has."""
-    if not technique.profile:
-        yield plan.degrees
-        return
-    for stage in load_framework(technique.profile).parallelism.zero_stages:
-        yield plan.degrees.model_copy(update={"zero": stage, "shard": 0})
-
-
-def _plans(job: Job, plan: Plan, technique: Technique, degrees: Degrees) -> Iterator[Plan]:
-    """The plan with the technique; none where a rule forbids it."""
-    try:
-        changed = decided_job(job, plan).at_choice(
-            plan.optimizer_offload, plan.activation_offload, plan.activation_offload_fraction,
-            (technique.name,),
-        )  # fmt: skip
-        yield _again(changed, plan, degrees)
-    except (UsageError, ConstraintError):
-        return
+def _plans(job: Job, plan: Plan, technique: Technique) -> list[Plan]:
+    """The plan with the technique, with each stage of sharding that its profile has; none where a
+    rule forbids it."""
+    degrees, plans = [plan.degrees], list[Plan]()
+    if technique.profile:
+        stages = load_framework(technique.profile).parallelism.zero_stages
+        degrees = [plan.degrees.model_copy(update={"zero": one, "shard": 0}) for one in stages]
+    for each in degrees:
+        with suppress(UsageError, ConstraintError):
+            changed = decided_job(job, plan).at_choice(
+                plan.optimizer_offload, plan.activation_offload, plan.activation_offload_fraction,
+                (technique.name,),
+            )  # fmt: skip
+            plans.append(_again(changed, plan, each))
+    return plans
 
 
 def _again(job: Job, plan: Plan, degrees: Degrees) -> Plan:

@@ -4,34 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
-import numpy as np
-
-from constraints.errors import ConstraintError
-from constraints.rule import Layout
 from hardware.errors import HardwareError
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.offload import demand_all_leave
 from planner.job.request import Request
 from planner.predict.altered_model import AlteredModel
-from planner.predict.configuration import Configuration
+from planner.predict.configuration import Configuration, rows_of
 from planner.predict.costed_plan import configured_plan
 from planner.predict.plan import OPTIMAL_WITHIN, Interval, Plan
 from planner.predict.shapes import legal_candidates
 from planner.predict.uncertainty.likely import EVEN_CHANCE, likely_limit_bytes
-from planner.search.changes import dropped_choices
-from planner.search.hardware_changes import JobChange, hardware_changes
+from planner.search.changes import Change, Changes, dropped_choices, hardware_changes
 from planner.search.limit_results import Effort, Progress, Until
-from planner.search.shares import CostedShares, cost_shares
-from planner.search.trial import Trial, cost_altered, search_costed
+from planner.search.shares import CostedShares
+from planner.search.trial import Known, Trial, try_job
 from planner.search.what_if_result import BindingConstraint, WhatIf, WhatIfRow
 
 # The search after a change starts from the plans known: what is left is to find another one.
 EFFORT = Effort(most_solves=16, most_work_s=1.0)
 # A plan this much slower than the fastest was chosen for its memory.
 CHOSEN_FOR_MEMORY = 0.015
+# What a row says of its plan as the plan does.
+_OF_THE_PLAN = (
+    "degrees", "recompute", "optimizer_offload", "activation_offload",
+    "activation_offload_fraction", "peak_bytes",
+)  # fmt: skip
 
 
 def what_if(
@@ -66,7 +67,7 @@ class _Solver:
         safe = plan.fit_probability >= job.fit_probability
         self.probability = job.fit_probability if safe else min(EVEN_CHANCE, job.fit_probability)
         self.limit_bytes: float | None = None
-        self.as_is = JobChange("hardware", "now", "now", job)
+        self.as_is = Change("now", lambda: job)
         self.now: Plan = plan
         best, gap = self.best_now()
         chosen = plan.status != "evaluated"
@@ -110,78 +111,67 @@ class _Solver:
 
     # --- the changes --------------------------------------------------------------------------
 
-    def changes(self) -> Iterator[JobChange]:
+    def changes(self) -> Changes:
         yield from hardware_changes(self.job)
         cluster = self.job.cluster
         if cluster.connects(cluster.num_gpus + cluster.gpus_per_node):
             yield self.more_nodes()
         for text, request in dropped_choices(self.request).items():
-            job = self.placed(request)
-            yield JobChange("choice", text, f"without {text}", job)
+            yield Change(f"without {text}", partial(self.placed, request), name=text)
         crosses = cluster.num_gpus > cluster.scale_up_domain_gpus == self.plan.degrees.tp
         if crosses and not self.job.allow_tp_across_domains:
             free = replace(self.job, allow_tp_across_domains=True)
-            yield JobChange("choice", "tp-in-domain", "tp beyond its NVLink domain", free)
+            yield Change("tp beyond its NVLink domain", lambda: free, name="tp-in-domain")
 
     def placed(self, request: Request) -> Job:
         """The job of a request, on the GPUs that are used."""
         job = request.resolve()
         return replace(job, cluster=job.cluster.with_gpus(self.job.cluster.num_gpus))
 
-    def more_nodes(self) -> JobChange:
+    def more_nodes(self) -> Change:
         """One more node; where no configuration uses all its GPUs, the fewest more that work."""
         cluster = self.job.cluster
         step = cluster.gpus_per_node
         counts = range(cluster.num_gpus + step, 2 * cluster.num_gpus + 1, step)
         jobs = [replace(self.job, cluster=cluster.with_gpus(count)) for count in counts]
         job = next(filter(_uses_all, jobs), jobs[0])
-        return JobChange("gpus", "nodes", _nodes_text(job, self.job), job, keeps_plan=False)
+        text = _nodes_text(job, self.job)
+        return Change(text, lambda: job, "gpus", "nodes", keeps_plan=False)
 
     # --- one change ---------------------------------------------------------------------------
 
-    def limit_of(self, change: JobChange) -> float:
+    def limit_of(self, change: Change) -> float:
         """Largest predicted peak that is allowed after a change, bytes."""
         limit = likely_limit_bytes(change.job, self.probability)
         if self.limit_bytes is None:
             return limit
         return min(limit, self.limit_bytes + change.more_bytes)
 
-    def trial(self, change: JobChange) -> Trial | None:
-        try:
-            shares = cost_shares(
-                change.job,
-                lambda item: cost_altered(item, change.factors),
-                self.until.deadline,
-            )
-            if shares.job.cluster.num_gpus != change.job.cluster.num_gpus:
-                return None
-            return search_costed(
-                shares,
-                probability=self.probability,
-                limit_bytes=self.limit_of(change),
-                effort=self.until.effort(EFFORT),
-                known=list(self.known(shares)) if change.keeps_plan else (),
-            )
-        except (UsageError, HardwareError, ConstraintError):
-            return None
+    def trial(self, change: Change) -> Trial | None:
+        return try_job(
+            lambda: change.job,
+            (self.probability,),
+            gpus=change.gpus,
+            factors=change.factors,
+            limit_bytes=self.limit_of(change),
+            effort=self.until.effort(EFFORT),
+            known=self.known if change.keeps_plan else None,
+        )
 
-    def known(self, shares: CostedShares) -> Iterator[tuple[int, int, Layout]]:
+    def known(self, shares: CostedShares) -> Iterator[Known]:
         """The plan that is asked about and the best one now, each at its own share of the offload:
         a search after a change starts from them. See `search_costed`."""
         plans = {id(item): item for item in (self.plan, self.now)}.values()
         for (source, costed), plan in product(enumerate(shares.jobs), plans):
             if not _same_offload(costed.job, plan):
                 continue
-            modes = [mode.name for mode in costed.job.recompute]
-            if not set(plan.modes) <= set(modes):
+            if not set(plan.modes) <= {mode.name for mode in costed.job.recompute}:
                 continue
             columns = costed.candidates.columns
-            wanted = plan.degrees.model_dump() | {"recompute": modes.index(plan.recompute)}
-            same = np.all([columns[name] == value for name, value in wanted.items()], axis=0)
-            layout = plan.layout
-            yield from ((source, int(row), layout) for row in np.flatnonzero(same))
+            rows = rows_of(columns, costed.job, plan.degrees, plan.recompute)
+            yield from ((source, row, plan.layout) for row in rows)
 
-    def again(self, plan: Plan, change: JobChange) -> Plan:
+    def again(self, plan: Plan, change: Change) -> Plan:
         """A plan with its degrees and layout as they are, costed after a change."""
         configuration = Configuration.of_plan(change.job, plan)
         model = AlteredModel(configuration.job, change.factors)
@@ -191,7 +181,7 @@ class _Solver:
         """Step time of a plan at the batch of the one that is asked about, s."""
         return plan.step_time_s * self.plan.gbs_tokens / plan.gbs_tokens
 
-    def row(self, change: JobChange) -> WhatIfRow:
+    def row(self, change: Change) -> WhatIfRow:
         trial = self.trial(change)
         found = None if trial is None else trial.plan()
         kept = self.again(self.plan, change) if change.keeps_plan else None
@@ -219,14 +209,9 @@ class _Solver:
                 "resolved": abs(effect_s) > resolution * self.base_s,
                 "kept_effect": kept and kept.step_time_s / self.plan.step_time_s - 1.0,
                 "gpus": best.degrees.gpus,
-                "degrees": best.degrees,
-                "recompute": best.recompute,
-                "optimizer_offload": best.optimizer_offload,
-                "activation_offload": best.activation_offload,
-                "activation_offload_fraction": best.activation_offload_fraction,
-                "peak_bytes": best.peak_bytes,
                 "same_plan": _alike(best, self.plan),
             }
+            | {name: getattr(best, name) for name in _OF_THE_PLAN}
         )
 
     def no_plan(self, trial: Trial | None) -> str:

@@ -10,6 +10,8 @@ from click.testing import Result
 
 from constraints.rule import Layout
 from planner.job.errors import UsageError
+from planner.job.job import Job
+from planner.predict.evaluate import Proposal
 from planner.predict.plan import Degrees, Plan, TimeTerms
 from planner.report.explain import neighbour_sentence
 from planner.search.explanation import (
@@ -25,7 +27,8 @@ from tests.cli.conftest import Run, lines_are_short
 from tests.cli.made_up import GIB, plan, result, stage
 
 MainJob = tuple[Result, Path]
-JOB = result().request.resolve()
+REQUEST = result().request
+JOB = REQUEST.resolve()
 
 
 def test_report_of_a_real_plan(run: Run, main_job: MainJob) -> None:
@@ -73,9 +76,14 @@ def test_equal_stages_share_a_row() -> None:
     assert [group.stages for group in groups] == [(0,), (1, 2), (3,)]
 
 
+def _beside(chosen: Plan, job: Job = JOB) -> dict[str, Proposal]:
+    """The neighbours of a plan, by what differs."""
+    return dict(neighbours(Proposal(REQUEST, chosen.degrees, chosen.recompute), job, chosen.gbs))
+
+
 def test_neighbours_use_the_same_gpus_and_nearly_the_batch() -> None:
     chosen = plan()
-    found = {near.change: near for near in neighbours(chosen, JOB)}
+    found = _beside(chosen)
     assert {"tp 8 (dp 1)", "tp 2 (dp 4)", "pp 8 (dp 1)", "cp 1 (dp 4)", "mbs 2"} <= set(found)
     assert {"vpp 10", "vpp 4", "zero 0"} <= set(found)
     for near in found.values():
@@ -86,17 +94,16 @@ def test_neighbours_use_the_same_gpus_and_nearly_the_batch() -> None:
 
 def test_dense_neighbours_have_no_expert_tensor_degree() -> None:
     chosen = plan(degrees=Degrees(dp=64, zero=1, grad_acc=8))
-    found = {near.change: near.degrees for near in neighbours(chosen, JOB)}
-    assert found["tp 2 (dp 32)"].etp == 1
+    assert _beside(chosen)["tp 2 (dp 32)"].degrees.etp == 1
 
 
 def test_expert_neighbours_only_of_moe_models() -> None:
-    assert not [near for near in neighbours(plan(), JOB) if near.change.startswith("ep")]
+    assert not [change for change in _beside(plan()) if change.startswith("ep")]
     moe = result().request.model_copy(update={"model": "mixtral-8x7b"}).resolve()
     degrees = Degrees(tp=2, pp=2, ep=4, dp=16, zero=1, grad_acc=32)
     layout = Layout(2, 1, (16, 16))
     found = plan(degrees=degrees, layout=layout)
-    assert {"ep 8", "ep 2"} <= {near.change for near in neighbours(found, moe)}
+    assert {"ep 8", "ep 2"} <= set(_beside(found, moe))
 
 
 def _costed(**changes: object) -> Plan:
@@ -117,7 +124,9 @@ def test_outcomes_and_reasons() -> None:
             return plan(degrees=degrees, time=slower, step_time_s=64.9, tokens_per_s=71_000 / 1.1)
         return plan(degrees=degrees, recompute=recompute)
 
-    reports = {report.change: report for report in neighbour_reports(found, JOB, evaluator)}
+    reports = {
+        report.change: report for report in neighbour_reports(found, REQUEST, JOB, evaluator)
+    }
     assert reports["vpp 10"].outcome == "not-legal"
     assert reports["vpp 10"].text == "vpp = 10 splits no layer"
     assert reports["mbs 2"].outcome == "does-not-fit"

@@ -10,8 +10,8 @@ from planner.job.request import Request
 from planner.launch.plans import one_plan
 from planner.predict.link_account import LATENCIES, RATES_OUT, RATES_UP, link_account
 from planner.predict.plan import Degrees, Plan
+from planner.search.changes import hardware_changes
 from planner.search.explanation import explain
-from planner.search.hardware_changes import hardware_changes
 from tests.configurations import evaluate_job
 
 # Dense and mixtures of experts, on several fabrics, bound by different links and by none.

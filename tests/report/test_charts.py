@@ -10,10 +10,10 @@ import pytest
 
 from planner.job.request import Request
 from planner.predict.plan import Degrees
-from planner.report.charts.curves import curves_chart
 from planner.report.charts.drawing import png, specification, svg
-from planner.report.charts.memory import memory_chart
-from planner.report.figures.curves import CurvePoint, CurvesFigure, Panel, Series
+from planner.report.charts.studies import curves_chart, memory_chart
+from planner.report.charts.templates import filled
+from planner.report.figures.curves import CurvePoint, CurvesFigure, Panel
 from planner.report.figures.memory import memory_figure
 from tests.configurations import memory_footprint
 
@@ -24,16 +24,14 @@ CURVES = CurvesFigure(
         Panel(
             "Days", "GPUs", "days",
             (
-                Series(
-                    "one",
-                    (CurvePoint(8, 4, 3, 5, "a"), CurvePoint(16, 2, 1, float("inf"), "b", True)),
-                ),
+                CurvePoint("one", 8, 4, 3, 5, "a"),
+                CurvePoint("one", 16, 2, 1, float("inf"), "b", True),
             ),
             (True, True), ((8, 4), (16, 2)), whole_numbers=True,
         ),
         Panel(
             "Cost", "days", "USD",
-            (Series("two", (CurvePoint(1, 2, 1, 3, "c", label="x"),), False),),
+            (CurvePoint("two", 1, 2, 1, 3, "c", label="x"),), joined="one",
         ),
     ),
 )  # fmt: skip
@@ -78,3 +76,13 @@ def test_texts_are_escaped_and_infinite_ends_left_out() -> None:
     assert "a &lt;title&gt; &amp; more" in drawing
     assert "inf" not in str(specification(curves_chart(CURVES))["datasets"])
     assert "NaN" not in drawing and "undefined" not in drawing
+
+
+def test_templates_leave_out_what_is_not_there() -> None:
+    values = {"bars": {}, "unit": "$x_title", "labels": [], "kinds": [], "colours": {}}
+    chart = filled("pairs", width=1, height=2, title=None, **values)
+    assert "title" not in chart and chart["height"] == 2
+    assert chart["encoding"]["x"]["title"] == "$x_title"  # what is filled in is no template
+    assert chart["encoding"]["y"]["title"] is None
+    with pytest.raises(KeyError, match="title"):
+        filled("pairs", width=1, height=2, **values)

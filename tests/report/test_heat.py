@@ -8,12 +8,12 @@ import pytest
 from constraints.registry import RULES
 from planner.job.request import Request
 from planner.report.charts.drawing import specification, svg
-from planner.report.charts.heat import heat_chart
+from planner.report.charts.plan import heat_chart
 from planner.report.figures.candidates import candidates, costed_or_reason, peaks_gib, speeds
 from planner.report.figures.heat import HeatMap, heat_map
-from planner.search.costed import CostedJob
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
+from planner.search.shares import CostedJob
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +95,11 @@ def test_conditions_of_people_are_named_as_what_forbids(result: SearchResult) ->
 
 
 def test_the_chart_holds_all_pairs_for_pages_and_one_for_files(found: HeatMap) -> None:
-    whole = specification(heat_chart(found, "container"))
+    whole = specification(heat_chart(found))
     assert len(whole["datasets"]) == 1
     (text,) = whole["datasets"].values()
     assert len(text.splitlines()) == 1 + len(found.cells)
-    drawing = svg(heat_chart(found, 600, choose=False))
+    drawing = svg(heat_chart(found, choose=False))
     assert "tp 8" in drawing and "pp 4" in drawing and "world-size" in drawing
 
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 from planner.evidence.runs.families import family_by
 from planner.evidence.runs.predict import predict_rows
 from planner.report.charts.drawing import specification, svg
-from planner.report.charts.scatter import RunPoint, scatter_chart
+from planner.report.charts.measured import RunPoint, scatter_chart
 from planner.report.pages.page import render
 from planner.report.pages.validation import validation_page
 from planner.report.validation import validation_report

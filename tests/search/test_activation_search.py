@@ -17,11 +17,10 @@ from planner.predict.plan import Degrees, Plan
 from planner.predict.shapes import legal_candidates
 from planner.predict.uncertainty.likely import EVEN_CHANCE
 from planner.report.search import search_report
-from planner.search.changes import Situation
+from planner.search.changes import KINDS, Situation
 from planner.search.explanation import job_evaluator
-from planner.search.limit_results import TIE, Effort, Until
+from planner.search.limit_results import TIE, Effort
 from planner.search.plan_file import read_plan_file, to_json
-from planner.search.relaxations import KINDS
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from planner.search.shares import cost_shares
@@ -82,7 +81,7 @@ def test_the_search_equals_exhaustion(tight: SearchResult) -> None:
 
 
 def test_a_job_that_fits_only_with_activations_on_the_host(tight: SearchResult) -> None:
-    trial = try_job(with_modules(TIGHT, ()).resolve())
+    trial = try_job(with_modules(TIGHT, ()).resolve)
     assert trial is not None
     assert trial.plan() is None
     assert all(plan.fits and plan.activation_offload for plan in tight.plans)
@@ -146,7 +145,7 @@ def test_choices_that_no_recompute_mode_works_with_are_left_out() -> None:
 def test_nothing_fits_names_the_offload_that_would() -> None:
     request = with_modules(TIGHT, ()).model_copy(update={"recompute": ("none",)})
     at = Situation(request, request.resolve(), 2)
-    changes = {item.text: item.make() for item in KINDS["activation-offload"](at, Until())}
+    changes = {item.text: item.make() for item in KINDS["activation-offload"](at)}
     assert list(changes) == ["--activation-offload core_attn,attn_proj", "--activation-offload all"]
     whole = changes["--activation-offload all"]
     trial = search_costed(cost_shares(whole), probability=EVEN_CHANCE)

@@ -8,10 +8,10 @@ import pytest
 from planner.cost import compiled
 from planner.cost.tables import Array
 from planner.job.request import Request
-from planner.search.costed import cost_job
 from planner.search.explorer import Explorer
 from planner.search.limit_results import Effort
-from planner.search.terms import recompute_code
+from planner.search.shares import cost_job
+from planner.search.terms import RECOMPUTE_CODES
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def bound(explorer: Explorer, limits: Array) -> Array:
     """[shapes, limits] seconds."""
     model, rows = explorer.cost_model, explorer.rows
     codes = np.array(
-        [recompute_code(recomputation) for recomputation in explorer.recomputations],
+        [RECOMPUTE_CODES[recomputation] for recomputation in explorer.recomputations],
         dtype=np.float64,
     )
     found = np.full((len(rows), len(limits)), np.inf)

@@ -9,7 +9,7 @@ import pytest
 
 from planner.job.frameworks.switches import with_tables
 from planner.job.request import Request
-from planner.search.costed import cost_job
+from planner.search.shares import cost_job
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ from planner.predict.uncertainty.likely import EVEN_CHANCE
 from planner.report.fit import nothing_fits_report
 from planner.report.tables import Facts
 from planner.search.changes import dropped_choices
-from planner.search.costed import cost_job
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.search.infeasible import guilty_choices
 from planner.search.memory_conflict import capacities_text, capacity, kind_capacity
 from planner.search.search import find_plans
+from planner.search.shares import cost_job
 from planner.search.terms import layout_context, shape_terms
 from planner.search.trial import try_job
 
@@ -62,7 +62,7 @@ def packed() -> WhyNothingFits:
 
 
 def fits(request: Request) -> bool:
-    trial = try_job(request.resolve(), EVEN_CHANCE)
+    trial = try_job(request.resolve, [EVEN_CHANCE])
     return trial is not None and trial.limit_result.point is not None
 
 
@@ -203,8 +203,9 @@ def test_fewer_gpus_than_offered_do_not_fit(tight: WhyNothingFits) -> None:
         assert entry.change == f"--gpus {entry.plan.degrees.gpus}xH100"
     for count in range(3, counts[-1]):
         level = EVEN_CHANCE if count < counts[0] else 0.8
-        trial = try_job(changed(TIGHT, f"--gpus {count}xH100").resolve(), level)
-        assert trial is None or trial.limit_result.point is None or trial.used_gpus < count
+        more = changed(TIGHT, f"--gpus {count}xH100")
+        trial = try_job(more.resolve, [level], gpus=count)
+        assert trial is None or trial.limit_result.point is None
 
 
 def test_dropping_a_condition_is_offered_where_it_alone_is_guilty() -> None:

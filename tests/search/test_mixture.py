@@ -18,10 +18,9 @@ from planner.predict.configuration import Configuration, plain_context
 from planner.predict.costed_plan import configured_plan
 from planner.predict.mixture import cost_layout
 from planner.predict.plan import OPTIMAL_WITHIN
-from planner.search.costed import CostedJob, cost_job
 from planner.search.limit_results import Effort
 from planner.search.search import find_plans
-from planner.search.shares import SharesExplorer
+from planner.search.shares import CostedJob, SharesExplorer, cost_job
 from planner.search.terms import layout_context, shape_terms
 from planner.search.what_if import what_if
 from tests.cost.jobs import with_table

@@ -16,17 +16,15 @@ from planner.predict.decided import decided_request
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import OPTIMAL_WITHIN, Degrees
 from planner.report.search import search_report
-from planner.search.changes import Situation
-from planner.search.costed import cost_job
+from planner.search.changes import KINDS, Situation
 from planner.search.explanation import job_evaluator
 from planner.search.infeasibility import DoesNotFitError
 from planner.search.limit_results import TIE, Effort, LimitResult, Until
 from planner.search.memory_conflict import memory_rule
 from planner.search.plan_file import read_plan_file, to_json
-from planner.search.relaxations import KINDS
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
-from planner.search.shares import SharesExplorer, cost_shares
+from planner.search.shares import SharesExplorer, cost_job, cost_shares
 from planner.search.trial import search_costed, try_job
 from planner.search.what_if import _Solver, what_if
 from tests.search.brute import explore
@@ -128,7 +126,7 @@ def test_a_job_that_fits_only_with_offload(alone: SearchResult) -> None:
 
 def _fastest(share: float) -> float:
     """Step time of the best plan of ALONE at one share that fits safely, s."""
-    trial = try_job(with_share(ALONE, share).resolve())
+    trial = try_job(with_share(ALONE, share).resolve)
     plan = None if trial is None else trial.plan()
     return float("inf") if plan is None else plan.step_time_s
 
@@ -206,7 +204,7 @@ def test_nothing_fits_at_any_share() -> None:
     assert limit_result.bound == float("inf")
     rule = memory_rule(explorer.explorers[-1])
     assert "100 % of the optimizer on the CPU" in rule.text
-    assert not list(KINDS["offload"](Situation(request, request.resolve(), 1), Until()))
+    assert not list(KINDS["offload"](Situation(request, request.resolve(), 1)))
 
 
 def test_the_fastest_alone_is_that_of_the_front(alone: SearchResult) -> None:

@@ -21,13 +21,13 @@ from planner.predict.plan import OPTIMAL_WITHIN
 from planner.predict.uncertainty.likely import weighed_bytes
 from planner.search.bounded_shapes import TIGHTEST
 from planner.search.certificate import verify
-from planner.search.costed import cost_job
 from planner.search.exact_front import MEMORY_BYTES
 from planner.search.explorer import Explorer
 from planner.search.infeasibility import DoesNotFitError
 from planner.search.limit_results import SLOWEST, Effort, Point
 from planner.search.result import LimitBound, Proof, SearchResult
 from planner.search.search import find_plans
+from planner.search.shares import cost_job
 from tests.search.brute import explore
 
 MODEL = """

@@ -16,9 +16,9 @@ from planner.job.job import Job
 from planner.job.recomputation import recomputation
 from planner.predict.configuration import kernel_layout, plain_context
 from planner.predict.cost_model import CostModel
-from planner.search.costed import CostedJob, cost_job
 from planner.search.explorer import Explorer
 from planner.search.limit_results import Effort
+from planner.search.shares import CostedJob, cost_job
 from planner.search.terms import layout_context, shape_terms
 from tests.configurations import even_counts
 from tests.cost.jobs import cost, make_job, with_table

@@ -17,7 +17,6 @@ from planner.predict.configuration import kernel_layout, plain_context
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.predict.uncertainty.likely import likely_limit_bytes
 from planner.report.search import search_report
-from planner.search.costed import cost_job
 from planner.search.exact_front import MEMORY_BYTES, TIME
 from planner.search.explanation import explain, job_evaluator
 from planner.search.front import SAVING
@@ -25,6 +24,7 @@ from planner.search.layout_model import SolverOptions
 from planner.search.limit_results import TIE, Effort
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
+from planner.search.shares import cost_job
 from planner.search.terms import layout_context, shape_terms
 from tests.search.brute import all_bounds, every_layout, explore, step_time_s
 

@@ -19,12 +19,12 @@ from planner.job.request import Request
 from planner.predict.uncertainty.likely import likely_limit_bytes
 from planner.search import search
 from planner.search.certificate import verify
-from planner.search.costed import cost_job
 from planner.search.infeasibility import DoesNotFitError
 from planner.search.layout_model import SolverOptions, make_solver, solve_layout
 from planner.search.limit_results import Effort
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
+from planner.search.shares import cost_job
 from tests.search.brute import all_bounds, explore
 from tests.search.test_layout_model import LayoutContext, replace, synthetic_terms
 

@@ -12,9 +12,9 @@ from constraints.layout_context import LayoutContext
 from constraints.rule import Layout
 from planner.cost import tight_bounds
 from planner.job.request import Request
-from planner.search.costed import cost_job
 from planner.search.explorer import Explorer
 from planner.search.limit_results import Effort
+from planner.search.shares import cost_job
 from planner.search.terms import layout_context, shape_terms
 from tests.search.brute import all_bounds, every_layout
 

@@ -22,11 +22,11 @@ def test_a_chain_ends_with_its_deadline() -> None:
     assert until.over("offload")
     assert until.untried == ("gpus", "offload")
     assert until.stopped == "time-limit"
-    left = until.seconds_left()
+    left = until.seconds_left
     assert left is not None
     assert left > 0
     assert not Until().over("gpus")
-    assert Until().seconds_left() is None
+    assert Until().seconds_left is None
 
 
 def test_the_time_limit_also_ends_the_search_for_relaxations() -> None:

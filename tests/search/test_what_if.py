@@ -8,15 +8,16 @@ import pytest
 
 from planner.job.request import Request
 from planner.predict.altered_model import AlteredModel
+from planner.predict.evaluate import Proposal
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.report.explain import tornado_table, what_if_blocks
+from planner.search.changes import hardware_changes, more_hbm
 from planner.search.explanation import explain, job_evaluator
-from planner.search.hardware_changes import hardware_changes, more_hbm
 from planner.search.limit_results import Until
-from planner.search.neighbours import Configured, neighbours
+from planner.search.neighbours import neighbours
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
-from planner.search.trial import cost_altered
+from planner.search.shares import cost_job
 from planner.search.what_if import what_if
 from planner.search.what_if_result import WhatIf
 
@@ -150,7 +151,7 @@ def test_a_single_gpu_has_no_links_to_improve() -> None:
         "compute",
         "hbm-rate",
     }
-    assert cost_altered(job, {}).costed.steps.shape[0] > 0
+    assert cost_job(job).costed.steps.shape[0] > 0
 
 
 def test_report_shows_binding_constraints(fastest: WhatIf, found: SearchResult) -> None:
@@ -165,7 +166,8 @@ def test_the_time_limit_holds_for_neighbours_and_changes_together(found: SearchR
     until = Until(time.perf_counter() - 1.0)
     explained = explain(found, 1, job, job_evaluator(job, plan, until), until)
     assert explained.neighbours == ()
-    assert len(until.untried) == len(neighbours(Configured(plan.degrees, plan.gbs, "none"), job))
+    near = neighbours(Proposal(REQUEST, plan.degrees), job, plan.gbs)
+    assert len(until.untried) == len([*near])
     answer = what_if(REQUEST, job, plan, until=until)
     assert answer.rows == answer.constraints == ()
     assert "+8 GiB HBM" in answer.untried

@@ -227,7 +227,7 @@ def _best(job: Job, searched: Searched) -> Plan | None:
     for other, plan in searched:
         if other == job:
             return plan
-    trial = try_job(job)
+    trial = try_job(lambda: job)
     searched.append((job, None if trial is None else trial.plan()))
     return searched[-1][1]
 

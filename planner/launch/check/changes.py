@@ -20,7 +20,7 @@ from planner.predict.memory.advice import Over
 from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Degrees, Plan
 from planner.predict.techniques import further_techniques
-from planner.search.neighbours import Configured, neighbours
+from planner.search.neighbours import neighbours
 
 Watch = Callable[[str, int, int], None]
 
@@ -120,17 +120,14 @@ def _candidates(assessment: Assessment, proposal: Proposal, job: Job) -> Iterato
 
 
 def _key(proposal: Proposal) -> object:
-    asked = proposal.request.model_dump_json(), str(proposal.request.overrides)
-    layout = (proposal.block_layers, repr(proposal.recomputed), proposal.mtp_standalone)
-    return (asked, proposal.degrees, proposal.recompute, *layout)
+    """What tells configurations apart; a request does not show its overrides unasked."""
+    return repr(proposal), str(proposal.request.overrides)
 
 
 def _all(assessment: Assessment, proposal: Proposal, job: Job) -> Iterator[Candidate]:
     gbs = round(job.batch.sequences)
-    for neighbour in neighbours(Configured(proposal.degrees, gbs, proposal.recompute), job):
-        if neighbour.degrees.mbs * neighbour.degrees.grad_acc * neighbour.degrees.dp == gbs:
-            there = replace(proposal, degrees=neighbour.degrees, recompute=neighbour.recompute)
-            yield neighbour.change, there
+    near = neighbours(proposal, job, gbs)
+    yield from ((change, there) for change, there in near if there.degrees.gbs == gbs)
     yield from _jumps(proposal, job, gbs)
     if assessment.plan is None:
         yield from _batches(proposal, job, gbs)

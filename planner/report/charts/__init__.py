@@ -1,1 +1,2 @@
-"""How figures look: the only package that knows Altair. Nothing is computed here."""
+"""How figures look: Vega-Lite templates and what fills them in. The only package that knows Altair,
+which notebooks get. Nothing is computed here."""

@@ -1,30 +1,34 @@
-"""What all charts share: colours, configuration, and the way to SVG, PNG and pages."""
+"""What all charts share: their data and colours, and the way to SVG, PNG, pages and notebooks."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 from planner.job.errors import demand_installed
 from planner.job.written import csv_text
+from planner.report.charts.templates import PALETTE, filled
 
-# Okabe & Ito 2008, told apart by the colour-blind too; three more after them.
-PALETTE = (
-    "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#f0e442", "#d55e00", "#cc79a7", "#999999",
-    "#7b4fa3", "#8c6d31",
-)  # fmt: skip
-BLUE, VERMILION, GREY = PALETTE[0], PALETTE[5], PALETTE[7]
-LIMIT_DASH = [6, 4]
-# Of a file, pixels; charts of a page are as wide as their place.
-FILE_WIDTH = 860
 _SCALE_OF_PNG = 2.0
 _FILE_INK = "#1a1a1a"
+_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.4.1.json"
 
-Width = int | Literal["container"]
 Specification = dict[str, Any]
 Row = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A chart of a page or a file, with the title and the sentence that go with it."""
+
+    name: str
+    title: str
+    chart: Specification
+    note: str = ""
 
 
 def demand_plot() -> None:
@@ -32,18 +36,16 @@ def demand_plot() -> None:
     demand_installed("pictures and pages need", "plot", "altair", "vl_convert", "jinja2")
 
 
-def table(rows: Iterable[Row]) -> Any:
+def table(rows: Iterable[Row]) -> Specification:
     """Rows as a chart's data: text in CSV, the smallest that a page can hold."""
-    import altair as alt
-
     records = list(rows)
     titles = list(records[0]) if records else ["empty"]
     cells = ({name: _cell(value) for name, value in row.items()} for row in records)
     parse = {name: _type(records[0][name]) for name in titles} if records else {}
-    return alt.InlineData(
-        values=csv_text(titles, cells, guarded=False),
-        format=alt.CsvDataFormat(type="csv", parse=parse),
-    )
+    return {
+        "values": csv_text(titles, cells, guarded=False),
+        "format": {"type": "csv", "parse": parse},
+    }
 
 
 def _cell(value: object) -> object:
@@ -59,28 +61,49 @@ def _type(value: object) -> str:
     return "number" if isinstance(value, int | float) else "string"
 
 
-def colours(names: Sequence[str], palette: Sequence[str] = PALETTE) -> Any:
+def colours(names: Sequence[object], palette: Sequence[str] = PALETTE) -> Specification:
     """A scale that gives names their colours, in order."""
+    return {
+        "domain": list(names), "range": [palette[i % len(palette)] for i in range(len(names))]
+    }  # fmt: skip
+
+
+def in_file(chart: Specification, title: str, subtitle: str = "") -> Any:
+    """The chart under its title, in the look of files and notebooks, as an Altair object."""
     import altair as alt
 
-    return alt.Scale(
-        domain=list(names), range=[palette[i % len(palette)] for i in range(len(names))]
-    )
+    words = {"text": title} | ({"subtitle": subtitle} if subtitle else {})
+    document = specification(chart | {"title": words}, _FILE_INK) | {"background": "white"}
+    kinds: dict[str, Any] = {"layer": alt.LayerChart, "vconcat": alt.VConcatChart}
+    kind = next((kinds[key] for key in kinds if key in document), alt.Chart)
+    return kind.from_dict(document, validate=False)
 
 
-def in_file(chart: Any, title: str, subtitle: str = "") -> Any:
-    """The chart under its title, in the look of files and notebooks."""
-    import altair as alt
-
-    words = alt.TitleParams(title, subtitle=subtitle) if subtitle else alt.TitleParams(title)
-    return chart.properties(title=words, config=_config(_FILE_INK), background="white")
+def on_page(chart: Specification) -> Specification:
+    """The chart as wide as its place, in the colour of the page's text."""
+    return specification(chart | {"width": "container"})
 
 
-def specification(chart: Any, ink: str = "currentColor") -> Specification:
-    """The chart as Vega-Lite for a page, whose text takes the page's colour."""
-    document: Specification = json.loads(chart.to_json(validate=False))
-    document["config"] = _config(ink)
-    return document
+def specification(chart: Specification, ink: str = "currentColor") -> Specification:
+    """The chart as Vega-Lite, its text in one colour. Tables stand beside it, each once."""
+    datasets: Specification = {}
+    document: Specification = _named_tables(chart, datasets)
+    look = filled("look", ink=ink)
+    return {"$schema": _SCHEMA, **document, "config": look, "datasets": datasets}
+
+
+def _named_tables(node: Any, datasets: Specification) -> Any:
+    """The node with names for its tables, which move to `datasets`."""
+    match node:
+        case {"values": str(text), "format": form}:
+            name = "data-" + hashlib.sha256(json.dumps(text).encode()).hexdigest()[:32]
+            datasets[name] = text
+            return {"name": name, "format": form}
+        case dict():
+            return {key: _named_tables(item, datasets) for key, item in node.items()}
+        case list():
+            return [_named_tables(item, datasets) for item in node]
+    return node
 
 
 def svg(chart: Any) -> str:
@@ -107,28 +130,7 @@ def script() -> str:
 
 
 def _on_white(chart: Any) -> Specification:
-    return specification(chart, ink=_FILE_INK) | {"background": "white", "padding": 16}
-
-
-def _config(ink: str) -> Specification:
-    """Text and axes in one colour, a legend below, nothing that hides behind something."""
-    text = {"labelColor": ink, "titleColor": ink, "labelFontSize": 11, "titleFontSize": 12}
-    return {
-        "background": "transparent",
-        "font": "system-ui, Liberation Sans, Arial, sans-serif",
-        "view": {"stroke": None},
-        "axis": {
-            **text, "domainColor": GREY, "tickColor": GREY, "gridColor": GREY, "gridOpacity": 0.25,
-            "titleFontWeight": "normal",
-        },
-        "legend": {
-            **text, "orient": "bottom", "columns": 4, "symbolType": "square",
-            "titleFontWeight": "normal", "labelLimit": 240,
-        },
-        "header": text,
-        "title": {
-            "color": ink, "subtitleColor": ink, "anchor": "start", "frame": "group",
-            "fontSize": 15, "subtitleFontSize": 12, "offset": 14,
-        },
-        **{mark: {"color": ink} for mark in ("text", "rule", "tick")},
-    }  # fmt: skip
+    """A chart of this package, or one that `in_file` made of it."""
+    drawn_here = isinstance(chart, dict)
+    document = specification(chart, _FILE_INK) if drawn_here else chart.to_dict(validate=False)
+    return document | {"background": "white", "padding": 16}

@@ -13,8 +13,8 @@ from planner.job.pool import SeveralTypes
 from planner.job.quantities import GIB
 from planner.predict.configuration import row_degrees
 from planner.predict.plan import Degrees
-from planner.search.costed import CostedJob, cost_job
 from planner.search.result import SearchResult
+from planner.search.shares import CostedJob, cost_job
 
 # Dots that a page carries at most; of more, the fastest of each of these cells each way is drawn.
 MOST_DOTS = 8_000

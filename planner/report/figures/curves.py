@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from planner.compare.budget import Budget
@@ -23,9 +23,10 @@ _SPAN, _STEPS = 6.0, 24
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """A point with the ends of its 80 % interval on the vertical axis; `marked` gets a ring,
-    `label` stands beside it."""
+    """A point of a series, which has one colour, with the ends of its 80 % interval on the
+    vertical axis; `marked` gets a ring, `label` stands beside it."""
 
+    series: str
     x: float
     y: float
     low: float
@@ -36,27 +37,20 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
-    """Points of one colour; `joined` by a line, in order."""
-
-    name: str
-    points: tuple[CurvePoint, ...]
-    joined: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes. `ideal`: the line of perfect scaling, if it has a meaning; `from_zero`:
-    whether the vertical axis begins there."""
+    """One pair of axes; points of a series follow each other. `joined`: the only series whose
+    points a line joins, else all are; `ideal`: the line of perfect scaling, if it has a meaning;
+    `from_zero`: whether the vertical axis begins there."""
 
     title: str
     x_title: str
     y_title: str
-    series: tuple[Series, ...]
+    points: tuple[CurvePoint, ...]
     logarithmic: tuple[bool, bool] = (False, False)
     ideal: tuple[tuple[float, float], ...] = ()
     whole_numbers: bool = False
     from_zero: bool = True
+    joined: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,57 +64,43 @@ class CurvesFigure:
 
 def scaling_figure(scaling: Scaling) -> CurvesFigure:
     """The picture of a scaling study: days, MFU and cost against GPUs, and cost against days."""
-    days = _series(scaling, lambda run: run.days)
-    first = next((line.points[0] for line in days if line.points), None)
+    days = _points(scaling, lambda run: run.days)
     counts = sorted({point.num_gpus for point in scaling.points})
-    ideal = () if first is None else tuple((n, first.y * first.x / n) for n in counts)
+    ideal = tuple((n, days[0].y * days[0].x / n) for n in counts) if days else ()
     unit = f"{scaling.currency}, {BASIS_NAMES[scaling.basis]}"
-
-    def cost(run: Run) -> Range | None:
-        return run.cost(scaling.basis)
-
+    costs = _points(scaling, lambda run: run.cost(scaling.basis))
+    costs_in_time = _points(
+        scaling, lambda run: run.cost(scaling.basis), lambda run: run.days.value
+    )
+    title, log_x, counted = "Days, interruptions included", (True, False), True
     panels = (
-        Panel(
-            "Days, interruptions included", "GPUs", "days", days, (True, True), ideal,
-            whole_numbers=True,
-        ),
-        Panel("MFU", "GPUs", "%", _series(scaling, _mfu), (True, False), whole_numbers=True),
-        Panel(
-            "Cost of the run", "GPUs", unit, _series(scaling, cost), (True, False),
-            whole_numbers=True,
-        ),
-        Panel(
-            "Cost against time", "days", unit, _series(scaling, cost, lambda run: run.days.value)
-        ),
-    )  # fmt: skip
+        Panel(title, "GPUs", "days", days, (True, True), ideal, counted),
+        Panel("MFU", "GPUs", "%", _points(scaling, _mfu), log_x, (), counted),
+        Panel("Cost of the run", "GPUs", unit, costs, log_x, (), counted),
+        Panel("Cost against time", "days", unit, costs_in_time),
+    )
     return CurvesFigure(
         f"{scaling.model} on {scaling.gpu}: {scaling.tokens / 1e12:g} T tokens",
         "Bars: 80 % interval of step time and of published failure rates. Ring: knee. "
         "Dashed: perfect scaling.",
-        tuple(panel for panel in panels if any(line.points for line in panel.series)),
+        tuple(panel for panel in panels if panel.points),
     )
 
 
 def comparison_figure(comparison: Comparison) -> CurvesFigure:
     """Cost against time of every cluster that runs the job."""
-    groups: dict[str, list[CurvePoint]] = {_FRONT: [], _DOMINATED: []}
+    points = []
     for row in comparison.rows:
         if row.run is None or (cost := row.run.cost(comparison.basis)) is None:
             continue
         text = f"{row.name}: {_run_text(row.run)}, {ranged(cost)} {comparison.currency}"
-        point = _point(row.run.days.value, cost, text, label=row.name)
-        groups[_FRONT if row.on_front else _DOMINATED].append(point)
-    series = tuple(
-        Series(name, tuple(sorted(points, key=lambda point: point.x)), joined=name == _FRONT)
-        for name, points in groups.items()
-        if points
-    )
-    cost_title = f"{comparison.currency}, {BASIS_NAMES[comparison.basis]}"
-    panel = Panel("Cost against time", "days", cost_title, series)
+        series = _FRONT if row.on_front else _DOMINATED
+        points.append(_point(series, row.run.days.value, cost, text, label=row.name))
+    points.sort(key=lambda point: (point.series != _FRONT, point.x))
     return CurvesFigure(
         f"{comparison.model}: {comparison.tokens / 1e12:g} T tokens",
         "Bars: 80 % interval. Clusters without a price or a plan are in the tables only.",
-        (panel,) if series else (),
+        _cost_panels(comparison, points),
     )
 
 
@@ -130,42 +110,37 @@ def buying_figure(buying: Buying) -> CurvesFigure:
     decision = buying.decision
     best = None if decision is None else decision.best
     sets = () if decision is None else decision.front
-    found = [
-        Series(
-            job,
-            tuple(
-                _point(
-                    one.days.value,
-                    one.cost,
-                    f"{one.job} on {one.cluster}: {row.plan}",
-                    label=one.cluster,
-                )
-                for row in buying.rows
-                if (one := row.choice) is not None and one.job == job and one.cost is not None
-            ),
-            joined=False,
-        )
-        for job in dict.fromkeys(row.job for row in buying.rows)
+    jobs = list(dict.fromkeys(row.job for row in buying.rows))
+    text = "{0.job} on {0.cluster}: {1}"
+    points = [
+        _point(job, one.days.value, one.cost, text.format(one, row.plan), label=one.cluster)
+        for job in jobs
+        for row in buying.rows
+        if (one := row.choice) is not None and one.job == job and one.cost is not None
     ]
-    front = tuple(
-        CurvePoint(one.days, one.cost, one.cost, one.cost,
-              " + ".join(choice.cluster for choice in one.choices),
-              marked=best is not None and one.choices == best.choices)
+    points += [
+        CurvePoint(_FRONT, one.days, one.cost, one.cost, one.cost,
+                   " + ".join(choice.cluster for choice in one.choices),
+                   marked=best is not None and one.choices == best.choices)
         for one in sorted(sets, key=lambda one: one.days)
         if one.cost is not None
-    )  # fmt: skip
-    cost = f"{buying.currency}, {BASIS_NAMES[buying.basis]}"
-    found.append(Series(_FRONT, front))
-    # Jobs differ by orders of magnitude, sizes for one job by less.
-    log = len(found) > 2
-    shown = tuple(s for s in found if s.points)
-    panel = Panel("Cost against time", "days", cost, shown, logarithmic=(log, log))
+    ]  # fmt: skip
     return CurvesFigure(
         "Which GPUs to take",
         "Dots: as predicted, with the 80 % interval. Line: bounds at the certainty asked for, of "
         "sets that none beats in both. Ring: what to take.",
-        (panel,) if panel.series else (),
+        # Jobs differ by orders of magnitude, sizes for one job by less.
+        _cost_panels(buying, points, logarithmic=len(jobs) > 1),
     )
+
+
+def _cost_panels(
+    study: Comparison | Buying, points: Sequence[CurvePoint], *, logarithmic: bool = False
+) -> tuple[Panel, ...]:
+    """Cost against time, the front joined; nothing without a point."""
+    unit, scales = f"{study.currency}, {BASIS_NAMES[study.basis]}", (logarithmic, logarithmic)
+    panel = Panel("Cost against time", "days", unit, tuple(points), scales, joined=_FRONT)
+    return (panel,) if points else ()
 
 
 def budget_figure(found: Budget) -> CurvesFigure:
@@ -176,10 +151,14 @@ def budget_figure(found: Budget) -> CurvesFigure:
     first, last = min(around) / _SPAN, max(around) * _SPAN
     sizes = {first * (last / first) ** (step / _STEPS) for step in range(_STEPS + 1)}
     points = [_loss_point(found, size) for size in sorted(sizes | {found.parameters})]
-    line = Series(f"{found.flop.value:.3g} FLOP", tuple(points))
     title = "Loss of the same FLOP, by size"
     panel = Panel(
-        title, "billions of parameters", "nats a token", (line,), (True, False), from_zero=False
+        title,
+        "billions of parameters",
+        "nats a token",
+        tuple(points),
+        (True, False),
+        from_zero=False,
     )
     note = f"Bars: 80 % interval. Ring: {found.model}. Fewer parameters, more tokens."
     return CurvesFigure(f"{found.goal}: {found.model}", note, (panel,))
@@ -191,36 +170,34 @@ def _loss_point(found: Budget, parameters: float) -> CurvePoint:
     loss = load_laws()[0].loss(parameters, tokens)
     size, trained = short_count(parameters), short_count(tokens.value)
     text = f"{size} parameters on {trained} tokens: {ranged(loss)} nats a token"
-    return _point(parameters / 1e9, loss, text, marked=parameters == found.parameters)
+    marked = parameters == found.parameters
+    return _point(f"{found.flop.value:.3g} FLOP", parameters / 1e9, loss, text, marked=marked)
 
 
-def _series(
+def _points(
     scaling: Scaling,
     figure: Callable[[Run], Range | None],
     place: Callable[[Run], float] = lambda run: run.job.num_gpus,
-) -> tuple[Series, ...]:
+) -> tuple[CurvePoint, ...]:
     """One series a kind of batch: a figure of each run that has it against its place."""
-    found = []
-    for batch, name in SERIES_NAMES.items():
-        points = [
-            _point(
-                place(run),
-                value,
-                f"{point.num_gpus:,} GPUs: {ranged(value)}; {_run_text(run)}",
-                marked=point.num_gpus == scaling.knees.get(batch),
-            )
-            for point in scaling.series(batch)
-            if (run := point.run) is not None and (value := figure(run)) is not None
-        ]
-        if points:
-            found.append(Series(name, tuple(points)))
-    return tuple(found)
+    return tuple(
+        _point(
+            name,
+            place(run),
+            value,
+            f"{point.num_gpus:,} GPUs: {ranged(value)}; {_run_text(run)}",
+            marked=point.num_gpus == scaling.knees.get(batch),
+        )
+        for batch, name in SERIES_NAMES.items()
+        for point in scaling.series(batch)
+        if (run := point.run) is not None and (value := figure(run)) is not None
+    )
 
 
 def _point(
-    x: float, figure: Range, text: str, *, marked: bool = False, label: str = ""
+    series: str, x: float, figure: Range, text: str, *, marked: bool = False, label: str = ""
 ) -> CurvePoint:
-    return CurvePoint(x, figure.value, figure.low, figure.high, text, marked, label)
+    return CurvePoint(series, x, figure.value, figure.low, figure.high, text, marked, label)
 
 
 def _run_text(run: Run) -> str:

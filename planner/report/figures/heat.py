@@ -24,8 +24,8 @@ from planner.predict.shapes import rule_context
 from planner.predict.space import enumerate_shapes
 from planner.predict.uncertainty.likely import likely_limit_bytes
 from planner.report.figures.candidates import Floats, peaks_gib, shape_of, speeds
-from planner.search.costed import CostedJob
 from planner.search.result import SearchResult
+from planner.search.shares import CostedJob
 
 # Degrees that people choose, in the order of a plan's summary; those with one value are no choice.
 _NAMES = (*(name for name in AXES if name not in ("grad_acc", "shard")), "recompute")

@@ -139,33 +139,31 @@ def cluster_of(degrees: Degrees, gpus_per_node: int) -> DrawnCluster:
 def _gpu(rank: int, degrees: Degrees, node_gpus: int, nodes_a_row: int) -> DrawnGpu:
     node, inside = divmod(rank, node_gpus)
     row, place = divmod(node, nodes_a_row)
-    coordinates, groups = _coordinates(rank, degrees), _groups(rank, degrees)
-    where = ", ".join(f"{kind} {value}" for kind, value in coordinates.items())
-    column, kinds = place * (node_gpus + 1) + inside, tuple(groups[kind] for kind in GROUP_KINDS)
-    return DrawnGpu(column, row, rank, kinds, f"rank {rank}, node {node}: {where}")
+    shown = _strides(degrees)
+    if degrees.ep == 1:
+        del shown["ep"]
+    where = ", ".join(f"{kind} {rank // stride % size}" for kind, (stride, size) in shown.items())
+    column = place * (node_gpus + 1) + inside
+    return DrawnGpu(column, row, rank, _groups(rank, degrees), f"rank {rank}, node {node}: {where}")
 
 
-def _coordinates(rank: int, degrees: Degrees) -> dict[str, int]:
-    """Place of a rank in its groups: rank = t + tp (c + cp (d + dp p))."""
-    rest, tensor = divmod(rank, degrees.tp)
-    rest, context = divmod(rest, degrees.cp)
-    stage, replica = divmod(rest, degrees.dp)
-    found = {"tp": tensor, "cp": context, "dp": replica, "pp": stage}
-    if degrees.ep > 1:
-        found["ep"] = rank // degrees.etp % degrees.ep
-    return found
-
-
-def _groups(rank: int, degrees: Degrees) -> dict[str, int]:
-    """Number of the group of each kind that a rank is in. Of `pp` it is the stage: the ranks that
-    hold the same layers."""
+def _strides(degrees: Degrees) -> dict[str, tuple[int, int]]:
+    """How far the members of a group of each kind lie apart, and how many they are:
+    rank = t + tp (c + cp (d + dp p)), and experts within data, context and tensor groups."""
     tp, cp, dp = degrees.tp, degrees.cp, degrees.dp
-    place = _coordinates(rank, degrees)
-    inner, outer = rank % degrees.etp, rank // (degrees.etp * degrees.ep)
     return {
-        "tp": rank // tp,
-        "cp": rank % tp + tp * (rank // (tp * cp)),
-        "dp": rank % (tp * cp) + tp * cp * (rank // (tp * cp * dp)),
-        "pp": place["pp"],
-        "ep": inner + degrees.etp * outer,
+        "tp": (1, tp), "cp": (tp, cp), "dp": (tp * cp, dp), "pp": (tp * cp * dp, degrees.pp),
+        "ep": (degrees.etp, degrees.ep),
+    }  # fmt: skip
+
+
+def _groups(rank: int, degrees: Degrees) -> tuple[int, ...]:
+    """Number of the group of each of GROUP_KINDS that a rank is in. Of `pp` it is the stage: the
+    ranks that hold the same layers."""
+    strides = _strides(degrees)
+    of = {
+        kind: rank % stride + stride * (rank // (stride * size))
+        for kind, (stride, size) in strides.items()
     }
+    of["pp"] = rank // strides["pp"][0]
+    return tuple(of[kind] for kind in GROUP_KINDS)

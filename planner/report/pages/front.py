@@ -10,18 +10,17 @@ from planner.job.quantities import GIB
 from planner.predict.command_line import degree_options, evaluate_command, search_command
 from planner.predict.plan import Plan
 from planner.report.charts import plan as charts
-from planner.report.charts.drawing import specification
-from planner.report.charts.heat import heat_chart
+from planner.report.charts.drawing import Drawing
 from planner.report.figures.candidates import CandidateDots, candidates, costed_or_reason
 from planner.report.figures.heat import HeatMap, heat_map
 from planner.report.figures.plan import front_plans, riskier_plans
-from planner.report.pages.page import Drawing, Pick, Section
+from planner.report.pages.page import Pick, Section
 from planner.report.plan_table import plan_table, techniques_row
 from planner.report.said import described, said
 from planner.report.search import job_facts, recommended_note, riskier_table
 from planner.report.tables import Column, Facts, Notes
-from planner.search.costed import CostedJob
 from planner.search.result import SearchResult
+from planner.search.shares import CostedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +104,12 @@ class Front:
             riskier,
             [dot for each in found for dot in each.dots],
             self.limit_bytes,
-            "container",
             before=front_plans(self.before, ()),
         )
         note = said(described("pages.front"), self, riskier=bool(riskier)) or ""
         reasons = [f"Candidates are not drawn: {reason}." for _, reason in self.costed if reason]
         told = " ".join((note, *(_dots_text(each) for each in found), *reasons))
-        return Section(
-            "Speed against memory", (Drawing("front", "", specification(chart), told),), picks=True
-        )
+        return Section("Speed against memory", (Drawing("front", "", chart, told),), picks=True)
 
 
 def _dots_text(found: CandidateDots) -> str:
@@ -124,7 +120,7 @@ def _dots_text(found: CandidateDots) -> str:
 def heat_section(found: HeatMap) -> Section:
     """Two degrees of choice."""
     note = described("pages.heat")
-    drawing = Drawing("heat", "", specification(heat_chart(found, "container")), note)
+    drawing = Drawing("heat", "", charts.heat_chart(found), note)
     return Section("Two degrees at a time", (drawing,))
 
 

@@ -7,21 +7,11 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from planner.report.charts.drawing import Specification, script
+from planner.report.charts.drawing import Drawing, Specification, on_page, script
 from planner.report.tables import Block
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """A chart on a page, with the title and the sentence that go with it."""
-
-    name: str
-    title: str
-    chart: Specification
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +57,9 @@ class Page:
     def charts(self) -> dict[str, Specification]:
         """Charts by their names."""
         return {
-            drawing.name: drawing.chart for section in self.sections for drawing in section.drawings
+            drawing.name: on_page(drawing.chart)
+            for section in self.sections
+            for drawing in section.drawings
         }
 
     @property
@@ -79,7 +71,7 @@ class Page:
 def render(page: Page) -> str:
     """The page as HTML. Every text is escaped by the template."""
     template = environment().get_template("page.html.j2")
-    library = script() if page.charts else ""
+    library = script() if any(section.drawings for section in page.sections) else ""
     return template.render(page=page, data=page.data, library=library)
 
 

@@ -21,12 +21,12 @@ from planner.predict.memory.footprint import footprint_of
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text
 from planner.report.charts import plan as charts
-from planner.report.charts.drawing import specification
+from planner.report.charts.drawing import Drawing
 from planner.report.explain import explanation_report
 from planner.report.figures.memory import memory_panel
 from planner.report.figures.plan import cluster_of
 from planner.report.pages.front import Front, PagePlan
-from planner.report.pages.page import Drawing, Page, Section
+from planner.report.pages.page import Page, Section
 from planner.report.pages.studies import memory_drawing
 from planner.report.plots import pictures
 from planner.report.said import described, said
@@ -178,10 +178,10 @@ def _explanation(entry: PagePlan, job: Job | None, reason: str) -> tuple[Block, 
 
 
 def _drawings(number: int, plan: Plan) -> Iterator[Drawing]:
-    for name, title, chart in pictures(plan, "container"):
-        called = "stages" if name == "memory" else name
-        note = said(described(f"pages.{name}"), plan) or ""
-        yield Drawing(f"{called}-{number}", title, specification(chart), note)
+    for drawn in pictures(plan):
+        called = "stages" if drawn.name == "memory" else drawn.name
+        note = said(described(f"pages.{drawn.name}"), plan) or ""
+        yield replace(drawn, name=f"{called}-{number}", note=note)
 
 
 def _memory(number: int, entry: PagePlan) -> Iterator[Drawing]:
@@ -206,6 +206,6 @@ def _cluster(number: int, plan: Plan, gpus_per_node: int) -> Drawing:
     return Drawing(
         f"cluster-{number}",
         f"Groups on the cluster, nodes of {gpus_per_node} GPUs",
-        specification(charts.cluster_chart(cluster, "container")),
+        charts.cluster_chart(cluster),
         said(described("pages.cluster"), cluster) or "",
     )

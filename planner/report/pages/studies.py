@@ -10,10 +10,9 @@ from planner.compare.buying import Buying
 from planner.compare.results import Comparison, Scaling
 from planner.report.budget import budget_report
 from planner.report.buying import buying_report
-from planner.report.charts import curves as curve_charts
-from planner.report.charts import memory as memory_charts
-from planner.report.charts.drawing import specification
-from planner.report.charts.pairs import pairs_chart
+from planner.report.charts import studies as charts
+from planner.report.charts.drawing import Drawing
+from planner.report.charts.measured import pairs_chart
 from planner.report.comparison import comparison_report
 from planner.report.figures import memory
 from planner.report.figures.curves import (
@@ -23,7 +22,7 @@ from planner.report.figures.curves import (
     comparison_figure,
     scaling_figure,
 )
-from planner.report.pages.page import Drawing, Page, Section
+from planner.report.pages.page import Page, Section
 from planner.report.scaling import scaling_report
 from planner.report.tables import Report
 from planner.report.traced import Pair
@@ -47,10 +46,9 @@ def study_page(study: Study) -> Page:
     """The figures of a study above the tables of its report."""
     drawn, reported = _OF[type(study)]
     figure, report = drawn(study), reported(study)
-    charts = (curve_charts.panel_chart(panel, "container") for panel in figure.panels)
     drawings = [
-        Drawing(f"curves-{number}", panel.title, specification(chart))
-        for number, (panel, chart) in enumerate(zip(figure.panels, charts, strict=True), start=1)
+        Drawing(f"curves-{number}", panel.title, charts.curves_panel(panel))
+        for number, panel in enumerate(figure.panels, start=1)
     ]
     sections = [Section("Tables", blocks=report.blocks)]
     if drawings:
@@ -64,7 +62,7 @@ def pairs_page(
     """What was predicted beside what was measured, above the report; `panels`: bars and their unit
     by title."""
     drawings = [
-        Drawing(f"pairs-{number}", name, specification(pairs_chart(pairs, unit, "container")))
+        Drawing(f"pairs-{number}", name, pairs_chart(pairs, unit))
         for number, (name, (pairs, unit)) in enumerate(panels.items(), start=1)
     ]
     return Page(title, "", [Section("Figures", drawings), Section("Tables", blocks=report.blocks)])
@@ -81,4 +79,4 @@ def memory_page(figure: memory.MemoryFigure) -> Page:
 
 def memory_drawing(panel: memory.StagePanel, name: str, title: str = "", note: str = "") -> Drawing:
     """The chart of one stage."""
-    return Drawing(name, title, specification(memory_charts.panel_chart(panel, "container")), note)
+    return Drawing(name, title, charts.memory_panel(panel), note)

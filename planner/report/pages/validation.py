@@ -10,9 +10,9 @@ from planner.evidence.runs.report import known
 from planner.evidence.runs.worst import describe, worst_rows
 from planner.job.quantities import GIB
 from planner.predict.uncertainty.families import Figure
-from planner.report.charts.drawing import specification
-from planner.report.charts.scatter import RunPoint, scatter_chart
-from planner.report.pages.page import Drawing, Page, Section
+from planner.report.charts.drawing import Drawing
+from planner.report.charts.measured import RunPoint, scatter_chart
+from planner.report.pages.page import Page, Section
 from planner.report.tables import Report, TableData, table
 
 # Name of the drawing, title, unit and its size.
@@ -49,8 +49,8 @@ def _drawings(predictions: Sequence[Prediction], family: Family) -> Iterator[Dra
                 )
                 points.append(RunPoint(measured, predicted, family(one), text))
         if points:
-            chart = scatter_chart(points, "", unit, "container")
-            yield Drawing(name, title, specification(chart))
+            chart = scatter_chart(points, "", unit)
+            yield Drawing(name, title, chart)
 
 
 def _worst(predictions: Sequence[Prediction]) -> TableData:

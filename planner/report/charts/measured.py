@@ -1,22 +1,23 @@
-"""Draws predicted against measured: both axes logarithmic, one colour a family."""
+"""Draws predicted against measured: runs over two logarithmic axes, one colour a family; and a
+pair of bars for each term."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import altair as alt
 
 from planner.job.quantities import share
-from planner.report.charts.drawing import BLUE, GREY, PALETTE, Width, colours, table
+from planner.report.charts.drawing import Row, Specification, colours, table
+from planner.report.charts.templates import BLUE, GREY, PALETTE, VERMILION, filled
+from planner.report.traced import Pair
 
 # Around the diagonal: predictions within this share of the measured value.
 BAND = 0.2
 OTHERS = "others"
-_SIDE = 420
+_PAIR_HEIGHT = 34
+_KINDS = ("predicted", "measured")
 _STEPS = (range(1, 10), (1, 2, 5), (1,))
 _MOST_TICKS = 8
 # The light yellow of the palette is a poor dot on white.
@@ -34,8 +35,8 @@ class RunPoint:
 
 
 def scatter_chart(
-    points: Sequence[RunPoint], title: str, unit: str, width: Width = _SIDE, *, hover: bool = True
-) -> Any:
+    points: Sequence[RunPoint], title: str, unit: str, *, hover: bool = True
+) -> Specification:
     """The drawing. With `hover` each run is a dot with its text, else all runs of a family are one
     path: many times smaller. Runs that are not positive cannot be drawn and are left out."""
     drawn = [point for point in points if point.measured > 0.0 and point.predicted > 0.0]
@@ -47,40 +48,26 @@ def scatter_chart(
     names = {name: f"{name} ({counts[name]:,})" for name in (*families, OTHERS) if counts[name]}
     runs = [(names[_shown(run.family, families)], run) for run in drawn]
     dots = ({"family": name, **_place(run), "text": run.text} for name, run in runs)
-    rows = dots if hover else _strokes(runs)
-    palette = [*_DOTS[: len(families)], GREY]
-    base = alt.Chart(table(rows)).encode(
-        x=_axis("measured", unit, span),
-        y=_axis("predicted", unit, span),
-        color=alt.Color(
-            "family:N",
-            title=f"band: ±{share(BAND, 0)}",
-            scale=colours(list(names.values()), palette),
-            legend=alt.Legend(
-                columns=2 if hover else 3,
-                labelLimit=240,
-                symbolType="circle",
-                symbolSize=40,
-                symbolStrokeWidth=0 if hover else 5,
-            ),
+    return filled(
+        "scatter",
+        title=title,
+        unit=unit,
+        band=share(BAND, 0),
+        span=list(span),
+        ticks=_ticks(*span),
+        colours=colours(list(names.values()), [*_DOTS[: len(families)], GREY]),
+        legend_columns=2 if hover else 3,
+        legend_stroke=0 if hover else 5,
+        hover=hover,
+        strokes=not hover,
+        runs=table(dots if hover else _strokes(runs)),
+        # Between -BAND and +BAND of the measured value, cut off at the frame.
+        around=table(
+            {"measured": end, "predicted": end * (1.0 - BAND), "above": end * (1.0 + BAND)}
+            for end in span
         ),
+        diagonal=table({"measured": end, "predicted": end} for end in span),
     )
-    if hover:
-        family = alt.selection_point(name="shown", fields=["family"], bind="legend")
-        marks = (
-            base.mark_circle(size=30)
-            .encode(
-                tooltip=alt.Tooltip("text:N", title="run"),
-                opacity=alt.condition(family, alt.value(0.6), alt.value(0.02)),
-            )
-            .add_params(family)
-            .properties(name="runs")
-        )
-    else:
-        marks = base.mark_line(strokeCap="round", strokeWidth=4.5, opacity=0.5, aria=False).encode(
-            order=alt.Order("place:Q")
-        )
-    return alt.layer(*_guides(unit, span), marks).properties(width=width, height=_SIDE, title=title)
 
 
 def _shown(family: str, families: Sequence[str]) -> str:
@@ -91,15 +78,6 @@ def _span(points: Sequence[RunPoint]) -> tuple[float, float]:
     """Both axes span all values with a little space; a decade around 1 without any."""
     values = [value for point in points for value in (point.measured, point.predicted)]
     return min(values, default=0.5) / 1.15, max(values, default=5.0) * 1.15
-
-
-def _axis(name: str, unit: str, span: tuple[float, float]) -> Any:
-    return (alt.X if name == "measured" else alt.Y)(
-        f"{name}:Q",
-        title=f"{name}, {unit}",
-        scale=alt.Scale(type="log", domain=list(span), nice=False),
-        axis=alt.Axis(format=",~r", values=_ticks(*span)),
-    )
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -113,11 +91,11 @@ def _ticks(low: float, high: float) -> list[float]:
     return inside
 
 
-def _place(run: RunPoint) -> dict[str, object]:
+def _place(run: RunPoint) -> Row:
     return {"measured": run.measured, "predicted": run.predicted}
 
 
-def _strokes(runs: Sequence[tuple[str, RunPoint]]) -> Iterator[dict[str, object]]:
+def _strokes(runs: Sequence[tuple[str, RunPoint]]) -> Iterator[Row]:
     """Every run followed by a row without values, which closes its stroke: a dot of a path."""
     for index, (name, run) in enumerate(runs):
         place = 2 * index
@@ -125,14 +103,31 @@ def _strokes(runs: Sequence[tuple[str, RunPoint]]) -> Iterator[dict[str, object]
         yield {"family": name, "place": place + 1, "measured": "", "predicted": ""}
 
 
-def _guides(unit: str, span: tuple[float, float]) -> Iterator[Any]:
-    """Between -BAND and +BAND of the measured value, cut off at the frame; and the diagonal."""
-    axes = {"x": _axis("measured", unit, span), "y": _axis("predicted", unit, span)}
-    around = [
-        {"measured": end, "predicted": end * (1.0 - BAND), "above": end * (1.0 + BAND)}
-        for end in span
-    ]
-    band = alt.Chart(table(around)).mark_area(clip=True, opacity=0.12, color=BLUE)
-    yield band.encode(**axes, y2=alt.Y2("above"))
-    ends = alt.Chart(table([{"measured": end, "predicted": end} for end in span]))
-    yield ends.mark_line(strokeDash=[4, 3], color=GREY).encode(**axes)
+def pairs_chart(pairs: Sequence[Pair], unit: str, title: str | None = None) -> Specification:
+    """What was predicted beside what was measured, in reading order."""
+    rows = [
+        {
+            "label": pair.label, "kind": kind, "value": value,
+            "text": f"{pair.label}, {kind}: {value:,.2f} {unit}",
+        }
+        for pair in pairs
+        for kind, value in zip(_KINDS, (pair.predicted, pair.measured), strict=True)
+        if value is not None
+    ]  # fmt: skip
+    kinds = [kind for kind in _KINDS if any(row["kind"] == kind for row in rows)]
+    return filled(
+        "pairs",
+        height=_PAIR_HEIGHT * len(pairs),
+        title=title,
+        unit=unit,
+        bars=table(rows),
+        labels=[pair.label for pair in pairs],
+        kinds=kinds,
+        colours=colours(kinds, (BLUE, VERMILION)[-len(kinds) :]),
+    )
+
+
+def panels_chart(panels: Mapping[str, tuple[Sequence[Pair], str]]) -> Specification:
+    """Bars and their unit by title, one below the other, for a file."""
+    drawn = [pairs_chart(pairs, unit, title) for title, (pairs, unit) in panels.items()]
+    return {"vconcat": drawn, "spacing": 36}
