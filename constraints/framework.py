@@ -155,12 +155,23 @@ def shard_divides_replicas(columns: Columns, ctx: RuleContext) -> Mask:
     return mask
 
 
-@shape_rule()
+@shape_rule(
+    wording=lambda ctx: (
+        f"{ctx.framework_name} shards over cp: "
+        + (
+            "cp > 1 only with zero 3"
+            if ctx.framework.expert_axis_shards
+            else "zero 0 only with cp = 1"
+        )
+    )
+)
 def context_ranks_shard(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if not ctx.framework.shards_over_context:
         return True
     whole_groups = equals(columns["shard"] % columns["cp"], 0)
-    return equals(columns["cp"], 1) | ((columns["zero"] > 0) & whole_groups)
+    # One axis of experts and context ranks shards the weights themselves.
+    least_zero = 3 if ctx.framework.expert_axis_shards else 1
+    return equals(columns["cp"], 1) | ((columns["zero"] >= least_zero) & whole_groups)
 
 
 @shape_rule(

@@ -199,7 +199,7 @@ class StageSeconds:
                     float(self.vocab_s[stage]),
                 )
                 # Machines of one speed may send unlike traffic.
-                layer = self.terms.layer_of(stage).tobytes()
+                layer = self.terms.layers[stage].tobytes()
                 key = blocks, vocab_s, self.number_s[stage].tobytes(), layer
                 found.setdefault(key, (blocks, []))[1].append(stage)
             self._groups[most_layers] = list(found.values())
