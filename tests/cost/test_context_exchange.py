@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import get_args
 
 import numpy as np
 import pytest
 
-from constraints.context_exchange import IMPOSSIBLE, KINDS, exchange_kind, inner_ranks, kinds_for
+from constraints.context_exchange import IMPOSSIBLE, exchange_kind, inner_ranks, kinds_for
+from constraints.context_kinds import ContextKind
 from planner.cost import fields as f
 from planner.cost._jit import rows
 from planner.cost.codes import GROUP_CP, OpKind
@@ -27,6 +29,8 @@ from planner.job.models.catalog import load_model
 from planner.predict.cost_model import CostModel
 from planner.predict.links import network
 from tests.cost.jobs import cost, key_of, make_job, on_ideal_links
+
+KINDS: tuple[ContextKind, ...] = get_args(ContextKind)
 
 HEADS, KV_HEADS, WIDTH = 32, 8, 128
 

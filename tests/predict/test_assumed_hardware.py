@@ -18,7 +18,7 @@ def test_the_hardware_s_part_is_held_once_by_the_job_of_a_result() -> None:
     texts = assumption_lines((JOB, JOB))
     assert texts == tuple(f"{item.about}: {item.text}" for item in found)
     asked = Request(model="8b", gpus="16xH100", gbs=64)
-    assert job_summary([asked.resolve()], 16).assumed == texts
+    assert job_summary(asked.resolve(), 16).assumed == texts
 
 
 def test_one_node_takes_nothing_for_granted_of_the_network() -> None:

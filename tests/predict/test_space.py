@@ -10,9 +10,11 @@ import pytest
 from constraints.context import RuleContext
 from constraints.numbers import SHAPE_COLUMNS, BatchGoal, ClusterNumbers
 from constraints.user import parse_degree_limit
+from planner.cost.layout import filled_pipelines
 from planner.job.frameworks import framework_names, load_framework
 from planner.job.job import model_numbers
 from planner.job.models.catalog import load_model
+from planner.predict.cost_tables import greedy_costs
 from planner.predict.space import (
     Shape,
     enumerate_shapes,
@@ -34,15 +36,17 @@ def job(
     precision: str = "bf16",
     **limits: str,
 ) -> RuleContext:
-    profile = load_framework(framework)
+    profile, spec = load_framework(framework), load_model(model).spec
+    layer, head = greedy_costs(spec, profile.parallelism)
     return RuleContext(
-        model=model_numbers(load_model(model).spec, seq),
+        model=model_numbers(spec, seq),
         cluster=ClusterNumbers(gpus, gpus_per_node=min(8, domain), scale_up_domain=domain),
         batch=BatchGoal(gbs, exact=exact),
         framework=profile.parallelism,
         framework_name=profile.name,
         precision=precision,
         recompute_modes=modes,
+        filled_pipelines=filled_pipelines(spec.layers, layer, head) if layer else frozenset(),
         limits={name: parse_degree_limit(text, name) for name, text in limits.items()},
     )
 
@@ -255,7 +259,7 @@ def test_largest_usable_of_a_contradiction_is_none() -> None:
 
 def test_context_holds_the_models_numbers() -> None:
     ctx = job("deepseek-v3", seq=4096)
-    assert (ctx.model.experts, ctx.model.top_k, ctx.model.moe_ffn) == (256, 8, 2048)
+    assert (ctx.model.experts, ctx.model.moe_ffn) == (256, 2048)
     assert ctx.model.has_mla
     assert ctx.model.ffn == 18432
     assert ctx.model.seq == 4096

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from planner.evidence.runs.predict import Prediction, _layout, degree_columns, predict_rows
+from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.rows import PUBLISHED, MeasuredRow, read_rows
 from planner.job.frameworks import load_framework
 from planner.job.models.catalog import load_model
 from planner.job.modules import Module
+from planner.predict.configuration import degree_columns
 from planner.predict.cost_model import CostModel
 from planner.predict.memory.timeline import stage_timeline
 from planner.predict.ops.context import OpContext
@@ -51,8 +52,8 @@ def _first_peak(prediction: Prediction) -> float:
     """Bytes at the peak of the first iteration, on the first stage."""
     assert prediction.mapped is not None
     model = CostModel(prediction.mapped.job, compiled=False)
-    costed = model.cost_shapes(degree_columns(prediction.mapped))
-    layout = _layout(model, prediction.mapped, costed, 0)
+    costed = model.price_shapes(degree_columns([prediction.mapped.degrees]))
+    layout = prediction.mapped.kernel_layout(model)
     stage = Stage(model.layout_inputs(costed, 0, layout), 0)
     return max(phase.total_bytes for phase in stage_timeline(stage).first_step)
 
