@@ -293,6 +293,8 @@ class BlockBound:
         if slowest_s == inf and cap_s < most_s:
             least_s = seconds.weight * cap_s + seconds.floor_s + seconds.rest_s
             return Bound(min(enough_s, least_s))
+        if slowest_s == inf:
+            return Bound(enough_s)
         least_s = seconds.weight * slowest_s + seconds.rest_s
         if least_s + seconds.floor_s >= enough_s:
             return Bound(enough_s)

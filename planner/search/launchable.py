@@ -10,13 +10,22 @@ from planner.job.request import Request
 from planner.predict.plan import Plan
 
 
+# Functions by name: notes travel to other processes.
+def _no_note(_: Job) -> str | None:
+    return None
+
+
+def _no_notes(_: Sequence[Plan], __: Request, ___: Job) -> str | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchNotes:
     """`of_job`: why a framework's writer could launch no plan of a job; `of_plans`: which of a
     search's plans it refuses, and why. None where it takes them."""
 
-    of_job: Callable[[Job], str | None] = lambda _: None
-    of_plans: Callable[[Sequence[Plan], Request, Job], str | None] = lambda *_: None
+    of_job: Callable[[Job], str | None] = _no_note
+    of_plans: Callable[[Sequence[Plan], Request, Job], str | None] = _no_notes
 
 
 SILENT = LaunchNotes()

@@ -8,6 +8,7 @@ from planner.compare.laws import price_of
 from planner.compare.results import ScalePoint, Scaling
 from planner.compare.scaling import batch_limit, knee, scale
 from planner.compare.settings import Settings
+from planner.evidence.runs.rows import grouped
 from planner.job.errors import UsageError
 from planner.job.pool import counts_between
 from planner.job.request import Request
@@ -108,8 +109,9 @@ def test_a_ramp_says_the_batch_of_every_point() -> None:
 def test_the_picture_holds_every_point(study: Scaling) -> None:
     days, mfu, *_ = scaling_figure(study).panels
     for panel in (days, mfu):
-        assert [[point.x for point in item.points] for item in panel.series] == [[8, 16, 64]] * 2
-    first = days.series[0].points[0]
+        by_series = grouped(panel.points, lambda point: point.series)
+        assert [[point.x for point in one] for one in by_series.values()] == [[8, 16, 64]] * 2
+    first = days.points[0]
     assert first.low < first.y < first.high
     assert days.ideal[-1] == (64, pytest.approx(first.y / 8))
 

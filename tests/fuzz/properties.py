@@ -37,6 +37,12 @@ def plan_file(kind: str) -> str:
     return found.stdout
 
 
+def search_all() -> None:
+    """Run every search of a plan file, outside strategies: they must not touch `random`."""
+    for kind in _PLANS:
+        plan_file(kind)
+
+
 def _try(arguments: tuple[str, ...], files: dict[str, bytes], *given: str) -> None:
     """The promises of one command beside good files and some broken ones."""
     with tempfile.TemporaryDirectory() as outer:

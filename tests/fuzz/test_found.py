@@ -403,3 +403,9 @@ def test_a_plan_file_beyond_a_megabyte_is_checked(tmp_path: Path) -> None:
     assert json_content(f"[{'0,' * 1_500_000}0]", "plans.json")
     found = tried(tmp_path, "check", "plans.json", "--time-limit", "0.1", "-q", plans_json=text)
     assert found.status == ExitStatus.DONE, found.describe()
+
+
+def test_a_step_without_a_slowest_stage_has_a_bound(tmp_path: Path) -> None:
+    pool = ("--model", "gpt2", "--gbs", "8", "--seq", "1024", "--gpus", "8xH100+8xA100")
+    found = tried(tmp_path, "fit", *pool, "--recompute", "none", "--time-limit", "0.5", "-q")
+    assert found.status == ExitStatus.DONE, found.describe()

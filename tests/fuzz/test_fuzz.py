@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from planner.cli.program import COMMANDS
 from tests.fuzz.command_line import BASES, command_of, values
-from tests.fuzz.properties import PROPERTIES
+from tests.fuzz.properties import PROPERTIES, search_all
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _searched() -> None:
+    search_all()
 
 
 @pytest.mark.parametrize(
