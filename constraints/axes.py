@@ -65,7 +65,7 @@ class Axis:
     capability: str = ""
     """The field of `constraints.numbers.Capabilities` without which it stays 1."""
     needs: str = ""
-    """What a framework then lacks, as the rule says it; empty: a rule of its own says it."""
+    """How the rule words what a framework lacks. Empty where another rule says so."""
     cuts: tuple[Cut, ...] = ()
 
     @property

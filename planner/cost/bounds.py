@@ -53,7 +53,8 @@ from planner.cost.schedule import (
     microbatch_share,
 )
 from planner.cost.stage import layer_maxima
-from planner.cost.step import mixed_bubble_share, model_bubble_share
+from planner.cost.step import model_bubble_share
+from planner.cost.step_bounds import mixed_bubble_share
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 # Recomputation codes: no layer, every layer, or any number of them.

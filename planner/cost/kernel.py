@@ -18,7 +18,8 @@ from planner.cost.layer import piece_cost
 from planner.cost.layout import usual_counts
 from planner.cost.passes import exposed_pipeline_seconds
 from planner.cost.stage import stage_memory
-from planner.cost.step import StepFrame, evaluate_step, step_bounds, step_frame
+from planner.cost.step import StepFrame, evaluate_step, step_frame
+from planner.cost.step_bounds import step_bounds
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 

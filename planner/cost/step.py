@@ -28,10 +28,8 @@ from planner.cost.passes import (
     table_reduction_seconds,
 )
 from planner.cost.peak import group_bytes, updating_bytes
-from planner.cost.phase_passes import fullest_pass
 from planner.cost.pipeline import (
     all_forward_first_s,
-    pipeline_bound_s,
     pipeline_time_s,
 )
 from planner.cost.rank_order import stage_domains
@@ -40,7 +38,6 @@ from planner.cost.schedule import (
     boundary_hideable,
     boundary_passes,
     bubble_share,
-    held_microbatches,
     microbatch_share,
 )
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
@@ -310,10 +307,10 @@ def evaluate_step(
     times = stage_times(counts, recomputed, costs, traffic, groups, framework, stages)
     slowest, slowest_s = times.slowest, times.slowest_s
     span = step_span_s(times, grid, framework)
-    pp_s, longest = 0.0, 0
+    pp_s, constant = 0.0, constant_seconds(framework)
     for at in range(frameworks.shape[0]):
-        if sum(constant_seconds(frameworks[at])) > sum(constant_seconds(frameworks[longest])):
-            longest = at
+        if at > 0 and sum(constant_seconds(frameworks[at])) > sum(constant):
+            constant = constant_seconds(frameworks[at])
         waited_s = pipeline_traffic_seconds(
             exposed_s, frame.table_s, costs[at], traffic[at], key, grid, job, frameworks[at],
             networks[at],
@@ -332,7 +329,6 @@ def evaluate_step(
     out.bubble = span - grid.grad_acc * slowest_s
     out.dp = dp_s
     out.optimizer = optimizer_s
-    constant = constant_seconds(frameworks[longest])
     busy_s = span + pp_s + dp_s + optimizer_s + sum(constant)
     alike_s = max(busy_s, loading_seconds(key, grid, framework))
     for place in range(len(constant)):
@@ -356,130 +352,3 @@ def evaluate_step(
             out.peak_bytes = allocated + gaps + outside
             updating = updating_bytes(groups[stage], key, job, framework)
             out.allocated_bytes = max(allocated, updating + set_aside_bytes(key, grid, framework))
-
-
-@jit
-def step_bounds(
-    totals: Array,
-    costs: Rows,
-    traffic: Rows,
-    frame: StepFrame,
-    exposed_s: float,
-    key: Row,
-    grid: Row,
-    job: JobInputs,
-    frameworks: Rows,
-    place: Array,
-    out: Row,
-) -> None:
-    """Fill STEP_TIME_BOUND and STEP_PEAK_BOUND: no layout of the shape is faster or lighter.
-
-    `totals[piece]`: how many of each piece the model has. Time: no layer recomputes, stages are
-    perfectly even, nothing of dp is exposed. Memory: all layers recompute and each has only the
-    fewest micro-batches of any stage in flight; the heaviest stage holds at least the mean. Each
-    piece as on the machine where it takes least.
-    """
-    total_s = largest_s = saved = forward_s = weight_s = quantised = 0.0
-    framework, machines = frameworks[0], frameworks.shape[0]
-    mirrored = microbatch_share(framework.schedule)
-    for piece in range(job.pieces):
-        count, one_traffic, cost = totals[piece], traffic[0][piece], costs[0][piece]
-        seconds = one_traffic.forward_s + one_traffic.backward_s + one_traffic.sharded_s
-        least_saved, casts = min(cost.saved, cost.saved_recomputed), min(0.0, cost.casts)
-        for at in range(1, machines):
-            other, cost = traffic[at][piece], costs[at][piece]
-            seconds = min(seconds, other.forward_s + other.backward_s + other.sharded_s)
-            least_saved = min(least_saved, cost.saved, cost.saved_recomputed)
-            casts = min(casts, cost.casts)
-        total_s += count * seconds
-        if count > 0.0:
-            largest_s = max(largest_s, mirrored * seconds)
-        forward_s += count * one_traffic.forward_s
-        weight_s += count * costs[0][piece].weight
-        # Weights that are quantised themselves may take less than 16 bits.
-        quantised += count * casts
-        if piece < job.kinds:
-            saved += count * least_saved
-    share = model_bubble_share(forward_s, total_s, weight_s, grid, framework, True)
-    constant_s, stages = sum(constant_seconds(framework)), grid.pp
-    if machines > 1:
-        share = mixed_bubble_share(share, framework.schedule)
-        stages = even_stages(total_s, totals, traffic, grid, place)
-        for at in range(1, machines):
-            constant_s = max(constant_s, sum(constant_seconds(frameworks[at])))
-    out.time_bound = (
-        frame.slowdown
-        * math.exp(grid.learnt)
-        * (
-            pipeline_bound_s(total_s, largest_s, stages, grid.grad_acc, share)
-            + exposed_s
-            + frame.update_s / grid.pp
-            + constant_s
-        )
-    )
-    weighed = least_workspace = np.inf
-    for at in range(machines):
-        weighed = min(weighed, outside_bytes(key, grid, job, frameworks[at]))
-        least_workspace = min(least_workspace, frameworks[at].workspace_bytes)
-    each = grid.pp / frame.memories
-    least_bytes = peak_bound_bytes(frame, saved, least_workspace * each, grid, framework)
-    least_bytes += quantised / frame.memories
-    out.peak_bound = least_bytes + weighed * each
-
-
-@jit
-def mixed_bubble_share(share: float, schedule: int) -> float:
-    """A bubble share that no layout on several machines is below: that of one machine where it is
-    the schedule's alone, else nothing is known of how forward and backward divide."""
-    return share if schedule <= SCHEDULE_ALL_FORWARD_FIRST else 0.0
-
-
-@jit
-def even_stages(total_s: float, totals: Array, traffic: Rows, grid: Row, place: Array) -> float:
-    """As many even stages would take `total_s` each as long as the slowest stage does at least.
-
-    A stage on machine q takes no less than what its pieces take on the first one over x_q, the
-    largest such ratio of any piece; so with W seconds of all pieces there, the slowest stage takes
-    at least W / sum(x_q).
-    """
-    first_s = together = 0.0
-    for piece in range(totals.shape[0]):
-        first_s += totals[piece] * plain_seconds(traffic[0][piece])
-    for stage in range(int(grid.pp)):
-        quickest = 0.0
-        for piece in range(totals.shape[0]):
-            first, there = traffic[0][piece], traffic[int(place[stage])][piece]
-            if totals[piece] > 0.0 and plain_seconds(first) > 0.0:
-                if plain_seconds(there) == 0.0:
-                    return float(grid.pp)
-                quickest = max(quickest, plain_seconds(first) / plain_seconds(there))
-        together += quickest
-    return float(min(grid.pp, total_s * together / first_s))
-
-
-@jit
-def plain_seconds(one_traffic: Row) -> float:
-    """Forward and backward of a piece that does not recompute."""
-    return float(one_traffic.forward_s + one_traffic.backward_s + one_traffic.sharded_s)
-
-
-@jit
-def peak_bound_bytes(
-    frame: StepFrame, saved: float, workspace: float, grid: Row, framework: FrameworkInputs
-) -> float:
-    """Reserved bytes that the heaviest stage holds at least: the mean over stages, with the model's
-    parameters and `saved` bytes of its layers, in the update and at a layer's backward, and
-    `workspace` bytes."""
-    saved_bytes, accumulates = np.inf, 0.0
-    # What a stage has in flight only grows or only falls with its number.
-    for end in range(2):
-        stage = end * (grid.pp - 1.0)
-        held = held_microbatches(stage, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
-        fullest = fullest_pass(held, grid.grad_acc, framework)
-        saved_bytes, accumulates = min(saved_bytes, saved * fullest.in_flight), fullest.accumulates
-    state, gradients = frame.state_bytes, frame.gradient_bytes
-    backward = state + accumulates * gradients + saved_bytes
-    live = max(backward, state + gradients)
-    packed = state + (gradients if framework.persistent_gradients > 0.0 else 0.0)
-    gaps = framework.fragmentation * max(0.0, live - packed)
-    return (live + gaps) / frame.memories + workspace

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints.axes import AXES, EXPERTS, GROUPS, OF_LAYER, OF_STEP, WORLD, product_of, within
+from constraints.axes import AXES, OF_LAYER, OF_STEP
 from constraints.context_exchange import IMPOSSIBLE, inner_ranks
 from constraints.context_kinds import ContextKind
 from planner.cost import compiled, linear, linear_memory
@@ -32,6 +32,7 @@ from planner.job.job import Job, model_numbers
 from planner.predict import cost_tables, op_columns
 from planner.predict.calibrated import calibrated, learnt_factors
 from planner.predict.device import gpu_inputs
+from planner.predict.kernel_rows import fill_frames, fill_groups, laid_out, numbered, with_ranks
 from planner.predict.likeness import learnt_logs
 from planner.predict.links import link_inputs, network
 from planner.predict.ops import Piece
@@ -39,9 +40,6 @@ from planner.predict.threads import in_threads
 
 # A kind of exchange is preferred to those before it if it is faster by more than this share.
 _TIE = 1e-3
-
-# Whole numbers below this are ranked by a look-up table instead of sorting.
-_FEW = 1 << 16
 
 Columns = Mapping[str, NDArray[np.int64]]
 
@@ -110,78 +108,6 @@ def work_arrays(
         np.zeros(stages, GROUP_ROW),
         np.zeros((machines, pieces), TRAFFIC_ROW),
         np.zeros((stages, f.STAGE_COLUMNS)),
-    )
-
-
-def laid_out(shape: Array, mtp_standalone: bool) -> Array:
-    """A row of the shape table for layouts that have multi-token prediction apart, or have not."""
-    one_shape = shape.copy()
-    one_shape[f.SHAPE["mtp_standalone"]] = float(mtp_standalone)
-    return one_shape
-
-
-def with_ranks(table: Array) -> Array:
-    """The key table of its first columns, with the ranks that follow from the degrees."""
-    keys = np.zeros((len(table), f.KEY_COLUMNS))
-    keys[:, : table.shape[1]] = table
-    degrees = {axis: keys[:, f.KEY[axis]] for axis in OF_LAYER}
-    keys[:, f.KEY["inner_ranks"]] = product_of(set(WORLD) & set(OF_LAYER), degrees)
-    keys[:, f.KEY["expert_ranks"]] = product_of(EXPERTS, degrees)
-    for place, axis in enumerate(GROUPS):
-        keys[:, f.KEY["ranks"] + place] = degrees[axis]
-        keys[:, f.KEY["stride"] + place] = product_of(within(axis), degrees)
-    return keys
-
-
-def fill_groups(shapes: Array, keys: Array) -> None:
-    """Fill the groups that shard parameters: columns `shards`, `expert_shards`, `replicas`.
-
-    Dense parameters are divided over all of dp·cp, experts over edp = dp·cp·tp/(ep·etp), or under
-    hybrid sharding (HSDP, `shard` ranks) over that part of them that holds one replica,
-    neighbours in rank order.
-    """
-    key = keys[shapes[:, f.SHAPE["key"]].astype(np.int64)]
-    ranks = shapes[:, f.SHAPE["dp"]] * key[:, f.KEY["cp"]]
-    expert_ranks = ranks * key[:, f.KEY["tp"]] / key[:, f.KEY["expert_ranks"]]
-    shard = shapes[:, f.SHAPE["shard"]]
-    hybrid = (shard > 0.0) & (shapes[:, f.SHAPE["zero"]] > 0.0)
-    replicas = np.where(hybrid, ranks / np.maximum(shard, 1.0), 1.0)
-    shapes[:, f.SHAPE["replicas"]] = replicas
-    shapes[:, f.SHAPE["shards"]] = ranks / replicas
-    shapes[:, f.SHAPE["expert_shards"]] = np.maximum(1.0, np.maximum(1.0, expert_ranks) / replicas)
-
-
-def numbered(table: Array) -> NDArray[np.int64]:
-    """A number for each row of a table, the same for equal rows."""
-    codes = np.zeros(len(table), dtype=np.int64)
-    for column in table.T:
-        ranks, count = _ranks(column)
-        if count > 1:
-            codes = codes * count + ranks
-    return codes
-
-
-def _ranks(column: Array) -> tuple[NDArray[np.int64], int]:
-    """(place of each value among the different ones, how many these are)."""
-    whole = column.astype(np.int64)
-    if len(column) and whole.min() >= 0 and whole.max() < _FEW and (whole == column).all():
-        there = np.zeros(int(whole.max()) + 1, dtype=np.int64)
-        there[whole] = 1
-        places = np.cumsum(there)
-        return places[whole] - 1, int(places[-1])
-    values, ranks = np.unique(column, return_inverse=True)
-    return ranks, len(values)
-
-
-def fill_frames(shapes: Array, keys: Array) -> None:
-    """Fill column `frame`: which shapes differ in micro-batch and recompute mode alone, apart from
-    those of one micro-batch a step; in order of their layouts."""
-    key = keys[shapes[:, f.SHAPE["key"]].astype(np.int64)]
-    degrees = [f.KEY[axis] for axis in OF_LAYER if axis != "mbs"]
-    grid = [f.SHAPE[name] for name in (*OF_STEP, "mtp_standalone", "place") if name != "grad_acc"]
-    alone = shapes[:, f.SHAPE["grad_acc"]] == 1.0
-    shapes[:, f.SHAPE["frame"]] = numbered(
-        np.column_stack([shapes[:, grid], key[:, degrees], alone])
     )
 
 

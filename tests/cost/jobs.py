@@ -15,7 +15,8 @@ from planner.job.frameworks import load_framework
 from planner.job.job import BatchTarget, Job, searched_modes
 from planner.job.models.catalog import load_model
 from planner.job.optimizers import load_optimizer
-from planner.predict.cost_model import CostedShapes, CostModel, fill_groups
+from planner.predict.cost_model import CostedShapes, CostModel
+from planner.predict.kernel_rows import fill_groups
 
 COLUMNS = (
     "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc", "recompute", "shard",

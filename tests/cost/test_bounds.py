@@ -18,7 +18,8 @@ from planner.cost.memory import outside_bytes
 from planner.cost.phase_records import GROUP_ROW
 from planner.cost.stage import fill_stage, stage_memory
 from planner.cost.stage_sums import least_together
-from planner.cost.step import StepFrame, peak_bound_bytes
+from planner.cost.step import StepFrame
+from planner.cost.step_bounds import peak_bound_bytes
 from planner.cost.tables import Array
 from planner.predict.cost_model import CostModel
 from tests.cost.jobs import cost, grid_of, key_of, make_job
