@@ -1,6 +1,6 @@
 """Lower bounds on the step time of a shape over all its layouts, under a memory limit.
 
-Tighter than `planner.cost.step.step_bounds`: layers are indivisible, and each stage has its own
+Tighter than `planner.cost.step_bounds`: layers are indivisible, and each stage has its own
 constants and micro-batches in flight. A stage whose forward and backward may take T seconds has
 room for a certain number of layers; the smallest T at which these add up to all layers bounds the
 slowest stage from below. For models with one kind of layer and nothing of dp exposed the bound
