@@ -5,7 +5,7 @@ from __future__ import annotations
 from hardware.curves import ArchitectureCurves, AttentionCurve, Coefficient
 from planner.cost.inputs import GpuInputs
 from planner.cost.tables import FrameworkInputs
-from planner.job.frameworks.settings import TABLES, meanings, settings_of
+from planner.job.frameworks.settings import TABLES, settings_of
 from planner.predict.cost_tables import (
     derived_inputs,
     job_pieces,
@@ -13,7 +13,7 @@ from planner.predict.cost_tables import (
     profile_settings,
 )
 from tests.cost.jobs import make_job
-from tests.documents.settings import PAGE, page_text
+from tests.documents.settings import PAGE, meanings, page_text
 
 
 def test_the_page_is_what_is_declared() -> None:
