@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, create_model
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 
+Provenance = Literal["measured", "extrapolated", "assumed"]
 Kind = TypeVar("Kind", bound=Frozen)
 Declarations = Mapping[str, Mapping[str, Any]]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -24,6 +25,16 @@ def pairs(table: object) -> object:
     return tuple((name, pairs(value)) for name, value in sorted(table.items()))
 
 
+class Coefficient(Frozen):
+    """A figure with its unit and where it comes from; `fitted_on` names rows, if fitted."""
+
+    value: Annotated[float, Field(ge=0.0)]
+    unit: Literal["1", "s", "1/s", "element", "B", "B/s", "FLOP/s"]
+    source: str
+    provenance: Provenance
+    fitted_on: str = ""
+
+
 _TYPES: Mapping[str, Any] = {
     "boolean": bool,
     "string": str,
@@ -33,6 +44,7 @@ _TYPES: Mapping[str, Any] = {
     "number ≥ 0": Annotated[float, Field(ge=0.0)],
     "number > 0": Annotated[float, Field(gt=0.0)],
     "number 0..1": Share,
+    "coefficient": Coefficient,
 }
 
 
@@ -53,7 +65,8 @@ def _frozen(value: Any) -> Any:
 def _field(row: Mapping[str, Any]) -> tuple[Any, Any]:
     """Type and default; a file must give what has no default and is not `or none`."""
     needed = "default" not in row and not row["type"].endswith(" or none")
-    return _type(row["type"]), ... if needed else _frozen(row.get("default"))
+    default = ... if needed else _frozen(row.get("default"))
+    return _type(row["type"]), Field(default, description=row["meaning"])
 
 
 @cache

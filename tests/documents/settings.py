@@ -11,8 +11,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from hardware.curves import Coefficient, architecture_curves
+from hardware.curves import architecture_curves
 from hardware.frozen import Frozen
+from hardware.settings import Coefficient
 from planner.cost.inputs import GpuInputs
 from planner.cost.tables import FrameworkInputs
 from planner.job.frameworks.settings import TABLES, settings_of
@@ -84,10 +85,10 @@ def page_text() -> str:
 def _curve_rows() -> Iterator[tuple[str, str, str]]:
     ampere = architecture_curves()["ampere"]
     for prefix, curve in (("", ampere), ("attention.KERNEL.", ampere.attention["flash2"])):
-        said = meanings(type(curve))
+        said = type(curve).model_fields
         for name, figure in curve:
             if isinstance(figure, Coefficient):
-                yield f"`{prefix}{name}`", figure.unit, said[name]
+                yield f"`{prefix}{name}`", figure.unit, said[name].description or ""
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
