@@ -2,7 +2,7 @@
 
 `catalog/parameters.toml` is the one list of what a calibration may change: name, meaning, and the
 figures of the model's inputs that it multiplies (`planner.predict.calibrated` does so). A cluster's
-file has their values in a table [calibration], which `planner calibrate` writes and people may edit.
+file has these values in a table [calibration], which `planner calibrate` writes and people edit.
 """
 
 from __future__ import annotations
