@@ -23,8 +23,7 @@ from planner.launch.dialects.maxtext.writer import OPTIONS
 from planner.launch.languages.text import Text
 from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.document import Document, Source, yaml_document
-from planner.launch.read.document_reader import DocumentReader
+from planner.launch.read.document import Document, DocumentReader, Source, yaml_document
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, model_unknown
 from planner.launch.read.opened import Opened
 from planner.launch.registry import package_of
