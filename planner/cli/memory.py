@@ -26,9 +26,13 @@ from planner.job.models.catalog import load_model
 from planner.job.quantities import gib
 from planner.job.written import write_text
 from planner.predict.command_line import search_command
-from planner.predict.memory.account import StageAccount
+from planner.predict.memory.account import (
+    Footprint,
+    StageAccount,
+    dropless_worst_case,
+    footprint_of,
+)
 from planner.predict.memory.advice import advise
-from planner.predict.memory.footprint import Footprint, dropless_worst_case, footprint_of
 from planner.predict.memory.solve import solve
 from planner.predict.memory.terms import peak_tensors
 from planner.predict.plan_text import configuration_text

@@ -18,23 +18,22 @@ from planner.cli.output import print_report
 from planner.job.errors import UsageError
 from planner.job.models.catalog import ResolvedModel, load_model
 from planner.job.pool import parse_one_type
-from planner.predict.memory.inference import inference_memory
+from planner.predict.memory.inference import inference_memory, splits
 from planner.predict.memory.serving.deployment import Deployment
 from planner.predict.memory.serving.engine import batch_defaults, find_engine
 from planner.predict.memory.serving.formats import (
     PUBLISHED_FORMATS,
     PUBLISHED_WIDER,
     kv_format,
+    published_format,
     weight_format,
 )
-from planner.predict.memory.serving.published import published_format
 from planner.predict.memory.serving.solve import (
     changes,
     solve,
     solved_deployment,
     with_grouped_queries,
 )
-from planner.predict.memory.serving_splits import splits
 from planner.report.inference import Tuning, inference_document, inference_report
 
 # Values of --solve that belong to --inference.

@@ -8,10 +8,14 @@ from collections.abc import Iterator, Sequence
 from planner.job.quantities import gib
 from planner.job.request import Request
 from planner.launch.registry import target_of_profile
-from planner.predict.fit_words import fit_verdict
 from planner.predict.memory.advice import Advice
 from planner.predict.plan import Plan
-from planner.predict.plan_text import batch_sentence, configuration_text, step_time_text
+from planner.predict.plan_text import (
+    batch_sentence,
+    configuration_text,
+    fit_verdict,
+    step_time_text,
+)
 from planner.predict.uncertainty.likely import EVEN_CHANCE
 from planner.report.advice import leading_facts
 from planner.report.said import described, notes, said, table_of

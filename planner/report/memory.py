@@ -16,12 +16,16 @@ from planner.job.quantities import (
     run_lengths,
 )
 from planner.predict.assumptions import framework_assumptions
-from planner.predict.memory.account import StageAccount
-from planner.predict.memory.by_layer import backward_by_layer
-from planner.predict.memory.footprint import Footprint
+from planner.predict.memory.account import Footprint, StageAccount, backward_by_layer
 from planner.predict.memory.solve import Border, Solution
-from planner.predict.memory.tensors import KeptTensor
-from planner.predict.memory.terms import PhaseRow, label, peak_parts, peak_row, phase_rows
+from planner.predict.memory.terms import (
+    KeptTensor,
+    PhaseRow,
+    label,
+    peak_parts,
+    peak_row,
+    phase_rows,
+)
 from planner.predict.ops import parameter_count
 from planner.predict.plan_text import (
     degrees_text,

@@ -8,11 +8,8 @@ from typing import Any
 from planner.job.request import Request
 from planner.job.written import picked
 from planner.predict.assumptions import framework_assumptions
-from planner.predict.memory.account import StageAccount
-from planner.predict.memory.advice import Advice
-from planner.predict.memory.advice_data import advice_record
-from planner.predict.memory.by_layer import backward_by_layer
-from planner.predict.memory.footprint import Footprint
+from planner.predict.memory.account import Footprint, StageAccount, backward_by_layer
+from planner.predict.memory.advice import Advice, advice_record
 from planner.predict.memory.solve import Border, Solution, SolvedPoint
 from planner.predict.memory.terms import peak_parts, peak_row, peak_tensors, phase_rows
 
