@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from hardware.economics import Figure
+from hardware.facts import Figure
 from hardware.frozen import Frozen
 from hardware.prices import PRICE_KINDS, Price, PriceKind
 from planner.compare.choice import Decision

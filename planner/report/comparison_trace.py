@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hardware.economics import Figure
-from hardware.load import load_sources
+from hardware.facts import Figure, load_sources
 from planner.compare.goodput import high_rates
 from planner.compare.laws import load_laws
 from planner.compare.money import HOURS_PER_YEAR
