@@ -9,11 +9,10 @@ from planner.cli.comparing import begin_study, build_settings, how, show_study
 from planner.cli.options import build_request
 from planner.cli.output import check_output
 from planner.cli.progress import compile_if_first_run, watched
-from planner.compare.budget import Ask, budget
-from planner.compare.shapes import shape_toml
+from planner.compare.budget import Ask, budget, shape_toml
 from planner.job.errors import UsageError
 from planner.job.written import write_text
-from planner.report.budget import budget_report
+from planner.report.studies import budget_report
 
 # Stands for the model of the request until its size is known.
 _ANY = "llama-3-8b"

@@ -24,7 +24,7 @@ from planner.compare.buying import TrainingRun, buy
 from planner.compare.offers import listed_tables
 from planner.job.errors import UsageError
 from planner.job.request import Request
-from planner.report.buying import buying_report
+from planner.report.studies import buying_report
 
 _MOST_JOBS = 32
 # Without --gpus and --clusters: all of the catalogue.

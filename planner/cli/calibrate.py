@@ -37,7 +37,7 @@ from planner.launch.check.assess import assess
 from planner.launch.check.given import read_given
 from planner.launch.dialects.megatron.attributes import logged_arguments
 from planner.launch.read.found import Hints
-from planner.report.calibration import calibration_report, suggestion_report
+from planner.report.evidence import calibration_report, suggestion_report
 from planner.search.plan_file import read_plan_file
 
 

@@ -24,8 +24,7 @@ from planner.compare.results import Comparison
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError, unknown_name
 from planner.job.written import csv_text
-from planner.report.comparison import comparison_report, failure_text, trace_report
-from planner.report.comparison_trace import trace
+from planner.report.comparison import comparison_report, failure_text, trace, trace_report
 
 
 def run(**options: Any) -> None:

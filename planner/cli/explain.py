@@ -19,7 +19,7 @@ from planner.predict.diagnosis.findings import Findings, findings_of
 from planner.predict.diagnosis.measured import Measured
 from planner.predict.evaluate import Proposal
 from planner.report.explain import explanation_report
-from planner.report.trace import step_trace
+from planner.report.figures.schedule import step_trace
 from planner.search.explanation import Explanation, explain, job_evaluator, pick_plan
 from planner.search.limit_results import Until
 from planner.search.plan_file import read_plan

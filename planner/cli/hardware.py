@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.cli.output import show
-from planner.report.hardware import (
+from planner.report.models import (
     hardware_documents,
     hardware_report,
     named_document,

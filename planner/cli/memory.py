@@ -32,10 +32,9 @@ from planner.predict.memory.footprint import Footprint, dropless_worst_case, foo
 from planner.predict.memory.solve import solve
 from planner.predict.memory.terms import peak_tensors
 from planner.predict.plan_text import configuration_text
-from planner.report.advice import advice_blocks, leading_facts
 from planner.report.figures.memory import MemoryFigure, memory_figure
-from planner.report.memory import memory_report, solution_blocks
-from planner.report.memory_data import memory_json
+from planner.report.fit import advice_blocks, leading_facts
+from planner.report.memory import memory_json, memory_report, solution_blocks
 from planner.search.fit import fitting_plan
 
 SOLVE_TRAINING = ("mbs", "seq", "layers")

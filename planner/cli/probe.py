@@ -17,7 +17,7 @@ from planner.evidence.learn.probe import raw_csv
 from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.rows import MeasuredRow
 from planner.job.written import csv_text, refuse_to_overwrite, write_text
-from planner.report.calibration import calibration_report
+from planner.report.evidence import calibration_report
 
 
 def run(**options: Any) -> None:

@@ -15,10 +15,10 @@ from planner.cli.comparing import (
     show_study,
 )
 from planner.cli.errors import ExitStatus
-from planner.compare.scaling import BATCHES, scale
+from planner.compare.comparison import BATCHES, scale
 from planner.job.errors import UsageError
 from planner.job.pool import counts_between
-from planner.report.scaling import scaling_report
+from planner.report.studies import scaling_report
 
 
 def run(**options: Any) -> None:

@@ -42,8 +42,7 @@ def _listening(port: int) -> socket.socket:
 def _serve(listening: socket.socket, time_limit_s: float) -> None:
     import uvicorn
 
-    from planner.report.serve.app import make_app
-    from planner.report.serve.connections import HastyProtocol
+    from planner.report.serve.app import HastyProtocol, make_app
 
     config = uvicorn.Config(
         make_app(time_limit_s), http=HastyProtocol, ws="none", log_level="warning",

@@ -24,9 +24,8 @@ from planner.evidence.runs.report import family_reports
 from planner.evidence.runs.rows import MEASURED_COLUMNS, PUBLISHED, read_rows
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.written import csv_text
-from planner.report.calibration import study_report
+from planner.report.evidence import study_report, validation_report
 from planner.report.tables import Report
-from planner.report.validation import validation_report
 
 if TYPE_CHECKING:
     from planner.report.pages.page import Page
@@ -89,7 +88,7 @@ def _predictions(given: Sequence[str], unnamed: bool) -> list[Prediction]:
 
 
 def _page(predictions: Sequence[Prediction], family: Family) -> Page:
-    from planner.report.pages.validation import validation_page
+    from planner.report.pages.studies import validation_page
 
     return validation_page(predictions, family, _report(predictions, family))
 
