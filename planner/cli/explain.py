@@ -8,9 +8,16 @@ from typing import Any
 
 import click
 
-from planner.cli.measured import measured_of, with_measured
-from planner.cli.output import check_output, check_plot, print_report, write_result_plot
-from planner.cli.progress import compile_if_first_run, limited, watched
+from planner.cli.evaluate import measured_of, with_measured
+from planner.cli.output import (
+    check_output,
+    check_plot,
+    compile_if_first_run,
+    limited,
+    print_report,
+    watched,
+    write_result_plot,
+)
 from planner.job.errors import UsageError
 from planner.job.pool import SeveralTypes
 from planner.job.written import write_text

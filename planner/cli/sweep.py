@@ -19,8 +19,7 @@ from planner.cli.comparing import build_settings, comparing_request, offers_for
 from planner.cli.declared import command, names_of
 from planner.cli.errors import ExitStatus
 from planner.cli.options import by_spelling, option_of, option_value, output_format
-from planner.cli.output import show
-from planner.cli.progress import compile_if_first_run, watched
+from planner.cli.output import compile_if_first_run, show, watched
 from planner.compare.comparison import check_tokens
 from planner.compare.offers import Offer, demand_distinct
 from planner.compare.sweep.journal import (

@@ -1,5 +1,6 @@
 """Clusters on offer: as the command line names them, in sizes (`64..1024xH100` is every doubling
-between, `any` every GPU), or as a TOML file lists them."""
+between, `any` every GPU), or as a TOML file lists them; and which price
+holds for one: quotes given, then files given, then the list prices."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Plans as a table: numbers first, a column for each degree, what is uneven where it has place; what
-the error bars are wider for, and what follows where memory may be full."""
+"""Plans as a table: numbers first, a column for each degree, what is uneven where it has place;
+what the error bars are wider for, and what follows where memory may be full."""
 
 from __future__ import annotations
 

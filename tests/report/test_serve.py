@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 from starlette.testclient import TestClient
 
-from planner.cli import serve as serve_command
+from planner.cli import pages as serve_command
 from planner.report.serve import answers, app
 from planner.report.serve.answers import MOST_GPUS, BusyError, Desk, Inputs, Remembered, Session
 from planner.report.serve.app import MOST_BODY_BYTES, make_app

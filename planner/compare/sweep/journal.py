@@ -1,4 +1,5 @@
-"""What a sweep has done so far: an SQLite file, in which every search is written as it ends.
+"""What a sweep has done so far, an SQLite file in which every search is written as it ends; and
+what it leaves: rows in the order of the grid, and beside them where each was searched.
 
 `header`: what made the rest; `searches`: a key with its record, or with why it failed, which a
 later run replaces. SQLite keeps what a crash or a full disk interrupts out of the file; one process

@@ -1,4 +1,9 @@
-"""The loop of a sweep: hand out what is not done, note what comes back, and count."""
+"""The loop of a sweep (hand out what is not done, note what comes back, and count) and where its
+tasks run: processes of this machine, or a user's Ray or Dask cluster.
+
+Every engine hands out `concurrent.futures.Future`s, so one loop serves all. Ray and Dask run a task
+again where its worker died; here, the loop does.
+"""
 
 from __future__ import annotations
 

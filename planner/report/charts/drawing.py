@@ -1,4 +1,17 @@
-"""What all charts share: their data and colours, and the way to SVG, PNG, pages and notebooks."""
+"""What all charts share: templates, data and colours, and the way to SVG, PNG, pages and notebooks.
+
+`templates/NAME.json` holds the Vega-Lite of a chart, with gaps to fill in.
+
+A template is an object of named parts, of which `chart` is the whole. In a part
+
+* the text `"$name"` stands for the value `name` that is filled in, or else for the part of that
+  name; where the value is None the key or the item is left out,
+* `${name}` inside a text stands for that value as text,
+* `"$": "name"` begins an object with the keys of a part,
+* `"$if": "name"` leaves an object out unless the value is true.
+
+A list of which nothing is left is left out, too.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A pipeline schedule played pass by pass, as bars on a time axis, and a step as a trace that Perfetto
-(ui.perfetto.dev) and chrome://tracing open.
+"""A pipeline schedule played pass by pass, as bars on a time axis, and a step as a trace that
+Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
 Format: "Trace Event Format", Google, object form: complete events (`ph` X, `ts` and `dur` in
 microseconds) and metadata events (`ph` M) that name processes and threads.

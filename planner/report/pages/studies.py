@@ -1,5 +1,5 @@
-"""Pages of studies (`planner compare`, `buy`, `scale`, `budget`), of a step's memory, and of measured
-runs beside their predictions."""
+"""Pages of studies (`planner compare`, `buy`, `scale`, `budget`), of a step's memory, and of
+measured runs beside their predictions."""
 
 from __future__ import annotations
 

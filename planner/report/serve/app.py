@@ -1,5 +1,6 @@
 """The routes of `planner serve`, which listens on this machine alone, answers pages that it served
-itself, and writes nothing; connections end where somebody sends or reads slowly, or has too many."""
+itself, and writes nothing. A connection ends where somebody sends or reads slowly, or has too many.
+"""
 
 from __future__ import annotations
 
