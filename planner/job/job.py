@@ -10,8 +10,9 @@ from constraints.numbers import ModelNumbers
 from hardware.schema import Cluster
 from planner.job.errors import UsageError
 from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode
-from planner.job.frameworks.profile import OptimizerKernel, check_precision
+from planner.job.frameworks.profile import check_precision
 from planner.job.frameworks.switches import with_techniques
+from planner.job.frameworks.tables import OptimizerKernel
 from planner.job.frameworks.workspaces import torch_workspaces
 from planner.job.offload import (
     Modules,

@@ -15,7 +15,7 @@ from planner.job.frameworks.names import (
     profile_named,
 )
 from planner.job.request import Request
-from planner.launch.read.detect import file_kind
+from planner.launch.read.opened import file_kind
 from planner.launch.registry import dialect_named, targets
 from tests.cli.conftest import Run, refused, run_cli
 from tests.launch.check.conftest import SMALL, script

@@ -17,7 +17,7 @@ from planner.launch.options import Options, run_options
 
 FOLDER = Path(planner.launch.__file__).parent
 DIALECTS = FOLDER / "dialects"
-TABLES = ("table.py", "rows.py")
+TABLES = ("table.py",)
 OPTIONS = {**SETTINGS, **MEGATRON_LAYOUT, **MEGATRON_RECOMPUTE}
 # Names here that are Megatron's too say which row is meant.
 OURS = OPTIONS.keys() | {entry.fields[0].rpartition(".")[2] for entry in MEGATRON}

@@ -28,7 +28,7 @@ from planner.launch.check.network import (
 from planner.launch.check.request import as_request
 from planner.launch.check.world import RULE as WORLD_SIZE
 from planner.launch.check.world import stated_gpus, world_problems
-from planner.launch.read.document_reader import NO_LENGTH, NO_RECOMPUTE
+from planner.launch.read.document import NO_LENGTH, NO_RECOMPUTE
 from planner.launch.read.found import Found, Problem, unresolved
 from planner.launch.read.undecided import RULE as BRANCH
 from planner.predict.configuration import degree_columns

@@ -1,4 +1,5 @@
-"""A command line taken apart: the launcher with its processes, the program, its arguments."""
+"""A command line taken apart: the launcher with its processes, the program and what its name says,
+its arguments."""
 
 from __future__ import annotations
 
@@ -6,13 +7,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 from planner.launch.languages.shell import Command
 from planner.launch.languages.text import Span, Text, Word, digits
 from planner.launch.read.found import Setting
-from planner.launch.registry import Program, program_named, programs
+from planner.launch.registry import Dialect, Program, dialects, function, program_named, programs
 
 # Options of torchrun, accelerate launch, deepspeed and srun that count processes or nodes.
 _NODES = ("nnodes", "num_nodes", "num-nodes", "num_machines", "nodes", "N")
@@ -306,3 +307,64 @@ def switch_of(key: str, word: Word, whole: Span | None = None) -> Setting:
 def _last(options: Sequence[Setting], names: Sequence[str]) -> Setting | None:
     """The innermost option of a kind: later options belong to the inner launcher."""
     return next((option for option in reversed(options) if option.key in names), None)
+
+
+# Parts of a program's name that say that it trains no decoder of text.
+_OTHER_MODELS = re.compile(
+    r"(^|[_/])(bert|t5|ict|retro|vlm|vision|esm\d?|evo|multimodal|mimo|vit|biencoder|msdp|"
+    r"reward|ppo|grpo|dpo|rl|eval\w*|generate|generation|server|inference|quantize|ptq|prune|"
+    r"export|analy[sz]e|convert\w*|conversion|merge|hf2\w+|\w+2hf|roundtrip|zeroshot|orqa|sora|"
+    r"tasks/main)([-_./]|$)"
+)
+
+
+def other_model(launch: LaunchCommand) -> str:
+    """Why a program's name, or MindSpeed-MM's option, says that it trains something else; empty if
+    neither does."""
+    if any(word.text.value == "--mm-model" for word in launch.arguments):
+        return "--mm-model names a multimodal model, described in a file of its own"
+    path = launch.program
+    if "/" not in path and not path.endswith(".py"):  # a module: python -m package.dpo_model
+        path = path.replace(".", "/")
+    program = "/".join(PurePosixPath(path).parts[-2:])
+    if _OTHER_MODELS.search(program):
+        name = PurePosixPath(program).name
+        return f"{name} trains no decoder of text alone, or not by next-token prediction"
+    return ""
+
+
+# A program's first arguments that are its configuration: Trainer scripts take YAML and JSON.
+CONFIG_NAME = r"[^-=].*\.(ya?ml|json)"
+
+
+def names_config(launch: LaunchCommand) -> bool:
+    """Whether what it trains stands in a file that it or its launcher names."""
+    return any(True for _ in named_configs(launch)) or launch.launcher in (
+        "accelerate", "deepspeed",
+    )  # fmt: skip
+
+
+def named_configs(launch: LaunchCommand) -> Iterator[Text]:
+    """Files that arguments and environment name as configuration."""
+    words = launch.command.words
+    options = {option for one in dialects().values() for option in one.config_options}
+    for at, word in enumerate(words):
+        name, equals, _ = word.text.value.partition("=")
+        value = word.text[len(name) + 1 :]
+        if not equals and at + 1 < len(words):
+            value = words[at + 1].text
+        if name in options and value.value:
+            yield value
+    by_name = launch.name in programs()
+    for word in launch.arguments[:2]:
+        is_hidden = by_name and bool(word.text.unknown) and not word.text.value.startswith("-")
+        if is_hidden or re.fullmatch(CONFIG_NAME, word.text.value):
+            yield word.text
+    for one in dialects().values():
+        yield from _named_by(one, launch)
+
+
+def _named_by(dialect: Dialect, launch: LaunchCommand) -> Iterator[Text]:
+    """Files that a command names in a way of the dialect's own."""
+    if dialect.names_files:
+        yield from function(dialect.name, dialect.names_files)(launch)

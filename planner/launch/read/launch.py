@@ -1,29 +1,156 @@
 """From files to `Found`: what each file is, by its content, the commands of its scripts, in one
-shell, and which reader they take."""
+shell, and which reader they take; why files start nothing that can be read."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from planner.job.errors import CannotTellError, UsageError
+from planner.job.frameworks import load_framework
+from planner.job.request import Request
+from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.languages.shell import Site
-from planner.launch.languages.text import Files, Text
+from planner.launch.languages.text import HOLE, Files, Text
 from planner.launch.read.beside import beside
-from planner.launch.read.command import LaunchCommand
-from planner.launch.read.detect import JOB, PLAN, SHELL
+from planner.launch.read.command import LaunchCommand, named_configs, names_config, other_model
 from planner.launch.read.document import Source
-from planner.launch.read.environment import as_unread_may_set, with_blocking, with_network
-from planner.launch.read.found import Count, Found, Hints, Problem
-from planner.launch.read.no_launch import no_launch
-from planner.launch.read.opened import Opened, open_file
-from planner.launch.read.plan import read_plan
-from planner.launch.read.programs import named_configs, names_config, other_model
+from planner.launch.read.found import ASKED, Count, Found, Hints, Problem
+from planner.launch.read.opened import JOB, PLAN, SHELL, Opened, open_file, readable
 from planner.launch.read.scripts import read_shells
-from planner.launch.read.undecided import Reading, readable, settled
-from planner.launch.read.world import accelerate_counts, stated_counts, stated_saving
-from planner.launch.registry import Kind, formats, kind_of, kinds
+from planner.launch.read.undecided import Reading, first_readable, settled
+from planner.launch.read.world import (
+    accelerate_counts,
+    as_unread_may_set,
+    stated_counts,
+    stated_saving,
+    with_blocking,
+    with_network,
+)
+from planner.launch.registry import Kind, dialects, formats, kind_of, kinds
+
+
+def read_plan(path: Path, hints: Hints, number: int | None = None) -> Found:
+    """Plan `number` of a plan file, or the recommended one. UsageError if there is none."""
+    from planner.search.explanation import pick_plan
+    from planner.search.plan_file import read_plan_file
+
+    result = read_plan_file(path)
+    plan, request = pick_plan(result, number or result.recommended or 1), result.request
+    degrees = plan.degrees
+    recomputes = plan.recompute != "none"
+    profile = load_framework(request.framework)
+    # As the request says, but for what the search decided.
+    asked = {name: getattr(request, name) for name in ASKED} | {
+        "seq": hints.seq or plan.seq,
+        "attention": request.attention or profile.attention,
+        "optimizer": plan.optimizer,
+        "optimizer_offload": plan.optimizer_offload,
+        "activation_offload": ",".join(plan.activation_offload) or "off",
+        "activation_offload_fraction": plan.activation_offload_fraction,
+        "cp_comm_type": plan.cp_comm_type or None,
+        "cp_sizes": plan.cp_sizes,
+    }
+    return Found(
+        format="plan",
+        model=hints.model or request.model,
+        world=degrees.gpus,
+        mbs=hints.mbs or degrees.mbs,
+        gbs=hints.gbs or plan.gbs,
+        batch_ramp=None if hints.gbs else plan.ramp_text or None,
+        block_layers=plan.layout.block_layers,
+        mtp_standalone=plan.layout.mtp_standalone,
+        recompute=hints.recompute or plan.recompute,
+        recomputed=plan.layout.recomputed if recomputes and not hints.recompute else None,
+        optimizer_kernel=plan.optimizer_kernel or None,
+        variations=(
+            *(() if request.sequence_parallel else ("no-sequence-parallel",)),
+            *plan.techniques,
+            *(f"no-{name}" for name in _usual_techniques(request) if name not in plan.techniques),
+        ),
+        cublas_workspace_config=request.cublas_workspace_config,
+        plan_gpus=request.gpus,
+        main_file=str(path),
+        **degrees.model_dump(exclude={"mbs", "grad_acc"}),
+        **asked,
+    )
+
+
+def _usual_techniques(request: Request) -> tuple[str, ...]:
+    """Those that the job uses where nobody says otherwise."""
+    return request.model_copy(update={"use": (), "without": ()}).resolve().techniques
+
+
+_PROGRAM = re.compile(r"\.py\b|\btorchrun\b|\bpython")
+_CALL = re.compile(r"(?m)(?:^|[\s;&|])(?:bash|sh)\s+([\w./${}-]+\.sh)\b")
+
+
+def _called_scripts(read: Opened) -> list[str]:
+    """Other scripts that the scripts given start, also inside a string for a container."""
+    given = {Path(kind).name for kind in read.kinds}
+    names = [item[1] for text in read.texts.values() for item in _CALL.finditer(text.value)]
+    named = {Path(name).name for name in names}
+    names += [name for name in read.absent if name.endswith(".sh") and name not in named]
+    return [name for name in dict.fromkeys(names) if Path(name).name not in given]
+
+
+def no_launch(read: Opened, launch: LaunchCommand | None) -> str:
+    names = ", ".join(read.kinds)
+    missing = [problem.text for problem in read.problems if problem.rule == "shell-not-followed"]
+    if launch is None:
+        return "\n  - ".join(_no_command(read, names, missing))
+    if re.search(r"pretrain_\w+\.py$", launch.program) and not launch.arguments:
+        first = f"{names}: the command at line {launch.command.line} starts {launch.program}"
+        return "\n  - ".join([f"{first} with no argument that is known", *missing])
+    configs = {name.value: name for name in named_configs(launch)}
+    if configs and not re.search("maxtext", launch.program, re.IGNORECASE):
+        return f"{names}: the command at line {launch.command.line} trains {_with(configs)}"
+    # Suites for reinforcement learning fine-tune too.
+    supervised = re.search(r"[._]sft(?![a-z])", launch.program)
+    for word in () if supervised else re.split(r"[^a-zA-Z0-9]+", launch.program):
+        refuse_unmodelled(
+            word, f"{names}: the command at line {launch.command.line} runs {launch.program}"
+        )
+    return (
+        f"{names}: the command at line {launch.command.line} runs {launch.program}, which is no "
+        f"framework that can be read; readable are {readable()}"
+    )
+
+
+def _with(configs: Mapping[str, Text]) -> str:
+    """What is wanted of the configuration files that a command names."""
+    if any("a placeholder" in text.unknown or "{{" in name for name, text in configs.items()):
+        return "with a file whose name is to be filled in ({{ ... }}): the script is a template"
+    shown = ", ".join(name.replace(HOLE, "...") for name in configs if name.strip(f"{HOLE}/"))
+    if shown:
+        return f"with {shown}; give it too"
+    why = next(text.unknown for text in configs.values())
+    return f"with a file that is {why}; give it too, or say which it is"
+
+
+def _no_command(read: Opened, names: str, missing: list[str]) -> list[str]:
+    """Why scripts start nothing that trains; what was not followed, where that may be why."""
+    slips = [problem for problem in read.problems if problem.rule == "shell-syntax"]
+    if slips:
+        place, what = slips[0].places[0], slips[0].text
+        return [f"{place}: {what}; no command that starts a training program"]
+    if read.hidden:
+        return [f"{names}: {read.hidden[-1]} (--env NAME=VALUE sets a variable)"]
+    if called := _called_scripts(read):
+        return [f"{names}: it starts {', '.join(called)}, which was not given; give it too"]
+    texts = [text.value for text in read.texts.values()]
+    options = [option for one in dialects().values() for option in one.shown_by]
+    shown = re.compile(rf"(?:{'|'.join(options)})[ =]")
+    if any(map(shown.search, texts)) and not any(map(_PROGRAM.search, texts)):
+        return [
+            f"{names}: options of a training program, and no command that starts it; give the "
+            "script that does, too, after it",
+            *missing,
+        ]
+    first = f"{names}: no command that starts a training program; readable are {readable()}"
+    return [first, *missing]
 
 
 def read_launch(
@@ -55,7 +182,7 @@ def read_launch(
     try:
         found = _found_in(first, hints)
     except CannotTellError as error:
-        return readable(error, first.undecided, again)
+        return first_readable(error, first.undecided, again)
     return settled(found, first.program, first.undecided, again)
 
 

@@ -62,7 +62,7 @@ def settled(
     return replace(found, problems=(*reversed(said.values()), *problems))
 
 
-def readable(
+def first_readable(
     error: CannotTellError, undecided: Mapping[Site, Undecided], again: ReadAgain
 ) -> Found:
     """The first launch that a branch which was not taken starts; the error where none does."""

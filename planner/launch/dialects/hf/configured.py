@@ -20,11 +20,10 @@ from planner.launch.dialects.hf.unmodelled import (
 )
 from planner.launch.languages.text import Text
 from planner.launch.read.beside import source_beside
-from planner.launch.read.command import LaunchCommand
+from planner.launch.read.command import CONFIG_NAME, LaunchCommand
 from planner.launch.read.document import Document, Source, json_document, yaml_document
 from planner.launch.read.found import Found, Hints, Problem, Setting
 from planner.launch.read.opened import Opened
-from planner.launch.read.programs import CONFIG_NAME
 
 
 def with_accelerate(found: Found, source: Source) -> Found:

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from planner.launch.dialects.hf.arguments import HfArguments
-from planner.launch.read.document import Document, Source
-from planner.launch.read.document_reader import NO_LENGTH, NO_RECOMPUTE, DocumentReader
+from planner.launch.read.document import NO_LENGTH, NO_RECOMPUTE, Document, DocumentReader, Source
 from planner.launch.read.found import Found, Problem, Setting
 
 # Options by which programs of one's own may call the micro-batch.

@@ -13,8 +13,7 @@ from hardware.files import shipped_toml
 from planner.job.errors import CannotTellError
 from planner.job.models.errors import ModelError
 from planner.job.specs import ModelSpec
-from planner.launch.dialects.maxtext.batch import micro_batch, tiles
-from planner.launch.dialects.maxtext.mesh import Mesh
+from planner.launch.dialects.maxtext.mesh import Mesh, micro_batch, tiles
 from planner.launch.dialects.maxtext.model import blocks, keys_of, model_of
 from planner.launch.dialects.maxtext.placed import Placed
 from planner.launch.dialects.maxtext.remat import remat_of
@@ -24,8 +23,7 @@ from planner.launch.dialects.maxtext.writer import OPTIONS
 from planner.launch.languages.text import Text
 from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.document import Document, Source, yaml_document
-from planner.launch.read.document_reader import DocumentReader
+from planner.launch.read.document import Document, DocumentReader, Source, yaml_document
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, model_unknown
 from planner.launch.read.opened import Opened
 from planner.launch.registry import package_of

@@ -25,13 +25,11 @@ from planner.launch.dialects.torchtitan.reader import TorchtitanReader
 from planner.launch.dialects.torchtitan.sources import unknown_keys
 from planner.launch.languages.text import HOLE, Files, Hole, Text, Word, digits
 from planner.launch.read.beside import source_beside
-from planner.launch.read.command import LaunchCommand, made_launch
-from planner.launch.read.document import Document, Source, below, yaml_document
-from planner.launch.read.document_reader import NO_LENGTH
+from planner.launch.read.command import LaunchCommand, made_launch, other_model
+from planner.launch.read.document import NO_LENGTH, Document, Source, below, yaml_document
 from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
 from planner.launch.read.names import meanings
 from planner.launch.read.opened import Opened
-from planner.launch.read.programs import other_model
 
 _ARGS, _ENV, _PROGRAM = "MODEL_ARGS", "ENV_VARS", "pretrain_gpt.py"
 _WITHOUT = meanings("megatron", "without")

@@ -26,8 +26,8 @@ from planner.launch.contract import (
 from planner.launch.dialects.megatron import writer as megatron
 from planner.launch.dialects.megatron.flags import Flag, from_text, layout_text
 from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_LAYOUT, MEGATRON_RECOMPUTE
-from planner.launch.dialects.megatron.rows import rotates_plainly
-from planner.launch.dialects.megatron.run import (
+from planner.launch.dialects.megatron.table import linear_bias, rotates_plainly
+from planner.launch.dialects.megatron.writer import (
     LOW_PRECISIONS,
     NO_MASK,
     VARIABLES,
@@ -43,7 +43,6 @@ from planner.launch.dialects.megatron.run import (
     sharding_flags,
     sharp_group,
 )
-from planner.launch.dialects.megatron.table import linear_bias
 from planner.launch.quoting import Code
 from planner.launch.registry import dialect_toml
 from planner.launch.sentences import names_of_job, said_needs, said_refusals

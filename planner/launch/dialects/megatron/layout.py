@@ -12,8 +12,7 @@ from planner.launch.dialects.megatron.arguments import Arguments
 from planner.launch.dialects.megatron.details import read_blocks
 from planner.launch.dialects.megatron.flags import layout_text
 from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_LAYOUT
-from planner.launch.dialects.megatron.rows import PATTERN
-from planner.launch.dialects.megatron.table import option
+from planner.launch.dialects.megatron.table import PATTERN, option
 from planner.launch.languages.text import digits
 from planner.launch.read.found import Edit, Problem
 from planner.launch.read.names import effect_of

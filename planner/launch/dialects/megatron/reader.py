@@ -26,7 +26,7 @@ from planner.launch.dialects.megatron.layout import (
     read_split,
     unusual_splits,
 )
-from planner.launch.dialects.megatron.model import read_model
+from planner.launch.dialects.megatron.model import read_model, vocabulary_unknown
 from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.dialects.megatron.rules import MegatronFacts, option_problems
 from planner.launch.dialects.megatron.settings import (
@@ -41,13 +41,11 @@ from planner.launch.dialects.megatron.settings import (
     recompute_of,
 )
 from planner.launch.dialects.megatron.table import option
-from planner.launch.dialects.megatron.vocabulary import vocabulary_unknown
 from planner.launch.options import SWITCH
 from planner.launch.read.beside import text_beside
-from planner.launch.read.command import LaunchCommand
+from planner.launch.read.command import LaunchCommand, other_model
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, unresolved
 from planner.launch.read.names import left_out
-from planner.launch.read.programs import other_model
 
 # Fusions that the profile without Transformer Engine does not count on.
 _UNFUSED = (

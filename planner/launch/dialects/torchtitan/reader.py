@@ -31,8 +31,7 @@ from planner.launch.dialects.torchtitan.sources import (
 )
 from planner.launch.dialects.torchtitan.table import FLAVORS
 from planner.launch.languages.text import digits
-from planner.launch.read.document import Document, Source, toml_document
-from planner.launch.read.document_reader import DocumentReader
+from planner.launch.read.document import Document, DocumentReader, Source, toml_document
 from planner.launch.read.found import Edit, Found, Problem, Setting, model_unknown, nearest
 from planner.launch.read.names import left_out, meanings
 
