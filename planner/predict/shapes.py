@@ -9,10 +9,9 @@ import numpy as np
 
 from constraints.condition import UserCondition
 from constraints.context import RuleContext
-from constraints.explain import minimal_conflict
 from constraints.numbers import BatchGoal, ClusterNumbers, Columns, DegreeLimit, IntArray
 from constraints.registry import rules_of
-from constraints.rule import ShapeRule
+from constraints.rule import ShapeRule, minimal_conflict
 from planner.cost.layout import filled_pipelines
 from planner.job.errors import UsageError
 from planner.job.job import BatchTarget, Job, model_numbers

@@ -1,4 +1,4 @@
-"""`planner doctor`: versions, extras, caches and terminal, and what to do where something lacks."""
+"""`planner doctor`, `warmup` and `completion`: what is installed, and what is needed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from importlib import metadata
 from pathlib import Path
 
 import click
+from click.shell_completion import get_completion_class
 
 from planner._version import __version__
 from planner.cli.errors import ExitStatus
-from planner.cli.output import print_report
+from planner.cli.output import compile_if_first_run, print_report
+from planner.cli.program import planner_command
 from planner.report.tables import Facts, Notes, Report
 
 _NEEDED = ("click", "numba", "numpy", "ortools", "pandas", "pydantic", "rich")
@@ -37,7 +39,7 @@ _EXTRAS = {
 Rows = Iterator[tuple[str, str]]
 
 
-def run() -> None:
+def run_doctor() -> None:
     missing = [name for name in _NEEDED if _version(name) is None]
     verdict = "All that a search needs is there."
     if missing:
@@ -89,3 +91,25 @@ def _terminal() -> str:
     columns = shutil.get_terminal_size().columns
     colour = "colours" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else "no colours"
     return f"{columns} columns, {sys.stdout.encoding}, {colour}"
+
+
+def run_warmup(quiet: bool) -> None:
+    compile_if_first_run(quiet)
+
+    from planner.cost._machine_code import cache_folder, why_not_kept
+    from planner.predict.warmup import missing
+
+    why = why_not_kept() or (f"{cache_folder()} cannot be written" if missing() else "")
+    if why:
+        raise click.ClickException(
+            f"nothing was kept: {why}; set PLANNER_CACHE_DIR to a folder that you alone can write "
+            "to"
+        )
+    click.echo(f"compiled: {cache_folder()}")
+
+
+def run_completion(shell: str) -> None:
+    made = get_completion_class(shell)
+    if made is None:
+        raise click.UsageError(f"no completion is known for {shell}")
+    click.echo(made(planner_command, {}, "planner", "_PLANNER_COMPLETE").source())

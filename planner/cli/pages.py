@@ -1,21 +1,36 @@
-"""`planner serve`: a live page on this machine."""
+"""`planner report`, a page of a plan file or a study, and `planner serve`, a live page."""
 
 from __future__ import annotations
 
 import errno
 import socket
+from pathlib import Path
 
 import click
 
-from planner.cli.progress import compile_if_first_run
+from planner.cli.output import compile_if_first_run
 from planner.job.errors import UsageError, demand_installed
+from planner.job.written import refuse_to_overwrite, write_text
 from planner.report.charts.drawing import demand_plot
+
+
+def run_report(file: str, output: str, force: bool, quiet: bool) -> None:
+    path = Path(output)
+    refuse_to_overwrite(path, force)
+    demand_plot()
+    from planner.report.pages.files import page_of_file
+    from planner.report.pages.page import render
+
+    page = page_of_file(Path(file), lambda: compile_if_first_run(quiet))
+    write_text(path, render(page), force=force)
+    click.echo(f"Page written to {path}: open it in a browser.")
+
 
 HOST = "127.0.0.1"
 DEFAULT_TIME_LIMIT_S = 20.0
 
 
-def run(port: int, time_limit: float | None, quiet: bool) -> None:
+def run_serve(port: int, time_limit: float | None, quiet: bool) -> None:
     demand_plot()
     demand_installed("planner serve needs", "serve", "starlette", "uvicorn")
     listening = _listening(port)
@@ -42,8 +57,7 @@ def _listening(port: int) -> socket.socket:
 def _serve(listening: socket.socket, time_limit_s: float) -> None:
     import uvicorn
 
-    from planner.report.serve.app import make_app
-    from planner.report.serve.connections import HastyProtocol
+    from planner.report.serve.app import HastyProtocol, make_app
 
     config = uvicorn.Config(
         make_app(time_limit_s), http=HastyProtocol, ws="none", log_level="warning",

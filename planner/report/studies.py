@@ -1,20 +1,92 @@
-"""What `planner scale` shows: one row a number of GPUs, the knee, and where the batch limits."""
+"""What `planner scale`, `buy` and `budget` show."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.compare.budget import Budget
+from planner.compare.buying import Buying, BuyRow
+from planner.compare.comparison import CLEARLY_FASTER, Batch
 from planner.compare.goodput import HOUR_S
 from planner.compare.results import Run, Scaling
 from planner.compare.run import HOURS_PER_DAY, facility_kw
-from planner.compare.scaling import CLEARLY_FASTER, Batch
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import short_count
 from planner.predict.plan_text import batch_text, degrees_text
-from planner.report.amounts import NONE
-from planner.report.said import described, notes, said, table_of
-from planner.report.study_words import decision_facts, percent, runs_note
+from planner.report.plan_table import plan_table
+from planner.report.said import NONE, described, facts, notes, said, table_of
+from planner.report.study_words import (
+    critical_text,
+    decision_facts,
+    percent,
+    runs_note,
+    share_text,
+    taken_text,
+)
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
+
+_BEYOND = {
+    "deadline": "over the deadline",
+    "budget": "over the budget",
+    "power": "over the power",
+    "racks": "over the racks",
+    "another": "a plan on another cluster is better in all that counts",
+}
+_MOST_NAMED = 4
+
+
+@as_report
+def buying_report(buying: Buying) -> Iterator[Block]:
+    """The whole report."""
+    decision = buying.decision
+    if buying.reason:
+        yield Notes((buying.reason,))
+    if decision is not None:
+        yield decision_facts(decision, buying.currency)
+        if len(decision.front) > 1:
+            yield table_of(
+                "buying.front", decision.front, within=decision.best is not None,
+                currency=buying.currency, taken=taken_text,
+            )  # fmt: skip
+    if chosen := [row for row in buying.rows if row.choice is not None]:
+        yield table_of("buying.jobs", chosen, currency=buying.currency)
+    if reasons := tuple(_reasons(buying.rows)):
+        yield Notes(reasons, "Not taken into account")
+    long = sum(row.choice is not None and row.choice.days.value > 365.0 for row in chosen)
+    yield Notes(tuple(notes("buying.notes", buying, kind=BASIS_NAMES[buying.basis], long=long)))
+
+
+def _reasons(rows: tuple[BuyRow, ...]) -> Iterator[str]:
+    """What was left out, clusters of one kind of reason together."""
+    groups: dict[tuple[str, str], list[BuyRow]] = {}
+    for row in rows:
+        if row.choice is None:
+            said = _BEYOND.get(row.beyond, row.reason + ("" if row.searched else " (not searched)"))
+            groups.setdefault((row.job, said), []).append(row)
+    for (job, said), alike in groups.items():
+        names = ", ".join(row.cluster for row in alike[:_MOST_NAMED])
+        more = f" and {len(alike) - _MOST_NAMED} more" if len(alike) > _MOST_NAMED else ""
+        first = alike[0]
+        example = f" (not searched); {first.cluster} {first.reason}" if first.beyond else ""
+        yield f"{job} on {names}{more}: {said}{example}"
+
+
+@as_report
+def budget_report(found: Budget) -> Iterator[Block]:
+    """The whole report."""
+    run = found.run
+    price = run and run.batch_price
+    yield facts(
+        "budget.facts", found, price=price, ratio=found.tokens.value / found.parameters,
+        best_tokens=found.flop.value / 6.0 / found.best_parameters.value,
+        critical=price and critical_text(price), extra=price and share_text(price.extra),
+    )  # fmt: skip
+    if run is not None:
+        told = {"cost": run.cost(found.basis), "kind": BASIS_NAMES[found.basis]}
+        yield facts("budget.run", found, title=f"On {found.gpus}", **told)
+        yield plan_table([run.plan], None, title="Plan")
+    yield Notes((*notes("budget.notes", found), *found.notes, *notes("budget.save", found)))
+
 
 TITLES: dict[Batch, str] = {
     "fixed": "Strong scaling: the batch stays",
