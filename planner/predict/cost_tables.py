@@ -13,8 +13,7 @@ from planner.cost.inputs import as_declared, filled
 from planner.cost.piece_compute import TORCH_SOFTMAX_TRAFFIC
 from planner.cost.schedule import SCHEDULE_1F1B
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
-from planner.job.frameworks import FrameworkProfile
-from planner.job.frameworks.profile import FP32_PRECISIONS
+from planner.job.frameworks.profile import FP32_PRECISIONS, FrameworkProfile
 from planner.job.job import Job
 from planner.job.schedules import schedule_named
 from planner.job.specs import ModelSpec

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
-from planner.job.modules import Module
+from planner.job.recompute import Module, RecomputeMode
 from planner.predict.cost_tables import job_pieces, op_context
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.offload import offload_group

@@ -8,7 +8,7 @@ from typing import Any
 from constraints.axes import EXPERTS, OF_LAYER, product_of
 from planner.cost import piece_memory
 from planner.cost.keys import local_tokens
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.predict.cost_tables import context_inputs
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Saved

@@ -14,7 +14,7 @@ from math import ceil
 from planner.cost.keys import local_tokens
 from planner.cost.piece_memory import saved_row_bytes
 from planner.job.job import Job
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.predict.cost_tables import job_pieces
 from planner.predict.memory.timeline import Kept, PhaseMemory
 from planner.predict.ops.rows import Piece, Saved
