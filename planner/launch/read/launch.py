@@ -17,7 +17,7 @@ from planner.launch.languages.text import HOLE, Files, Text
 from planner.launch.read.beside import beside
 from planner.launch.read.command import LaunchCommand, named_configs, names_config, other_model
 from planner.launch.read.document import Source
-from planner.launch.read.found import ASKED, Count, Found, Hints, Problem
+from planner.launch.read.found import ASKED, Count, Found, Hints, Problem, not_predictable
 from planner.launch.read.opened import JOB, PLAN, SHELL, Opened, open_file, readable
 from planner.launch.read.scripts import read_shells
 from planner.launch.read.undecided import Reading, first_readable, settled
@@ -255,7 +255,7 @@ def _configured(read: Opened, config: str, hints: Hints) -> Found:
     found: Found = kind.reader()(source)
     if launch is not None and kind.pretrains and other_model(launch):
         why = f"{launch.name} trains nothing, by its name"
-        found = replace(found, problems=(Problem("not-predictable", why, "warning"),))
+        found = replace(found, problems=(not_predictable(why),))
     return found
 
 

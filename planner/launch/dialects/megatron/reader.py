@@ -44,7 +44,15 @@ from planner.launch.dialects.megatron.table import option
 from planner.launch.options import SWITCH
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand, other_model
-from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, unresolved
+from planner.launch.read.found import (
+    Edit,
+    Found,
+    Hints,
+    Problem,
+    Setting,
+    not_predictable,
+    unresolved,
+)
 from planner.launch.read.names import left_out
 
 # Fusions that the profile without Transformer Engine does not count on.
@@ -76,22 +84,27 @@ _DEGREES = {
 
 
 class MegatronReader:
-    """One command's arguments, and what is gathered from them."""
+    """One command's arguments, and what is gathered from them.
+
+    `parser`: the Megatron whose options these are, where it is known; `is_partial`: whether some
+    arguments are not known, or another program may have its own defaults.
+    """
+
+    parser: Dialect | None = None
+    is_partial = False
 
     def __init__(self, launch: LaunchCommand, hints: Hints, unread: Sequence[Problem] = ()) -> None:
         self.launch, self.hints = launch, hints
         self.arguments = parse_arguments(launch.arguments)
         self.arguments.problems += unread
-        self.dialect = self._dialect()
+        self.dialect = self.parser or dialect_of(self.arguments, launch)
         translate(self.arguments, self.dialect)
+        unresolved = any(problem.rule == "unresolved" for problem in self.arguments.problems)
+        self.is_partial = self.is_partial or unresolved or not self.dialect.core
         self.assumed: list[str] = []
         unknown = list(unknown_problems(self.arguments, self.dialect.words))
         self.problems = eased(unknown, self.dialect)
         self.problems += dialect_note(self.arguments, self.dialect)
-
-    def _dialect(self) -> Dialect:
-        """The Megatron whose options these are."""
-        return dialect_of(self.arguments, self.launch)
 
     def found(self) -> Found:
         """Everything that was read."""
@@ -134,7 +147,7 @@ class MegatronReader:
         self.problems = as_sure_as_read(self.problems, self.arguments)
         if why := other_model(self.launch):
             # Nothing of what its options lack, or are refused for, says more.
-            self.problems = [Problem("not-predictable", f"{why}: not modelled", "warning")]
+            self.problems = [not_predictable(f"{why}: not modelled")]
         return Found(
             format="megatron",
             shape=None if self.hints.model else shape,
@@ -145,7 +158,7 @@ class MegatronReader:
             mtp_standalone=split.mtp_standalone,
             main_file=self.launch.command.file,
             where=self._where(),
-            settings=tuple(self.arguments.given.values()),
+            settings=tuple(self.arguments.settings.values()),
             unused=tuple(self.arguments.rest()),
             unmodelled=unmodelled,
             unknown=tuple(self.arguments.unknown),
@@ -165,7 +178,7 @@ class MegatronReader:
 
             return load_model(self.hints.model).spec
         shape, problems = read_model(self.arguments, self.hints, self.assumed)
-        if self._is_partial():
+        if self.is_partial:
             problems = [
                 replace(problem, severity="missing", fix=problem.fix or "--model NAME")
                 for problem in problems
@@ -175,16 +188,11 @@ class MegatronReader:
             self.problems += vocabulary_unknown(self.arguments, self.hints, shape)
         return shape
 
-    def _is_partial(self) -> bool:
-        """Whether some arguments are not known, or another program may have its own defaults."""
-        unresolved = any(problem.rule == "unresolved" for problem in self.arguments.problems)
-        return unresolved or not self.dialect.core
-
     def _where(self) -> dict[str, Setting]:
-        named = {field: self.arguments.given.get(name) for field, name in _DEGREES.items()}
+        named = {field: self.arguments.settings.get(name) for field, name in _DEGREES.items()}
         named["world"] = self.launch.per_node or self.launch.total
-        named["zero"] = self.arguments.given.get("zero-stage")
-        named["sharp"] = self.arguments.given.get(MEGATRON["sharp"].name)
+        named["zero"] = self.arguments.settings.get("zero-stage")
+        named["sharp"] = self.arguments.settings.get(MEGATRON["sharp"].name)
         return {field: item for field, item in named.items() if item is not None}
 
     def _environment(self) -> dict[str, str]:
@@ -211,7 +219,7 @@ class MegatronReader:
         if values["mbs"] is None and self.arguments.setting(_DEGREES["mbs"]) is None:
             # A part of a launch may say it elsewhere.
             how: dict[str, Any] = {"severity": "missing", "fix": "--mbs N"}
-            how = how if self._is_partial() else {"edits": (Edit(MEGATRON["mbs"].key, "1"),)}
+            how = how if self.is_partial else {"edits": (Edit(MEGATRON["mbs"].key, "1"),)}
             missing = f"{MEGATRON['mbs'].key} is missing"
             self.problems.append(Problem("micro-batch", missing, **how))
         one = {name: values[name] or 1 for name in ("tp", "pp", "cp", "ep", "mbs")}
@@ -240,7 +248,7 @@ class MegatronReader:
             "framework": framework,
             "variations": variations,
             "zero": self._zero(),
-            "recompute": self.hints.recompute or self._recompute(),
+            "recompute": self.hints.recompute or recompute_of(arguments),
             "optimizer": self._optimizer(),
             "optimizer_offload": optimizer_offload_of(self.arguments),
             "precision": precision_of(self.arguments),
@@ -355,9 +363,6 @@ class MegatronReader:
         if instances == 1 or replicas is None:
             return 0
         return max(1, replicas * int(degrees["cp"]) // instances)
-
-    def _recompute(self) -> str:
-        return recompute_of(self.arguments)
 
     def _optimizer(self) -> str:
         return optimizer_of(self.arguments)
