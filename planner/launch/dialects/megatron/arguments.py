@@ -14,14 +14,7 @@ from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.languages.text import HOLE, Span, Text, Word
 from planner.launch.read.command import setting_of, switch_of
-from planner.launch.read.found import (
-    Edit,
-    Placed,
-    Problem,
-    Setting,
-    nearest,
-    telling,
-)
+from planner.launch.read.found import Edit, Placed, Problem, Setting, nearest, telling
 from planner.launch.registry import package_of
 
 RELEASE = "megatron-core 0.19"

@@ -14,38 +14,13 @@ from functools import cache
 from typing import Any
 
 from planner.job.job import Job
-from planner.launch.contract import (
-    PRETRAINED,
-    STOP,
-    Branch,
-    Files,
-    Launch,
-    Refusal,
-    RunCommand,
-    pretrained_variable,
-)
+from planner.launch import contract, sentences
+from planner.launch.contract import Branch, Files, Launch, Refusal, RunCommand
 from planner.launch.dialects.megatron import writer as megatron
 from planner.launch.dialects.megatron.flags import Flag
 from planner.launch.dialects.megatron.options import MEGATRON
-from planner.launch.dialects.megatron.writer import (
-    VARIABLES,
-    flags_of_rows,
-    is_fsdp,
-    model_overrides,
-    model_refusals,
-    run_refusals,
-    sharp_group,
-)
 from planner.launch.quoting import Code
 from planner.launch.registry import dialect_toml
-from planner.launch.sentences import (
-    evaluated,
-    filled_in,
-    holds,
-    names_of_job,
-    said_needs,
-    said_refusals,
-)
 from planner.launch.settings_text import filled
 from planner.launch.time_limit import save_steps, stop_variable
 
@@ -105,14 +80,14 @@ def wrong_overrides(overrides: Mapping[str, str]) -> Iterator[str]:
 SCRIPT = "bridge_pretrain.py"
 
 
-plan_refusals = run_refusals
+plan_refusals = megatron.run_refusals
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
     """What Megatron-Bridge cannot express of the job."""
-    yield from model_refusals(job.model, job.seq, bridge=True)
+    yield from megatron.model_refusals(job.model, job.seq, bridge=True)
     for table in ("attention_refusals", "bridge_refusals"):
-        yield from said_refusals("megatron", table, names_of_job(job))
+        yield from sentences.said_refusals("megatron", table, sentences.names_of_job(job))
 
 
 def files(launch: Launch) -> Files:
@@ -139,10 +114,10 @@ def command(launch: Launch) -> RunCommand:
     return RunCommand(
         argv=(SCRIPT, *words),
         variables=(
-            pretrained_variable(
+            contract.pretrained_variable(
                 "a Hugging Face model's folder, or a checkpoint of Megatron-Bridge's"
             ),
-            *VARIABLES,
+            *megatron.VARIABLES,
             stop_variable(launch),
         ),
         branches=_branches(launch),
@@ -157,7 +132,7 @@ def _branches(launch: Launch) -> tuple[Branch, ...]:
         "load": "${CHECKPOINTS}",
         "save_interval": str(save_steps(launch)),
         # Megatron-FSDP has a format of its own.
-        **({} if is_fsdp(launch) else {"ckpt_format": "torch_dist"}),
+        **({} if megatron.is_fsdp(launch) else {"ckpt_format": "torch_dist"}),
     }
     return (
         Branch(
@@ -173,8 +148,8 @@ def _branches(launch: Launch) -> tuple[Branch, ...]:
             ("checkpoint.save=null",),
         ),
         Branch("TENSORBOARD", ("logger.tensorboard_dir=${TENSORBOARD}",)),
-        Branch(PRETRAINED, ("checkpoint.pretrained_checkpoint=${PRETRAINED}",)),
-        Branch(STOP, ("train.exit_duration_in_mins=${STOP_AFTER_MINUTES}",)),
+        Branch(contract.PRETRAINED, ("checkpoint.pretrained_checkpoint=${PRETRAINED}",)),
+        Branch(contract.STOP, ("train.exit_duration_in_mins=${STOP_AFTER_MINUTES}",)),
     )
 
 
@@ -184,7 +159,9 @@ choices = megatron.choices
 
 def requirements(launch: Launch) -> tuple[str, ...]:
     """What the overrides are written for."""
-    return said_needs("megatron", "bridge_needs", launch, sharp_group=sharp_group(launch))
+    return sentences.said_needs(
+        "megatron", "bridge_needs", launch, sharp_group=megatron.sharp_group(launch)
+    )
 
 
 Overrides = Mapping[str, str]
@@ -204,14 +181,16 @@ def all_overrides(launch: Launch) -> Groups:
     """Titled groups of `section.field` and value."""
     names = megatron.names_in(launch)
     groups = dialect_toml("megatron", "groups.toml")["overrides"].values()
-    return tuple((filled_in(group["title"], names), _group(group, names)) for group in groups)
+    return tuple(
+        (sentences.filled_in(group["title"], names), _group(group, names)) for group in groups
+    )
 
 
 def _group(group: Mapping[str, Any], names: Mapping[str, Any]) -> Overrides:
     """The overrides of a group of `groups.toml`."""
-    found = model_overrides(names["model"], group["table"]) if "table" in group else {}
+    found = megatron.model_overrides(names["model"], group["table"]) if "table" in group else {}
     for row in group.get("rows", ()):
-        if holds(row.get("when"), names):
+        if sentences.holds(row.get("when"), names):
             found |= _of_row(row, names)
     techniques = _of_text(names["plan"].technique_flags) if "unless_technique" in group else {}
     return {key: value for key, value in found.items() if key not in techniques}
@@ -220,10 +199,10 @@ def _group(group: Mapping[str, Any], names: Mapping[str, Any]) -> Overrides:
 def _of_row(row: Mapping[str, Any], names: Mapping[str, Any]) -> Overrides:
     if "of" in row:
         off = (MEGATRON[name].key for name in row.get("off", ()))
-        return _fields(flags_of_rows(row["of"], names, bridge=True), off)
+        return _fields(megatron.flags_of_rows(row["of"], names, bridge=True), off)
     if "overrides" in row:
-        return _of_text(evaluated(row["overrides"], names))
-    value = evaluated(row["value"], names)
+        return _of_text(sentences.evaluated(row["overrides"], names))
+    value = sentences.evaluated(row["value"], names)
     return {row["field"]: str(value).lower() if isinstance(value, bool) else str(value)}
 
 

@@ -18,14 +18,7 @@ from planner.launch.dialects.megatron.rules import CONNECTIONS, refused_everywhe
 from planner.launch.dialects.megatron.table import FLAGS, option
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import (
-    Edit,
-    Problem,
-    Setting,
-    Severity,
-    is_slip,
-    nearest,
-)
+from planner.launch.read.found import Edit, Problem, Setting, Severity, is_slip, nearest
 from planner.launch.read.names import effect_of, left_out, meanings
 
 # More unknown options tell no more.

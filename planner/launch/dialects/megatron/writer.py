@@ -13,25 +13,9 @@ from typing import Any
 
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
+from planner.launch import contract, sentences
 from planner.launch.architecture import refusals, settings
-from planner.launch.contract import (
-    PRETRAINED,
-    STOP,
-    TRAIN_STEPS,
-    WARMUP_STEPS,
-    Branch,
-    ExplainedSetting,
-    Files,
-    Launch,
-    Refusal,
-    RunCommand,
-    Variable,
-    folder_variable,
-    needed,
-    path_variable,
-    pretrained_variable,
-    rate_variable,
-)
+from planner.launch.contract import Branch, ExplainedSetting, Files, Launch, Refusal, RunCommand
 from planner.launch.dialects.megatron.flags import (
     Flag,
     FlagGroup,
@@ -54,17 +38,6 @@ from planner.launch.dialects.megatron.table import (
 from planner.launch.dialects.megatron.table import MEGATRON as ROWS
 from planner.launch.quoting import Value, yaml_value
 from planner.launch.registry import dialect_toml
-from planner.launch.sentences import (
-    evaluated,
-    filled_in,
-    holds,
-    names_of,
-    names_of_job,
-    said_choices,
-    said_environment,
-    said_needs,
-    said_refusals,
-)
 from planner.launch.time_limit import save_steps, stop_variable
 from planner.predict.plan_text import fraction_text
 from planner.predict.sharp import sharp_use
@@ -76,9 +49,9 @@ def model_refusals(model: ModelSpec, seq: int, *, bridge: bool = False) -> Itera
     """What Megatron's GPT model cannot be made into; `bridge`: by overrides, not by flags."""
     names = {"model": model, "seq": seq, "hybrid": is_hybrid(model)}
     yield from refusals(ROWS, model, "Megatron's GPT model", _OTHERS)
-    yield from said_refusals("megatron", "length_refusals", names)
+    yield from sentences.said_refusals("megatron", "length_refusals", names)
     if bridge:
-        yield from said_refusals("megatron", "bridge_model_refusals", names)
+        yield from sentences.said_refusals("megatron", "bridge_model_refusals", names)
     # What only Megatron-Bridge's fields reach.
     for row in ROWS if not bridge else ():
         if row.when(model) and (phrase := row.no_flag(model)):
@@ -104,23 +77,25 @@ def _group(name: str, names: Mapping[str, Any]) -> FlagGroup:
     group = _GROUPS[name]
     of_model = settings(dict(GROUPS)[group["table"]], names["model"]) if "table" in group else {}
     flags = (Flag(key) if value is True else flag(key, value) for key, value in of_model.items())
-    return FlagGroup(filled_in(group["title"], names), (*flags, *flags_of_rows(name, names)))
+    return FlagGroup(
+        sentences.filled_in(group["title"], names), (*flags, *flags_of_rows(name, names))
+    )
 
 
 def flags_of_rows(name: str, names: Mapping[str, Any], *, bridge: bool = False) -> Iterator[Flag]:
     """The flags that the rows of a group say; `bridge`: of those that its fields say too."""
     for row in _GROUPS[name].get("rows", ()):
-        if holds(row.get("when"), names) and not (bridge and "core_only" in row):
+        if sentences.holds(row.get("when"), names) and not (bridge and "core_only" in row):
             yield from _flags_of(row, names)
 
 
 def _flags_of(row: Mapping[str, str], names: Mapping[str, Any]) -> Sequence[Flag]:
     if "flags" in row:
-        given = evaluated(row["flags"], names)
+        given = sentences.evaluated(row["flags"], names)
         return from_text(given) if isinstance(given, str) else given
     option = MEGATRON.get(row["flag"])
     key = option.key if option else row["flag"]
-    value = evaluated(row["value"], names) if "value" in row else ()
+    value = sentences.evaluated(row["value"], names) if "value" in row else ()
     values = value if isinstance(value, tuple) else (option.text(value) if option else value,)
     return (flag(key, *values),)
 
@@ -144,19 +119,19 @@ def override_text(value: Value) -> str:
 
 _SIXTEEN_BITS = 2.0
 VARIABLES = (
-    Variable(
+    contract.Variable(
         "DATA_PATH",
         "",
         "prefix of your tokenized data (.bin and .idx); empty: mock data",
         holds="${DATA_PATH}.bin",
     ),
-    path_variable("TOKENIZER", "folder or name of its Hugging Face tokenizer"),
-    folder_variable("DATA_PATH"),
-    path_variable("TENSORBOARD", "folder of TensorBoard's logs"),
-    TRAIN_STEPS,
-    WARMUP_STEPS,
-    rate_variable("1e-4"),
-    rate_variable("1e-5", "MIN_LEARNING_RATE", "last"),
+    contract.path_variable("TOKENIZER", "folder or name of its Hugging Face tokenizer"),
+    contract.folder_variable("DATA_PATH"),
+    contract.path_variable("TENSORBOARD", "folder of TensorBoard's logs"),
+    contract.TRAIN_STEPS,
+    contract.WARMUP_STEPS,
+    contract.rate_variable("1e-4"),
+    contract.rate_variable("1e-5", "MIN_LEARNING_RATE", "last"),
 )
 
 
@@ -171,7 +146,7 @@ def names_in(launch: Launch) -> dict[str, Any]:
     model, layout = job.model, plan.layout
     blocks = layout_text(layout.block_layers, model.mtp_layers, layout.mtp_standalone)
     layers = layout_flags(layout, model.mtp_layers)
-    return names_of(launch) | {
+    return sentences.names_of(launch) | {
         "activation": activation_of(model),
         "bf16_gradients": reduces_in_bf16(launch),
         "chunks": f" in {plan.degrees.vpp} chunks each" if plan.degrees.vpp > 1 else "",
@@ -212,7 +187,9 @@ def run_refusals(launch: Launch) -> Iterator[Refusal]:
     layout, pp = launch.plan.layout, launch.plan.degrees.pp
     chunks = max(1, len(layout.block_layers) // pp)
     least = max(1, min(layout.stage_recomputed, default=0) // chunks)
-    yield from said_refusals("megatron", "run_refusals", names_of(launch) | {"least": least})
+    yield from sentences.said_refusals(
+        "megatron", "run_refusals", sentences.names_of(launch) | {"least": least}
+    )
 
 
 plan_refusals = run_refusals
@@ -223,7 +200,9 @@ HYBRID_PROGRAM = "${MEGATRON_LM}/pretrain_hybrid.py"
 def job_refusals(job: Job) -> Iterator[Refusal]:
     """What Megatron-LM cannot express of the job."""
     yield from model_refusals(job.model, job.seq)
-    yield from said_refusals("megatron", "attention_refusals", names_of_job(job))
+    yield from sentences.said_refusals(
+        "megatron", "attention_refusals", sentences.names_of_job(job)
+    )
 
 
 def files(launch: Launch) -> Files:  # noqa: ARG001 (the writers' contract)
@@ -237,12 +216,12 @@ def command(launch: Launch) -> RunCommand:
     return RunCommand(
         argv=(HYBRID_PROGRAM if is_hybrid(launch.job.model) else PROGRAM, *words),
         variables=(
-            needed(
+            contract.needed(
                 "MEGATRON_LM",
                 "folder of a Megatron-LM checkout of core 0.19",
                 holds=HYBRID_PROGRAM if is_hybrid(launch.job.model) else PROGRAM,
             ),
-            pretrained_variable(
+            contract.pretrained_variable(
                 "a checkpoint of Megatron's in its distributed format (README.md says how to make "
                 "one)"
             ),
@@ -279,25 +258,25 @@ def _branches(launch: Launch) -> tuple[Branch, ...]:
         Branch("DATA_PATH", ("--data-path", "${DATA_PATH}", "--split", "99,1,0"), ("--mock-data",)),
         Branch("TOKENIZER", tokenizer, (kind, "NullTokenizer")),
         Branch("CHECKPOINTS", (*checkpoints, *form)),
-        Branch(PRETRAINED, ("--pretrained-checkpoint", "${PRETRAINED}")),
-        Branch(STOP, ("--exit-duration-in-mins", "${STOP_AFTER_MINUTES}")),
+        Branch(contract.PRETRAINED, ("--pretrained-checkpoint", "${PRETRAINED}")),
+        Branch(contract.STOP, ("--exit-duration-in-mins", "${STOP_AFTER_MINUTES}")),
         Branch("TENSORBOARD", ("--tensorboard-dir", "${TENSORBOARD}")),
     )
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
     """What the flags are written for."""
-    return said_needs("megatron", "needs", launch, sharp_group=sharp_group(launch))
+    return sentences.said_needs("megatron", "needs", launch, sharp_group=sharp_group(launch))
 
 
 def environment(launch: Launch) -> Mapping[str, tuple[str, str]]:
     """Variables that Megatron-LM demands or the plan's overlap rests on."""
-    return said_environment("megatron", "environment", launch)
+    return sentences.said_environment("megatron", "environment", launch)
 
 
 def choices(launch: Launch) -> Iterator[ExplainedSetting]:
     """A sentence for each setting that the plan decides."""
     names = names_in(launch)
-    yield from said_choices("megatron", "choices", names)
+    yield from sentences.said_choices("megatron", "choices", names)
     yield from (ExplainedSetting(one.name, one.words) for one in launch.techniques)
-    yield from said_choices("megatron", "other_choices", names)
+    yield from sentences.said_choices("megatron", "other_choices", names)
