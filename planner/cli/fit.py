@@ -11,8 +11,7 @@ from click.core import ParameterSource
 
 from planner.cli.errors import ExitStatus
 from planner.cli.options import build_request, with_limits
-from planner.cli.output import print_report
-from planner.cli.progress import compile_if_first_run, limited, watched
+from planner.cli.output import compile_if_first_run, limited, print_report, watched
 from planner.job.pool import SeveralTypes
 from planner.job.request import Request
 from planner.launch.plans import LAUNCH_NOTES

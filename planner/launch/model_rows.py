@@ -3,8 +3,9 @@
 A row has `fields`, `key`, and where the value is not the field as it is, `value`, an expression of
 `planner.launch.sentences` over `model`, its tables (`moe`, `mla`; `stretch`: how rotary positions
 are stretched) and what the dialect adds. `when` is a condition; `optional`: nothing is written
-where the value is None; `default`: what the framework does unasked. `refuses` and `departs` are
-lists of `when` and `text`, of which the first that holds is said.
+where the value is None; `whole`: it is written as a whole number; `default`: what the framework
+does unasked. `refuses` and `departs` are lists of `when` and `text`, of which the first that holds
+is said.
 """
 
 from __future__ import annotations
@@ -49,13 +50,19 @@ def parts_of(
         more["when"] = lambda model: holds(entry["when"], names(model))
     more |= {kind: _said(entry[kind], names) for kind in phrases if kind in entry}
     default = None if entry.get("optional") else entry.get("default", ...)
-    value = value_of_text(entry["value"], names) if "value" in entry else None
+    whole = entry.get("whole", False)
+    value = value_of_text(entry["value"], names, whole) if "value" in entry else None
     return value, default, more
 
 
-def value_of_text(text: str, names: Facts) -> Callable[[ModelSpec], Any]:
-    """The value of an expression for a model."""
-    return lambda model: evaluated(text, names(model))
+def value_of_text(text: str, names: Facts, whole: bool = False) -> Callable[[ModelSpec], Any]:
+    """The value of an expression for a model; `whole`: as a whole number."""
+
+    def value(model: ModelSpec) -> Any:
+        found = evaluated(text, names(model))
+        return int(found) if whole else found
+
+    return value
 
 
 def _said(rows: Sequence[Mapping[str, str]], names: Facts) -> Phrase:

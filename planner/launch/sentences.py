@@ -31,7 +31,7 @@ _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.In: lambda one, several: one in several,
     ast.NotIn: lambda one, several: one not in several,
-    ast.Not: operator.not_,
+    ast.Not: operator.not_, ast.USub: operator.neg,
 }  # fmt: skip
 _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "share": share,

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints.axes import AXES, OF_LAYER, OF_STEP
+from constraints.axes import AXES, OF_LAYER, OF_STEP, ContextKind
 from constraints.context_exchange import IMPOSSIBLE, inner_ranks
-from constraints.context_kinds import ContextKind
 from planner.cost import compiled, linear, linear_memory
 from planner.cost import fields as f
 from planner.cost._entry import Entry

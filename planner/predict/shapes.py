@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from constraints.context import RuleContext
-from constraints.explain import minimal_conflict
 from constraints.numbers import BatchGoal, ClusterNumbers, DegreeLimit, IntArray
 from constraints.registry import rules_of
+from constraints.rule import minimal_conflict
 from planner.cost.layout import filled_pipelines
 from planner.job.errors import UsageError
 from planner.job.job import BatchTarget, Job, model_numbers

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from constraints.context_kinds import ContextKind
+from constraints.axes import ContextKind
 from constraints.rule import Layout
 from hardware.curves import load_compute_curves
 from hardware.schema import Cluster

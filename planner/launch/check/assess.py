@@ -16,9 +16,9 @@ from hardware.sharp import why_not
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.models.catalog import ResolvedModel, beside_notes
-from planner.job.overrides import Launched
 from planner.job.quantities import plural
 from planner.job.request import Request
+from planner.job.request_fields import Launched
 from planner.job.unmodelled import modules_not_modelled
 from planner.launch.check.network import (
     NetworkCost,

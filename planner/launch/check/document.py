@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from planner.job.overrides import Launched
 from planner.job.request import Request
+from planner.job.request_fields import Launched
 from planner.job.written import csv_text, picked
 from planner.launch.check.assess import Assessment
 from planner.launch.check.changes import LaunchChange

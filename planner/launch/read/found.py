@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from constraints.context_kinds import ContextKind
+from constraints.axes import ContextKind
 from hardware.transport import TransportSettings, read_transport
 from planner.job.recompute import Recomputed
 from planner.job.specs import ModelSpec

@@ -10,11 +10,9 @@ from functools import cache
 from typing import Any
 
 from hardware.files import shipped_toml
-from planner.job.errors import CannotTellError
-from planner.job.models.errors import ModelError
+from planner.job.errors import CannotTellError, ModelError
 from planner.job.specs import ModelSpec
-from planner.launch.dialects.maxtext.batch import micro_batch, tiles
-from planner.launch.dialects.maxtext.mesh import Mesh
+from planner.launch.dialects.maxtext.mesh import Mesh, micro_batch, tiles
 from planner.launch.dialects.maxtext.model import blocks, keys_of, model_of
 from planner.launch.dialects.maxtext.placed import Placed
 from planner.launch.dialects.maxtext.remat import remat_of

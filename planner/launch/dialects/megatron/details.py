@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from planner.job.models.errors import ModelError
+from planner.job.errors import ModelError
 from planner.job.models.layout import hybrid_kinds
 from planner.job.quantities import stated
 from planner.job.specs import LayerKind, MlaSpec, RopeScaling, RopeSpec, StateSpaceSpec

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from math import isqrt, prod
 from typing import Any, get_args
 
-from constraints.axes import LARGEST_DEGREE
-from constraints.context_kinds import ContextKind
+from constraints.axes import LARGEST_DEGREE, ContextKind
 from planner.job.batch_ramp import read_ramp
 from planner.job.errors import UsageError
 from planner.job.quantities import parse_tokens
