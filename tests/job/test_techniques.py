@@ -12,7 +12,7 @@ from planner.job.frameworks import FrameworkProfile, framework_names, load_frame
 from planner.job.frameworks.switches import with_techniques
 from planner.job.frameworks.techniques import Technique
 from planner.job.request import Request
-from planner.predict.decided import decided_request
+from planner.predict.configuration import decided_request
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees, Plan
 from planner.report.search import unused_note
