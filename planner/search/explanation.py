@@ -17,8 +17,7 @@ from planner.job.errors import UsageError
 from planner.job.frameworks.switches import site_of
 from planner.job.job import Job, offered_exchanges
 from planner.job.request import Request
-from planner.predict.assumed_hardware import Assumption, hardware_assumptions
-from planner.predict.assumptions import unmeasured_notes
+from planner.predict.assumptions import Assumption, hardware_assumptions, unmeasured_notes
 from planner.predict.layer_profile import StepProfile, step_profile
 from planner.predict.link_account import LinkShare, link_account
 from planner.predict.plan import Degrees, Plan, StageMemory

@@ -20,7 +20,7 @@ from planner.job.frameworks.switches import site_of
 from planner.job.frameworks.techniques import Technique
 from planner.job.job import Job
 from planner.job.quantities import plural, share
-from planner.predict.decided import decided_job
+from planner.predict.configuration import decided_job
 from planner.predict.plan import Degrees, Plan
 
 GIB = 2.0**30

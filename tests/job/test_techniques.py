@@ -13,7 +13,7 @@ from planner.job.frameworks.profile import FrameworkProfile, load_framework
 from planner.job.frameworks.switches import with_techniques
 from planner.job.frameworks.techniques import Technique
 from planner.job.request import Request
-from planner.predict.decided import decided_request
+from planner.predict.configuration import decided_request
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees, Plan
 from planner.report.search import unused_note

@@ -33,8 +33,8 @@ from planner.launch.read.found import Found, Problem, unresolved
 from planner.launch.read.undecided import RULE as BRANCH
 from planner.predict.configuration import degree_columns
 from planner.predict.evaluate import Proposal
-from planner.predict.fit_words import fit_verdict
 from planner.predict.plan import Degrees, Plan
+from planner.predict.plan_text import fit_verdict
 from planner.predict.shapes import rule_context
 from planner.predict.sharp import sharp_use
 

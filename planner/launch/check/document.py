@@ -16,10 +16,9 @@ from planner.launch.check.network import NetworkCost
 from planner.launch.read.found import Setting
 from planner.predict.diagnosis.findings import Findings
 from planner.predict.evaluate import Proposal
-from planner.predict.fit_words import fit_verdict
-from planner.predict.memory.advice import Advice
-from planner.predict.memory.advice_data import advice_record
+from planner.predict.memory.advice import Advice, advice_record
 from planner.predict.plan import Plan
+from planner.predict.plan_text import fit_verdict
 
 Record = dict[str, Any]
 
