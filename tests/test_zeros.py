@@ -14,7 +14,7 @@ import pytest
 
 from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.model import model_of
-from planner.job.models.errors import ModelError
+from planner.job.errors import ModelError
 from planner.job.models.hf_config import model_from_hf_config
 from planner.job.modules import Module
 from planner.job.specs import ModelSpec

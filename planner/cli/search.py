@@ -19,13 +19,14 @@ from planner.cli.options import (
 )
 from planner.cli.output import (
     check_files,
+    compile_if_first_run,
     print_report,
     show_result,
+    watched,
     write_plot,
     write_result,
     write_result_plot,
 )
-from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
 from planner.job.pool import SeveralSizes, read_gpus
 from planner.job.request import Request

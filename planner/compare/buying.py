@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hardware.frozen import Frozen
 from planner._version import __version__
-from planner.compare.choice import Choice, ChoiceLimits, Decision, Objective, Order
 from planner.compare.comparison import (
     EnteredOffer,
     check_currencies,
@@ -29,9 +28,15 @@ from planner.compare.comparison import (
 from planner.compare.decision import choice_of, decide
 from planner.compare.goodput import DAY_S
 from planner.compare.interval import columns
-from planner.compare.offers import Offer, demand_distinct
-from planner.compare.quotes import check_providers, choose
-from planner.compare.results import COMPARISON_VERSION
+from planner.compare.offers import Offer, check_providers, choose, demand_distinct
+from planner.compare.results import (
+    COMPARISON_VERSION,
+    Choice,
+    ChoiceLimits,
+    Decision,
+    Objective,
+    Order,
+)
 from planner.compare.run import HOURS_PER_DAY, facility_kw, owned_price, power_of, racks_of
 from planner.compare.searches import (
     ONE_BY_ONE,

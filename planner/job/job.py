@@ -10,8 +10,16 @@ from constraints.numbers import ModelNumbers
 from hardware.schema import Cluster
 from planner.job.errors import UsageError
 from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode
-from planner.job.frameworks.profile import OptimizerKernel, check_precision
-from planner.job.frameworks.switches import with_techniques
+from planner.job.frameworks.profile import check_precision
+from planner.job.frameworks.switches import (
+    kept_techniques,
+    refuses_offload,
+    technique_conditions,
+    technique_refusal,
+    unrefused_modes,
+    with_techniques,
+)
+from planner.job.frameworks.tables import OptimizerKernel
 from planner.job.frameworks.workspaces import torch_workspaces
 from planner.job.offload import (
     Modules,
@@ -24,17 +32,10 @@ from planner.job.optimizers import Optimizer, OptimizerSetting, check_optimizer
 from planner.job.pool import Pool
 from planner.job.recompute import has_part
 from planner.job.specs import ModelSpec
-from planner.job.technique_rules import (
-    kept_techniques,
-    refuses_offload,
-    technique_conditions,
-    technique_refusal,
-    unrefused_modes,
-)
 
 if TYPE_CHECKING:
+    from constraints.axes import ContextKind
     from constraints.condition import UserCondition
-    from constraints.context_kinds import ContextKind
 
 # What a search demands by default, and from where on a verdict says that a plan fits.
 SURE_TO_FIT = 0.8

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from hardware.frozen import Frozen
+from hardware.settings import Settings, declared
 from planner.job.errors import UsageError, unknown_name
 from planner.job.modules import RECOMPUTED, Applies, Module
 
@@ -28,28 +29,22 @@ if TYPE_CHECKING:
 Recomputed = Sequence[int] | Mapping[str, Sequence[int]]
 
 
-class RecomputeForms(Frozen):
+@declared("planner.job", "settings.toml", "recomputing")
+class RecomputeForms(Settings):
     """What a framework can say about recomputation beyond its listed modes, and with which flags.
 
     Texts are templates with `{modules}` or `{layers}`; an empty one means that there is no such
     form.
     """
 
-    modules: tuple[str, ...] = ()
-    """Modules that can be recomputed by themselves, in the framework's order."""
-    module_flags: str = ""
-    """Flags for these."""
-    every_flags: str = ""
-    """Flags for every k-th layer."""
-    uniform_flags: str = ""
-    """Flags for one checkpoint of several layers."""
-    block_flags: str = ""
-    """Flags for the first layers of each block."""
-    budget_flags: str = ""
-    """Flags for torch's memory budget."""
-    stops_early: bool = False
-    """Non-reentrant checkpoints stop once the last tensor that backward needs is back: the last
-    product of a layer does not run again."""
+    if TYPE_CHECKING:
+        modules: tuple[str, ...] = ()
+        module_flags: str = ""
+        every_flags: str = ""
+        uniform_flags: str = ""
+        block_flags: str = ""
+        budget_flags: str = ""
+        stops_early: bool = False
 
     def flags_of(self, modules: Sequence[str]) -> str:
         """Flags of a mode by its modules; a checkpoint for each whole layer."""

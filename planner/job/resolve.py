@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from constraints.context_kinds import ContextKind
+from constraints.axes import ContextKind
 from hardware.load import load_cluster_file, parse_gpus
 from hardware.schema import Cluster
 from hardware.sharp import why_not, with_sharp
@@ -25,7 +25,17 @@ from planner.job.frameworks.profile import (
     profile_on,
     with_tables,
 )
-from planner.job.frameworks.switches import Switches, framework_sharp, switched, with_techniques
+from planner.job.frameworks.switches import (
+    Switches,
+    framework_sharp,
+    kept_techniques,
+    refuses_offload,
+    site_of,
+    switched,
+    technique_conditions,
+    unrefused_modes,
+    with_techniques,
+)
 from planner.job.frameworks.techniques import TechniqueDecision, decide
 from planner.job.frameworks.workspaces import workspace_bytes
 from planner.job.job import (
@@ -52,13 +62,6 @@ from planner.job.recompute import demand_parts
 from planner.job.request_fields import RequestFields
 from planner.job.schedules import schedule_name
 from planner.job.specs import ModelSpec
-from planner.job.technique_rules import (
-    kept_techniques,
-    refuses_offload,
-    site_of,
-    technique_conditions,
-    unrefused_modes,
-)
 from planner.job.unmodelled import modules_not_modelled
 
 # How far gradient accumulation may bring a step from the mean batch of a ramp.

@@ -18,8 +18,7 @@ from planner.job.request import Request
 from planner.launch.contract import Launch, NodesAs, Refusal, Writer
 from planner.launch.registry import Target, module_of, target_of_profile, targets
 from planner.predict.command_line import search_command
-from planner.predict.configuration import Configuration
-from planner.predict.decided import decided_job, decided_request
+from planner.predict.configuration import Configuration, decided_job, decided_request
 from planner.predict.evaluate import checked, evaluated
 from planner.predict.plan import Plan
 from planner.search import search

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints.axes import AXES, OF_LAYER, OF_STEP
+from constraints.axes import AXES, OF_LAYER, OF_STEP, ContextKind
 from constraints.context_exchange import IMPOSSIBLE, inner_ranks
-from constraints.context_kinds import ContextKind
 from planner.cost import compiled, linear, linear_memory
 from planner.cost import fields as f
 from planner.cost._entry import Entry
@@ -30,10 +29,9 @@ from planner.cost.piece_traffic import TRAFFICS
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 from planner.job.job import Job, model_numbers
 from planner.predict import cost_tables, op_columns
-from planner.predict.calibrated import calibrated, learnt_factors
-from planner.predict.device import gpu_inputs
+from planner.predict.calibrated import calibrated, learnt_factors, learnt_logs
+from planner.predict.cost_tables import gpu_inputs
 from planner.predict.kernel_rows import fill_frames, fill_groups, laid_out, numbered, with_ranks
-from planner.predict.likeness import learnt_logs
 from planner.predict.links import link_inputs, network
 from planner.predict.ops import Piece
 from planner.predict.threads import in_threads

@@ -17,11 +17,15 @@ from planner.job.offload import offload_flags
 from planner.job.optimizers import optimizer_flags
 from planner.job.recomputation import layout_flags
 from planner.job.schedules import plan_schedule
-from planner.predict.assumptions import choice_notes, plan_assumptions, unmeasured_notes
+from planner.predict.assumptions import (
+    choice_notes,
+    plan_assumptions,
+    unmeasured_notes,
+    waiting_notes,
+)
 from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostedShapes, CostModel, KernelLayout
-from planner.predict.device import half_precision
-from planner.predict.host_notes import waiting_notes
+from planner.predict.cost_tables import half_precision
 from planner.predict.mixture import cost_layout
 from planner.predict.ops import flop_per_token
 from planner.predict.plan import (

@@ -17,9 +17,8 @@ from planner.job.recomputation import layer_modes
 from planner.job.recompute import Recomputed, demand_parts
 from planner.job.request import Request
 from planner.predict.altered_model import AlteredModel, Factors
-from planner.predict.configuration import Configuration, in_mode
+from planner.predict.configuration import Configuration, decided_request, in_mode
 from planner.predict.costed_plan import configured_plan
-from planner.predict.decided import decided_request
 from planner.predict.layout_wording import layout_problems
 from planner.predict.plan import Degrees, Plan
 from planner.predict.shapes import broken_rules

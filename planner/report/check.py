@@ -15,21 +15,26 @@ from planner.launch.check.request import variation
 from planner.launch.read.found import Found, Problem
 from planner.launch.registry import formats
 from planner.predict.diagnosis.findings import Findings
-from planner.predict.fit_words import fit_verdict
 from planner.predict.memory.advice import Advice
 from planner.predict.plan_text import (
     activations_text,
     batch_sentence,
     batch_text,
     degrees_text,
+    fit_verdict,
     ramp_rows,
     recompute_text,
     step_time_text,
 )
-from planner.report.advice import advice_blocks, leading_facts
-from planner.report.diagnosis import measured_blocks
-from planner.report.explain import metric_notes, peak_sentence, stage_table, time_table
-from planner.report.full_memory import full_memory_facts
+from planner.report.explain import (
+    measured_blocks,
+    metric_notes,
+    peak_sentence,
+    stage_table,
+    time_table,
+)
+from planner.report.fit import advice_blocks, leading_facts
+from planner.report.plan_table import full_memory_facts
 from planner.report.said import table_of
 from planner.report.search import job_facts
 from planner.report.tables import Block, Facts, Notes, as_report

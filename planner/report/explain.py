@@ -1,4 +1,5 @@
-"""What `planner explain` and `planner evaluate` show of one plan, and of `--what-if`."""
+"""What `planner explain` and `planner evaluate` show of one plan, of `--what-if`, and of a measured
+run beside its prediction."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from planner.job.quantities import (
     signed_share,
     stated,
 )
-from planner.predict.diagnosis.findings import Findings
+from planner.predict.diagnosis.findings import SAME, Findings, GapExplanation
+from planner.predict.diagnosis.measured import GIB, MeasuredComparison
 from planner.predict.link_account import LAUNCHES, LinkShare
 from planner.predict.plan import Plan
 from planner.predict.plan_text import (
@@ -36,8 +38,7 @@ from planner.predict.plan_text import (
     step_time_text,
     techniques_text,
 )
-from planner.report.diagnosis import measured_blocks
-from planner.report.full_memory import full_memory_facts, limit_text
+from planner.report.plan_table import full_memory_facts, limit_text
 from planner.report.said import described, fact_rows, notes, said, table_of
 from planner.report.search import error_note, job_facts, metric_note
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
@@ -49,7 +50,7 @@ from planner.search.explanation import (
     StagePlace,
     Term,
 )
-from planner.search.what_if_result import BindingConstraint, WhatIf, WhatIfRow
+from planner.search.result import BindingConstraint, WhatIf, WhatIfRow
 
 # Stages are called uneven where the slowest takes so many times the mean.
 _UNEVEN = 1.1
@@ -342,3 +343,78 @@ def _what_if_notes(found: WhatIf) -> tuple[str, ...]:
         chosen = "as this one, which was chosen for its memory"
     slower = any((row.effect or 0.0) > 0.0 and row.resolved for row in found.rows)
     return tuple(notes("explain.what-if", found, chosen=chosen, slower=slower))
+
+
+# Causes whose test is written out below the table.
+_TESTED = 3
+
+
+def measured_blocks(findings: Findings) -> Iterator[Block]:
+    """The comparison, the causes with what each explains and how to test it, what the predicted
+    step loses, and what a stated MFU means."""
+    if findings.comparisons:
+        yield table_of(
+            "diagnosis.compared", findings.comparisons, verdict=_compared,
+            measured_words=lambda one: _amount(one.figure, one.measured),
+            predicted_words=_predicted_amount,
+        )  # fmt: skip
+    for comparison in findings.comparisons:
+        yield from _cause_blocks(findings, comparison)
+    if findings.losses:
+        yield Notes((_losses_text(findings),))
+    if findings.conventions:
+        yield table_of("diagnosis.conventions", findings.conventions)
+        if findings.verdicts:
+            yield Notes(findings.verdicts)
+
+
+def _cause_blocks(findings: Findings, gap: MeasuredComparison) -> Iterator[Block]:
+    found = [one for one in findings.explanations if one.figure == gap.figure]
+    if not found:
+        if abs(gap.ratio - 1.0) > SAME:
+            yield Notes(("No cause that was tried explains the difference.",))
+        return
+    numbers = {id(one): number for number, one in enumerate(found, start=1)}
+    figure = "the step time" if gap.figure == "step time" else "the peak of memory"
+    rows = (
+        {
+            "number": number, "what": one.what, "effect": one.effect,
+            "predicted_words": _amount(one.figure, one.predicted), "explains": _explains(one, gap),
+        }
+        for number, one in enumerate(found, start=1)
+    )  # fmt: skip
+    yield table_of("diagnosis.causes", rows, explained=figure)
+    tested = [*found[:_TESTED], *(one for one in found[_TESTED:] if one.any_gap)]
+    tests = tuple(f"{numbers[id(one)]}: {one.test}." for one in tested if one.test)
+    yield Notes(tests, "How to test")
+
+
+def _explains(explanation: GapExplanation, gap: MeasuredComparison) -> str:
+    """How much of the gap a cause makes."""
+    if explanation.any_gap:
+        return "a gap of any size"
+    if explanation.near:
+        return "the measurement"
+    beyond = (explanation.predicted - gap.measured) * (gap.ratio - 1.0) > 0.0
+    if beyond:
+        return "more than it"
+    part = (explanation.predicted - gap.predicted) / (gap.measured - gap.predicted)
+    return f"{share(part, 0)} of the gap"
+
+
+def _losses_text(findings: Findings) -> str:
+    named = ", ".join(f"{one.label} {share(one.share, 0)}" for one in findings.losses)
+    return f"What keeps the MFU of the predicted step itself below 100 %: {named}."
+
+
+def _compared(comparison: MeasuredComparison) -> str:
+    return "within" if comparison.agrees else "above" if comparison.ratio > 1 else "below"
+
+
+def _predicted_amount(comparison: MeasuredComparison) -> str:
+    error = error_text(comparison.predicted, comparison.interval)
+    return f"{_amount(comparison.figure, comparison.predicted)} {error}"
+
+
+def _amount(figure: str, value: float) -> str:
+    return seconds(value) if figure == "step time" else f"{value / GIB:.1f} GiB"

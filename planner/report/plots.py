@@ -1,8 +1,9 @@
-"""Pictures of plans and of searches: what `--plot`, notebooks and the library draw."""
+"""Pictures of plans and of searches, and their tables in HTML: what `--plot` and notebooks show."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
 from math import isfinite
 from typing import Any, Literal, get_args
 
@@ -12,11 +13,14 @@ from planner.job.quantities import seconds
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text
 from planner.report.charts import plan as charts
-from planner.report.charts.drawing import Drawing, Specification, in_file
+from planner.report.charts.drawing import Drawing, Specification, demand_plot, in_file
 from planner.report.figures.candidates import candidates, costed_or_reason
 from planner.report.figures.heat import heat_map
 from planner.report.figures.plan import front_plans, riskier_plans, stage_bars, waterfall
 from planner.report.figures.schedule import schedule_gantt
+from planner.report.plan_table import plan_table
+from planner.report.search import front_table, printed, recommended_note
+from planner.report.tables import TableData
 from planner.search.result import SearchResult
 
 PlanFigure = Literal["all", "memory", "time", "schedule"]
@@ -27,6 +31,7 @@ def plot_plan(plan: Plan, figure: PlanFigure = "all") -> Any:
     """An Altair chart of a plan: `memory` of each pipeline stage at its peak, GiB; `time` of a
     step, term by term, s; the `schedule` of the pipeline; or `all` of them. UsageError without the
     extra `plot`, for another name, and for the schedule of a plan without a pipeline."""
+    demand_plot()
     if figure not in get_args(PlanFigure):
         raise unknown_name("figure", figure, get_args(PlanFigure), "a plan has these: ")
     words, drawn = configuration_text(plan), {one.name: one for one in pictures(plan)}
@@ -61,6 +66,7 @@ def plot_result(result: SearchResult, figure: ResultFigure = "front") -> Any:
     the shapes that were considered; or `heat`, the best shape for each pair of values of two
     degrees. UsageError without the extra `plot`, for another name, and where there is nothing to
     draw."""
+    demand_plot()
     drawn: dict[str, Callable[[SearchResult], Specification]] = {"front": _front, "heat": _heat}
     if figure not in drawn:
         raise unknown_name("figure", figure, list(drawn), "a search has these: ")
@@ -98,3 +104,28 @@ def _heat(result: SearchResult) -> Specification:
         why = reason or "fewer than two degrees are a choice"
         raise UsageError(f"no heat map can be drawn: {why}")
     return charts.heat_chart(found, choose=False)
+
+
+def result_html(result: SearchResult) -> str:
+    """The plans that the command prints, the recommended one in bold, and why it is."""
+    plans, job = printed(result), result.job
+    head = f"{job.model} on {job.cluster}: {len(result.plans)} plans, {len(plans)} shown"
+    notes = "".join(f"<p>{escape(line)}</p>" for line in recommended_note(result))
+    return f"<p>{escape(head)}</p>{_table(front_table(plans, result))}{notes}"
+
+
+def plan_html(plan: Plan) -> str:
+    """The figures of a plan in one row."""
+    return _table(plan_table([plan], plan.usable_bytes))
+
+
+def _table(data: TableData) -> str:
+    head = _row("th", [column.title for column in data.columns])
+    body = "".join(_row("td", row, bold=row[0].startswith("→")) for row in data.rows)
+    return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+
+
+def _row(tag: str, texts: Sequence[str], bold: bool = False) -> str:
+    cells = (escape(text).replace("\n", "<br>") for text in texts)
+    around = ("<b>", "</b>") if bold else ("", "")
+    return f"<tr>{''.join(f'<{tag}>{around[0]}{cell}{around[1]}</{tag}>' for cell in cells)}</tr>"

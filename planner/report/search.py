@@ -23,12 +23,17 @@ from planner.predict.plan_text import (
     ramp_rows,
     shared_techniques,
 )
-from planner.report.full_memory import full_memory_note
-from planner.report.plan_table import plan_table, techniques_row
+from planner.report.plan_table import (
+    Numbered,
+    beyond_text,
+    full_memory_note,
+    numbered_plans,
+    plan_table,
+    techniques_row,
+)
 from planner.report.said import described, fact_rows, notes, said
 from planner.report.study_words import search_note
 from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report
-from planner.report.wider import Numbered, beyond_text, numbered_plans
 from planner.search.front import ALIKE
 from planner.search.limit_results import SLOWEST
 from planner.search.result import JobSummary, SearchResult

@@ -9,12 +9,10 @@ from statistics import median
 from typing import Any
 
 from planner.compare.interval import Range
-from planner.compare.sweep.grid import Grid
-from planner.compare.sweep.journal import Journal
-from planner.compare.sweep.results import provenance, rows
+from planner.compare.sweep.journal import Journal, provenance, rows
 from planner.compare.sweep.run import SearchCounts
-from planner.report.amounts import NONE, money
-from planner.report.said import facts, table_of
+from planner.compare.sweep.work import Grid
+from planner.report.said import NONE, facts, money, table_of
 from planner.report.tables import Block, Notes, TableData, as_report
 
 _MOST_REASONS = 5

@@ -20,9 +20,9 @@ from planner.predict.shapes import legal_candidates
 from planner.predict.uncertainty.likely import EVEN_CHANCE, likely_limit_bytes
 from planner.search.changes import Change, Changes, dropped_choices, hardware_changes
 from planner.search.limit_results import Effort, Progress, Until
+from planner.search.result import BindingConstraint, WhatIf, WhatIfRow
 from planner.search.shares import CostedShares
 from planner.search.trial import Known, Trial, try_job
-from planner.search.what_if_result import BindingConstraint, WhatIf, WhatIfRow
 
 # The search after a change starts from the plans known: what is left is to find another one.
 EFFORT = Effort(most_solves=16, most_work_s=1.0)

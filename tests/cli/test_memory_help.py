@@ -11,8 +11,7 @@ import pytest
 from planner import Degrees, Request, evaluate
 from planner.cost.terms import MEMORY_WORDS
 from planner.job.frameworks import framework_names, load_framework
-from planner.predict.fit_words import fit_verdict
-from planner.predict.plan_text import fit_text
+from planner.predict.plan_text import fit_text, fit_verdict
 from tests.cli.conftest import run_cli as run
 
 GIB = 2.0**30

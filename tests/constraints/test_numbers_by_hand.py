@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from constraints.axes import ContextKind
 from constraints.batch import accumulation, ramp_columns
 from constraints.condition import user_condition
 from constraints.context_exchange import GATHERS, IMPOSSIBLE, exchange_kind, inner_ranks, kinds_for
-from constraints.context_kinds import ContextKind
 from constraints.errors import ConstraintError
 from constraints.expression import LONGEST_TEXT, ExpressionError, condition_mask, parse_condition
 from constraints.layout import offload_chunk_layers

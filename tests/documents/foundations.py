@@ -9,7 +9,7 @@ from planner.job.frameworks import load_framework
 from planner.job.models.catalog import load_model
 from planner.job.request import Request
 from planner.job.specs import ModelSpec
-from planner.predict.device import half_precision
+from planner.predict.cost_tables import half_precision
 from planner.predict.ops import parameter_count, pieces
 from planner.predict.ops.context import OpContext
 from tests.documents.rows import (

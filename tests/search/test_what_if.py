@@ -15,11 +15,10 @@ from planner.search.changes import hardware_changes, more_hbm
 from planner.search.explanation import explain, job_evaluator
 from planner.search.limit_results import Until
 from planner.search.neighbours import neighbours
-from planner.search.result import SearchResult
+from planner.search.result import SearchResult, WhatIf
 from planner.search.search import find_plans
 from planner.search.shares import cost_job
 from planner.search.what_if import what_if
-from planner.search.what_if_result import WhatIf
 
 REQUEST = Request(
     model="8b",

@@ -19,7 +19,8 @@ from hardware.load import parse_gpus
 from planner.cost.piece_memory import table_parameters, weight_elements
 from planner.job.errors import UsageError
 from planner.job.frameworks import DtypeModeName, load_framework
-from planner.job.frameworks.profile import FrameworkProfile, OptimizerKernel
+from planner.job.frameworks.profile import FrameworkProfile
+from planner.job.frameworks.tables import OptimizerKernel
 from planner.job.job import BatchTarget, Job
 from planner.job.models.catalog import load_model, model_names
 from planner.job.models.hf_config import model_from_hf_config

@@ -18,15 +18,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, model_validator
 
 from hardware.frozen import Frozen
+from hardware.settings import pairs
 from planner.job.errors import UsageError, unknown_name
-
-
-def pairs(table: object) -> object:
-    """A table, perhaps of tables, as sorted pairs: profiles are hashable."""
-    if not isinstance(table, dict):
-        return table
-    return tuple((name, pairs(value)) for name, value in sorted(table.items()))
-
 
 Changes = Annotated[
     tuple[tuple[str, tuple[tuple[str, bool | float], ...]], ...], BeforeValidator(pairs)

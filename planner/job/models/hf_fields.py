@@ -7,7 +7,7 @@ from typing import Any
 
 from hardware.files import shipped_toml
 from planner.job.bounds import MOST_LAYERS
-from planner.job.models.errors import ModelError
+from planner.job.errors import ModelError
 
 # Canonical key -> every key under which some family writes it, preferred first.
 SPELLINGS: Mapping[str, Sequence[str]] = shipped_toml("planner.job", "hf_readers.toml")["spellings"]

@@ -17,7 +17,7 @@ from planner.job.offload import searched_offloads, spelled
 from planner.job.optimizers import optimizer_names
 from planner.job.recompute import Recomputed
 from planner.predict.evaluate import Proposal
-from planner.predict.memory.footprint import footprint_of
+from planner.predict.memory.account import footprint_of
 from planner.predict.memory.solve import SAFE_PROBABILITY, bracket
 from planner.predict.plan import Plan
 from planner.predict.techniques import further_techniques

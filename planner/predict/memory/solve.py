@@ -20,7 +20,7 @@ from planner.job.job import BatchTarget, Job
 from planner.job.specs import LayerKind, ModelSpec
 from planner.predict.configuration import Configuration
 from planner.predict.evaluate import checked
-from planner.predict.memory.footprint import Footprint, footprint_of
+from planner.predict.memory.account import Footprint, footprint_of
 from planner.predict.plan import Degrees
 
 Unknown = Literal["mbs", "seq", "layers"]

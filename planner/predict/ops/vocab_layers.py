@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from planner.cost.codes import OpKind, ParamShard, Shard
 from planner.job.modules import Module
-from planner.predict.ops.context import OpContext, linear_inputs, norm
+from planner.predict.ops.context import OpContext, norm, present
 from planner.predict.ops.layer import layer_rows
+from planner.predict.ops.linear import column_parallel, linear_inputs
 from planner.predict.ops.rows import Op, Saved
 
 
@@ -68,7 +69,7 @@ def _shared_tables(context: OpContext) -> tuple[Saved, ...]:
         rows.append(Saved("layers/mask", 0.0, Shard.NONE, nothing, fixed_bytes=mask))
         size = rules.checkpoint_mask_bytes * context.seq
         rows.append(Saved("layers/mask", size, Shard.NONE, nothing, only_with=Module.FULL))
-    return tuple(row for row in rows if row.bytes_per_token or row.fixed_bytes)
+    return present(rows)
 
 
 def head_rows(context: OpContext) -> tuple[Op, ...]:
@@ -81,7 +82,8 @@ def head_rows(context: OpContext) -> tuple[Op, ...]:
     hidden, vocab = float(model.hidden), float(model.vocab)
     bias = vocab if model.head_bias else 0.0
     value = 0.0 if model.tied_embeddings else vocab * hidden
-    final_norm = norm(context, "head/norm", hidden, Shard.SEQUENCE, Module.NOTHING, of_stream=True)
+    final_norm = norm(context, "head/norm", hidden, of_stream=True)
+    inputs = linear_inputs(context, "head/logits", hidden, Module.NOTHING, low_precision=False)
     head = Op(
         name="head/logits",
         kind=OpKind.GEMM,
@@ -89,17 +91,7 @@ def head_rows(context: OpContext) -> tuple[Op, ...]:
         out_shard=Shard.TP,
         in_width=hidden,
         parameters=((value + bias, ParamShard.TP),),
-        saved=_never_freed(
-            linear_inputs(
-                context,
-                "head/logits",
-                hidden,
-                Shard.SEQUENCE,
-                1,
-                Module.NOTHING,
-                low_precision=False,
-            )
-        ),
+        saved=_never_freed(inputs),
         low_precision=False,
         pads_vocabulary=True,
         rerun_with=Module.NOTHING,
@@ -120,42 +112,40 @@ def _softcap(context: OpContext) -> tuple[Op, ...]:
     """Capped logits, cap * tanh(x / cap), op by op: a division, a tanh that is kept, a product."""
     if context.model.logits_softcap is None:
         return ()
-    vocab, element = float(context.model.vocab), context.saved.activation_bytes
-    shard = Shard.TP if context.saved.logits_sharded else Shard.NONE
-    kept = Saved("head/softcap", element * vocab, shard, Module.NOTHING)
-    return (
-        Op(
-            name="head/softcap",
-            kind=OpKind.MEMORY,
-            tokens=Shard.TP,
-            forward_bytes=6.0 * element * vocab,
-            backward_bytes=7.0 * element * vocab,
-            forward_kernels=3,
-            backward_kernels=3,
-            saved=(kept,),
-            pads_vocabulary=True,
-            rerun_with=Module.NOTHING,
-        ),
-    )
+    size = context.saved.activation_bytes
+    return (_logits_row(context, "head/softcap", size, (6.0, 7.0), size, (3, 3)),)
 
 
 def _loss(context: OpContext) -> Op:
     """Cross-entropy over the vocabulary: fp32 logits read and written a few times each way."""
-    vocab = float(context.model.vocab)
     kernels = context.profile.kernels
     # The kernel scales elementwise rows by `memory_traffic`; the loss has a factor of its own.
     passes = kernels.loss_traffic / kernels.memory_traffic
+    kept = context.saved.logits_saved_bytes
+    return _logits_row(context, "head/loss", kept, (14.0, 8.0), passes, (6, 3))
+
+
+def _logits_row(
+    context: OpContext,
+    name: str,
+    kept_bytes: float,
+    moved: tuple[float, float],
+    factor: float,
+    kernels: tuple[int, int],
+) -> Op:
+    """A row over all logits: bytes of one that it keeps, and moves forward and backward, times a
+    factor."""
+    vocab = float(context.model.vocab)
     shard = Shard.TP if context.saved.logits_sharded else Shard.NONE
-    kept = Saved("head/loss", context.saved.logits_saved_bytes * vocab, shard, Module.NOTHING)
     return Op(
-        name="head/loss",
+        name=name,
         kind=OpKind.MEMORY,
         tokens=Shard.TP,
-        forward_bytes=14.0 * vocab * passes,
-        backward_bytes=8.0 * vocab * passes,
-        forward_kernels=6,
-        backward_kernels=3,
-        saved=(kept,),
+        forward_bytes=moved[0] * vocab * factor,
+        backward_bytes=moved[1] * vocab * factor,
+        forward_kernels=kernels[0],
+        backward_kernels=kernels[1],
+        saved=(Saved(name, kept_bytes * vocab, shard, Module.NOTHING),),
         pads_vocabulary=True,
         rerun_with=Module.NOTHING,
     )
@@ -167,22 +157,13 @@ def mtp_rows(context: OpContext) -> tuple[Op, ...]:
     Two norms, a projection from 2h to h, a full layer, and a norm before the
     head, which `mtp_loss_rows` has.
     """
-    model = context.model
-    hidden = float(model.hidden)
-    projection = Op(
-        name="mtp/projection",
-        kind=OpKind.GEMM,
-        out_width=hidden,
-        out_shard=Shard.TP,
-        in_width=2 * hidden,
-        parameters=((2 * hidden * hidden, ParamShard.TP),),
-        saved=linear_inputs(context, "mtp/projection", 2 * hidden, Shard.SEQUENCE, 1, Module.FULL),
-    )
+    hidden, name = float(context.model.hidden), "mtp/projection"
+    inputs = linear_inputs(context, name, 2 * hidden, Module.FULL)
     return (
-        norm(context, "mtp/norm_hidden", hidden, Shard.SEQUENCE, Module.NOTHING),
-        norm(context, "mtp/norm_embedding", hidden, Shard.SEQUENCE, Module.NOTHING),
-        projection,
-        *layer_rows(context, model.mtp_kind),
+        norm(context, "mtp/norm_hidden", hidden),
+        norm(context, "mtp/norm_embedding", hidden),
+        column_parallel(name, (2 * hidden, hidden), inputs, (), Module.FULL),
+        *layer_rows(context, context.model.mtp_kind),
         head_rows(context)[0],
     )
 

@@ -10,8 +10,7 @@ from dataclasses import asdict
 from constraints.axes import AXES, Axis
 from planner.cost.terms import MEMORY_GROUPS
 from planner.job.quantities import GIB, seconds
-from planner.report.charts.drawing import Row, Specification, colours, table
-from planner.report.charts.templates import GREY, PALETTE, filled
+from planner.report.charts.drawing import GREY, PALETTE, Row, Specification, colours, filled, table
 from planner.report.figures import schedule
 from planner.report.figures.candidates import Candidate
 from planner.report.figures.heat import HeatMap

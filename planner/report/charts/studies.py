@@ -9,8 +9,16 @@ from dataclasses import asdict
 
 from planner.cost.terms import MEMORY_GROUPS
 from planner.job.quantities import GIB, gib
-from planner.report.charts.drawing import Row, Specification, colours, table
-from planner.report.charts.templates import BLUE, PALETTE, VERMILION, filled
+from planner.report.charts.drawing import (
+    BLUE,
+    PALETTE,
+    VERMILION,
+    Row,
+    Specification,
+    colours,
+    filled,
+    table,
+)
 from planner.report.figures.curves import CurvesFigure, Panel
 from planner.report.figures.memory import MemoryFigure, StagePanel
 

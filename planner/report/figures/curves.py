@@ -13,7 +13,7 @@ from planner.compare.results import Comparison, Run, Scaling
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import short_count
 from planner.predict.plan_text import degrees_text
-from planner.report.amounts import ranged
+from planner.report.said import ranged
 
 SERIES_NAMES = {"fixed": "fixed batch (strong)", "scaled": "batch grows (weak)"}
 _FRONT, _DOMINATED = "none is both faster and cheaper", "others"

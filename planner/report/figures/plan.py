@@ -9,7 +9,7 @@ from planner.cost.terms import MEMORY_GROUPS
 from planner.job.quantities import GIB, gib, percent_sure, seconds, share
 from planner.job.request import Request
 from planner.predict.command_line import evaluate_command
-from planner.predict.decided import decided_request
+from planner.predict.configuration import decided_request
 from planner.predict.plan import Degrees, Plan
 from planner.predict.plan_text import configuration_text
 from planner.report.figures.memory import stage_sizes

@@ -10,8 +10,7 @@ from itertools import islice
 from math import prod
 from typing import Any
 
-from planner.job.errors import CannotTellError
-from planner.job.models.errors import ModelError
+from planner.job.errors import CannotTellError, ModelError
 from planner.job.specs import ModelSpec
 from planner.launch.dialects.maxtext.mesh import (
     EVERY,
