@@ -20,6 +20,7 @@ from planner.job.job import Job
 from planner.job.quantities import seconds, share
 from planner.launch.contract import ExplainedSetting, Launch, Refusal
 from planner.launch.options import Options, last
+from planner.launch.read.found import Edit, Placed, Problem
 from planner.launch.registry import dialect_toml
 from planner.launch.settings_text import SettingsSection, WrittenSetting
 
@@ -142,11 +143,44 @@ def filled_in(text: str, names: Names) -> str:
     return _Filled(names).format(text)
 
 
-def holding(dialect: str, table: str, names: Names) -> Iterator[dict[str, str]]:
+class Lookup(dict[str, Any]):
+    """Names, and where to find others."""
+
+    def __init__(self, find: Callable[[str], Any], **known: Any) -> None:
+        super().__init__(known)
+        self._find = find
+
+    def __missing__(self, name: str) -> Any:
+        return self._find(name)
+
+
+def holding(
+    dialect: str, table: str, names: Names, file: str = "launch.toml"
+) -> Iterator[dict[str, str]]:
     """The rows of a table that stand, with their texts filled in."""
-    for row in dialect_toml(dialect, "launch.toml").get(table, ()):
+    for row in dialect_toml(dialect, file).get(table, ()):
         if holds(row.get("when"), names):
             yield {key: filled_in(text, names) for key, text in row.items() if key != "when"}
+
+
+def said_problems(
+    dialect: str, table: str, names: Names, document: Placed, *at: str
+) -> Iterator[Problem]:
+    """Problems of a file's settings: rows of `rules.toml` with `rule` (not predictable where there
+    is none), `text`, and fields of `Problem`; `at`: the settings; `set`: what --fix writes."""
+    for row in dialect_toml(dialect, "rules.toml")[table]:
+        if not holds(row.get("when"), names):
+            continue
+        rule = row.get("rule", "not-predictable")
+        yield Problem(
+            rule,
+            filled_in(row["text"], names),
+            row.get("severity", "warning" if rule == "not-predictable" else "error"),
+            document.place(*row.get("at", at)),
+            filled_in(row.get("fix", ""), names),
+            tuple(Edit(key, filled_in(value, names)) for key, value in row.get("set", {}).items()),
+            row.get("late", False),
+        )
 
 
 def said_refusals(dialect: str, table: str, names: Names) -> Iterator[Refusal]:

@@ -10,11 +10,11 @@ from typing import Any
 from constraints.rule import Layout
 from planner.job.bounds import MOST_SEQUENCES
 from planner.job.errors import UsageError
-from planner.job.frameworks import RecomputeMode, load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.job import Job
 from planner.job.quantities import run_lengths
 from planner.job.recomputation import layer_modes
-from planner.job.recompute import Recomputed, demand_parts
+from planner.job.recompute import Recomputed, RecomputeMode, demand_parts
 from planner.job.request import Request
 from planner.predict.calibrated import Factors
 from planner.predict.configuration import Configuration, decided_request, in_mode

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from hardware.load import gpu_names, load_gpu
 from hardware.schema import Cluster
 from hardware.sharp import why_not, with_sharp
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.frameworks.switches import site_of
 from planner.job.job import Job, searched_modes
 from planner.job.offload import searched_offloads, spelled

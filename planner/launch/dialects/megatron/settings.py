@@ -144,7 +144,7 @@ _GROWING = "growing batches and thresholds"
 def read_megatron_ramp(arguments: Arguments, gbs: int | None, seq: int | None) -> dict[str, Any]:
     """The ramp as `planner.job.batch_ramp` reads it, with its last batch; `gbs`, `seq`: as options
     say."""
-    if arguments.given.get(_STEPS) is not None:
+    if arguments.settings.get(_STEPS) is not None:
         return _steps(arguments, gbs)
     words = tuple(map(_plain_number, arguments.many(_LINEAR)))
     if not words or gbs is None or seq is None or arguments.has(_MAY_SHRINK):
