@@ -364,7 +364,7 @@ def _warnings(deployment: Deployment) -> tuple[str, ...]:
     published = PUBLISHED_FORMATS.get(model.family)
     if published is not None and deployment.weights.name != published:
         found.append(f"{model.name} is published in {published}: --weights {published}.")
-    wider = PUBLISHED_WIDER.get((model.name, deployment.weights.name))
+    wider = PUBLISHED_WIDER.get(model.name, {}).get(deployment.weights.name)
     if wider is not None:
         found.append(f"The published checkpoint leaves attention at 16 bits: --weights {wider}.")
     if model.mtp_layers:

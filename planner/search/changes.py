@@ -17,7 +17,7 @@ from planner.job.offload import searched_offloads, spelled
 from planner.job.optimizers import load_optimizer
 from planner.job.pool import Pool
 from planner.job.request import Request
-from planner.predict.altered_model import Factors
+from planner.predict.calibrated import Factors
 from planner.predict.link_account import LATENCIES, RATES_OUT, RATES_UP, scale_up_name
 from planner.predict.uncertainty.likely import EVEN_CHANCE
 from planner.search.infeasibility import RelaxationKind
