@@ -13,15 +13,17 @@ from constraints.axes import ContextKind
 from hardware.load import load_cluster_file, parse_gpus
 from hardware.schema import Cluster
 from hardware.sharp import why_not, with_sharp
-from planner.job.amounts import parse_reserve, parse_resolution
+from planner.job.amounts import Resolution, parse_reserve, parse_resolution
 from planner.job.batch_ramp import read_ramp
 from planner.job.bounds import MOST_SEQUENCES
 from planner.job.errors import UsageError
-from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, load_framework
 from planner.job.frameworks.profile import (
     FP32_PRECISIONS,
+    DtypeModeName,
+    FrameworkProfile,
     check_precision,
     frameworks_with,
+    load_framework,
     profile_on,
     with_tables,
 )
@@ -38,14 +40,7 @@ from planner.job.frameworks.switches import (
 )
 from planner.job.frameworks.techniques import TechniqueDecision, decide
 from planner.job.frameworks.workspaces import workspace_bytes
-from planner.job.job import (
-    BatchTarget,
-    Job,
-    RampBatch,
-    Resolution,
-    offered_exchanges,
-    searched_modes,
-)
+from planner.job.job import BatchTarget, Job, RampBatch, offered_exchanges, searched_modes
 from planner.job.models.catalog import ResolvedModel, load_model
 from planner.job.offload import (
     OPTION,
@@ -58,7 +53,7 @@ from planner.job.offload import (
 )
 from planner.job.optimizers import load_optimizer, searched_shares
 from planner.job.pool import GpuWords, Pool, SeveralTypes
-from planner.job.recompute import demand_parts
+from planner.job.recompute import RecomputeMode, demand_parts
 from planner.job.request_fields import RequestFields
 from planner.job.schedules import schedule_name
 from planner.job.specs import ModelSpec

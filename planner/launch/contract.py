@@ -38,7 +38,7 @@ from typing import Literal, Protocol
 
 from planner.job.frameworks.techniques import Technique
 from planner.job.job import Job
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.job.request import Request
 from planner.predict.plan import Plan
 

@@ -13,8 +13,8 @@ from constraints.layout_context import LayoutContext, Recomputation
 from planner.cost import compiled, schedule, tight_bounds
 from planner.cost import fields as f
 from planner.cost.tables import Array
-from planner.job.frameworks import RecomputeMode
 from planner.job.recomputation import recomputation
+from planner.job.recompute import RecomputeMode
 from planner.predict.configuration import job_placement
 from planner.predict.cost_model import Columns, CostedShapes, CostModel
 from planner.predict.plan import OPTIMAL_WITHIN

@@ -9,7 +9,8 @@ from operator import mul
 from typing import Any
 
 from planner._version import __version__
-from planner.job.job import Job, Resolution
+from planner.job.amounts import Resolution
+from planner.job.job import Job
 from planner.job.models.catalog import beside_notes
 from planner.predict.assumptions import assumption_lines
 from planner.predict.cost_tables import half_precision

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hardware.load import load_gpu
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.models.catalog import load_model
 from planner.job.request import Request
 from planner.job.specs import ModelSpec

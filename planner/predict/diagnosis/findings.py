@@ -23,8 +23,7 @@ from hardware.schema import Cluster
 from hardware.transport import TransportSettings, over_sockets
 from planner.cost.terms import TIME_WORDS
 from planner.job.errors import UsageError
-from planner.job.frameworks import FrameworkProfile
-from planner.job.frameworks.profile import Tables, with_tables
+from planner.job.frameworks.profile import FrameworkProfile, Tables, with_tables
 from planner.job.frameworks.tables import Overlap
 from planner.job.job import Job
 from planner.predict.diagnosis.measured import (
