@@ -8,7 +8,7 @@ A dialect is how one framework, or a few that belong together, say a training ru
 * a writer for each target, a module with the functions of `Writer` below; it is pure: a plan in,
   texts of files out. Its templates stand in `templates/`, and
   `planner.launch.settings_text.filled("DIALECT/FILE.txt")` fills them in;
-* a table of the model (`planner.launch.architecture`, as TOML `planner.launch.model_rows`): every
+* a table of the model (`planner.launch.architecture`, as TOML `planner.launch.architecture`): every
   field of the architecture has a row, is known to be what the framework does unasked, or is refused
   by name;
 * `launch.toml`: what is refused, needed, set and explained where a condition holds
