@@ -28,8 +28,9 @@ from planner.report.figures.curves import (
     scaling_figure,
 )
 from planner.report.pages.page import Page, Section
+from planner.report.said import table_of
 from planner.report.studies import budget_report, buying_report, scaling_report
-from planner.report.tables import Report, TableData, table
+from planner.report.tables import Report
 from planner.report.traced import Pair
 
 _OF: dict[type, tuple[Callable[[Any], CurvesFigure], Callable[[Any], Report]]] = {
@@ -104,7 +105,9 @@ def validation_page(predictions: Sequence[Prediction], family: Family, report: R
     sections = (
         Section("Step time and peak memory", [*_drawings(predictions, family)], side_by_side=True),
         Section("Errors by family", blocks=report.blocks),
-        Section("Worst rows, and why", blocks=(_worst(predictions),)),
+        Section(
+            "Worst rows, and why", blocks=(table_of("validation.worst", worst_rows(predictions)),)
+        ),
     )
     return Page("Predicted against measured", lead, sections)
 
@@ -123,18 +126,3 @@ def _drawings(predictions: Sequence[Prediction], family: Family) -> Iterator[Dra
         if points:
             chart = scatter_chart(points, "", unit)
             yield Drawing(name, title, chart)
-
-
-def _worst(predictions: Sequence[Prediction]) -> TableData:
-    rows = (
-        (
-            row.description,
-            f"{row.source}, {row.file} line {row.line}",
-            f"{row.measured_s:.4g}",
-            f"{row.predicted_s:.4g}",
-            f"{row.error * 100:+.1f} %",
-            row.why,
-        )
-        for row in worst_rows(predictions)
-    )
-    return table("<run | <where | measured s | predicted s | error | <why", rows)
