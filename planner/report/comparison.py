@@ -73,9 +73,9 @@ def _money_tables(runs: Runs, comparison: Comparison) -> Iterator[TableData]:
         for row, run in runs
     ]  # fmt: skip
     carbon = any(run.energy.co2_t is not None for _, run in runs)
-    told = {"currency": comparison.currency, "kind": BASIS_NAMES[comparison.basis]}
-    yield table_of("comparison.money", rows, carbon=carbon, **told)
-    yield table_of("comparison.quotes", rows, **told)
+    kind, currency = BASIS_NAMES[comparison.basis], comparison.currency
+    yield table_of("comparison.money", rows, carbon=carbon, kind=kind, currency=currency)
+    yield table_of("comparison.quotes", rows, currency=currency)
 
 
 def _price_text(rental: Rental | None, offer: str) -> str:

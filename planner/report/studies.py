@@ -142,7 +142,7 @@ def _plan_table(scaling: Scaling) -> TableData:
         {"count": count, "runs": some, "more_tokens": " / ".join(map(_price_text, some.values()))}
         for count, some in runs.items()
     )
-    return table_of("scaling.plans", rows, **drawn)
+    return table_of("scaling.plans", rows, fixed=drawn["fixed"], scaled=drawn["scaled"])
 
 
 def _price_text(run: Run | None) -> str:
