@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from constraints.axes import AXES
-from constraints.context_kinds import ContextKind
+from constraints.axes import AXES, ContextKind
 from hardware.settings import Settings, declared
 
 IntArray = npt.NDArray[np.int64]

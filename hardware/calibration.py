@@ -88,7 +88,7 @@ class LearntFactor(Frozen):
 
 class LearntRun(Frozen):
     """A configuration that was measured, and the weight with which its step says something of like
-    ones beside all factors (`planner.predict.likeness`)."""
+    ones beside all factors (`planner.predict.calibrated`)."""
 
     hidden: _Count
     vocab: _Count

@@ -20,8 +20,7 @@ from pydantic import ValidationError
 
 from hardware.calibration import Calibration
 from hardware.errors import WHERE_TO_LOOK, HardwareError, did_you_mean, invalid_file, unknown_name
-from hardware.files import read_text, shipped_toml, toml_content
-from hardware.frozen import Frozen
+from hardware.files import read_text, toml_content
 from hardware.records import ClusterShape, GpuRecord, as_table
 from hardware.schema import Cluster, Gpu
 from hardware.units import ASSUMPTION, Quantity
@@ -380,19 +379,6 @@ def without_memory(key: Key) -> tuple[Key, float | None]:
     return tuple(word for word in key if word != sizes[0]), float(sizes[0].removesuffix("gb"))
 
 
-class CatalogSource(Frozen):
-    """One entry of `catalog/sources.toml`.
-
-    `accessed` is empty where the figures were taken from the publication as generally known,
-    and it was not opened again while the catalogue was written.
-    """
-
-    title: str
-    url: str = ""
-    accessed: str = ""
-    note: str = ""
-
-
 class Fact(Quantity):
     """A number as the catalogue prints it."""
 
@@ -402,13 +388,6 @@ class Fact(Quantity):
     def assumption(self) -> bool:
         """Whether nobody published it."""
         return self.source == ASSUMPTION
-
-
-@cache
-def load_sources() -> dict[str, CatalogSource]:
-    """The bibliography: source id -> entry."""
-    entries = shipped_toml("hardware", "catalog/sources.toml")
-    return {key: CatalogSource.model_validate(entry) for key, entry in entries.items()}
 
 
 def gpu_facts(name: str) -> tuple[Fact, ...]:

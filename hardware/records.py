@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from hardware.architectures import ArchitectureName
+from hardware.facts import ArchitectureName
 from hardware.frozen import Named
 from hardware.schema import FABRIC_TITLES, Cluster, Gpu, Vendor
 from hardware.sharp import generation, leaf_nodes, with_sharp

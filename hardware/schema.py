@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from hardware.architectures import Architecture, ArchitectureName, architecture_named
 from hardware.calibration import Calibration
 from hardware.errors import HardwareError
+from hardware.facts import Architecture, ArchitectureName, architecture_named
 from hardware.frozen import Named
 
 Vendor = Literal["nvidia", "amd"]

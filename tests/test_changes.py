@@ -131,7 +131,7 @@ CHANGES = {
         "recompute mode |",
         "evaluate --model gpt2 --gpus 1xH100 --gbs 8 --mbs 1 --seq 1024 --recompute toy_part",
         inserts={
-            "planner/job/modules.py": (
+            "planner/job/recompute.py": (
                 "RECOMPUTED: Mapping[str, RecomputedModule] = {",
                 '\n    "toy_part": RecomputedModule(Module.MLP, "dense", "dense layers"),',
             ),

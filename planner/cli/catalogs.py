@@ -28,7 +28,8 @@ def run_hardware(name: str | None, as_json: bool) -> None:
 
 
 def run_frameworks(name: str | None, as_json: bool, whole: bool) -> None:
-    from planner.job.frameworks import framework_names, load_framework
+    from planner.job.frameworks.names import framework_names
+    from planner.job.frameworks.profile import load_framework
     from planner.report.frameworks import framework_report, frameworks_report, settings_document
 
     if name is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from pydantic import BaseModel
 
-from hardware.economics import Figure, load_economics
+from hardware.facts import Figure, load_economics
 from hardware.prices import Price, load_prices
 from hardware.skypilot import load_skypilot
 from planner.cli.declared import option_rows

@@ -184,7 +184,7 @@ def _parameter(
     if names_in:
         more["help"] = more["help"].format(names=", ".join(shipped_toml(*names_in.split())))
     if figure:
-        from hardware.economics import load_economics
+        from hardware.facts import load_economics
 
         above = figure in FIGURES_ABOVE_LEAST
         more["type"] = types.Number(*FIGURE_RANGES[figure], low_open=above)

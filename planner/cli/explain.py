@@ -21,7 +21,7 @@ from planner.cli.output import (
 from planner.job.errors import UsageError
 from planner.job.pool import SeveralTypes
 from planner.job.written import write_text
-from planner.predict.decided import decided_request
+from planner.predict.configuration import decided_request
 from planner.predict.diagnosis.findings import Findings, findings_of
 from planner.predict.diagnosis.measured import Measured
 from planner.predict.evaluate import Proposal

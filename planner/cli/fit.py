@@ -17,8 +17,7 @@ from planner.job.request import Request
 from planner.launch.plans import LAUNCH_NOTES
 from planner.predict.command_line import search_command
 from planner.predict.evaluate import Proposal
-from planner.predict.memory.advice import Advice, Over, Watch, advise
-from planner.predict.memory.advice_data import advice_record
+from planner.predict.memory.advice import Advice, Over, Watch, advice_record, advise
 from planner.report.fit import fit_report
 from planner.search.fit import SEQUENCES_PER_GPU, FitAnswer, does_it_fit
 

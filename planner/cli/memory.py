@@ -21,29 +21,32 @@ from planner.cli.fit import fit_request
 from planner.cli.options import LIMITS
 from planner.cli.output import check_files, limited, print_report, watched, write_plot
 from planner.job.errors import UsageError
-from planner.job.frameworks import load_framework
 from planner.job.frameworks.names import profile_named
+from planner.job.frameworks.profile import load_framework
 from planner.job.models.catalog import ResolvedModel, load_model
 from planner.job.pool import parse_one_type
 from planner.job.quantities import gib
 from planner.job.written import write_text
 from planner.predict.command_line import search_command
-from planner.predict.memory.account import StageAccount
+from planner.predict.memory.account import (
+    Footprint,
+    StageAccount,
+    dropless_worst_case,
+    footprint_of,
+)
 from planner.predict.memory.advice import advise
-from planner.predict.memory.footprint import Footprint, dropless_worst_case, footprint_of
-from planner.predict.memory.inference import inference_memory
+from planner.predict.memory.inference import inference_memory, splits
 from planner.predict.memory.serving.deployment import Deployment
 from planner.predict.memory.serving.engine import batch_defaults, find_engine
 from planner.predict.memory.serving.formats import (
     PUBLISHED_FORMATS,
     PUBLISHED_WIDER,
     kv_format,
+    published_format,
     weight_format,
 )
-from planner.predict.memory.serving.published import published_format
 from planner.predict.memory.serving.solve import changes, solved_deployment, with_grouped_queries
 from planner.predict.memory.serving.solve import solve as solve_serving
-from planner.predict.memory.serving_splits import splits
 from planner.predict.memory.solve import solve
 from planner.predict.memory.terms import peak_tensors
 from planner.predict.plan_text import configuration_text
@@ -361,7 +364,7 @@ def _warnings(deployment: Deployment) -> tuple[str, ...]:
     published = PUBLISHED_FORMATS.get(model.family)
     if published is not None and deployment.weights.name != published:
         found.append(f"{model.name} is published in {published}: --weights {published}.")
-    wider = PUBLISHED_WIDER.get((model.name, deployment.weights.name))
+    wider = PUBLISHED_WIDER.get(model.name, {}).get(deployment.weights.name)
     if wider is not None:
         found.append(f"The published checkpoint leaves attention at 16 bits: --weights {wider}.")
     if model.mtp_layers:

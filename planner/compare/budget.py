@@ -29,8 +29,8 @@ from planner.compare.searches import ONE_BY_ONE, How, Outcome, search_one
 from planner.compare.settings import CostBasis, Settings
 from planner.job.errors import NothingFitsError, UsageError
 from planner.job.models.catalog import load_model
-from planner.job.overrides import Overrides
 from planner.job.request import Request
+from planner.job.request_fields import Overrides
 from planner.job.specs import ModelSpec
 from planner.job.written import toml_text
 from planner.predict.ops import parameter_count

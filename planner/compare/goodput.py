@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, expm1, inf, log, sqrt
 
-from hardware.economics import load_economics
+from hardware.facts import load_economics
 from planner.compare.settings import Settings
 from planner.job.job import Job
 from planner.job.optimizers import OptimizerSetting

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import Field
 
-from hardware.economics import Figure
+from hardware.facts import Figure
 from hardware.frozen import Frozen
 from hardware.prices import PRICE_KINDS, Price, PriceKind
 from planner.compare.goodput import Goodput

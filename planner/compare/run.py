@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from math import ceil, exp, expm1, hypot, inf, log, log1p
 
-from hardware.economics import Figure, load_economics
+from hardware.facts import Figure, load_economics
 from hardware.prices import PRICE_KINDS, PriceKind
 from hardware.schema import Cluster
 from planner.compare.goodput import DAY_S, Goodput, goodput, run_of

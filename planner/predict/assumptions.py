@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pydantic import BaseModel, ConfigDict
+
 from constraints.rule import Layout
 from hardware.curves import host_curves
+from hardware.load import Fact, cluster_facts, cluster_names, gpu_facts, gpu_names
 from planner.job.job import Job
 from planner.job.models.catalog import beside_notes
 from planner.job.models.hf_config import supported_model_types
+from planner.job.quantities import share
 from planner.job.schedules import schedule_named
 from planner.predict.configuration import Configuration
 from planner.predict.links import link_inputs
@@ -15,6 +19,7 @@ from planner.predict.optimizer_terms import host_bytes_per_parameter
 from planner.predict.plan import Degrees, Interval
 from planner.predict.sharp import sharp_notes
 from planner.predict.techniques import used_techniques
+from planner.predict.uncertainty.measured_range import Conditions
 
 GIB = 2.0**30
 
@@ -185,3 +190,64 @@ def plan_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
         if degrees.etp == job.framework.usual_etp(experts=True, tp=degrees.tp, ep=degrees.ep) > 1:
             notes.append(f"etp {degrees.etp}, as {job.framework.name} takes it where none is given")
     return tuple(notes)
+
+
+# From this share of a step on, waiting is worth a line.
+_WORTH_SAYING = 0.1
+
+
+def waiting_notes(job: Job, at: Conditions) -> tuple[str, ...]:
+    """How much of a step the GPU waits for the CPU, which host that takes for granted, and the
+    flags that avoid it, where the framework has some; `at`: of the plan."""
+    if at.waiting < _WORTH_SAYING:
+        return ()
+    graphs = job.framework.technique("cuda-graphs")
+    cure = "; CUDA graphs (--with cuda-graphs) avoid that" if graphs else ""
+    return (
+        f"the GPU waits for the CPU to issue kernels in {share(at.waiting, 0)} of the step, on a "
+        f"host core {job.cluster.host_speed:g} times as fast as a DGX A100's (host_speed of a "
+        f"cluster file){cure}",
+    )
+
+
+# Facts of a cluster that a job on one node does not use; how many GPUs the node has, the job says.
+_BETWEEN_NODES = ("gpus_per_node", "nics_per_node", "nic_rate", "oversubscription")
+
+
+class Assumption(BaseModel):
+    """Something taken for granted, and by what part of the prediction."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    about: str
+    text: str
+
+
+def hardware_assumptions(job: Job) -> tuple[Assumption, ...]:
+    """Numbers of GPU and nodes that nobody published; a user's own file has no provenance."""
+    gpu, cluster = job.cluster.gpu.name, job.cluster.name
+    facts = [(gpu, fact) for fact in (gpu_facts(gpu) if gpu in gpu_names() else ())]
+    if cluster in cluster_names():
+        inside = job.cluster.num_nodes == 1
+        facts += [
+            (cluster, fact)
+            for fact in cluster_facts(cluster)
+            if not (inside and fact.name in _BETWEEN_NODES)
+        ]
+    return tuple(
+        Assumption(about=about, text=_fact_text(fact)) for about, fact in facts if fact.assumption
+    )
+
+
+def _fact_text(fact: Fact) -> str:
+    unit = "" if fact.unit == "1" else f" {fact.unit}"
+    note = f": {fact.note}" if fact.note else ""
+    return f"{fact.name} {fact.value:g}{unit}{note}"
+
+
+def assumption_lines(jobs: tuple[Job, ...]) -> tuple[str, ...]:
+    """Those of several jobs as text, each once: `DGX H100: rail_latency_s 2e-06 s: why`."""
+    found = (
+        hardware_assumption for job in jobs for hardware_assumption in hardware_assumptions(job)
+    )
+    return tuple(dict.fromkeys(f"{item.about}: {item.text}" for item in found))

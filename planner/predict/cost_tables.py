@@ -4,22 +4,25 @@ op table."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from constraints.numbers import Capabilities
-from planner.cost.inputs import as_declared, filled
+from hardware.curves import AttentionCurve, ComputeCurves, load_compute_curves
+from hardware.schema import Gpu
+from planner.cost.codes import Sharers
+from planner.cost.inputs import GpuInputs, as_declared, filled
 from planner.cost.piece_compute import TORCH_SOFTMAX_TRAFFIC
 from planner.cost.schedule import SCHEDULE_1F1B
-from planner.cost.tables import Array, FrameworkInputs, JobInputs
-from planner.job.frameworks import FrameworkProfile
-from planner.job.frameworks.profile import FP32_PRECISIONS
+from planner.cost.tables import CLASSES, NO_CLASSES, Array, ClassInputs, FrameworkInputs, JobInputs
+from planner.job.frameworks.profile import FP32_PRECISIONS, FrameworkProfile
 from planner.job.job import Job
+from planner.job.optimizers import ELEMENT_BYTES
+from planner.job.parameter_classes import ParameterClass, parameter_classes
 from planner.job.schedules import schedule_named
 from planner.job.specs import ModelSpec
-from planner.predict.classes import class_inputs, class_names
-from planner.predict.device import gpu_inputs
 from planner.predict.links import channels, link_inputs
 from planner.predict.ops import Piece, pieces
 from planner.predict.ops.attention_core import score_parts
@@ -32,6 +35,83 @@ from planner.predict.optimizer_terms import (
     traffic_bytes,
     trained_profile,
 )
+
+
+def class_names(all_pieces: Sequence[Piece]) -> tuple[str, ...]:
+    """Classes of the parameters of some pieces, in the registry's order: their numbers in the
+    core are their places."""
+    used = {op.parameter_class for piece in all_pieces for op in piece.ops if op.parameters}
+    names = tuple(name for name in parameter_classes() if name in used)
+    if len(names) > CLASSES or len(names) < len(used):
+        known = ", ".join(parameter_classes())
+        raise ValueError(f"classes {sorted(used)}: the core takes {CLASSES} of {known}")
+    return names
+
+
+def class_inputs(all_pieces: Sequence[Piece], profile: FrameworkProfile) -> tuple[ClassInputs, ...]:
+    """The classes of some pieces under a profile, and unused ones up to what the core takes."""
+    found = tuple(
+        _one_class(parameter_classes()[name], profile) for name in class_names(all_pieces)
+    )
+    return (*found, *NO_CLASSES[len(found) :])
+
+
+def _one_class(one: ParameterClass, profile: FrameworkProfile) -> ClassInputs:
+    """One class, by the profile's trained weights."""
+    held = one.bytes_per_parameter
+    weights = 1.0 if held is None else held / profile.state.weight_bytes
+    gradients = states = float(one.trained)
+    if one.gradient is not None:
+        gradients = ELEMENT_BYTES[one.gradient] / profile.state.gradient_bytes
+    if one.states is not None:
+        states = ELEMENT_BYTES[one.states] / ELEMENT_BYTES["fp32"]
+    return ClassInputs(
+        sharers=float(Sharers[one.sharers.replace("-", "_").upper()]),
+        weights=weights,
+        gathered=weights if one.gathered == "before-use" else 0.0,
+        gradients=gradients,
+        reduced=gradients if one.reduced else 0.0,
+        states=states,
+    )
+
+
+def half_precision(gpu: Gpu) -> str:
+    """The 16-bit type that a GPU trains in: bf16, or fp16 where it has no bf16 (V100)."""
+    return "bf16" if "bf16" in gpu.peak_flop_per_s else "fp16"
+
+
+def _attention_curve(curves: ComputeCurves, attention: str) -> AttentionCurve:
+    """Curve of the kernel; unfused attention reads none, and gets the usual one."""
+    return curves.attention("auto" if attention in ("eager", "torch") else attention)
+
+
+def head_precision(gpu: Gpu, precision: str) -> str:
+    """Type of the products that stay out of low precision (head, router, attention): fp32 where
+    all are, else the GPU's 16-bit type."""
+    return precision if precision in FP32_PRECISIONS else half_precision(gpu)
+
+
+@cache
+def gpu_inputs(gpu: Gpu, precision: str, attention: str) -> GpuInputs:
+    """Numbers of `gpu` for linear layers in `precision` and one attention kernel.
+
+    `attention`: eager (torch: without a fused softmax), flash1, flash2, flash3_or_cudnn, or auto
+    for the GPU's usual fused one.
+    HardwareError if the GPU lacks the precision or the kernel.
+    """
+    half = head_precision(gpu, precision)
+    loaded = load_compute_curves(gpu)
+    fused = _attention_curve(loaded, attention)
+    derived = {
+        "matmul_flop_per_s": gpu.peak(precision),
+        "matmul16_flop_per_s": gpu.peak(half),
+        "hbm_bytes_per_s": gpu.hbm_bytes_per_s,
+        "sm_count": gpu.sm_count,
+        "gemm_max_efficiency": loaded.sustained_share(precision),
+        "gemm16_max_efficiency": loaded.sustained_share(half),
+    }
+    kernel = {f"attention_{name}": value for name, value in fused.values().items()}
+    return filled(GpuInputs, loaded.curves.values() | kernel | derived)
 
 
 def dispatcher(job: Job) -> str:

@@ -22,8 +22,9 @@ from hardware.schema import FABRIC_TITLES, Cluster
 from planner.cost import fields as f
 from planner.cost.terms import TRAFFIC_TERMS
 from planner.job.job import Job
-from planner.predict.altered_model import AlteredModel, Factors
+from planner.predict.calibrated import Factors
 from planner.predict.configuration import Configuration
+from planner.predict.cost_model import CostModel
 from planner.predict.mixture import cost_layout
 from planner.predict.plan import Plan
 
@@ -139,7 +140,7 @@ class _Altered:
     def under(self, factors: Factors) -> Mapping[str, float]:
         """Seconds of each term of the step."""
         configuration = self.configuration
-        model = AlteredModel(configuration.job, factors, compiled=False)
+        model = CostModel(configuration.job, factors, compiled=False)
         priced = model.price_shapes(configuration.columns)
         step = cost_layout(model, priced, 0, configuration).step
         terms = {name: float(step[column]) for name, column in f.TIME_COLUMNS.items()}

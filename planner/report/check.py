@@ -15,13 +15,13 @@ from planner.launch.check.request import variation
 from planner.launch.read.found import Found, Problem
 from planner.launch.registry import formats
 from planner.predict.diagnosis.findings import Findings
-from planner.predict.fit_words import fit_verdict
 from planner.predict.memory.advice import Advice
 from planner.predict.plan_text import (
     activations_text,
     batch_sentence,
     batch_text,
     degrees_text,
+    fit_verdict,
     ramp_rows,
     recompute_text,
     step_time_text,

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hardware.economics import Figure
-from hardware.load import load_sources
+from hardware.facts import Figure, load_sources
 from hardware.prices import PRICE_KINDS
 from planner.compare.goodput import high_rates
 from planner.compare.laws import load_laws

@@ -43,7 +43,7 @@ from planner.search.explanation import (
     StagePlace,
     Term,
 )
-from planner.search.what_if_result import BindingConstraint, WhatIf, WhatIfRow
+from planner.search.result import BindingConstraint, WhatIf, WhatIfRow
 
 # Stages are called uneven where the slowest takes so many times the mean.
 _UNEVEN = 1.1

@@ -8,11 +8,16 @@ from collections.abc import Iterator, Sequence
 from planner.job.quantities import gib, plural, signed_share
 from planner.job.request import Request
 from planner.launch.registry import target_of_profile
-from planner.predict.fit_words import fit_verdict
 from planner.predict.memory.advice import Advice, Move
 from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Plan
-from planner.predict.plan_text import batch_sentence, configuration_text, error_text, step_time_text
+from planner.predict.plan_text import (
+    batch_sentence,
+    configuration_text,
+    error_text,
+    fit_verdict,
+    step_time_text,
+)
 from planner.predict.uncertainty.likely import EVEN_CHANCE
 from planner.report.said import described, notes, said, table_of
 from planner.report.search import error_note, job_facts, riskier_table

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from hardware.errors import HardwareError
-from hardware.formats import NumberFormat, load_formats
+from hardware.facts import CatalogSource, NumberFormat, load_formats, load_sources
 from hardware.load import (
-    CatalogSource,
     Fact,
     cluster_names,
     facts,
@@ -19,7 +18,6 @@ from hardware.load import (
     load_gpu,
     load_gpu_record,
     load_shape_file,
-    load_sources,
 )
 from hardware.prices import Price, load_prices
 from hardware.records import ClusterShape

@@ -14,14 +14,11 @@ from planner.job.quantities import gib, number_ranges, plural, run_lengths
 from planner.job.request import Request
 from planner.job.written import picked
 from planner.predict.assumptions import framework_assumptions
-from planner.predict.memory.account import StageAccount
-from planner.predict.memory.advice import Advice
-from planner.predict.memory.advice_data import advice_record
-from planner.predict.memory.by_layer import backward_by_layer
-from planner.predict.memory.footprint import Footprint
+from planner.predict.memory.account import Footprint, StageAccount, backward_by_layer
+from planner.predict.memory.advice import Advice, advice_record
 from planner.predict.memory.solve import Border, Solution, SolvedPoint
-from planner.predict.memory.tensors import KeptTensor
 from planner.predict.memory.terms import (
+    KeptTensor,
     PhaseRow,
     label,
     peak_parts,

@@ -12,8 +12,8 @@ from hardware.frozen import Frozen
 from planner.job.errors import NothingFitsError
 from planner.job.quantities import percent_sure
 from planner.job.request import Request
-from planner.predict.fit_words import FitVerdict, fit_verdict
 from planner.predict.plan import Plan
+from planner.predict.plan_text import FitVerdict, fit_verdict
 from planner.search.frame import plan_row
 
 GIB = 2.0**30

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardware.economics import Figure
 from hardware.errors import HardwareError
+from hardware.facts import Figure
 from hardware.load import load_gpu, parse_gpus
 from hardware.prices import Price
 from hardware.units import ASSUMPTION

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from hardware.load import load_gpu
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.models.catalog import load_model
 from planner.job.request import Request
 from planner.job.specs import ModelSpec
-from planner.predict.device import half_precision
+from planner.predict.cost_tables import half_precision
 from planner.predict.ops import parameter_count, pieces
 from planner.predict.ops.context import OpContext
 from tests.documents.rows import (

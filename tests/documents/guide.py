@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
 from planner.predict.ops import parameter_count, pieces

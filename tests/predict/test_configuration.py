@@ -6,7 +6,7 @@ import pytest
 
 from planner import Degrees, Request, evaluate
 from planner.job.errors import UsageError
-from planner.predict.decided import decided_request
+from planner.predict.configuration import decided_request
 from planner.predict.ops import flop_per_token
 from planner.search.search import find_plans
 

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ValidationError
 
 from constraints.numbers import Capabilities
-from hardware.architectures import ArchitectureName
 from hardware.curves import AttentionKernel
+from hardware.facts import ArchitectureName
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 from hardware.settings import pairs

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from hardware.files import json_content, read_text, shipped_toml
-from planner.job.errors import unknown_name
-from planner.job.models.errors import ModelError, validation_message
+from planner.job.errors import ModelError, unknown_name, validation_message
 from planner.job.models.hf_families import READERS, spec_fields
 from planner.job.models.hf_fields import Fields
 from planner.job.specs import ModelSpec

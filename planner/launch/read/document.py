@@ -94,14 +94,6 @@ class Document(Placed):
             setting.startswith(f"{key}.") for setting in self.settings
         )
 
-    def place(self, *keys: str) -> tuple[str, ...]:
-        found = (self.settings.get(key) for key in keys)
-        return tuple(dict.fromkeys(self.place for self in found if self is not None))
-
-    def rest(self) -> Iterator[Setting]:
-        """Settings that no reading function asked for."""
-        return (setting for key, setting in self.settings.items() if key not in self.used)
-
     def names(self, table: str = "") -> list[str]:
         """Names directly in a table (or at the top)."""
         inside = below(self.settings, table) if table else self.settings

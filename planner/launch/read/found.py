@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from constraints.context_kinds import ContextKind
+from constraints.axes import ContextKind
 from hardware.transport import TransportSettings, read_transport
 from planner.job.recompute import Recomputed
 from planner.job.specs import ModelSpec
@@ -92,12 +91,20 @@ def _in_words(edits: Sequence[Edit]) -> str:
     return " ".join(kept or renamed) or f"leave {', '.join(edit.key for edit in edits)} out"
 
 
-class Placed(ABC):
-    """What knows where its settings stand, and makes problems of them."""
+class Placed:
+    """Settings by key, those of them that were asked for, and problems of them."""
 
-    @abstractmethod
+    settings: dict[str, Setting]
+    used: set[str]
+
     def place(self, *keys: str) -> tuple[str, ...]:
         """Where settings stand: `train.sh:12`."""
+        found = (self.settings[key].place for key in keys if key in self.settings)
+        return tuple(dict.fromkeys(found))
+
+    def rest(self) -> Iterator[Setting]:
+        """Settings that no reading function asked for."""
+        return (setting for key, setting in self.settings.items() if key not in self.used)
 
     def problem(self, rule: str, text: str, *keys: str, **more: Any) -> Problem:
         """A problem of settings; `more`: fields of `Problem`."""
@@ -105,7 +112,7 @@ class Placed(ABC):
 
     def unpredictable(self, text: str, *keys: str) -> Problem:
         """What settings ask for and the model does not have."""
-        return self.problem("not-predictable", text, *keys, severity="warning")
+        return not_predictable(text, *self.place(*keys))
 
     def wrong(self, text: str, key: str, value: str = "", **more: Any) -> Problem:
         """A value that the framework does not take; `value`: the nearest that it does."""
@@ -128,6 +135,11 @@ def is_slip(name: str, meant: str) -> bool:
 def model_unknown(text: str, places: tuple[str, ...] = (), fix: str = "--model NAME") -> Problem:
     """The files do not say which model it is; `fix`: the option that does."""
     return Problem("model-unknown", text, "missing", places, fix)
+
+
+def not_predictable(text: str, *places: str) -> Problem:
+    """What files ask for and the model does not have."""
+    return Problem("not-predictable", text, "warning", places)
 
 
 def telling(unknown: str) -> str:

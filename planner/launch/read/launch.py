@@ -9,26 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.job.errors import CannotTellError, UsageError
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.request import Request
 from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.languages.shell import Site
 from planner.launch.languages.text import HOLE, Files, Text
+from planner.launch.read import world
 from planner.launch.read.beside import beside
 from planner.launch.read.command import LaunchCommand, named_configs, names_config, other_model
 from planner.launch.read.document import Source
-from planner.launch.read.found import ASKED, Count, Found, Hints, Problem
+from planner.launch.read.found import ASKED, Count, Found, Hints, Problem, not_predictable
 from planner.launch.read.opened import JOB, PLAN, SHELL, Opened, open_file, readable
 from planner.launch.read.scripts import read_shells
 from planner.launch.read.undecided import Reading, first_readable, settled
-from planner.launch.read.world import (
-    accelerate_counts,
-    as_unread_may_set,
-    stated_counts,
-    stated_saving,
-    with_blocking,
-    with_network,
-)
 from planner.launch.registry import Kind, dialects, formats, kind_of, kinds
 
 
@@ -195,14 +188,17 @@ def _opened(paths: Sequence[str | Path], contents: Mapping[str, str]) -> Opened:
 
 def _found_in(read: Opened, hints: Hints) -> Found:
     """The launch of files whose scripts have been read."""
-    found = with_blocking(replace(_found(read, hints), files=read.files.by_path), read.launch)
-    found = with_network(found, read.launch, hints.environment)
+    found = world.with_blocking(replace(_found(read, hints), files=read.files.by_path), read.launch)
+    found = world.with_network(found, read.launch, hints.environment)
     if not formats()[found.format].is_written:
         plain = tuple(replace(problem, edits=()) for problem in found.problems)
         problems = (*read.problems, *plain)
         return replace(found, problems=problems, counts=_counts(read, found))
-    problems = (*read.problems, *as_unread_may_set(found.problems, read.launch, read.problems))
-    saving = stated_saving(_scripts(read), read.launch, found)
+    problems = (
+        *read.problems,
+        *world.as_unread_may_set(found.problems, read.launch, read.problems),
+    )
+    saving = world.stated_saving(_scripts(read), read.launch, found)
     return replace(found, problems=problems, counts=_counts(read, found), saving=saving)
 
 
@@ -217,10 +213,10 @@ def _counts(read: Opened, found: Found) -> tuple[Count, ...]:
     """What the files state of nodes, GPUs and processes."""
     scripts = _scripts(read)
     jobs = [read.texts[path] for path in read.of_kind(JOB)]
-    counts = stated_counts(scripts, jobs, read.launch)
+    counts = world.stated_counts(scripts, jobs, read.launch)
     if found.one_process_a_node:
         counts = tuple(count for count in counts if not count.kind.startswith("tasks"))
-    return (*counts, *accelerate_counts(found, counts))
+    return (*counts, *world.accelerate_counts(found, counts))
 
 
 def _plan(read: Opened, path: str, hints: Hints, number: int | None) -> Found:
@@ -255,7 +251,7 @@ def _configured(read: Opened, config: str, hints: Hints) -> Found:
     found: Found = kind.reader()(source)
     if launch is not None and kind.pretrains and other_model(launch):
         why = f"{launch.name} trains nothing, by its name"
-        found = replace(found, problems=(Problem("not-predictable", why, "warning"),))
+        found = replace(found, problems=(not_predictable(why),))
     return found
 
 

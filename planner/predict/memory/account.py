@@ -1,12 +1,14 @@
-"""Memory of every pipeline stage of a configuration over a step, and what lies outside tensors.
+"""Memory of a configuration: every stage's account over a step and in backward layer by layer, what
+lies outside tensors, the limit, and how sure it is.
 
-The bridge between a configuration (job, degrees, layout) and the cost core's account of it.
+A bridge to the cost core's account, run without a compiler; peaks are those of `planner.evaluate`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from planner.cost import fields as f
@@ -16,14 +18,17 @@ from planner.cost.memory import (
     set_aside_bytes,
     tensor_buffer_bytes,
 )
+from planner.cost.phase_passes import exists, passes
+from planner.cost.phase_records import LAYER, LAYER_AGAIN, LAYER_LAST, Pass, total_bytes
 from planner.job.job import Job
 from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostModel, LayoutInputs
 from planner.predict.cost_tables import job_pieces
 from planner.predict.memory.timeline import MemoryTimeline, stage_timeline
 from planner.predict.mixture import kernel_inputs
-from planner.predict.plan import Degrees
+from planner.predict.plan import Degrees, Interval
 from planner.predict.stage import Stage
+from planner.predict.uncertainty.intervals import fit_probability, peak_interval
 
 UPDATE_BLOCKS = "blocks of the update"
 
@@ -118,3 +123,121 @@ def communicators(degrees: Degrees) -> tuple[str, ...]:
     """Communicators that a rank is a member of and that hold buffers, by name."""
     sizes = communicator_sizes(degrees.tp, degrees.cp, degrees.dp, degrees.pp, degrees.ep)
     return tuple(name for name, size in zip(COMMUNICATORS, sizes, strict=True) if size > 1)
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Accounts of all pipeline stages of a configuration; bytes on one GPU."""
+
+    configuration: Configuration
+    stages: tuple[StageAccount, ...]
+
+    @cached_property
+    def heaviest(self) -> StageAccount:
+        """The stage that decides whether the job fits: with the least room on its machine."""
+        limits = [machine.hbm_limit_bytes for machine in self.configuration.job.machines]
+        scales = [max(limits) / limits[machine] for machine in self.configuration.machines]
+        return max(self.stages, key=lambda stage: stage.total_bytes * scales[stage.stage])
+
+    @cached_property
+    def job(self) -> Job:
+        """The job on the machine of the heaviest stage."""
+        machine = self.configuration.machines[self.heaviest.stage]
+        return self.configuration.job.machines[machine]
+
+    @property
+    def total_bytes(self) -> float:
+        """What the driver reports on the heaviest stage: live tensors and all beside them."""
+        return self.heaviest.total_bytes
+
+    @property
+    def limit_bytes(self) -> float:
+        """Bytes that the job may use: usable HBM less the reserve."""
+        return self.job.hbm_limit_bytes
+
+    @property
+    def usable_bytes(self) -> float:
+        """Bytes of HBM that a process can use."""
+        return self.job.cluster.gpu.hbm_usable_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the predicted total stays within the limit."""
+        return self.total_bytes <= self.limit_bytes
+
+    @property
+    def fit_probability(self) -> float:
+        """Probability that the true total stays within the limit."""
+        return fit_probability(self.job, self.total_bytes, self.limit_bytes)
+
+    @property
+    def interval(self) -> Interval:
+        """Where the true total lies with 80 % probability, bytes."""
+        return peak_interval(self.job, self.total_bytes)
+
+
+def footprint_of(configuration: Configuration) -> Footprint:
+    """The memory of a legal configuration."""
+    return Footprint(configuration, stage_accounts(configuration))
+
+
+def worst_expert_load(job: Job, degrees: Degrees) -> float:
+    """Load of the busiest expert rank over the mean if a dropless router sends it all it can.
+
+    A rank holds E/ep experts, so that it gets at most min(k, E/ep) of the k copies of each token
+    of its ep group, where the mean is k/ep. 1 without experts or without ep.
+    Symbols: E = experts, k = top_k.
+    """
+    moe = job.model.moe
+    if moe is None:
+        return 1.0
+    local = moe.experts / degrees.ep
+    return min(float(moe.top_k), local) * degrees.ep / moe.top_k
+
+
+def dropless_worst_case(configuration: Configuration) -> Footprint | None:
+    """The footprint if every token of the ep group is routed to one rank; None without experts
+    that are spread, or if the job already assumes as much."""
+    job = configuration.job
+    worst = worst_expert_load(job, configuration.degrees)
+    if worst <= job.expert_imbalance:
+        return None
+    return footprint_of(replace(configuration, job=replace(job, expert_imbalance=worst)))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMemory:
+    """Live bytes while the backward of one of a stage's layers runs; `done`: layers behind it whose
+    backward is over."""
+
+    layer: int
+    done: int
+    total_bytes: float
+
+
+def backward_by_layer(account: StageAccount) -> tuple[LayerMemory, ...]:
+    """The layers of a stage in the order of backward, its last one first; of the heavier of the
+    passes that a step has."""
+    stage, count = account.core, account.layers
+    one_passes = passes(stage.held, stage.grid.grad_acc, stage.inputs.framework)
+    lines = [_ends(stage, one_pass) for one_pass in one_passes if one_pass.counts]
+    first, last = max(lines, key=max)
+    steps = max(1, count - 1)
+    return tuple(
+        LayerMemory(count - 1 - done, done, first + (last - first) * done / steps)
+        for done in range(count)
+    )
+
+
+def _ends(stage: Stage, one_pass: Pass) -> tuple[float, float]:
+    """Bytes at the first layer of a backward pass and at the last one; 0 without layers.
+
+    The core need not look at the last one where gradients wait already, for it is lighter then.
+    """
+    firsts = [
+        float(total_bytes(stage.terms(phase, one_pass)))
+        for phase in (LAYER, LAYER_AGAIN)
+        if exists(phase, stage.holds, one_pass, stage.grid)
+    ]
+    first = max(firsts, default=0.0)
+    return first, float(total_bytes(stage.terms(LAYER_LAST, one_pass))) if firsts else first

@@ -1,6 +1,6 @@
 """The op table of a transformer: one set of rows behind parameters, FLOP, memory and time."""
 
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.predict.ops.rows import Op, Piece, Saved
 from planner.predict.ops.table import (
     ComponentParameters,

@@ -16,8 +16,7 @@ from planner.job.pool import SeveralTypes
 from planner.job.quantities import GIB, gib, percent_sure, seconds
 from planner.job.request import Request
 from planner.predict.command_line import evaluate_command
-from planner.predict.configuration import row_degrees
-from planner.predict.decided import decided_request
+from planner.predict.configuration import decided_request, row_degrees
 from planner.predict.plan import Degrees, Plan
 from planner.predict.plan_text import configuration_text
 from planner.report.charts.drawing import Specification, limit_line, table

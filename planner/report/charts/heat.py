@@ -14,10 +14,9 @@ import numpy as np
 
 from constraints.axes import AXES, WORLD
 from constraints.context import RuleContext
-from constraints.explain import conflict_of, rejections
 from constraints.numbers import Columns, IntArray, Mask
 from constraints.registry import rules_of
-from constraints.rule import ShapeRule
+from constraints.rule import ShapeRule, conflict_of, rejections
 from planner.job.job import Job
 from planner.job.quantities import GIB
 from planner.predict.plan import Plan

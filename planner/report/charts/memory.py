@@ -15,8 +15,7 @@ from planner.cost.terms import (
     OTHER_TENSORS,
 )
 from planner.job.quantities import GIB, gib
-from planner.predict.memory.account import StageAccount
-from planner.predict.memory.footprint import Footprint
+from planner.predict.memory.account import Footprint, StageAccount
 from planner.predict.memory.terms import phase_rows
 from planner.predict.plan import StageMemory
 from planner.predict.plan_text import degrees_text

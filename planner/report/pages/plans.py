@@ -16,10 +16,9 @@ from planner.job.quantities import GIB
 from planner.job.request import Request
 from planner.launch.registry import target_named
 from planner.predict.command_line import degree_options, evaluate_command, search_command
-from planner.predict.configuration import Configuration
-from planner.predict.decided import decided_request
+from planner.predict.configuration import Configuration, decided_request
 from planner.predict.evaluate import checked
-from planner.predict.memory.footprint import footprint_of
+from planner.predict.memory.account import footprint_of
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text
 from planner.report.charts.drawing import Drawing

@@ -18,7 +18,7 @@ from planner.job.recomputation import recomputation
 from planner.predict.configuration import degree_columns, even_layout, kernel_layout, plain_context
 from planner.predict.cost_model import CostModel
 from planner.predict.memory.account import StageAccount
-from planner.predict.memory.tensors import kept_tensors
+from planner.predict.memory.terms import kept_tensors
 from planner.predict.memory.timeline import PhaseMemory, phase_memory
 from planner.predict.plan import Degrees
 from tests.configurations import stage_accounts

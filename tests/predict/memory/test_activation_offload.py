@@ -11,8 +11,8 @@ import pytest
 
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.job.modules import Module
 from planner.job.offload import read_offload, searched_offloads, usable_modes
+from planner.job.recompute import Module
 from planner.job.request import Request
 from planner.predict.configuration import even_layout
 from planner.predict.evaluate import evaluate

@@ -12,7 +12,7 @@ from planner.predict.memory.serving.formats import (
     KV_FORMATS,
     WEIGHT_FORMATS,
 )
-from planner.predict.memory.serving.kv_cache import (
+from planner.predict.memory.serving.stage import (
     layer_token_bytes,
     model_token_bytes,
     stage_pool,

@@ -12,7 +12,7 @@ from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.rows import PUBLISHED, read_rows
 from planner.job.frameworks.profile import load_framework
 from planner.job.models.catalog import load_model
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.job.request import Request
 from planner.job.specs import LayerKind
 from planner.predict.cost_model import CostModel

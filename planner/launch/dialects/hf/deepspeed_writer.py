@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.job import Job
 from planner.launch.contract import (
     ExplainedSetting,

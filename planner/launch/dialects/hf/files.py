@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
+from planner.job.errors import ModelError
 from planner.job.job import Job
-from planner.job.models.errors import ModelError
 from planner.job.models.hf_config import model_from_hf_config
 from planner.job.models.hf_families import READERS
 from planner.job.models.hf_parts import FULL, SCALING_KEYS, SLIDING

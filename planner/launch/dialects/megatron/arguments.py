@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
@@ -14,14 +14,7 @@ from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.languages.text import HOLE, Span, Text, Word
 from planner.launch.read.command import setting_of, switch_of
-from planner.launch.read.found import (
-    Edit,
-    Placed,
-    Problem,
-    Setting,
-    nearest,
-    telling,
-)
+from planner.launch.read.found import Edit, Placed, Problem, Setting, nearest, telling
 from planner.launch.registry import package_of
 
 RELEASE = "megatron-core 0.19"
@@ -32,6 +25,12 @@ _OLDER_CHOICES = {MEGATRON["tokenizer-kind"].name: ("Llama3Tokenizer", "MistralT
 
 # Values that somebody still has to fill in.
 _TO_FILL = re.compile(r"(?i)x{2,}|to-?do\b.*|fixme|tbd|your\W?\w*.*|<.*>|\?+|\.{2,}|_{2,}\w+_{2,}")
+
+
+# What argparse makes of an option's text, and what it calls that.
+_NUMBERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
+    "int": (int, "a whole number"), "float": (float, "a number"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ class Arguments(Placed):
     `foreign`: those that only other parsers have, and whose.
     """
 
-    given: dict[str, Setting] = field(default_factory=dict)
+    settings: dict[str, Setting] = field(default_factory=dict)
     unknown: list[Setting] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     foreign: dict[str, str] = field(default_factory=dict)
@@ -90,7 +89,7 @@ class Arguments(Placed):
     def has(self, name: str) -> bool:
         """Whether an option (a switch) is given."""
         self.used.add(name)
-        return name in self.given
+        return name in self.settings
 
     def text(self, name: str) -> str | None:
         """Value of an option, its default where it is not given; None for none."""
@@ -103,31 +102,30 @@ class Arguments(Placed):
     def setting(self, name: str) -> Setting | None:
         """The option as given."""
         self.used.add(name)
-        return self.given.get(name)
+        return self.settings.get(name)
+
+    def _number(self, name: str, kind: str) -> Any:
+        """Value of an option as a number of a kind; None for none, which 0 is not."""
+        text, (made, what) = self.text(name), _NUMBERS[kind]
+        try:
+            return made(text) if text else None
+        except ValueError:
+            self.not_a_number(name, text or "", what)
+            return None
 
     def number(self, name: str) -> int | None:
         """Value of an option as a whole number."""
-        text = self.text(name)
-        if text is None:
-            return None
-        try:
-            return int(text)
-        except ValueError:
-            self.not_a_number(name, text, "a whole number")
-            return None
+        found: int | None = self._number(name, "int")
+        return found
+
+    def stated_real(self, name: str) -> float | None:
+        """Value of an option as a number; None for none, which 0 is not."""
+        found: float | None = self._number(name, "float")
+        return found
 
     def real(self, name: str) -> float:
         """Value of an option as a number; 0 for none."""
         return self.stated_real(name) or 0.0
-
-    def stated_real(self, name: str) -> float | None:
-        """Value of an option as a number; None for none, which 0 is not."""
-        text = self.text(name)
-        try:
-            return float(text) if text else None
-        except ValueError:
-            self.not_a_number(name, text or "", "a number")
-            return None
 
     def many(self, name: str) -> tuple[str, ...]:
         """Values of an option that takes several."""
@@ -135,9 +133,6 @@ class Arguments(Placed):
         if setting is None or setting.unknown:
             return ()
         return tuple(setting.value) if isinstance(setting.value, tuple) else (str(setting.value),)
-
-    def place(self, *names: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.given[n].place for n in names if n in self.given))
 
     def refuse(self, rule: str, text: str, *names: str, **more: Any) -> None:
         """Note a problem of options; `more`: fields of `Problem`."""
@@ -151,10 +146,6 @@ class Arguments(Placed):
             problem = self.wrong(said, name, severity="missing", fix=f"its value in {name}")
         if problem not in self.problems:
             self.problems.append(problem)
-
-    def rest(self) -> Iterator[Setting]:
-        """Options that no reading function asked for."""
-        return (setting for name, setting in self.given.items() if name not in self.used)
 
 
 def parse_arguments(words: Sequence[Word]) -> Arguments:
@@ -192,7 +183,7 @@ def _read_one(words: Sequence[Word], at: int, arguments: Arguments) -> int:
     if option is None:
         arguments.unknown.append(_setting(f"--{name}", word, values))
         return end
-    arguments.given[option.name] = _setting(f"--{name}", word, values)
+    arguments.settings[option.name] = _setting(f"--{name}", word, values)
     _check_values(option, arguments)
     return end
 
@@ -266,10 +257,10 @@ def _unknown_word(word: Word) -> Problem:
 
 def _check_values(option: Option, arguments: Arguments) -> None:
     """Choices and missing values, as argparse would refuse them."""
-    given = arguments.given[option.name]
+    given = arguments.settings[option.name]
     if option.values == "one" and given.value is True:
         arguments.problems.append(arguments.wrong(f"{given.key} needs a value", option.name))
-        del arguments.given[option.name]
+        del arguments.settings[option.name]
         return
     _check_type(option, arguments)
     if not option.choices or given.unknown or option.values == "many":
@@ -287,18 +278,12 @@ def _check_values(option: Option, arguments: Arguments) -> None:
         arguments.strange_values[option.name] = problem
 
 
-_TYPES: Mapping[str, tuple[Callable[[str], object], str]] = {
-    "int": (int, "a whole number"),
-    "float": (float, "a number"),
-}
-
-
 def _check_type(option: Option, arguments: Arguments) -> None:
     """Values that argparse's `int` or `float` refuses; Python's int reads `1_000` too."""
-    if option.type not in _TYPES:
+    if option.type not in _NUMBERS:
         return
-    made, what = _TYPES[option.type]
-    given = arguments.given[option.name]
+    made, what = _NUMBERS[option.type]
+    given = arguments.settings[option.name]
     texts = given.value if isinstance(given.value, tuple) else (given.value,)
     for text in map(str, texts if not given.unknown else ()):
         if HOLE in text:

@@ -17,7 +17,7 @@ from typing import Any
 from planner.launch.dialects.megatron import table
 from planner.launch.dialects.megatron.arguments import options
 from planner.launch.dialects.megatron.bridge_writer import RECIPES, field_of, fields_of, schema
-from planner.launch.dialects.megatron.forks import CORE, Dialect
+from planner.launch.dialects.megatron.forks import CORE
 from planner.launch.dialects.megatron.options import MEGATRON as OPTIONS
 from planner.launch.dialects.megatron.options import MEGATRON_LAYOUT, MEGATRON_PRECISIONS
 from planner.launch.dialects.megatron.reader import MegatronReader
@@ -25,7 +25,7 @@ from planner.launch.dialects.megatron.table import MEGATRON, option
 from planner.launch.languages.text import Text, Word
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand, setting_of
-from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
+from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, not_predictable
 from planner.launch.read.opened import Opened
 
 # Overrides that a command must have at least to be one of Megatron-Bridge.
@@ -260,6 +260,8 @@ def _made(text: str, place: Word | None = None) -> Word:
 class _Reader(MegatronReader):
     """Megatron's reader under Bridge's profile."""
 
+    parser = CORE
+
     def __init__(self, launch: LaunchCommand, hints: Hints, overrides: _Overrides) -> None:
         super().__init__(launch, hints)
         self.overrides = overrides
@@ -270,10 +272,7 @@ class _Reader(MegatronReader):
                 "prediction (planner launch --framework megatron-bridge writes a bare recipe and "
                 "all settings)"
             )
-            self.problems.append(Problem("not-predictable", text, "warning"))
-
-    def _dialect(self) -> Dialect:
-        return CORE
+            self.problems.append(not_predictable(text))
 
     def found(self) -> Found:
         """What an unseen recipe sets may undo what the overrides alone would break."""

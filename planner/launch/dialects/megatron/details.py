@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from planner.job.models.errors import ModelError
+from planner.job.errors import ModelError
 from planner.job.models.layout import hybrid_kinds
 from planner.job.quantities import stated
 from planner.job.specs import LayerKind, MlaSpec, RopeScaling, RopeSpec, StateSpaceSpec
@@ -190,8 +190,7 @@ def is_delta(arguments: Arguments) -> bool:
                for item in arguments.problems)  # fmt: skip
     if variant not in (None, table.DELTA_NET) and not said:
         text = f"--{_VARIANT} {variant}: that attention is not modelled"
-        place = arguments.place(_VARIANT)
-        arguments.problems.append(Problem("not-predictable", text, "warning", place))
+        arguments.problems.append(arguments.unpredictable(text, _VARIANT))
     return variant == table.DELTA_NET
 
 

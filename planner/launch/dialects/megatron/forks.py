@@ -18,14 +18,7 @@ from planner.launch.dialects.megatron.rules import CONNECTIONS, refused_everywhe
 from planner.launch.dialects.megatron.table import FLAGS, option
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import (
-    Edit,
-    Problem,
-    Setting,
-    Severity,
-    is_slip,
-    nearest,
-)
+from planner.launch.read.found import Edit, Problem, Setting, Severity, is_slip, nearest
 from planner.launch.read.names import effect_of, left_out, meanings
 
 # More unknown options tell no more.
@@ -72,7 +65,7 @@ def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Pr
         if not setting.key.startswith("--"):
             text = f"{setting.key!r} stands where an option should"
             close = ""
-        sure = close and close not in arguments.given and is_slip(_plain(setting), close)
+        sure = close and close not in arguments.settings and is_slip(_plain(setting), close)
         yield Problem(
             "unknown-option",
             text,
@@ -118,7 +111,7 @@ def _is_of_absence(problem: Problem, arguments: Arguments) -> bool:
     if problem.rule in ("model-unknown", "micro-batch", "precision-unknown"):
         return not problem.places  # an option that is given may leave a model to a checkpoint
     keys = [edit.key.removeprefix("--") for edit in problem.edits if edit.value is not None]
-    return bool(keys) and all(key[0] != "$" and key not in arguments.given for key in keys)
+    return bool(keys) and all(key[0] != "$" and key not in arguments.settings for key in keys)
 
 
 _EXPERTS = option("moe.experts")
@@ -167,7 +160,7 @@ _CORE_PROGRAMS = ("", "pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.p
 
 def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
     """The Megatron whose options these are."""
-    kinds = {kind for name, kind in arguments.foreign.items() if name in arguments.given}
+    kinds = {kind for name, kind in arguments.foreign.items() if name in arguments.settings}
     # Options that no parser known here has, and that are no slip of core's.
     named = islice({item.key: item for item in arguments.unknown}.values(), MOST_NAMED)
     strange = [item for item in named if item.key.startswith("--") and not slip_of(item)]
@@ -183,9 +176,9 @@ def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
     ):
         kinds.add("fork")
     if "deepspeed" in kinds or launch.launcher == "deepspeed":
-        on = "deepspeed" in arguments.given
+        on = "deepspeed" in arguments.settings
         return _DIALECTS["deepspeed"] if on else _WITHOUT_DEEPSPEED
-    if any(name in arguments.given for name in _OF_2022):
+    if any(name in arguments.settings for name in _OF_2022):
         return replace(_2022, name="fork") if "fork" in kinds else _2022
     for name in ("pai", "fork", "older", "program"):
         if name in kinds:
@@ -203,10 +196,10 @@ def _settle_values(arguments: Arguments, launch: LaunchCommand) -> bool:
     problems = {
         name: problem
         for name, problem in arguments.strange_values.items()
-        if _quotes(source, str(arguments.given[name].value))
+        if _quotes(source, str(arguments.settings[name].value))
     }
     for name, problem in problems.items():
-        value = str(arguments.given[name].value)
+        value = str(arguments.settings[name].value)
         words = f"--{name} {value}: a value of that fork, not modelled"
         at = arguments.problems.index(problem)
         if name == MEGATRON["tokenizer-kind"].name or (name, value) in _READ_VALUES:
@@ -239,7 +232,7 @@ def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem
     return [
         arguments.unpredictable(f"--{name}: {why}", name)
         for name, why in found
-        if str(arguments.given[name].value) not in ("1", "0", "none")
+        if str(arguments.settings[name].value) not in ("1", "0", "none")
     ]
 
 
@@ -269,13 +262,13 @@ def translate(arguments: Arguments, dialect: Dialect) -> None:
         for words in meant.split(", "):
             option, _, value = words.partition(" ")
             if option == name:
-                arguments.given[name] = replace(setting, value=value)
+                arguments.settings[name] = replace(setting, value=value)
             _set(arguments, option, value == "on" or value or setting.value, setting)
     if dialect.framework:
         _translate_checkpointing(arguments)
-    experts = arguments.given.get(_EXPERTS)
+    experts = arguments.settings.get(_EXPERTS)
     if dialect.name == "deepspeed" and experts is not None and _ones(experts.value):
-        del arguments.given[_EXPERTS]
+        del arguments.settings[_EXPERTS]
 
 
 def _ones(value: object) -> bool:
@@ -284,7 +277,7 @@ def _ones(value: object) -> bool:
 
 
 def _set(arguments: Arguments, name: str, value: object, where: Setting) -> None:
-    arguments.given.setdefault(name, replace(where, key=f"--{name}", value=value, spans=()))
+    arguments.settings.setdefault(name, replace(where, key=f"--{name}", value=value, spans=()))
 
 
 def _translate_checkpointing(arguments: Arguments) -> None:
@@ -299,7 +292,7 @@ def _translate_checkpointing(arguments: Arguments) -> None:
     )
     names = ("recompute", "recompute-method", "recompute-layers")
     whole, how, count = (MEGATRON_RECOMPUTE[name].name for name in names)
-    if given is None or whole in arguments.given:
+    if given is None or whole in arguments.settings:
         return
     layers = arguments.setting("checkpoint-num-layers") or arguments.setting(
         "activations-checkpoint-num-layers"
@@ -308,7 +301,7 @@ def _translate_checkpointing(arguments: Arguments) -> None:
     _set(arguments, whole, "full", given)
     _set(arguments, how, method.value if method else "uniform", given)
     _set(arguments, count, layers.value if layers else "1", layers or given)
-    arguments.given.pop("checkpoint-activations", None)
+    arguments.settings.pop("checkpoint-activations", None)
 
 
 # --- what core 0.19 says of it --------------------------------------------------------------------
@@ -330,7 +323,7 @@ def dialect_note(arguments: Arguments, dialect: Dialect) -> list[Problem]:
     """Whose options these are, and which core 0.19 would refuse."""
     if dialect.core:
         return []
-    names = [f"--{name}" for name in arguments.foreign if name in arguments.given]
+    names = [f"--{name}" for name in arguments.foreign if name in arguments.settings]
     named = f"; {RELEASE} refuses {', '.join(names[:6])}" if names else ""
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     text = f"read as options of {dialect.words}{named}{more}"

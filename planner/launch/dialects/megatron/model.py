@@ -11,27 +11,9 @@ from hardware.errors import first_error
 from planner.job.bounds import MOST_LAYERS
 from planner.job.models.catalog import catalog_name, load_model
 from planner.job.quantities import stated
-from planner.job.specs import (
-    AttentionKind,
-    LayerKind,
-    MlaSpec,
-    ModelSpec,
-    MoeSpec,
-    StateSpaceSpec,
-)
-from planner.launch.dialects.megatron import table
+from planner.job.specs import AttentionKind, LayerKind, MlaSpec, ModelSpec, MoeSpec, StateSpaceSpec
+from planner.launch.dialects.megatron import details, table
 from planner.launch.dialects.megatron.arguments import Arguments
-from planner.launch.dialects.megatron.details import (
-    hybrid_text,
-    is_delta,
-    plain_fields,
-    predictors,
-    read_delta,
-    read_kinds,
-    read_rope,
-    read_router,
-    read_state_space,
-)
 from planner.launch.dialects.megatron.options import MEGATRON as MEGATRON_OPTIONS
 from planner.launch.dialects.megatron.table import MEGATRON, option
 from planner.launch.languages.limits import LimitError
@@ -123,7 +105,7 @@ def read_model(
     if arguments.has("use-checkpoint-args") and not arguments.has(_LAYERS):
         reason = "--use-checkpoint-args: the model is in the checkpoint"
         return None, [model_unknown(reason, arguments.place("use-checkpoint-args"))]
-    counted = (_LAYERS,) if hybrid_text(arguments) else ()
+    counted = (_LAYERS,) if details.hybrid_text(arguments) else ()
     missing = [name for name in _NEEDED if name not in counted and arguments.number(name) is None]
     if missing:
         names = ", ".join(f"--{name}" for name in missing)
@@ -157,9 +139,9 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
     moe = _moe(arguments, ffn, bias)
     experts = _expert_layers(arguments, layers) if moe else []
     window, slides = _windows(arguments, layers)
-    hybrid = read_kinds(arguments)
+    hybrid = details.read_kinds(arguments)
     layers = len(hybrid) or layers
-    delta = [] if hybrid or not is_delta(arguments) else _linear_layers(arguments, layers)
+    delta = [] if hybrid or not details.is_delta(arguments) else _linear_layers(arguments, layers)
     kinds = hybrid or _layer_kinds(layers, slides, experts, delta)
     mla = _mla(arguments)
     all_experts = moe is not None and all(experts)
@@ -183,7 +165,7 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
         norm_bias=not rms,
         tied_embeddings=not arguments.has(option("tied_embeddings")),
         position=_position(arguments),
-        rope=read_rope(arguments, mla),
+        rope=details.read_rope(arguments, mla),
         rotary_share=stated(arguments.stated_real(option("rotary_share")), 1.0),
         norm_eps=stated(arguments.stated_real(option("norm_eps")), 1e-5),
         init_std=stated(arguments.stated_real(option("init_std")), 0.02),
@@ -198,7 +180,7 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
         state_space=_state_space(arguments, hidden, kinds),
         attention_gate=arguments.has(option("attention_gate")),
         layer_kinds=kinds,
-        mtp_layers=predictors(arguments),
+        mtp_layers=details.predictors(arguments),
         source="Megatron-LM arguments",
     )
 
@@ -231,14 +213,14 @@ def _position(arguments: Arguments) -> str:
 def _mla(arguments: Arguments) -> MlaSpec | None:
     if not arguments.has(table.LATENT.name):
         return None
-    return MlaSpec(**plain_fields(arguments, MEGATRON, MlaSpec, "mla"))
+    return MlaSpec(**details.plain_fields(arguments, MEGATRON, MlaSpec, "mla"))
 
 
 def _moe(arguments: Arguments, ffn: int, bias: bool) -> MoeSpec | None:
     if not arguments.number(option("moe.experts")):
         return None
     rows = [entry for entry in MEGATRON if entry.fields[0] not in _READ_ELSEWHERE]
-    found = plain_fields(arguments, rows, MoeSpec, "moe") | read_router(arguments)
+    found = details.plain_fields(arguments, rows, MoeSpec, "moe") | details.read_router(arguments)
     # router.py, TopKRouter: a bias where linear layers have one.
     found |= {"ffn": stated(found["ffn"], ffn), "expert_bias": bias, "router_bias": bias}
     return MoeSpec(**found)
@@ -278,7 +260,11 @@ def _state_space(
 ) -> StateSpaceSpec | None:
     if not any(kind.attention == "state" for kind in kinds):
         return None
-    return read_delta(arguments) if is_delta(arguments) else read_state_space(arguments, hidden)
+    return (
+        details.read_delta(arguments)
+        if details.is_delta(arguments)
+        else details.read_state_space(arguments, hidden)
+    )
 
 
 def _linear_layers(arguments: Arguments, layers: int) -> list[bool]:

@@ -9,42 +9,25 @@ from typing import Any
 
 from planner.job.bounds import MOST_LAYERS
 from planner.job.specs import ModelSpec
+from planner.launch.dialects.megatron import forks, layout, settings
 from planner.launch.dialects.megatron.arguments import parse_arguments
-from planner.launch.dialects.megatron.forks import (
-    Dialect,
-    as_sure_as_read,
-    dialect_note,
-    dialect_of,
-    eased,
-    fork_savings,
-    others_unpredictable,
-    translate,
-    unknown_problems,
-)
-from planner.launch.dialects.megatron.layout import (
-    grouped_micro_batches,
-    read_split,
-    unusual_splits,
-)
+from planner.launch.dialects.megatron.forks import Dialect
 from planner.launch.dialects.megatron.model import read_model, vocabulary_unknown
 from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.dialects.megatron.rules import MegatronFacts, option_problems
-from planner.launch.dialects.megatron.settings import (
-    RAMPS,
-    optimizer_of,
-    optimizer_offload_of,
-    precision_of,
-    read_exchange,
-    read_megatron_ramp,
-    read_offload,
-    read_sharp,
-    recompute_of,
-)
 from planner.launch.dialects.megatron.table import option
 from planner.launch.options import SWITCH
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand, other_model
-from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, unresolved
+from planner.launch.read.found import (
+    Edit,
+    Found,
+    Hints,
+    Problem,
+    Setting,
+    not_predictable,
+    unresolved,
+)
 from planner.launch.read.names import left_out
 
 # Fusions that the profile without Transformer Engine does not count on.
@@ -76,22 +59,27 @@ _DEGREES = {
 
 
 class MegatronReader:
-    """One command's arguments, and what is gathered from them."""
+    """One command's arguments, and what is gathered from them.
+
+    `parser`: the Megatron whose options these are, where it is known; `is_partial`: whether some
+    arguments are not known, or another program may have its own defaults.
+    """
+
+    parser: Dialect | None = None
+    is_partial = False
 
     def __init__(self, launch: LaunchCommand, hints: Hints, unread: Sequence[Problem] = ()) -> None:
         self.launch, self.hints = launch, hints
         self.arguments = parse_arguments(launch.arguments)
         self.arguments.problems += unread
-        self.dialect = self._dialect()
-        translate(self.arguments, self.dialect)
+        self.dialect = self.parser or forks.dialect_of(self.arguments, launch)
+        forks.translate(self.arguments, self.dialect)
+        unresolved = any(problem.rule == "unresolved" for problem in self.arguments.problems)
+        self.is_partial = self.is_partial or unresolved or not self.dialect.core
         self.assumed: list[str] = []
-        unknown = list(unknown_problems(self.arguments, self.dialect.words))
-        self.problems = eased(unknown, self.dialect)
-        self.problems += dialect_note(self.arguments, self.dialect)
-
-    def _dialect(self) -> Dialect:
-        """The Megatron whose options these are."""
-        return dialect_of(self.arguments, self.launch)
+        unknown = list(forks.unknown_problems(self.arguments, self.dialect.words))
+        self.problems = forks.eased(unknown, self.dialect)
+        self.problems += forks.dialect_note(self.arguments, self.dialect)
 
     def found(self) -> Found:
         """Everything that was read."""
@@ -99,8 +87,8 @@ class MegatronReader:
         shape = self._shape()
         stated = shape.layers if shape else self.arguments.number(option("layers")) or 0
         layers = stated if 0 < stated <= MOST_LAYERS else 0  # no model has more
-        split = read_split(self.arguments, layers, degrees["pp"])
-        self.problems += unusual_splits(
+        split = layout.read_split(self.arguments, layers, degrees["pp"])
+        self.problems += layout.unusual_splits(
             self.arguments, split, layers, degrees["pp"], self.dialect.name
         )
         # Forks and other programs split the layers by rules of their own.
@@ -114,11 +102,11 @@ class MegatronReader:
         place = self.launch.place
         sizes = {name: degrees[name] for name in ("tp", "pp", "cp")} | {"vpp": split.vpp}
         facts = MegatronFacts(self.arguments, sizes, environment, place, bool(self.launch.program))
-        self.problems += eased(option_problems(facts), self.dialect)
-        self.problems += grouped_micro_batches(self.arguments, degrees, dp)
-        exchange = read_exchange(self.arguments, degrees["cp"])
-        sharp = read_sharp(self.arguments, environment, place)
-        ramp = read_megatron_ramp(self.arguments, degrees["gbs"], degrees["seq"])
+        self.problems += forks.eased(option_problems(facts), self.dialect)
+        self.problems += layout.grouped_micro_batches(self.arguments, degrees, dp)
+        exchange = settings.read_exchange(self.arguments, degrees["cp"])
+        sharp = settings.read_sharp(self.arguments, environment, place)
+        ramp = settings.read_megatron_ramp(self.arguments, degrees["gbs"], degrees["seq"])
         degrees |= {} if self.hints.gbs is not None else ramp
         training = self._training(degrees)
         self._modes_beyond()
@@ -127,14 +115,14 @@ class MegatronReader:
             for name, why in left_out("megatron", "own").items()
             if (setting := self.arguments.setting(name)) is not None and self._has_effect(name)
             if not (name in _UNFUSED and training["framework"] == "megatron-local")
-            and not (name in RAMPS and ramp.get("batch_ramp"))
+            and not (name in settings.RAMPS and ramp.get("batch_ramp"))
         )
-        unmodelled += fork_savings(self.arguments)
-        self.problems += eased(self.arguments.problems, self.dialect)
-        self.problems = as_sure_as_read(self.problems, self.arguments)
+        unmodelled += forks.fork_savings(self.arguments)
+        self.problems += forks.eased(self.arguments.problems, self.dialect)
+        self.problems = forks.as_sure_as_read(self.problems, self.arguments)
         if why := other_model(self.launch):
             # Nothing of what its options lack, or are refused for, says more.
-            self.problems = [Problem("not-predictable", f"{why}: not modelled", "warning")]
+            self.problems = [not_predictable(f"{why}: not modelled")]
         return Found(
             format="megatron",
             shape=None if self.hints.model else shape,
@@ -145,7 +133,7 @@ class MegatronReader:
             mtp_standalone=split.mtp_standalone,
             main_file=self.launch.command.file,
             where=self._where(),
-            settings=tuple(self.arguments.given.values()),
+            settings=tuple(self.arguments.settings.values()),
             unused=tuple(self.arguments.rest()),
             unmodelled=unmodelled,
             unknown=tuple(self.arguments.unknown),
@@ -165,7 +153,7 @@ class MegatronReader:
 
             return load_model(self.hints.model).spec
         shape, problems = read_model(self.arguments, self.hints, self.assumed)
-        if self._is_partial():
+        if self.is_partial:
             problems = [
                 replace(problem, severity="missing", fix=problem.fix or "--model NAME")
                 for problem in problems
@@ -175,16 +163,11 @@ class MegatronReader:
             self.problems += vocabulary_unknown(self.arguments, self.hints, shape)
         return shape
 
-    def _is_partial(self) -> bool:
-        """Whether some arguments are not known, or another program may have its own defaults."""
-        unresolved = any(problem.rule == "unresolved" for problem in self.arguments.problems)
-        return unresolved or not self.dialect.core
-
     def _where(self) -> dict[str, Setting]:
-        named = {field: self.arguments.given.get(name) for field, name in _DEGREES.items()}
+        named = {field: self.arguments.settings.get(name) for field, name in _DEGREES.items()}
         named["world"] = self.launch.per_node or self.launch.total
-        named["zero"] = self.arguments.given.get("zero-stage")
-        named["sharp"] = self.arguments.given.get(MEGATRON["sharp"].name)
+        named["zero"] = self.arguments.settings.get("zero-stage")
+        named["sharp"] = self.arguments.settings.get(MEGATRON["sharp"].name)
         return {field: item for field, item in named.items() if item is not None}
 
     def _environment(self) -> dict[str, str]:
@@ -211,7 +194,7 @@ class MegatronReader:
         if values["mbs"] is None and self.arguments.setting(_DEGREES["mbs"]) is None:
             # A part of a launch may say it elsewhere.
             how: dict[str, Any] = {"severity": "missing", "fix": "--mbs N"}
-            how = how if self._is_partial() else {"edits": (Edit(MEGATRON["mbs"].key, "1"),)}
+            how = how if self.is_partial else {"edits": (Edit(MEGATRON["mbs"].key, "1"),)}
             missing = f"{MEGATRON['mbs'].key} is missing"
             self.problems.append(Problem("micro-batch", missing, **how))
         one = {name: values[name] or 1 for name in ("tp", "pp", "cp", "ep", "mbs")}
@@ -240,14 +223,14 @@ class MegatronReader:
             "framework": framework,
             "variations": variations,
             "zero": self._zero(),
-            "recompute": self.hints.recompute or self._recompute(),
+            "recompute": self.hints.recompute or settings.recompute_of(arguments),
             "optimizer": self._optimizer(),
-            "optimizer_offload": optimizer_offload_of(self.arguments),
-            "precision": precision_of(self.arguments),
+            "optimizer_offload": settings.optimizer_offload_of(self.arguments),
+            "precision": settings.precision_of(self.arguments),
             "attention": "eager" if eager else "flash",
             "dropout": dropout,
             "shard": self._shard(degrees),
-            **read_offload(arguments),
+            **settings.read_offload(arguments),
         }
 
     def _is_eager(self, local: bool) -> bool:
@@ -356,11 +339,8 @@ class MegatronReader:
             return 0
         return max(1, replicas * int(degrees["cp"]) // instances)
 
-    def _recompute(self) -> str:
-        return recompute_of(self.arguments)
-
     def _optimizer(self) -> str:
-        return optimizer_of(self.arguments)
+        return settings.optimizer_of(self.arguments)
 
     def refuse(self, rule: str, text: str, *names: str, **more: Any) -> None:
         """Note a problem of options; `more`: fields of `Problem`."""
@@ -371,7 +351,7 @@ class MegatronReader:
 
     def _modes_beyond(self) -> None:
         """Models and modes without a prediction."""
-        self.problems += others_unpredictable(self.arguments, self.dialect)
+        self.problems += forks.others_unpredictable(self.arguments, self.dialect)
         if self.dialect.framework and self._zero() >= _GRADIENTS_SHARDED:
             text = f"ZeRO stage {self._zero()} of {self.dialect.words} is not modelled"
             self._unpredictable(text, "zero-stage")

@@ -24,7 +24,7 @@ from planner.launch.languages.python import UNKNOWN, Function, Record
 from planner.launch.languages.text import Text, Word
 from planner.launch.read.command import made_launch
 from planner.launch.read.document import Source
-from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
+from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown, not_predictable
 from planner.launch.read.python_files import chosen_words, evaluating, read_python
 from planner.launch.registry import package_of
 
@@ -323,12 +323,12 @@ class _Recipe:
             yield Problem("recipe-unseen", text, "missing", (self.path,), "give its folder")
         if _HYBRIDS.search(f"{self.name} {self.model_name}"):
             text = f"{self.model_name}: Megatron-Bridge's provider of hybrids is not read"
-            yield Problem("not-predictable", text, "warning", (self.path,))
+            yield not_predictable(text, self.path)
         made_by = self.result.name.rpartition(".")[2]
         tuned = next((name for name in (self.name, made_by) if _ADAPTERS.search(name)), None)
         if tuned is not None:
             text = f"{tuned}: adapters are not modelled; pretraining and full fine-tuning are"
-            yield Problem("not-predictable", text, "warning", (self.path,))
+            yield not_predictable(text, self.path)
 
     def _eased(self, found: Found) -> Iterator[Problem]:
         """Without what only a command of overrides would get wrong."""

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from math import isqrt, prod
 from typing import Any, get_args
 
-from constraints.axes import LARGEST_DEGREE
-from constraints.context_kinds import ContextKind
+from constraints.axes import LARGEST_DEGREE, ContextKind
 from planner.job.batch_ramp import read_ramp
 from planner.job.errors import UsageError
 from planner.job.quantities import parse_tokens
@@ -145,7 +144,7 @@ _GROWING = "growing batches and thresholds"
 def read_megatron_ramp(arguments: Arguments, gbs: int | None, seq: int | None) -> dict[str, Any]:
     """The ramp as `planner.job.batch_ramp` reads it, with its last batch; `gbs`, `seq`: as options
     say."""
-    if arguments.given.get(_STEPS) is not None:
+    if arguments.settings.get(_STEPS) is not None:
         return _steps(arguments, gbs)
     words = tuple(map(_plain_number, arguments.many(_LINEAR)))
     if not words or gbs is None or seq is None or arguments.has(_MAY_SHRINK):

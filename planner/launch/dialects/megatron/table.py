@@ -23,12 +23,14 @@ from planner.launch.architecture import (
     has_mla,
     has_rope,
     has_table_of,
+    names_of_model,
     nothing,
+    parts_of,
     scaling_kind,
+    value_of_text,
 )
 from planner.launch.architecture import without as absent
 from planner.launch.dialects.megatron.flags import Flag, flag
-from planner.launch.model_rows import names_of_model, parts_of, value_of_text
 from planner.launch.quoting import Value
 from planner.launch.registry import dialect_toml
 
@@ -178,7 +180,7 @@ def is_clamped(model: ModelSpec) -> bool:
     return model.moe is not None and model.moe.clamp is not None
 
 
-def _activation(model: ModelSpec) -> str:
+def activation_of(model: ModelSpec) -> str:
     """Bridge's name of the activation; empty where Megatron has none such."""
     if model.gated:
         return ("quick_gelu" if is_clamped(model) else "silu") if model.activation in _SILU else ""
@@ -224,7 +226,7 @@ def _facts(model: ModelSpec) -> Mapping[str, object]:
     delta, state = is_delta(model), [kind.attention == "state" for kind in model.kind_sequence]
     yarn = has_rope(model) and scaling_kind(model) == "yarn" and not has_mla(model)
     return {
-        "activation": _activation(model),
+        "activation": activation_of(model),
         "all_experts": all(expert),
         "all_slide": all(slide),
         "attention_scale": attention_scale(model),

@@ -7,29 +7,15 @@ before, with the place in megatron-core 0.19 where a run would fail.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
+from planner.launch import contract, sentences
 from planner.launch.architecture import refusals, settings
-from planner.launch.contract import (
-    PRETRAINED,
-    STOP,
-    TRAIN_STEPS,
-    WARMUP_STEPS,
-    Branch,
-    ExplainedSetting,
-    Files,
-    Launch,
-    Refusal,
-    RunCommand,
-    Variable,
-    folder_variable,
-    needed,
-    path_variable,
-    pretrained_variable,
-    rate_variable,
-)
+from planner.launch.contract import Branch, ExplainedSetting, Files, Launch, Refusal, RunCommand
 from planner.launch.dialects.megatron.flags import (
     Flag,
     FlagGroup,
@@ -37,28 +23,21 @@ from planner.launch.dialects.megatron.flags import (
     flag,
     from_text,
     layout_flags,
-    schedule_flag,
-    switches,
+    layout_text,
+    schedule_text,
 )
 from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_PRECISIONS
 from planner.launch.dialects.megatron.table import (
     GROUPS,
+    activation_of,
     hybrid_flags,
     is_hybrid,
     linear_bias,
-    option,
     rotates_plainly,
 )
 from planner.launch.dialects.megatron.table import MEGATRON as ROWS
 from planner.launch.quoting import Value, yaml_value
-from planner.launch.sentences import (
-    names_of,
-    names_of_job,
-    said_choices,
-    said_environment,
-    said_needs,
-    said_refusals,
-)
+from planner.launch.registry import dialect_toml
 from planner.launch.time_limit import save_steps, stop_variable
 from planner.predict.plan_text import fraction_text
 from planner.predict.sharp import sharp_use
@@ -70,9 +49,9 @@ def model_refusals(model: ModelSpec, seq: int, *, bridge: bool = False) -> Itera
     """What Megatron's GPT model cannot be made into; `bridge`: by overrides, not by flags."""
     names = {"model": model, "seq": seq, "hybrid": is_hybrid(model)}
     yield from refusals(ROWS, model, "Megatron's GPT model", _OTHERS)
-    yield from said_refusals("megatron", "length_refusals", names)
+    yield from sentences.said_refusals("megatron", "length_refusals", names)
     if bridge:
-        yield from said_refusals("megatron", "bridge_model_refusals", names)
+        yield from sentences.said_refusals("megatron", "bridge_model_refusals", names)
     # What only Megatron-Bridge's fields reach.
     for row in ROWS if not bridge else ():
         if row.when(model) and (phrase := row.no_flag(model)):
@@ -85,40 +64,40 @@ def model_groups(model: ModelSpec, seq: int, *, dropout: bool, low: bool) -> tup
 
     `low`: products in 8 or 4 bits.
     """
-    run = {"model": _lengths(model, seq, dropout), "experts": dispatch_flags(model, low=low)}
-    groups = []
-    for title, rows in GROUPS:
-        flags = [
-            Flag(name) if value is True else flag(name, value)
-            for name, value in settings(rows, model).items()
-        ]
-        shown = f"model: {model.name}" if title == "model" else title
-        groups.append(FlagGroup(shown, (*flags, *run.get(title, ()))))
-    return tuple(groups)
+    names = {"model": model, "seq": seq, "dropout": dropout, "low": low}
+    names["linear_bias"] = linear_bias(model)
+    return tuple(_group(name, names) for name, group in _GROUPS.items() if "table" in group)
 
 
-def _lengths(model: ModelSpec, seq: int, dropout: bool) -> tuple[Flag, ...]:
-    longest = () if model.position == "learned" else (flag(f"--{option('max_positions')}", seq),)
-    if dropout:
-        return longest
-    return (*longest, flag(MEGATRON["dropout"].key, 0), flag(MEGATRON["attention-dropout"].key, 0))
+_GROUPS: Mapping[str, Any] = dialect_toml("megatron", "groups.toml")["flags"]
 
 
-def dispatch_flags(model: ModelSpec, *, low: bool) -> tuple[Flag, ...]:
-    """How tokens go to the experts and through them."""
-    if model.moe is None:
-        return ()
-    return (
-        flag(MEGATRON["dispatcher"].key, "alltoall"),
-        flag(MEGATRON["grouped-gemm"].key),
-        flag(MEGATRON["permute-fusion"].key),
-        # Quantised products want multiples of 16 or 32 tokens an expert.
-        *switches(
-            ("--moe-router-padding-for-quantization", low),
-            # experts.py, TEGroupedMLP: not with biases.
-            ("--no-bias-dropout-fusion", bool(linear_bias(model))),
-        ),
+def _group(name: str, names: Mapping[str, Any]) -> FlagGroup:
+    """A group of `groups.toml`; without rows of the model's that say nothing of it."""
+    group = _GROUPS[name]
+    of_model = settings(dict(GROUPS)[group["table"]], names["model"]) if "table" in group else {}
+    flags = (Flag(key) if value is True else flag(key, value) for key, value in of_model.items())
+    return FlagGroup(
+        sentences.filled_in(group["title"], names), (*flags, *flags_of_rows(name, names))
     )
+
+
+def flags_of_rows(name: str, names: Mapping[str, Any], *, bridge: bool = False) -> Iterator[Flag]:
+    """The flags that the rows of a group say; `bridge`: of those that its fields say too."""
+    for row in _GROUPS[name].get("rows", ()):
+        if sentences.holds(row.get("when"), names) and not (bridge and "core_only" in row):
+            yield from _flags_of(row, names)
+
+
+def _flags_of(row: Mapping[str, str], names: Mapping[str, Any]) -> Sequence[Flag]:
+    if "flags" in row:
+        given = sentences.evaluated(row["flags"], names)
+        return from_text(given) if isinstance(given, str) else given
+    option = MEGATRON.get(row["flag"])
+    key = option.key if option else row["flag"]
+    value = sentences.evaluated(row["value"], names) if "value" in row else ()
+    values = value if isinstance(value, tuple) else (option.text(value) if option else value,)
+    return (flag(key, *values),)
 
 
 def model_overrides(model: ModelSpec, title: str) -> dict[str, str]:
@@ -138,108 +117,56 @@ def override_text(value: Value) -> str:
     return yaml_value(value)
 
 
-LOW_PRECISIONS = ("fp8", "mxfp8", "nvfp4")
-# ZeRO stage -> what Megatron-FSDP shards.
-FSDP_SHARDING = {stage: MEGATRON["sharding"].text(stage) for stage in (2, 3)}
-_WEIGHTS_SHARDED = 3
 _SIXTEEN_BITS = 2.0
-TECHNIQUES = "techniques"
 VARIABLES = (
-    Variable(
+    contract.Variable(
         "DATA_PATH",
         "",
         "prefix of your tokenized data (.bin and .idx); empty: mock data",
         holds="${DATA_PATH}.bin",
     ),
-    path_variable("TOKENIZER", "folder or name of its Hugging Face tokenizer"),
-    folder_variable("DATA_PATH"),
-    path_variable("TENSORBOARD", "folder of TensorBoard's logs"),
-    TRAIN_STEPS,
-    WARMUP_STEPS,
-    rate_variable("1e-4"),
-    rate_variable("1e-5", "MIN_LEARNING_RATE", "last"),
+    contract.path_variable("TOKENIZER", "folder or name of its Hugging Face tokenizer"),
+    contract.folder_variable("DATA_PATH"),
+    contract.path_variable("TENSORBOARD", "folder of TensorBoard's logs"),
+    contract.TRAIN_STEPS,
+    contract.WARMUP_STEPS,
+    contract.rate_variable("1e-4"),
+    contract.rate_variable("1e-5", "MIN_LEARNING_RATE", "last"),
 )
 
 
 def is_fsdp(launch: Launch) -> bool:
     """Whether parameters or gradients are sharded: Megatron-FSDP in place of DDP."""
-    return launch.plan.degrees.zero in FSDP_SHARDING
+    return launch.plan.degrees.zero in (2, 3)
 
 
-def _option(name: str, value: object) -> Flag:
-    """A setting as Megatron spells it."""
-    return flag(MEGATRON[name].key, MEGATRON[name].text(value))
-
-
-def degree_flags(launch: Launch) -> tuple[Flag, ...]:
-    """Parallel degrees; data parallelism is what the number of GPUs leaves."""
-    degrees = launch.plan.degrees
-    flags = [_option(name, getattr(degrees, name)) for name in ("tp", "pp", "cp")]
-    if degrees.tp > 1 and launch.splits_sequence:
-        flags.append(flag(MEGATRON["no-sequence-parallel"].key))
-    if degrees.cp > 1:
-        flags.append(_option("cp_comm_type", launch.plan.cp_comm_type or "p2p"))
-    if launch.plan.cp_sizes:
-        flags.append(flag(MEGATRON["cp_sizes"].key, *launch.plan.cp_sizes))
-    if launch.job.model.moe is not None:
-        # Without it experts would be split like the rest of the layer.
-        flags += [_option("ep", degrees.ep), _option("etp", degrees.etp)]
-    model, layout = launch.job.model, launch.plan.layout
-    if is_hybrid(model):
-        return (*flags, *hybrid_flags(model, layout))
-    flags += layout_flags(layout, model.mtp_layers)
-    return tuple(flags)
-
-
-def batch_flags(launch: Launch) -> tuple[Flag, ...]:
-    """Micro-batch, global batch in sequences, sequence length."""
-    plan = launch.plan
-    return (
-        _option("mbs", plan.degrees.mbs),
-        schedule_flag(plan) if plan.ramp else _option("gbs", plan.gbs),
-        _option("seq", plan.seq),
-        *switches((NO_MASK, plan.seq >= _LONG and launch.job.attention != "eager")),
-    )
-
-
-# A mask of seq x seq bytes a sequence, which fused attention does not read.
-NO_MASK = "--no-create-attention-mask-in-dataloader"
-_LONG = 16384
-
-
-def sharding_flags(launch: Launch) -> tuple[Flag, ...]:
-    """Data parallelism: DDP, the distributed optimizer, or Megatron-FSDP, and what overlaps."""
-    degrees, overlap = launch.plan.degrees, launch.job.framework.overlap
-    reduces = overlap.gradient_reduction > 0
-    gathers = overlap.parameter_gather > 0
-    flags: list[Flag] = []
-    if is_fsdp(launch):
-        flags += [
-            flag(MEGATRON["fsdp"].key),
-            _option("sharding", degrees.zero),
-            _option("checkpoints", "fsdp_dtensor"),
-            flag("--init-model-with-meta-device"),
-            flag(MEGATRON["unfused-accumulation"].key),
-            # Bounds what is gathered and not yet reduced to two layers, as the plan counts.
-            *switches((MEGATRON["double-buffer"].key, degrees.zero == _WEIGHTS_SHARDED)),
-        ]
-    # In some profiles kernels of their own add weight gradients to the fp32 buffer.
-    adds_gradients = launch.job.framework.kernels.accumulation_traffic_bytes > 0
-    flags += switches(
-        (MEGATRON["zero"].key, degrees.zero >= 1),
-        (MEGATRON["gradient-reduction-exposed"].key, reduces),
-        (MEGATRON["parameter-gather-exposed"].key, gathers and degrees.zero >= 1),
-        (MEGATRON["unfused-accumulation"].key, adds_gradients and not is_fsdp(launch)),
-        (MEGATRON["bf16-gradients"].key, reduces_in_bf16(launch)),
-    )
-    if degrees.shard and degrees.zero:
-        instances = degrees.dp * degrees.cp // degrees.shard
-        if instances > 1:
-            flags.append(_option("groups", instances))
-    group = sharp_group(launch)
-    if group:
-        flags += [flag(MEGATRON["sharp"].key), _option("sharp-group", group)]
-    return tuple(flags)
+def names_in(launch: Launch) -> dict[str, Any]:
+    """What the rows of `groups.toml` and `launch.toml` may name of a launch."""
+    plan, job = launch.plan, launch.job
+    model, layout = job.model, plan.layout
+    blocks = layout_text(layout.block_layers, model.mtp_layers, layout.mtp_standalone)
+    layers = layout_flags(layout, model.mtp_layers)
+    return sentences.names_of(launch) | {
+        "activation": activation_of(model),
+        "bf16_gradients": reduces_in_bf16(launch),
+        "chunks": f" in {plan.degrees.vpp} chunks each" if plan.degrees.vpp > 1 else "",
+        "dropout": job.dropout,
+        "exchange": plan.cp_comm_type or "p2p",
+        "first": next(iter(plan.ramp), None),
+        "fsdp": is_fsdp(launch),
+        "layout": hybrid_flags(model, layout) if is_hybrid(model) else layers,
+        "linear_bias": linear_bias(model),
+        "local": job.framework.name == "megatron-local",
+        "low": job.precision in ("fp8", "mxfp8", "nvfp4"),
+        "momentum": dict(job.optimizer.states).get("momentum"),
+        "offloaded": fraction_text(plan.activation_offload, plan.activation_offload_fraction),
+        "precision_flags": MEGATRON_PRECISIONS[job.precision],
+        "quoted_layout": f'"{blocks}"',
+        "rotates_plainly": rotates_plainly(model),
+        "schedule": schedule_text(plan),
+        "seq": plan.seq,
+        "sharp_group": sharp_group(launch),
+    }
 
 
 def sharp_group(launch: Launch) -> str:
@@ -255,55 +182,14 @@ def reduces_in_bf16(launch: Launch) -> bool:
     return size == _SIXTEEN_BITS
 
 
-def optimizer_flags(launch: Launch) -> tuple[Flag, ...]:
-    """Optimizer, types of its state, share on the CPU."""
-    job = launch.job
-    flags = [_option("optimizer", job.optimizer.family)]
-    if job.optimizer.family == "sgd" and dict(job.optimizer.states).get("momentum") == "none":
-        flags.append(_option("momentum", 0))
-    return (*flags, *from_text(launch.plan.optimizer_flags))
-
-
-def with_techniques(launch: Launch, *groups: FlagGroup) -> tuple[FlagGroup, ...]:
-    """Groups of flags, in which a technique's flag replaces one of the same name before it."""
-    of_techniques = {one.name for one in from_text(launch.plan.technique_flags)}
-    return tuple(
-        group
-        if group.title == TECHNIQUES
-        else FlagGroup(
-            group.title, tuple(one for one in group.flags if one.name not in of_techniques)
-        )
-        for group in groups
-    )
-
-
-def kernel_flags(launch: Launch) -> tuple[Flag, ...]:
-    """Kernels that the plan is costed with."""
-    profile = launch.job.framework
-    eager = launch.job.attention == "eager"
-    local = profile.name == LOCAL_PROFILE
-    flags = [_option("kernels", "local" if local else "transformer_engine")]
-    if rotates_plainly(launch.job.model) and not local:
-        flags.append(Flag("--no-rope-fusion"))
-    if eager and not local:
-        flags.append(_option("attention", "eager"))
-    if local:
-        flags += from_text(
-            "--no-persist-layer-norm --no-bias-swiglu-fusion --no-bias-gelu-fusion "
-            "--no-rope-fusion --no-masked-softmax-fusion"
-        )
-    return tuple(flags)
-
-
-LOCAL_PROFILE = "megatron-local"
-
-
 def run_refusals(launch: Launch) -> Iterator[Refusal]:
     """Everything about degrees, schedule and sharding that would not run."""
     layout, pp = launch.plan.layout, launch.plan.degrees.pp
     chunks = max(1, len(layout.block_layers) // pp)
     least = max(1, min(layout.stage_recomputed, default=0) // chunks)
-    yield from said_refusals("megatron", "run_refusals", names_of(launch) | {"least": least})
+    yield from sentences.said_refusals(
+        "megatron", "run_refusals", sentences.names_of(launch) | {"least": least}
+    )
 
 
 plan_refusals = run_refusals
@@ -314,7 +200,9 @@ HYBRID_PROGRAM = "${MEGATRON_LM}/pretrain_hybrid.py"
 def job_refusals(job: Job) -> Iterator[Refusal]:
     """What Megatron-LM cannot express of the job."""
     yield from model_refusals(job.model, job.seq)
-    yield from said_refusals("megatron", "attention_refusals", names_of_job(job))
+    yield from sentences.said_refusals(
+        "megatron", "attention_refusals", sentences.names_of_job(job)
+    )
 
 
 def files(launch: Launch) -> Files:  # noqa: ARG001 (the writers' contract)
@@ -328,12 +216,12 @@ def command(launch: Launch) -> RunCommand:
     return RunCommand(
         argv=(HYBRID_PROGRAM if is_hybrid(launch.job.model) else PROGRAM, *words),
         variables=(
-            needed(
+            contract.needed(
                 "MEGATRON_LM",
                 "folder of a Megatron-LM checkout of core 0.19",
                 holds=HYBRID_PROGRAM if is_hybrid(launch.job.model) else PROGRAM,
             ),
-            pretrained_variable(
+            contract.pretrained_variable(
                 "a checkpoint of Megatron's in its distributed format (README.md says how to make "
                 "one)"
             ),
@@ -347,28 +235,15 @@ def command(launch: Launch) -> RunCommand:
 
 
 def groups(launch: Launch) -> tuple[FlagGroup, ...]:
-    """All flags, in titled groups."""
-    plan, job = launch.plan, launch.job
-    low = job.precision in LOW_PRECISIONS
-    return with_techniques(
-        launch,
-        *model_groups(job.model, plan.seq, dropout=job.dropout, low=low),
-        FlagGroup("parallel degrees", degree_flags(launch)),
-        FlagGroup("batch", batch_flags(launch)),
-        FlagGroup("data parallelism", sharding_flags(launch)),
-        FlagGroup("recomputation", from_text(plan.recompute_flags)),
-        FlagGroup("activations on the host", from_text(plan.activation_offload_flags)),
-        FlagGroup("precision", from_text(MEGATRON_PRECISIONS[job.precision])),
-        FlagGroup("optimizer", optimizer_flags(launch)),
-        FlagGroup("kernels", kernel_flags(launch)),
-        FlagGroup(TECHNIQUES, from_text(plan.technique_flags)),
-        FlagGroup(
-            "what to see of the first steps",
-            (flag("--log-interval", 1), flag("--log-throughput"), flag("--eval-iters", 0)),
-        ),
-        FlagGroup(
-            "PLACEHOLDERS, not part of the plan: replace them for a real run", _placeholders()
-        ),
+    """All flags, in titled groups, in which a technique's flag replaces one of the same name."""
+    names = names_in(launch)
+    found = {name: _group(name, names) for name in _GROUPS}
+    replaced = {one.name for one in found["techniques"].flags}
+    return tuple(
+        group
+        if name == "techniques"
+        else replace(group, flags=tuple(one for one in group.flags if one.name not in replaced))
+        for name, group in found.items()
     )
 
 
@@ -383,47 +258,25 @@ def _branches(launch: Launch) -> tuple[Branch, ...]:
         Branch("DATA_PATH", ("--data-path", "${DATA_PATH}", "--split", "99,1,0"), ("--mock-data",)),
         Branch("TOKENIZER", tokenizer, (kind, "NullTokenizer")),
         Branch("CHECKPOINTS", (*checkpoints, *form)),
-        Branch(PRETRAINED, ("--pretrained-checkpoint", "${PRETRAINED}")),
-        Branch(STOP, ("--exit-duration-in-mins", "${STOP_AFTER_MINUTES}")),
+        Branch(contract.PRETRAINED, ("--pretrained-checkpoint", "${PRETRAINED}")),
+        Branch(contract.STOP, ("--exit-duration-in-mins", "${STOP_AFTER_MINUTES}")),
         Branch("TENSORBOARD", ("--tensorboard-dir", "${TENSORBOARD}")),
-    )
-
-
-def _placeholders() -> tuple[Flag, ...]:
-    """Hyperparameters: values that run, none that was chosen."""
-    return (
-        flag("--train-iters", "${TRAIN_STEPS}"),
-        flag("--lr", "${LEARNING_RATE}"),
-        flag("--min-lr", "${MIN_LEARNING_RATE}"),
-        flag("--lr-warmup-iters", "${WARMUP_STEPS}"),
-        flag("--lr-decay-style", "cosine"),
-        flag("--weight-decay", 0.1),
-        flag("--adam-beta2", 0.95),
-        flag("--clip-grad", 1.0),
     )
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
     """What the flags are written for."""
-    return said_needs("megatron", "needs", launch, sharp_group=sharp_group(launch))
+    return sentences.said_needs("megatron", "needs", launch, sharp_group=sharp_group(launch))
 
 
 def environment(launch: Launch) -> Mapping[str, tuple[str, str]]:
     """Variables that Megatron-LM demands or the plan's overlap rests on."""
-    return said_environment("megatron", "environment", launch)
+    return sentences.said_environment("megatron", "environment", launch)
 
 
 def choices(launch: Launch) -> Iterator[ExplainedSetting]:
     """A sentence for each setting that the plan decides."""
-    plan = launch.plan
-    names = names_of(launch) | {
-        "bf16_gradients": reduces_in_bf16(launch),
-        "chunks": f" in {plan.degrees.vpp} chunks each" if plan.degrees.vpp > 1 else "",
-        "exchange": plan.cp_comm_type or "p2p",
-        "first": next(iter(plan.ramp), None),
-        "offloaded": fraction_text(plan.activation_offload, plan.activation_offload_fraction),
-        "sharp_group": sharp_group(launch),
-    }
-    yield from said_choices("megatron", "choices", names)
+    names = names_in(launch)
+    yield from sentences.said_choices("megatron", "choices", names)
     yield from (ExplainedSetting(one.name, one.words) for one in launch.techniques)
-    yield from said_choices("megatron", "other_choices", names)
+    yield from sentences.said_choices("megatron", "other_choices", names)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from planner.job.models.errors import ModelError
+from planner.job.errors import ModelError
 from planner.job.models.hf_config import model_from_hf_config
 from planner.job.specs import ModelSpec
 from planner.launch.dialects.nanotron.writer import NANOTRON as MODEL

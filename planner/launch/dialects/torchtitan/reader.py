@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from constraints.context_kinds import ContextKind
+from constraints.axes import ContextKind
 from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
 from planner.launch.dialects.torchtitan.options import ASYNC_TP_0_3, TORCHTITAN

@@ -16,9 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from planner.job.errors import UsageError
+from planner.job.errors import ModelError, UsageError
 from planner.job.models.catalog import load_model
-from planner.job.models.errors import ModelError
 from planner.job.models.hf_config import model_from_hf_config
 from planner.job.specs import ModelSpec
 from planner.job.unmodelled import refuse_unmodelled
