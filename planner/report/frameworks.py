@@ -64,7 +64,6 @@ def framework_report(profile: FrameworkProfile, whole: bool = False) -> Iterator
 
 
 def _launch_files(profile: str) -> str:
-    """Whether they are written and read."""
     try:
         written = f"written for {target_named(profile).name}"
     except UsageError:

@@ -63,7 +63,6 @@ def _gpu_document(name: str) -> dict[str, Any]:
 
 
 def _formats(gpu: Gpu) -> Iterator[tuple[str, NumberFormat]]:
-    """The number formats that the GPU multiplies."""
     formats = load_formats()
     return ((name, formats[name]) for name in gpu.peak_flop_per_s if name in formats)
 

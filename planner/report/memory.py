@@ -80,8 +80,9 @@ def memory_report(
     if len(footprint.stages) > 1:
         yield stage_table(footprint)
     yield from more
-    yield Notes(_notes(footprint))
     configuration = footprint.configuration
+    evidence = configuration.job.framework.outside.evidence
+    yield Notes(tuple(told("memory.notes", footprint, evidence=evidence)))
     assumed = (*notes, *framework_assumptions(configuration.job, configuration.degrees))
     if assumed:
         yield Notes(tuple(f"- {text}" for text in assumed), "Assumed")
@@ -289,11 +290,6 @@ def tensor_table(tensors: Sequence[KeptTensor], account: StageAccount) -> TableD
         rows.append(together(f"{len(rest)} smaller ones", rest))
     rows.append(together("all kept", tensors))
     return table_of("memory.tensors", rows, stage=account.stage)
-
-
-def _notes(footprint: Footprint) -> tuple[str, ...]:
-    evidence = footprint.configuration.job.framework.outside.evidence
-    return tuple(told("memory.notes", footprint, evidence=evidence))
 
 
 _NAMES = {"mbs": "micro-batch", "seq": "sequence", "layers": "number of layers"}

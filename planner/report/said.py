@@ -197,7 +197,6 @@ def notes(key: str, *about: Any, **named: Any) -> Iterator[str]:
 
 
 def _columns(key: str, named: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Title and cell of each column of a table."""
     titled = ((said(text, None, **named), cell) for text, cell in described(key)["columns"].items())
     return [(title, cell) for title, cell in titled if title is not None]
 
