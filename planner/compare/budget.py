@@ -138,7 +138,6 @@ class Ask:
 
     @property
     def has_size(self) -> bool:
-        """Whether the model is given."""
         return self.parameters is not None or self.model is not None
 
 

@@ -74,7 +74,6 @@ class Offer(Frozen):
 
     @property
     def label(self) -> str:
-        """Name in tables."""
         return self.name or self.gpus or Path(self.cluster or "").stem
 
     def resolve(self) -> Cluster:

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from constraints.axes import AXES
 from planner.job.quantities import gib, number_ranges, percent_sure, seconds, share, signed_share
@@ -89,6 +90,15 @@ def _parts(
         yield (Column("layers", "left", optional=5), _layers)
     if any(plan.status == "feasible" for plan in plans):
         yield (Column("gap", optional=6), lambda plan: share(plan.gap) if plan.gap else "-")
+
+
+def stage_row(
+    stages: Sequence[int], held: Any, shown: Sequence[float], total: float, phase: str
+) -> tuple[str, ...]:
+    """Equal pipeline stages in a row of a table: bytes that have columns, the rest, and the peak.
+    `held`: a plan's stage or an account of one."""
+    sizes = map(gib, (*shown, total - sum(shown), total))
+    return number_ranges(stages), str(held.layers), f"{held.in_flight:.3g}", *sizes, phase
 
 
 def _degree(plan: Plan, name: str) -> str:

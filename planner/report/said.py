@@ -187,12 +187,10 @@ def fact_rows(key: str, *about: Any, **named: Any) -> tuple[Row, ...]:
 
 
 def facts(key: str, *about: Any, title: str = "", **named: Any) -> Facts:
-    """Facts that have something to say."""
     return Facts(fact_rows(key, *about, **named), title)
 
 
 def notes(key: str, *about: Any, **named: Any) -> Iterator[str]:
-    """Sentences that have something to say."""
     return (text for one in described(key) if (text := said(one, *about, **named)))
 
 

@@ -178,7 +178,6 @@ def first_page(result: SearchResult, path: Path, before: Sequence[Plan]) -> Page
 
 
 def plan_page(result: SearchResult, path: Path, number: int) -> Page:
-    """The sections of one plan."""
     return Page("", "", [*_plan_sections(path, number, PagePlan(result, number))])
 
 
