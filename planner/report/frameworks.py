@@ -13,7 +13,7 @@ from planner.job.frameworks.names import (
     profile_named,
 )
 from planner.job.frameworks.profile import FrameworkProfile
-from planner.job.frameworks.settings import TABLES, DeclaredSetting, settings_of
+from planner.job.frameworks.tables import TABLES, DeclaredSetting, settings_of
 from planner.job.schedules import SCHEDULES
 from planner.launch.registry import dialect_named, target_named
 from planner.report.said import facts, table_of
