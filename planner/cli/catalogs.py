@@ -7,7 +7,7 @@ from planner.cli.output import show
 
 def run_models(name: str | None, as_json: bool) -> None:
     from planner.job.models.catalog import load_model, model_names
-    from planner.predict.ops import parameter_count
+    from planner.predict.ops.table import parameter_count
     from planner.report.models import model_document, model_report, models_report
 
     names = model_names() if name is None else [name]

@@ -36,7 +36,7 @@ from planner.job.job import Job
 from planner.job.models.catalog import load_model
 from planner.job.request import Request
 from planner.predict.configuration import decided_job
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 
 NO_USEFUL_TIME = "interruptions come faster than the job restarts: no useful time is left"
 

@@ -33,7 +33,7 @@ from planner.predict.calibrated import Factors, calibrated, learnt_factors, lear
 from planner.predict.cost_tables import gpu_inputs
 from planner.predict.kernel_rows import fill_frames, fill_groups, laid_out, numbered, with_ranks
 from planner.predict.links import link_inputs, network
-from planner.predict.ops import Piece
+from planner.predict.ops.rows import Piece
 from planner.predict.threads import in_threads
 
 # A kind of exchange is preferred to those before it if it is faster by more than this share.

@@ -28,7 +28,7 @@ from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostedShapes, CostModel, KernelLayout
 from planner.predict.cost_tables import half_precision
 from planner.predict.mixture import CostedLayout, cost_layout
-from planner.predict.ops import flop_per_token
+from planner.predict.ops.table import flop_per_token
 from planner.predict.plan import (
     Interval,
     Plan,

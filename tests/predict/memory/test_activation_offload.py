@@ -17,7 +17,7 @@ from planner.job.request import Request
 from planner.predict.configuration import even_layout
 from planner.predict.evaluate import evaluate
 from planner.predict.memory.terms import peak_parts, peak_tensors
-from planner.predict.ops import pieces
+from planner.predict.ops.table import pieces
 from planner.predict.plan import Degrees
 from tests.configurations import memory_footprint, stage_accounts
 from tests.cost.jobs import make_job
