@@ -77,7 +77,7 @@ def spelled(modules: Modules, profile: FrameworkProfile, model: ModelSpec) -> st
 
 def has_module(name: str, model: ModelSpec) -> bool:
     """Whether a model has what a module stands for."""
-    need = OFFLOAD_MODULES[name].get("needs")
+    need = OFFLOAD_MODULES.get(name, {}).get("needs")
     if need is None:
         return True
     return model.moe is not None if need == "experts" else model.mla is not None
