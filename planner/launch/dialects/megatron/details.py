@@ -190,7 +190,7 @@ def is_delta(arguments: Arguments) -> bool:
                for item in arguments.problems)  # fmt: skip
     if variant not in (None, table.DELTA_NET) and not said:
         text = f"--{_VARIANT} {variant}: that attention is not modelled"
-        arguments.problems.append(arguments.unpredictable(text, _VARIANT))
+        arguments.beyond(text, _VARIANT)
     return variant == table.DELTA_NET
 
 

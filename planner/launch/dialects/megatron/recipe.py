@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from hardware.files import shipped_text
 from planner.job.errors import CannotTellError
 from planner.job.models.catalog import catalog_name, load_model
 from planner.launch.dialects.hf.arguments import known_model
+from planner.launch.dialects.megatron.arguments import rows_of
 from planner.launch.dialects.megatron.bridge_reader import read_overrides
 from planner.launch.dialects.megatron.bridge_writer import field_of, schema
 from planner.launch.dialects.megatron.options import MEGATRON
@@ -26,7 +26,7 @@ from planner.launch.read.command import made_launch
 from planner.launch.read.document import Source
 from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown, not_predictable
 from planner.launch.read.python_files import chosen_words, evaluating, read_python
-from planner.launch.registry import dialect_toml, package_of
+from planner.launch.registry import dialect_toml
 
 RELEASE = "NeMo of 2025-11"
 _CALL = re.compile(r"^nemo\.(?:\w+\.)*(\w+)\.pretrain_recipe$")
@@ -45,11 +45,9 @@ class NemoRecipe:
 
 @cache
 def _recipes() -> Mapping[str, NemoRecipe]:
-    text = shipped_text(package_of("megatron"), "nemo_recipes.tsv")
-    rows = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
     return {
         name: NemoRecipe(name, model, int(gpus), dict(item.split("=") for item in fields.split()))
-        for name, model, gpus, fields in rows
+        for name, model, gpus, fields in rows_of("nemo_recipes.tsv")
     }
 
 
