@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import tomli
@@ -51,7 +52,7 @@ class ShapeRule:
         return self.breach(columns, ctx) if self.breach else self.explain(ctx)
 
 
-TEXTS: Mapping[str, Mapping[str, str]] = tomli.loads(
+TEXTS: Mapping[str, Mapping[str, Any]] = tomli.loads(
     Path(__file__).with_name("rules.toml").read_text(encoding="utf-8")
 )
 
@@ -69,7 +70,11 @@ def shape_rule(
         texts = TEXTS[name]
 
         def worded(ctx: RuleContext) -> str:
-            return texts["wording"].format(ctx=ctx)
+            words = texts["wording"]
+            if not isinstance(words, str):
+                case = str(attrgetter(words["by"])(ctx)).lower()
+                words = words.get(case) or words["other"]
+            return str(words.format(ctx=ctx))
 
         return ShapeRule(name, texts["sentence"], texts["source"], test, wording or worded, breach)
 

@@ -110,14 +110,12 @@ def _over(base: Table, fields: Table) -> Table:
     kernel's; the GPUs that the other names are not its."""
     kernels = fields.get("attention", {})
     chosen = {
-        kernel: {**base["attention"].get(fields.get("like", kernel), {}), **_without_like(fields)}
+        kernel: base["attention"].get(fields.get("like", kernel), {}) | fields
         for kernel, fields in kernels.items()
     }
+    for fields_of_kernel in chosen.values():
+        fields_of_kernel.pop("like", None)
     return {**base, "gpus": (), **fields, "attention": chosen or base["attention"]}
-
-
-def _without_like(fields: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in fields.items() if key != "like"}
 
 
 @cache

@@ -7,7 +7,7 @@ from planner.cli.output import show
 
 def run_models(name: str | None, as_json: bool) -> None:
     from planner.job.models.catalog import load_model, model_names
-    from planner.predict.ops import parameter_count
+    from planner.predict.ops.table import parameter_count
     from planner.report.models import model_document, model_report, models_report
 
     names = model_names() if name is None else [name]
@@ -28,7 +28,8 @@ def run_hardware(name: str | None, as_json: bool) -> None:
 
 
 def run_frameworks(name: str | None, as_json: bool, whole: bool) -> None:
-    from planner.job.frameworks import framework_names, load_framework
+    from planner.job.frameworks.names import framework_names
+    from planner.job.frameworks.profile import load_framework
     from planner.report.frameworks import framework_report, frameworks_report, settings_document
 
     if name is not None:

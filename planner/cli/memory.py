@@ -21,8 +21,8 @@ from planner.cli.fit import fit_request
 from planner.cli.options import LIMITS
 from planner.cli.output import check_files, limited, print_report, watched, write_plot
 from planner.job.errors import UsageError
-from planner.job.frameworks import load_framework
 from planner.job.frameworks.names import profile_named
+from planner.job.frameworks.profile import load_framework
 from planner.job.models.catalog import ResolvedModel, load_model
 from planner.job.pool import parse_one_type
 from planner.job.quantities import gib
@@ -364,7 +364,7 @@ def _warnings(deployment: Deployment) -> tuple[str, ...]:
     published = PUBLISHED_FORMATS.get(model.family)
     if published is not None and deployment.weights.name != published:
         found.append(f"{model.name} is published in {published}: --weights {published}.")
-    wider = PUBLISHED_WIDER.get((model.name, deployment.weights.name))
+    wider = PUBLISHED_WIDER.get(model.name, {}).get(deployment.weights.name)
     if wider is not None:
         found.append(f"The published checkpoint leaves attention at 16 bits: --weights {wider}.")
     if model.mtp_layers:

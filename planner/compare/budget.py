@@ -33,7 +33,7 @@ from planner.job.request import Request
 from planner.job.request_fields import Overrides
 from planner.job.specs import ModelSpec
 from planner.job.written import toml_text
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -52,7 +52,7 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.request import Request
 from planner.predict.cost_model import CostModel
-from planner.predict.ops import flop_per_token
+from planner.predict.ops.table import flop_per_token
 from planner.predict.plan_text import configuration_text
 
 if TYPE_CHECKING:

@@ -31,13 +31,12 @@ from planner.compare.run import PlacedRun, run_at
 from planner.compare.searches import ONE_BY_ONE, How, Outcome, Prepare, run_searches
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError, unknown_name
-from planner.job.frameworks import load_framework
-from planner.job.frameworks.profile import check_precision
+from planner.job.frameworks.profile import check_precision, load_framework
 from planner.job.job import Job
 from planner.job.models.catalog import load_model
 from planner.job.request import Request
 from planner.predict.configuration import decided_job
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 
 NO_USEFUL_TIME = "interruptions come faster than the job restarts: no useful time is left"
 

@@ -14,7 +14,7 @@ from hardware.facts import load_economics
 from planner.compare.settings import Settings
 from planner.job.job import Job
 from planner.job.optimizers import OptimizerSetting
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 from planner.predict.optimizer_terms import moment_bytes, trained_profile
 
 HOUR_S = 3600.0

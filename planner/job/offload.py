@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks.profile import FrameworkProfile, frameworks_with
-from planner.job.modules import OFFLOAD_MODULES, Module
-from planner.job.recompute import RecomputeMode
+from planner.job.recompute import OFFLOAD_MODULES, Module, RecomputeMode
 from planner.job.specs import ModelSpec
 
 Modules = tuple[str, ...]

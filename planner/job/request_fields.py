@@ -15,9 +15,8 @@ from hardware.schema import Cluster
 from hardware.transport import TransportSettings
 from planner.job.bounds import LONGEST_SEQ, MOST_MTP_LAYERS
 from planner.job.errors import UsageError
-from planner.job.frameworks import DtypeModeName
 from planner.job.frameworks.names import profile_named
-from planner.job.frameworks.profile import Tables
+from planner.job.frameworks.profile import DtypeModeName, Tables
 from planner.job.frameworks.tables import OptimizerKernel
 from planner.job.job import SURE_TO_FIT
 from planner.job.pool import GpuWords, read_gpus

@@ -10,10 +10,11 @@ from typing import Any, cast
 from hardware.plain_text import demand_plain
 from planner._version import __version__
 from planner.job.errors import UsageError
-from planner.job.frameworks import RecomputeMode, load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.job import Job
 from planner.job.models.catalog import catalog_name
 from planner.job.optimizers import check_optimizer
+from planner.job.recompute import RecomputeMode
 from planner.job.request import Request
 from planner.launch.contract import Launch, NodesAs, Refusal, Writer
 from planner.launch.registry import Target, module_of, target_of_profile, targets

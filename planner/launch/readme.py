@@ -14,7 +14,7 @@ from textwrap import fill
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 from planner.evidence.runs.rows import PLAN_COLUMN
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.markdown import markdown_table
 from planner.job.quantities import gib, percent_sure, seconds, share
 from planner.job.written import csv_text, picked

@@ -14,7 +14,7 @@ from planner.job.quantities import share
 from planner.job.schedules import schedule_named
 from planner.predict.configuration import Configuration
 from planner.predict.links import link_inputs
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 from planner.predict.optimizer_terms import host_bytes_per_parameter
 from planner.predict.plan import Degrees, Interval
 from planner.predict.sharp import sharp_notes

@@ -17,6 +17,8 @@ from hardware.calibration import PARAMETERS, LearntRun, Parameter
 from planner.job.job import Job
 
 Inputs = TypeVar("Inputs", bound=tuple[Any, ...])
+# Numbers by a name.
+Factors = Mapping[str, float]
 Table = Literal["gpu", "framework", "links"]
 # Shares of a peak: no factor makes them more than all of it.
 _SHARES = ("_efficiency",)
@@ -30,16 +32,20 @@ def learnt_factors(job: Job) -> dict[str, float]:
     return {} if calibration is None else calibration.of(job.framework.family or job.framework.name)
 
 
-def calibrated(inputs: Inputs, table: Table, factors: Mapping[str, float]) -> Inputs:
-    """The NamedTuple `inputs` with the fields of every parameter multiplied by its factor."""
-    changed: dict[str, float] = {}
+def calibrated(
+    inputs: Inputs, table: Table, factors: Factors, altered: Factors | None = None
+) -> Inputs:
+    """The NamedTuple `inputs` with the fields of every parameter multiplied by its factor, then
+    those named in `altered` by theirs."""
+    values = inputs._asdict()  # type: ignore[attr-defined]
     for name, factor in factors.items():
         parameter = _BY_NAME[name]
         for field in getattr(parameter, table):
-            changed[field] = _changed(parameter, field, getattr(inputs, field), factor)
+            values[field] = _changed(parameter, field, getattr(inputs, field), factor)
         for field in parameter.inverse if table == "framework" else ():
-            changed[field] = getattr(inputs, field) / factor
-    return inputs._replace(**changed) if changed else inputs  # type: ignore[attr-defined]
+            values[field] = getattr(inputs, field) / factor
+    values |= {name: values[name] * by for name, by in (altered or {}).items() if name in values}
+    return type(inputs)(**values)
 
 
 def _changed(parameter: Parameter, field: str, value: float, factor: float) -> float:

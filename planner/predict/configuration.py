@@ -18,10 +18,10 @@ from constraints.layout_context import LayoutContext, Recomputation
 from constraints.numbers import IntArray
 from constraints.rule import Layout, Placement
 from planner.cost.layout import mirror, place_vocab_layers, usual_split
-from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
 from planner.job.offload import grouped_modules
 from planner.job.recomputation import layer_modes, recomputation
+from planner.job.recompute import RecomputeMode
 from planner.job.request import Request
 from planner.job.schedules import schedule_named
 from planner.predict.cost_model import Columns, CostModel, KernelLayout

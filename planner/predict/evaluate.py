@@ -10,14 +10,15 @@ from typing import Any
 from constraints.rule import Layout
 from planner.job.bounds import MOST_SEQUENCES
 from planner.job.errors import UsageError
-from planner.job.frameworks import RecomputeMode, load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.job import Job
 from planner.job.quantities import run_lengths
 from planner.job.recomputation import layer_modes
-from planner.job.recompute import Recomputed, demand_parts
+from planner.job.recompute import Recomputed, RecomputeMode, demand_parts
 from planner.job.request import Request
-from planner.predict.altered_model import AlteredModel, Factors
+from planner.predict.calibrated import Factors
 from planner.predict.configuration import Configuration, decided_request, in_mode
+from planner.predict.cost_model import CostModel
 from planner.predict.costed_plan import configured_plan
 from planner.predict.layout_wording import layout_problems
 from planner.predict.plan import Degrees, Plan
@@ -149,7 +150,7 @@ def evaluate(
 
 def evaluated(configuration: Configuration, factors: Factors | None = None) -> Plan:
     """What a legal configuration costs; `factors`: on numbers of the cost core."""
-    model = AlteredModel(configuration.job, factors or {}, compiled=False)
+    model = CostModel(configuration.job, factors, compiled=False)
     return configured_plan(configuration, model, "evaluated")
 
 

@@ -17,8 +17,8 @@ from constraints.axes import AXES, EXPERTS, LARGEST_DEGREE, WORLD, ContextKind, 
 from constraints.rule import Layout
 from hardware.frozen import Frozen, Named
 from planner.cost.terms import MEMORY_TERMS, TIME_TERMS, StageTerm, TimeTerm
+from planner.job.amounts import Resolution
 from planner.job.bounds import MOST_MICRO_BATCHES
-from planner.job.job import Resolution
 from planner.job.quantities import share
 from planner.predict.displays import displays
 

@@ -9,9 +9,8 @@ from typing import Any
 from constraints.axes import EXPERTS, OF_LAYER, product_of
 from planner.cost import piece_memory
 from planner.cost.keys import local_tokens
-from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
-from planner.job.modules import Module
+from planner.job.recompute import Module, RecomputeMode
 from planner.predict.cost_tables import context_inputs, job_pieces, op_context
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.offload import offload_group

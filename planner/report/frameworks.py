@@ -7,12 +7,12 @@ from typing import Any
 
 from constraints.axes import AXES
 from planner.job.errors import UsageError
-from planner.job.frameworks import FrameworkProfile
 from planner.job.frameworks.names import (
     known_names,
     names_of,
     profile_named,
 )
+from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.frameworks.settings import TABLES, DeclaredSetting, settings_of
 from planner.job.schedules import SCHEDULES
 from planner.launch.registry import dialect_named, target_named

@@ -26,7 +26,7 @@ from planner.predict.memory.terms import (
     peak_tensors,
     phase_rows,
 )
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 from planner.predict.plan_text import degrees_text, error_text, fit_text, fraction_text
 from planner.predict.techniques import used_techniques
 from planner.report.plan_table import limit_text

@@ -9,7 +9,7 @@ from typing import Any
 from planner.job.models.catalog import ResolvedModel
 from planner.job.quantities import plural, share, short_count
 from planner.job.specs import BIASES, ModelSpec
-from planner.predict.ops import ParameterCount, flop_per_token, parameters_by_component
+from planner.predict.ops.table import ParameterCount, flop_per_token, parameters_by_component
 from planner.report.said import fact_rows, facts, notes, table_of
 from planner.report.tables import Block, Facts, Notes, as_report
 

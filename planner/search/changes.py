@@ -10,14 +10,14 @@ from typing import Literal, NamedTuple
 from hardware.load import gpu_names, load_gpu
 from hardware.schema import Cluster
 from hardware.sharp import why_not, with_sharp
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.frameworks.switches import site_of
 from planner.job.job import Job, searched_modes
 from planner.job.offload import searched_offloads, spelled
 from planner.job.optimizers import load_optimizer
 from planner.job.pool import Pool
 from planner.job.request import Request
-from planner.predict.altered_model import Factors
+from planner.predict.calibrated import Factors
 from planner.predict.link_account import LATENCIES, RATES_OUT, RATES_UP, scale_up_name
 from planner.predict.uncertainty.likely import EVEN_CHANCE
 from planner.search.infeasibility import RelaxationKind

@@ -16,7 +16,7 @@ from planner.job.errors import UsageError
 from planner.job.models.catalog import load_model, model_names
 from planner.job.request import Request
 from planner.predict.memory.solve import bracket
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 from planner.predict.plan import Plan
 from planner.predict.plan_text import FitVerdict, fit_verdict
 from planner.search.changes import EFFORT

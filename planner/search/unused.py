@@ -15,7 +15,7 @@ from typing import Literal
 from constraints.errors import ConstraintError
 from hardware.frozen import Frozen
 from planner.job.errors import UsageError
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.frameworks.switches import site_of
 from planner.job.frameworks.techniques import Technique
 from planner.job.job import Job

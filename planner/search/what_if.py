@@ -12,8 +12,8 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.offload import demand_all_leave
 from planner.job.request import Request
-from planner.predict.altered_model import AlteredModel
 from planner.predict.configuration import Configuration, rows_of
+from planner.predict.cost_model import CostModel
 from planner.predict.costed_plan import configured_plan
 from planner.predict.plan import OPTIMAL_WITHIN, Interval, Plan
 from planner.predict.shapes import legal_candidates
@@ -174,7 +174,7 @@ class _Solver:
     def again(self, plan: Plan, change: Change) -> Plan:
         """A plan with its degrees and layout as they are, costed after a change."""
         configuration = Configuration.of_plan(change.job, plan)
-        model = AlteredModel(configuration.job, change.factors)
+        model = CostModel(configuration.job, change.factors)
         return configured_plan(configuration, model, "evaluated")
 
     def at_batch(self, plan: Plan) -> float:

@@ -10,7 +10,7 @@ from planner.compare.budget import FAMILY, Ask, Budget, budget, shaped
 from planner.compare.laws import load_laws
 from planner.job.models.catalog import load_model
 from planner.job.request import Request
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 from planner.search.search import find_plans
 
 LAW = load_laws()[0]

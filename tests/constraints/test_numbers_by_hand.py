@@ -28,7 +28,7 @@ from constraints.rule import Layout, Placement, stage_blocks
 from constraints.topology import offloaded_bytes
 from constraints.user import parse_degree_limit
 from planner.cost.layout import filled_pipelines, usual_split
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.models.catalog import load_model
 from planner.predict.cost_tables import greedy_costs
 from tests.constraints.shapes import DENSE, context, one_shape

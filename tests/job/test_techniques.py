@@ -8,7 +8,8 @@ import pytest
 
 from planner.cost import fields as f
 from planner.job.errors import UsageError
-from planner.job.frameworks import FrameworkProfile, framework_names, load_framework
+from planner.job.frameworks.names import framework_names
+from planner.job.frameworks.profile import FrameworkProfile, load_framework
 from planner.job.frameworks.switches import with_techniques
 from planner.job.frameworks.techniques import Technique
 from planner.job.request import Request

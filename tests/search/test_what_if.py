@@ -7,7 +7,7 @@ import time
 import pytest
 
 from planner.job.request import Request
-from planner.predict.altered_model import AlteredModel
+from planner.predict.cost_model import CostModel
 from planner.predict.evaluate import Proposal
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.report.explain import tornado_table, what_if_blocks
@@ -131,9 +131,9 @@ def test_changes_change_only_what_they_say() -> None:
     job = REQUEST.resolve()
     larger = more_hbm(job, 8 * 2**30)
     assert larger.hbm_limit_bytes == job.hbm_limit_bytes + 8 * 2**30
-    plain = AlteredModel(job, {})
+    plain = CostModel(job, {})
     for hardware_change in hardware_changes(job):
-        model = AlteredModel(hardware_change.job, hardware_change.factors)
+        model = CostModel(hardware_change.job, hardware_change.factors)
         differ = [
             name
             for name in (*plain.gpu_inputs._fields, *plain.link_inputs._fields)

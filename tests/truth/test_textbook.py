@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner.job.frameworks import DtypeModeName, load_framework
+from planner.job.frameworks.profile import DtypeModeName, load_framework
 from planner.predict.memory.timeline import MemoryTimeline
 from planner.predict.ops.table import parameter_count
 from planner.predict.plan import Degrees

@@ -13,8 +13,7 @@ from planner.evidence.runs.mapping import MappedRow
 from planner.evidence.runs.predict import Prediction, cost_predictions
 from planner.evidence.runs.rows import MeasuredRow
 from planner.evidence.runs.worst import term_seconds
-from planner.job.frameworks import FrameworkProfile
-from planner.job.frameworks.profile import with_tables
+from planner.job.frameworks.profile import FrameworkProfile, with_tables
 from planner.job.frameworks.switches import site_of, with_techniques
 from planner.job.frameworks.techniques import Technique, decide
 from planner.job.job import SURE_TO_FIT, Job, searched_modes

@@ -35,7 +35,7 @@ from planner.evidence.runs.stated import (
     time_gap,
     unstated_chunks,
 )
-from planner.job.frameworks import FrameworkProfile
+from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.frameworks.switches import framework_sharp
 from planner.job.job import BatchTarget, Job, offered_exchanges
 from planner.job.optimizers import load_optimizer

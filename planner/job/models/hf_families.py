@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from hardware.files import shipped_toml
 from planner.job.models import hf_mixtures, hf_parts, hf_states
-from planner.job.models.hf_fields import Fields
+from planner.job.models.hf_fields import ROWS, Fields
 from planner.job.models.hf_parts import (
     LAYERNORM_WITH_BIASES,
     Reader,
@@ -116,7 +115,7 @@ def _reader(
 ) -> Reader:
     """The reader of a row of `hf_readers.toml`."""
     if like:
-        return _reader(**_ROWS[like])
+        return _reader(**ROWS[like])
     if reader:
         whole: Reader = _PARTS[reader]
         return whole
@@ -126,8 +125,7 @@ def _reader(
     return family(*named, hf_parts.flags(**flags), **fixed)
 
 
-_ROWS: Mapping[str, Any] = shipped_toml("planner.job", "hf_readers.toml")["readers"]
-READERS: dict[str, Reader] = {name: _reader(**row) for name, row in _ROWS.items()}
+READERS: dict[str, Reader] = {name: _reader(**row) for name, row in ROWS.items()}
 
 
 def spec_fields(model_type: str, fields: Fields) -> SpecFields:

@@ -49,13 +49,7 @@ def qwen3_window(fields: Fields) -> SpecFields:
 
 def mla(fields: Fields) -> SpecFields:
     fields.refuse("attention_bias", "latent attention is read without biases")
-    spec = MlaSpec(
-        q_lora_rank=fields.optional_positive("q_lora_rank"),
-        kv_lora_rank=fields.positive("kv_lora_rank"),
-        qk_nope_head_dim=fields.positive("qk_nope_head_dim"),
-        qk_rope_head_dim=fields.positive("qk_rope_head_dim"),
-        v_head_dim=fields.positive("v_head_dim"),
-    )
+    spec = MlaSpec.model_validate(fields.keyed("mla"))
     # config.json's head_dim is the rotary part only; ours is a query head's whole width.
     return {"mla": spec, "head_dim": spec.qk_nope_head_dim + spec.qk_rope_head_dim}
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.job.errors import CannotTellError, UsageError
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.languages.shell import Site
 from planner.launch.languages.text import HOLE, Files, Text

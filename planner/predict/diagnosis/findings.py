@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
-from math import log
 from typing import Any, Literal
 
 from constraints.errors import ConstraintError
@@ -23,8 +22,7 @@ from hardware.schema import Cluster
 from hardware.transport import TransportSettings, over_sockets
 from planner.cost.terms import TIME_WORDS
 from planner.job.errors import UsageError
-from planner.job.frameworks import FrameworkProfile
-from planner.job.frameworks.profile import Tables, with_tables
+from planner.job.frameworks.profile import FrameworkProfile, Tables, with_tables
 from planner.job.frameworks.tables import Overlap
 from planner.job.job import Job
 from planner.predict.diagnosis.measured import (
@@ -154,12 +152,8 @@ def _changed_cluster(cluster: Cluster, hypothesis: Hypothesis) -> Cluster:
     return cluster
 
 
-# A cause is near where it predicts the measurement within this share of it.
-NEAR = 0.1
 # A measurement this near to the prediction leaves nothing to explain.
 SAME = 0.02
-# A cause that moves the prediction by less than this share of the gap explains nothing.
-LEAST_MOVE = 0.15
 MOST_CAUSES = 8
 # Causes that are combined in pairs, and pairs that are named, where no cause comes near alone.
 _COMBINED, _MOST_PAIRS = 6, 3
@@ -279,11 +273,11 @@ def explain_gap(
     if costed is None:
         costed = costed_causes(proposal, direction)
     tried = [one for _, plans in costed if (one := _best(plans, comparison))]
-    tried.sort(key=lambda one: _distance(one[1], comparison))
+    tried.sort(key=lambda one: comparison.distance(one[1]))
     found = [_explanation(comparison, [one], figure) for one, figure in tried]
     if not any(one.near for one in found):
         found += _pairs(proposal, tried[:_COMBINED], comparison)
-    found.sort(key=lambda one: _distance(one.predicted, comparison))
+    found.sort(key=lambda one: comparison.distance(one.predicted))
     found = found[:MOST_CAUSES]
     if direction == "slower":
         found.append(_outside(plan, comparison))
@@ -298,25 +292,9 @@ def _best(
 ) -> _Tried | None:
     """The strength of a cause that comes nearest to the measurement, of those that explain some of
     the gap; None where none does."""
-    figures = [(one, _figure(plan, comparison)) for one, plan in plans]
-    found = [(one, figure) for one, figure in figures if _moves(figure, comparison)]
-    return min(found, key=lambda one: _distance(one[1], comparison), default=None)
-
-
-def _figure(plan: Plan, comparison: MeasuredComparison) -> float:
-    return plan.step_time_s if comparison.figure == "step time" else plan.peak_bytes
-
-
-def _moves(figure: float, comparison: MeasuredComparison) -> bool:
-    """Whether a hypothesis closes a part of the gap."""
-    gap = comparison.measured - comparison.predicted
-    moved = (figure - comparison.predicted) / gap
-    overshoots = abs(figure - comparison.measured) > abs(gap)
-    return moved >= LEAST_MOVE and not overshoots
-
-
-def _distance(figure: float, comparison: MeasuredComparison) -> float:
-    return abs(log(figure / comparison.measured))
+    figures = [(one, comparison.figure_of(plan)) for one, plan in plans]
+    found = [(one, figure) for one, figure in figures if comparison.moves(figure)]
+    return min(found, key=lambda one: comparison.distance(one[1]), default=None)
 
 
 def _explanation(
@@ -326,17 +304,11 @@ def _explanation(
         comparison.figure,
         ", and ".join(one.words for one in hypotheses),
         figure,
-        _is_near(figure, comparison),
+        comparison.is_near(figure),
         figure / comparison.predicted - 1.0,
         tuple(one.cause.kind for one in hypotheses),
         "; ".join(one.cause.test for one in hypotheses),
     )
-
-
-def _is_near(figure: float, comparison: MeasuredComparison) -> bool:
-    """Near the measurement, and nearer to it than to the prediction."""
-    near = abs(figure / comparison.measured - 1.0) <= NEAR
-    return near and _distance(figure, comparison) < 0.5 * abs(log(comparison.ratio))
 
 
 def _pairs(
@@ -350,10 +322,10 @@ def _pairs(
         together = predicted_under(proposal, [one, other])
         if together is None:
             continue
-        figure = _figure(together, comparison)
-        if _distance(figure, comparison) < min(_distance(x, comparison) for x in (alone, its)):
+        figure = comparison.figure_of(together)
+        if comparison.distance(figure) < min(map(comparison.distance, (alone, its))):
             found.append(_explanation(comparison, [one, other], figure))
-    found.sort(key=lambda item: _distance(item.predicted, comparison))
+    found.sort(key=lambda item: comparison.distance(item.predicted))
     yield from found[:_MOST_PAIRS]
 
 

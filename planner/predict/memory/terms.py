@@ -17,7 +17,7 @@ from planner.cost.keys import local_tokens
 from planner.cost.piece_memory import saved_row_bytes
 from planner.cost.terms import LIVE_TERMS, OUTSIDE_TERMS
 from planner.job.job import Job
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.predict.cost_tables import job_pieces
 from planner.predict.memory.account import Footprint, StageAccount
 from planner.predict.memory.timeline import Kept, PhaseMemory

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.cost.codes import OpKind, ParamShard, Shard
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.job.specs import LayerKind, MlaSpec
 from planner.predict.ops.attention_core import core_row
 from planner.predict.ops.context import WHOLE_LAYER, OpContext, elementwise, norm, present

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from planner.cost.codes import CollectiveKind, Hidden, OpKind, ParamShard, Shard
 from planner.job.frameworks.tables import SavedTensors
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.job.specs import LayerKind
 from planner.predict.ops.context import WHOLE_LAYER, OpContext, present
 from planner.predict.ops.rows import Collective, Op, Saved

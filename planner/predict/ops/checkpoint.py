@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import compress, product
 
 from planner.cost.codes import OpKind
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.predict.ops.context import WHOLE_LAYER
 from planner.predict.ops.rows import Op, Piece, Saved
 

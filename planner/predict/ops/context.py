@@ -10,7 +10,7 @@ from typing import Literal
 from planner.cost.codes import OpKind, ParamShard, Shard
 from planner.job.frameworks.profile import DtypeModeName, FrameworkProfile
 from planner.job.frameworks.tables import SavedTensors
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.job.specs import ModelSpec
 from planner.predict.ops.rows import Op, Saved
 

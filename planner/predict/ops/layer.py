@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.job.specs import LayerKind
 from planner.predict.ops.attention import (
     attention_rows,

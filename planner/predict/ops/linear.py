@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.cost.codes import CollectiveKind, Hidden, OpKind, ParamShard, Shard
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.predict.ops.context import WHOLE_LAYER, OpContext
 from planner.predict.ops.rows import Collective, Op, Saved
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.cost.codes import OpKind, Shard
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.predict.ops.context import WHOLE_LAYER, OpContext
 from planner.predict.ops.linear import column_parallel, linear_inputs, row_parallel, tp_entry
 from planner.predict.ops.rows import Op, Saved

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.cost.codes import CollectiveKind, Hidden, OpKind, ParamShard, Shard
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.job.specs import MoeSpec
 from planner.predict.ops.context import WHOLE_LAYER, OpContext, elementwise
 from planner.predict.ops.linear import linear_inputs

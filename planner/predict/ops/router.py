@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from planner.cost.codes import OpKind, Shard
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.job.specs import MoeSpec
 from planner.predict.ops.context import WHOLE_LAYER, OpContext, present
 from planner.predict.ops.linear import linear_inputs, replicated

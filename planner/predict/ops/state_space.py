@@ -17,7 +17,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from planner.cost.codes import CollectiveKind, OpKind, ParamShard, Shard
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.job.specs import LayerKind, StateSpaceSpec
 from planner.predict.ops.context import WHOLE_LAYER, OpContext, elementwise, present
 from planner.predict.ops.linear import column_parallel, linear_inputs, row_parallel, tp_entry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.cost.codes import OpKind, ParamShard, Shard
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.predict.ops.context import OpContext, norm, present
 from planner.predict.ops.layer import layer_rows
 from planner.predict.ops.linear import column_parallel, linear_inputs

@@ -18,7 +18,7 @@ from planner.predict.memory.serving.stage import (
     stage_pool,
 )
 from planner.predict.memory.serving.weights import WeightBytes, stage_weights
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 from tests.predict.memory.deployments import serving
 
 GIB = 2**30

@@ -10,13 +10,13 @@ from planner.launch.architecture import (
     has_mla,
     lacking,
     leading_dense,
+    model_rows,
     row,
     settings,
     stretched,
     value_of,
 )
 from planner.launch.dialects.maxtext.schema import default, model_config, model_names
-from planner.launch.model_rows import model_rows
 from planner.launch.registry import dialect_toml
 
 # What layers/embeddings.py, LLaMARotaryEmbedding, has built in.

@@ -8,7 +8,7 @@ from typing import Any
 
 from constraints.rule import Layout
 from planner.cost.layout import usual_split
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.launch.check.spelling import state, variations
 from planner.launch.dialects.megatron.bridge_reader import as_overrides
 from planner.launch.dialects.megatron.flags import Flag, from_text, layout_flags

@@ -23,12 +23,14 @@ from planner.launch.architecture import (
     has_mla,
     has_rope,
     has_table_of,
+    names_of_model,
     nothing,
+    parts_of,
     scaling_kind,
+    value_of_text,
 )
 from planner.launch.architecture import without as absent
 from planner.launch.dialects.megatron.flags import Flag, flag
-from planner.launch.model_rows import names_of_model, parts_of, value_of_text
 from planner.launch.quoting import Value
 from planner.launch.registry import dialect_toml
 

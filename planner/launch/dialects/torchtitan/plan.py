@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.launch.contract import (
     OFFLOADED,
     RESHARDING,

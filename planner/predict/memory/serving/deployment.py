@@ -17,8 +17,9 @@ from planner.predict.memory.serving.formats import (
     KvFormat,
     WeightFormat,
 )
-from planner.predict.ops import Piece, pieces
 from planner.predict.ops.context import OpContext
+from planner.predict.ops.rows import Piece
+from planner.predict.ops.table import pieces
 
 # Rows of the vocabulary on all tensor-parallel ranks together are a multiple of this in vLLM
 # (VocabParallelEmbedding).
