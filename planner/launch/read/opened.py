@@ -108,23 +108,18 @@ def _json_kind(name: str, text: str) -> str:
     """A plan file, a dialect's JSON, or settings that others keep in YAML. UsageError for other
     JSON."""
     content = json_content(text, name)
-    if isinstance(content, dict) and "planner_version" in content:
-        return PLAN
-    kind = (
-        (kind_of("table", content) or kind_of("json", content))
-        if isinstance(content, dict)
-        else None
-    )
-    if kind is not None:
-        return kind.name
+    if isinstance(content, dict):
+        if "planner_version" in content:
+            return PLAN
+        if kind := kind_of("table", content) or kind_of("json", content):
+            return kind.name
     raise UsageError(
         f"{name}: this JSON is no configuration that is read; readable are {readable()}"
     )
 
 
 def _yaml_kind(name: str, text: str) -> str:
-    mapping_kind = _mapping_kind(text)
-    if mapping_kind is not None:
+    if mapping_kind := _mapping_kind(text):
         return mapping_kind
     if _TEMPLATE.search(text):
         raise CannotTellError(
@@ -133,7 +128,7 @@ def _yaml_kind(name: str, text: str) -> str:
         )
     if is_embedding(text):
         return JOB
-    if (count := len(_documents(text))) > 1:
+    if (count := len(documents_of(text).contents)) > 1:
         raise UsageError(
             f"{name}: holds {count} YAML documents, none of which starts a training program in a "
             "way that is read; give the script that it starts"
@@ -155,11 +150,6 @@ def _yaml_kind(name: str, text: str) -> str:
     raise UsageError(f"{name}: this YAML {whose}; read are {', '.join(filter(None, tables))}")
 
 
-def _documents(text: str) -> Sequence[object]:
-    """The documents of a YAML text; none of another."""
-    return documents_of(text).contents
-
-
 def _of_another(
     settings: Mapping[str, object], others: Sequence[tuple[str, Collection[str]]]
 ) -> str:
@@ -171,7 +161,7 @@ def _of_another(
 
 def _mapping_kind(text: str) -> str | None:
     """The kind of a YAML text that holds one table."""
-    documents = _documents(text)
+    documents = documents_of(text).contents
     content = documents[0] if len(documents) == 1 else None
     return _named(kind_of("table", content)) if isinstance(content, dict) else None
 
