@@ -77,13 +77,6 @@ RECOMPUTED: Mapping[str, RecomputedModule] = {
     "shared_experts": RecomputedModule(Module.SHARED_EXPERTS, "shared-experts", "shared experts"),
 }
 
-OFFLOAD_MODULES = (
-    "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act",
-    "checkpoints",
-)  # fmt: skip
-"""What some framework can keep the activations of on the host; their tensors:
-`planner.predict.ops.offload`."""
-
 
 @declared("planner.job", "settings.toml", "recomputing")
 class RecomputeForms(Settings):
