@@ -11,32 +11,18 @@ from itertools import zip_longest
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
+from hardware.files import shipped_toml
 from planner.launch.languages.shell import Command
 from planner.launch.languages.text import Span, Text, Word, digits
 from planner.launch.read.found import Setting
 from planner.launch.registry import Program, dialects, function, program_named, programs
 
-# Options of torchrun, accelerate launch, deepspeed and srun that count processes or nodes.
-_NODES = ("nnodes", "num_nodes", "num-nodes", "num_machines", "nodes", "N")
-_PER_NODE = (
-    "nproc_per_node", "nproc-per-node", "num_gpus", "num-gpus", "ntasks-per-node",
-    "gpus-per-node",
-)  # fmt: skip
-_TOTAL = ("num_processes", "ntasks", "n")
-_MODULE_LAUNCHERS = (
-    "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch",
-)  # fmt: skip
+_WORDS = shipped_toml("planner.launch.read", "commands.toml")
+_IS: Mapping[str, Sequence[str]] = _WORDS["words"]
 # How commands that are no Python file are told of nodes and processes, beside a variable of theirs.
 _OF_COMMANDS = ("NNODES", "NPROC_PER_NODE", "CUDA_VISIBLE_DEVICES")
-# Python's own modules that no run is: they install, build, print.
-_TOOLS = ("pip", "venv", "virtualenv", "ensurepip", "json.tool", "http.server", "build", "site",
-          "compileall", "ipykernel", "pytest", "unittest", "this", "timeit")  # fmt: skip
-# Switches of launchers, behind which a program may stand.
-_SWITCHES = ("--standalone", "--no-python", "--no_python", "--module", "--use_env", "--use-env")
-_BEFORE_PROGRAMS = ("-u", "-m", "--no-python", "-O")
 _PYTHON = re.compile(r"^python[\d.]*$")
-# Launchers that start one process a GPU themselves: an srun around them starts nodes.
-_PER_GPU_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", *_MODULE_LAUNCHERS)
+_PER_GPU_LAUNCHERS = (*_IS["launchers"], *_IS["module_launchers"])
 
 
 @dataclass(frozen=True)
@@ -131,10 +117,7 @@ def split_command(command: Command) -> LaunchCommand | None:
     program, own = spelled[at], _own_command(spelled, at)
     options = tuple(_options(before))
     launcher = _launcher(before)
-    found = {
-        what: _last(options, names)
-        for what, names in (("nodes", _NODES), ("per_node", _PER_NODE), ("total", _TOTAL))
-    }
+    found = {what: _last(options, names) for what, names in _WORDS["counting"].items()}
     if any(word.text.value.endswith("jsrun") for word in before):
         found["total"] = _of_jsrun(options)
     if not launcher:
@@ -147,13 +130,14 @@ def split_command(command: Command) -> LaunchCommand | None:
         found |= {"per_node": each, "nodes": _numbered(each, 1)}
     if launcher in _PER_GPU_LAUNCHERS:
         # srun's tasks are nodes here.
-        found["total"] = _last(options, _TOTAL[:1])
+        own_words = _WORDS["counting_of_its_own"]
+        found["total"] = _last(options, own_words["total"])
         if launcher == "deepspeed":
             # `--include localhost:0,1`: the GPUs of each host, by number, which are counted.
             named = _last(options, ("include", "i"))
             number = included_gpus(str(named.value)) if named and not named.unknown else None
             found["total"] = _numbered(named, number)
-        found["per_node"] = _last(options, _PER_NODE[:4]) or found["per_node"]
+        found["per_node"] = _last(options, own_words["per_node"]) or found["per_node"]
     return LaunchCommand(launcher, program, words[at + 1 :], options, command, **found)
 
 
@@ -203,7 +187,7 @@ def hidden_program(command: Command) -> str:
     words = [word.text for word in command.words]
     for at, text in enumerate(words):
         before = words[at - 1].value
-        is_value = re.match("--[^=]+$", before) and before not in _SWITCHES
+        is_value = re.match("--[^=]+$", before) and before not in _IS["switches"]
         is_free = text.unknown and not text.known and not is_value
         if is_free and _is_runner([word.value for word in words[:at]]):
             return text.unknown
@@ -230,14 +214,16 @@ def _program_index(words: Sequence[str]) -> int | None:
             return start + inner
     for at, value in enumerate(words):
         if value in ("-m", "--module") and at + 1 < len(words):
-            if words[at + 1] in _TOOLS:
+            if words[at + 1] in _IS["tools"]:
                 return None
-            if words[at + 1] not in _MODULE_LAUNCHERS:
+            if words[at + 1] not in _IS["module_launchers"]:
                 return at + 1
         elif re.fullmatch(r"[^-\s]\S*\.py|\.py", value):
             # A file may be the value of the option before it.
             before = words[at - 1] if at else ""
-            is_free = not before.startswith("-") or "=" in before or before in _BEFORE_PROGRAMS
+            is_free = (
+                not before.startswith("-") or "=" in before or before in _IS["before_programs"]
+            )
             if is_free or _is_runner(words[:at]):
                 return at
         elif _own_command(words, at) is not None:

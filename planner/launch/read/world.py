@@ -98,9 +98,9 @@ def _of_slurm(source: Text) -> dict[str, Text]:
 
 # Of a variable, with what stands before its value.
 _LONGEST_NAME = 100
-# A job with parts of several kinds: what is one node of what is not known.
 # What says that there is one node.
 ALONE = "torchrun --standalone"
+# A job with parts of several kinds: what is one node of what is not known.
 _PARTS = re.compile(r"replicatedJobs\.1\.|pytorchReplicaSpecs")
 
 
@@ -237,14 +237,7 @@ def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(value, f"{path}.{name}")
 
 
-# How programs say it: options of the command, overrides, and keys of configuration files.
-_EVERY = ("save_interval", "save_steps", "checkpoint.save_interval", "checkpoint.interval",
-          "checkpoints.checkpoint_interval")  # fmt: skip
-_STOP = ("exit_duration_in_mins", "stop_after_minutes", "train.exit_duration_in_mins")
-_STEPS = ("train_iters", "max_steps", "steps", "train.train_iters", "training.steps",
-          "tokens.train_steps")  # fmt: skip
-# Options by which a signal makes the run save, whatever the interval.
-_ON_SIGNAL = ("exit_signal_handler", "enable_jit_checkpoint", "train.exit_signal_handler")
+_SAVING: Mapping[str, Sequence[str]] = _COUNTS["saving"]
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
@@ -255,17 +248,21 @@ def stated_saving(
     options = [slurm_options(text) for text in scripts]
     limits = [one[name] for one in options for name in ("--time", "-t") if name in one]
     seconds = _seconds(limits[-1].value) if limits else None
-    if seconds is None or launch is None or any(name in launch.given for name in _ON_SIGNAL):
+    if (
+        seconds is None
+        or launch is None
+        or any(name in launch.given for name in _SAVING["on_signal"])
+    ):
         return None
     limit, place = limits[-1], limits[-1].first()
-    minutes = _number(_STOP, launch, found)
+    minutes = _number(_SAVING["stop"], launch, found)
     return Saving(
         seconds,
         limit.value,
         f"{place.file.path}:{place.line}" if place else "",
-        _number(_EVERY, launch, found),
+        _number(_SAVING["every"], launch, found),
         None if minutes is None else 60.0 * minutes,
-        _number(_STEPS, launch, found),
+        _number(_SAVING["steps"], launch, found),
     )
 
 
