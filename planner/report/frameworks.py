@@ -9,7 +9,7 @@ from constraints.axes import AXES
 from planner.job.errors import UsageError
 from planner.job.frameworks.names import known_names, names_of, profile_named
 from planner.job.frameworks.profile import FrameworkProfile
-from planner.job.frameworks.settings import TABLES, DeclaredSetting, settings_of
+from planner.job.frameworks.tables import TABLES, DeclaredSetting, settings_of
 from planner.job.schedules import SCHEDULES
 from planner.launch.registry import dialect_named, target_named
 from planner.report.said import facts, notes, table_of
