@@ -32,7 +32,7 @@ it saves.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -121,8 +121,8 @@ class Variable:
     """
 
     name: str
-    default: str
-    meaning: str
+    default: str = ""
+    meaning: str = ""
     needed: bool = False
     holds: str = ""
     names_path: bool = False
@@ -212,6 +212,17 @@ def folder_variable(data: str) -> Variable:
 def path_variable(name: str, meaning: str) -> Variable:
     """A file or folder that the user may name."""
     return Variable(name, "", f"{meaning}; empty: none", names_path=True)
+
+
+# Variables that several frameworks have, by kind.
+VARIABLES: Mapping[str, Callable[..., Variable]] = {
+    "pretrained": pretrained_variable,
+    "checkpoints": folder_variable,
+    "path": path_variable,
+    "rate": rate_variable,
+    "steps": lambda: TRAIN_STEPS,
+    "warmup": lambda: WARMUP_STEPS,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from planner.job.job import Job
 from planner.job.quantities import seconds, share
-from planner.launch.contract import ExplainedSetting, Launch, Refusal
+from planner.launch.contract import VARIABLES, ExplainedSetting, Launch, Refusal, Variable
 from planner.launch.options import Options, last
 from planner.launch.read.found import Edit, Placed, Problem
 from planner.launch.registry import dialect_toml
@@ -150,6 +150,16 @@ def said_environment(
     for row in holding(dialect, table, names_of(launch) | more):
         found.setdefault(row["name"], (row["value"], row["why"]))
     return found
+
+
+def said_variables(dialect: str, launch: Launch, **more: object) -> tuple[Variable, ...]:
+    """The user's variables: rows of fields of `Variable`, or of a `kind` and what makes it."""
+    names, found = names_of(launch) | more, []
+    for row in dialect_toml(dialect, "launch.toml")["variables"]:
+        given = {key: value for key, value in row.items() if key not in ("when", "kind")}
+        if holds(row.get("when"), names):
+            found.append(VARIABLES[row["kind"]](**given) if "kind" in row else Variable(**given))
+    return tuple(found)
 
 
 def said_settings(dialect: str, title: str, names: Names, options: Options) -> SettingsSection:

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from planner.job.amounts import parse_resolution
-from planner.job.quantities import (
-    gib,
-    percent_sure,
-    plural,
-    share,
-    tflop_per_s,
-)
+from planner.job.quantities import gib, percent_sure, plural, share, tflop_per_s
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.plan_text import (
     LIKELY_TO_FIT,
@@ -307,7 +301,6 @@ def ties(plans: Numbered) -> list[int]:
 
 
 def _tie_note(plans: Numbered) -> str:
-    """What the mark of a tie means."""
     near = ties(plans)
     return f"≈ Within the error bar of plan {plans[0][0]}: {numbered_plans(near)}." if near else ""
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import planner.launch
-from planner.launch.dialects.hf.options import DEEPSPEED
+from planner.launch.dialects.hf import DEEPSPEED
 from planner.launch.dialects.megatron.options import MEGATRON as SETTINGS
 from planner.launch.dialects.megatron.options import MEGATRON_LAYOUT, MEGATRON_RECOMPUTE
 from planner.launch.dialects.megatron.table import MEGATRON
-from planner.launch.dialects.torchtitan.options import TORCHTITAN
+from planner.launch.dialects.torchtitan import TORCHTITAN
 from planner.launch.options import Options, run_options
 
 FOLDER = Path(planner.launch.__file__).parent

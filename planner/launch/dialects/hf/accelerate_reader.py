@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from planner.launch.dialects.hf.options import ACCELERATE, DEEPSPEED
+from planner.launch.dialects.hf import ACCELERATE, DEEPSPEED
 from planner.launch.dialects.hf.scripted_reader import ScriptedReader
 from planner.launch.read.beside import source_beside
 from planner.launch.read.document import Document, Source, below, json_document, unknown_key

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from planner.launch.dialects.hf import DEEPSPEED
 from planner.launch.dialects.hf.arguments import is_switched, value_of
-from planner.launch.dialects.hf.options import DEEPSPEED
 from planner.launch.dialects.hf.scripted_reader import ScriptedReader
 from planner.launch.read.document import Document, unknown_key
 from planner.launch.read.found import Edit, Found, Problem, nearest

@@ -14,6 +14,7 @@ from planner.launch.contract import (
     Refusal,
     RunCommand,
 )
+from planner.launch.dialects.hf import DEEPSPEED
 from planner.launch.dialects.hf.files import (
     LIGER,
     MODEL_FOLDER,
@@ -23,7 +24,6 @@ from planner.launch.dialects.hf.files import (
     hf_program,
     plan_refusals,  # noqa: F401 (the writers' contract)
 )
-from planner.launch.dialects.hf.options import DEEPSPEED
 from planner.launch.options import last
 from planner.launch.quoting import Code
 from planner.launch.sentences import (

@@ -25,11 +25,7 @@ from planner.launch.contract import (
     Launch,
     Refusal,
     RunCommand,
-    Variable,
-    folder_variable,
     length_refusals,
-    pretrained_variable,
-    rate_variable,
 )
 from planner.launch.dialects.maxtext.mesh import (
     AXES,
@@ -54,6 +50,7 @@ from planner.launch.sentences import (
     said_needs,
     said_refusals,
     said_settings,
+    said_variables,
 )
 from planner.launch.settings_text import (
     SettingsSection,
@@ -72,18 +69,6 @@ OPTIONS = run_options("maxtext")["run"]
 # Bounds of the share of a GPU's memory that JAX takes before the first step; its default is 0.75.
 _LEAST_FRACTION, _MOST_FRACTION = 0.75, 0.95
 _OTHERS = "--framework megatron-core or torchtitan"
-VARIABLES = (
-    pretrained_variable("parameters of a MaxText checkpoint (README.md says how to make one)"),
-    Variable(
-        "DATASET",
-        "",
-        "tokens or texts as Grain reads them (ArrayRecord files, a pattern); empty: made up",
-    ),
-    Variable("TOKENIZER", "", "folder or name of their Hugging Face tokenizer; empty: MaxText's"),
-    folder_variable("DATASET"),
-    TRAIN_STEPS,
-    rate_variable("3e-4"),
-)
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
@@ -181,7 +166,7 @@ def command(launch: Launch) -> RunCommand:
             "port": "JAX_COORDINATOR_PORT",
         },
         environment=environment,
-        variables=VARIABLES,
+        variables=said_variables("maxtext", launch),
         branches=(
             Branch(RUN, (f"run_name=${{{RUN}}}",)),
             Branch("DATASET", ("dataset_type=grain", "grain_train_files=${DATASET}"),

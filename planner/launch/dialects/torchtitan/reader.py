@@ -15,7 +15,7 @@ from typing import Any
 from constraints.axes import ContextKind
 from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
-from planner.launch.dialects.torchtitan.options import ASYNC_TP_0_3, TORCHTITAN
+from planner.launch.dialects.torchtitan import ASYNC_TP_0_3, TORCHTITAN
 from planner.launch.dialects.torchtitan.plan import HALF_STATES
 from planner.launch.dialects.torchtitan.sources import (
     SCHEDULES,
