@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 from planner.cli.program import COMMANDS, planner_command
-from planner.job.markdown import markdown_table
+from planner.job.written import markdown_table
 
 ROOT = Path(__file__).resolve().parents[1]
 # What tells click to keep the lines of a paragraph.

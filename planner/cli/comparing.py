@@ -166,7 +166,7 @@ def show_study(
     if output is not None:
         write_text(output, study_text(study), force=options["force"])
     if options["plot"] is not None:
-        from planner.report.charts.studies import curves_chart
+        from planner.report.charts.curves import curves_chart
         from planner.report.pages.studies import figure_of, study_page
 
         write_plot(

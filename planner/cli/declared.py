@@ -166,7 +166,7 @@ def _parameter(
     **more: Any,
 ) -> click.Parameter:
     if takes:
-        more["type"] = getattr(types, takes)
+        more["type"] = types.option_type(takes)
     if choices:
         more["type"] = click.Choice(choices)
     if complete:

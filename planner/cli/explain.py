@@ -25,8 +25,8 @@ from planner.predict.configuration import decided_request
 from planner.predict.diagnosis.findings import Findings, findings_of
 from planner.predict.diagnosis.measured import Measured
 from planner.predict.evaluate import Proposal
+from planner.report.charts.schedule import step_trace
 from planner.report.explain import explanation_report
-from planner.report.figures.schedule import step_trace
 from planner.search.explanation import Explanation, explain, job_evaluator, pick_plan
 from planner.search.limit_results import Until
 from planner.search.plan_file import read_plan

@@ -50,7 +50,7 @@ from planner.predict.memory.serving.solve import solve as solve_serving
 from planner.predict.memory.solve import solve
 from planner.predict.memory.terms import peak_tensors
 from planner.predict.plan_text import configuration_text
-from planner.report.figures.memory import MemoryFigure, memory_figure
+from planner.report.charts.memory import MemoryFigure, memory_figure
 from planner.report.fit import advice_blocks, leading_facts
 from planner.report.inference import Tuning, inference_document, inference_report
 from planner.report.memory import memory_json, memory_report, solution_blocks
@@ -222,7 +222,7 @@ def _stages(wanted: str | int, footprint: Footprint) -> list[StageAccount]:
 
 
 def _draw(plot: Path, figure: MemoryFigure) -> None:
-    from planner.report.charts.studies import memory_chart
+    from planner.report.charts.memory import memory_chart
     from planner.report.pages.studies import memory_page
 
     write_plot(plot, lambda: memory_chart(figure), lambda: memory_page(figure))

@@ -11,12 +11,7 @@ from typing import Any
 import click
 
 from planner.cli.errors import ExitStatus
-from planner.cli.options import (
-    OutputFormat,
-    build_request,
-    output_format,
-    with_limits,
-)
+from planner.cli.options import OutputFormat, build_request, output_format, with_limits
 from planner.cli.output import (
     check_files,
     compile_if_first_run,

@@ -17,9 +17,8 @@ from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 from planner.evidence.runs.rows import PLAN_COLUMN
 from planner.job.frameworks.profile import load_framework
-from planner.job.markdown import markdown_table
 from planner.job.quantities import gib, seconds, share
-from planner.job.written import csv_text, picked
+from planner.job.written import csv_text, markdown_table, picked
 from planner.launch.contract import ExplainedSetting, Files, Launch, Variable, checkpoints_of
 from planner.launch.launchers import how_to_start, start_script
 from planner.launch.quoting import Code, markdown_prose, markdown_text

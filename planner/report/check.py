@@ -64,7 +64,10 @@ def check_report(
         facts[at:at] = leading_facts(advice)
     yield Facts(tuple(facts))
     # What the head says of the network is not said again.
-    problems = [item for item in assessment.problems if not _is_said_first(item)]
+    problems = [
+        one for one in assessment.problems
+        if one.rule != NETWORK_RULE or one.severity != "warning"
+    ]  # fmt: skip
     if problems:
         yield Facts(
             tuple((_MARKS[one.severity], problem_text(one)) for one in problems), "Problems"
@@ -82,15 +85,6 @@ def check_report(
     elif assessment.proposal is not None and not assessment.unpredictable:
         yield _changes(assessment, changes)
     yield from _setting_blocks(assessment.found, verbose=verbose)
-
-
-def _format(found: Found) -> str:
-    known = formats().get(found.format)
-    return known.words if known else "plan file"
-
-
-def _is_said_first(problem: Problem) -> bool:
-    return problem.rule == NETWORK_RULE and problem.severity == "warning"
 
 
 def verdict(assessment: Assessment) -> str:
@@ -165,7 +159,8 @@ def _head_facts(
     if assessment.network is not None and assessment.network.costs:
         problem = next(item for item in assessment.problems if item.rule == NETWORK_RULE)
         yield "first", f"unset {network_sentence(assessment.network)}  {_places(problem)}"
-    yield "files", f"{files} ({_format(found)})"
+    known = formats().get(found.format)
+    yield "files", f"{files} ({known.words if known else 'plan file'})"
     yield "verdict", verdict(assessment)
     if explanation is not None:
         yield from job_facts(explanation.job)
@@ -222,9 +217,8 @@ def _short(place: str) -> str:
 def _changes(assessment: Assessment, changes: Sequence[LaunchChange]) -> Block:
     if changes:
         return table_of(
-            "check.changes", changes, titled=_change_title(assessment, changes), gain=_gain,
-            step_words=lambda change: step_time_text(change.plan),
-        )  # fmt: skip
+            "check.changes", changes, titled=_change_title(assessment, changes), gain=_gain
+        )
     text = "No single change that was tried makes it faster by 1 % and fits."
     if assessment.plan is None or not assessment.plan.fits:
         text = "No single change that was tried makes it run and fit."

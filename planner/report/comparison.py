@@ -16,11 +16,11 @@ from planner.compare.offers import STALE_DAYS
 from planner.compare.results import Comparison, ComparisonRow, Rental, Run
 from planner.compare.run import HOURS_PER_YEAR
 from planner.compare.settings import BASIS_NAMES, Settings
-from planner.predict.plan_text import configuration_text, error_text, ramp_rows
+from planner.predict.plan_text import error_text, ramp_rows
 from planner.report.plan_table import plan_table, techniques_row
-from planner.report.said import NONE, described, fact_rows, money, notes, said, table_of
+from planner.report.said import NONE, described, fact_rows, notes, said, table_of
 from planner.report.study_words import critical_text, decision_facts, runs_note, share_text
-from planner.report.tables import Block, Facts, Notes, TableData, as_report, headings, table
+from planner.report.tables import Block, Facts, Notes, TableData, as_report, headings
 
 FRONT = "●"
 MOST_NEEDS = 3
@@ -36,9 +36,12 @@ def comparison_report(comparison: Comparison) -> Iterator[Block]:
     if comparison.decision is not None:
         yield decision_facts(comparison.decision, comparison.currency)
     if runs:
-        yield _rate_table(runs, comparison)
-        yield _money_table(runs, comparison)
-        yield _price_table(runs, comparison)
+        several = len({row.precision for row, _ in runs}) > 1
+        yield table_of(
+            "comparison.pace", (row for row, _ in runs), sort=comparison.sort,
+            precise=lambda row: several and row.precision, loss=lambda row: _loss_text(row.run),
+        )  # fmt: skip
+        yield from _money_tables(runs, comparison)
         names, plans = [row.name for row, _ in runs], [run.plan for _, run in runs]
         first = [(headings("~cluster")[0], names)]
         yield plan_table(plans, None, first=first, title="Plans", told=plans)
@@ -50,14 +53,6 @@ def comparison_report(comparison: Comparison) -> Iterator[Block]:
 Runs = Sequence[tuple[ComparisonRow, Run]]
 
 
-def _rate_table(runs: Runs, comparison: Comparison) -> TableData:
-    several = len({row.precision for row, _ in runs}) > 1
-    return table_of(
-        "comparison.pace", (row for row, _ in runs), sort=comparison.sort,
-        precise=lambda row: several and row.precision, loss=lambda row: _loss_text(row.run),
-    )  # fmt: skip
-
-
 def _loss_text(run: Run) -> str:
     losses = [share for share in run.shares if share.resource != "GPU"]
     if all(loss.share < _FEWEST_LOSS for loss in losses):
@@ -65,42 +60,21 @@ def _loss_text(run: Run) -> str:
     return losses[0].text
 
 
-def _money_table(runs: Runs, comparison: Comparison) -> TableData:
-    carbon = any(run.energy.co2_t is not None for _, run in runs)
-    titles = (
-        "~cluster | on\ndemand | reserved | spot | owned"
-        f" | {BASIS_NAMES[comparison.basis]}\n/1 T tok. | MWh{' | t CO2' * carbon} | <front"
-    )
-    rows = (_money_row(row, run, comparison, carbon) for row, run in runs)
-    return table(titles, rows, f"Cost of the run, {comparison.currency}")
-
-
-def _money_row(
-    row: ComparisonRow, run: Run, comparison: Comparison, carbon: bool
-) -> tuple[str, ...]:
-    chosen, co2 = run.priced(comparison.basis), run.energy.co2_t
-    return (
-        row.name,
-        *(money(run.cost(basis)) for basis in BASIS_NAMES),
-        money(None if chosen is None else chosen.per_trillion_tokens),
-        f"{run.energy.mwh.value:,.0f}",
-        *([NONE if co2 is None else f"{co2.value:,.0f}"] * carbon),
-        FRONT if row.on_front else "",
-    )
-
-
-def _price_table(runs: Runs, comparison: Comparison) -> TableData:
-    kinds = " | ".join(f"~{BASIS_NAMES[kind]}" for kind in PRICE_KINDS)
-    rows = (
-        (
-            row.name,
-            *(_price_text(run.rental(kind), row.name) for kind in PRICE_KINDS),
-            NONE if run.owning is None else f"{run.owning.per_gpu_hour:.2f}",
-        )
+def _money_tables(runs: Runs, comparison: Comparison) -> Iterator[TableData]:
+    """What the run costs at each kind of price, and what a GPU hour does."""
+    rows = [
+        {
+            "name": row.name, "run": run, "on_front": row.on_front,
+            "chosen": run.priced(comparison.basis),
+            "costs": {basis: run.cost(basis) for basis in BASIS_NAMES},
+            "quotes": {kind: _price_text(run.rental(kind), row.name) for kind in PRICE_KINDS},
+        }
         for row, run in runs
-    )
-    title = f"Prices of a GPU hour, host included, {comparison.currency}"
-    return table(f"~cluster | {kinds} | owned", rows, title)
+    ]  # fmt: skip
+    carbon = any(run.energy.co2_t is not None for _, run in runs)
+    kind, currency = BASIS_NAMES[comparison.basis], comparison.currency
+    yield table_of("comparison.money", rows, carbon=carbon, kind=kind, currency=currency)
+    yield table_of("comparison.quotes", rows, currency=currency)
 
 
 def _price_text(rental: Rental | None, offer: str) -> str:
@@ -227,7 +201,7 @@ def _pace(run: Run, told: dict[str, Any]) -> Iterator[Step]:
     plan, price, law = run.plan, run.batch_price, load_laws()[1]
     yield from _steps(
         "pace", run, **told,
-        configuration=configuration_text(plan), error=error_text(plan.step_time_s, plan.step_time),
+        error=error_text(plan.step_time_s, plan.step_time),
         where="; ".join(share.text for share in run.shares if share.share >= 0.005),
     )  # fmt: skip
     for name, words in ramp_rows(plan):

@@ -23,20 +23,13 @@ from planner.predict.link_account import LAUNCHES, LinkShare
 from planner.predict.plan import Plan
 from planner.predict.plan_text import (
     LIKELY_TO_FIT,
-    activations_text,
     batch_sentence,
-    batch_text,
     degrees_text,
     error_text,
     fit_text,
     layers_text,
     offload_text,
-    optimizer_text,
     ramp_rows,
-    recompute_text,
-    status_text,
-    step_time_text,
-    techniques_text,
 )
 from planner.report.plan_table import full_memory_facts, limit_text
 from planner.report.said import described, fact_rows, notes, said, table_of
@@ -85,22 +78,19 @@ def _plan_facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
     pp, blocks = plan.degrees.pp, plan.layout.block_layers
     yield from job_facts(job)
     yield from fact_rows(
-        "explain.head", explanation, status_words=status_text(plan),
-        degree_words=degrees_text(plan.degrees),
-        batch_words=batch_sentence(plan, job.batch_target_sequences),
-    )  # fmt: skip
+        "explain.head", explanation, batch_words=batch_sentence(plan, job.batch_target_sequences)
+    )
     yield from ramp_rows(plan)
     yield from fact_rows(
-        "explain.rest", plan, mbs_words=batch_text(plan.degrees), recompute_words=recompute_text,
-        optimizer_words=optimizer_text, host_words=activations_text, pipelined=pp > 1,
+        "explain.rest", plan, pipelined=pp > 1,
         exchange=plan.degrees.cp > 1 and (plan.cp_comm_type or "p2p"),
-        sizes=" and ".join(map(str, plan.cp_sizes)), technique_words=techniques_text,
+        sizes=" and ".join(map(str, plan.cp_sizes)),
         not_used=explanation.not_used, layer_words=layers_text, mtp_stage=pp - 2,
         behind=len(blocks) > 1 and blocks[-2], blocks=run_lengths(blocks),
         uneven_blocks=plan.degrees.vpp > 1 and not plan.layout.is_even,
     )  # fmt: skip
     yield from (("placed", place_sentence(place)) for place in explanation.places)
-    yield from fact_rows("explain.end", plan, step_words=step_time_text, peak_words=peak_sentence)
+    yield from fact_rows("explain.end", plan, peak_words=peak_sentence)
     yield from full_memory_facts(plan)
 
 
@@ -354,14 +344,16 @@ def measured_blocks(findings: Findings) -> Iterator[Block]:
     step loses, and what a stated MFU means."""
     if findings.comparisons:
         yield table_of(
-            "diagnosis.compared", findings.comparisons, verdict=_compared,
+            "diagnosis.compared", findings.comparisons,
+            verdict=lambda one: "within" if one.agrees else "above" if one.ratio > 1 else "below",
             measured_words=lambda one: _amount(one.figure, one.measured),
             predicted_words=_predicted_amount,
         )  # fmt: skip
     for comparison in findings.comparisons:
         yield from _cause_blocks(findings, comparison)
     if findings.losses:
-        yield Notes((_losses_text(findings),))
+        named = ", ".join(f"{one.label} {share(one.share, 0)}" for one in findings.losses)
+        yield Notes(tuple(notes("diagnosis.losses", None, named=named)))
     if findings.conventions:
         yield table_of("diagnosis.conventions", findings.conventions)
         if findings.verdicts:
@@ -400,15 +392,6 @@ def _explains(explanation: GapExplanation, gap: MeasuredComparison) -> str:
         return "more than it"
     part = (explanation.predicted - gap.predicted) / (gap.measured - gap.predicted)
     return f"{share(part, 0)} of the gap"
-
-
-def _losses_text(findings: Findings) -> str:
-    named = ", ".join(f"{one.label} {share(one.share, 0)}" for one in findings.losses)
-    return f"What keeps the MFU of the predicted step itself below 100 %: {named}."
-
-
-def _compared(comparison: MeasuredComparison) -> str:
-    return "within" if comparison.agrees else "above" if comparison.ratio > 1 else "below"
 
 
 def _predicted_amount(comparison: MeasuredComparison) -> str:

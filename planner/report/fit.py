@@ -76,7 +76,6 @@ def advice_blocks(advice: Advice, most: int = _MOST_ROWS) -> Iterator[Block]:
         if moves:
             yield table_of(
                 "advice.moves", moves[:most], titled=title + more, also=_also,
-                step_words=lambda move: step_time_text(move.plan),
                 costs=lambda move: _cost_text(move, advice.base.step_time_s),
             )  # fmt: skip
     yield Notes(_advice_notes(advice))
@@ -97,7 +96,7 @@ def _advice_notes(advice: Advice) -> tuple[str, ...]:
     return tuple(
         notes(
             "advice.notes", base, error=error_text(base.peak_bytes, base.peak_interval),
-            step_words=step_time_text, tried=advice.tried,
+            tried=advice.tried,
             nothing=not (advice.sufficient or advice.pairs),
         )
     )  # fmt: skip
@@ -222,11 +221,7 @@ def _sentence(text: str) -> str:
 
 def fitting_table(title: str, what: str, how: str, plans: Sequence[tuple[str, Plan]]) -> TableData:
     """Plans by a name, each in a line of words; `what`, `how`: titles of name and words."""
-    rows = (
-        {"name": name, "plan": plan, "step_words": step_time_text(plan),
-         "configuration": configuration_text(plan)}
-        for name, plan in plans
-    )  # fmt: skip
+    rows = ({"name": name, "plan": plan} for name, plan in plans)
     return table_of("check.fitting", rows, titled=title, what=what, how=how)
 
 

@@ -27,7 +27,7 @@ from planner.predict.memory.terms import (
     phase_rows,
 )
 from planner.predict.ops.table import parameter_count
-from planner.predict.plan_text import degrees_text, error_text, fit_text, fraction_text
+from planner.predict.plan_text import error_text, fit_text, fraction_text
 from planner.predict.techniques import used_techniques
 from planner.report.plan_table import limit_text
 from planner.report.said import described, facts, rows_of, said, table_of
@@ -97,7 +97,7 @@ def _facts(footprint: Footprint, worst: Footprint | None) -> Facts:
         "memory.facts", configuration, worst=worst, gpu=job.cluster.gpu,
         parameters=parameter_count(job.model).total,
         dtype=said(described(f"memory.dtypes.{job.dtype}"), job),
-        degree_words=degrees_text(degrees), techniques=used_techniques(job, degrees),
+        techniques=used_techniques(job, degrees),
         steps=plural(degrees.grad_acc, "micro-batch").replace("batchs", "batches"),
         recompute_words=_recompute_text(footprint), total=total_sentence(footprint),
         host_words=fraction_text(job.activation_offload, job.offload_fraction),
@@ -208,7 +208,7 @@ def timeline(footprint: Footprint, account: StageAccount) -> TableData:
     for step, group in groupby(phase_rows(account), key=lambda row: row.step):
         rows.append(("step 1" if step == "first" else "step 2 and later", "", "", ""))
         rows += rows_of(
-            "memory.timeline", _thinned(list(group)), bar=bar,
+            "memory.timeline", _thinned(list(group)), bar=bar, stage=stage, top=top,
             phase_words=lambda row: phase_text(row.phase.name),
             largest=lambda row: label(max(row.phase.terms, key=row.phase.terms.__getitem__)),
         )  # fmt: skip

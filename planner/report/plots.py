@@ -12,12 +12,17 @@ from planner.job.errors import UsageError, unknown_name
 from planner.job.quantities import seconds
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text
-from planner.report.charts import plan as charts
 from planner.report.charts.drawing import Drawing, Specification, demand_plot, in_file
-from planner.report.figures.candidates import candidates, costed_or_reason
-from planner.report.figures.heat import heat_map
-from planner.report.figures.plan import front_plans, riskier_plans, stage_bars, waterfall
-from planner.report.figures.schedule import schedule_gantt
+from planner.report.charts.front import (
+    candidates,
+    costed_or_reason,
+    front_chart,
+    front_plans,
+    riskier_plans,
+)
+from planner.report.charts.heat import heat_chart, heat_map
+from planner.report.charts.plan import stage_bars, stages_chart, waterfall, waterfall_chart
+from planner.report.charts.schedule import schedule_chart, schedule_gantt
 from planner.report.plan_table import plan_table
 from planner.report.search import front_table, printed, recommended_note
 from planner.report.tables import TableData
@@ -47,18 +52,18 @@ def plot_plan(plan: Plan, figure: PlanFigure = "all") -> Any:
 
 def pictures(plan: Plan) -> Iterator[Drawing]:
     """Memory, time and, where it can be drawn, the schedule of a plan."""
-    stages = charts.stages_chart(stage_bars(plan), plan.limit_bytes)
+    stages = stages_chart(stage_bars(plan), plan.limit_bytes)
     yield Drawing("memory", "Memory of each pipeline stage at its peak", stages)
     low, high = plan.step_time.low, plan.step_time.high
     # Terms of the step time with the interval of their sum.
     interval = (low, high if isfinite(high) else plan.step_time_s)
-    terms = charts.waterfall_chart(waterfall(plan), interval)
+    terms = waterfall_chart(waterfall(plan), interval)
     yield Drawing("time", f"Time of a step: {seconds(plan.step_time_s)}", terms)
     if (gantt := schedule_gantt(plan)) is not None:
         part = gantt.microbatches != gantt.of
         drawn = f" with {gantt.microbatches} of {gantt.of:,} micro-batches" if part else ""
         title = f"Schedule of the pipeline ({plan.schedule}){drawn}"
-        yield Drawing("schedule", title, charts.schedule_chart(gantt))
+        yield Drawing("schedule", title, schedule_chart(gantt))
 
 
 def plot_result(result: SearchResult, figure: ResultFigure = "front") -> Any:
@@ -82,13 +87,13 @@ def plot_cluster_front(front: ClusterFront) -> Any:
     names = [point.cluster for point in front.points]
     shown = front_plans(plans, range(1, len(plans) + 1), names)
     limit = limits.pop() if len(limits) == 1 else None
-    chart = charts.front_chart(shown, (), (), limit)
+    chart = front_chart(shown, (), (), limit)
     return in_file(chart, f"{results[0].job.model} on {len(results)} clusters")
 
 
 def _front(result: SearchResult) -> Specification:
     costed, _ = costed_or_reason(result)
-    return charts.front_chart(
+    return front_chart(
         front_plans(result.plans, result.shown or range(1, len(result.plans) + 1)),
         riskier_plans([result]),
         () if costed is None else candidates(costed, result).dots,
@@ -103,7 +108,7 @@ def _heat(result: SearchResult) -> Specification:
     if found is None:
         why = reason or "fewer than two degrees are a choice"
         raise UsageError(f"no heat map can be drawn: {why}")
-    return charts.heat_chart(found, choose=False)
+    return heat_chart(found, choose=False)
 
 
 def result_html(result: SearchResult) -> str:

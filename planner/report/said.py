@@ -1,14 +1,16 @@
 """What reports say, as TOML files in `planner/report/words` have it: facts, tables and notes.
 
 A text names what it is about in braces: `{days.value:days}` is the attribute `days.value` of the
-object that the report shows, or of a named one, in the format `days`. Behind the colon stands
+object that the report shows, or of a named one, in the format `days`; `it` is that object itself.
+Behind the colon stands
 
-* a name of `FORMATS`, perhaps with an argument (`gib 2`, `plural GPU`), or a format of Python, and
-  before it `*100;` or `/1e12;`; `|-` behind it is said in place of None,
+* a name of `FORMATS`, perhaps with an argument (`gib 2`, `plural GPU`), a function of
+  `planner.predict.plan_text`, or a format of Python, and before it `*100;` or `/1e12;`; `|-` behind
+  it is said in place of None,
 * `?yes/no`, or `&, of <gib> GiB`: words if there is something, with its value in a format,
 * `if`, `unless`, `set` or `unset`: the whole text is left out unless that holds.
 
-A text that names None is left out, too.
+A text that names None is left out, too; of the title of a column that is, so is the column.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from importlib import import_module
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
@@ -111,10 +114,13 @@ class _Words(Formatter):
         if first in kwargs:
             value = kwargs[first]
             value = value(*args) if callable(value) else value
+        elif first == "it":
+            value = about
         else:
             value = about[first] if isinstance(about, Mapping) else getattr(about, first)
         for name in path:
-            value = None if value is None else _part(value, name)
+            if value is not None:
+                value = value.get(name) if isinstance(value, Mapping) else getattr(value, name)
         return value, first
 
     def format_field(self, value: Any, format_spec: str) -> str:
@@ -144,11 +150,11 @@ def _formatted(value: Any, form: str) -> str:
     name, _, argument = form.partition(" ")
     if name in FORMATS:
         return FORMATS[name](value, argument) if argument else FORMATS[name](value)
+    if name.endswith("_text"):
+        # Not above: what lists models or GPUs shows no plan, and need not import them.
+        text: str = getattr(import_module("planner.predict.plan_text"), name)(value)
+        return text
     return format(value, form)
-
-
-def _part(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name)
 
 
 @cache
@@ -190,9 +196,15 @@ def notes(key: str, *about: Any, **named: Any) -> Iterator[str]:
     return (text for one in described(key) if (text := said(one, *about, **named)))
 
 
+def _columns(key: str, named: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Title and cell of each column of a table."""
+    titled = ((said(text, None, **named), cell) for text, cell in described(key)["columns"].items())
+    return [(title, cell) for title, cell in titled if title is not None]
+
+
 def rows_of(key: str, items: Iterable[Any], **named: Any) -> list[tuple[str, ...]]:
     """Rows of a table, one for each item; a cell with nothing to say is empty."""
-    cells = [*described(key)["columns"].values()]
+    cells = [cell for _, cell in _columns(key, named)]
     return [tuple(said(cell, item, **named) or "" for cell in cells) for item in items]
 
 
@@ -201,9 +213,6 @@ def table_of(
 ) -> TableData:
     """A table with one row an item, then `more`. Its title and those of its columns may name what
     is `named`."""
-    table = described(key)
-    titles = [
-        said(title, None, **named) or "" for title in (table.get("title", ""), *table["columns"])
-    ]
-    columns = tuple(column for title in titles[1:] for column in headings(title))
-    return TableData(columns, (*rows_of(key, items, **named), *more), titles[0])
+    title = said(described(key).get("title", ""), None, **named) or ""
+    columns = tuple(column for text, _ in _columns(key, named) for column in headings(text))
+    return TableData(columns, (*rows_of(key, items, **named), *more), title)

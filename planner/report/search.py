@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from planner.job.amounts import parse_resolution
-from planner.job.quantities import (
-    gib,
-    percent_sure,
-    plural,
-    share,
-    tflop_per_s,
-)
+from planner.job.quantities import gib, percent_sure, plural, share, tflop_per_s
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.plan_text import (
     LIKELY_TO_FIT,

@@ -12,7 +12,6 @@ from planner.compare.results import Run, Scaling
 from planner.compare.run import HOURS_PER_DAY, facility_kw
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import short_count
-from planner.predict.plan_text import batch_text, degrees_text
 from planner.report.plan_table import plan_table
 from planner.report.said import NONE, described, facts, notes, said, table_of
 from planner.report.study_words import (
@@ -23,7 +22,7 @@ from planner.report.study_words import (
     share_text,
     taken_text,
 )
-from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
+from planner.report.tables import Block, Facts, Notes, TableData, as_report
 
 _BEYOND = {
     "deadline": "over the deadline",
@@ -133,21 +132,17 @@ def _table(scaling: Scaling, batch: Batch) -> TableData:
 
 
 def _plan_table(scaling: Scaling) -> TableData:
-    batches = [batch for batch in TITLES if scaling.series(batch)]
-    plans = " | ".join(f"~{batch} batch: degrees, mbs×grad_acc" for batch in batches)
+    drawn = {batch: bool(scaling.series(batch)) for batch in TITLES}
     by_place = {(point.batch, point.num_gpus): point.run for point in scaling.points}
-    rows = (
-        (f"{count:,}", *map(_plan_text, runs), " / ".join(map(_price_text, runs)))
+    runs = {
+        count: {batch: by_place.get((batch, count)) for batch in TITLES if drawn[batch]}
         for count in sorted({point.num_gpus for point in scaling.points})
-        if (runs := [by_place.get((batch, count)) for batch in batches])
+    }
+    rows = (
+        {"count": count, "runs": some, "more_tokens": " / ".join(map(_price_text, some.values()))}
+        for count, some in runs.items()
     )
-    return table(f"GPUs | {plans} | more\ntokens %", rows, "Plans")
-
-
-def _plan_text(run: Run | None) -> str:
-    if run is None:
-        return NONE
-    return f"{degrees_text(run.plan.degrees)}, {batch_text(run.plan.degrees)}"
+    return table_of("scaling.plans", rows, fixed=drawn["fixed"], scaled=drawn["scaled"])
 
 
 def _price_text(run: Run | None) -> str:

@@ -20,26 +20,6 @@ GIB = 2.0**30
 # Among what was left untried: which of the user's choices take part in the conflict.
 UNDECIDED_RULES = "rules in conflict"
 
-RelaxationKind = Literal[
-    "condition",
-    "limit",
-    "recompute",
-    "reserve",
-    "zero",
-    "tp",
-    "batch",
-    "optimizer",
-    "offload",
-    "activation-offload",
-    "technique",
-    "dtype",
-    "sequence",
-    "framework",
-    "gpus",
-    "gpu-type",
-    "everything",
-]
-
 
 class ConflictingRule(Frozen):
     """One rule of a conflict, with its numbers. `name`: of the option or rule."""
@@ -51,11 +31,11 @@ class ConflictingRule(Frozen):
 class Relaxation(Frozen):
     """The smallest change of one kind after which a plan was found, and the plan.
 
-    `change` is what to add to the command, or to leave out. `smallest`: nothing smaller of
-    the kind that was tried fits.
+    `kind`: one of `planner.search.changes.KINDS`, or `everything`; `change` is what to add to the
+    command, or to leave out. `smallest`: nothing smaller of the kind that was tried fits.
     """
 
-    kind: RelaxationKind
+    kind: str
     change: str
     smallest: bool
     plan: Plan

@@ -12,7 +12,7 @@ from planner.compare.comparison import compare_clusters, scale
 from planner.compare.offers import Offer
 from planner.compare.settings import Settings
 from planner.job.request import Request
-from planner.report.charts.drawing import BLUE, GREY
+from planner.report.charts.templates import BLUE, GREY
 from planner.report.pages.files import page_of_file
 from planner.report.pages.page import render
 from planner.report.pages.studies import study_page

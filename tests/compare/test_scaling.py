@@ -12,7 +12,7 @@ from planner.evidence.runs.rows import grouped
 from planner.job.errors import UsageError
 from planner.job.pool import counts_between
 from planner.job.request import Request
-from planner.report.figures.curves import scaling_figure
+from planner.report.charts.curves import scaling_figure
 from planner.report.studies import scaling_report
 from planner.report.study_words import runs_note
 

@@ -16,8 +16,8 @@ from hardware.frozen import Frozen
 from hardware.settings import Coefficient
 from planner.cost.inputs import GpuInputs
 from planner.cost.tables import FrameworkInputs
-from planner.job.frameworks.settings import TABLES, settings_of
-from planner.job.markdown import markdown_table
+from planner.job.frameworks.tables import TABLES, settings_of
+from planner.job.written import markdown_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 _HEAD = """# Settings that the cost core reads

@@ -6,7 +6,7 @@ from hardware.curves import ArchitectureCurves, AttentionCurve
 from hardware.settings import Coefficient
 from planner.cost.inputs import GpuInputs
 from planner.cost.tables import FrameworkInputs
-from planner.job.frameworks.settings import TABLES, settings_of
+from planner.job.frameworks.tables import TABLES, settings_of
 from planner.predict.cost_tables import (
     derived_inputs,
     job_pieces,

@@ -1,10 +1,13 @@
-"""Tables of a framework's profile whose settings `settings.toml` declares."""
+"""Tables of a framework's profile whose settings `settings.toml` declares, and these as people read
+them: type, unit, default, meaning, source."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from hardware.settings import Settings, declared
+from hardware.settings import Settings, declarations, declared
 
 OptimizerKernel = Literal["foreach", "fused", "forloop"]
 
@@ -95,3 +98,46 @@ class OptimizerRules(Settings):
         offload_least_zero: int = 0
         offload_part_least_zero: int = 0
         state_types_least_zero: int = 0
+
+
+_CAPABILITIES = "constraints", "capabilities.toml"
+# Tables of a framework's file that hold settings, in the order in which they are shown.
+TABLES = {
+    "parallelism": "Parallelism",
+    "saved": "Bytes per element kept for backward",
+    "state": "Weights, gradients and optimizer",
+    "optimizer": "Optimizers: families (none: any), types, kernels, offload",
+    "activation_offload": "Activations on the host",
+    "recomputing": "Further forms of recomputation",
+    "kernels": "How work is issued",
+    "overlap": "Share of traffic that may hide behind compute",
+    "outside": "Memory outside tensors",
+    "full_memory": "Runs near full memory",
+}
+
+
+class DeclaredSetting(NamedTuple):
+    """One declared setting. `default`: None where a file must give it or where that is it."""
+
+    table: str
+    name: str
+    type: str
+    unit: str
+    default: Any
+    meaning: str
+    source: str
+
+
+@cache
+def settings_of(table: str) -> tuple[DeclaredSetting, ...]:
+    """The settings of one of TABLES, in the order of their declaration."""
+    file = _CAPABILITIES if table == "parallelism" else SETTINGS
+    rows = declarations(*file)[table].items()
+    return tuple(_declared(table, name, row) for name, row in rows)
+
+
+def _declared(table: str, name: str, row: Mapping[str, Any]) -> DeclaredSetting:
+    """A setting of `settings.toml`."""
+    unit = row.get("unit", "1" if row["type"].startswith(("number", "integer")) else "")
+    default, source = row.get("default"), row.get("source", "")
+    return DeclaredSetting(table, name, row["type"], unit, default, row["meaning"], source)

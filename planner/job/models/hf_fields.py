@@ -9,9 +9,9 @@ from hardware.files import shipped_toml
 from planner.job.bounds import MOST_LAYERS
 from planner.job.errors import ModelError
 
-_TABLES = shipped_toml("planner.job", "hf_readers.toml")
-SPELLINGS: Mapping[str, Sequence[str]] = _TABLES["spellings"]
-ROWS: Mapping[str, Any] = _TABLES["readers"]
+TABLES = shipped_toml("planner.job", "hf_readers.toml")
+SPELLINGS: Mapping[str, Sequence[str]] = TABLES["spellings"]
+ROWS: Mapping[str, Any] = TABLES["readers"]
 _MISSING = object()
 
 
@@ -149,7 +149,7 @@ class Fields:
 
     def keyed(self, table: str) -> dict[str, Any]:
         """Fields of a spec whose keys a table of `hf_readers.toml` names."""
-        rows = _TABLES["keys"][table].items()
+        rows = TABLES["keys"][table].items()
         return {name: getattr(self, how)(key) for name, (how, key) in rows}
 
     def refuse(self, key: str, reason: str) -> None:

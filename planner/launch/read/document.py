@@ -90,9 +90,7 @@ class Document(Placed):
     def has(self, key: str) -> bool:
         """Whether a key, or a table of that name, is there."""
         self.used.add(key)
-        return key in self.settings or any(
-            setting.startswith(f"{key}.") for setting in self.settings
-        )
+        return any(f"{one}.".startswith(f"{key}.") for one in self.settings)
 
     def names(self, table: str = "") -> list[str]:
         """Names directly in a table (or at the top)."""
@@ -144,12 +142,10 @@ def _marked(
     if len(found) > MOST_SETTINGS:
         raise UsageError(f"{path}: more than {MOST_SETTINGS:,} settings: no launch has as many")
     # `${model.hidden_size}` stands for another setting of the file.
-    told: dict[str, object] = {
-        key: value for key, value in found if isinstance(value, str | int | float)
-    }
+    told = {key: value for key, value in found if isinstance(value, str | int | float)}
     told |= variables
-    settings = {key: _setting(key, value, places.get(key), text, path) for key, value in found}
-    return Document(path, {key: _filled(one, told) for key, one in settings.items()})
+    settings = (_setting(key, value, places.get(key), text, path) for key, value in found)
+    return Document(path, {one.key: _filled(one, told) for one in settings})
 
 
 def _filled(setting: Setting, told: Mapping[str, object]) -> Setting:
@@ -225,11 +221,8 @@ def _toml_places(text: Text) -> Iterator[tuple[str, _Places]]:
 def unknown_key(document: Document, key: str, says: str, close: str, **more: Any) -> Problem:
     """A key that the framework does not have: what it does of it, and the nearest that it has."""
     below = (o.place for name, o in document.settings.items() if f"{name}.".startswith(f"{key}."))
-    edits = _respelt(document, key, close) if close else ()
-    places = tuple(below)[:1]
-    return Problem(
-        "unknown-option", f"{key}: {says}", places=places, fix=close, edits=edits, **more
-    )
+    more |= {"places": tuple(below)[:1], "edits": _respelt(document, key, close) if close else ()}
+    return Problem("unknown-option", f"{key}: {says}", fix=close, **more)
 
 
 def _respelt(document: Document, key: str, close: str) -> tuple[Edit, ...]:
@@ -288,7 +281,7 @@ class DocumentReader:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             text = f"{key}: {value!r} is not a whole number of at least {least}"
-            self.problems.append(self.document.wrong(text, key))
+            self.refuse("option-value", text, key)
             return default
         return value
 

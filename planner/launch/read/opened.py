@@ -4,12 +4,12 @@ in."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hardware.errors import HardwareError
-from hardware.files import json_content, read_text, toml_content
+from hardware.files import json_content, read_text, shipped_toml, toml_content
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.languages.shell import Site, Undecided
@@ -32,24 +32,7 @@ def readable() -> str:
     return ", ".join((*phrases, job)) + ", or a plan file"
 
 
-# What a YAML is that is not read, by settings that only such a one has; the first state all that
-# their programs can be told, with what is not asked for.
-_COMPLETE = (
-    ("lists Megatron-LM's options, and none under MODEL_ARGS",
-     {"tensor_model_parallel_size", "num_layers", "micro_batch_size"}),
-)  # fmt: skip
-_OTHERS = (
-    ("is GPT-NeoX's", {"pipe_parallel_size", "num_layers"}),
-    ("is LLM Foundry's", {"max_seq_len", "max_duration"}),
-    ("is NeMo 1's", {"trainer", "exp_manager", "model"}),
-    ("is verl's", {"actor_rollout_ref"}),
-    ("is verl's", {"rollout", "data", "model"}),
-    ("overrides a recipe of Megatron-Bridge, which says the rest",
-     {"train", "optimizer", "model", "scheduler"}),
-    ("is torchtune's", {"model._component_", "tokenizer"}),
-    ("is LitGPT's", {"train", "eval", "checkpoint_dir"}),
-    ("is Kubernetes' and starts no training program in a way that is read", {"apiVersion", "kind"}),
-)  # fmt: skip
+_UNREAD = shipped_toml("planner.launch.read", "commands.toml")["unread_yaml"]
 _TEMPLATE = re.compile(r"(?m)^\s*\{\{-?\s|:\s*\{\{-?\s*[.$]?\w")
 _NOTHING = (None, False, "none", "null")
 
@@ -108,23 +91,18 @@ def _json_kind(name: str, text: str) -> str:
     """A plan file, a dialect's JSON, or settings that others keep in YAML. UsageError for other
     JSON."""
     content = json_content(text, name)
-    if isinstance(content, dict) and "planner_version" in content:
-        return PLAN
-    kind = (
-        (kind_of("table", content) or kind_of("json", content))
-        if isinstance(content, dict)
-        else None
-    )
-    if kind is not None:
-        return kind.name
+    if isinstance(content, dict):
+        if "planner_version" in content:
+            return PLAN
+        if kind := kind_of("table", content) or kind_of("json", content):
+            return kind.name
     raise UsageError(
         f"{name}: this JSON is no configuration that is read; readable are {readable()}"
     )
 
 
 def _yaml_kind(name: str, text: str) -> str:
-    mapping_kind = _mapping_kind(text)
-    if mapping_kind is not None:
+    if mapping_kind := _mapping_kind(text):
         return mapping_kind
     if _TEMPLATE.search(text):
         raise CannotTellError(
@@ -133,7 +111,7 @@ def _yaml_kind(name: str, text: str) -> str:
         )
     if is_embedding(text):
         return JOB
-    if (count := len(_documents(text))) > 1:
+    if (count := len(documents_of(text).contents)) > 1:
         raise UsageError(
             f"{name}: holds {count} YAML documents, none of which starts a training program in a "
             "way that is read; give the script that it starts"
@@ -145,33 +123,23 @@ def _yaml_kind(name: str, text: str) -> str:
         for key, setting in settings.items()
         if key.endswith((".enabled", "_scheme")) and setting.value in _NOTHING
     )
-    whose = _of_another(settings, _COMPLETE)
+    names = {key.replace("-", "_") for key in settings}
+    names |= {key.partition(".")[0] for key in names}
+    known = [one for one in _UNREAD if names.issuperset(one["has"])]
+    whose = next((one["whose"] for one in known if "complete" in one), "")
     for path, setting in settings.items() if not whose else ():
         if setting.value not in _NOTHING and not path.startswith(off):
             for key in path.split("."):
                 refuse_unmodelled(key, f"{name}: {key}")
-    whose = whose or _of_another(settings, _OTHERS) or "has the settings of none that is read"
+    others = (one["whose"] for one in known)
+    whose = whose or next(others, "has the settings of none that is read")
     tables = (one.told for one in kinds().values() if one.by == "table")
     raise UsageError(f"{name}: this YAML {whose}; read are {', '.join(filter(None, tables))}")
 
 
-def _documents(text: str) -> Sequence[object]:
-    """The documents of a YAML text; none of another."""
-    return documents_of(text).contents
-
-
-def _of_another(
-    settings: Mapping[str, object], others: Sequence[tuple[str, Collection[str]]]
-) -> str:
-    """What a YAML is that is known and not read; empty for any other."""
-    names = {key.replace("-", "_") for key in settings}
-    names |= {key.partition(".")[0] for key in names}
-    return next((words for words, signs in others if names >= set(signs)), "")
-
-
 def _mapping_kind(text: str) -> str | None:
     """The kind of a YAML text that holds one table."""
-    documents = _documents(text)
+    documents = documents_of(text).contents
     content = documents[0] if len(documents) == 1 else None
     return _named(kind_of("table", content)) if isinstance(content, dict) else None
 
@@ -232,22 +200,19 @@ class Opened:
 
 
 def open_file(path: Path, read: Opened) -> None:
-    """Read one file and see what it is."""
+    """Read one file and see what it is. HardwareError, UsageError for what is no launch file."""
     name = str(path)
     if name in read.kinds:
         raise UsageError(f"{name} is given twice")
-    text = read.contents.get(name) or _content(path)
+    text = read.contents.get(name)
+    if not text:
+        text = read_text(path) if path.suffix == ".json" else read_text(path, MOST_BYTES)
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        if not text.strip():
+            raise UsageError(f"{path} is empty")
     source = read.files.add(name, text)
     read.texts[name] = source.as_text()
     kind = file_kind(name, text)
     if kind is None:
         raise UsageError(f"{name}: this is no launch file; readable are {readable()}")
     read.kinds[name] = kind
-
-
-def _content(path: Path) -> str:
-    """A text file's content. HardwareError, UsageError for anything else."""
-    text = read_text(path) if path.suffix == ".json" else read_text(path, MOST_BYTES)
-    if not text.strip():
-        raise UsageError(f"{path} is empty")
-    return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -173,10 +173,10 @@ def _read(text: str) -> YamlText:
         raise YamlError(f"nested too deep; at most {DEEPEST} levels are read") from None
     except HardwareError as error:
         raise YamlError(str(error).removeprefix("the file: ")) from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise YamlError(
-            number_error(error) if isinstance(error, ValueError) else str(error)
-        ) from None
+    except ValueError as error:
+        raise YamlError(number_error(error)) from None
+    except yaml.YAMLError as error:
+        raise YamlError(str(error)) from None
     except (LookupError, TypeError, AttributeError):
         # What PyYAML raises for `!!int ""`, `!!timestamp x`.
         raise YamlError("a value does not have the form of its tag") from None
@@ -194,6 +194,8 @@ _JOBS = (
     "JobSet", "TrainJob", "Job", "Pod", "PyTorchJob", "MPIJob", "StatefulSet", "LeaderWorkerSet",
     "Deployment", "CronJob", "TrainingRuntime", "ClusterTrainingRuntime", "RayJob",
 )  # fmt: skip
+# What a SkyPilot task has one of, beside what it runs.
+_OF_TASKS = {"resources", "num_nodes", "workdir"}
 # Where they say what runs.
 _RUN = ("command", "args", "run", "entrypoint")
 
@@ -220,25 +222,26 @@ def items(node: Any) -> Sequence[Any]:
 def is_embedding(text: str) -> bool:
     """Whether a YAML text starts a job with a script of its own."""
     tables = [content for content in documents_of(text).contents if isinstance(content, dict)]
-    return any(table.get("kind") in _JOBS or _is_task(table) for table in tables)
-
-
-def _is_task(document: dict[str, object]) -> bool:
-    """A SkyPilot task."""
-    return "run" in document and bool({"resources", "num_nodes", "workdir"} & document.keys())
+    return any(
+        table.get("kind") in _JOBS or ("run" in table and _OF_TASKS & table.keys())
+        for table in tables
+    )
 
 
 def embedded_texts(source: Text) -> Iterator[Embedded]:
     """The files of the ConfigMaps first, then what the containers run."""
     documents = read_yaml(source.value).nodes
-    for document in documents:
-        for key, node in pairs(document):
-            if key == "data":
-                for name, value in pairs(node):
-                    blocks = (item for item in _scalars(value) if item.style == "|")
-                    yield from (Embedded(name, _block(item, source)) for item in blocks)
+    for name, value in _data_of(documents):
+        blocks = (item for item in _scalars(value) if item.style == "|")
+        yield from (Embedded(name, _block(item, source)) for item in blocks)
     for document in documents:
         yield from (Embedded("", script) for script in _scripts(document, source))
+
+
+def _data_of(documents: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """The entries of the ConfigMaps."""
+    tables = (value for one in documents for key, value in pairs(one) if key == "data")
+    return (entry for table in tables for entry in pairs(table))
 
 
 def embedded_environment(source: Text) -> dict[str, Text]:
@@ -250,8 +253,7 @@ def embedded_environment(source: Text) -> dict[str, Text]:
         for name, value in _variables(document, source):
             found.setdefault(name, value)
     # `envFrom`: the entries of a ConfigMap.
-    tables = [value for one in documents for key, value in pairs(one) if key == "data"]
-    for name, node in (entry for table in tables for entry in pairs(table)):
+    for name, node in _data_of(documents):
         if "configMapRef" in source.value and name.isidentifier() and node.id == "scalar":
             found.setdefault(name, _word(node, source))
     return found

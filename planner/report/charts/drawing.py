@@ -1,17 +1,4 @@
-"""What all charts share: templates, data and colours, and the way to SVG, PNG, pages and notebooks.
-
-`templates/NAME.json` holds the Vega-Lite of a chart, with gaps to fill in.
-
-A template is an object of named parts, of which `chart` is the whole. In a part
-
-* the text `"$name"` stands for the value `name` that is filled in, or else for the part of that
-  name; where the value is None the key or the item is left out,
-* `${name}` inside a text stands for that value as text,
-* `"$": "name"` begins an object with the keys of a part,
-* `"$if": "name"` leaves an object out unless the value is true.
-
-A list of which nothing is left is left out, too.
-"""
+"""What all charts share: their data and colours, and the way to SVG, PNG, pages and notebooks."""
 
 from __future__ import annotations
 
@@ -20,73 +7,15 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from string import Template
 from typing import Any
 
-from hardware.files import shipped_text
 from planner.job.errors import demand_installed
+from planner.job.quantities import GIB
 from planner.job.written import csv_text
-
-# Okabe & Ito 2008, told apart by the colour-blind too; three more after them.
-PALETTE = (
-    "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#f0e442", "#d55e00", "#cc79a7", "#999999",
-    "#7b4fa3", "#8c6d31",
-)  # fmt: skip
-BLUE, VERMILION, GREY = PALETTE[0], PALETTE[5], PALETTE[7]
-_IN_ALL = {"blue": BLUE, "vermilion": VERMILION, "grey": GREY, "limit_dash": [6, 4]}
-_LEFT_OUT = object()
-
-
-def filled(name: str, **values: object) -> dict[str, Any]:
-    """The chart of a template with `values` in its gaps."""
-    chart: dict[str, Any] = _Gaps(_parts(name), _IN_ALL | values).fill("$chart")
-    return chart
-
-
-@cache
-def _parts(name: str) -> dict[str, Any]:
-    parts: dict[str, Any] = json.loads(
-        shipped_text("planner.report.charts", f"templates/{name}.json")
-    )
-    return parts
-
-
-@dataclass(frozen=True, slots=True)
-class _Gaps:
-    """Fills a template's parts; see the module."""
-
-    parts: Mapping[str, Any]
-    values: Mapping[str, Any]
-
-    def fill(self, node: Any) -> Any:
-        """What stands for a node of the template."""
-        match node:
-            case str() if node.startswith("$") and node[1:].isidentifier():
-                return self._named(node[1:])
-            case str() if "${" in node:
-                return Template(node).substitute(self.values)
-            case list():
-                items = [found for item in node if (found := self.fill(item)) is not _LEFT_OUT]
-                return items or _LEFT_OUT
-            case {"$if": name} if not self.values[name]:
-                return _LEFT_OUT
-            case dict():
-                return self._object(node)
-        return node
-
-    def _named(self, name: str) -> Any:
-        if name not in self.values:
-            return self.fill(self.parts[name])
-        value = self.values[name]
-        return _LEFT_OUT if value is None else value
-
-    def _object(self, node: dict[str, Any]) -> dict[str, Any]:
-        first = self._named(self.fill(node["$"])) if "$" in node else {}
-        own = {key: self.fill(item) for key, item in node.items() if key not in ("$", "$if")}
-        return first | {key: item for key, item in own.items() if item is not _LEFT_OUT}
-
+from planner.report.charts.templates import PALETTE, filled
 
 _SCALE_OF_PNG = 2.0
+BAR_HEIGHT = 24
 _FILE_INK = "#1a1a1a"
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.4.1.json"
 
@@ -207,3 +136,9 @@ def _on_white(chart: Any) -> Specification:
     drawn_here = isinstance(chart, dict)
     document = specification(chart, _FILE_INK) if drawn_here else chart.to_dict(validate=False)
     return document | {"background": "white", "padding": 16}
+
+
+def limit_line(limit_bytes: float, channel: str) -> Specification:
+    """The dashed line of the memory that may be used, with its words."""
+    place = table([{"limit": limit_bytes / GIB, "text": "HBM that may be used"}])
+    return filled("limit", place=place, channel=channel)

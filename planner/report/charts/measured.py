@@ -9,17 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.job.quantities import share
-from planner.report.charts.drawing import (
-    BLUE,
-    GREY,
-    PALETTE,
-    VERMILION,
-    Row,
-    Specification,
-    colours,
-    filled,
-    table,
-)
+from planner.report.charts.drawing import Row, Specification, colours, table
+from planner.report.charts.templates import BLUE, GREY, PALETTE, VERMILION, filled
 from planner.report.traced import Pair
 
 # Around the diagonal: predictions within this share of the measured value.

@@ -21,13 +21,19 @@ from planner.predict.evaluate import checked
 from planner.predict.memory.account import footprint_of
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text
-from planner.report.charts import plan as charts
 from planner.report.charts.drawing import Drawing
+from planner.report.charts.front import (
+    CandidateDots,
+    candidates,
+    costed_or_reason,
+    front_chart,
+    front_plans,
+    riskier_plans,
+)
+from planner.report.charts.heat import HeatMap, heat_chart, heat_map
+from planner.report.charts.memory import memory_panel
+from planner.report.charts.plan import cluster_chart, cluster_of
 from planner.report.explain import explanation_report
-from planner.report.figures.candidates import CandidateDots, candidates, costed_or_reason
-from planner.report.figures.heat import HeatMap, heat_map
-from planner.report.figures.memory import memory_panel
-from planner.report.figures.plan import cluster_of, front_plans, riskier_plans
 from planner.report.pages.page import Page, Pick, Section
 from planner.report.pages.studies import memory_drawing
 from planner.report.plan_table import plan_table, techniques_row
@@ -116,7 +122,7 @@ class Front:
         ]
         names = [entry.where for entry in self.entries] if len(self.results) > 1 else []
         riskier = riskier_plans(self.results)
-        chart = charts.front_chart(
+        chart = front_chart(
             front_plans(self._plans, self.numbers, names),
             riskier,
             [dot for each in found for dot in each.dots],
@@ -137,7 +143,7 @@ def _dots_text(found: CandidateDots) -> str:
 def heat_section(found: HeatMap) -> Section:
     """Two degrees of choice."""
     note = described("pages.heat")
-    drawing = Drawing("heat", "", charts.heat_chart(found), note)
+    drawing = Drawing("heat", "", heat_chart(found), note)
     return Section("Two degrees at a time", (drawing,))
 
 
@@ -337,6 +343,6 @@ def _cluster(number: int, plan: Plan, gpus_per_node: int) -> Drawing:
     return Drawing(
         f"cluster-{number}",
         f"Groups on the cluster, nodes of {gpus_per_node} GPUs",
-        charts.cluster_chart(cluster),
+        cluster_chart(cluster),
         said(described("pages.cluster"), cluster) or "",
     )

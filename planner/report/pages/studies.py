@@ -15,21 +15,22 @@ from planner.evidence.runs.report import known
 from planner.evidence.runs.worst import describe, worst_rows
 from planner.job.quantities import GIB
 from planner.predict.uncertainty.families import Figure
-from planner.report.charts import studies as charts
-from planner.report.charts.drawing import Drawing
-from planner.report.charts.measured import RunPoint, pairs_chart, scatter_chart
-from planner.report.comparison import comparison_report
-from planner.report.figures import memory
-from planner.report.figures.curves import (
+from planner.report.charts.curves import (
     CurvesFigure,
     budget_figure,
     buying_figure,
     comparison_figure,
+    curves_panel,
     scaling_figure,
 )
+from planner.report.charts.drawing import Drawing
+from planner.report.charts.measured import RunPoint, pairs_chart, scatter_chart
+from planner.report.charts.memory import MemoryFigure, StagePanel, memory_panel_chart
+from planner.report.comparison import comparison_report
 from planner.report.pages.page import Page, Section
+from planner.report.said import table_of
 from planner.report.studies import budget_report, buying_report, scaling_report
-from planner.report.tables import Report, TableData, table
+from planner.report.tables import Report
 from planner.report.traced import Pair
 
 _OF: dict[type, tuple[Callable[[Any], CurvesFigure], Callable[[Any], Report]]] = {
@@ -52,7 +53,7 @@ def study_page(study: Study) -> Page:
     drawn, reported = _OF[type(study)]
     figure, report = drawn(study), reported(study)
     drawings = [
-        Drawing(f"curves-{number}", panel.title, charts.curves_panel(panel))
+        Drawing(f"curves-{number}", panel.title, curves_panel(panel))
         for number, panel in enumerate(figure.panels, start=1)
     ]
     sections = [Section("Tables", blocks=report.blocks)]
@@ -73,7 +74,7 @@ def pairs_page(
     return Page(title, "", [Section("Figures", drawings), Section("Tables", blocks=report.blocks)])
 
 
-def memory_page(figure: memory.MemoryFigure) -> Page:
+def memory_page(figure: MemoryFigure) -> Page:
     """A step's memory: a chart for every stage."""
     sections = [
         Section(panel.title, [memory_drawing(panel, f"stage-{number}")])
@@ -82,9 +83,9 @@ def memory_page(figure: memory.MemoryFigure) -> Page:
     return Page(figure.title, f"{figure.subtitle}. {figure.note}", sections)
 
 
-def memory_drawing(panel: memory.StagePanel, name: str, title: str = "", note: str = "") -> Drawing:
+def memory_drawing(panel: StagePanel, name: str, title: str = "", note: str = "") -> Drawing:
     """The chart of one stage."""
-    return Drawing(name, title, charts.memory_panel(panel), note)
+    return Drawing(name, title, memory_panel_chart(panel), note)
 
 
 # Name of the drawing, title, unit and its size.
@@ -104,7 +105,9 @@ def validation_page(predictions: Sequence[Prediction], family: Family, report: R
     sections = (
         Section("Step time and peak memory", [*_drawings(predictions, family)], side_by_side=True),
         Section("Errors by family", blocks=report.blocks),
-        Section("Worst rows, and why", blocks=(_worst(predictions),)),
+        Section(
+            "Worst rows, and why", blocks=(table_of("validation.worst", worst_rows(predictions)),)
+        ),
     )
     return Page("Predicted against measured", lead, sections)
 
@@ -123,18 +126,3 @@ def _drawings(predictions: Sequence[Prediction], family: Family) -> Iterator[Dra
         if points:
             chart = scatter_chart(points, "", unit)
             yield Drawing(name, title, chart)
-
-
-def _worst(predictions: Sequence[Prediction]) -> TableData:
-    rows = (
-        (
-            row.description,
-            f"{row.source}, {row.file} line {row.line}",
-            f"{row.measured_s:.4g}",
-            f"{row.predicted_s:.4g}",
-            f"{row.error * 100:+.1f} %",
-            row.why,
-        )
-        for row in worst_rows(predictions)
-    )
-    return table("<run | <where | measured s | predicted s | error | <why", rows)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import pairwise
+from itertools import islice, pairwise, takewhile
 from typing import Any
 
 from hardware.files import shipped_text
@@ -48,12 +48,9 @@ class Option:
 @cache
 def options() -> dict[str, Option]:
     """Every option by each of its names, without the dashes."""
-    text = shipped_text(package_of("megatron"), "flags.tsv")
     found: dict[str, Option] = {}
-    for line in text.splitlines():
-        if line.startswith("#"):
-            continue
-        names, values, default, choices, kind, *_ = (*line.split("\t"), "", "", "")
+    for row in rows_of("flags.tsv"):
+        names, values, default, choices, kind, *_ = (*row, "", "", "")
         first, *_ = names.split()
         option = Option(first, values, default, tuple(filter(None, choices.split(","))), kind)
         found |= dict.fromkeys(names.split(), option)
@@ -63,9 +60,14 @@ def options() -> dict[str, Option]:
 @cache
 def other_options() -> dict[str, tuple[Option, str]]:
     """Options that only other parsers have, with whose they are."""
-    text = shipped_text(package_of("megatron"), "flags_other.tsv")
-    rows = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
+    rows = rows_of("flags_other.tsv")
     return {name: (Option(name, values, "", ()), whose) for name, values, whose in rows}
+
+
+def rows_of(name: str) -> Iterator[list[str]]:
+    """The rows of a table of this folder whose columns tabs part."""
+    lines = shipped_text(package_of("megatron"), name).splitlines()
+    return (line.split("\t") for line in lines if not line.startswith("#"))
 
 
 @dataclass
@@ -138,6 +140,10 @@ class Arguments(Placed):
         """Note a problem of options; `more`: fields of `Problem`."""
         self.problems.append(self.problem(rule, text, *names, **more))
 
+    def beyond(self, text: str, *names: str) -> None:
+        """Note what options ask for and the model does not have."""
+        self.problems.append(self.unpredictable(text, *names))
+
     def not_a_number(self, name: str, text: str, what: str) -> None:
         """Note a value that is none, once."""
         problem = self.wrong(f"--{name} {text!r} is not {what}", name)
@@ -162,8 +168,10 @@ def _read_one(words: Sequence[Word], at: int, arguments: Arguments) -> int:
     word = words[at]
     text = word.text.value
     if not text.startswith("--"):
-        if word.text.unknown:
-            arguments.problems.append(_unknown_word(word))
+        if why := word.text.unknown:
+            where = (word.used.place,) if word.used else ()
+            taken = f"{why}: taken as no arguments"
+            arguments.problems.append(Problem("unresolved", taken, "warning", where, telling(why)))
         elif text:
             arguments.unknown.append(setting_of(text, Text(""), word.used, word.used))
         return at + 1
@@ -176,10 +184,12 @@ def _read_one(words: Sequence[Word], at: int, arguments: Arguments) -> int:
     if equals:
         values = [Word(word.text[len(name) + 3 :], None)]
     elif option is None or option.values != "switch":
-        most = _most_values(option, len(words))
-        while end < len(words) and len(values) < most and not _is_option(words[end]):
-            values.append(words[end])
-            end += 1
+        taken = "one" if option is None else option.values
+        most = 1 if taken in ("one", "maybe") else int(taken) if taken.isdigit() else len(words)
+        # An option begins with two dashes, as negative numbers have one.
+        following = takewhile(lambda one: not one.text.value.startswith("--"), words[end:])
+        values = list(islice(following, most))
+        end += len(values)
     if option is None:
         arguments.unknown.append(_setting(f"--{name}", word, values))
         return end
@@ -201,18 +211,6 @@ def _option_named(name: str, arguments: Arguments) -> Option | None:
         return None
     option, arguments.foreign[named[0].name] = named
     return option
-
-
-def _most_values(option: Option | None, all_words: int) -> int:
-    """Words that an option may take."""
-    if option is None or option.values in ("one", "maybe"):
-        return 1
-    return int(option.values) if option.values.isdigit() else all_words
-
-
-def _is_option(word: Word) -> bool:
-    """Whether a word begins an option: two dashes, as negative numbers have one."""
-    return word.text.value.startswith("--")
 
 
 def _setting(key: str, word: Word, values: Sequence[Word]) -> Setting:
@@ -249,12 +247,6 @@ def _whole(words: Sequence[Word]) -> Span | None:
     return Span(known[0].file, known[0].start, known[-1].end)
 
 
-def _unknown_word(word: Word) -> Problem:
-    text = f"{word.text.unknown}: taken as no arguments"
-    where = (word.used.place,) if word.used else ()
-    return Problem("unresolved", text, "warning", where, telling(word.text.unknown))
-
-
 def _check_values(option: Option, arguments: Arguments) -> None:
     """Choices and missing values, as argparse would refuse them."""
     given = arguments.settings[option.name]
@@ -268,12 +260,9 @@ def _check_values(option: Option, arguments: Arguments) -> None:
     text = str(given.value)
     if text not in (*option.choices, *_OLDER_CHOICES.get(option.name, ())):
         close = nearest(text, option.choices, 0.5)
-        problem = Problem(
-            "option-value",
-            f"{given.key} {text}: {RELEASE} has {', '.join(option.choices)}",
-            places=(given.place,),
-            edits=(Edit(given.key, close),) if close else (),
-        )
+        said = f"{given.key} {text}: {RELEASE} has {', '.join(option.choices)}"
+        edits = (Edit(given.key, close),) if close else ()
+        problem = Problem("option-value", said, places=(given.place,), edits=edits)
         arguments.problems.append(problem)
         arguments.strange_values[option.name] = problem
 

@@ -17,7 +17,6 @@ from planner.job.specs import LayerKind, MlaSpec, RopeScaling, RopeSpec, StateSp
 from planner.launch.dialects.megatron import table
 from planner.launch.dialects.megatron.arguments import Arguments
 from planner.launch.dialects.megatron.table import BALANCING, LOSSES, MegatronRow, option
-from planner.launch.read.found import Problem
 
 _LOSSES = {name: over for over, name in LOSSES.items()} | {"global_aux_loss": "batch"}
 
@@ -36,18 +35,12 @@ def plain_fields(
         if not entry.plain or not entry.key or before != table:
             continue
         field = kind.model_fields[name]
-        value = _plain(arguments, entry.name, field.annotation)
+        types = _types(field.annotation)
+        read = arguments.stated_real if float in types else arguments.number
+        value = arguments.has(entry.name) if bool in types else read(entry.name)
         if value is not None or field.is_required():
             found[name] = value
     return found
-
-
-def _plain(arguments: Arguments, name: str, annotation: Any) -> object:
-    """The value of an option as the type of its field."""
-    types = _types(annotation)
-    if bool in types:
-        return arguments.has(name)
-    return arguments.stated_real(name) if float in types else arguments.number(name)
 
 
 def _types(annotation: Any) -> set[Any]:
@@ -66,17 +59,12 @@ def read_rope(arguments: Arguments, mla: MlaSpec | None) -> RopeSpec:
 
 
 def _scaling(arguments: Arguments, mla: MlaSpec | None) -> dict[str, Any] | None:
-    number, real = arguments.number, arguments.real
-    factor = real(option("rope.scaling.factor"))
+    factor = arguments.real(option("rope.scaling.factor"))
     if mla is not None:
         if arguments.text(table.LATENT_STRETCH.name) == "rope" or factor <= 1.0:
             return None
-        return {
-            "kind": "yarn",
-            "factor": factor,
-            "original_positions": table.MLA_YARN[0],
-            **_scores(arguments),
-        }
+        yarn = {"kind": "yarn", "factor": factor, "original_positions": table.MLA_YARN[0]}
+        return yarn | _scores(arguments)
     if arguments.text(option("position")) == "yarn" and factor > 1.0:
         scores = _scores(arguments)
         return {
@@ -91,7 +79,7 @@ def _scaling(arguments: Arguments, mla: MlaSpec | None) -> dict[str, Any] | None
         states = arguments.has(option("rope.scaling.factor"))
         stretched = factor if states else table.LLAMA3_FACTOR
         return {"kind": "llama3", "factor": stretched, "original_positions": table.LLAMA3[0]}
-    if interpolation := number(table.LINEAR_STRETCH.name):
+    if interpolation := arguments.number(table.LINEAR_STRETCH.name):
         return {"kind": "linear", "factor": interpolation}
     return None
 
@@ -165,8 +153,7 @@ def read_kinds(arguments: Arguments) -> tuple[LayerKind, ...]:
     try:
         return hybrid_kinds(text, f"--{table.PATTERN}")
     except ModelError as error:
-        places = arguments.place(table.PATTERN, _OLDER)
-        arguments.problems.append(Problem("option-value", str(error), places=places))
+        arguments.refuse("option-value", str(error), table.PATTERN, _OLDER)
         return ()
 
 
@@ -176,13 +163,6 @@ def read_blocks(arguments: Arguments) -> tuple[int, ...]:
     return tuple(map(len, text.split(table.BLOCKS))) if table.BLOCKS in text else ()
 
 
-def read_state_space(arguments: Arguments, hidden: int) -> StateSpaceSpec:
-    """Mamba-2's numbers; by default heads for an inner width of twice the hidden one."""
-    found = plain_fields(arguments, table.MAMBA, StateSpaceSpec, "state_space")
-    usual = max(1, 2 * hidden // max(1, found["head_dim"]))
-    return StateSpaceSpec(**found | {"heads": stated(found["heads"], usual)})
-
-
 def is_delta(arguments: Arguments) -> bool:
     """Whether layers are gated delta nets; another variant of attention is not predicted."""
     variant = arguments.text(_VARIANT)
@@ -190,15 +170,17 @@ def is_delta(arguments: Arguments) -> bool:
                for item in arguments.problems)  # fmt: skip
     if variant not in (None, table.DELTA_NET) and not said:
         text = f"--{_VARIANT} {variant}: that attention is not modelled"
-        arguments.problems.append(arguments.unpredictable(text, _VARIANT))
+        arguments.beyond(text, _VARIANT)
     return variant == table.DELTA_NET
 
 
-def read_delta(arguments: Arguments) -> StateSpaceSpec:
-    """The numbers of gated delta nets."""
-    return StateSpaceSpec(
-        **plain_fields(arguments, table.DELTA, StateSpaceSpec, "state_space"),
-        kind="gated_delta",
-        conv_bias=False,
-        chunk=table.DELTA_CHUNK,
-    )
+def read_states(arguments: Arguments, hidden: int) -> StateSpaceSpec:
+    """The numbers of gated delta nets, or Mamba-2's, by default with heads for an inner width of
+    twice the hidden one."""
+    if is_delta(arguments):
+        found = plain_fields(arguments, table.DELTA, StateSpaceSpec, "state_space")
+        more = {"kind": "gated_delta", "conv_bias": False, "chunk": table.DELTA_CHUNK}
+        return StateSpaceSpec(**found | more)
+    found = plain_fields(arguments, table.MAMBA, StateSpaceSpec, "state_space")
+    usual = max(1, 2 * hidden // max(1, found["head_dim"]))
+    return StateSpaceSpec(**found | {"heads": stated(found["heads"], usual)})

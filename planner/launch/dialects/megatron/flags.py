@@ -68,18 +68,15 @@ def layout_flags(layout: Layout, mtp_layers: int) -> tuple[Flag, ...]:
         return ()
     if layout.is_even and blocks[0] > 0:
         return (flag(MEGATRON_LAYOUT["chunk-layers"].key, blocks[0]),) if vpp > 1 else ()
-    if vpp == 1 and _only_edge_stages_differ(blocks):
+    # All stages between the first and the last hold the same, and none is empty.
+    only_ends_differ = len(blocks) > 2 and len(set(blocks[1:-1])) == 1 and min(blocks) > 0
+    if vpp == 1 and only_ends_differ:
         return (
             flag(MEGATRON_LAYOUT["first-layers"].key, blocks[0]),
             flag(MEGATRON_LAYOUT["last-layers"].key, blocks[-1]),
         )
     text = layout_text(blocks, mtp_layers, layout.mtp_standalone)
     return (flag(MEGATRON_LAYOUT["blocks"].key, text),)
-
-
-def _only_edge_stages_differ(blocks: tuple[int, ...]) -> bool:
-    """Whether all stages between the first and the last hold the same, and none is empty."""
-    return len(blocks) > 2 and len(set(blocks[1:-1])) == 1 and min(blocks) > 0
 
 
 def layout_text(blocks: tuple[int, ...], mtp_layers: int, mtp_standalone: bool = False) -> str:

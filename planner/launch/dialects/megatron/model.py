@@ -11,7 +11,7 @@ from hardware.errors import first_error
 from planner.job.bounds import MOST_LAYERS
 from planner.job.models.catalog import catalog_name, load_model
 from planner.job.quantities import stated
-from planner.job.specs import AttentionKind, LayerKind, MlaSpec, ModelSpec, MoeSpec, StateSpaceSpec
+from planner.job.specs import AttentionKind, LayerKind, MlaSpec, ModelSpec, MoeSpec
 from planner.launch.dialects.megatron import details, table
 from planner.launch.dialects.megatron.arguments import Arguments
 from planner.launch.dialects.megatron.options import MEGATRON as MEGATRON_OPTIONS
@@ -26,10 +26,8 @@ from planner.predict.ops.table import parameter_count
 _GPT2_VOCABULARY = 50257
 # Kinds of tokenizers that have one vocabulary.
 _KINDS = {
-    "GPT2BPETokenizer": _GPT2_VOCABULARY,
-    "Llama2Tokenizer": 32_000,
-    "Llama3Tokenizer": 128_256,
-}
+    "GPT2BPETokenizer": _GPT2_VOCABULARY, "Llama2Tokenizer": 32_000, "Llama3Tokenizer": 128_256,
+}  # fmt: skip
 # Options that name a tokenizer, the likeliest first.
 _TOKENIZERS = (MEGATRON_OPTIONS["tokenizer"].name, "tokenizer-name-or-path")
 # Vocabularies of most models are at most so large; where such a one would add more than this share
@@ -107,16 +105,16 @@ def read_model(
         return None, [model_unknown(reason, arguments.place("use-checkpoint-args"))]
     counted = (_LAYERS,) if details.hybrid_text(arguments) else ()
     missing = [name for name in _NEEDED if name not in counted and arguments.number(name) is None]
+    unresolved = {
+        f"--{name} is {setting.unknown}": telling(setting.unknown)
+        for name in missing
+        if (setting := arguments.setting(name)) is not None and setting.unknown
+    }
+    if unresolved:
+        why = f"the model is not known: {'; '.join(unresolved)}"
+        return None, [model_unknown(why, fix=" ".join(dict.fromkeys(unresolved.values())))]
     if missing:
         names = ", ".join(f"--{name}" for name in missing)
-        unresolved = {
-            f"--{name} is {setting.unknown}": telling(setting.unknown)
-            for name in missing
-            if (setting := arguments.setting(name)) is not None and setting.unknown
-        }
-        if unresolved:
-            why = f"the model is not known: {'; '.join(unresolved)}"
-            return None, [model_unknown(why, fix=" ".join(dict.fromkeys(unresolved.values())))]
         return None, [Problem("model-unknown", f"the model is not known: {names} missing")]
     try:
         return _spec(arguments, hints, assumed), []
@@ -132,17 +130,23 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
     layers, hidden, heads = (number(name) or 0 for name in _NEEDED[:3])
     layers = min(layers, MOST_LAYERS + 1)  # refused, and listed one by one before
     seq = hints.seq or number(_SEQ) or 0
-    gated = _is_gated(arguments)
+    gated = any(arguments.has(row.name) for row in (table.SWIGLU, table.QUICK_GEGLU))
+    # The gate of quick-GEGLU is x·sigmoid(1.702x): a SiLU in cost.
+    squared = not gated and arguments.has(table.SQUARED_RELU.name)
     bias = not arguments.has(option("attention_out_bias"))
     rms = arguments.text(option("norm")) == "RMSNorm"
-    ffn = stated(number(option("ffn")), _usual_ffn(hidden, gated))
+    usual = int(4 * hidden * 2 / 3) // _SWIGLU_MULTIPLE * _SWIGLU_MULTIPLE
+    ffn = stated(number(option("ffn")), usual if gated else 4 * hidden)
     moe = _moe(arguments, ffn, bias)
-    experts = _expert_layers(arguments, layers) if moe else []
+    experts = _layer_marks(arguments, table.EXPERT_LAYERS, layers) if moe else []
     window, slides = _windows(arguments, layers)
     hybrid = details.read_kinds(arguments)
     layers = len(hybrid) or layers
-    delta = [] if hybrid or not details.is_delta(arguments) else _linear_layers(arguments, layers)
+    delta: list[bool] = []
+    if not hybrid and details.is_delta(arguments):
+        delta = _layer_marks(arguments, table.LINEAR_LAYERS, layers, all_but=True)
     kinds = hybrid or _layer_kinds(layers, slides, experts, delta)
+    has_states = any(kind.attention == "state" for kind in kinds)
     mla = _mla(arguments)
     all_experts = moe is not None and all(experts)
     if hybrid:
@@ -160,7 +164,7 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
         max_positions=stated(number(option("max_positions")), max(seq, 1)),
         pretraining_seq=seq,
         gated=gated,
-        activation=_activation(arguments),
+        activation="silu" if gated else "relu2" if squared else "gelu",
         norm="rmsnorm" if rms else "layernorm",
         norm_bias=not rms,
         tied_embeddings=not arguments.has(option("tied_embeddings")),
@@ -177,18 +181,12 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
         sliding_window=window,
         mla=mla,
         moe=moe,
-        state_space=_state_space(arguments, hidden, kinds),
+        state_space=details.read_states(arguments, hidden) if has_states else None,
         attention_gate=arguments.has(option("attention_gate")),
         layer_kinds=kinds,
         mtp_layers=details.predictors(arguments),
         source="Megatron-LM arguments",
     )
-
-
-def _usual_ffn(hidden: int, gated: bool) -> int:
-    if not gated:
-        return 4 * hidden
-    return int(4 * hidden * 2 / 3) // _SWIGLU_MULTIPLE * _SWIGLU_MULTIPLE
 
 
 def _kv_heads(arguments: Arguments, heads: int) -> int:
@@ -226,17 +224,6 @@ def _moe(arguments: Arguments, ffn: int, bias: bool) -> MoeSpec | None:
     return MoeSpec(**found)
 
 
-def _is_gated(arguments: Arguments) -> bool:
-    return arguments.has(table.SWIGLU.name) or arguments.has(table.QUICK_GEGLU.name)
-
-
-def _activation(arguments: Arguments) -> str:
-    """The gate of quick-GEGLU is x·sigmoid(1.702x): a SiLU in cost."""
-    if _is_gated(arguments):
-        return "silu"
-    return "relu2" if arguments.has(table.SQUARED_RELU.name) else "gelu"
-
-
 def _layer_kinds(
     layers: int, slides: list[bool], experts: list[bool], delta: list[bool]
 ) -> tuple[LayerKind, ...]:
@@ -255,40 +242,6 @@ def _layer_kinds(
     )
 
 
-def _state_space(
-    arguments: Arguments, hidden: int, kinds: tuple[LayerKind, ...]
-) -> StateSpaceSpec | None:
-    if not any(kind.attention == "state" for kind in kinds):
-        return None
-    return (
-        details.read_delta(arguments)
-        if details.is_delta(arguments)
-        else details.read_state_space(arguments, hidden)
-    )
-
-
-def _linear_layers(arguments: Arguments, layers: int) -> list[bool]:
-    """`--linear-attention-freq`: all but every N-th layer, or a list of 0 and 1."""
-    name = table.LINEAR_LAYERS.name
-    return _all_but_every_nth(arguments, name, arguments.text(name) or "", layers)
-
-
-def _all_but_every_nth(arguments: Arguments, name: str, text: str, layers: int) -> list[bool]:
-    """The marks of an option's text: a number N, or a list of 0 and 1."""
-    if every := digits(text):
-        return [(at + 1) % every != 0 for at in range(layers)]
-    return _marks(arguments, name, text, layers) or [True] * layers
-
-
-def _expert_layers(arguments: Arguments, layers: int) -> list[bool]:
-    """`--moe-layer-freq`: every N-th layer from the first on, or a list of 0 and 1."""
-    name = table.EXPERT_LAYERS.name
-    text = arguments.text(name) or "1"
-    if every := digits(text):
-        return [at % every == 0 for at in range(layers)]
-    return _marks(arguments, name, text, layers) or [True] * layers
-
-
 def _windows(arguments: Arguments, layers: int) -> tuple[int | None, list[bool]]:
     """`--window-size left,right`: tokens that a layer sees, its own included, and which slide.
 
@@ -299,26 +252,30 @@ def _windows(arguments: Arguments, layers: int) -> tuple[int | None, list[bool]]
     if text is None:
         return None, []
     match = re.fullmatch(r"\(?\s*(-?\d{1,18})\s*,\s*(-?\d{1,18})\s*\)?", text)
+    if match is None:
+        arguments.refuse("option-value", f"--{name} {text}: needs left,right", name)
     if match is None or int(match[1]) < 0:
-        if match is None:
-            reason = f"--{name} {text}: needs left,right"
-            arguments.problems.append(arguments.wrong(reason, name))
         return None, []
-    slides = [True] * layers
-    if skips is not None:
-        slides = _all_but_every_nth(arguments, table.WINDOW_SKIPS.name, skips, layers)
-    return int(match[1]) + 1, slides
+    if skips is None:
+        return int(match[1]) + 1, [True] * layers
+    return int(match[1]) + 1, _layer_marks(arguments, table.WINDOW_SKIPS, layers, all_but=True)
 
 
-def _marks(arguments: Arguments, name: str, text: str, layers: int) -> list[bool] | None:
-    """A mark a layer; None, and a problem, where the text is no list of that length."""
+def _layer_marks(
+    arguments: Arguments, row: table.MegatronRow, layers: int, *, all_but: bool = False
+) -> list[bool]:
+    """The layers that an option marks: a number N for every N-th from the first on, or for all but
+    every N-th, or a list of 0 and 1. A problem, and all, where it is neither."""
+    text = arguments.text(row.name) or ("" if all_but else "1")
+    if every := digits(text):
+        return [(at + 1) % every != 0 if all_but else at % every == 0 for at in range(layers)]
     pattern = read_pattern(text)
     if pattern is not None and len(pattern) == layers:
         return [bool(item) for item in pattern]
     has = f"; this one has {len(pattern)}" if pattern is not None else ""
-    needs = f"--{name} {text}: needs a number or a list of {layers} zeros and ones{has}"
-    arguments.problems.append(arguments.problem(name, needs, name))
-    return None
+    needs = f"--{row.name} {text}: needs a number or a list of {layers} zeros and ones{has}"
+    arguments.refuse(row.name, needs, row.name)
+    return [True] * layers
 
 
 def read_pattern(text: str) -> list[int] | None:

@@ -108,21 +108,14 @@ def unless(right: Callable[[ModelSpec], bool], phrase: str) -> Callable[[ModelSp
 
 
 def pattern(marks: list[bool]) -> str:
-    """A mark a layer as Megatron evaluates it: `([0]*3+[1]*58)`."""
-    runs = [(int(mark), len(list(run))) for mark, run in groupby(marks)]
-    period = _period(marks)
-    if period is not None:
-        unit = ",".join(str(int(mark)) for mark in marks[:period])
-        return f"([{unit}]*{len(marks) // period})"
-    return "(" + "+".join(f"[{mark}]*{count}" for mark, count in runs) + ")"
-
-
-def _period(marks: list[bool]) -> int | None:
-    """Smallest number of layers after which all marks repeat, if they do so exactly."""
+    """A mark a layer as Megatron evaluates it: `([0]*3+[1]*58)`, or a period's, `([0,1]*16)`."""
     for period in range(2, len(marks) // 2 + 1):
-        if len(marks) % period == 0 and marks == marks[:period] * (len(marks) // period):
-            return period
-    return None
+        times, rest = divmod(len(marks), period)
+        if not rest and marks == marks[:period] * times:
+            unit = ",".join(str(int(mark)) for mark in marks[:period])
+            return f"([{unit}]*{times})"
+    runs = [(int(mark), len(list(run))) for mark, run in groupby(marks)]
+    return "(" + "+".join(f"[{mark}]*{count}" for mark, count in runs) + ")"
 
 
 # Factor and lengths that `_apply_scaling` of rotary_pos_embedding.py has, and that no flag reaches.

@@ -17,7 +17,9 @@ from planner.predict import pipeline_simulator as simulator
 from planner.predict.pipeline_simulator import ChunkTimes, Schedule, SimulatedPass
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text
-from planner.report.figures.plan import waterfall
+from planner.report.charts.drawing import BAR_HEIGHT, Specification, colours, table
+from planner.report.charts.plan import waterfall
+from planner.report.charts.templates import filled
 
 # Passes that are drawn at most; those beyond which parts of a pass below a share are left out.
 MOST_PASSES = 2400
@@ -250,3 +252,35 @@ def _event(
         "ph": "X", "name": name, "cat": name, "pid": process, "tid": thread,
         "ts": start_s * _MICROSECONDS, "dur": (end_s - start_s) * _MICROSECONDS, "args": args,
     }  # fmt: skip
+
+
+_KIND_COLOURS = dict(
+    zip(
+        KINDS,
+        ("#0072b2", "#009e73", "#56b4e9", "#e69f00", "#d55e00", "#cc79a7", "#bbbbbb"),
+        strict=True,
+    )
+)
+
+
+def schedule_chart(gantt: Gantt) -> Specification:
+    """What every stage does when; what is grey is the bubble."""
+    kinds = [kind for kind in KINDS if any(bar.kind == kind for bar in gantt.bars)]
+    stages = 1 + max(bar.stage for bar in gantt.bars)
+    passes = (
+        {
+            "s": bar.stage, "k": kinds.index(bar.kind), "a": round(bar.start_s, 4),
+            "b": round(bar.end_s, 4),
+            "c": bar.chunk, "m": bar.microbatch,
+        }
+        for bar in gantt.bars
+    )  # fmt: skip
+    return filled(
+        "schedule",
+        height=max(120, min(BAR_HEIGHT, 900 // stages) * stages),
+        passes=table(passes),
+        kinds=kinds,
+        colours=colours(kinds, [_KIND_COLOURS[kind] for kind in kinds]),
+        # Where passes are narrow, borders would hide them.
+        bordered_from=4 * len(gantt.bars) // stages,
+    )

@@ -1,9 +1,11 @@
-"""What two degrees leave: the best shape of every pair of values, or the rules that forbid it."""
+"""What two degrees leave, drawn: the best shape of every pair of values, or the rules that forbid
+it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations, product
 from math import prod
 from typing import Literal
@@ -22,7 +24,9 @@ from planner.predict.plan_text import batch_text, configuration_text, degrees_te
 from planner.predict.shapes import rule_context
 from planner.predict.space import enumerate_shapes
 from planner.predict.uncertainty.likely import likely_limit_bytes
-from planner.report.figures.candidates import Floats, peaks_gib, shape_of, speeds
+from planner.report.charts.drawing import Specification, table
+from planner.report.charts.front import Floats, peaks_gib, shape_of, speeds
+from planner.report.charts.templates import filled
 from planner.search.result import SearchResult
 from planner.search.shares import CostedJob
 
@@ -214,3 +218,24 @@ def _without_shape(
         return Cell(*pair, *places, "not tried", 0.0, "", said)
     said = "forbidden: " + "; ".join(f"{rule.explain(ctx)} [{rule.name}]" for rule in rules)
     return Cell(*pair, *places, "forbidden", 0.0, " + ".join(rule.name for rule in rules), said)
+
+
+_CELL_HEIGHT = 34
+
+
+def heat_chart(found: HeatMap, choose: bool = True) -> Specification:
+    """A cell for each pair of values of two degrees; `choose`: lists below the picture change
+    which."""
+    cells = [cell for cell in found.cells if choose or {cell.a, cell.b} == set(found.first)]
+    across, up = found.first
+    return filled(
+        "heat",
+        height=_CELL_HEIGHT * len(found.values[up]),
+        cells=table(map(asdict, cells)),
+        across=across,
+        up=up,
+        choose=choose,
+        degrees=list(found.values),
+        # `tp 4`: the cells' places as the values that they stand for.
+        values=json.dumps(dict(found.values)),
+    )

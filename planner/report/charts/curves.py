@@ -1,9 +1,10 @@
-"""Curves and points over two axes: scaling studies and comparisons of clusters, as plain data."""
+"""Curves and points over two axes: scaling studies and comparisons of clusters, drawn."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from planner.compare.budget import Budget
 from planner.compare.buying import Buying
@@ -13,12 +14,15 @@ from planner.compare.results import Comparison, Run, Scaling
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import short_count
 from planner.predict.plan_text import degrees_text
+from planner.report.charts.drawing import Row, Specification, colours, table
+from planner.report.charts.templates import BLUE, PALETTE, VERMILION, filled
 from planner.report.said import ranged
 
 SERIES_NAMES = {"fixed": "fixed batch (strong)", "scaled": "batch grows (weak)"}
 _FRONT, _DOMINATED = "none is both faster and cheaper", "others"
 # Sizes on either side of the answer and the optimum, as a factor, and how many are drawn.
 _SPAN, _STEPS = 6.0, 24
+_COLOURS = (BLUE, VERMILION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,3 +214,47 @@ def _mfu(run: Run) -> Range:
     mfu, error = plan.mfu * 100.0, plan.step_time
     low, high = (mfu * plan.step_time_s / end for end in (error.high, error.low))
     return Range(value=mfu, low=low, high=high)
+
+
+def curves_chart(figure: CurvesFigure) -> Specification:
+    """The whole picture, two panels a row, with one legend below."""
+    return {
+        "concat": [curves_panel(panel, panel.title) for panel in figure.panels],
+        "columns": 2,
+        "spacing": 40,
+        "title": {"text": figure.title, "subtitle": figure.note},
+    }
+
+
+def curves_panel(panel: Panel, title: str = "") -> Specification:
+    """One pair of axes. Numbers of GPUs are marked where there are points."""
+    points = panel.points
+    names = list(dict.fromkeys(point.series for point in points))
+    logarithmic_x, logarithmic_y = panel.logarithmic
+    return filled(
+        "curves",
+        title=title,
+        told=panel.title,
+        x_title=panel.x_title,
+        y_title=panel.y_title,
+        x_scale="log" if logarithmic_x else "linear_x",
+        y_scale="log" if logarithmic_y else "linear_y",
+        x_axis="counts" if panel.whole_numbers else "amounts",
+        from_zero=panel.from_zero,
+        whole_numbers=sorted({point.x for point in points}),
+        colours=colours(names, _COLOURS if len(names) <= len(_COLOURS) else PALETTE),
+        points=table(_point_rows(panel)),
+        joined=[name for name in names if panel.joined in ("", name)],
+        marked=any(point.marked for point in points),
+        labelled=any(point.label for point in points),
+        ideal=table({"x": float(x), "y": y} for x, y in panel.ideal) if panel.ideal else None,
+    )
+
+
+def _point_rows(panel: Panel) -> list[Row]:
+    # A bar without an upper end stops at its point.
+    return [
+        asdict(point)
+        | {"x": float(point.x), "high": point.high if math.isfinite(point.high) else point.y}
+        for point in panel.points
+    ]
