@@ -80,7 +80,7 @@ def wrong_overrides(overrides: Mapping[str, str]) -> Iterator[str]:
 SCRIPT = "bridge_pretrain.py"
 
 
-plan_refusals = megatron.run_refusals
+plan_refusals = megatron.plan_refusals
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
@@ -92,12 +92,11 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
 
 def files(launch: Launch) -> Files:
     """The start script."""
-    provider = "MLAModelProvider" if launch.job.model.mla else "GPTModelProvider"
-    module = "mla_provider" if launch.job.model.mla else "gpt_provider"
-    names = {"module": Code(module), "provider": Code(provider)}
-    return {
-        SCRIPT: filled(f"megatron/{SCRIPT}.txt", precision=RECIPES[launch.job.precision], **names)
-    }
+    kind, precision = "mla" if launch.job.model.mla else "gpt", RECIPES[launch.job.precision]
+    names = {
+        "module": Code(f"{kind}_provider"), "provider": Code(f"{kind.upper()}ModelProvider"),
+    }  # fmt: skip
+    return {SCRIPT: filled(f"megatron/{SCRIPT}.txt", precision=precision, **names)}
 
 
 def command(launch: Launch) -> RunCommand:
@@ -111,15 +110,11 @@ def command(launch: Launch) -> RunCommand:
         if wrong:
             raise ValueError(wrong)
         words += [f"{key}={value}" for key, value in overrides.items()]
+    weights = "a Hugging Face model's folder, or a checkpoint of Megatron-Bridge's"
+    weights_variable = contract.pretrained_variable(weights)
     return RunCommand(
         argv=(SCRIPT, *words),
-        variables=(
-            contract.pretrained_variable(
-                "a Hugging Face model's folder, or a checkpoint of Megatron-Bridge's"
-            ),
-            *megatron.VARIABLES,
-            stop_variable(launch),
-        ),
+        variables=(weights_variable, *megatron.VARIABLES, stop_variable(launch)),
         branches=_branches(launch),
         environment=megatron.environment(launch),
         comments=comments,
@@ -127,26 +122,18 @@ def command(launch: Launch) -> RunCommand:
 
 
 def _branches(launch: Launch) -> tuple[Branch, ...]:
+    tokenizer = {"type": "HuggingFaceTokenizer", "model": "${TOKENIZER}"}
     saved = {
-        "save": "${CHECKPOINTS}",
-        "load": "${CHECKPOINTS}",
+        "save": "${CHECKPOINTS}", "load": "${CHECKPOINTS}",
         "save_interval": str(save_steps(launch)),
-        # Megatron-FSDP has a format of its own.
-        **({} if megatron.is_fsdp(launch) else {"ckpt_format": "torch_dist"}),
-    }
+    }  # fmt: skip
+    # Megatron-FSDP has a format of its own.
+    saved |= {} if megatron.is_fsdp(launch) else {"ckpt_format": "torch_dist"}
+    words = tuple(f"tokenizer.tokenizer_{key}={value}" for key, value in tokenizer.items())
+    saves = tuple(f"checkpoint.{key}={value}" for key, value in saved.items())
     return (
-        Branch(
-            "TOKENIZER",
-            (
-                "tokenizer.tokenizer_type=HuggingFaceTokenizer",
-                "tokenizer.tokenizer_model=${TOKENIZER}",
-            ),
-        ),
-        Branch(
-            "CHECKPOINTS",
-            tuple(f"checkpoint.{key}={value}" for key, value in saved.items()),
-            ("checkpoint.save=null",),
-        ),
+        Branch("TOKENIZER", words),
+        Branch("CHECKPOINTS", saves, ("checkpoint.save=null",)),
         Branch("TENSORBOARD", ("logger.tensorboard_dir=${TENSORBOARD}",)),
         Branch(contract.PRETRAINED, ("checkpoint.pretrained_checkpoint=${PRETRAINED}",)),
         Branch(contract.STOP, ("train.exit_duration_in_mins=${STOP_AFTER_MINUTES}",)),
@@ -159,9 +146,8 @@ choices = megatron.choices
 
 def requirements(launch: Launch) -> tuple[str, ...]:
     """What the overrides are written for."""
-    return sentences.said_needs(
-        "megatron", "bridge_needs", launch, sharp_group=megatron.sharp_group(launch)
-    )
+    group = megatron.sharp_group(launch)
+    return sentences.said_needs("megatron", "bridge_needs", launch, sharp_group=group)
 
 
 Overrides = Mapping[str, str]
