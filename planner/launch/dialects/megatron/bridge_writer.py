@@ -39,7 +39,11 @@ _KINDS = {
 def schema() -> Mapping[str, str]:
     """`section.field` -> pattern of its values, of all that is ever written."""
     return {
-        f"{section}.{field}": _pattern(kind)
+        f"{section}.{field}": "|".join(
+            [_KINDS[name] for name in kind.split(" or ")]
+            if isinstance(kind, str)
+            else map(re.escape, kind)
+        )
         for section, fields in dialect_toml("megatron", "bridge.toml").items()
         for field, kind in fields.items()
     }
@@ -59,12 +63,6 @@ def field_of(flag: str) -> str:
     """The field that says what a flag says; empty if there is none."""
     fields = fields_of(flag)
     return min(fields, key=lambda key: key.partition(".")[0] not in _FIRST_SECTIONS, default="")
-
-
-def _pattern(kind: str | Sequence[str]) -> str:
-    if isinstance(kind, str):
-        return "|".join(_KINDS[name] for name in kind.split(" or "))
-    return "|".join(re.escape(word) for word in kind)
 
 
 def wrong_overrides(overrides: Mapping[str, str]) -> Iterator[str]:
@@ -151,7 +149,6 @@ def requirements(launch: Launch) -> tuple[str, ...]:
 
 
 Overrides = Mapping[str, str]
-Groups = Sequence[tuple[str, Overrides]]
 
 # Precision of the plan -> Bridge's recipe of it; fields that the plan decides are set after.
 RECIPES = {
@@ -163,7 +160,7 @@ RECIPES = {
 }
 
 
-def all_overrides(launch: Launch) -> Groups:
+def all_overrides(launch: Launch) -> Sequence[tuple[str, Overrides]]:
     """Titled groups of `section.field` and value."""
     names = megatron.names_in(launch)
     groups = dialect_toml("megatron", "groups.toml")["overrides"].values()
