@@ -1,7 +1,7 @@
 """Combinations of options that Megatron-LM refuses, at the start or only at run time.
 
 Rules over degrees (divisibility, batch, experts) are those of `constraints`; here is what only the
-options say: megatron_rules.toml, and what no row can. Source of all: megatron-core 0.19.2,
+options say: rules.toml, and what no row can. Source of all: megatron-core 0.19.2,
 training/arguments.py (validate_args), transformer_config.py (__post_init__), parallel_state.py
 (initialize_model_parallel), core/num_microbatches_calculator.py.
 """

@@ -73,7 +73,7 @@ _GROUPS: Mapping[str, Any] = dialect_toml("megatron", "groups.toml")["flags"]
 
 
 def _group(name: str, names: Mapping[str, Any]) -> FlagGroup:
-    """A group of `groups.toml`; without rows of the model's that say nothing of it."""
+    """A group of `groups.toml`, filled in."""
     group = _GROUPS[name]
     of_model = settings(dict(GROUPS)[group["table"]], names["model"]) if "table" in group else {}
     flags = (Flag(key) if value is True else flag(key, value) for key, value in of_model.items())
