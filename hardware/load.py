@@ -11,7 +11,7 @@ form factor and the size of the memory do.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -78,16 +78,6 @@ def cluster_names() -> tuple[str, ...]:
     return tuple(_folder("clusters").names)
 
 
-@cache
-def _read_gpu(path: Path) -> GpuRecord:
-    return _shipped(GpuRecord, path)
-
-
-@cache
-def _read_shape(path: Path) -> ClusterShape:
-    return _shipped(ClusterShape, path)
-
-
 def _shipped(kind: type[_Record], path: Path) -> _Record:
     """A file of the catalogue. HardwareError names its field at fault."""
     table = toml_content(path.read_text(encoding="utf-8"), str(path))
@@ -95,6 +85,10 @@ def _shipped(kind: type[_Record], path: Path) -> _Record:
         return kind.model_validate(table)
     except ValidationError as error:
         raise invalid_file(str(path), error, kind.model_fields) from None
+
+
+_read_gpu = cache(partial(_shipped, GpuRecord))
+_read_shape = cache(partial(_shipped, ClusterShape))
 
 
 @cache
@@ -396,7 +390,7 @@ def gpu_facts(name: str) -> tuple[Fact, ...]:
 
 
 def cluster_facts(name: str) -> tuple[Fact, ...]:
-    """All numbers of a node shape with unit and source. HardwareError for an unknown name."""
+    """The same of a node shape."""
     return facts(load_cluster_shape(name).quantities())
 
 

@@ -144,113 +144,104 @@ def read_mode(
     text: str, framework: str, listed: Sequence[RecomputeMode], forms: RecomputeForms
 ) -> RecomputeMode:
     """The mode that a text spells. UsageError names the rule that the framework sets."""
-    wanted = text.strip().lower()
-    for mode in listed:
-        if mode.name == wanted:
-            return mode
-    if match := re.fullmatch(r"full(/|:uniform=|:block=)(\d+)", wanted):
-        return _layers(text, framework, forms, match[1].strip(":="), int(match[2]))
-    if match := re.fullmatch(r"budget=(.+)", wanted):
-        return _budget(text, framework, forms, match[1])
-    names = [name.strip() for name in re.split(r"[,+]", wanted)]
-    if any(name in RECOMPUTED for name in names):
-        return _selective(text, framework, listed, forms, names)
-    raise unknown_name(
-        "recompute mode",
-        text,
-        [*(mode.name for mode in listed), *forms.modules],
-        f"{framework} has: " + ", ".join(_offered(listed, forms)),
-    )
+    return _Spelling(text, framework, listed, forms).mode()
 
 
-def _offered(listed: Sequence[RecomputeMode], forms: RecomputeForms) -> list[str]:
-    """Every form of mode that a framework has, in words."""
-    names = [mode.name for mode in listed]
-    if forms.modules:
-        names.append("any of " + "+".join(forms.modules))
-    if forms.every_flags:
-        names.append("full/K")
-    if forms.uniform_flags:
-        names.append("full:uniform=N")
-    if forms.block_flags:
-        names.append("full:block=N")
-    if forms.budget_flags:
-        names.append("budget=0..1")
-    return names
+class _Spelling(NamedTuple):
+    """A text, and the modes and forms that a framework has."""
 
+    text: str
+    framework: str
+    listed: Sequence[RecomputeMode]
+    forms: RecomputeForms
 
-def _lacks(text: str, framework: str, what: str, rule: str, fix: str = "") -> UsageError:
-    nearest = f"; {fix}" if fix else ""
-    return UsageError(f"--recompute {text}: {framework} has no {what}{nearest}  [{rule}]")
+    def mode(self) -> RecomputeMode:
+        wanted = self.text.strip().lower()
+        for mode in self.listed:
+            if mode.name == wanted:
+                return mode
+        if match := re.fullmatch(r"full(/|:uniform=|:block=)(\d+)", wanted):
+            return self._layers(match[1].strip(":="), int(match[2]))
+        if match := re.fullmatch(r"budget=(.+)", wanted):
+            return self._budget(match[1])
+        names = [name.strip() for name in re.split(r"[,+]", wanted)]
+        if any(name in RECOMPUTED for name in names):
+            return self._selective(names)
+        known = [*(mode.name for mode in self.listed), *self.forms.modules]
+        hint = f"{self.framework} has: {', '.join(self._offered())}"
+        raise unknown_name("recompute mode", self.text, known, hint)
 
+    def _offered(self) -> list[str]:
+        """Every form of mode that a framework has, in words."""
+        modules, forms = self.forms.modules, self.forms
+        words = {
+            f"any of {'+'.join(modules)}": modules,
+            "full/K": forms.every_flags,
+            "full:uniform=N": forms.uniform_flags,
+            "full:block=N": forms.block_flags,
+            "budget=0..1": forms.budget_flags,
+        }
+        return [mode.name for mode in self.listed] + [word for word, has in words.items() if has]
 
-def _layers(
-    text: str, framework: str, forms: RecomputeForms, method: str, layers: int
-) -> RecomputeMode:
-    """Full recompute: every k-th layer (`/`), several at once, or the first of each block."""
-    name, count, template, example = {
-        "/": (f"full/{layers}", "every", forms.every_flags, "full/2"),
-        "uniform": (f"full:uniform={layers}", "span", forms.uniform_flags, "uniform=1"),
-        "block": ("full", "block", forms.block_flags, "block=1"),
-    }[method]
-    if not template and method == "/":
-        other = f"full:uniform={layers} keeps one checkpoint for {layers} layers"
-        fix = other if forms.uniform_flags else ""
-        what = "checkpointing of every k-th layer"
-        raise _lacks(text, framework, what, "recompute-every-layer", fix)
-    if not template:
-        raise _lacks(text, framework, f"recompute method {method!r}", f"recompute-{method}")
-    if layers < 1:
-        needs = (
-            "full/K needs K of at least 1" if method == "/" else f"{method} needs at least 1 layer"
+    def _lacks(self, what: str, rule: str, fix: str = "") -> UsageError:
+        nearest = f"; {fix}" if fix else ""
+        text = f"--recompute {self.text}: {self.framework} has no {what}{nearest}  [{rule}]"
+        return UsageError(text)
+
+    def _layers(self, method: str, layers: int) -> RecomputeMode:
+        """Full recompute: every k-th layer (`/`), several at once, or the first of each block."""
+        forms = self.forms
+        name, count, template, example = {
+            "/": (f"full/{layers}", "every", forms.every_flags, "full/2"),
+            "uniform": (f"full:uniform={layers}", "span", forms.uniform_flags, "uniform=1"),
+            "block": ("full", "block", forms.block_flags, "block=1"),
+        }[method]
+        if not template and method == "/":
+            other = f"full:uniform={layers} keeps one checkpoint for {layers} layers"
+            fix = other if forms.uniform_flags else ""
+            raise self._lacks("checkpointing of every k-th layer", "recompute-every-layer", fix)
+        if not template:
+            raise self._lacks(f"recompute method {method!r}", f"recompute-{method}")
+        if layers < 1:
+            needs = f"{method} needs at least 1 layer"
+            needs = "full/K needs K of at least 1" if method == "/" else needs
+            raise UsageError(f"--recompute {self.text}: {needs}, as {example}")
+        flags = template.format(layers=layers)
+        return RecomputeMode.model_validate(
+            {"name": name, "modules": ("FULL",), "flags": flags, count: layers}
         )
-        raise UsageError(f"--recompute {text}: {needs}, as {example}")
-    flags = template.format(layers=layers)
-    return RecomputeMode.model_validate(
-        {"name": name, "modules": ("FULL",), "flags": flags, count: layers}
-    )
 
+    def _budget(self, number: str) -> RecomputeMode:
+        if not self.forms.budget_flags:
+            raise self._lacks("memory budget", "recompute-budget")
+        try:
+            share = float(number)
+        except ValueError:
+            share = -1.0
+        if not 0.0 <= share <= 1.0:
+            raise UsageError(f"--recompute {self.text}: a budget lies in 0..1, as budget=0.5")
+        flags = self.forms.budget_flags.format(budget=f"{share:g}")
+        name = f"budget={share:g}"
+        return RecomputeMode(name=name, modules=("BUDGET",), budget=share, flags=flags)
 
-def _budget(text: str, framework: str, forms: RecomputeForms, number: str) -> RecomputeMode:
-    if not forms.budget_flags:
-        raise _lacks(text, framework, "memory budget", "recompute-budget")
-    try:
-        share = float(number)
-    except ValueError:
-        share = -1.0
-    if not 0.0 <= share <= 1.0:
-        raise UsageError(f"--recompute {text}: a budget lies in 0..1, as budget=0.5")
-    return RecomputeMode(
-        name=f"budget={share:g}",
-        modules=("BUDGET",),
-        budget=share,
-        flags=forms.budget_flags.format(budget=f"{share:g}"),
-    )
-
-
-def _selective(
-    text: str,
-    framework: str,
-    listed: Sequence[RecomputeMode],
-    forms: RecomputeForms,
-    names: list[str],
-) -> RecomputeMode:
-    """Selective recomputation of the named modules, in the framework's order."""
-    for name in names:
-        if name not in RECOMPUTED:
-            raise unknown_name("module", name, RECOMPUTED, "known: " + ", ".join(RECOMPUTED))
-        if name not in forms.modules:
-            has = ", ".join(forms.modules) or "no modules; " + ", ".join(m.name for m in listed)
-            raise UsageError(
-                f"--recompute {text}: {framework} cannot recompute {name} by itself; it has {has}"
-                "  [recompute-module]"
-            )
-    chosen = tuple(name for name in forms.modules if name in names)
-    return RecomputeMode(
-        name="+".join(chosen),
-        modules=tuple(str(RECOMPUTED[name].part.name) for name in chosen),
-        flags=forms.module_flags.format(modules=" ".join(chosen)),
-    )
+    def _selective(self, names: Sequence[str]) -> RecomputeMode:
+        """Selective recomputation of the named modules, in the framework's order."""
+        known = self.forms.modules
+        for name in names:
+            if name not in RECOMPUTED:
+                raise unknown_name("module", name, RECOMPUTED, "known: " + ", ".join(RECOMPUTED))
+            if name not in known:
+                modes = ", ".join(mode.name for mode in self.listed)
+                raise UsageError(
+                    f"--recompute {self.text}: {self.framework} cannot recompute {name} by itself; "
+                    f"it has {', '.join(known) or f'no modules; {modes}'}  [recompute-module]"
+                )
+        chosen = tuple(name for name in known if name in names)
+        return RecomputeMode(
+            name="+".join(chosen),
+            modules=tuple(str(RECOMPUTED[name].part.name) for name in chosen),
+            flags=self.forms.module_flags.format(modules=" ".join(chosen)),
+        )
 
 
 def demand_parts(mode: RecomputeMode, model: ModelSpec) -> None:
