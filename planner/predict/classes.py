@@ -24,7 +24,7 @@ def class_names(all_pieces: Sequence[Piece]) -> tuple[str, ...]:
 
 
 def class_inputs(all_pieces: Sequence[Piece], profile: FrameworkProfile) -> tuple[ClassInputs, ...]:
-    """The classes of some pieces under a profile, and unused ones up to what the core takes."""
+    """The classes of some pieces under a profile, and unused ones up to the fewest of a record."""
     found = tuple(_inputs(parameter_classes()[name], profile) for name in class_names(all_pieces))
     return (*found, *NO_CLASSES[len(found) :])
 

@@ -18,7 +18,7 @@ from planner.job.frameworks.profile import FP32_PRECISIONS
 from planner.job.job import Job
 from planner.job.schedules import schedule_named
 from planner.job.specs import ModelSpec
-from planner.predict.classes import class_inputs, class_names
+from planner.predict.classes import class_inputs
 from planner.predict.device import gpu_inputs
 from planner.predict.links import channels, link_inputs
 from planner.predict.ops import Piece, pieces
@@ -239,7 +239,6 @@ def parameter_inputs(
     """What the compiled core reads of the model's parameters and their classes."""
     return {
         "classes": class_inputs(all_pieces, profile),
-        "class_count": len(class_names(all_pieces)),
         "model_parameters": trained_parameters(job, all_pieces),
     }
 
