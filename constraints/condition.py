@@ -6,6 +6,7 @@ import ast
 import difflib
 import re
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal, Protocol
 
 import numpy as np
@@ -21,28 +22,15 @@ from constraints.numbers import (
     Mask,
     ModelNumbers,
 )
+from hardware.files import shipped_toml
 
 Verb = Literal["require", "forbid", "fix"]
 
-# What a condition may be about beside the degrees of a configuration, and what it means.
-_SIZES = {
-    "edp": "data parallelism of experts: dp·cp·tp / (ep·etp), rounded down",
-    "gbs": "sequences of a step: mbs·grad_acc·dp",
-    "gbs_tokens": "tokens of a step: gbs·seq",
-    "gpus": f"GPUs of the plan: {'·'.join(WORLD)}",
-    "nodes": "nodes of the plan, rounded up",
-    "gpus_per_node": "GPUs of a node",
-    "domain": "GPUs behind one scale-up switch (NVLink)",
-    "seq": "tokens of a sequence",
-    "layers": "layers of the model",
-    "heads": "attention heads of the model",
-    "kv_heads": "key/value heads of the model",
-    "experts": "routed experts of a layer; 0: none",
-}
+_SIZES = shipped_toml("constraints", "condition.toml")
 _ALIASES = {"num_microbatches": "grad_acc", "world": "gpus"}
 NAMES: dict[str, str] = {
     **{name: axis.words for name, axis in AXES.items()},
-    **_SIZES,
+    **{name: row["words"] for name, row in _SIZES.items()},
     **{alias: f"the same as {name}" for alias, name in _ALIASES.items()},
 }
 # Options that choose by name what no condition can.
@@ -75,16 +63,10 @@ def shape_values(columns: Columns, sizes: Sizes) -> dict[str, IntArray]:
         "nodes": -(-gpus // per_node),
     }
     values |= {alias: values[name] for alias, name in _ALIASES.items()}
-    fixed = {
-        "gpus_per_node": per_node,
-        "domain": sizes.cluster.scale_up_domain,
-        "seq": sizes.model.seq,
-        "layers": sizes.model.layers,
-        "heads": sizes.model.heads,
-        "kv_heads": sizes.model.kv_heads,
-        "experts": sizes.model.experts,
+    fixed = {name: row["field"] for name, row in _SIZES.items() if "field" in row}
+    return values | {
+        name: np.full_like(gpus, attrgetter(path)(sizes)) for name, path in fixed.items()
     }
-    return values | {name: np.full_like(gpus, value) for name, value in fixed.items()}
 
 
 @dataclass(frozen=True)

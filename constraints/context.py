@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from constraints.axes import ContextKind
 from constraints.condition import UserCondition
-from constraints.context_kinds import ContextKind
 from constraints.numbers import BatchGoal, Capabilities, ClusterNumbers, DegreeLimit, ModelNumbers
 
 

@@ -11,8 +11,8 @@ from typing import Literal
 
 import numpy as np
 
+from constraints.axes import ContextKind
 from constraints.context import RuleContext
-from constraints.context_kinds import ContextKind
 from constraints.numbers import Columns, IntArray, Mask, ModelNumbers, divides
 from constraints.rule import shape_rule
 

@@ -34,16 +34,7 @@ def _cut(axis: Axis, cut: Cut) -> ShapeRule:
 CUTS = {cut.rule: _cut(axis, cut) for axis in AXES.values() for cut in axis.cuts}
 
 
-def _kv_heads_wording(ctx: RuleContext) -> str:
-    wanted = {
-        "multiple-or-divisor": "divide or be a multiple of",
-        "tp-divides": "divide",
-        "none": "not heed",
-    }[ctx.framework.kv_heads_rule]
-    return f"{ctx.framework_name}: tp must {wanted} {ctx.model.kv_heads} key/value heads"
-
-
-@shape_rule(wording=_kv_heads_wording)
+@shape_rule()
 def kv_heads_by_tp(columns: Columns, ctx: RuleContext) -> Mask | bool:
     tp, kv_heads = columns["tp"], ctx.model.kv_heads
     # MLA's keys and values come from one latent for all heads: heads-by-tp covers it.
@@ -55,12 +46,7 @@ def kv_heads_by_tp(columns: Columns, ctx: RuleContext) -> Mask | bool:
     return cut
 
 
-@shape_rule(
-    wording=lambda ctx: (
-        f"state-space layers: tp·cp must divide {ctx.model.state_heads} heads, tp "
-        f"{ctx.model.state_groups or 'any'} groups, and cp fit the groups of a rank"
-    )
-)
+@shape_rule()
 def state_heads_by_ranks(columns: Columns, ctx: RuleContext) -> Mask | bool:
     heads, groups = ctx.model.state_heads, ctx.model.state_groups
     if not heads:

@@ -23,6 +23,7 @@ import numpy as np
 
 from constraints.errors import ConstraintError
 from constraints.numbers import IntArray, Mask
+from hardware.files import shipped_toml
 
 # Written numbers stay within 64-bit integers, without the one that has no negative.
 LARGEST_INTEGER = 2**63 - 1
@@ -35,38 +36,9 @@ Arithmetic = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 Comparisons = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 _EXAMPLE = 'write for example "pp <= 4" or "tp*cp in (4, 8)"'
-# What people write -> what it is called here.
-_SLIPS = {
-    "&&": "and",
-    "||": "or",
-    "≤": "<=",
-    "≥": ">=",
-    "≠": "!=",
-    "=>": ">=",
-    "=<": "<=",
-    "<>": "!=",
-    "·": "*",
-    "×": "*",
-}
-# What is refused: kind of node or operator -> what to write instead.
-_REFUSED: dict[type[ast.AST], str] = {
-    ast.Call: "functions are not known here; use + - * // %, comparisons, and, or, not",
-    ast.Attribute: "a name has no parts; write it without the dot",
-    ast.Subscript: "a name has no parts; write it without brackets",
-    ast.IfExp: "no if; write it with and, or, not",
-    ast.Lambda: "functions are not known here",
-    ast.Div: "/ gives fractions; use // (rounded down), or multiply the other side",
-    ast.BitAnd: "& works on bits; use and",
-    ast.BitOr: "| works on bits; use or",
-    ast.BitXor: "^ works on bits; write powers of numbers as 2**4",
-    ast.Invert: "~ works on bits; use not",
-    ast.Is: "compare numbers with ==",
-    ast.IsNot: "compare numbers with !=",
-    ast.NamedExpr: "nothing can be assigned; compare with ==",
-    ast.Tuple: "a list of numbers stands after in: pp in (1, 2, 4)",
-    ast.List: "a list of numbers stands after in: pp in (1, 2, 4)",
-    ast.Set: "a list of numbers stands after in: pp in (1, 2, 4)",
-}
+_WORDS = shipped_toml("constraints", "expression.toml")
+_SLIPS: Mapping[str, str] = _WORDS["slips"]
+_REFUSED: Mapping[str, str] = _WORDS["refused"]
 
 
 class ExpressionError(ConstraintError):
@@ -210,7 +182,8 @@ class _Checker:
             case _:
                 one_op = node.op if isinstance(node, ast.UnaryOp) else node
                 self.refuse(
-                    node, _REFUSED.get(type(one_op), f"this has no meaning here; {_EXAMPLE}")
+                    node,
+                    _REFUSED.get(type(one_op).__name__, f"this has no meaning here; {_EXAMPLE}"),
                 )
         return "condition" if _is_condition(node) else "number"
 
@@ -235,7 +208,7 @@ class _Checker:
             self._power(node)
             return
         if not isinstance(node.op, Arithmetic):
-            self.refuse(node, _REFUSED.get(type(node.op), "use + - * // %"))
+            self.refuse(node, _instead(node.op, "use + - * // %"))
         self.demand(node.left, "number", depth)
         self.demand(node.right, "number", depth)
 
@@ -253,7 +226,9 @@ class _Checker:
             elif isinstance(comparison, Comparisons):
                 self.demand(side, "number", depth)
             else:
-                self.refuse(node, _REFUSED.get(type(comparison), "compare with == != < <= > >= in"))
+                self.refuse(
+                    node, _REFUSED.get(type(comparison).__name__, "compare with == != < <= > >= in")
+                )
 
     def _list(self, side: ast.expr, is_last: bool, depth: int) -> None:
         """What stands after in."""
@@ -266,6 +241,10 @@ class _Checker:
             self.refuse(side, "nothing can be compared with a list; join with and")
         for element in side.elts:
             self.demand(element, "number", depth)
+
+
+def _instead(part: ast.AST, otherwise: str) -> str:
+    return _REFUSED.get(type(part).__name__, otherwise)
 
 
 def _is_condition(node: ast.expr) -> bool:

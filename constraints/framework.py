@@ -83,13 +83,7 @@ def zero_with_pipeline(columns: Columns, ctx: RuleContext) -> Mask:
     return ~(refused & (columns["pp"] > 1))
 
 
-@shape_rule(
-    wording=lambda ctx: (
-        f"{ctx.framework_name}: every zero goes with tp > 1"
-        if ctx.framework.zero3_with_tensor
-        else f"{ctx.framework_name}: zero 3 only with tp = 1"
-    )
-)
+@shape_rule()
 def zero_with_tensor(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if ctx.framework.zero3_with_tensor:
         return True
@@ -126,24 +120,12 @@ def zero_has_replicas(columns: Columns, ctx: RuleContext) -> Mask | bool:
     return replicated | np.isin(columns["zero"], _plain_stages(ctx))
 
 
-def _hybrid_wording(ctx: RuleContext) -> str:
-    least = ctx.framework.hybrid_least_zero
-    if least > 3:
-        return f"{ctx.framework_name} has no hybrid sharding: shard must be 0 (all of dp·cp)"
-    return f"{ctx.framework_name}: shard other than 0 needs zero of at least {least}"
-
-
-@shape_rule(wording=_hybrid_wording)
+@shape_rule()
 def hybrid_sharding_supported(columns: Columns, ctx: RuleContext) -> Mask:
     return equals(columns["shard"], 0) | (columns["zero"] >= ctx.framework.hybrid_least_zero)
 
 
-@shape_rule(
-    wording=lambda ctx: (
-        "shard must divide dp·cp"
-        + (", and dp·cp/shard must divide dp·cp·tp/(ep·etp)" if ctx.model.experts else "")
-    )
-)
+@shape_rule()
 def shard_divides_replicas(columns: Columns, ctx: RuleContext) -> Mask:
     ranks = columns["dp"] * columns["cp"]
     shard = columns["shard"] + (columns["shard"] == 0) * ranks
@@ -155,16 +137,7 @@ def shard_divides_replicas(columns: Columns, ctx: RuleContext) -> Mask:
     return mask
 
 
-@shape_rule(
-    wording=lambda ctx: (
-        f"{ctx.framework_name} shards over cp: "
-        + (
-            "cp > 1 only with zero 3"
-            if ctx.framework.expert_axis_shards
-            else "zero 0 only with cp = 1"
-        )
-    )
-)
+@shape_rule()
 def context_ranks_shard(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if not ctx.framework.shards_over_context:
         return True
@@ -174,15 +147,7 @@ def context_ranks_shard(columns: Columns, ctx: RuleContext) -> Mask | bool:
     return equals(columns["cp"], 1) | ((columns["zero"] >= least_zero) & whole_groups)
 
 
-@shape_rule(
-    wording=lambda ctx: (
-        f"{ctx.framework_name}: etp must be tp; ep > 1 only with zero 3, ep a divisor of dp, and "
-        "shard a multiple of ep·cp"
-        if ctx.framework.expert_axis_shards
-        else f"{ctx.framework_name}: ep must divide tp·(ranks that share one copy of the "
-        "parameters; with zero 0 every data-parallel rank has its own)"
-    )
-)
+@shape_rule()
 def experts_in_shards(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if not ctx.framework.experts_in_shards:
         return True

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from constraints.axes import AXES
-from hardware.frozen import Frozen
+from constraints.axes import AXES, ContextKind
+from hardware.settings import Settings, declared
 
 IntArray = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -87,63 +87,25 @@ class BatchGoal:
         return 0.0 if self.exact else self.tolerance * self.sequences
 
 
-class Capabilities(Frozen):
-    """What a framework can express: which degrees exist, and the rules tied to them."""
+@declared("constraints", "capabilities.toml", "parallelism")
+class Capabilities(Settings):
+    """What a framework can express, and how it numbers ranks, exchanges and recomputes."""
 
-    tensor: bool = True
-    """Tensor parallelism."""
-    pipeline: bool = True
-    """Pipeline parallelism."""
-    interleaved: bool = False
-    """Several model chunks a stage (vpp)."""
-    context: bool = False
-    """Context parallelism."""
-    expert: bool = False
-    """Expert parallelism."""
-    expert_tensor: bool = False
-    """Experts have a tensor-parallel degree of their own (etp)."""
-    zero_stages: tuple[int, ...]
-    """Stages that the search tries; the first is the usual one."""
-    zero3_with_pipeline: bool = False
-    """ZeRO-3 works with pipeline parallelism."""
-    zero2_with_pipeline: bool = False
-    """ZeRO-2 works with pipeline parallelism: gradients sharded at every micro-batch cannot be
-    accumulated by a pipeline schedule."""
-    zero3_with_tensor: bool = True
-    """ZeRO-3 works with tensor parallelism."""
-    sequence_parallel: Literal["with-tp", "never"] = "with-tp"
-    """Whether tensor parallelism splits norms and dropout along the sequence."""
-    kv_heads_rule: Literal["multiple-or-divisor", "tp-divides", "none"] = "multiple-or-divisor"
-    """How key/value heads and tp must divide each other."""
-    vocabulary_padded: bool = True
-    """The vocabulary is padded to its multiple; otherwise one that does not divide is refused."""
-    interleaved_microbatches: Literal["multiple-of-pp", "whole-rounds", "any"] = "multiple-of-pp"
-    """Interleaving: micro-batches per step must be a multiple of pp."""
-    layouts: Literal["any", "even-or-ends", "even", "greedy"] = "any"
-    """Which layer splits over stages the framework can express."""
-    standalone_vocab: bool = False
-    """The first block of a pipeline may hold the embedding alone, the last the head and the
-    loss."""
-    hybrid_least_zero: int = 4
-    """Parameters sharded over part of the data-parallel ranks, replicas across them (HSDP), from
-    this ZeRO stage on; 4, which no stage is: not offered."""
-    needs_microbatches_at_least_pp: bool = False
-    """A step has at least as many micro-batches as stages."""
-    tied_pipeline: bool = True
-    """A pipeline's first and last stage can share the embedding's weight."""
-    mtp_split: bool = True
-    """Multi-token prediction works under pipeline or context parallelism."""
-    shards_over_context: bool = False
-    """Parameters are always sharded over the context-parallel ranks: no ZeRO-0 beside cp."""
-    experts_in_shards: bool = False
-    """Expert-parallel ranks are taken out of one shard group and its tensor-parallel ranks."""
-    expert_axis_shards: bool = False
-    """Expert-parallel ranks shard all weights: zero 3, shard a multiple of ep·cp, and etp = tp."""
-    schedules: tuple[str, ...] = ("1f1b", "interleaved")
-    """Pipeline schedules (`planner.job.schedules`); the first is the usual one. Where that is 1F1B
-    or interleaved, both are usual: the number of chunks decides."""
-    zero_bubble_chunks: int = 1
-    """Fewest chunks a stage under zb-h1."""
+    if TYPE_CHECKING:
+        zero_stages: tuple[int, ...]
+        sequence_parallel: Literal["with-tp", "never"] = "with-tp"
+        kv_heads_rule: Literal["multiple-or-divisor", "tp-divides", "none"] = "multiple-or-divisor"
+        interleaved_microbatches: Literal["multiple-of-pp", "whole-rounds", "any"]
+        layouts: Literal["any", "even-or-ends", "even", "greedy"] = "any"
+        hybrid_least_zero: int = 4
+        schedules: tuple[str, ...] = ()
+        zero_bubble_chunks: int = 1
+        context_kinds: tuple[ContextKind, ...] = ()
+        vocabulary_multiple: int = 1
+        recompute_layers: Literal["same-on-every-stage", "any", "mixed", "all-or-none"]
+        sharp_groups: tuple[Literal["dp", "dp_replica"], ...] = ()
+
+        def __getattr__(self, setting: str) -> bool: ...
 
 
 @dataclass(frozen=True)

@@ -31,12 +31,7 @@ def _may_be_alone(ctx: RuleContext) -> bool:
     return ctx.framework.standalone_vocab and plain and not ctx.offload_modules
 
 
-@shape_rule(
-    wording=lambda ctx: {
-        "even": f"{ctx.framework_name}: pp·vpp must divide {ctx.model.layers} layers",
-        "even-or-ends": f"{ctx.framework_name}: vpp must divide {ctx.model.layers} layers",
-    }.get(ctx.framework.layouts, f"{ctx.framework_name}: any split of the layers")
-)
+@shape_rule()
 def layers_split(columns: Columns, ctx: RuleContext) -> Mask | bool:
     layers, layouts = ctx.model.layers, ctx.framework.layouts
     if layouts in ("any", "greedy"):
@@ -73,16 +68,7 @@ def interleaving_needs_pipeline(columns: Columns, ctx: RuleContext) -> Mask:  # 
     return equals(columns["vpp"], 1) | (columns["pp"] > 1)
 
 
-@shape_rule(
-    wording=lambda ctx: (
-        f"{ctx.framework_name}: with vpp > 1 "
-        + (
-            "pp must divide grad_acc"
-            if ctx.framework.interleaved_microbatches == "multiple-of-pp"
-            else "grad_acc must be a multiple of max(1, grad_acc // pp)"
-        )
-    )
-)
+@shape_rule()
 def interleaving_microbatches(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if ctx.framework.interleaved_microbatches == "any":
         return True
@@ -99,7 +85,6 @@ def microbatches_fill_pipeline(columns: Columns, ctx: RuleContext) -> Mask | boo
     return columns["grad_acc"] >= columns["pp"]
 
 
-_PROFILES = "the framework's profile, planner/job/frameworks"
 _TWO_CHUNKS = ("zb-v", "dualpipev")
 
 
@@ -114,21 +99,7 @@ def schedule_offered(columns: Columns, ctx: RuleContext) -> Mask | bool:  # noqa
     return ctx.schedule is None or ctx.schedule in ctx.framework.schedules
 
 
-def _chunks_wording(ctx: RuleContext) -> str:
-    if ctx.schedule in _TWO_CHUNKS:
-        return f"schedule {ctx.schedule} needs vpp = 2 and pp > 1"
-    if ctx.schedule == "interleaved":
-        return "schedule interleaved needs vpp > 1"
-    if ctx.schedule is None:
-        return "the usual schedule: any vpp"
-    if ctx.schedule == "zb-h1":
-        return (
-            f"{ctx.framework_name}: zb-h1 needs vpp of at least {ctx.framework.zero_bubble_chunks}"
-        )
-    return f"schedule {ctx.schedule} needs vpp = 1"
-
-
-@shape_rule(wording=_chunks_wording)
+@shape_rule()
 def schedule_chunks(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if ctx.schedule is None:
         return True
@@ -144,22 +115,14 @@ def schedule_chunks(columns: Columns, ctx: RuleContext) -> Mask | bool:
     return mask
 
 
-@shape_rule(wording=lambda ctx: f"schedule {ctx.schedule or '1f1b'}: 2 must divide pp")
+@shape_rule()
 def schedule_even_stages(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if ctx.schedule != "dualpipe":
         return True
     return equals(columns["pp"] % 2, 0)
 
 
-def _microbatches_wording(ctx: RuleContext) -> str:
-    return {
-        "zb-v": "schedule zb-v needs grad_acc of at least 2·pp - 1",
-        "dualpipe": "schedule dualpipe needs an even grad_acc of at least 2·pp",
-        "dualpipev": "schedule dualpipev needs grad_acc of at least 2·pp",
-    }.get(ctx.schedule or "", f"schedule {ctx.schedule or '1f1b'}: any grad_acc")
-
-
-@shape_rule(wording=_microbatches_wording)
+@shape_rule()
 def schedule_microbatches(columns: Columns, ctx: RuleContext) -> Mask | bool:
     twice = 2 * columns["pp"]
     mask: Mask

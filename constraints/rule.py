@@ -1,11 +1,13 @@
-"""Rules over shapes, and the layouts that the rules of `constraints.layout` are about."""
+"""Rules over shapes, which of them exclude every shape, and the layouts that the rules of
+`constraints.layout` are about."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import tomli
@@ -50,7 +52,7 @@ class ShapeRule:
         return self.breach(columns, ctx) if self.breach else self.explain(ctx)
 
 
-TEXTS: Mapping[str, Mapping[str, str]] = tomli.loads(
+TEXTS: Mapping[str, Mapping[str, Any]] = tomli.loads(
     Path(__file__).with_name("rules.toml").read_text(encoding="utf-8")
 )
 
@@ -68,7 +70,11 @@ def shape_rule(
         texts = TEXTS[name]
 
         def worded(ctx: RuleContext) -> str:
-            return texts["wording"].format(ctx=ctx)
+            words = texts["wording"]
+            if not isinstance(words, str):
+                case = str(attrgetter(words["by"])(ctx)).lower()
+                words = words.get(case) or words["other"]
+            return str(words.format(ctx=ctx))
 
         return ShapeRule(name, texts["sentence"], texts["source"], test, wording or worded, breach)
 
@@ -146,3 +152,36 @@ class Layout:
     def stage_blocks(self, stage: int) -> tuple[int, ...]:
         """Blocks of one stage."""
         return stage_blocks(stage, self.pp, self.vpp, self.placement)
+
+
+def minimal_conflict(
+    columns: Columns, ctx: RuleContext, rules: Sequence[ShapeRule]
+) -> tuple[ShapeRule, ...]:
+    """Rules that together reject every shape, none of which could be left out; () if one passes.
+    `columns` must be the unmasked enumeration."""
+    return conflict_of(rejections(columns, ctx, rules), rules)
+
+
+def rejections(columns: Columns, ctx: RuleContext, rules: Sequence[ShapeRule]) -> Mask:
+    """Whether each rule (a row) rejects each shape (a column)."""
+    return np.stack([~rule.mask(columns, ctx) for rule in rules])
+
+
+def conflict_of(rejects: Mask, rules: Sequence[ShapeRule]) -> tuple[ShapeRule, ...]:
+    """`minimal_conflict` of the shapes whose `rejections` are given.
+
+    Deletion filter (Chinneck and Dravnieks 1991, ORSA J. Computing 3, p. 157): drop a rule
+    whenever the others still reject everything. It goes from the last rule to the first, so of
+    two that could each explain the conflict the earlier is named.
+    """
+    times_rejected = rejects.sum(axis=0)
+    if not times_rejected.all():
+        return ()
+    kept: list[ShapeRule] = []
+    for rule, rejected in zip(reversed(rules), rejects[::-1], strict=True):
+        without = times_rejected - rejected
+        if without.all():
+            times_rejected = without
+        else:
+            kept.append(rule)
+    return tuple(reversed(kept))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 from planner.cli.program import COMMANDS, planner_command
-from planner.job.markdown import markdown_table
+from planner.job.written import markdown_table
 
 ROOT = Path(__file__).resolve().parents[1]
 # What tells click to keep the lines of a paragraph.
@@ -72,7 +72,7 @@ def _words(text: str) -> str:
 
 
 def _tables(command: click.Command, context: click.Context) -> Iterator[str]:
-    from planner.cli.help import grouped, help_row  # noqa: PLC0415
+    from planner.cli.declared import grouped, help_row  # noqa: PLC0415
 
     for title, options in grouped(command, context).items():
         rows = [record for option in options if (record := help_row(option, context))]

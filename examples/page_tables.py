@@ -11,7 +11,7 @@ from typing import Any
 
 from constraints.axes import AXES
 from planner.evidence.runs.rows import FIRST_SIGHT, PUBLISHED, MeasuredRow, read_rows
-from planner.job.markdown import markdown_table
+from planner.job.written import markdown_table
 from planner.predict.uncertainty.families import Family, Figure
 from planner.predict.uncertainty.intervals import log_bounds, widened
 from planner.predict.uncertainty.residuals import ResidualTable, shipped_tables

@@ -1,19 +1,19 @@
 """What was learnt of one cluster from its runs: multipliers on what the model reads.
 
-`PARAMETERS` is the one list of what a calibration may change: name, meaning, and the figures of the
-model's inputs that it multiplies (`planner.predict.calibrated` does so). A cluster's file holds
-their values in a table [calibration] that `planner calibrate` writes and people may edit.
+`catalog/parameters.toml` is the one list of what a calibration may change: name, meaning, and the
+figures of the model's inputs that it multiplies (`planner.predict.calibrated` does so). A cluster's
+file has these values in a table [calibration], which `planner calibrate` writes and people edit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from hardware.errors import did_you_mean
+from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 
 Figure = Literal["time", "memory"]
@@ -27,8 +27,7 @@ _Measured = Annotated[float, Field(ge=1e-3, le=1e18, allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0.0, le=100.0, allow_inf_nan=False)]
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Frozen):
     """A physical quantity that runs may correct by a factor (unit 1).
 
     `gpu`, `framework`, `links`: fields of the compiled core's inputs that are proportional to it;
@@ -48,93 +47,8 @@ class Parameter:
     software: bool = False
 
 
-_COPIES = ("tensor_copy_s", "gather_copy_s", "reduce_copy_s")
-_INSIDE = (
-    "scale_up_bytes_per_s", "scale_up_exchange_bytes_per_s", "scale_up_pair_bytes_per_s",
-    "scale_up_mesh_bytes_per_s", "scale_up_dispatch_bytes_per_s", "root_bytes_per_s",
-)  # fmt: skip
-_STARTS = ("scale_up_latency_s", "scale_up_start_s", "scale_up_half_bytes", "collective_launch_s")
-
-
-def _software(name: str, meaning: str, *fields: str, exposed: bool = False) -> Parameter:
-    return Parameter(name, meaning, framework=fields, exposed=exposed, software=True)
-
-
-def _memory(name: str, meaning: str, *fields: str, software: bool = True) -> Parameter:
-    return Parameter(name, meaning, "memory", framework=fields, software=software)
-
-
-PARAMETERS: tuple[Parameter, ...] = (
-    Parameter(
-        "gemm_rate",
-        "rate of large matrix products under load (power, clocks)",
-        gpu=("gemm_max_efficiency", "gemm16_max_efficiency"),
-    ),
-    Parameter("gemm_start", "what short products lose at their start", gpu=("gemm_start_depth",)),
-    Parameter(
-        "attention_rate",
-        "rate of the fused attention kernel",
-        gpu=("attention_forward_efficiency", "attention_backward_efficiency"),
-    ),
-    Parameter(
-        "hbm_rate", "rate of GPU memory in whole steps", gpu=("hbm_bytes_per_s",), inverse=_COPIES
-    ),
-    Parameter(
-        "grouped_rate", "rate of the experts' grouped products", gpu=("grouped_efficiency_share",)
-    ),
-    _software("elementwise_traffic", "passes of elementwise kernels over memory", "memory_traffic"),
-    _software("launch_time", "CPU time to issue one kernel", "issue_s"),
-    _software("step_overhead", "CPU time of each step beside its kernels", "host_step_s"),
-    Parameter("inside_rate", "bus bandwidth inside a scale-up domain (NVLink)", links=_INSIDE),
-    Parameter("inside_latency", "start and hop times inside a domain", links=_STARTS),
-    Parameter(
-        "network_rate",
-        "bus bandwidth between domains (NICs, spine)",
-        links=(
-            "scale_out_bytes_per_s",
-            "scale_out_pair_bytes_per_s",
-            "scale_out_exchange_bytes_per_s",
-            "scale_out_dispatch_bytes_per_s",
-        ),
-    ),
-    Parameter(
-        "network_latency",
-        "hop times between domains",
-        links=("scale_out_latency_s", "scale_out_half_bytes", "scale_out_exchange_half_bytes"),
-    ),
-    _software(
-        "tensor_exposed", "share of tensor-parallel traffic that is not hidden",
-        "hide_tensor", "hide_tensor_backward", exposed=True,
-    ),
-    _software(
-        "data_exposed", "share of gradient and weight traffic that is not hidden",
-        "hide_gradient_reduction", "hide_parameter_gather", "hide_fsdp_prefetch", exposed=True,
-    ),
-    _software(
-        "expert_exposed", "share of expert traffic that is not hidden", "hide_expert", exposed=True
-    ),
-    _software(
-        "context_exposed", "share of context-parallel traffic that is not hidden",
-        "hide_context", exposed=True,
-    ),
-    _software(
-        "pipeline_exposed", "share of pipeline traffic that is not hidden",
-        "hide_pipeline", exposed=True,
-    ),
-    _software("contention", "how far hidden traffic slows compute", "contention"),
-    Parameter("jitter", "waiting for the slowest of many ranks", links=("straggler_share",)),
-    _software(
-        "pipeline_waits", "waits of pipeline stages for each other",
-        "pipeline_exchange_s", "wide_stage_wait_s", "outer_tensor_step_s",
-    ),
-    _software(
-        "optimizer_traffic", "memory traffic of an update",
-        "optimizer_traffic_bytes", "step_traffic_bytes",
-    ),
-    _memory("context", "memory that driver and libraries take", "context_bytes", software=False),
-    _memory("communicators", "buffers of a communicator (NCCL)", "communicator_bytes"),
-    _memory("fragmentation", "what the allocator reserves beyond tensors", "fragmentation"),
-)  # fmt: skip
+_ROWS = shipped_toml("hardware", "catalog/parameters.toml").items()
+PARAMETERS = tuple(Parameter.model_validate({"name": name, **row}) for name, row in _ROWS)
 NAMES = tuple(parameter.name for parameter in PARAMETERS)
 
 
@@ -174,7 +88,7 @@ class LearntFactor(Frozen):
 
 class LearntRun(Frozen):
     """A configuration that was measured, and the weight with which its step says something of like
-    ones beside all factors (`planner.predict.likeness`)."""
+    ones beside all factors (`planner.predict.calibrated`)."""
 
     hidden: _Count
     vocab: _Count

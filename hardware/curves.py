@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from operator import or_
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any, Literal
 
 from hardware.errors import HardwareError, did_you_mean
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 from hardware.schema import Gpu
+from hardware.settings import Coefficient, declared
 
 AttentionKernel = Literal["flash1", "flash2", "flash3_or_cudnn", "aiter", "aotriton"]
 # Types whose products draw the power of wide operands.
@@ -27,46 +26,28 @@ _WIDE = ("bf16", "fp16", "tf32", "fp32")
 VENDOR_FALLBACK = {"nvidia": "hopper", "amd": "cdna3"}
 
 
-class Coefficient(Frozen):
-    """A figure with its unit and where it comes from; `fitted_on` names rows, if fitted."""
-
-    value: Annotated[float, Field(ge=0.0)]
-    unit: Literal["1", "s", "1/s", "element", "B", "B/s", "FLOP/s"]
-    source: str
-    provenance: Provenance
-    fitted_on: str = ""
+FIGURES = "hardware", "efficiency/curves.toml"
 
 
-class _Curve(Frozen):
+class Curve(Frozen):
+    """A table of coefficients."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, figure: str) -> Coefficient: ...
+
     def values(self) -> dict[str, float]:
         """Its figures by name."""
         return {name: item.value for name, item in self if isinstance(item, Coefficient)}
 
 
-class AttentionCurve(_Curve):
+@declared(*FIGURES, "attention")
+class AttentionCurve(Curve):
     """One fused attention kernel."""
 
-    forward_efficiency: Coefficient
-    """Share of the 16-bit peak at long sequence and head width 128, forward."""
-    backward_efficiency: Coefficient
-    """The same in backward."""
-    forward_tile: Coefficient
-    """Rows of a tile, forward."""
-    backward_tile: Coefficient
-    """The same in backward."""
-    forward_start_columns: Coefficient
-    """Columns that a tile's start and end cost, forward."""
-    backward_start_columns: Coefficient
-    """The same in backward."""
-    forward_tail_share: Coefficient
-    """Share of the longest tile by which the last SM ends late, forward."""
-    backward_tail_share: Coefficient
-    """The same in backward."""
-    half_head_dim: Coefficient
-    """Head width at which the softmax costs as much as the products."""
 
-
-class ArchitectureCurves(_Curve):
+@declared(*FIGURES, "architecture")
+class ArchitectureCurves(Curve):
     """Curves of one architecture.
 
     `gpus`: the table is for GPUs whose names begin with these words, not for all of its
@@ -76,56 +57,12 @@ class ArchitectureCurves(_Curve):
     name: str
     gpus: tuple[str, ...] = ()
     default_attention: AttentionKernel
-    max_share: Coefficient
-    """Share of the datasheet peak that the best GEMM shape reaches in a short benchmark, for GPUs
-    whose catalogue file has no measured figure."""
-    sustained_share_16: Coefficient
-    """What is left of that maximum under continuous load, 16-bit operands."""
-    sustained_share_8: Coefficient
-    """The same for narrower operands."""
-    gemm_clock_gain: Coefficient
-    """How much faster the SMs run when a partial wave leaves some of them idle (at least 1)."""
-    tile_m: Coefficient
-    """Largest tile of an SM: rows."""
-    tile_n: Coefficient
-    """Largest tile of an SM: columns."""
-    gemm_small_tile_share: Coefficient
-    """The rate left by each halving of the tile."""
-    gemm_start_depth: Coefficient
-    """The depth k that filling a tile's pipeline costs."""
-    gemm_epilogue_exposed: Coefficient
-    """Share of a product's output traffic that nothing hides."""
-    gemm_hbm_efficiency: Coefficient
-    """Share of the HBM rate at which a product streams operands."""
-    grouped_efficiency_share: Coefficient
-    """Grouped GEMM (experts): rate against one large product."""
-    grouped_hbm_efficiency: Coefficient
-    """Grouped GEMM: share of the HBM rate."""
-    group_start_s: Coefficient
-    """Grouped GEMM: time to start one group's product."""
-    scan_efficiency: Coefficient
-    """State-space scans in chunks: share of the 16-bit peak that their products reach."""
-    hbm_efficiency: Coefficient
-    """Memory-bound kernels: share of the HBM rate at large sizes."""
-    kernel_floor_s: Coefficient
-    """GPU-side floor of any kernel; what the CPU needs to issue one is the framework's affair."""
-    odd_rows_flop_per_s_per_sm: Coefficient
-    """Rate of an SM in products over rows of an odd number of 16-bit elements."""
-    misaligned_share: Coefficient
-    """Unfused attention: rate with heads whose rows are no whole vectors of 16 bytes, against
-    others."""
-    atomic_adds_per_s: Coefficient
-    """16-bit values that torch's scatter_add and the backward of its index_select add up by
-    atomics in the L2."""
     attention: dict[str, AttentionCurve]
 
 
-class HostCurves(Frozen):
+@declared(*FIGURES, "hosts")
+class HostCurves(Curve):
     """The CPUs of a node."""
-
-    cpu_adam_bytes_per_s_per_node: Coefficient
-    """Rate at which CPU-Adam moves the fp32 gradients, weights and moments that it updates; the
-    GPUs of a node share it."""
 
 
 class ComputeCurves(Frozen):
@@ -173,14 +110,12 @@ def _over(base: Table, fields: Table) -> Table:
     kernel's; the GPUs that the other names are not its."""
     kernels = fields.get("attention", {})
     chosen = {
-        kernel: {**base["attention"].get(fields.get("like", kernel), {}), **_without_like(fields)}
+        kernel: base["attention"].get(fields.get("like", kernel), {}) | fields
         for kernel, fields in kernels.items()
     }
+    for fields_of_kernel in chosen.values():
+        fields_of_kernel.pop("like", None)
     return {**base, "gpus": (), **fields, "attention": chosen or base["attention"]}
-
-
-def _without_like(fields: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in fields.items() if key != "like"}
 
 
 @cache
@@ -230,7 +165,6 @@ def load_compute_curves(gpu: Gpu) -> ComputeCurves:
 
 
 Table = dict[str, Any]
-Provenance = Literal["measured", "extrapolated", "assumed"]
 
 
 def inherit(

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from hardware.curves import Coefficient, Provenance, inherit
+from hardware.curves import FIGURES, Curve, inherit
 from hardware.errors import HardwareError
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
+from hardware.settings import Coefficient, Provenance, declared
 
 if TYPE_CHECKING:
     from hardware.schema import Cluster
@@ -23,17 +24,12 @@ Positive = Annotated[float, Field(gt=0.0)]
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
-class ScaleUpCurve(Frozen):
+@declared(*FIGURES, "scale_up")
+class ScaleUpCurve(Curve):
     """Links inside a domain. Shares are of the nominal rate per GPU and direction.
 
-    `start_s`: of one pass inside the domain, beyond launch and hops; none: 0.
-    `mesh_share`: of the link between two GPUs, where these form a full mesh.
-    `root_gpus`: GPUs below one CPU socket (0: no such boundary), `root_bytes_per_s` what
-    passes between sockets. `dispatch_share`: of kernels that send tokens to experts (DeepEP,
-    HybridEP), where it differs from that of NCCL's all-to-all, `exchange_share`; `store_share` and
-    `send_s` of those that copy a token a warp by loads and stores (DeepEP before its second
-    version): what each byte takes, and each token for each rank beside its bytes. `staged`: through
-    the host's memory, of GPUs that cannot read each other's; for those named in `gpus` alone.
+    `root_gpus`: GPUs below one CPU socket (0: no such boundary). `staged`: through the host's
+    memory, of GPUs that cannot read each other's; for those named in `gpus` alone.
     """
 
     name: str
@@ -41,39 +37,28 @@ class ScaleUpCurve(Frozen):
     staged: bool = False
     nominal_bytes_per_s: Positive
     root_gpus: Annotated[int, Field(ge=0)] = 0
-    share: Coefficient
-    exchange_share: Coefficient
-    pair_share: Coefficient
-    latency_s: Coefficient
-    half_bytes: Coefficient
-    reduction_gain: Coefficient
-    reduction_latency_s: Coefficient
-    dispatch_share: Coefficient | None = None
-    store_share: Coefficient | None = None
-    send_s: Coefficient | None = None
-    start_s: Coefficient | None = None
-    mesh_share: Coefficient | None = None
-    root_bytes_per_s: Coefficient | None = None
+    if TYPE_CHECKING:
+        dispatch_share: Coefficient | None = None
+        store_share: Coefficient | None = None
+        send_s: Coefficient | None = None
+        start_s: Coefficient | None = None
+        mesh_share: Coefficient | None = None
+        root_bytes_per_s: Coefficient | None = None
 
 
-class ScaleOutCurve(Frozen):
-    """Network between domains. Shares are of the nominal NIC rate: `share` what collectives reach,
-    `exchange_share` an all-to-all (its `exchange_half_bytes`: none, as of others), `pair_share` one
-    send to one other GPU and `dispatch_share` kernels that send tokens to experts where these
-    differ; `message_s`: of a token that these send, where a thread of the CPU posts it;
-    `most_nic_bytes_per_s`: nominal rate beyond which a NIC brings no more."""
+@declared(*FIGURES, "scale_out")
+class ScaleOutCurve(Curve):
+    """Network between domains. Shares are of the nominal NIC rate."""
 
     name: str
     aliases: tuple[str, ...]
-    share: Coefficient
-    latency_s: Coefficient
-    half_bytes: Coefficient
-    exchange_share: Coefficient | None = None
-    pair_share: Coefficient | None = None
-    dispatch_share: Coefficient | None = None
-    exchange_half_bytes: Coefficient | None = None
-    message_s: Coefficient | None = None
-    most_nic_bytes_per_s: Coefficient | None = None
+    if TYPE_CHECKING:
+        exchange_share: Coefficient | None = None
+        pair_share: Coefficient | None = None
+        dispatch_share: Coefficient | None = None
+        exchange_half_bytes: Coefficient | None = None
+        message_s: Coefficient | None = None
+        most_nic_bytes_per_s: Coefficient | None = None
 
     def usable(self, nic_bytes_per_s: float) -> float:
         """Share of a NIC's nominal rate that counts."""
@@ -82,18 +67,11 @@ class ScaleOutCurve(Frozen):
         return min(1.0, self.most_nic_bytes_per_s.value / nic_bytes_per_s)
 
 
-class InNetworkCurve(Frozen):
-    """Reductions in the switches (SHARP): `share` of the nominal NIC rate that a stream reaches,
-    `latency_s` of one reduction below one leaf switch, `tier_s` of each further tier of switches,
-    up or down; `leaf_ports` nodes lie below one leaf switch of a rail, and `groups` communicators
-    at most have a tree at once."""
+@declared(*FIGURES, "in_network")
+class InNetworkCurve(Curve):
+    """Reductions in the switches (SHARP)."""
 
     name: str
-    share: Coefficient
-    latency_s: Coefficient
-    tier_s: Coefficient
-    leaf_ports: Coefficient
-    groups: Coefficient
 
 
 class _AnyLink(Frozen):

@@ -11,7 +11,7 @@ form factor and the size of the memory do.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -20,8 +20,7 @@ from pydantic import ValidationError
 
 from hardware.calibration import Calibration
 from hardware.errors import WHERE_TO_LOOK, HardwareError, did_you_mean, invalid_file, unknown_name
-from hardware.files import read_text, shipped_toml, toml_content
-from hardware.frozen import Frozen
+from hardware.files import read_text, toml_content
 from hardware.records import ClusterShape, GpuRecord, as_table
 from hardware.schema import Cluster, Gpu
 from hardware.units import ASSUMPTION, Quantity
@@ -79,16 +78,6 @@ def cluster_names() -> tuple[str, ...]:
     return tuple(_folder("clusters").names)
 
 
-@cache
-def _read_gpu(path: Path) -> GpuRecord:
-    return _shipped(GpuRecord, path)
-
-
-@cache
-def _read_shape(path: Path) -> ClusterShape:
-    return _shipped(ClusterShape, path)
-
-
 def _shipped(kind: type[_Record], path: Path) -> _Record:
     """A file of the catalogue. HardwareError names its field at fault."""
     table = toml_content(path.read_text(encoding="utf-8"), str(path))
@@ -96,6 +85,10 @@ def _shipped(kind: type[_Record], path: Path) -> _Record:
         return kind.model_validate(table)
     except ValidationError as error:
         raise invalid_file(str(path), error, kind.model_fields) from None
+
+
+_read_gpu = cache(partial(_shipped, GpuRecord))
+_read_shape = cache(partial(_shipped, ClusterShape))
 
 
 @cache
@@ -380,19 +373,6 @@ def without_memory(key: Key) -> tuple[Key, float | None]:
     return tuple(word for word in key if word != sizes[0]), float(sizes[0].removesuffix("gb"))
 
 
-class CatalogSource(Frozen):
-    """One entry of `catalog/sources.toml`.
-
-    `accessed` is empty where the figures were taken from the publication as generally known,
-    and it was not opened again while the catalogue was written.
-    """
-
-    title: str
-    url: str = ""
-    accessed: str = ""
-    note: str = ""
-
-
 class Fact(Quantity):
     """A number as the catalogue prints it."""
 
@@ -404,20 +384,13 @@ class Fact(Quantity):
         return self.source == ASSUMPTION
 
 
-@cache
-def load_sources() -> dict[str, CatalogSource]:
-    """The bibliography: source id -> entry."""
-    entries = shipped_toml("hardware", "catalog/sources.toml")
-    return {key: CatalogSource.model_validate(entry) for key, entry in entries.items()}
-
-
 def gpu_facts(name: str) -> tuple[Fact, ...]:
     """All numbers of a GPU with unit and source. HardwareError for an unknown name."""
     return facts(load_gpu_record(name).quantities())
 
 
 def cluster_facts(name: str) -> tuple[Fact, ...]:
-    """All numbers of a node shape with unit and source. HardwareError for an unknown name."""
+    """The same of a node shape."""
     return facts(load_cluster_shape(name).quantities())
 
 

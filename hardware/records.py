@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from hardware.architectures import ArchitectureName
+from hardware.facts import ArchitectureName
 from hardware.frozen import Named
-from hardware.schema import FABRIC_TITLES, Cluster, Gpu, Vendor
+from hardware.schema import FABRICS, Cluster, Gpu, Vendor
 from hardware.sharp import generation, leaf_nodes, with_sharp
 from hardware.units import (
     ArithmeticRate,
@@ -95,13 +95,6 @@ class GpuRecord(_Record):
         )
 
 
-# Other words for a fabric. Ethernet without more is TCP: RDMA over it is called RoCE.
-_FABRIC_SPELLINGS = {
-    "tcp": "ethernet", "sockets": "ethernet", "ib": "infiniband", "rocev2": "roce",
-    "spectrum-x": "roce", "opa": "omni-path", "omnipath": "omni-path", "": "none",
-}  # fmt: skip
-
-
 class ClusterShape(_Record):
     """One file of `catalog/clusters`: the node that a cluster repeats.
 
@@ -140,11 +133,11 @@ class ClusterShape(_Record):
     @field_validator("fabric")
     @classmethod
     def _fabric_is_known(cls, fabric: str) -> str:
-        fabric = fabric.strip().lower()
-        fabric = _FABRIC_SPELLINGS.get(fabric, fabric)
-        if fabric not in FABRIC_TITLES:
-            raise ValueError(f"{fabric!r} is not one of {', '.join(FABRIC_TITLES)}")
-        return fabric
+        wanted = fabric.strip().lower()
+        for name, row in FABRICS.items():
+            if wanted == name or wanted in row.get("spellings", ()):
+                return name
+        raise ValueError(f"{wanted!r} is not one of {', '.join(FABRICS)}")
 
     @field_validator("sharp", mode="before")
     @classmethod

@@ -11,9 +11,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from hardware.architectures import Architecture, ArchitectureName, architecture_named
 from hardware.calibration import Calibration
 from hardware.errors import HardwareError
+from hardware.facts import Architecture, ArchitectureName, architecture_named
+from hardware.files import shipped_toml
 from hardware.frozen import Named
 
 Vendor = Literal["nvidia", "amd"]
@@ -21,19 +22,8 @@ Positive = Annotated[float, Field(gt=0, le=1e30)]
 PositiveInt = Annotated[int, Field(gt=0, le=2**40)]
 NonNegative = Annotated[float, Field(ge=0, le=1e30)]
 
-FABRIC_TITLES = {
-    "infiniband": "InfiniBand",
-    "roce": "RoCE",
-    "efa": "EFA",
-    "efa-v1": "EFA v1",
-    "efa-6400": "EFA, 6,400 Gbit/s a node",
-    "tcpx": "GPUDirect-TCPX",
-    "tcpxo": "GPUDirect-TCPXO",
-    "slingshot": "Slingshot",
-    "omni-path": "Omni-Path",
-    "ethernet": "Ethernet (TCP)",
-    "none": "no network",
-}
+FABRICS = shipped_toml("hardware", "catalog/fabrics.toml")
+FABRIC_TITLES: Mapping[str, str] = {name: row["title"] for name, row in FABRICS.items()}
 
 
 class Gpu(Named):

@@ -10,39 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from hardware.errors import HardwareError, invalid_file
-from hardware.files import csv_rows, read_text
+from hardware.files import csv_rows, read_text, shipped_toml
 from hardware.load import load_gpu
 from hardware.prices import Price, PriceKind
 
 _NEEDED = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
 _PRICE_COLUMNS: tuple[tuple[PriceKind, str], ...] = (("on_demand", "Price"), ("spot", "SpotPrice"))
-# SkyPilot's names that mean another GPU than the same name does in the catalogue here, and those
-# that name a form of an instance.
-_NAMES = {
-    "A100": "A100-SXM4-40GB",
-    "V100": "V100-SXM2-16GB",
-    "V100-32GB": "V100-SXM2-32GB",
-    "H100-MEGA": "H100-SXM5-80GB",
-    "A100-80GB-SXM": "A100-SXM4-80GB",
-    "GH200": "GH200-96GB",
-}
-# RunPod's plain names are the PCIe cards.
-_NAMES_OF_CLOUD = {("runpod", "A100-80GB"): "A100-PCIe-80GB", ("runpod", "H100"): "H100-PCIe-80GB"}
-# Host of Google Cloud's accelerators, without the count (cloud.google.com/compute/docs/gpus).
-_GCP_HOSTS = {
-    "A100": "a2-highgpu-{}g",
-    "A100-80GB": "a2-ultragpu-{}g",
-    "H100": "a3-highgpu-{}g",
-    "H100-MEGA": "a3-megagpu-{}g",
-    "H200": "a3-ultragpu-{}g",
-    "B200": "a4-highgpu-{}g",
-}
 _GCP_LARGEST_A100 = (16, "a2-megagpu-16g")
 
 Row = Mapping[str, str]
@@ -173,15 +154,21 @@ def _gcp_host(path: Path, line: int, row: Row) -> str:
     count = int(_number(path, line, row, "AcceleratorCount") or 0)
     if name == "A100" and count == _GCP_LARGEST_A100[0]:
         return _GCP_LARGEST_A100[1]
-    return _GCP_HOSTS.get(name, "").format(count)
+    return str(_tables()["gcp_hosts"].get(name, "")).format(count)
 
 
 def _place(row: Row) -> str:
     return row.get("AvailabilityZone") or row["Region"]
 
 
+@cache
+def _tables() -> dict[str, Any]:
+    return shipped_toml("hardware", "catalog/skypilot.toml")
+
+
 def _gpu(cloud: str, accelerator: str) -> str | None:
-    name = _NAMES_OF_CLOUD.get((cloud, accelerator), _NAMES.get(accelerator, accelerator))
+    names = _tables()["names"] | _tables()["names_of_cloud"].get(cloud, {})
+    name = names.get(accelerator, accelerator)
     try:
         return load_gpu(name).name
     except HardwareError:

@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
+from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 
 ASSUMPTION = "assumption"
 USER = "user"
 
 # unit -> (what it measures, its size in SI units)
-UNITS: dict[str, tuple[str, float]] = {
-    "TFLOP/s": ("arithmetic rate", 1e12),
-    "PFLOP/s": ("arithmetic rate", 1e15),
-    "B": ("size", 1.0),
-    "MB": ("size", 1e6),
-    "GB": ("size", 1e9),
-    "TB": ("size", 1e12),
-    "KiB": ("size", 2.0**10),
-    "MiB": ("size", 2.0**20),
-    "GiB": ("size", 2.0**30),
-    "TiB": ("size", 2.0**40),
-    "MB/s": ("bandwidth", 1e6),
-    "GB/s": ("bandwidth", 1e9),
-    "TB/s": ("bandwidth", 1e12),
-    "Gbit/s": ("bandwidth", 1e9 / 8),
-    "Gb/s": ("bandwidth", 1e9 / 8),
-    "W": ("power", 1.0),
-    "kW": ("power", 1e3),
-    "MHz": ("frequency", 1e6),
-    "GHz": ("frequency", 1e9),
-    "1": ("count", 1.0),
-}
+UNITS: Mapping[str, tuple[str, float]] = shipped_toml("hardware", "catalog/units.toml")
 _SHORTHAND = re.compile(r"^\s*([0-9.eE+_]+)\s*([A-Za-z/]+)\s*$")
 
 

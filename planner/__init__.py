@@ -57,7 +57,7 @@ def _demand_ours(*packages: Any) -> None:
 
 
 _demand_ours(constraints, hardware)
-provide(lambda: import_module("planner.report.library"))
+provide(lambda: import_module("planner.report.plots"))
 
 
 def __getattr__(name: str) -> Any:

@@ -14,11 +14,11 @@ from planner.job.job import Job
 from planner.job.recompute import Recomputed
 from planner.job.request import Request
 from planner.predict import evaluate
-from planner.predict.altered_model import Factors
+from planner.predict.calibrated import Factors
 from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostedShapes, CostModel, KernelLayout
 from planner.predict.memory import account
-from planner.predict.memory.footprint import Footprint, footprint_of
+from planner.predict.memory.account import Footprint, footprint_of
 from planner.predict.plan import Degrees, Plan
 
 

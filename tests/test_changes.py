@@ -121,9 +121,8 @@ CHANGES = {
             "planner/job/frameworks/megatron-core.toml": ('families = ["adamw", ', '"toy", '),
             "planner/predict/optimizer_terms.py": (
                 'UPDATES: Mapping[str, Update] = {',
-                '"preconditioned": lambda op, count, *_: ParameterUpdate(\n'
-                "    4.0 * matrix_shape(op, count)[0]\n"
-                "    * sum(width**2 for width in matrix_shape(op, count)[1:])), ",
+                '"preconditioned": lambda one: ParameterUpdate(\n'
+                "    4.0 * one.matrix[0] * sum(width**2 for width in one.matrix[1:])), ",
             ),
         },
     ),
@@ -131,7 +130,7 @@ CHANGES = {
         "recompute mode |",
         "evaluate --model gpt2 --gpus 1xH100 --gbs 8 --mbs 1 --seq 1024 --recompute toy_part",
         inserts={
-            "planner/job/modules.py": (
+            "planner/job/recompute.py": (
                 "RECOMPUTED: Mapping[str, RecomputedModule] = {",
                 '\n    "toy_part": RecomputedModule(Module.MLP, "dense", "dense layers"),',
             ),

@@ -26,7 +26,7 @@ HANDED_IN = {
     "planner.launch.plans.job_launch_note",
     "planner.launch.plans.launch_note",
     # Who waits hears how far a search or a check is.
-    "planner.cli.progress.watch",
+    "planner.cli.output.watch",
 }
 # Runs the parts of a loop that it is handed in threads.
 LOOPS = "planner.predict.threads.in_threads"

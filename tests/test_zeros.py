@@ -14,9 +14,9 @@ import pytest
 
 from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.model import model_of
-from planner.job.models.errors import ModelError
+from planner.job.errors import ModelError
 from planner.job.models.hf_config import model_from_hf_config
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.job.specs import ModelSpec
 from planner.launch.dialects.megatron.arguments import options, parse_arguments
 from planner.launch.dialects.megatron.model import read_model

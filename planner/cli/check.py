@@ -8,11 +8,16 @@ from typing import Any
 import click
 
 from planner.cli.errors import ExitStatus
-from planner.cli.evaluate import as_result
-from planner.cli.measured import measured_of
+from planner.cli.evaluate import as_result, measured_of
 from planner.cli.options import output_format
-from planner.cli.output import check_plot, print_report, write_result_plot
-from planner.cli.progress import compile_if_first_run, limited, watched
+from planner.cli.output import (
+    check_plot,
+    compile_if_first_run,
+    limited,
+    print_report,
+    watched,
+    write_result_plot,
+)
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.job import SURE_TO_FIT
 from planner.job.written import refuse_to_overwrite, write_text
@@ -95,7 +100,6 @@ def _fixed_path(changed: str, options: dict[str, Any]) -> Path:
 
 
 def _advice(assessment: Assessment, watch: Watch, over: Over) -> Advice | None:
-    """What makes the launch fit, where it does not surely fit."""
     proposal, plan = assessment.proposal, assessment.plan
     if proposal is None or plan is None or plan.fit_probability >= SURE_TO_FIT:
         return None

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from pydantic import BaseModel
 
-from hardware.economics import Figure, load_economics
+from hardware.facts import Figure, load_economics
 from hardware.prices import Price, load_prices
 from hardware.skypilot import load_skypilot
 from planner.cli.declared import option_rows
 from planner.cli.options import OutputFormat, build_request, output_format, with_limits
-from planner.cli.output import check_files, print_report, write_plot
-from planner.cli.progress import compile_if_first_run, watched
-from planner.compare.choice import ChoiceLimits
+from planner.cli.output import check_files, compile_if_first_run, print_report, watched, write_plot
 from planner.compare.goodput import DAY_S, HOUR_S
 from planner.compare.offers import Offer, each_size, read_offers, several_clusters
+from planner.compare.results import ChoiceLimits
 from planner.compare.searches import How, Progress
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError
@@ -167,7 +166,7 @@ def show_study(
     if output is not None:
         write_text(output, study_text(study), force=options["force"])
     if options["plot"] is not None:
-        from planner.report.charts.studies import curves_chart
+        from planner.report.charts.curves import curves_chart
         from planner.report.pages.studies import figure_of, study_page
 
         write_plot(

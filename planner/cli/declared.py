@@ -1,8 +1,10 @@
-"""Commands as `commands.toml` and their options as `options.toml` declare them, made for click."""
+"""Commands as `commands.toml` and their options as `options.toml` declare them, made for click;
+options by group: `--help` shows those that matter first, `--help-all` all."""
 
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any
@@ -12,9 +14,86 @@ import click
 from constraints.axes import AXES, Axis
 from hardware.files import shipped_toml
 from hardware.ranges import FIGURE_RANGES, FIGURES_ABOVE_LEAST
-from planner.cli import complete as completions
 from planner.cli import option_types as types
-from planner.cli.help import GroupedCommand
+
+# Title -> names of options, in the order of the help. What no group has is under "Other".
+_ROWS = shipped_toml("planner.cli", "options.toml")
+GROUPS: Mapping[str, Any] = {
+    title: [name for one in names for name in (AXES if one == "axes" else (one,))]
+    for title, names in _ROWS["help"].items()
+}
+OTHER = "Other"
+# What `--help` shows of a command with more options than anyone reads.
+FIRST = frozenset(_ROWS["first"]["names"])
+
+
+class GroupedCommand(click.Command):
+    """A command with many options. `first`: names that `--help` shows beside those of `FIRST`."""
+
+    def __init__(self, *args: Any, first: Sequence[str] = (), **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.first = FIRST | set(first)
+        self.params.append(
+            click.Option(
+                ["--help-all"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_show_all,
+                help="Show all options.",
+            )
+        )
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options that matter first, by group; all of them after `--help-all`."""
+        whole = bool(ctx.meta.get(_ALL))
+        for title, options in grouped(self, ctx).items():
+            shown = [option for option in options if whole or option.name in self.first]
+            if rows := [row for option in shown if (row := help_row(option, ctx))]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+# `[1<=x<=1048576]`, or behind a default `; 1<=x<=1048576`.
+_RANGE = re.compile(
+    r"\s*\[[-+e\d.]*(<=?x|x>=?)(<=?)?[-+e\d.]*\]|; [-+e\d.]*(<=?x|x>=?)(<=?)?[-+e\d.]*"
+)
+
+
+def help_row(option: click.Option, ctx: click.Context) -> tuple[str, str] | None:
+    """An option and its words, without ranges of numbers: an error tells them who needs them."""
+    record = option.get_help_record(ctx)
+    if record is None:
+        return None
+    names, words = record
+    return names.replace(" RANGE", ""), _RANGE.sub("", words).rstrip()
+
+
+_ALL = "planner.help_all"
+
+
+def _show_all(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if not asked or ctx.resilient_parsing:
+        return
+    ctx.meta[_ALL] = True
+    click.echo(ctx.get_help(), color=ctx.color)
+    ctx.exit()
+
+
+def grouped(command: click.Command, ctx: click.Context) -> Mapping[str, list[click.Option]]:
+    """The options of a command by title, in the order of `GROUPS`; `--help` itself left out."""
+    options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
+    named = {option.name: option for option in options if "--help" not in option.opts}
+    found = {
+        title: [named.pop(name) for name in names if name in named]
+        for title, names in GROUPS.items()
+    }
+    return {
+        title: members
+        for title, members in {**found, OTHER: list(named.values())}.items()
+        if members
+    }
+
 
 Row = Mapping[str, Any]
 
@@ -51,11 +130,11 @@ def command(name: str) -> click.Command:
 
 
 def _run(name: str, /, **options: Any) -> None:
-    importlib.import_module(f"planner.cli.{name}").run(**options)
+    module, _, does = commands()[name].get("does", f"{name}.run").partition(".")
+    getattr(importlib.import_module(f"planner.cli.{module}"), does)(**options)
 
 
 def options_of(group: str) -> list[click.Parameter]:
-    """The options of a group of `options.toml`."""
     return [parameter(spelled, **row) for spelled, row in option_rows()[group].items()]
 
 
@@ -85,11 +164,11 @@ def _parameter(
     **more: Any,
 ) -> click.Parameter:
     if takes:
-        more["type"] = getattr(types, takes)
+        more["type"] = types.option_type(takes)
     if choices:
         more["type"] = click.Choice(choices)
     if complete:
-        more["shell_complete"] = getattr(completions, complete)
+        more["shell_complete"] = getattr(types, complete)
     if given:
         name = given.name
         more |= {"type": types.Whole(given.least, given.largest), "default": given.default}
@@ -103,7 +182,7 @@ def _parameter(
     if names_in:
         more["help"] = more["help"].format(names=", ".join(shipped_toml(*names_in.split())))
     if figure:
-        from hardware.economics import load_economics
+        from hardware.facts import load_economics
 
         above = figure in FIGURES_ABOVE_LEAST
         more["type"] = types.Number(*FIGURE_RANGES[figure], low_open=above)

@@ -1,26 +1,47 @@
-"""`planner evaluate`: what one given configuration costs."""
+"""`planner evaluate`: what one given configuration costs; and `--measured-…`: what was measured of
+a run, in the commands that compare it with a prediction."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from constraints.axes import AXES
 from planner.cli.errors import ExitStatus
-from planner.cli.measured import measured_of, with_measured
 from planner.cli.options import build_request, output_format
 from planner.cli.output import check_files, show_result, write_result, write_result_plot
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.request import Request
 from planner.launch.plans import one_plan
-from planner.predict.diagnosis.findings import findings_of
+from planner.predict.diagnosis.findings import Findings, findings_of
+from planner.predict.diagnosis.measured import Measured
 from planner.predict.evaluate import Proposal, evaluated
 from planner.predict.plan import Degrees, Plan
 from planner.report.explain import explanation_report
 from planner.search.explanation import explain
 from planner.search.result import SearchResult
+
+
+def measured_of(options: Mapping[str, Any]) -> Measured | None:
+    """What the options say was measured; None without any."""
+    measured = Measured(
+        step_time_s=options["measured_step_time"],
+        mfu=options["measured_mfu"],
+        memory_gib=options["measured_memory"],
+        tokens_per_s=options["measured_tokens_per_s"],
+    )
+    return measured if measured.is_given else None
+
+
+def with_measured(document: Mapping[str, Any], findings: Findings) -> str:
+    """A JSON document with what was found of a measured run, under `measured`."""
+    found = json.loads(json.dumps(asdict(findings), default=dict))
+    return json.dumps({**document, "measured": found}, indent=1, allow_nan=False)
 
 
 def run(**options: Any) -> None:

@@ -8,18 +8,25 @@ from typing import Any
 
 import click
 
-from planner.cli.measured import measured_of, with_measured
-from planner.cli.output import check_output, check_plot, print_report, write_result_plot
-from planner.cli.progress import compile_if_first_run, limited, watched
+from planner.cli.evaluate import measured_of, with_measured
+from planner.cli.output import (
+    check_output,
+    check_plot,
+    compile_if_first_run,
+    limited,
+    print_report,
+    watched,
+    write_result_plot,
+)
 from planner.job.errors import UsageError
 from planner.job.pool import SeveralTypes
 from planner.job.written import write_text
-from planner.predict.decided import decided_request
+from planner.predict.configuration import decided_request
 from planner.predict.diagnosis.findings import Findings, findings_of
 from planner.predict.diagnosis.measured import Measured
 from planner.predict.evaluate import Proposal
+from planner.report.charts.schedule import step_trace
 from planner.report.explain import explanation_report
-from planner.report.trace import step_trace
 from planner.search.explanation import Explanation, explain, job_evaluator, pick_plan
 from planner.search.limit_results import Until
 from planner.search.plan_file import read_plan
@@ -54,7 +61,6 @@ def _explain(plan_file: str, number: int | None, until: Until, options: dict[str
 
 
 def _findings(result: SearchResult, number: int, measured: Measured) -> Findings:
-    """What the measurement of a run of a plan says."""
     if isinstance(result.request.gpu_words, SeveralTypes):
         raise UsageError(
             f"--measured-…: the plans are on GPUs of several types ({result.request.gpus}), where "
@@ -68,7 +74,6 @@ def _findings(result: SearchResult, number: int, measured: Measured) -> Findings
 def _explained(
     result: SearchResult, number: int, until: Until, options: dict[str, Any]
 ) -> Explanation:
-    """The explanation of a plan, as far as the time lasts."""
     plan = pick_plan(result, number)
     job, searched = (
         request.resolve().on_gpus(result.job.used_gpus)

@@ -11,15 +11,13 @@ from click.core import ParameterSource
 
 from planner.cli.errors import ExitStatus
 from planner.cli.options import build_request, with_limits
-from planner.cli.output import print_report
-from planner.cli.progress import compile_if_first_run, limited, watched
+from planner.cli.output import compile_if_first_run, limited, print_report, watched
 from planner.job.pool import SeveralTypes
 from planner.job.request import Request
 from planner.launch.plans import LAUNCH_NOTES
 from planner.predict.command_line import search_command
 from planner.predict.evaluate import Proposal
-from planner.predict.memory.advice import Advice, Over, Watch, advise
-from planner.predict.memory.advice_data import advice_record
+from planner.predict.memory.advice import Advice, Over, Watch, advice_record, advise
 from planner.report.fit import fit_report
 from planner.search.fit import SEQUENCES_PER_GPU, FitAnswer, does_it_fit
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from planner.cli.output import show
-from planner.cli.progress import compile_if_first_run
+from planner.cli.output import compile_if_first_run, show
 from planner.job.written import picked
 from planner.job.written_folder import refuse_folder
 from planner.launch.contract import checkpoints_of

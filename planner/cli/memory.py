@@ -1,7 +1,9 @@
-"""`planner memory`: what holds the memory of a GPU over a step, phase by phase."""
+"""`planner memory`: what holds the memory of a GPU over a step, phase by phase; with `--inference`,
+what holds that of one which serves."""
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from math import gcd
 from pathlib import Path
@@ -11,31 +13,47 @@ import click
 from click.core import ParameterSource
 
 from constraints.axes import AXES, LARGEST_DEGREE
+from hardware.schema import Cluster
 from planner.cli.declared import names_of
 from planner.cli.errors import ExitStatus
 from planner.cli.evaluate import given_configuration
 from planner.cli.fit import fit_request
-from planner.cli.memory_inference import DEFAULT_GPU, SOLVE_CHOICES, serving_memory
 from planner.cli.options import LIMITS
-from planner.cli.output import check_files, print_report, write_plot
-from planner.cli.progress import limited, watched
+from planner.cli.output import check_files, limited, print_report, watched, write_plot
 from planner.job.errors import UsageError
-from planner.job.frameworks import load_framework
 from planner.job.frameworks.names import profile_named
-from planner.job.models.catalog import load_model
+from planner.job.frameworks.profile import load_framework
+from planner.job.models.catalog import ResolvedModel, load_model
+from planner.job.pool import parse_one_type
 from planner.job.quantities import gib
 from planner.job.written import write_text
 from planner.predict.command_line import search_command
-from planner.predict.memory.account import StageAccount
+from planner.predict.memory.account import (
+    Footprint,
+    StageAccount,
+    dropless_worst_case,
+    footprint_of,
+)
 from planner.predict.memory.advice import advise
-from planner.predict.memory.footprint import Footprint, dropless_worst_case, footprint_of
+from planner.predict.memory.inference import inference_memory, splits
+from planner.predict.memory.serving.deployment import Deployment
+from planner.predict.memory.serving.engine import batch_defaults, find_engine
+from planner.predict.memory.serving.formats import (
+    PUBLISHED_FORMATS,
+    PUBLISHED_WIDER,
+    kv_format,
+    published_format,
+    weight_format,
+)
+from planner.predict.memory.serving.solve import changes, solved_deployment, with_grouped_queries
+from planner.predict.memory.serving.solve import solve as solve_serving
 from planner.predict.memory.solve import solve
 from planner.predict.memory.terms import peak_tensors
 from planner.predict.plan_text import configuration_text
-from planner.report.advice import advice_blocks, leading_facts
-from planner.report.figures.memory import MemoryFigure, memory_figure
-from planner.report.memory import memory_report, solution_blocks
-from planner.report.memory_data import memory_json
+from planner.report.charts.memory import MemoryFigure, memory_figure
+from planner.report.fit import advice_blocks, leading_facts
+from planner.report.inference import Tuning, inference_document, inference_report
+from planner.report.memory import memory_json, memory_report, solution_blocks
 from planner.search.fit import fitting_plan
 
 SOLVE_TRAINING = ("mbs", "seq", "layers")
@@ -148,20 +166,13 @@ def _spelled(names: list[str]) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
-def _usual_etp(options: dict[str, Any]) -> int:
-    """Tensor parallelism inside experts as the framework has it."""
-    profile, model = (
-        load_framework(profile_named(options["framework"])),
-        load_model(options["model"]),
-    )
-    experts = model.spec.moe is not None
-    return profile.usual_etp(experts=experts, tp=options["tp"], ep=options["ep"])
-
-
 def _complete(options: dict[str, Any]) -> list[str]:
     """Fill in GPUs, dp and the batch where they were not given; says what was taken."""
     notes = []
-    options["etp"] = options["etp"] or _usual_etp(options)
+    profile = load_framework(profile_named(options["framework"]))
+    experts = load_model(options["model"]).spec.moe is not None
+    usual = profile.usual_etp(experts=experts, tp=options["tp"], ep=options["ep"])
+    options["etp"] = options["etp"] or usual
     if options["cluster"] is None and _needs_count(options["gpus"]):
         gpu = options["gpus"] or DEFAULT_GPU
         # Fewest replicas over which the experts spread: ep·etp divides dp·cp·tp.
@@ -204,7 +215,7 @@ def _stages(wanted: str | int, footprint: Footprint) -> list[StageAccount]:
 
 
 def _draw(plot: Path, figure: MemoryFigure) -> None:
-    from planner.report.charts.studies import memory_chart
+    from planner.report.charts.memory import memory_chart
     from planner.report.pages.studies import memory_page
 
     write_plot(plot, lambda: memory_chart(figure), lambda: memory_page(figure))
@@ -226,3 +237,122 @@ def _instead(options: dict[str, Any], footprint: Footprint) -> str:
         return ""
     fits = f"{configuration_text(plan)} fits, with {gib(plan.peak_bytes)} GiB"
     return f"{fits}, as a search found: {search_command(request)}"
+
+
+# Values of --solve that belong to --inference.
+SOLVE_CHOICES = ("batch", "context")
+DEFAULT_GPU = "H100"
+_DEFAULTS: dict[str, Any] = {
+    "batch": 1, "context": 4096, "tp": 1, "pp": 1, "dp": 1, "ep": 1,
+    "gpu_memory_utilization": 0.9, "block_size": 16, "weights": "bf16", "engine": "vllm",
+}  # fmt: skip
+
+
+def serving_memory(options: dict[str, Any]) -> int:
+    """Print the memory of serving; returns the exit status, 0 or, if it does not fit, 1.
+
+    `advise`: every change and every split of the GPUs, also where it fits.
+    """
+
+    model = load_model(options["model"])
+    # The format that the checkpoint's own configuration states, if it states one.
+    stated = published_format(_configuration(options))
+    deployment = given_deployment({**options, "weights": options.get("weights") or stated}, model)
+    result = inference_memory(deployment)
+    solved = None
+    if options.get("solve"):
+        solved = solve_serving(deployment, options["solve"], result.spread)
+        deployment = solved_deployment(deployment, solved)
+        result = inference_memory(deployment)
+    full = bool(options.get("advise"))
+    advice = changes(deployment) if full or not result.fits else ()
+    tuning = None
+    if full:
+        links = _cluster(options, deployment.gpus)
+        tuning = Tuning(splits(deployment, links), with_grouped_queries(deployment))
+    if options.get("as_json"):
+        click.echo(json.dumps(inference_document(result, solved, advice, tuning), indent=2))
+    else:
+        warnings = (*_warnings(deployment), *_of_checkpoint(options, stated))
+        print_report(inference_report(result, model, solved, advice, warnings, tuning))
+    return 0 if result.fits else 1
+
+
+def given_deployment(options: dict[str, Any], model: ResolvedModel) -> Deployment:
+    """The deployment that the options describe, not yet checked against the rules of engines."""
+    stated = {name: value for name, value in options.items() if value is not None}
+    given = _DEFAULTS | stated
+    for name in ("tp", "pp", "dp"):
+        if int(given[name]) < 1:
+            raise UsageError(f"--{name} {given[name]}: a degree is at least 1")
+    tp, pp, dp = (int(given[name]) for name in ("tp", "pp", "dp"))
+    cluster = _cluster(options, tp * pp * dp)
+    if "tp" not in stated and pp == dp == 1:
+        tp = cluster.num_gpus
+    if (product := tp * pp * dp) != cluster.num_gpus:
+        raise UsageError(
+            f"tp·pp·dp = {tp}·{pp}·{dp} = {product} GPUs, --gpus has {cluster.num_gpus}; give "
+            f"--gpus {product}x{cluster.gpu.name}, or --tp, --pp and --dp that multiply to "
+            f"{cluster.num_gpus}"
+        )
+    weights = weight_format(given["weights"])
+    usual_kv = "fp32" if weights.name == "fp32" else "bf16"
+    chunk, sequences = batch_defaults(cluster.gpu)
+    return Deployment(
+        model=model.spec,
+        gpu=cluster.gpu,
+        weights=weights,
+        kv=kv_format(given.get("kv_cache", usual_kv)),
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        utilization=given["gpu_memory_utilization"],
+        block=given["block_size"],
+        chunk=given.get("max_num_batched_tokens", chunk),
+        sequences=given.get("max_num_seqs", sequences),
+        all_logits=given.get("logits") == "all",
+        graphs=not given.get("enforce_eager"),
+        window_cache=not given.get("disable_hybrid_kv_cache_manager"),
+        engine=find_engine(given["engine"]),
+        **{name: given[name] for name in ("batch", "context", "ep")},
+    )
+
+
+def _configuration(options: dict[str, Any]) -> dict[str, Any]:
+    """The config.json that --model names, which is known to be one; empty for a catalogue name."""
+    path = Path(options["model"])
+    return json.loads(path.read_text(encoding="utf-8")) if path.suffix == ".json" else {}
+
+
+def _of_checkpoint(options: dict[str, Any], stated: str | None) -> tuple[str, ...]:
+    """What the configuration says of its weights, and what was made of it."""
+    if "quantization_config" not in _configuration(options):
+        return ()
+    if stated is None:
+        return ("Its quantization_config states a format that is not known: give --weights.",)
+    given = options.get("weights")
+    if given is not None and given != stated:
+        return (f"Its quantization_config says --weights {stated}, not {given}.",)
+    return (f"--weights {stated} is read from its quantization_config.",)
+
+
+def _cluster(options: dict[str, Any], gpus: int) -> Cluster:
+    return parse_one_type(options.get("gpus") or f"{gpus}x{DEFAULT_GPU}")
+
+
+def _warnings(deployment: Deployment) -> tuple[str, ...]:
+    model, found = deployment.model, []
+    if deployment.context > model.max_positions:
+        found.append(
+            f"Warning: {deployment.context:,} tokens exceed the {model.max_positions:,} positions "
+            f"of {model.name}; engines refuse it unless its rotary embedding is scaled."
+        )
+    published = PUBLISHED_FORMATS.get(model.family)
+    if published is not None and deployment.weights.name != published:
+        found.append(f"{model.name} is published in {published}: --weights {published}.")
+    wider = PUBLISHED_WIDER.get(model.name, {}).get(deployment.weights.name)
+    if wider is not None:
+        found.append(f"The published checkpoint leaves attention at 16 bits: --weights {wider}.")
+    if model.mtp_layers:
+        found.append("Multi-token-prediction layers are not loaded.")
+    return tuple(found)

@@ -1,15 +1,14 @@
-"""Types of options: what a text means, and the range of every number, declared once.
-
-A type that is made of a function carries examples: what people write.
-"""
+"""Types of options: what a text means. `[types]` of `options.toml` has each with its range, or with
+one of the parsers below, what that takes beside the text, and examples of what people write. And
+values that a shell completes: models, GPUs, frameworks. Nothing heavy is imported."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,21 +17,17 @@ from click.shell_completion import CompletionItem
 
 from constraints.axes import LARGEST_DEGREE
 from constraints.errors import ConstraintError
+from hardware.files import shipped_toml
 from hardware.ranges import LARGEST_PRICE
+from planner.job import bounds
 from planner.job.batch_ramp import read_ramp
-from planner.job.bounds import (
-    LONGEST_SEQ,
-    MOST_LAYERS,
-    MOST_MICRO_BATCHES,
-    MOST_MTP_LAYERS,
-    MOST_SEQUENCES,
-    WIDEST,
-)
+from planner.job.bounds import LONGEST_SEQ, MOST_LAYERS
 from planner.job.errors import UsageError
 from planner.job.quantities import parse_length, parse_tokens
 
 if TYPE_CHECKING:
     from constraints.numbers import DegreeLimit
+
 
 # Blocks of a pipeline that a list of layers may name.
 _MOST_BLOCKS = 2**16
@@ -91,7 +86,7 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def _part(
+def part(
     text: str, hint: str, *, zero: bool = False, one: bool = True, percent: bool = True
 ) -> float:
     """A share, in percent where it may be; `zero`, `one`: whether it may be so much."""
@@ -102,22 +97,22 @@ def _part(
     return given
 
 
-def _share(text: str) -> float | str:
+def share(text: str) -> float | str:
     if text.strip().lower() == "search":
         return "search"
-    return _part(text, "give a share in 0<=x<=1, as 0.5, or search", zero=True, percent=False)
+    return part(text, "give a share in 0<=x<=1, as 0.5, or search", zero=True, percent=False)
 
 
-def _measured_share(text: str) -> float:
+def measured_share(text: str) -> float:
     """`0.41`, `41%` or `41`."""
     given = _number(text.strip().removesuffix("%"))
-    share = given / 100.0 if "%" in text or given > 1.0 else given
-    if not 0.0 < share <= 1.0:
+    given /= 100.0 if "%" in text or given > 1.0 else 1.0
+    if not 0.0 < given <= 1.0:
         raise UsageError(f"{text!r}: write a share above 0 and up to 1, as 0.41 or 41%")
-    return share
+    return given
 
 
-def _ramp(text: str) -> str:
+def ramp(text: str) -> str:
     """The text, read once: Megatron's form with a batch that suits, which is given elsewhere."""
     words = text.split()
     suits = len(words) == 3 and all(word.isdecimal() and len(word) < 19 for word in words)
@@ -125,13 +120,15 @@ def _ramp(text: str) -> str:
     return text
 
 
-def _tokens(text: str, hint: str) -> int:
+def trained_tokens(text: str) -> int:
+    """A number of tokens, which the words of an error name as what is trained on."""
     with suppress(UsageError):
         return parse_tokens(text)
+    hint = "give the tokens to train on, a whole number above 0, as 15T or 300B"
     raise UsageError(f"{text!r}: {hint}")
 
 
-def _length(text: str) -> int:
+def length(text: str) -> int:
     with suppress(UsageError):
         if (given := parse_length(text)) <= LONGEST_SEQ:
             return given
@@ -152,16 +149,12 @@ class Length(Parsed):
         return given
 
 
-_trained_tokens = partial(
-    _tokens, hint="give the tokens to train on, a whole number above 0, as 15T or 300B"
-)
+def budget_tokens(text: str) -> int | str:
+    """As `trained_tokens`, or a word for the best number of the model's size."""
+    return "chinchilla" if text.strip().lower() == "chinchilla" else trained_tokens(text)
 
 
-def _budget_tokens(text: str) -> int | str:
-    return "chinchilla" if text.strip().lower() == "chinchilla" else _trained_tokens(text)
-
-
-def _layers(text: str) -> tuple[int, ...]:
+def layers(text: str) -> tuple[int, ...]:
     numbers: list[int] = []
     for item in text.split(","):
         match = _LENGTHS.match(item.strip())
@@ -176,7 +169,7 @@ def _layers(text: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _duration_s(text: str, plain: str = "s") -> float:
+def duration_s(text: str, plain: str = "s") -> float:
     match = _DURATION.match(text.strip())
     given = float(match[1]) * _SECONDS[match[2] or plain] if match else math.nan
     if not 0.0 <= given <= _LONGEST_S:
@@ -184,21 +177,17 @@ def _duration_s(text: str, plain: str = "s") -> float:
     return given
 
 
-def _scaled(units: dict[str, float], low: float, high: float, hint: str) -> Callable[[str], float]:
-    """A parser of positive numbers with a unit behind them; the largest sensible one is `high`."""
-
-    def parse(text: str) -> float:
-        match = _SCALED.match(text.strip())
-        unit = match[2].lower() if match else ""
-        given = float(match[1].replace(",", "")) * units[unit] if match and unit in units else 0.0
-        if not low <= given <= high:
-            raise UsageError(f"{text!r}: write {hint}")
-        return given
-
-    return parse
+def scaled(text: str, units: dict[str, float], low: float, high: float, hint: str) -> float:
+    """A positive number with a unit behind it; the largest sensible one is `high`."""
+    match = _SCALED.match(text.strip())
+    unit = match[2].lower() if match else ""
+    given = float(match[1].replace(",", "")) * units[unit] if match and unit in units else 0.0
+    if not low <= given <= high:
+        raise UsageError(f"{text!r}: write {hint}")
+    return given
 
 
-def _stage(text: str) -> str | int:
+def stage(text: str) -> str | int:
     if text in ("heaviest", "all"):
         return text
     if text.isascii() and text.isdecimal() and len(text) <= len(str(LARGEST_DEGREE)):
@@ -206,19 +195,26 @@ def _stage(text: str) -> str | int:
     raise UsageError(f"{text!r}: heaviest, all, or a stage from 0 on")
 
 
-def _spelt(pattern: str, hint: str, make: Callable[..., Any]) -> Callable[[str], Any]:
-    """A parser of texts that a pattern matches as a whole, made of its groups."""
-
-    def parse(text: str) -> Any:
-        match = re.fullmatch(pattern, text, re.DOTALL)
-        if match is None:
-            raise UsageError(f"{text!r}: {hint}")
-        return make(*match.groups())
-
-    return parse
+def _groups(text: str, pattern: str, hint: str) -> tuple[str, ...]:
+    match = re.fullmatch(pattern, text, re.DOTALL)
+    if match is None:
+        raise UsageError(f"{text!r}: {hint}")
+    return match.groups()
 
 
-def _resolution(text: str) -> str:
+def spelt(text: str, pattern: str, hint: str) -> str | tuple[str, ...]:
+    """A text that a pattern matches as a whole: its group, or groups."""
+    found = _groups(text, pattern, hint)
+    return found if len(found) > 1 else found[0]
+
+
+def rate(text: str, pattern: str, hint: str) -> tuple[str, float]:
+    """A currency and its value in US dollars."""
+    code, usd = _groups(text, pattern, hint)
+    return code, float(usd)
+
+
+def resolution(text: str) -> str:
     """The text, read once."""
     from planner.job.amounts import parse_resolution
 
@@ -226,32 +222,33 @@ def _resolution(text: str) -> str:
     return text
 
 
-def _condition(verb: Any, example: str) -> Parsed:
+def condition(text: str, verb: Any) -> str:
     """A condition that can be read, as it was written."""
+    from constraints.condition import user_condition
 
-    def parse(text: str) -> str:
-        from constraints.condition import user_condition
-
-        return user_condition(verb, text).text
-
-    return Parsed("condition", parse, example)
+    return user_condition(verb, text).text
 
 
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not names:
+def modules(text: str) -> str:
+    """Modules, `off` or `search`: which there are, the framework says."""
+    return text.strip().lower()
+
+
+def names(text: str) -> tuple[str, ...]:
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not found:
         raise UsageError(f"{text!r}: write names, comma-separated, as none,full")
-    return names
+    return found
 
 
-def _counts(text: str) -> tuple[int, ...]:
+def counts(text: str) -> tuple[int, ...]:
     items = [item.strip() for item in text.split(",")]
     if not all(re.fullmatch(r"[0-9]{1,7}", item) and int(item) > 0 for item in items):
         raise UsageError(f"{text!r}: write numbers of GPUs, as 512,768,1024")
     return tuple(map(int, items))
 
 
-def _file(text: str) -> str:
+def file(text: str) -> str:
     if not text.strip():
         raise UsageError(f"{text!r} names no file")
     try:
@@ -262,8 +259,8 @@ def _file(text: str) -> str:
         ) from None
 
 
-def _plot(endings: tuple[str, ...], text: str) -> Path:
-    path = Path(_file(text))
+def plot(text: str, endings: Sequence[str]) -> Path:
+    path = Path(file(text))
     if path.suffix.lower() not in endings:
         raise UsageError(f"{text!r}: the name must end in {', '.join(endings)}")
     return path
@@ -294,91 +291,52 @@ class Whole(click.IntRange):
         return super().convert(value, param, ctx)
 
 
-# No model has more experts than this for one rank to take the load of.
-MOST_IMBALANCE = 4096
-IMBALANCE = Number(1, MOST_IMBALANCE)
-TOLERANCE = Number(0, 1, high_open=True)
-UTILISATION = Number(0, 1, low_open=True)
-CAPEX = Number(0, LARGEST_PRICE, low_open=True)
-CARBON = Number(0, 1e4)
-DEGREE = Whole(1, LARGEST_DEGREE)
-MTP_LAYERS = Whole(0, MOST_MTP_LAYERS)
-MICRO_BATCHES = Whole(1, MOST_MICRO_BATCHES)
-SEQUENCES = Whole(1, MOST_SEQUENCES)
-# Of an engine that serves.
-SERVED = Whole(1, 10**6)
-WIDTH = Whole(1, WIDEST)
-PLAN_NUMBER = Whole(1, 10**6)
-PLANS = Whole(1, 10**6)
-NODES = Whole(0, LARGEST_DEGREE)
-PROCESSES = Whole(1, 1024)
-SEED = Whole(0, 2**31 - 1)
-PORT = Whole(0, 65535)
-RUNS = Whole(1, 1000)
-# The longest that anyone waits: a year.
-TIME_LIMIT = Number(0, 365 * 86400, low_open=True)
-MEASURED_S = Number(0, 1e6, low_open=True)
-MEASURED_GIB = Number(0, 1e6, low_open=True)
-MEASURED_TOKENS = Number(0, 1e15, low_open=True)
+_BOUNDS = {**vars(bounds), "LARGEST_DEGREE": LARGEST_DEGREE, "LARGEST_PRICE": LARGEST_PRICE}
 
-SHARE = Parsed("share", _share, "0", "0.5", "1", "search")
-FRACTION = Parsed(
-    "fraction",
-    partial(_part, hint="give a fraction in 0<x<=1, as 0.5; no search chooses it", percent=False),
-    "0.5", "1",
-)  # fmt: skip
-PROBABILITY = Parsed(
-    "probability",
-    partial(_part, hint="give a probability above 0 and below 1, as 80% or 0.8", one=False),
-    "80%", "0.8",
-)  # fmt: skip
-RESOLUTION = Parsed("share,size", _resolution, "0.5%,1GiB", "1%", "1GiB")
-MEASURED_SHARE = Parsed("share", _measured_share, "0.41", "41%")
-TOKENS = Parsed("tokens", parse_tokens, "4M", "4Mi", "4194304")
-RAMP = Parsed("ramp", _ramp, "64..512/469B", "4Mi:252M,8Mi:2.87T,16Mi", "16 8 300000")
-TRAINED_TOKENS = Parsed("tokens", _trained_tokens, "15T", "300B")
-BUDGET_TOKENS = Parsed("tokens", _budget_tokens, "15T", "chinchilla")
-SEQUENCE = Length("tokens", _length, "8192", "8K", "8Ki")
-LAYERS = Parsed("layers", _layers, "19,20,20,21", "4,5x14,4", "16")
-DURATION = Parsed("time", _duration_s, "90s", "10min", "3h", "2d")
-# Nobody has a deadline in seconds.
-DEADLINE = Parsed("days", partial(_duration_s, plain="d"), "90d")
-AMOUNT = Parsed(
-    "amount",
-    _scaled({"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}, 1.0, 1e12, "a sum of money, as 12M or 250k"),
-    "12M", "250k",
-)  # fmt: skip
-POWER_KW = Parsed(
-    "power", _scaled({"kw": 1.0, "mw": 1e3, "gw": 1e6}, 0.1, 1e8, "a power, as 1.2MW or 800kW"),
-    "1.2MW", "800kW",
-)  # fmt: skip
-PARAMETERS = Parsed(
-    "parameters",
-    _scaled({"": 1.0, "m": 1e6, "b": 1e9, "t": 1e12}, 1e8, 2e13, "a size, as 13B, up to 20T"),
-    "13B", "500M",
-)  # fmt: skip
-FLOP = Number(1e15, 1e35)
-DAYS = Number(0, 3650, low_open=True)
-STAGE = Parsed("stage", _stage, "heaviest", "all", "0")
-RATE = Parsed(
-    "rate",
-    _spelt(
-        r"\s*([A-Z]{3})=(?!0+(?:\.0+)?\s*$)([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*",
-        "write EUR=1.10, US dollars for one EUR", lambda code, usd: (code, float(usd)),
-    ),
-    "EUR=1.10",
-)  # fmt: skip
-CURRENCY = Parsed(
-    "code", _spelt("([A-Z]{3})", "write three capitals, as USD or EUR", str), "USD", "EUR"
-)
-VARIABLE = Parsed(
-    "name=value", _spelt(r"(\w+)=(.*)", "write NAME=VALUE", lambda *pair: pair), "TP=4"
-)
-NAMES = Parsed("names", _names, "none", "none,full")
-COUNTS = Parsed("counts", _counts, "8", "8,16")
-REQUIRE, FORBID = _condition("require", "pp <= 4"), _condition("forbid", "zero == 3")
-FIX = _condition("fix", "mbs=1")
-# Modules, `off` or `search`: which there are, the framework says.
-MODULES = Parsed("modules", lambda text: text.strip().lower(), "off", "all", "search", "core_attn")
-FILE = Parsed("file", _file, "out.json")
-PLOT = Parsed("file", partial(_plot, (".html", ".svg", ".png")), "step.svg")
+
+@cache
+def option_type(name: str) -> click.ParamType[Any]:
+    """A type of `[types]` of `options.toml`, where the ends of a range may be names."""
+    row = dict(shipped_toml("planner.cli", "options.toml")["types"][name])
+    for made, key in ((Whole, "whole"), (Number, "number")):
+        if key in row:
+            return made(*(_BOUNDS.get(end, end) for end in row.pop(key)), **row)
+    text, parse, examples = row.pop("is"), row.pop("parse"), row.pop("examples")
+    parsed = Length if parse == "length" else Parsed
+    return parsed(text, partial(globals()[parse], **row), *examples)
+
+
+def known_models(_ctx: click.Context, _param: click.Parameter, start: str) -> list[CompletionItem]:
+    """Names and short names of the catalogue; else files: a config.json, a .toml."""
+    from planner.job.models.catalog import model_names, short_names
+
+    return _matching((*model_names(), *short_names()), start) or [
+        CompletionItem(start, type="file")
+    ]
+
+
+def known_gpus(_ctx: click.Context, _param: click.Parameter, start: str) -> list[CompletionItem]:
+    """GPUs and node shapes, behind a number as `64x` where there is one."""
+    from hardware.load import cluster_names, gpu_names
+
+    head, cross, _ = start.rpartition("x")
+    count = f"{head}{cross}" if head[-1:].isdigit() else ""
+    return _matching([f"{count}{name}" for name in (*gpu_names(), *cluster_names())], start)
+
+
+def known_frameworks(
+    _ctx: click.Context, _param: click.Parameter, start: str
+) -> list[CompletionItem]:
+    """Every name of a framework."""
+    from planner.job.frameworks.names import known_names
+
+    return _matching(known_names(), start)
+
+
+def known_budgets(_ctx: click.Context, _param: click.Parameter, start: str) -> list[CompletionItem]:
+    """The word among numbers."""
+    return _matching(("chinchilla",), start)
+
+
+def _matching(names: Iterable[str], start: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in names if name.lower().startswith(start.lower())]

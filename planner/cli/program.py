@@ -19,7 +19,7 @@ from planner.cli.declared import command, commands
 from planner.cli.errors import DEBUG_VARIABLE, CommandRefusal, ExitStatus, flush_output, refusing
 from planner.job.unmodelled import refuse_unmodelled
 
-# Subcommand -> one line of `planner --help`. What planner/cli/NAME.py does, its `run` does.
+# Subcommand -> one line of `planner --help`.
 COMMANDS = {name: str(row["line"]) for name, row in commands().items()}
 
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000

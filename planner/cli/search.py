@@ -11,21 +11,17 @@ from typing import Any
 import click
 
 from planner.cli.errors import ExitStatus
-from planner.cli.options import (
-    OutputFormat,
-    build_request,
-    output_format,
-    with_limits,
-)
+from planner.cli.options import OutputFormat, build_request, output_format, with_limits
 from planner.cli.output import (
     check_files,
+    compile_if_first_run,
     print_report,
     show_result,
+    watched,
     write_plot,
     write_result,
     write_result_plot,
 )
-from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
 from planner.job.pool import SeveralSizes, read_gpus
 from planner.job.request import Request

@@ -19,17 +19,21 @@ from planner.cli.comparing import build_settings, comparing_request, offers_for
 from planner.cli.declared import command, names_of
 from planner.cli.errors import ExitStatus
 from planner.cli.options import by_spelling, option_of, option_value, output_format
-from planner.cli.output import show
-from planner.cli.progress import compile_if_first_run, watched
+from planner.cli.output import compile_if_first_run, show, watched
 from planner.compare.comparison import check_tokens
 from planner.compare.offers import Offer, demand_distinct
-from planner.compare.sweep.engines import started
-from planner.compare.sweep.grid import Grid, Pricing, Value, check_grid, merged
-from planner.compare.sweep.journal import Journal, opened, read_only
-from planner.compare.sweep.results import columns, refuse_results, rows, write
-from planner.compare.sweep.run import SearchCounts, count, header
+from planner.compare.sweep.journal import (
+    Journal,
+    columns,
+    opened,
+    read_only,
+    refuse_results,
+    rows,
+    write,
+)
+from planner.compare.sweep.run import SearchCounts, count, header, started
 from planner.compare.sweep.run import run as search_grid
-from planner.compare.sweep.work import Common
+from planner.compare.sweep.work import Common, Grid, Pricing, Value, check_grid, merged
 from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.job.written import write_csv
@@ -174,7 +178,6 @@ def _parameters() -> tuple[dict[str, click.Parameter], ...]:
 
 
 def _fixed(file: _File, known: dict[str, click.Parameter]) -> dict[str, Any]:
-    """Options outside [grid], by the names that commands give them."""
     found: dict[str, Any] = {}
     for key, value in file.fixed.items():
         if key not in ("gpus", "clusters"):
@@ -214,7 +217,6 @@ def _hashes(values: Any) -> dict[str, str]:
 
 
 def _clusters(file: _File) -> tuple[Value, ...]:
-    """The clusters of `gpus` and of the file that `clusters` names."""
     texts = file.grid.get("gpus", file.fixed.get("gpus", []))
     name = file.fixed.get("clusters")
     offers = offers_for(
@@ -230,7 +232,6 @@ def _clusters(file: _File) -> tuple[Value, ...]:
 def _pricings(
     file: _File, defaults: dict[str, Any], prices: dict[str, tuple[Value, ...]]
 ) -> tuple[Pricing, ...]:
-    """Every combination of prices and tokens."""
     found = []
     for values in product(*prices.values()):
         options = defaults | {"quiet": True} | merged(values)

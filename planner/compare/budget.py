@@ -6,8 +6,10 @@ on GPUs they follow from the step time of the best plan of a search, interruptio
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
-from math import inf, sqrt
+from functools import cache
+from math import exp, gcd, inf, log, sqrt
 from typing import TYPE_CHECKING, Literal
 
 from hardware.frozen import Frozen
@@ -21,20 +23,93 @@ from planner.compare.laws import (
     critical_batch,
     load_laws,
 )
-from planner.compare.offers import Offer
-from planner.compare.quotes import check_providers
+from planner.compare.offers import Offer, check_providers
 from planner.compare.results import Run, flat_run
 from planner.compare.searches import ONE_BY_ONE, How, Outcome, search_one
 from planner.compare.settings import CostBasis, Settings
-from planner.compare.shapes import LEAST, MOST, shaped
 from planner.job.errors import NothingFitsError, UsageError
-from planner.job.overrides import Overrides
+from planner.job.models.catalog import load_model
 from planner.job.request import Request
+from planner.job.request_fields import Overrides
 from planner.job.specs import ModelSpec
-from planner.predict.ops import parameter_count
+from planner.job.written import toml_text
+from planner.predict.ops.table import parameter_count
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# Of one family, by size (arXiv 2407.21783, table 3; Llama 3.2 for the small ones).
+FAMILY = ("llama-3.2-1b", "llama-3.2-3b", "llama-3-8b", "llama-3-70b", "llama-3.1-405b")
+_HEAD = 128
+# Wide models have widths of so many elements, eight heads, which tensor parallelism divides.
+_STEP, _WIDE = 1024, 4096
+# Sizes that the family's proportions still mean something for.
+LEAST, MOST = 1e8, 2e13
+
+
+def shaped(parameters: float) -> ModelSpec:
+    """A model of about so many parameters: its width and FFN between those of the family's two
+    nearest sizes (in logarithms of the size, beyond them by the nearest pair), layers to match."""
+    if not LEAST <= parameters <= MOST:
+        raise UsageError(
+            f"{parameters:.3g} parameters: shapes are made of {LEAST:.0e} to {MOST:.0e}; give "
+            "--model NAME for another"
+        )
+    base = load_model("llama-3-8b").spec
+    hidden = _width(_between(parameters, [(size, spec.hidden) for size, spec in _family()]))
+    ratio = _between(parameters, [(size, spec.ffn / spec.hidden) for size, spec in _family()])
+    heads = hidden // _HEAD
+    update = {
+        "hidden": hidden, "heads": heads, "head_dim": _HEAD, "kv_heads": gcd(8, heads),
+        "ffn": _width(hidden * ratio),
+    }  # fmt: skip
+    one, two = (_size(base.model_copy(update=update | {"layers": n})) for n in (1, 2))
+    layers = max(2, round(1 + (parameters - one) / (two - one)))
+    # Two equal stages at least, where a layer more or less is a small part of the model.
+    layers = layers if layers < 24 else round(layers / 2) * 2
+    spec = base.model_copy(update=update | {"layers": layers})
+    size = _size(spec)
+    name = f"{size / 1e12:.3g}t" if size >= 1e12 else f"{size / 1e9:.3g}b"
+    return spec.model_copy(update={"name": f"dense-{name}"})
+
+
+@cache
+def _family() -> list[tuple[float, ModelSpec]]:
+    specs = [load_model(name).spec for name in FAMILY]
+    return sorted(((float(_size(spec)), spec) for spec in specs), key=lambda pair: pair[0])
+
+
+def _size(spec: ModelSpec) -> int:
+    return parameter_count(spec).total
+
+
+def _between(parameters: float, known: list[tuple[float, float]]) -> float:
+    """A figure of a size by a power law between the two nearest known ones."""
+    sizes = [size for size, _ in known]
+    at = min(max(1, bisect_right(sizes, parameters)), len(known) - 1)
+    (low, first), (high, second) = known[at - 1], known[at]
+    share = log(parameters / low) / log(high / low)
+    return first * exp(share * log(second / first))
+
+
+def _width(value: float) -> int:
+    step = _STEP if value >= _WIDE else _STEP // 2
+    return max(1, round(value / step)) * step
+
+
+def shape_toml(spec: ModelSpec) -> str:
+    """The shape as a model file that `--model` reads."""
+    names = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "max_positions",
+             "pretraining_seq")  # fmt: skip
+    shape = {
+        "family": "llama",
+        **{name: getattr(spec, name) for name in names},
+        "activation": "silu",
+        "tied_embeddings": False,
+        "rope": {"theta": spec.rope.theta},
+    }
+    return toml_text({"source": "planner budget: between the sizes of Llama 3", "shape": shape})
+
 
 # Sizes tried until the best one is met to this share, which is less than shapes differ by.
 CLOSE = 0.03
@@ -63,7 +138,6 @@ class Ask:
 
     @property
     def has_size(self) -> bool:
-        """Whether the model is given."""
         return self.parameters is not None or self.model is not None
 
 
@@ -271,7 +345,6 @@ class _Study:
         return min(max(wanted, LEAST), MOST)
 
     def _size(self, wanted: float | None) -> _Sized:
-        """The given model, or the shape of about so many parameters."""
         if self.ask.model is not None:
             request: Request = self.request.model_copy(update={"model": self.ask.model})
             spec = request.find_model().spec
@@ -284,7 +357,6 @@ class _Study:
         return _Sized(request, spec, float(active))
 
     def _searched(self, sized: _Sized, number: int) -> _Sized:
-        """The size with the run of its best plan on the GPUs."""
         how = self.how
         if how.progress is not None:
             how.progress(f"searching {sized.spec.name}", number - 1, MOST_SEARCHES)

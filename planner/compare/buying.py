@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hardware.frozen import Frozen
 from planner._version import __version__
-from planner.compare.choice import Choice, ChoiceLimits, Decision, Objective, Order
 from planner.compare.comparison import (
     EnteredOffer,
     check_currencies,
@@ -29,9 +28,15 @@ from planner.compare.comparison import (
 from planner.compare.decision import choice_of, decide
 from planner.compare.goodput import DAY_S
 from planner.compare.interval import columns
-from planner.compare.offers import Offer, demand_distinct
-from planner.compare.quotes import check_providers, choose
-from planner.compare.results import COMPARISON_VERSION
+from planner.compare.offers import Offer, check_providers, choose, demand_distinct
+from planner.compare.results import (
+    COMPARISON_VERSION,
+    Choice,
+    ChoiceLimits,
+    Decision,
+    Objective,
+    Order,
+)
 from planner.compare.run import HOURS_PER_DAY, facility_kw, owned_price, power_of, racks_of
 from planner.compare.searches import (
     ONE_BY_ONE,
@@ -47,7 +52,7 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.request import Request
 from planner.predict.cost_model import CostModel
-from planner.predict.ops import flop_per_token
+from planner.predict.ops.table import flop_per_token
 from planner.predict.plan_text import configuration_text
 
 if TYPE_CHECKING:
@@ -213,7 +218,6 @@ class _Case:
         return self.row(searched=False, beyond="another", reason=reason) if cluster else None
 
     def searched(self, outcome: Outcome) -> BuyRow:
-        """The row of a search."""
         found, reason = run_of(self.entry, outcome, self.run.tokens, self.settings)
         if found is None:
             return self.row(reason=reason)
@@ -230,7 +234,6 @@ def _answer(
     objective: Objective,
     order: Order,
 ) -> Buying:
-    """The choice among the rows that have a plan."""
     choices = [row.choice for row in rows if row.choice is not None]
     lost = [run.name for run in runs if not any(one.job == run.name for one in choices)]
     return Buying(

@@ -23,8 +23,7 @@ from planner.compare.comparison import (
     with_batch,
 )
 from planner.compare.goodput import HOUR_S
-from planner.compare.offers import Offer
-from planner.compare.quotes import choose
+from planner.compare.offers import Offer, choose
 from planner.compare.searches import ONE_BY_ONE, How, Outcome
 from planner.compare.settings import Settings
 from planner.job.request import Request

@@ -14,9 +14,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any
 
-from planner.compare.choice import SUMS, Choice, ChoiceLimits, Decision, Objective, Order, Taken
 from planner.compare.interval import Range, chance
-from planner.compare.results import Run
+from planner.compare.results import (
+    SUMS,
+    Choice,
+    ChoiceLimits,
+    Decision,
+    Objective,
+    Order,
+    Run,
+    Taken,
+)
 from planner.compare.run import facility_kw
 from planner.compare.settings import CostBasis
 from planner.job.errors import CannotTellError, UsageError
@@ -246,7 +254,6 @@ def _least(table: _Table, order: Order, limits: ChoiceLimits, name: str) -> Take
 
 
 def _value(taken: Taken | None, name: str) -> float | None:
-    """The sum that a limit holds for."""
     value = None if taken is None else getattr(taken, SUMS[name][1])
     return None if value is None else float(value)
 

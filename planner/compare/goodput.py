@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, expm1, inf, log, sqrt
 
-from hardware.economics import load_economics
+from hardware.facts import load_economics
 from planner.compare.settings import Settings
 from planner.job.job import Job
 from planner.job.optimizers import OptimizerSetting
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 from planner.predict.optimizer_terms import moment_bytes, trained_profile
 
 HOUR_S = 3600.0
@@ -62,7 +62,6 @@ class GoodputRun:
 
 
 def run_of(job: Job) -> GoodputRun:
-    """The run of a job."""
     cluster = job.cluster
     host_bytes_per_s = cluster.gpu.host_link_bytes_per_s_per_direction
     return GoodputRun(cluster.num_gpus, cluster.num_nodes, checkpoint_bytes(job), host_bytes_per_s)

@@ -1,20 +1,19 @@
 """From a plan on a cluster to days, money and energy; what a cluster draws, the racks it fills, and
-what its owner paid for it, a GPU."""
+what an hour of a GPU costs its owner."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from math import ceil, exp, hypot, inf, log, log1p
+from math import ceil, exp, expm1, hypot, inf, log, log1p
 
-from hardware.economics import Figure, load_economics
+from hardware.facts import Figure, load_economics
 from hardware.prices import PRICE_KINDS, PriceKind
 from hardware.schema import Cluster
 from planner.compare.goodput import DAY_S, Goodput, goodput, run_of
 from planner.compare.interval import Range
 from planner.compare.laws import price_of
-from planner.compare.money import OwnedHour, owned_hour
-from planner.compare.offers import Offer
-from planner.compare.quotes import ChosenPrice, age_text, choose, date_age_text, is_stale
+from planner.compare.offers import ChosenPrice, Offer, age_text, choose, date_age_text, is_stale
 from planner.compare.results import Energy, Owning, Rental, Run, Share
 from planner.compare.settings import BASIS_NAMES, Settings
 from planner.cost.terms import TIME_TERMS
@@ -24,6 +23,61 @@ from planner.predict.link_account import LAUNCHES, LinkShare, link_account
 from planner.predict.plan import Plan
 from planner.predict.uncertainty.measured_scale import beyond_measured
 from planner.search.result import JobSummary
+
+HOURS_PER_YEAR = 8760.0
+MONTHS_PER_YEAR = 12.0
+
+
+def annuity(principal: float, interest: float, years: float) -> float:
+    """Equal yearly payment that repays a purchase with interest over some years.
+
+    a = P · r / (1 - (1 + r)^-n), and P / n without interest (the ordinary annuity).
+    principal P in money, interest r per year, years n > 0.
+    """
+    if interest == 0.0:
+        return principal / years
+    return principal * interest / -expm1(-years * log1p(interest))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedHour:
+    """Cost of one GPU for one hour to its owner, by part; the parts add up to `total`.
+
+    `hardware`: card, or whole node or cluster, as it was priced; `around`: hosts, NICs, switches
+    and cables that this price leaves out; `electricity`: facility power; `hosting`: space, cooling
+    plant and power feed.
+    """
+
+    hardware: float
+    around: float
+    electricity: float
+    hosting: float
+
+    @property
+    def total(self) -> float:
+        return self.hardware + self.around + self.electricity + self.hosting
+
+
+def owned_hour(
+    hardware: float, around: float, drawn_w: float, rated_w: float, term: Callable[[str], float]
+) -> OwnedHour:
+    """Cost of a GPU hour in use.
+
+    `hardware`, `around`: purchase prices a GPU. `drawn_w`: facility power drawn a GPU (IT power
+    times PUE), `rated_w`: rated IT power a GPU, which hosting is paid for. `term`: interest,
+    amortisation_years, utilisation (share of the life in use), electricity (money per kWh) and
+    hosting (money per kW and month of rated power). What is paid whether or not the GPU works is
+    spread over the hours in use.
+    """
+    hours = HOURS_PER_YEAR * term("utilisation")
+    hosting_year = rated_w / 1e3 * term("hosting") * MONTHS_PER_YEAR
+    return OwnedHour(
+        hardware=annuity(hardware, term("interest"), term("amortisation_years")) / hours,
+        around=annuity(around, term("interest"), term("amortisation_years")) / hours,
+        electricity=drawn_w / 1e3 * term("electricity"),
+        hosting=hosting_year / hours,
+    )
+
 
 W_PER_KW = 1e3
 

@@ -15,7 +15,7 @@ from hardware.errors import HardwareError
 from planner.job.errors import NothingFitsError, UsageError
 from planner.job.job import Job
 from planner.job.request import Request
-from planner.predict.decided import decided_request
+from planner.predict.configuration import decided_request
 from planner.predict.plan import Plan
 from planner.predict.threads import limit_threads
 from planner.predict.warmup import warm_up

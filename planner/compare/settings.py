@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from hardware.economics import Figure, load_economics
+from hardware.facts import Figure, load_economics
 from hardware.frozen import Frozen
 from hardware.load import MOST_GPUS
 from hardware.prices import Price

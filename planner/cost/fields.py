@@ -77,7 +77,7 @@ KEY_ROW = record_of(
     "inner_ranks", "expert_ranks", ranks=len(GROUPS), stride=len(GROUPS),
 )  # fmt: skip
 
-# `planner.job.modules.Module.FULL`.
+# `planner.job.recompute.Module.FULL`.
 MODULE_FULL = 128
 
 # --- shapes ----------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class GpuInputs(NamedTuple):
 
     A field without a text is the figure of that name in `hardware/efficiency/compute.toml`
     (`hardware.curves` says what it means; `attention_*`: of the kernel), filled by name;
-    `planner.predict.device` derives the others.
+    `planner.predict.cost_tables` derives the others.
     """
 
     matmul_flop_per_s: float

@@ -3,9 +3,30 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from planner.job.errors import UsageError
-from planner.job.job import HbmReserve, Resolution
+
+
+@dataclass(frozen=True, slots=True)
+class HbmReserve:
+    """Memory kept free on every GPU: a share of the usable HBM, or bytes."""
+
+    share: float = 0.0
+    size_bytes: float = 0.0
+
+    def limit_bytes(self, usable_bytes: float) -> float:
+        """Bytes that a plan may use."""
+        return usable_bytes * (1.0 - self.share) - self.size_bytes
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """How close plans of a complete front may lie: within this share of the step time and these
+    bytes one stands for another. By default the share to which plans are proven."""
+
+    time: float = 0.001
+    memory_bytes: float = 0.1 * 2**30
 
 
 def parse_reserve(text: str, option: str = "--hbm-reserve") -> HbmReserve:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class UsageError(ValueError):
@@ -36,3 +40,17 @@ def unknown_name(what: str, given: str, known: Iterable[str], hint: str) -> Usag
     matches = difflib.get_close_matches(given.lower(), list(known), n=3, cutoff=0.5)
     close = f" Did you mean {' or '.join(repr(m) for m in matches)}?" if matches else ""
     return UsageError(f"unknown {what} {given!r}.{close} ({hint})")
+
+
+class ModelError(UsageError):
+    """A model that cannot be found or read; the message says what, where and what would do."""
+
+
+def validation_message(error: ValidationError, where: str) -> str:
+    """Pydantic's findings on one line, led by the file they are about."""
+    findings = []
+    for detail in error.errors():
+        field = ".".join(str(part) for part in detail["loc"])
+        found = "" if isinstance(detail["input"], dict) else f", found {detail['input']!r}"
+        findings.append(f"{field}: {detail['msg']}{found}" if field else detail["msg"])
+    return f"{where}: " + "; ".join(findings)

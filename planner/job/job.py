@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Literal
 
 from constraints.numbers import ModelNumbers
 from hardware.schema import Cluster
+from planner.job.amounts import HbmReserve, Resolution
 from planner.job.errors import UsageError
-from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode
-from planner.job.frameworks.profile import OptimizerKernel, check_precision
-from planner.job.frameworks.switches import with_techniques
+from planner.job.frameworks.profile import DtypeModeName, FrameworkProfile, check_precision
+from planner.job.frameworks.switches import (
+    kept_techniques,
+    refuses_offload,
+    technique_conditions,
+    technique_refusal,
+    unrefused_modes,
+    with_techniques,
+)
+from planner.job.frameworks.tables import OptimizerKernel
 from planner.job.frameworks.workspaces import torch_workspaces
 from planner.job.offload import (
     Modules,
@@ -22,19 +30,12 @@ from planner.job.offload import (
 )
 from planner.job.optimizers import Optimizer, OptimizerSetting, check_optimizer
 from planner.job.pool import Pool
-from planner.job.recompute import has_part
+from planner.job.recompute import RecomputeMode, has_part
 from planner.job.specs import ModelSpec
-from planner.job.technique_rules import (
-    kept_techniques,
-    refuses_offload,
-    technique_conditions,
-    technique_refusal,
-    unrefused_modes,
-)
 
 if TYPE_CHECKING:
+    from constraints.axes import ContextKind
     from constraints.condition import UserCondition
-    from constraints.context_kinds import ContextKind
 
 # What a search demands by default, and from where on a verdict says that a plan fits.
 SURE_TO_FIT = 0.8
@@ -59,27 +60,6 @@ class RampBatch:
 
     batch: BatchTarget
     until_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class HbmReserve:
-    """Memory kept free on every GPU: a share of the usable HBM, or bytes."""
-
-    share: float = 0.0
-    size_bytes: float = 0.0
-
-    def limit_bytes(self, usable_bytes: float) -> float:
-        """Bytes that a plan may use."""
-        return usable_bytes * (1.0 - self.share) - self.size_bytes
-
-
-@dataclass(frozen=True)
-class Resolution:
-    """How close plans of a complete front may lie: within this share of the step time and these
-    bytes one stands for another. By default the share to which plans are proven."""
-
-    time: float = 0.001
-    memory_bytes: float = 0.1 * 2**30
 
 
 @dataclass(frozen=True)
@@ -108,7 +88,7 @@ class Job:
     reserve: HbmReserve = field(default_factory=HbmReserve)
     # With which a searched plan must fit at least.
     fit_probability: float = SURE_TO_FIT
-    resolution: Resolution = Resolution()
+    resolution: Resolution = field(default_factory=Resolution)
     limits: Mapping[str, frozenset[int]] = field(default_factory=dict)
     conditions: tuple[UserCondition, ...] = ()
     dropout: bool = False

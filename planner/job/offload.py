@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from hardware.files import shipped_toml
 from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks.profile import FrameworkProfile, frameworks_with
-from planner.job.modules import OFFLOAD_MODULES, Module
-from planner.job.recompute import RecomputeMode
+from planner.job.recompute import Module, RecomputeMode
 from planner.job.specs import ModelSpec
 
 Modules = tuple[str, ...]
 OPTION = "--activation-offload"
 FRACTION_OPTION = "--activation-offload-fraction"
-# What a model must have for a module's tensors to exist, and what else holds them.
-_NEEDS: Mapping[str, tuple[str, str]] = {
-    "attn_norm": (
-        "multi-head latent attention",
-        "elsewhere the norm is part of the projection behind it: offload qkv_linear",
-    ),
-    "mlp_norm": ("experts", "the norm before a dense block is part of its first product"),
-    "expert_fc1": ("experts", "products of a dense block have no module here"),
-    "moe_act": ("experts", "activations of a dense block have no module here"),
-}
-# Modules of a norm's block.
-_BLOCKS: Mapping[str, Modules] = {
-    "attn_norm": ("qkv_linear", "core_attn", "attn_proj"),
-    "mlp_norm": ("expert_fc1", "moe_act"),
-}
-# Recompute modules that run the whole of what an offloaded module would keep again.
-_RERUN: Mapping[str, Module] = {
-    "core_attn": Module.CORE_ATTENTION,
-    "attn_proj": Module.CORE_ATTENTION,
-    "expert_fc1": Module.MOE,
-    "moe_act": Module.MOE,
-}
+OFFLOAD_MODULES: Mapping[str, Any] = shipped_toml("planner.job", "offload_modules.toml")
 
 
 def read_offload(text: str, profile: FrameworkProfile, model: ModelSpec) -> Modules:
@@ -59,10 +39,10 @@ def read_offload(text: str, profile: FrameworkProfile, model: ModelSpec) -> Modu
                 "module", name, rules.modules, f"{profile.name} offloads: {has}; all, off"
             )
         if not has_module(name, model):
-            need, instead = _NEEDS[name]
+            row = OFFLOAD_MODULES[name]
             raise UsageError(
-                f"{OPTION} {text}: {name} needs a model with {need}, which {model.name} has not; "
-                f"{instead}  [activation-offload-module]"
+                f"{OPTION} {text}: {name} needs a model with {row['needs']}, which {model.name} "
+                f"has not; {row['instead']}  [activation-offload-module]"
             )
     modules = tuple(name for name in rules.modules if name in names)
     if "attn_proj" in modules and "core_attn" not in modules:
@@ -97,10 +77,10 @@ def spelled(modules: Modules, profile: FrameworkProfile, model: ModelSpec) -> st
 
 def has_module(name: str, model: ModelSpec) -> bool:
     """Whether a model has what a module stands for."""
-    need = _NEEDS.get(name)
+    need = OFFLOAD_MODULES.get(name, {}).get("needs")
     if need is None:
         return True
-    return model.moe is not None if need[0] == "experts" else model.mla is not None
+    return model.moe is not None if need == "experts" else model.mla is not None
 
 
 def searched_offloads(
@@ -161,7 +141,8 @@ def _recompute_refusal(kind: str, modules: Modules, mode: RecomputeMode, named: 
             "and nothing is left to offload; recompute single modules or none  "
             "[activation-offload-recompute]"
         )
-    clash = [name for name in modules if _RERUN.get(name, Module.NOTHING) & mode.mask]
+    rerun = {name: OFFLOAD_MODULES[name].get("rerun", "NOTHING") for name in modules}
+    clash = [name for name, module in rerun.items() if Module[module] & mode.mask]
     if clash:
         return (
             f"{named} with --recompute {mode.name}: {', '.join(clash)} would be made again anyway; "
@@ -191,8 +172,9 @@ def grouped_modules(profile: FrameworkProfile, modules: Modules) -> int:
     if not profile.activation_offload.fraction_flags:
         return 0
     return sum(
-        1 if norm in modules else sum(name in modules for name in inside)
-        for norm, inside in _BLOCKS.items()
+        1 if norm in modules else sum(name in modules for name in row["block"])
+        for norm, row in OFFLOAD_MODULES.items()
+        if "block" in row
     )
 
 

@@ -15,7 +15,8 @@ from pydantic import Field
 from hardware.files import shipped_toml
 from hardware.frozen import Named
 from planner.job.errors import UsageError, unknown_name
-from planner.job.frameworks.profile import FrameworkProfile, OptimizerKernel
+from planner.job.frameworks.profile import FrameworkProfile
+from planner.job.frameworks.tables import OptimizerKernel
 
 # Bytes of an element; quantised types add one fp32 scale per block.
 ELEMENT_BYTES: Mapping[str, float] = {

@@ -11,8 +11,8 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
+from hardware.facts import load_formats
 from hardware.files import shipped_toml
-from hardware.formats import load_formats
 from hardware.frozen import Named
 from planner.job.optimizers import ELEMENT_BYTES
 

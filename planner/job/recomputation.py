@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from constraints.layout_context import Recomputation, shared_count
 from constraints.rule import Layout
-from planner.job.frameworks import FrameworkProfile, RecomputeMode
+from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.job import Job
-from planner.job.modules import Module
+from planner.job.recompute import Module, RecomputeMode
 
 
 def recomputation(mode: RecomputeMode, framework: FrameworkProfile) -> Recomputation:

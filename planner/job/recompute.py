@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from enum import IntFlag
 from functools import reduce
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
 from hardware.frozen import Frozen
+from hardware.settings import Settings, declared
 from planner.job.errors import UsageError, unknown_name
-from planner.job.modules import RECOMPUTED, Applies, Module
 
 if TYPE_CHECKING:
     from planner.job.specs import ModelSpec
@@ -28,28 +29,71 @@ if TYPE_CHECKING:
 Recomputed = Sequence[int] | Mapping[str, Sequence[int]]
 
 
-class RecomputeForms(Frozen):
+class Module(IntFlag):
+    """Parts of a layer; a recompute mode is a union of these.
+
+    The names follow Megatron-core's `--recompute-modules`; FULL is `--recompute-granularity
+    full` (torch: checkpointing the whole block), SELECTIVE_OP is torchtitan's per-op policy
+    that keeps the output of every second matmul and of attention, BUDGET torch's memory budget,
+    which drops what `planner.predict.ops.checkpoint` chooses. MLP_UP and MLP_ACT are what JAX's
+    policies by name run again: gate, up and activation of a dense feed-forward block, or the
+    activation alone of any, but not the last product, whose output backward does not read.
+    """
+
+    NOTHING = 0
+    CORE_ATTENTION = 1
+    LAYERNORM = 2
+    ACTIVATION = 4
+    MLA_UP_PROJ = 8
+    MLP = 16
+    MOE = 32
+    SHARED_EXPERTS = 64
+    FULL = 128
+    SELECTIVE_OP = 256
+    BUDGET = 512
+    MLP_UP = 1024
+    MLP_ACT = 2048
+
+
+Applies = Literal["always", "moe", "mla", "eager-attention", "dense", "shared-experts"]
+
+
+class RecomputedModule(NamedTuple):
+    """A part that may recompute by itself, and what a model must have for it: `words` says it."""
+
+    part: Module
+    needs: Applies = "always"
+    words: str = ""
+
+
+# Megatron-LM's names (--recompute-modules) -> parts of the op table.
+RECOMPUTED: Mapping[str, RecomputedModule] = {
+    "core_attn": RecomputedModule(Module.CORE_ATTENTION),
+    "moe_act": RecomputedModule(Module.ACTIVATION, "moe", "experts"),
+    "layernorm": RecomputedModule(Module.LAYERNORM),
+    "mla_up_proj": RecomputedModule(Module.MLA_UP_PROJ, "mla", "multi-head latent attention"),
+    "mlp": RecomputedModule(Module.MLP, "dense", "dense feed-forward layers"),
+    "moe": RecomputedModule(Module.MOE, "moe", "experts"),
+    "shared_experts": RecomputedModule(Module.SHARED_EXPERTS, "shared-experts", "shared experts"),
+}
+
+
+@declared("planner.job", "settings.toml", "recomputing")
+class RecomputeForms(Settings):
     """What a framework can say about recomputation beyond its listed modes, and with which flags.
 
     Texts are templates with `{modules}` or `{layers}`; an empty one means that there is no such
     form.
     """
 
-    modules: tuple[str, ...] = ()
-    """Modules that can be recomputed by themselves, in the framework's order."""
-    module_flags: str = ""
-    """Flags for these."""
-    every_flags: str = ""
-    """Flags for every k-th layer."""
-    uniform_flags: str = ""
-    """Flags for one checkpoint of several layers."""
-    block_flags: str = ""
-    """Flags for the first layers of each block."""
-    budget_flags: str = ""
-    """Flags for torch's memory budget."""
-    stops_early: bool = False
-    """Non-reentrant checkpoints stop once the last tensor that backward needs is back: the last
-    product of a layer does not run again."""
+    if TYPE_CHECKING:
+        modules: tuple[str, ...] = ()
+        module_flags: str = ""
+        every_flags: str = ""
+        uniform_flags: str = ""
+        block_flags: str = ""
+        budget_flags: str = ""
+        stops_early: bool = False
 
     def flags_of(self, modules: Sequence[str]) -> str:
         """Flags of a mode by its modules; a checkpoint for each whole layer."""
@@ -100,113 +144,104 @@ def read_mode(
     text: str, framework: str, listed: Sequence[RecomputeMode], forms: RecomputeForms
 ) -> RecomputeMode:
     """The mode that a text spells. UsageError names the rule that the framework sets."""
-    wanted = text.strip().lower()
-    for mode in listed:
-        if mode.name == wanted:
-            return mode
-    if match := re.fullmatch(r"full(/|:uniform=|:block=)(\d+)", wanted):
-        return _layers(text, framework, forms, match[1].strip(":="), int(match[2]))
-    if match := re.fullmatch(r"budget=(.+)", wanted):
-        return _budget(text, framework, forms, match[1])
-    names = [name.strip() for name in re.split(r"[,+]", wanted)]
-    if any(name in RECOMPUTED for name in names):
-        return _selective(text, framework, listed, forms, names)
-    raise unknown_name(
-        "recompute mode",
-        text,
-        [*(mode.name for mode in listed), *forms.modules],
-        f"{framework} has: " + ", ".join(_offered(listed, forms)),
-    )
+    return _Spelling(text, framework, listed, forms).mode()
 
 
-def _offered(listed: Sequence[RecomputeMode], forms: RecomputeForms) -> list[str]:
-    """Every form of mode that a framework has, in words."""
-    names = [mode.name for mode in listed]
-    if forms.modules:
-        names.append("any of " + "+".join(forms.modules))
-    if forms.every_flags:
-        names.append("full/K")
-    if forms.uniform_flags:
-        names.append("full:uniform=N")
-    if forms.block_flags:
-        names.append("full:block=N")
-    if forms.budget_flags:
-        names.append("budget=0..1")
-    return names
+class _Spelling(NamedTuple):
+    """A text, and the modes and forms that a framework has."""
 
+    text: str
+    framework: str
+    listed: Sequence[RecomputeMode]
+    forms: RecomputeForms
 
-def _lacks(text: str, framework: str, what: str, rule: str, fix: str = "") -> UsageError:
-    nearest = f"; {fix}" if fix else ""
-    return UsageError(f"--recompute {text}: {framework} has no {what}{nearest}  [{rule}]")
+    def mode(self) -> RecomputeMode:
+        wanted = self.text.strip().lower()
+        for mode in self.listed:
+            if mode.name == wanted:
+                return mode
+        if match := re.fullmatch(r"full(/|:uniform=|:block=)(\d+)", wanted):
+            return self._layers(match[1].strip(":="), int(match[2]))
+        if match := re.fullmatch(r"budget=(.+)", wanted):
+            return self._budget(match[1])
+        names = [name.strip() for name in re.split(r"[,+]", wanted)]
+        if any(name in RECOMPUTED for name in names):
+            return self._selective(names)
+        known = [*(mode.name for mode in self.listed), *self.forms.modules]
+        hint = f"{self.framework} has: {', '.join(self._offered())}"
+        raise unknown_name("recompute mode", self.text, known, hint)
 
+    def _offered(self) -> list[str]:
+        """Every form of mode that a framework has, in words."""
+        modules, forms = self.forms.modules, self.forms
+        words = {
+            f"any of {'+'.join(modules)}": modules,
+            "full/K": forms.every_flags,
+            "full:uniform=N": forms.uniform_flags,
+            "full:block=N": forms.block_flags,
+            "budget=0..1": forms.budget_flags,
+        }
+        return [mode.name for mode in self.listed] + [word for word, has in words.items() if has]
 
-def _layers(
-    text: str, framework: str, forms: RecomputeForms, method: str, layers: int
-) -> RecomputeMode:
-    """Full recompute: every k-th layer (`/`), several at once, or the first of each block."""
-    name, count, template, example = {
-        "/": (f"full/{layers}", "every", forms.every_flags, "full/2"),
-        "uniform": (f"full:uniform={layers}", "span", forms.uniform_flags, "uniform=1"),
-        "block": ("full", "block", forms.block_flags, "block=1"),
-    }[method]
-    if not template and method == "/":
-        other = f"full:uniform={layers} keeps one checkpoint for {layers} layers"
-        fix = other if forms.uniform_flags else ""
-        what = "checkpointing of every k-th layer"
-        raise _lacks(text, framework, what, "recompute-every-layer", fix)
-    if not template:
-        raise _lacks(text, framework, f"recompute method {method!r}", f"recompute-{method}")
-    if layers < 1:
-        needs = (
-            "full/K needs K of at least 1" if method == "/" else f"{method} needs at least 1 layer"
+    def _lacks(self, what: str, rule: str, fix: str = "") -> UsageError:
+        nearest = f"; {fix}" if fix else ""
+        text = f"--recompute {self.text}: {self.framework} has no {what}{nearest}  [{rule}]"
+        return UsageError(text)
+
+    def _layers(self, method: str, layers: int) -> RecomputeMode:
+        """Full recompute: every k-th layer (`/`), several at once, or the first of each block."""
+        forms = self.forms
+        name, count, template, example = {
+            "/": (f"full/{layers}", "every", forms.every_flags, "full/2"),
+            "uniform": (f"full:uniform={layers}", "span", forms.uniform_flags, "uniform=1"),
+            "block": ("full", "block", forms.block_flags, "block=1"),
+        }[method]
+        if not template and method == "/":
+            other = f"full:uniform={layers} keeps one checkpoint for {layers} layers"
+            fix = other if forms.uniform_flags else ""
+            raise self._lacks("checkpointing of every k-th layer", "recompute-every-layer", fix)
+        if not template:
+            raise self._lacks(f"recompute method {method!r}", f"recompute-{method}")
+        if layers < 1:
+            needs = f"{method} needs at least 1 layer"
+            needs = "full/K needs K of at least 1" if method == "/" else needs
+            raise UsageError(f"--recompute {self.text}: {needs}, as {example}")
+        flags = template.format(layers=layers)
+        return RecomputeMode.model_validate(
+            {"name": name, "modules": ("FULL",), "flags": flags, count: layers}
         )
-        raise UsageError(f"--recompute {text}: {needs}, as {example}")
-    flags = template.format(layers=layers)
-    return RecomputeMode.model_validate(
-        {"name": name, "modules": ("FULL",), "flags": flags, count: layers}
-    )
 
+    def _budget(self, number: str) -> RecomputeMode:
+        if not self.forms.budget_flags:
+            raise self._lacks("memory budget", "recompute-budget")
+        try:
+            share = float(number)
+        except ValueError:
+            share = -1.0
+        if not 0.0 <= share <= 1.0:
+            raise UsageError(f"--recompute {self.text}: a budget lies in 0..1, as budget=0.5")
+        flags = self.forms.budget_flags.format(budget=f"{share:g}")
+        name = f"budget={share:g}"
+        return RecomputeMode(name=name, modules=("BUDGET",), budget=share, flags=flags)
 
-def _budget(text: str, framework: str, forms: RecomputeForms, number: str) -> RecomputeMode:
-    if not forms.budget_flags:
-        raise _lacks(text, framework, "memory budget", "recompute-budget")
-    try:
-        share = float(number)
-    except ValueError:
-        share = -1.0
-    if not 0.0 <= share <= 1.0:
-        raise UsageError(f"--recompute {text}: a budget lies in 0..1, as budget=0.5")
-    return RecomputeMode(
-        name=f"budget={share:g}",
-        modules=("BUDGET",),
-        budget=share,
-        flags=forms.budget_flags.format(budget=f"{share:g}"),
-    )
-
-
-def _selective(
-    text: str,
-    framework: str,
-    listed: Sequence[RecomputeMode],
-    forms: RecomputeForms,
-    names: list[str],
-) -> RecomputeMode:
-    """Selective recomputation of the named modules, in the framework's order."""
-    for name in names:
-        if name not in RECOMPUTED:
-            raise unknown_name("module", name, RECOMPUTED, "known: " + ", ".join(RECOMPUTED))
-        if name not in forms.modules:
-            has = ", ".join(forms.modules) or "no modules; " + ", ".join(m.name for m in listed)
-            raise UsageError(
-                f"--recompute {text}: {framework} cannot recompute {name} by itself; it has {has}"
-                "  [recompute-module]"
-            )
-    chosen = tuple(name for name in forms.modules if name in names)
-    return RecomputeMode(
-        name="+".join(chosen),
-        modules=tuple(str(RECOMPUTED[name].part.name) for name in chosen),
-        flags=forms.module_flags.format(modules=" ".join(chosen)),
-    )
+    def _selective(self, names: Sequence[str]) -> RecomputeMode:
+        """Selective recomputation of the named modules, in the framework's order."""
+        known = self.forms.modules
+        for name in names:
+            if name not in RECOMPUTED:
+                raise unknown_name("module", name, RECOMPUTED, "known: " + ", ".join(RECOMPUTED))
+            if name not in known:
+                modes = ", ".join(mode.name for mode in self.listed)
+                raise UsageError(
+                    f"--recompute {self.text}: {self.framework} cannot recompute {name} by itself; "
+                    f"it has {', '.join(known) or f'no modules; {modes}'}  [recompute-module]"
+                )
+        chosen = tuple(name for name in known if name in names)
+        return RecomputeMode(
+            name="+".join(chosen),
+            modules=tuple(str(RECOMPUTED[name].part.name) for name in chosen),
+            flags=self.forms.module_flags.format(modules=" ".join(chosen)),
+        )
 
 
 def demand_parts(mode: RecomputeMode, model: ModelSpec) -> None:

@@ -7,11 +7,10 @@ from typing import Any
 
 from hardware.schema import Cluster
 from planner.job import resolve
-from planner.job.frameworks import FrameworkProfile
+from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.job import Job
 from planner.job.models.catalog import ResolvedModel
-from planner.job.overrides import NO_SEQUENCE_PARALLEL, Launched
-from planner.job.request_fields import RequestFields
+from planner.job.request_fields import NO_SEQUENCE_PARALLEL, Launched, RequestFields
 
 
 class Request(RequestFields):

@@ -1,24 +1,86 @@
-"""What a user asks for, as typed and serialisable data."""
+"""What a user asks for, as typed and serialisable data, and what is known of a job beside that, in
+place of what resolving would look up."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from constraints.context_kinds import ContextKind
+from constraints.axes import ContextKind
 from hardware.frozen import Named
+from hardware.schema import Cluster
+from hardware.transport import TransportSettings
 from planner.job.bounds import LONGEST_SEQ, MOST_MTP_LAYERS
 from planner.job.errors import UsageError
-from planner.job.frameworks import DtypeModeName
 from planner.job.frameworks.names import profile_named
-from planner.job.frameworks.profile import OptimizerKernel
+from planner.job.frameworks.profile import DtypeModeName, Tables
+from planner.job.frameworks.tables import OptimizerKernel
 from planner.job.job import SURE_TO_FIT
-from planner.job.overrides import Overrides
 from planner.job.pool import GpuWords, read_gpus
+from planner.job.specs import ModelSpec
 
 if TYPE_CHECKING:
     from constraints.condition import UserCondition
+
+
+# The variation of a launched profile whose tensor-parallel ranks keep the whole sequence.
+NO_SEQUENCE_PARALLEL = "no-sequence-parallel"
+
+
+@dataclass(frozen=True)
+class Started:
+    """Processes that a launch starts, one a GPU, on a part of the machine that it is given."""
+
+    nodes: int
+    per_node: int
+
+    @property
+    def processes(self) -> int:
+        """On all nodes together."""
+        return self.nodes * self.per_node
+
+    def part_of(self, cluster: Cluster) -> Cluster:
+        """The GPUs that the processes use. Each keeps its share of its node's network."""
+        return cluster.with_nodes(self.nodes, self.per_node)
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A run that files describe: what they say of it stands, and nothing is left to choose.
+
+    `variations`: names of what their settings change in the framework's profile, with the tables
+    that each changes; a technique is used under its name and not used under `no-` and its name.
+    `transport`: what NCCL's variables make of the links; `started`: the processes that the files
+    start, where they leave GPUs of the machine idle.
+    """
+
+    variations: Mapping[str, Tables] = field(default_factory=dict)
+    transport: TransportSettings = field(default_factory=TransportSettings)
+    started: Started | None = None
+
+    def without(self, *names: str) -> Launched:
+        """Without some of its variations."""
+        kept = {name: self.variations[name] for name in self.variations if name not in names}
+        return replace(self, variations=kept)
+
+    def using(self, technique: str) -> Launched:
+        """With a technique of its framework in use, which the profile has tables for."""
+        kept = self.without(f"no-{technique}").variations
+        return replace(self, variations={**kept, technique: {}})
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """`model`: what is trained, in place of the model that the request names. `mean_batch`: the
+    batch, in sequences, at which a job with a ramp is costed, in place of its last one.
+    `launched`: the run of launch files, None for a job that is planned."""
+
+    model: ModelSpec | None = None
+    mean_batch: float | None = None
+    launched: Launched | None = None
 
 
 class RequestFields(Named):

@@ -9,33 +9,37 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from constraints.context_kinds import ContextKind
+from constraints.axes import ContextKind
 from hardware.load import load_cluster_file, parse_gpus
 from hardware.schema import Cluster
 from hardware.sharp import why_not, with_sharp
-from planner.job.amounts import parse_reserve, parse_resolution
-from planner.job.batch_ramp import read_ramp
-from planner.job.bounds import MOST_SEQUENCES
+from planner.job.amounts import Resolution, parse_reserve, parse_resolution
+from planner.job.batch_ramp import global_batches
 from planner.job.errors import UsageError
-from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, load_framework
 from planner.job.frameworks.profile import (
     FP32_PRECISIONS,
+    DtypeModeName,
+    FrameworkProfile,
     check_precision,
     frameworks_with,
+    load_framework,
     profile_on,
     with_tables,
 )
-from planner.job.frameworks.switches import Switches, framework_sharp, switched, with_techniques
+from planner.job.frameworks.switches import (
+    Switches,
+    framework_sharp,
+    kept_techniques,
+    refuses_offload,
+    site_of,
+    switched,
+    technique_conditions,
+    unrefused_modes,
+    with_techniques,
+)
 from planner.job.frameworks.techniques import TechniqueDecision, decide
 from planner.job.frameworks.workspaces import workspace_bytes
-from planner.job.job import (
-    BatchTarget,
-    Job,
-    RampBatch,
-    Resolution,
-    offered_exchanges,
-    searched_modes,
-)
+from planner.job.job import Job, offered_exchanges, searched_modes
 from planner.job.models.catalog import ResolvedModel, load_model
 from planner.job.offload import (
     OPTION,
@@ -48,21 +52,11 @@ from planner.job.offload import (
 )
 from planner.job.optimizers import load_optimizer, searched_shares
 from planner.job.pool import GpuWords, Pool, SeveralTypes
-from planner.job.recompute import demand_parts
+from planner.job.recompute import RecomputeMode, demand_parts
 from planner.job.request_fields import RequestFields
 from planner.job.schedules import schedule_name
 from planner.job.specs import ModelSpec
-from planner.job.technique_rules import (
-    kept_techniques,
-    refuses_offload,
-    site_of,
-    technique_conditions,
-    unrefused_modes,
-)
 from planner.job.unmodelled import modules_not_modelled
-
-# How far gradient accumulation may bring a step from the mean batch of a ramp.
-_AROUND = 0.25
 
 
 def resolve(request: RequestFields) -> Job:
@@ -123,7 +117,7 @@ def _on_cluster(request: RequestFields) -> Job:
     if request.recompute is None:
         modes = usable_modes(profile, offload, modes, precision) or modes
         modes = unrefused_modes(offered, decision.used, modes) or modes
-    batch, ramp = _batches(request, seq)
+    batch, ramp = global_batches(request, seq)
     share, searched = request.optimizer_offload, request.optimizer_offload == "search"
     return Job(
         model=model,
@@ -343,7 +337,7 @@ def _recompute_modes(
     return modes
 
 
-# --- schedule, context exchange, batch ------------------------------------------------------------
+# --- schedule, context exchange -------------------------------------------------------------------
 
 
 def _context_kinds(
@@ -396,62 +390,3 @@ def _resolution(request: RequestFields, cluster: Cluster) -> Resolution:
             f"--resolution {request.resolution!r}: a GPU has {most / 2**30:.1f} GiB; give less"
         )
     return found
-
-
-def _batches(request: RequestFields, seq: int) -> tuple[BatchTarget, tuple[RampBatch, ...]]:
-    """The global batch, and those that a ramp has before it; at the mean batch of a ramp, all of
-    them, and gradient accumulation that a schedule can run may lie around the mean."""
-    batch, ramp = _stated_batches(request, seq)
-    mean = request.overrides.mean_batch
-    if mean is None:
-        return batch, ramp
-    return BatchTarget(mean, _AROUND), (*ramp, RampBatch(batch, ramp[-1].until_tokens + 1))
-
-
-def _stated_batches(request: RequestFields, seq: int) -> tuple[BatchTarget, tuple[RampBatch, ...]]:
-    if request.batch_ramp is None:
-        return _batch(request, request.gbs, request.gbs_tokens, seq), ()
-    ramp = read_ramp(request.batch_ramp, request.gbs)
-    *before, last = ramp.batches
-    given = request.gbs_tokens if last.in_tokens else request.gbs
-    other = request.gbs if last.in_tokens else request.gbs_tokens
-    if other is not None or given not in (None, last.number):
-        said = f"--gbs {request.gbs}" if request.gbs else f"--gbs-tokens {request.gbs_tokens}"
-        raise UsageError(
-            f"--batch-ramp {request.batch_ramp!r} ends with {last}, and {said} is given: let it "
-            "end with that batch, in the same unit, or leave one out"
-        )
-    targets = [
-        _batch(
-            request,
-            None if batch.in_tokens else batch.number,
-            batch.number if batch.in_tokens else None,
-            seq,
-        )
-        for batch in (*before, last)
-    ]
-    until = ramp.until_tokens(seq)
-    return targets[-1], tuple(map(RampBatch, targets, until))
-
-
-def _batch(
-    request: RequestFields, gbs: int | None, gbs_tokens: int | None, seq: int
-) -> BatchTarget:
-    """A global batch in sequences or in tokens. UsageError where it is given twice, or not."""
-    if (gbs_tokens is None) == (gbs is None):
-        raise UsageError("give the global batch once: --gbs-tokens 4M, or --gbs 512 (sequences)")
-    sequences = gbs or (gbs_tokens or 0) / seq
-    if sequences > MOST_SEQUENCES:
-        raise UsageError(
-            f"a global batch of {sequences:,.0f} sequences is beyond the solver's 64-bit "
-            f"integers; give at most {MOST_SEQUENCES:,}"
-        )
-    if gbs is not None:
-        return BatchTarget(float(gbs), tolerance=0.0, exact=True)
-    tokens = gbs_tokens or 0
-    if tokens < seq:
-        raise UsageError(
-            f"a global batch of {tokens:,} tokens is less than one sequence of {seq:,}; "
-            f"give at least --gbs-tokens {seq} or a shorter --seq"
-        )
-    return BatchTarget(tokens / seq, request.gbs_tolerance)

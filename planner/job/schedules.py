@@ -5,9 +5,11 @@ The closed forms are in `planner.cost.schedule`, the orders in `planner.predict.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from hardware.files import shipped_toml
 from planner.job.errors import unknown_name
 
 USUAL = "1f1b"
@@ -17,13 +19,14 @@ Placement = Literal["straight", "folded", "mirrored"]
 
 @dataclass(frozen=True)
 class PipelineSchedule:
-    """`code`: SCHEDULE_* of `planner.cost.schedule`; `summary`: bubble and memory in words."""
+    """`code`: SCHEDULE_* of `planner.cost.schedule`; the rows of `schedules.toml`."""
 
     name: str
     code: int
     placement: Placement
     summary: str
     source: str
+    aliases: Sequence[str] = ()
 
     @property
     def splits_backward(self) -> bool:
@@ -31,50 +34,17 @@ class PipelineSchedule:
         return self.code >= 2
 
 
-_NARAYANAN = "Narayanan et al. 2021, arXiv 2104.04473"
-_QI = "Qi et al. 2024, arXiv 2401.10241"
-_DEEPSEEK = "DeepSeek-AI 2024, arXiv 2412.19437"
-
-SCHEDULES = {
-    item.name: item
-    for item in (
-        PipelineSchedule(
-            "1f1b", 0, "straight", "one forward, one backward in turn", _NARAYANAN
-        ),
-        PipelineSchedule(
-            "interleaved", 0, "straight", "1F1B over vpp chunks a stage: bubble / vpp", _NARAYANAN
-        ),
-        PipelineSchedule(
-            "gpipe", 1, "straight", "all forward first: holds every micro-batch",
-            "Huang et al. 2019, arXiv 1811.06965",
-        ),
-        PipelineSchedule(
-            "zb-h1", 2, "straight", "weight gradients fill the bubble, memory of 1F1B", _QI
-        ),
-        PipelineSchedule(
-            "zb-h2", 3, "straight", "smaller bubble still, twice the activations", _QI
-        ),
-        PipelineSchedule(
-            "zb-v", 4, "folded", "two chunks a stage in a V, memory of 1F1B", _QI
-        ),
-        PipelineSchedule(
-            "dualpipe", 5, "mirrored", "from both ends, two copies of the weights", _DEEPSEEK
-        ),
-        PipelineSchedule(
-            "dualpipev", 6, "folded", "DualPipe folded into a V, one copy", _DEEPSEEK
-        ),
-    )
-}  # fmt: skip
-_ALIASES = {"afab": "gpipe", "all-forward-all-backward": "gpipe", "zb1p": "zb-h1", "zb2p": "zb-h2"}
+_ROWS = shipped_toml("planner.job", "schedules.toml").items()
+SCHEDULES = {name: PipelineSchedule(name, **row) for name, row in _ROWS}
 
 
 def schedule_name(text: str) -> str:
     """Name of a schedule, aliases resolved, case and `_` ignored. UsageError if there is none."""
     wanted = text.strip().lower().replace("_", "-")
-    wanted = _ALIASES.get(wanted, wanted)
-    if wanted not in SCHEDULES:
-        raise unknown_name("schedule", text, SCHEDULES, "known: " + ", ".join(SCHEDULES))
-    return wanted
+    for schedule in SCHEDULES.values():
+        if wanted in (schedule.name, *schedule.aliases):
+            return schedule.name
+    raise unknown_name("schedule", text, SCHEDULES, "known: " + ", ".join(SCHEDULES))
 
 
 def schedule_named(name: str | None) -> PipelineSchedule:

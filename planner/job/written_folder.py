@@ -67,7 +67,10 @@ def write_folder(
     )
     with naming(path), ExitStack() as stack:
         stack.enter_context(_folders_made(path, files))
-        contents = {name: _as_bytes(content) for name, content in files.items()}
+        contents = {
+            name: content.encode() if isinstance(content, str) else content
+            for name, content in files.items()
+        }
         contents[RECORD] = _record(contents)
         ready = {
             name: stack.enter_context(staged(path / name, content))
@@ -80,10 +83,6 @@ def write_folder(
         for name in removed:
             (path / name).unlink()
     return Replaced(kept, removed)
-
-
-def _as_bytes(content: str | bytes) -> bytes:
-    return content.encode() if isinstance(content, str) else content
 
 
 def _record(contents: Mapping[str, bytes]) -> bytes:

@@ -3,21 +3,28 @@
 Every field of `ModelSpec` that changes training stands in a row: it is written under the
 framework's key, known to be what the framework does unasked, refused by name, or departs by name
 (the framework balances experts in a way of its own, say, and the folder's README tells).
+
+As TOML a row has `fields`, `key`, and where the value is not the field as it is, `value`, an
+expression of `planner.launch.sentences` over `model`, its tables (`moe`, `mla`; `stretch`: how
+rotary positions are stretched) and what the dialect adds. `when` is a condition; `optional`:
+nothing is written where the value is None; `whole`: it is written as a whole number; `default`:
+what the framework does unasked. `refuses` and `departs` are lists of `when` and `text`, of which
+the first that holds is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
 from hardware.files import shipped_toml
-from planner.job.quantities import share
-from planner.job.specs import ModelSpec, MoeSpec, RopeScaling, StateSpaceSpec
+from planner.job.specs import ModelSpec, MoeSpec, RopeScaling
 from planner.launch.contract import Refusal
 from planner.launch.quoting import Value
+from planner.launch.sentences import evaluated, filled_in, holds
 
 # What names a model, or says how long its pretraining sequences were.
 NO_ARCHITECTURE = ("name", "family", "source", "pretraining_seq")
@@ -198,10 +205,7 @@ def _table(annotation: object) -> type[BaseModel] | None:
 
 
 Phrase = Callable[[ModelSpec], str | None]
-
-
-def _if(has: Callable[[ModelSpec], object], phrase: str) -> Phrase:
-    return lambda model: phrase if has(model) else None
+Facts = Callable[[ModelSpec], Mapping[str, object]]
 
 
 def constants(model: ModelSpec) -> str | None:
@@ -209,72 +213,42 @@ def constants(model: ModelSpec) -> str | None:
     return ", ".join(f"{key} = {value}" for key, value in model.constants) or None
 
 
-_KINDS = ("linear", "dynamic", "llama3", "yarn", "longrope")
-_SCALING = " ".join(f"rope.scaling.{name}" for name in RopeScaling.model_fields)
-# What hangs on more than one field, in the form of `traits.toml`: name -> fields in which it shows,
-# and its phrase where a model has it.
-_TRAITS: Mapping[str, tuple[str, Phrase]] = {
-    "partial-rotation": ("rotary_share", lambda m:
-                         f"rotation of {share(m.rotary_share, 0)} of a head"
-                         if m.position == "rope" and m.rotary_share < 1 else None),
-    **{f"rope-{kind}": (_SCALING, _if(lambda m, kind=kind: scaling_kind(m) == kind,  # type: ignore[misc]
-                                      f"rotary positions stretched by {kind!r}"))
-       for kind in _KINDS},
-    "sliding": ("sliding_window layer_kinds", lambda m: f"sliding window of {m.sliding_window}"
-                if any(kind.attention == "sliding" for kind in m.kinds) else None),
-    "constants": ("constants", constants),
-    "states": ("layer_kinds " + " ".join(f"state_space.{f}" for f in StateSpaceSpec.model_fields),
-               _if(lambda m: m.has_states, "state-space layers")),
-    "separate": ("layer_kinds", _if(
-        lambda m: any("none" in (kind.attention, kind.ffn) for kind in m.kinds),
-        "layers that are attention or a feed-forward block alone")),
-    "scale": ("attention_scale", _if(lambda m: attention_scale(m) is not None,
-                                     "scale of attention scores of its own")),
-    "head-dim": ("head_dim", lambda m:
-                 f"heads of {m.head_dim} (not hidden/heads)"
-                 if not m.mla and m.hidden != m.query_width else None),
-    "mixed": ("layer_kinds", _if(lambda m: m.moe and len({kind.ffn for kind in m.kinds}) > 1,
-                                 "dense layers beside those with experts")),
-    "shared-gate": ("moe.shared_gate", _if(
-        lambda m: m.moe and m.moe.shared_ffn and m.moe.shared_gate,
-        "gate on the shared experts")),
-    "group-max": ("moe.group_score", _if(
-        lambda m: m.moe and m.moe.groups > 1 and m.moe.group_score == "max",
-        "groups of experts chosen by their best score")),
-    "bias-update": ("moe.bias_update_rate", _if(
-        lambda m: m.moe and m.moe.score_correction_bias and m.moe.bias_update_rate,
-        "bias that balances experts")),
-}  # fmt: skip
-
-
-def _of_field(trait: Mapping[str, Any]) -> tuple[str, Phrase]:
-    """A trait of one field, as `traits.toml` has it."""
-
-    def phrase(model: ModelSpec) -> str | None:
-        value = value_of(model, trait["of"])
-        if "value" in trait:
-            has = value == trait["value"]
-        else:
-            has = value is not None and value not in trait.get("plain", (False, 0))
-        return trait["phrase"].format(value=value) if has else None
-
-    return f"{trait['of']} {trait.get('and', '')}", phrase
+def _of_traits(model: ModelSpec) -> Mapping[str, object]:
+    return {
+        "constants": constants(model),
+        "own_scale": attention_scale(model) is not None,
+        "mixed": len({kind.ffn for kind in model.kinds}) > 1,
+        "separate": any("none" in (kind.attention, kind.ffn) for kind in model.kinds),
+        "slides": any(kind.attention == "sliding" for kind in model.kinds),
+    }
 
 
 def lacking(known: Set[str]) -> tuple[ArchitectureRow, ...]:
-    """Rows that refuse every trait outside `known`, by its name."""
+    """Rows that refuse every trait of `traits.toml` outside `known`, by its name."""
+    traits = shipped_toml("planner.launch", "traits.toml")
+    return tuple(_lacked(trait) for name, trait in traits.items() if name not in known)
 
-    def refuses(phrase: Phrase) -> Phrase:
-        return lambda model: None if (found := phrase(model)) is None else f"it has no {found}"
 
-    of_fields = shipped_toml("planner.launch", "traits.toml")
-    traits = {name: _of_field(trait) for name, trait in of_fields.items()}
-    traits |= _TRAITS
-    return tuple(
-        row(fields, refuses=refuses(phrase))
-        for name, (fields, phrase) in traits.items()
-        if name not in known
-    )
+def _lacked(trait: Mapping[str, Any]) -> ArchitectureRow:
+    names = names_of_model(_of_traits)
+
+    def refuses(model: ModelSpec) -> str | None:
+        value = value_of(model, trait["of"])
+        if "when" in trait:
+            has = holds(trait["when"], names(model))
+        elif "value" in trait:
+            has = value == trait["value"]
+        else:
+            has = value is not None and value not in trait.get("plain", (False, 0))
+        if not has:
+            return None
+        return "it has no " + filled_in(trait["phrase"], {**names(model), "value": value})
+
+    words = f"{trait['of']} {trait.get('and', '')}".split()
+    starts = tuple(word[:-1] for word in words if word.endswith("*"))
+    more = (name for name in fields_of() if starts and name.startswith(starts))
+    fields = (*(word for word in words if not word.endswith("*")), *more)
+    return ArchitectureRow(fields, refuses=refuses)
 
 
 def moe_indices(model: ModelSpec) -> tuple[int, ...]:
@@ -286,3 +260,61 @@ def leading_dense(model: ModelSpec) -> int | None:
     """Number of dense layers if all of them come first; None otherwise."""
     dense = model.layers - len(moe_indices(model))
     return dense if moe_indices(model) == tuple(range(dense, model.layers)) else None
+
+
+# --- rows of TOML ---------------------------------------------------------------------------------
+
+
+def model_rows(rows: Iterable[Mapping[str, Any]], facts: Facts) -> tuple[ArchitectureRow, ...]:
+    """The rows of a table. `facts`: further names of a model."""
+    known = names_of_model(facts)
+
+    def made(entry: Mapping[str, Any]) -> ArchitectureRow:
+        value, default, more = parts_of(entry, known)
+        return row(entry["fields"], entry.get("key", ""), value, default, **more)
+
+    return tuple(map(made, rows))
+
+
+def names_of_model(facts: Facts) -> Facts:
+    """What rows may name of a model: itself, its tables and some facts."""
+
+    def names(model: ModelSpec) -> dict[str, object]:
+        tables = {"moe": model.moe, "mla": model.mla, "stretch": model.rope.scaling}
+        return {"model": model, "stretch_kind": scaling_kind(model), **tables, **facts(model)}
+
+    return names
+
+
+def parts_of(
+    entry: Mapping[str, Any], names: Facts, phrases: Sequence[str] = ("refuses", "departs")
+) -> tuple[Callable[[ModelSpec], Any] | None, Any, dict[str, Any]]:
+    """Value, default and the other arguments of a row. `phrases`: what is said of some models."""
+    more: dict[str, Any] = {}
+    if "when" in entry:
+        more["when"] = lambda model: holds(entry["when"], names(model))
+    more |= {kind: _said(entry[kind], names) for kind in phrases if kind in entry}
+    default = None if entry.get("optional") else entry.get("default", ...)
+    whole = entry.get("whole", False)
+    value = value_of_text(entry["value"], names, whole) if "value" in entry else None
+    return value, default, more
+
+
+def value_of_text(text: str, names: Facts, whole: bool = False) -> Callable[[ModelSpec], Any]:
+    """The value of an expression for a model; `whole`: as a whole number."""
+
+    def value(model: ModelSpec) -> Any:
+        found = evaluated(text, names(model))
+        return int(found) if whole else found
+
+    return value
+
+
+def _said(rows: Sequence[Mapping[str, str]], names: Facts) -> Phrase:
+    def phrase(model: ModelSpec) -> str | None:
+        known = names(model)
+        found = (one["text"] for one in rows if holds(one.get("when"), known))
+        text = next(found, None)
+        return None if text is None else filled_in(text, known)
+
+    return phrase

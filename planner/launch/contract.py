@@ -8,11 +8,13 @@ A dialect is how one framework, or a few that belong together, say a training ru
 * a writer for each target, a module with the functions of `Writer` below; it is pure: a plan in,
   texts of files out. Its templates stand in `templates/`, and
   `planner.launch.settings_text.filled("DIALECT/FILE.txt")` fills them in;
-* a table of the model (`planner.launch.architecture`, as TOML `planner.launch.model_rows`): every
+* a table of the model (`planner.launch.architecture`, as TOML `planner.launch.architecture`): every
   field of the architecture has a row, is known to be what the framework does unasked, or is refused
   by name;
 * `launch.toml`: what is refused, needed, set and explained where a condition holds
   (`planner.launch.sentences`);
+* `rules.toml`: what is wrong with the settings of a file, where a condition holds
+  (`planner.launch.sentences.said_problems`);
 * `options.toml`: how a run is said (degrees, batch, recomputation, switches), which writer, reader
   and `--fix` share (`planner.launch.options`);
 * readers, `(Source) -> Found` of a file or `(LaunchCommand, Opened, Hints) -> Found` of a command,
@@ -30,13 +32,13 @@ it saves.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from planner.job.frameworks.techniques import Technique
 from planner.job.job import Job
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.job.request import Request
 from planner.predict.plan import Plan
 
@@ -119,8 +121,8 @@ class Variable:
     """
 
     name: str
-    default: str
-    meaning: str
+    default: str = ""
+    meaning: str = ""
     needed: bool = False
     holds: str = ""
     names_path: bool = False
@@ -210,6 +212,17 @@ def folder_variable(data: str) -> Variable:
 def path_variable(name: str, meaning: str) -> Variable:
     """A file or folder that the user may name."""
     return Variable(name, "", f"{meaning}; empty: none", names_path=True)
+
+
+# Variables that several frameworks have, by kind.
+VARIABLES: Mapping[str, Callable[..., Variable]] = {
+    "pretrained": pretrained_variable,
+    "checkpoints": folder_variable,
+    "path": path_variable,
+    "rate": rate_variable,
+    "steps": lambda: TRAIN_STEPS,
+    "warmup": lambda: WARMUP_STEPS,
+}
 
 
 @dataclass(frozen=True, slots=True)

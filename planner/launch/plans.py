@@ -10,16 +10,16 @@ from typing import Any, cast
 from hardware.plain_text import demand_plain
 from planner._version import __version__
 from planner.job.errors import UsageError
-from planner.job.frameworks import RecomputeMode, load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.job import Job
 from planner.job.models.catalog import catalog_name
 from planner.job.optimizers import check_optimizer
+from planner.job.recompute import RecomputeMode
 from planner.job.request import Request
 from planner.launch.contract import Launch, NodesAs, Refusal, Writer
 from planner.launch.registry import Target, module_of, target_of_profile, targets
 from planner.predict.command_line import search_command
-from planner.predict.configuration import Configuration
-from planner.predict.decided import decided_job, decided_request
+from planner.predict.configuration import Configuration, decided_job, decided_request
 from planner.predict.evaluate import checked, evaluated
 from planner.predict.plan import Plan
 from planner.search import search

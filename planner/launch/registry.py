@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeVar
 
 from hardware.files import shipped_toml
 from planner.job.errors import UsageError
-from planner.job.frameworks import load_framework
 from planner.job.frameworks.names import profile_named
+from planner.job.frameworks.profile import load_framework
 
 FILE = "dialect.toml"
 # The package of the folders, by name: what they hold imports this module.

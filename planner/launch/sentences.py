@@ -2,95 +2,40 @@
 
 A row has texts and, in `when`, the condition under which it stands; without one it always does.
 Conditions, and what stands in the braces of a text, are small Python expressions over the names of
-`names_of` and those that a writer adds: fields, numbers, comparisons, `and`, `or`, `not`, `in`,
-arithmetic and `a if b else c`. Nothing can be called. A text may format a value as Python does
-(`{seq:,}`), or as `share`, `whole-share`, `seconds` or `listed`.
+`names_of` and those that a writer adds, without Python's built-in functions. A text may format a
+value as Python does (`{seq:,}`), or by the names of `_FORMATS`.
 """
 
 from __future__ import annotations
 
-import ast
-import operator
 import string
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from types import CodeType
 from typing import Any
 
 from planner.job.job import Job
-from planner.job.quantities import seconds, share
-from planner.launch.contract import ExplainedSetting, Launch, Refusal
+from planner.job.quantities import gib, percent_sure, seconds, share
+from planner.launch.contract import VARIABLES, ExplainedSetting, Launch, Refusal, Variable
 from planner.launch.options import Options, last
+from planner.launch.read.found import Edit, Placed, Problem
 from planner.launch.registry import dialect_toml
 from planner.launch.settings_text import SettingsSection, WrittenSetting
 
 Names = Mapping[str, object]
-_OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Add: operator.add, ast.Sub: operator.sub,
-    ast.Mult: operator.mul, ast.Mod: operator.mod, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.In: lambda one, several: one in several,
-    ast.NotIn: lambda one, several: one not in several,
-    ast.Not: operator.not_,
-}  # fmt: skip
 _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "share": share,
     "whole-share": lambda value: share(value, 0),
     "seconds": seconds,
+    "gib": gib,
+    "percent-sure": percent_sure,
     "listed": lambda values: ", ".join(map(str, values)),
 }
 
 
-class _Value(ast.NodeVisitor):
-    """The value of an expression; ValueError for what is none of the above."""
-
-    def __init__(self, names: Names) -> None:
-        self.names = names
-
-    def visit_Name(self, node: ast.Name) -> Any:
-        return self.names[node.id]
-
-    def visit_Constant(self, node: ast.Constant) -> Any:
-        return node.value
-
-    def visit_Attribute(self, node: ast.Attribute) -> Any:
-        return getattr(self.visit(node.value), node.attr)
-
-    def visit_Tuple(self, node: ast.Tuple) -> Any:
-        return tuple(map(self.visit, node.elts))
-
-    def visit_List(self, node: ast.List) -> Any:
-        return list(map(self.visit, node.elts))
-
-    def visit_IfExp(self, node: ast.IfExp) -> Any:
-        return self.visit(node.body if self.visit(node.test) else node.orelse)
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
-        both = all if isinstance(node.op, ast.And) else any
-        return both(self.visit(value) for value in node.values)
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
-        return _OPERATORS[type(node.op)](self.visit(node.operand))
-
-    def visit_BinOp(self, node: ast.BinOp) -> Any:
-        return _OPERATORS[type(node.op)](self.visit(node.left), self.visit(node.right))
-
-    def visit_Compare(self, node: ast.Compare) -> Any:
-        left = self.visit(node.left)
-        for sign, part in zip(node.ops, node.comparators, strict=True):
-            right = self.visit(part)
-            if not _OPERATORS[type(sign)](left, right):
-                return False
-            left = right
-        return True
-
-    def generic_visit(self, node: ast.AST) -> Any:
-        raise ValueError(f"{ast.unparse(node)}: no expression of a row")
-
-
 @cache
-def _parsed(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
+def _compiled(text: str) -> CodeType:
+    return compile(text, "<row>", "eval")
 
 
 class _Filled(string.Formatter):
@@ -129,7 +74,8 @@ def names_of_job(job: Job) -> dict[str, object]:
 
 def evaluated(text: str, names: Names) -> Any:
     """The value of an expression."""
-    return _Value(names).visit(_parsed(text))
+    # Rows are code of this package, as its modules are; no text of a user comes here.
+    return eval(_compiled(text), {"__builtins__": {}}, names)
 
 
 def holds(condition: str | None, names: Names) -> bool:
@@ -142,11 +88,44 @@ def filled_in(text: str, names: Names) -> str:
     return _Filled(names).format(text)
 
 
-def holding(dialect: str, table: str, names: Names) -> Iterator[dict[str, str]]:
+class Lookup(dict[str, Any]):
+    """Names, and where to find others."""
+
+    def __init__(self, find: Callable[[str], Any], **known: Any) -> None:
+        super().__init__(known)
+        self._find = find
+
+    def __missing__(self, name: str) -> Any:
+        return self._find(name)
+
+
+def holding(
+    dialect: str, table: str, names: Names, file: str = "launch.toml"
+) -> Iterator[dict[str, str]]:
     """The rows of a table that stand, with their texts filled in."""
-    for row in dialect_toml(dialect, "launch.toml").get(table, ()):
+    for row in dialect_toml(dialect, file).get(table, ()):
         if holds(row.get("when"), names):
             yield {key: filled_in(text, names) for key, text in row.items() if key != "when"}
+
+
+def said_problems(
+    dialect: str, table: str, names: Names, document: Placed, *at: str
+) -> Iterator[Problem]:
+    """Problems of a file's settings: rows of `rules.toml` with `rule` (not predictable where there
+    is none), `text`, and fields of `Problem`; `at`: the settings; `set`: what --fix writes."""
+    for row in dialect_toml(dialect, "rules.toml")[table]:
+        if not holds(row.get("when"), names):
+            continue
+        rule = row.get("rule", "not-predictable")
+        yield Problem(
+            rule,
+            filled_in(row["text"], names),
+            row.get("severity", "warning" if rule == "not-predictable" else "error"),
+            document.place(*row.get("at", at)),
+            filled_in(row.get("fix", ""), names),
+            tuple(Edit(key, filled_in(value, names)) for key, value in row.get("set", {}).items()),
+            row.get("late", False),
+        )
 
 
 def said_refusals(dialect: str, table: str, names: Names) -> Iterator[Refusal]:
@@ -173,6 +152,16 @@ def said_environment(
     for row in holding(dialect, table, names_of(launch) | more):
         found.setdefault(row["name"], (row["value"], row["why"]))
     return found
+
+
+def said_variables(dialect: str, launch: Launch, **more: object) -> tuple[Variable, ...]:
+    """The user's variables: rows of fields of `Variable`, or of a `kind` and what makes it."""
+    names, found = names_of(launch) | more, []
+    for row in dialect_toml(dialect, "launch.toml")["variables"]:
+        given = {key: value for key, value in row.items() if key not in ("when", "kind")}
+        if holds(row.get("when"), names):
+            found.append(VARIABLES[row["kind"]](**given) if "kind" in row else Variable(**given))
+    return tuple(found)
 
 
 def said_settings(dialect: str, title: str, names: Names, options: Options) -> SettingsSection:

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints.axes import AXES, OF_LAYER, OF_STEP
+from constraints.axes import AXES, OF_LAYER, OF_STEP, ContextKind
 from constraints.context_exchange import IMPOSSIBLE, inner_ranks
-from constraints.context_kinds import ContextKind
 from planner.cost import compiled, linear, linear_memory
 from planner.cost import fields as f
 from planner.cost._entry import Entry
@@ -31,12 +30,11 @@ from planner.cost.piece_traffic import TRAFFICS
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 from planner.job.job import Job, model_numbers
 from planner.predict import cost_tables, op_columns
-from planner.predict.calibrated import calibrated, learnt_factors
-from planner.predict.device import gpu_inputs
+from planner.predict.calibrated import Factors, calibrated, learnt_factors, learnt_logs
+from planner.predict.cost_tables import gpu_inputs
 from planner.predict.kernel_rows import fill_frames, fill_groups, laid_out, numbered, with_ranks
-from planner.predict.likeness import learnt_logs
 from planner.predict.links import link_inputs, network
-from planner.predict.ops import Piece
+from planner.predict.ops.rows import Piece
 from planner.predict.threads import in_threads
 
 # A kind of exchange is preferred to those before it if it is faster by more than this share.
@@ -116,11 +114,12 @@ class CostModel:
     """Costs shapes and layouts of one job; see the module docstring.
 
     `compiled` False: in plain Python, to the same figures: a few configurations are costed before
-    a compiler is loaded.
+    a compiler is loaded. `altered`: factors on numbers of GPU, links and framework, by the name
+    that they have in the core: what a change is worth that no catalogue entry describes.
     """
 
-    def __init__(self, job: Job, *, compiled: bool = True) -> None:
-        self.job, self.compiled = job, compiled
+    def __init__(self, job: Job, altered: Factors | None = None, *, compiled: bool = True) -> None:
+        self.job, self.altered, self.compiled = job, altered or {}, compiled
 
     @cached_property
     def machines(self) -> tuple[CostModel, ...]:
@@ -129,14 +128,14 @@ class CostModel:
 
     def of(self, job: Job) -> CostModel:
         """The model of another job on the same hardware."""
-        return CostModel(job, compiled=self.compiled)
+        return CostModel(job, self.altered, compiled=self.compiled)
 
     def run(self, entry: Entry, *arguments: Any) -> Any:
         """Call a function of the core, compiled or not."""
         return entry(*arguments) if self.compiled else entry.plain(*arguments)
 
     @property
-    def factors(self) -> Mapping[str, float]:
+    def factors(self) -> Factors:
         """What the cluster's runs taught: factors by name (`hardware.calibration`)."""
         return learnt_factors(self.job)
 
@@ -162,9 +161,8 @@ class CostModel:
     @cached_property
     def framework_inputs(self) -> FrameworkInputs:
         """Numbers of framework and optimizer."""
-        return calibrated(
-            cost_tables.framework_inputs(self.job, self.pieces), "framework", self.factors
-        )
+        plain = cost_tables.framework_inputs(self.job, self.pieces)
+        return calibrated(plain, "framework", self.factors, self.altered)
 
     @cached_property
     def share_inputs(self) -> FrameworkInputs:
@@ -182,7 +180,7 @@ class CostModel:
         """Numbers of the GPU at the job's precision."""
         job = self.job
         plain = gpu_inputs(job.cluster.gpu, job.precision, job.fused_attention)
-        return calibrated(plain, "gpu", self.factors)
+        return calibrated(plain, "gpu", self.factors, self.altered)
 
     @cached_property
     def link_inputs(self) -> LinkInputs:
@@ -191,7 +189,7 @@ class CostModel:
         stores = cost_tables.dispatcher(self.job) == "deepep"
         links = link_inputs(self.job.cluster, stores=stores)
         links = links._replace(pipeline_before_data=neighbours)
-        return calibrated(links, "links", self.factors)
+        return calibrated(links, "links", self.factors, self.altered)
 
     @cached_property
     def network(self) -> NDArray[Any]:

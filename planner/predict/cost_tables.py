@@ -4,27 +4,30 @@ op table."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from constraints.numbers import Capabilities
-from planner.cost.inputs import as_declared, filled
+from hardware.curves import load_compute_curves
+from hardware.schema import Gpu
+from planner.cost.codes import Sharers
+from planner.cost.inputs import GpuInputs, as_declared, filled
 from planner.cost.piece_compute import TORCH_SOFTMAX_TRAFFIC
 from planner.cost.schedule import SCHEDULE_1F1B
-from planner.cost.tables import Array, FrameworkInputs, JobInputs
-from planner.job.frameworks import FrameworkProfile
-from planner.job.frameworks.profile import FP32_PRECISIONS
+from planner.cost.tables import CLASSES, NO_CLASSES, Array, ClassInputs, FrameworkInputs, JobInputs
+from planner.job.frameworks.profile import FP32_PRECISIONS, FrameworkProfile
 from planner.job.job import Job
+from planner.job.optimizers import ELEMENT_BYTES
+from planner.job.parameter_classes import ParameterClass, parameter_classes
 from planner.job.schedules import schedule_named
 from planner.job.specs import ModelSpec
-from planner.predict.classes import class_inputs
-from planner.predict.device import gpu_inputs
 from planner.predict.links import channels, link_inputs
-from planner.predict.ops import Piece, pieces
 from planner.predict.ops.attention_core import score_parts
 from planner.predict.ops.context import OpContext
-from planner.predict.ops.table import parameter_count
+from planner.predict.ops.rows import Piece
+from planner.predict.ops.table import parameter_count, pieces
 from planner.predict.optimizer_terms import (
     gradients_on_gpu,
     moment_bytes,
@@ -32,6 +35,79 @@ from planner.predict.optimizer_terms import (
     traffic_bytes,
     trained_profile,
 )
+
+
+def class_names(all_pieces: Sequence[Piece]) -> tuple[str, ...]:
+    """Classes of the parameters of some pieces, in the registry's order: their numbers in the
+    core are their places."""
+    used = {op.parameter_class for piece in all_pieces for op in piece.ops if op.parameters}
+    names = tuple(name for name in parameter_classes() if name in used)
+    if len(names) > CLASSES or len(names) < len(used):
+        known = ", ".join(parameter_classes())
+        raise ValueError(f"classes {sorted(used)}: the core takes {CLASSES} of {known}")
+    return names
+
+
+def class_inputs(all_pieces: Sequence[Piece], profile: FrameworkProfile) -> tuple[ClassInputs, ...]:
+    """The classes of some pieces under a profile, and unused ones up to the fewest of a record."""
+    found = tuple(
+        _one_class(parameter_classes()[name], profile) for name in class_names(all_pieces)
+    )
+    return (*found, *NO_CLASSES[len(found) :])
+
+
+def _one_class(one: ParameterClass, profile: FrameworkProfile) -> ClassInputs:
+    """One class, by the profile's trained weights."""
+    held = one.bytes_per_parameter
+    weights = 1.0 if held is None else held / profile.state.weight_bytes
+    gradients = states = float(one.trained)
+    if one.gradient is not None:
+        gradients = ELEMENT_BYTES[one.gradient] / profile.state.gradient_bytes
+    if one.states is not None:
+        states = ELEMENT_BYTES[one.states] / ELEMENT_BYTES["fp32"]
+    return ClassInputs(
+        sharers=float(Sharers[one.sharers.replace("-", "_").upper()]),
+        weights=weights,
+        gathered=weights if one.gathered == "before-use" else 0.0,
+        gradients=gradients,
+        reduced=gradients if one.reduced else 0.0,
+        states=states,
+    )
+
+
+def half_precision(gpu: Gpu) -> str:
+    """The 16-bit type that a GPU trains in: bf16, or fp16 where it has no bf16 (V100)."""
+    return "bf16" if "bf16" in gpu.peak_flop_per_s else "fp16"
+
+
+def head_precision(gpu: Gpu, precision: str) -> str:
+    """Type of the products that stay out of low precision (head, router, attention): fp32 where
+    all are, else the GPU's 16-bit type."""
+    return precision if precision in FP32_PRECISIONS else half_precision(gpu)
+
+
+@cache
+def gpu_inputs(gpu: Gpu, precision: str, attention: str) -> GpuInputs:
+    """Numbers of `gpu` for linear layers in `precision` and one attention kernel.
+
+    `attention`: eager (torch: without a fused softmax), flash1, flash2, flash3_or_cudnn, or auto
+    for the GPU's usual fused one.
+    HardwareError if the GPU lacks the precision or the kernel.
+    """
+    half = head_precision(gpu, precision)
+    loaded = load_compute_curves(gpu)
+    # Unfused attention reads no curve, and gets the usual one.
+    fused = loaded.attention("auto" if attention in ("eager", "torch") else attention)
+    derived = {
+        "matmul_flop_per_s": gpu.peak(precision),
+        "matmul16_flop_per_s": gpu.peak(half),
+        "hbm_bytes_per_s": gpu.hbm_bytes_per_s,
+        "sm_count": gpu.sm_count,
+        "gemm_max_efficiency": loaded.sustained_share(precision),
+        "gemm16_max_efficiency": loaded.sustained_share(half),
+    }
+    kernel = {f"attention_{name}": value for name, value in fused.values().items()}
+    return filled(GpuInputs, loaded.curves.values() | kernel | derived)
 
 
 def dispatcher(job: Job) -> str:
@@ -114,30 +190,17 @@ def context_inputs(context: OpContext) -> JobInputs:
 
 def job_inputs(job: Job) -> JobInputs:
     """Numbers of model and batch for the compiled core."""
-    groups, top_groups = _groups(job)
-    return context_inputs(op_context(job))._replace(
+    context, moe, kernels = op_context(job), job.model.moe, job.framework.kernels
+    # A gate that takes neighbours chooses from no groups.
+    near = moe is not None and kernels.neighbouring_experts
+    grouped = None if near else moe
+    return context_inputs(context)._replace(
         eager_attention=_score_traffic(job),
-        neighbour_share=_neighbour_share(job),
-        expert_groups=groups,
-        top_groups=top_groups,
-        weighed_experts=op_context(job).mapped_experts,
+        neighbour_share=moe.top_k / moe.experts if moe and near else 0.0,
+        expert_groups=float(grouped.groups) if grouped else 1.0,
+        top_groups=float(grouped.top_groups) if grouped else 1.0,
+        weighed_experts=context.mapped_experts,
     )
-
-
-def _groups(job: Job) -> tuple[float, float]:
-    """Groups that the router chooses from, and how many; a gate that takes neighbours has none."""
-    moe = job.model.moe
-    if moe is None or job.framework.kernels.neighbouring_experts:
-        return 1.0, 1.0
-    return float(moe.groups), float(moe.top_groups)
-
-
-def _neighbour_share(job: Job) -> float:
-    """Experts of a token over all experts, where the gate takes neighbours."""
-    moe = job.model.moe
-    if moe is None or not job.framework.kernels.neighbouring_experts:
-        return 0.0
-    return moe.top_k / moe.experts
 
 
 def _score_traffic(job: Job) -> float:
@@ -164,32 +227,38 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
     gpu = gpu_inputs(job.cluster.gpu, job.precision, job.fused_attention)
     streaming = gpu.hbm_bytes_per_s * gpu.hbm_efficiency
     copies = quantised_copy_bytes(job, profile)
+    overlap, saved, model = profile.overlap, profile.saved, job.model
+    host_speed, unfused = job.cluster.host_speed, job.framework.state.unfused_backward
+    low = job.precision not in ("bf16", "fp16", *FP32_PRECISIONS)
+    live = min(state.live_parameters, parameter_count(model).total)
+    unreduced, whole = state.unreduced_gradient_bytes, state.gradient_bytes
+    mask_bytes = job.framework.saved.mask_buffer_bytes * model.max_positions**2
     return {
         "optimizer_bytes": moment_bytes(profile, setting),
-        "hide_fsdp_prefetch": _prefetched(job, profile),
+        "hide_fsdp_prefetch": overlap.fsdp_prefetch
+        * (overlap.experts_prefetch if model.moe else 1.0),
         "flat_update_bytes": state.flat_update_bytes * (1.0 - setting.offload),
-        "live_gathered_bytes": _live_gathered(job, profile),
-        "logits_transient_bytes": max(
-            0.0, profile.saved.logits_peak_bytes - profile.saved.logits_saved_bytes
-        ),
-        "issue_s": kernels.issue_s / job.cluster.host_speed,
+        # Of weights that ZeRO-3 keeps gathered, at most all of the model's.
+        "live_gathered_bytes": state.weight_bytes * float(live),
+        "logits_transient_bytes": max(0.0, saved.logits_peak_bytes - saved.logits_saved_bytes),
+        "issue_s": kernels.issue_s / host_speed,
         "launch_s": min(
-            kernels.launch_s / job.cluster.host_launch_speed,
-            kernels.issue_s / job.cluster.host_speed,
+            kernels.launch_s / job.cluster.host_launch_speed, kernels.issue_s / host_speed
         ),
-        "fetch_s": kernels.fetch_s / job.cluster.host_speed,
-        "tensor_gather_share": _tensor_gather_share(job),
+        "fetch_s": kernels.fetch_s / host_speed,
+        # Over 16 bits: products in 8 or 4 take operands that were cast before the gather.
+        "tensor_gather_share": 0.5 if low and job.framework.kernels.quantised_gathers else 1.0,
         "tensor_copy_s": kernels.tensor_copy_bytes / streaming,
         "gather_copy_s": kernels.gather_copy_bytes / streaming,
         "reduce_copy_s": kernels.reduce_copy_bytes / streaming,
-        "gather_wait_s": kernels.gather_wait_s / job.cluster.host_speed,
+        "gather_wait_s": kernels.gather_wait_s / host_speed,
         "optimizer_traffic_bytes": traffic_bytes(profile, setting) + kernels.update_traffic_bytes,
-        "host_step_s": profile.outside.host_step_s / job.cluster.host_speed,
+        "host_step_s": profile.outside.host_step_s / host_speed,
         "schedule": schedule_named(job.schedule).code,
         "context_bytes": job.cluster.gpu.context_bytes + profile.outside.kernels_bytes,
         "communicator_bytes": profile.outside.channel_bytes * channels(job.cluster),
         "workspace_bytes": job.workspace_bytes,
-        "unreduced_gradient_bytes": _unreduced_gradient(profile),
+        "unreduced_gradient_bytes": whole if unreduced is None else unreduced,
         "gradients_on_gpu": gradients_on_gpu(profile, setting),
         "offload_s": offload_seconds_per_parameter(
             job.framework,
@@ -199,18 +268,14 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
         ),
         "update_sharded": setting.kernel == "forloop",
         "persistent_gradients": state.persistent_gradients or state.gradients_at_backward,
-        "weight_cast_bytes": profile.saved.weight_cast_bytes + copies,
+        "weight_cast_bytes": saved.weight_cast_bytes + copies,
         "weight_casts_stay": copies != 0.0,
-        "unfused_tensors": _unfused_tensors(job),
+        # Gradients of feed-forward width alive in a backward.
+        "unfused_tensors": (4.0 if model.gated else 2.0) if unfused else 0.0,
         "softmax_bytes": _softmax_bytes(job, profile),
-        "mask_buffer_bytes": _mask_buffer(job),
+        # A layer's causal mask, where unfused attention registers one.
+        "mask_buffer_bytes": float(mask_bytes) if job.attention == "eager" else 0.0,
     }
-
-
-def _prefetched(job: Job, profile: FrameworkProfile) -> float:
-    """Share of ZeRO-3's gathers and reductions that may run beside other layers' compute."""
-    overlap = profile.overlap
-    return overlap.fsdp_prefetch * (overlap.experts_prefetch if job.model.moe else 1.0)
 
 
 def quantised_copy_bytes(job: Job, profile: FrameworkProfile) -> float:
@@ -243,26 +308,6 @@ def parameter_inputs(
     }
 
 
-def _tensor_gather_share(job: Job) -> float:
-    """Bytes of a gathered activation over 16 bits: half where products in 8 or 4 bits take operands
-    that were cast before the gather."""
-    low = job.precision not in ("bf16", "fp16", *FP32_PRECISIONS)
-    return 0.5 if low and job.framework.kernels.quantised_gathers else 1.0
-
-
-def _live_gathered(job: Job, profile: FrameworkProfile) -> float:
-    """Bytes of the weights that ZeRO-3 keeps gathered: at most all of the model's."""
-    live = profile.state.live_parameters
-    if not live:
-        return 0.0
-    return profile.state.weight_bytes * min(live, _parameters(job))
-
-
-def _parameters(job: Job) -> float:
-    """Parameters of the whole model."""
-    return float(parameter_count(job.model).total)
-
-
 def trained_parameters(job: Job, all_pieces: Sequence[Piece]) -> float:
     """Parameters of the whole model that are trained, without multi-token prediction."""
     totals = piece_totals(job.model, len(all_pieces))[: len(job.model.kinds) + 2]
@@ -272,20 +317,7 @@ def trained_parameters(job: Job, all_pieces: Sequence[Piece]) -> float:
         for op in piece.ops
         if not op.trains
     )
-    return _parameters(job) - float(frozen)
-
-
-def _unreduced_gradient(profile: FrameworkProfile) -> float:
-    """Bytes of a gradient that is kept whole until it is reduced."""
-    size = profile.state.unreduced_gradient_bytes
-    return profile.state.gradient_bytes if size is None else size
-
-
-def _unfused_tensors(job: Job) -> float:
-    """Gradients of feed-forward width alive in an unfused backward, 0 in a fused one."""
-    if not job.framework.state.unfused_backward:
-        return 0.0
-    return 4.0 if job.model.gated else 2.0
+    return float(parameter_count(job.model).total) - float(frozen)
 
 
 def _softmax_bytes(job: Job, profile: FrameworkProfile) -> float:
@@ -300,13 +332,6 @@ def _softmax_bytes(job: Job, profile: FrameworkProfile) -> float:
     if not (job.framework.state.unfused_backward or softmax > profile.saved.activation_bytes):
         return 0.0
     return 2.0 * softmax - operand - mask
-
-
-def _mask_buffer(job: Job) -> float:
-    """Bytes of a layer's causal mask, where unfused attention registers one."""
-    if job.attention != "eager":
-        return 0.0
-    return float(job.framework.saved.mask_buffer_bytes * job.model.max_positions**2)
 
 
 def kind_prefix(model: ModelSpec) -> Array:

@@ -22,8 +22,9 @@ from hardware.schema import FABRIC_TITLES, Cluster
 from planner.cost import fields as f
 from planner.cost.terms import TRAFFIC_TERMS
 from planner.job.job import Job
-from planner.predict.altered_model import AlteredModel, Factors
+from planner.predict.calibrated import Factors
 from planner.predict.configuration import Configuration
+from planner.predict.cost_model import CostModel
 from planner.predict.mixture import cost_layout
 from planner.predict.plan import Plan
 
@@ -93,21 +94,16 @@ def link_account(job: Job, plan: Plan) -> tuple[LinkShare, ...]:
     instant = terms.under(
         {**_fast((*RATES_OUT, *RATES_UP)), **dict.fromkeys(LATENCIES, 1.0 / _INFINITE)}
     )
-    total, cluster = sum(now.values()), job.cluster
-    of_both = _total(now) - _total(both)
-    of_out = _within(_total(now) - _total(out), of_both)
-    of_inside = _within(_total(now) - _total(inside), of_both - of_out)
-    names = scale_out_name(cluster), scale_up_name(cluster)
+    total = _total(now)
+    out_name, up_name = scale_out_name(job.cluster), scale_up_name(job.cluster)
+    of_both = total - _total(both)
+    of_out = _within(total - _total(out), of_both)
+    of_inside = _within(total - _total(inside), of_both - of_out)
+    rest = of_both - of_out - of_inside
     rows: list[tuple[str, str, Part, float, str]] = [
-        (f"{names[0]} bandwidth", _waiting(now, out), "bandwidth", of_out, ""),
-        (f"{names[1]} bandwidth", _waiting(now, inside), "bandwidth", of_inside, ""),
-        (
-            f"{names[0]} and {names[1]} bandwidth",
-            _waiting(now, both),
-            "bandwidth",
-            of_both - of_out - of_inside,
-            "",
-        ),
+        (f"{out_name} bandwidth", _waiting(now, out), "bandwidth", of_out, ""),
+        (f"{up_name} bandwidth", _waiting(now, inside), "bandwidth", of_inside, ""),
+        (f"{out_name} and {up_name} bandwidth", _waiting(now, both), "bandwidth", rest, ""),
         ("latency", _waiting(both, instant), "latency", _total(both) - _total(instant), ""),
     ]
     for name, seconds in instant.items():
@@ -115,17 +111,11 @@ def link_account(job: Job, plan: Plan) -> tuple[LinkShare, ...]:
             rows.append(("starting exchanges", TRAFFIC[name], "start", seconds, name))
         else:
             rows.append((name, "", "term", seconds, name))
+    fields = ("resource", "traffic", "part", "seconds", "term")
     found = [
-        LinkShare(
-            resource=resource,
-            traffic=traffic,
-            part=part,
-            seconds=seconds,
-            share=seconds / total,
-            term=term,
-        )
-        for resource, traffic, part, seconds, term in rows
-        if abs(seconds) > 1e-9 * total
+        LinkShare(**dict(zip(fields, row, strict=True)), share=row[3] / total)
+        for row in rows
+        if abs(row[3]) > 1e-9 * total
     ]
     return tuple(sorted(found, key=lambda one: -one.seconds))
 
@@ -139,7 +129,7 @@ class _Altered:
     def under(self, factors: Factors) -> Mapping[str, float]:
         """Seconds of each term of the step."""
         configuration = self.configuration
-        model = AlteredModel(configuration.job, factors, compiled=False)
+        model = CostModel(configuration.job, factors, compiled=False)
         priced = model.price_shapes(configuration.columns)
         step = cost_layout(model, priced, 0, configuration).step
         terms = {name: float(step[column]) for name, column in f.TIME_COLUMNS.items()}

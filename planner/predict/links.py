@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.curves import Coefficient
 from hardware.link_curves import (
     InNetworkCurve,
     LinkCurves,
@@ -18,6 +17,7 @@ from hardware.link_curves import (
     load_curve_table,
     load_link_curves,
 )
+from hardware.settings import Coefficient
 from planner.cost._jit import record
 from planner.cost.inputs import LinkInputs, as_declared
 

@@ -22,7 +22,7 @@ from constraints.offload import resident_counts
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.tables import Array, FrameworkInputs
-from planner.job.frameworks import RecomputeMode
+from planner.job.recompute import RecomputeMode
 from planner.predict.configuration import Configuration
 from planner.predict.cost_model import (
     CostedShapes,

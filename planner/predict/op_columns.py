@@ -15,12 +15,11 @@ from constraints.axes import GROUPS
 from planner.cost import fields as f
 from planner.cost.codes import OpKind, ParamShard
 from planner.cost.tables import Array, OpTable
-from planner.job.frameworks import FrameworkProfile
+from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.frameworks.tables import Kernels
 from planner.job.job import Job
-from planner.predict.classes import class_names
-from planner.predict.cost_tables import quantised_copy_bytes
-from planner.predict.ops import Op, Piece
+from planner.predict.cost_tables import class_names, quantised_copy_bytes
+from planner.predict.ops.rows import Op, Piece
 from planner.predict.optimizer_terms import parameter_update
 
 # CPU time of one of torch's operators over that of a module's kernel, of which profiles have the

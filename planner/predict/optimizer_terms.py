@@ -165,6 +165,35 @@ def _master_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float
     return state.master_bytes or state.weight_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Updated:
+    """Some parameters of a row, and how they are updated; `hidden`: width of the model."""
+
+    op: Op
+    count: float
+    setting: OptimizerSetting
+    profile: FrameworkProfile
+    hidden: float
+
+    @property
+    def on_gpu(self) -> float:
+        """Share of the optimizer that stays."""
+        return 1.0 - self.setting.offload
+
+    @property
+    def matrix(self) -> tuple[float, float, float]:
+        """(matrices, rows, columns) among the parameters of a product; none in other rows.
+
+        A bias comes as one more column of its matrix; on its own it is no matrix.
+        """
+        op = self.op
+        for rows in (op.out_width, op.kv_out_width) if op.is_product else ():
+            for columns in (op.in_width, op.in_width + 1.0):
+                if rows > 0.0 and self.count == op.groups * rows * columns:
+                    return op.groups, rows, op.in_width
+        return 0.0, 0.0, 0.0
+
+
 def parameter_update(
     op: Op,
     count: float,
@@ -173,69 +202,47 @@ def parameter_update(
     hidden: float,
 ) -> ParameterUpdate:
     """What the update of `count` parameters of a row needs beyond the fixed bytes of each."""
-    return UPDATES[setting.optimizer.scope](op, count, setting, profile, hidden)
+    return UPDATES[setting.optimizer.scope](_Updated(op, count, setting, profile, hidden))
 
 
-def _elementwise(
-    op: Op, count: float, setting: OptimizerSetting, profile: FrameworkProfile, hidden: float
-) -> ParameterUpdate:
+def _elementwise(one: _Updated) -> ParameterUpdate:
     """Square root and quotient of the second moment: two tensors, where torch loops over them."""
-    del hidden
-    if setting.kernel != "forloop" or not _is_torch_adamw(setting.optimizer):
+    if one.setting.kernel != "forloop" or not _is_torch_adamw(one.setting.optimizer):
         return ParameterUpdate()
-    largest = count / op.groups
-    return ParameterUpdate(temporary_bytes=2.0 * profile.state.optimizer_temporary_bytes * largest)
+    largest = one.count / one.op.groups
+    temporaries = 2.0 * one.profile.state.optimizer_temporary_bytes * largest
+    return ParameterUpdate(temporary_bytes=temporaries)
 
 
-def matrix_shape(op: Op, count: float) -> tuple[float, float, float]:
-    """(matrices, rows, columns) among `count` parameters of a product; none in other rows.
-
-    A bias comes as one more column of its matrix; on its own it is no matrix.
-    """
-    if not op.is_product:
-        return 0.0, 0.0, 0.0
-    for rows in (op.out_width, op.kv_out_width):
-        for columns in (op.in_width, op.in_width + 1.0):
-            if rows > 0.0 and count == op.groups * rows * columns:
-                return op.groups, rows, op.in_width
-    return 0.0, 0.0, 0.0
-
-
-def _muon(
-    op: Op, count: float, setting: OptimizerSetting, profile: FrameworkProfile, hidden: float
-) -> ParameterUpdate:
+def _muon(one: _Updated) -> ParameterUpdate:
     """Momentum of matrices, AdamW's two moments of the rest.
 
     The LM head is a product, but Muon leaves it to AdamW. Temporaries: the matrix and its product
     with B, A = X·Xᵀ and B, in bf16.
     """
-    del profile, hidden
-    number, rows, columns = (0.0, 0.0, 0.0) if op.pads_vocabulary else matrix_shape(op, count)
-    others = count - number * rows * columns
-    more = max(0.0, ADAMW_STATE_BYTES - setting.optimizer.state_bytes)
-    state_bytes = more * others * (1.0 - setting.offload)
+    number, rows, columns = (0.0, 0.0, 0.0) if one.op.pads_vocabulary else one.matrix
+    others = one.count - number * rows * columns
+    more = max(0.0, ADAMW_STATE_BYTES - one.setting.optimizer.state_bytes)
+    state_bytes = more * others * one.on_gpu
     if not number:
         return ParameterUpdate(state_bytes)
     low, high = sorted((rows, columns))
     flop = NEWTON_SCHULZ_STEPS * (4.0 * low * low * high + 2.0 * low**3)
     temporary = _HALF * (2.0 * low * high + 2.0 * low * low)
-    return ParameterUpdate(state_bytes, temporary, number * flop * (1.0 - setting.offload))
+    return ParameterUpdate(state_bytes, temporary, number * flop * one.on_gpu)
 
 
-def _factored(
-    op: Op, count: float, setting: OptimizerSetting, profile: FrameworkProfile, hidden: float
-) -> ParameterUpdate:
+def _factored(one: _Updated) -> ParameterUpdate:
     """fp32 sums over rows and columns of each matrix; of a vector, one for each entry."""
-    del profile
-    number, rows, columns = matrix_shape(op, count)
-    sums = count
+    number, rows, columns = one.matrix
+    sums = one.count
     if number:
-        sums = number * (rows + columns) + count - number * rows * columns
-    elif op.pads_vocabulary and count > hidden:
-        sums = count / hidden + hidden
-    return ParameterUpdate(_FP32 * sums * (1.0 - setting.offload))
+        sums = number * (rows + columns) + one.count - number * rows * columns
+    elif one.op.pads_vocabulary and one.count > one.hidden:
+        sums = one.count / one.hidden + one.hidden
+    return ParameterUpdate(_FP32 * sums * one.on_gpu)
 
 
-Update = Callable[[Op, float, OptimizerSetting, FrameworkProfile, float], ParameterUpdate]
+Update = Callable[[_Updated], ParameterUpdate]
 # What an update needs, by the optimizer's scope (`planner/job/optimizers.toml`).
 UPDATES: Mapping[str, Update] = {"all": _elementwise, "matrices": _muon, "factored": _factored}

@@ -13,13 +13,12 @@ from pydantic import (
     field_validator,
 )
 
-from constraints.axes import AXES, EXPERTS, LARGEST_DEGREE, WORLD, product_of
-from constraints.context_kinds import ContextKind
+from constraints.axes import AXES, EXPERTS, LARGEST_DEGREE, WORLD, ContextKind, product_of
 from constraints.rule import Layout
 from hardware.frozen import Frozen, Named
 from planner.cost.terms import MEMORY_TERMS, TIME_TERMS, StageTerm, TimeTerm
+from planner.job.amounts import Resolution
 from planner.job.bounds import MOST_MICRO_BATCHES
-from planner.job.job import Resolution
 from planner.job.quantities import share
 from planner.predict.displays import displays
 

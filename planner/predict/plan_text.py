@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Literal
 
+from planner.job.job import SURE_TO_FIT
 from planner.job.quantities import (
     gib,
     number_ranges,
@@ -15,8 +17,29 @@ from planner.job.quantities import (
     short_count,
     signed_share,
 )
-from planner.predict.fit_words import fit_verdict
 from planner.predict.plan import Degrees, Interval, Plan
+
+FitVerdict = Literal[
+    "fits", "probably fits", "cannot tell", "probably does not fit", "does not fit"
+]
+# From this probability on it probably fits; below one less this it probably does not.
+PROBABLE = 0.6
+
+
+def fit_verdict(probability: float) -> FitVerdict:
+    """The word for a probability that the memory suffices.
+
+    From 80 % on it fits, which is what a search asks for; below 20 % it does not. Around an even
+    chance nobody can tell.
+    """
+    if probability >= SURE_TO_FIT:
+        return "fits"
+    if probability >= PROBABLE:
+        return "probably fits"
+    if probability > 1.0 - PROBABLE:
+        return "cannot tell"
+    return "probably does not fit" if probability > 1.0 - SURE_TO_FIT else "does not fit"
+
 
 # Below this probability of fitting, tables mark a plan's peak memory.
 LIKELY_TO_FIT = 0.9

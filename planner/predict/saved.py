@@ -1,4 +1,5 @@
-"""Rows of the op table as one rank holds them, by the byte functions of the cost core."""
+"""Rows of the op table as one rank holds them, by the byte functions of the cost core, and the
+groups in which a framework offloads them."""
 
 from __future__ import annotations
 
@@ -8,10 +9,12 @@ from typing import Any
 from constraints.axes import EXPERTS, OF_LAYER, product_of
 from planner.cost import piece_memory
 from planner.cost.keys import local_tokens
-from planner.job.modules import Module
-from planner.predict.cost_tables import context_inputs
+from planner.job.job import Job
+from planner.job.recompute import Module, RecomputeMode
+from planner.predict.cost_tables import context_inputs, job_pieces, op_context
 from planner.predict.ops.context import OpContext
-from planner.predict.ops.rows import Saved
+from planner.predict.ops.offload import offload_group
+from planner.predict.ops.rows import Piece, Saved
 
 Key = Any
 """A row of the key table as an object (`planner.cost.fields.KEY_ROW`)."""
@@ -35,3 +38,27 @@ def saved_bytes(row: Saved, context: OpContext, key: Key) -> float:
     """Bytes of one saved tensor on the rank."""
     job = context_inputs(context)
     return piece_memory.saved_row_bytes(row, local_tokens(key, job), key, job)
+
+
+def shape_groups(job: Job, mode: RecomputeMode, **degrees: int) -> tuple[int, ...]:
+    """Groups of activations of a layer of each kind that leave the GPU under a recompute mode and
+    degrees: one for each offloaded module with a tensor of the framework's least size."""
+    context, kinds = op_context(job), len(job.model.kinds)
+    key = rank_key(mode.mask, job.framework.parallelism.sequence_parallel == "with-tp", **degrees)
+    return tuple(
+        sum(_leaves(name, piece, context, key) for name in job.activation_offload)
+        for piece in job_pieces(job)[:kinds]
+    )
+
+
+def _leaves(name: str, piece: Piece, context: OpContext, key: Key) -> bool:
+    group = offload_group(name, context, piece)
+    names = {*group.alone, *group.shared}
+    least = context.profile.activation_offload.least_offload_bytes
+    return any(
+        row.name in names
+        and (not row.only_with or bool(row.only_with & Module(key.modules)))
+        and saved_bytes(row, context, key) >= least
+        for op in piece.ops
+        for row in op.saved
+    )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from constraints.condition import UserCondition
 from constraints.context import RuleContext
-from constraints.explain import minimal_conflict
-from constraints.numbers import BatchGoal, ClusterNumbers, DegreeLimit, IntArray
+from constraints.numbers import BatchGoal, ClusterNumbers, Columns, DegreeLimit, IntArray
 from constraints.registry import rules_of
+from constraints.rule import ShapeRule, minimal_conflict
 from planner.cost.layout import filled_pipelines
 from planner.job.errors import UsageError
 from planner.job.job import BatchTarget, Job, model_numbers
@@ -180,7 +181,6 @@ def unfilled(pool: Pool) -> str:
 
 def no_legal_shape(ctx: RuleContext, shapes: Shapes) -> str:
     """The rules that contradict each other, and batch sizes or GPUs that would work."""
-    from planner.predict.condition_hints import condition_hints
 
     conflict = minimal_conflict(shapes.columns, ctx, rules_of(ctx))
     lines = ["no configuration obeys these rules together:"]
@@ -242,3 +242,34 @@ def _broken_on(job: Job, degrees: Degrees) -> dict[str, str]:
         for rule in rules_of(ctx)
         if not rule.mask(columns, ctx)[0]
     }
+
+
+def condition_hints(
+    ctx: RuleContext, shapes: Shapes, conflict: Sequence[ShapeRule]
+) -> Iterator[str]:
+    """For each condition in a conflict: what there is to choose from, and what leaving it gives.
+
+    Counts are of configurations that were enumerated and obey every other rule.
+    """
+    names = {rule.name for rule in conflict}
+    for condition in ctx.conditions:
+        if condition.option not in names:
+            continue
+        count, legal = without(ctx, condition)
+        if len(conflict) == 1:
+            tried = condition.values_tried(legal if count else shapes.columns, ctx)
+            what = f"{count:,} legal" if count else f"{shapes.considered:,}"
+            yield f"none of the {what} configurations that are tried obeys it" + (
+                f"; {tried}" if tried else ""
+            )
+        if count:
+            noun = "configuration is" if count == 1 else "configurations are"
+            yield f"without {condition.option}: {count:,} {noun} legal"
+
+
+def without(ctx: RuleContext, dropped: UserCondition) -> tuple[int, Columns]:
+    """How many configurations are legal without one condition, and their columns."""
+    others = tuple(condition for condition in ctx.conditions if condition is not dropped)
+    freed = replace(ctx, conditions=others)
+    columns, report = legal_shapes(freed, enumerate_shapes(freed))
+    return report.legal, columns

@@ -9,7 +9,7 @@ core decides the same from the links: `planner.cost.in_network`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from hardware.link_curves import load_curve_table
@@ -49,7 +49,7 @@ def sharp_use(job: Job, degrees: Degrees) -> SharpUse | None:
     group: SharpGroup = "dp" if shard >= ranks else "dp_replica"
     size, stride = (ranks, degrees.tp) if group == "dp" else (ranks // shard, degrees.tp * shard)
     use = SharpUse(group, size, degrees.gpus // max(1, size))
-    return SharpUse(use.group, use.size, use.groups, _reason(job, degrees, use, stride))
+    return replace(use, reason=_reason(job, degrees, use, stride))
 
 
 def _reason(job: Job, degrees: Degrees, use: SharpUse, stride: int) -> str:

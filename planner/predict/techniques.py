@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.job.frameworks.switches import site_of, technique_conditions, technique_refusal
 from planner.job.frameworks.techniques import Technique
 from planner.job.job import Job
-from planner.job.technique_rules import site_of, technique_conditions, technique_refusal
 from planner.predict.configuration import degree_columns
 from planner.predict.plan import Degrees
 from planner.predict.shapes import rule_context

@@ -15,21 +15,26 @@ from planner.launch.check.request import variation
 from planner.launch.read.found import Found, Problem
 from planner.launch.registry import formats
 from planner.predict.diagnosis.findings import Findings
-from planner.predict.fit_words import fit_verdict
 from planner.predict.memory.advice import Advice
 from planner.predict.plan_text import (
     activations_text,
     batch_sentence,
     batch_text,
     degrees_text,
+    fit_verdict,
     ramp_rows,
     recompute_text,
     step_time_text,
 )
-from planner.report.advice import advice_blocks, leading_facts
-from planner.report.diagnosis import measured_blocks
-from planner.report.explain import metric_notes, peak_sentence, stage_table, time_table
-from planner.report.full_memory import full_memory_facts
+from planner.report.explain import (
+    measured_blocks,
+    metric_notes,
+    peak_sentence,
+    stage_table,
+    time_table,
+)
+from planner.report.fit import advice_blocks, leading_facts
+from planner.report.plan_table import full_memory_facts
 from planner.report.said import table_of
 from planner.report.search import job_facts
 from planner.report.tables import Block, Facts, Notes, as_report
@@ -59,7 +64,10 @@ def check_report(
         facts[at:at] = leading_facts(advice)
     yield Facts(tuple(facts))
     # What the head says of the network is not said again.
-    problems = [item for item in assessment.problems if not _is_said_first(item)]
+    problems = [
+        one for one in assessment.problems
+        if one.rule != NETWORK_RULE or one.severity != "warning"
+    ]  # fmt: skip
     if problems:
         yield Facts(
             tuple((_MARKS[one.severity], problem_text(one)) for one in problems), "Problems"
@@ -77,15 +85,6 @@ def check_report(
     elif assessment.proposal is not None and not assessment.unpredictable:
         yield _changes(assessment, changes)
     yield from _setting_blocks(assessment.found, verbose=verbose)
-
-
-def _format(found: Found) -> str:
-    known = formats().get(found.format)
-    return known.words if known else "plan file"
-
-
-def _is_said_first(problem: Problem) -> bool:
-    return problem.rule == NETWORK_RULE and problem.severity == "warning"
 
 
 def verdict(assessment: Assessment) -> str:
@@ -160,7 +159,8 @@ def _head_facts(
     if assessment.network is not None and assessment.network.costs:
         problem = next(item for item in assessment.problems if item.rule == NETWORK_RULE)
         yield "first", f"unset {network_sentence(assessment.network)}  {_places(problem)}"
-    yield "files", f"{files} ({_format(found)})"
+    known = formats().get(found.format)
+    yield "files", f"{files} ({known.words if known else 'plan file'})"
     yield "verdict", verdict(assessment)
     if explanation is not None:
         yield from job_facts(explanation.job)
@@ -201,13 +201,11 @@ def problem_text(problem: Problem) -> str:
 
 
 def _places(problem: Problem) -> str:
-    """Where a problem's settings stand, the first few."""
     places = ", ".join(_short(place) for place in problem.places[:_MOST_PLACES])
     return places + (" …" if len(problem.places) > _MOST_PLACES else "")
 
 
 def _short(place: str) -> str:
-    """A place by the file's name alone."""
     return place.rsplit("/", 1)[-1]
 
 
@@ -217,9 +215,8 @@ def _short(place: str) -> str:
 def _changes(assessment: Assessment, changes: Sequence[LaunchChange]) -> Block:
     if changes:
         return table_of(
-            "check.changes", changes, titled=_change_title(assessment, changes), gain=_gain,
-            step_words=lambda change: step_time_text(change.plan),
-        )  # fmt: skip
+            "check.changes", changes, titled=_change_title(assessment, changes), gain=_gain
+        )
     text = "No single change that was tried makes it faster by 1 % and fits."
     if assessment.plan is None or not assessment.plan.fits:
         text = "No single change that was tried makes it run and fit."

@@ -1,20 +1,26 @@
-"""What `planner compare` shows: pace, money, energy, the front, and what prices are worth."""
+"""What `planner compare` shows: pace, money, energy, the front, and what prices are worth; and from
+plan to dollars, every factor with its source (`planner/report/words/trace.toml`)."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from hardware.facts import Figure, load_sources
 from hardware.prices import PRICE_KINDS
-from planner.compare.quotes import STALE_DAYS
+from planner.compare.goodput import high_rates
+from planner.compare.laws import load_laws
+from planner.compare.offers import STALE_DAYS
 from planner.compare.results import Comparison, ComparisonRow, Rental, Run
-from planner.compare.settings import BASIS_NAMES
-from planner.report.amounts import NONE, money
-from planner.report.comparison_trace import Step
+from planner.compare.run import HOURS_PER_YEAR
+from planner.compare.settings import BASIS_NAMES, Settings
+from planner.predict.plan_text import error_text, ramp_rows
 from planner.report.plan_table import plan_table, techniques_row
-from planner.report.said import fact_rows, notes, table_of
-from planner.report.study_words import decision_facts, runs_note
-from planner.report.tables import Block, Facts, Notes, TableData, as_report, headings, table
+from planner.report.said import NONE, described, fact_rows, notes, said, table_of
+from planner.report.study_words import critical_text, decision_facts, runs_note, share_text
+from planner.report.tables import Block, Facts, Notes, TableData, as_report, headings
 
 FRONT = "●"
 MOST_NEEDS = 3
@@ -23,16 +29,18 @@ _FEWEST_LOSS = 0.005
 
 @as_report
 def comparison_report(comparison: Comparison) -> Iterator[Block]:
-    """The whole report."""
     runs = [(row, row.run) for row in comparison.rows if row.run is not None]
     about = fact_rows("comparison.facts", comparison, count=len(comparison.rows))
     yield Facts((*about, *techniques_row([run.plan for _, run in runs])))
     if comparison.decision is not None:
         yield decision_facts(comparison.decision, comparison.currency)
     if runs:
-        yield _rate_table(runs, comparison)
-        yield _money_table(runs, comparison)
-        yield _price_table(runs, comparison)
+        several = len({row.precision for row, _ in runs}) > 1
+        yield table_of(
+            "comparison.pace", (row for row, _ in runs), sort=comparison.sort,
+            precise=lambda row: several and row.precision, loss=lambda row: _loss_text(row.run),
+        )  # fmt: skip
+        yield from _money_tables(runs, comparison)
         names, plans = [row.name for row, _ in runs], [run.plan for _, run in runs]
         first = [(headings("~cluster")[0], names)]
         yield plan_table(plans, None, first=first, title="Plans", told=plans)
@@ -44,14 +52,6 @@ def comparison_report(comparison: Comparison) -> Iterator[Block]:
 Runs = Sequence[tuple[ComparisonRow, Run]]
 
 
-def _rate_table(runs: Runs, comparison: Comparison) -> TableData:
-    several = len({row.precision for row, _ in runs}) > 1
-    return table_of(
-        "comparison.pace", (row for row, _ in runs), sort=comparison.sort,
-        precise=lambda row: several and row.precision, loss=lambda row: _loss_text(row.run),
-    )  # fmt: skip
-
-
 def _loss_text(run: Run) -> str:
     losses = [share for share in run.shares if share.resource != "GPU"]
     if all(loss.share < _FEWEST_LOSS for loss in losses):
@@ -59,42 +59,20 @@ def _loss_text(run: Run) -> str:
     return losses[0].text
 
 
-def _money_table(runs: Runs, comparison: Comparison) -> TableData:
-    carbon = any(run.energy.co2_t is not None for _, run in runs)
-    titles = (
-        "~cluster | on\ndemand | reserved | spot | owned"
-        f" | {BASIS_NAMES[comparison.basis]}\n/1 T tok. | MWh{' | t CO2' * carbon} | <front"
-    )
-    rows = (_money_row(row, run, comparison, carbon) for row, run in runs)
-    return table(titles, rows, f"Cost of the run, {comparison.currency}")
-
-
-def _money_row(
-    row: ComparisonRow, run: Run, comparison: Comparison, carbon: bool
-) -> tuple[str, ...]:
-    chosen, co2 = run.priced(comparison.basis), run.energy.co2_t
-    return (
-        row.name,
-        *(money(run.cost(basis)) for basis in BASIS_NAMES),
-        money(None if chosen is None else chosen.per_trillion_tokens),
-        f"{run.energy.mwh.value:,.0f}",
-        *([NONE if co2 is None else f"{co2.value:,.0f}"] * carbon),
-        FRONT if row.on_front else "",
-    )
-
-
-def _price_table(runs: Runs, comparison: Comparison) -> TableData:
-    kinds = " | ".join(f"~{BASIS_NAMES[kind]}" for kind in PRICE_KINDS)
-    rows = (
-        (
-            row.name,
-            *(_price_text(run.rental(kind), row.name) for kind in PRICE_KINDS),
-            NONE if run.owning is None else f"{run.owning.per_gpu_hour:.2f}",
-        )
+def _money_tables(runs: Runs, comparison: Comparison) -> Iterator[TableData]:
+    rows = [
+        {
+            "name": row.name, "run": run, "on_front": row.on_front,
+            "chosen": run.priced(comparison.basis),
+            "costs": {basis: run.cost(basis) for basis in BASIS_NAMES},
+            "quotes": {kind: _price_text(run.rental(kind), row.name) for kind in PRICE_KINDS},
+        }
         for row, run in runs
-    )
-    title = f"Prices of a GPU hour, host included, {comparison.currency}"
-    return table(f"~cluster | {kinds} | owned", rows, title)
+    ]  # fmt: skip
+    carbon = any(run.energy.co2_t is not None for _, run in runs)
+    kind, currency = BASIS_NAMES[comparison.basis], comparison.currency
+    yield table_of("comparison.money", rows, carbon=carbon, kind=kind, currency=currency)
+    yield table_of("comparison.quotes", rows, currency=currency)
 
 
 def _price_text(rental: Rental | None, offer: str) -> str:
@@ -160,3 +138,114 @@ def _step_text(step: Step) -> str:
     source = f" [{step.source}]" if step.source else ""
     how = f": {step.how}" if step.how else ""
     return f"{step.value}{how}{source}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One factor or result: its name, value in words, how it follows, and where it is from.
+
+    `source`: an option, or ids of `hardware/catalog/sources.toml`, separated by commas.
+    """
+
+    name: str
+    value: str
+    how: str = ""
+    source: str = ""
+
+    @property
+    def cited(self) -> dict[str, str]:
+        """Id -> title and address of each source that the catalogue has."""
+        known = load_sources()
+        return {
+            key: ", ".join(part for part in (known[key].title, known[key].url) if part)
+            for key in (part.partition(" ")[0] for part in self.source.split(", "))
+            if key in known
+        }
+
+
+def trace(run: Run, comparison: Comparison, settings: Settings) -> dict[str, tuple[Step, ...]]:
+    """The chain of a run, from its plan to what it costs: steps by the title of their part."""
+    told: dict[str, Any] = {"run": run, "comparison": comparison, "settings": settings}
+    chapters = {
+        "Pace": _pace(run, told),
+        "Time, with interruptions": _time(run, settings, told),
+        **{f"Renting, {BASIS_NAMES[one.kind]}": _renting(one, told) for one in run.rentals},
+    }
+    if (owning := run.owning) is not None:
+        chapters["Owning"] = _steps(
+            "owning", owning, **told,
+            capital=owning.hardware_per_gpu_hour + owning.around_per_gpu_hour,
+            billed=owning.billed_gpus or run.billed_gpus, hours_per_year=HOURS_PER_YEAR,
+        )  # fmt: skip
+    chapters["Energy"] = _energy(run, settings, told)
+    return {title: tuple(steps) for title, steps in chapters.items()}
+
+
+def _steps(key: str, about: Any, settings: Settings, **told: Any) -> Iterator[Step]:
+    """The steps of a part that have something to say, about an object."""
+    for name, first, *texts in described(f"trace.{key}"):
+        value = said(first, about, settings=settings, **told)
+        if value is None:
+            continue
+        if value.startswith("@"):
+            figure = getattr(about, value[1:], None) or told.get(value[1:])
+            yield _figure(name, figure or settings.figure(value[1:]), *texts)
+        else:
+            further = (said(text, about, settings=settings, **told) or "" for text in texts)
+            yield Step(name, value, *further)
+
+
+def _pace(run: Run, told: dict[str, Any]) -> Iterator[Step]:
+    plan, price, law = run.plan, run.batch_price, load_laws()[1]
+    yield from _steps(
+        "pace", run, **told,
+        error=error_text(plan.step_time_s, plan.step_time),
+        where="; ".join(share.text for share in run.shares if share.share >= 0.005),
+    )  # fmt: skip
+    for name, words in ramp_rows(plan):
+        yield Step(name, words, "same plan, less accumulation")
+    yield from _steps(
+        "ideal", run, **told, law=law, critical=price and critical_text(price),
+        extra=price and share_text(price.extra),
+    )  # fmt: skip
+
+
+def _time(run: Run, settings: Settings, told: dict[str, Any]) -> Iterator[Step]:
+    goodput, by_hand = run.goodput, settings.figure("restart_by_hand")
+    lowest = settings.figure("failure_rate_low")
+    highs = [settings.figure(name) for name in high_rates(run.job.used_gpus)]
+    sources = ", ".join(dict.fromkeys(figure.source for figure in (lowest, *highs)))
+    return _steps(
+        "time", run, **told, lowest=lowest, highest=highs[-1], by_hand=by_hand,
+        by_hand_source=source_text(by_hand),
+        rates_source=sources if goodput.low < goodput.high else "",
+    )  # fmt: skip
+
+
+def _renting(rental: Rental, told: dict[str, Any]) -> Iterator[Step]:
+    price, comparison = rental.price, told["comparison"]
+    return _steps(
+        "renting", rental, **told,
+        where=", ".join(part for part in (price.instance, price.note) if part),
+        price_source=f"{price.source} {price.date}".strip(),
+        is_converted=price.currency != comparison.currency,
+    )  # fmt: skip
+
+
+def _energy(run: Run, settings: Settings, told: dict[str, Any]) -> Iterator[Step]:
+    power = settings.figure("rack_power")
+    return _steps(
+        "energy", run, **told, rated_source=run.energy.rated_source, rack_power=power,
+        rack_height=settings.figure("rack_height"), rack_source=source_text(power),
+        load_error=settings.value("load_error"), carbon=settings.carbon_g_per_kwh or 0.0,
+    )  # fmt: skip
+
+
+def _figure(name: str, figure: Figure, after: str = "") -> Step:
+    unit = "" if figure.unit == "1" else f" {figure.unit}"
+    return Step(name, f"{figure.value:,.6g}{unit}{after}", figure.note, source_text(figure))
+
+
+def source_text(figure: Figure) -> str:
+    """Id of the source with the date that the figure holds for; or the option."""
+    return f"{figure.source} {figure.date}".strip()

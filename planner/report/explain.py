@@ -1,4 +1,5 @@
-"""What `planner explain` and `planner evaluate` show of one plan, and of `--what-if`."""
+"""What `planner explain` and `planner evaluate` show of one plan, of `--what-if`, and of a measured
+run beside its prediction."""
 
 from __future__ import annotations
 
@@ -16,28 +17,21 @@ from planner.job.quantities import (
     signed_share,
     stated,
 )
-from planner.predict.diagnosis.findings import Findings
+from planner.predict.diagnosis.findings import SAME, Findings, GapExplanation
+from planner.predict.diagnosis.measured import GIB, MeasuredComparison
 from planner.predict.link_account import LAUNCHES, LinkShare
 from planner.predict.plan import Plan
 from planner.predict.plan_text import (
     LIKELY_TO_FIT,
-    activations_text,
     batch_sentence,
-    batch_text,
     degrees_text,
     error_text,
     fit_text,
     layers_text,
     offload_text,
-    optimizer_text,
     ramp_rows,
-    recompute_text,
-    status_text,
-    step_time_text,
-    techniques_text,
 )
-from planner.report.diagnosis import measured_blocks
-from planner.report.full_memory import full_memory_facts, limit_text
+from planner.report.plan_table import full_memory_facts, limit_text, stage_row
 from planner.report.said import described, fact_rows, notes, said, table_of
 from planner.report.search import error_note, job_facts, metric_note
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
@@ -49,7 +43,7 @@ from planner.search.explanation import (
     StagePlace,
     Term,
 )
-from planner.search.what_if_result import BindingConstraint, WhatIf, WhatIfRow
+from planner.search.result import BindingConstraint, WhatIf, WhatIfRow
 
 # Stages are called uneven where the slowest takes so many times the mean.
 _UNEVEN = 1.1
@@ -84,22 +78,19 @@ def _plan_facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
     pp, blocks = plan.degrees.pp, plan.layout.block_layers
     yield from job_facts(job)
     yield from fact_rows(
-        "explain.head", explanation, status_words=status_text(plan),
-        degree_words=degrees_text(plan.degrees),
-        batch_words=batch_sentence(plan, job.batch_target_sequences),
-    )  # fmt: skip
+        "explain.head", explanation, batch_words=batch_sentence(plan, job.batch_target_sequences)
+    )
     yield from ramp_rows(plan)
     yield from fact_rows(
-        "explain.rest", plan, mbs_words=batch_text(plan.degrees), recompute_words=recompute_text,
-        optimizer_words=optimizer_text, host_words=activations_text, pipelined=pp > 1,
+        "explain.rest", plan, pipelined=pp > 1,
         exchange=plan.degrees.cp > 1 and (plan.cp_comm_type or "p2p"),
-        sizes=" and ".join(map(str, plan.cp_sizes)), technique_words=techniques_text,
+        sizes=" and ".join(map(str, plan.cp_sizes)),
         not_used=explanation.not_used, layer_words=layers_text, mtp_stage=pp - 2,
         behind=len(blocks) > 1 and blocks[-2], blocks=run_lengths(blocks),
         uneven_blocks=plan.degrees.vpp > 1 and not plan.layout.is_even,
     )  # fmt: skip
     yield from (("placed", place_sentence(place)) for place in explanation.places)
-    yield from fact_rows("explain.end", plan, step_words=step_time_text, peak_words=peak_sentence)
+    yield from fact_rows("explain.end", plan, peak_words=peak_sentence)
     yield from full_memory_facts(plan)
 
 
@@ -138,19 +129,10 @@ def stage_table(explanation: Explanation) -> TableData:
 def _stage_row(group: StageGroup) -> tuple[str, ...]:
     stage = group.memory
     shown = [float(getattr(stage, term.field)) for term in _HEADED]
-    return (
-        number_ranges(group.stages),
-        str(stage.layers),
-        f"{stage.in_flight:.3g}",
-        *(gib(size) for size in shown),
-        gib(stage.peak - sum(shown)),
-        gib(stage.peak),
-        stage.phase,
-    )
+    return stage_row(group.stages, stage, shown, stage.peak, stage.phase)
 
 
 def time_table(explanation: Explanation) -> TableData:
-    """Terms of the step time."""
     terms = explanation.time
     rows = [row for term in terms for row in _time_rows(term, explanation)]
     whole = sum(term.share for term in terms)
@@ -342,3 +324,71 @@ def _what_if_notes(found: WhatIf) -> tuple[str, ...]:
         chosen = "as this one, which was chosen for its memory"
     slower = any((row.effect or 0.0) > 0.0 and row.resolved for row in found.rows)
     return tuple(notes("explain.what-if", found, chosen=chosen, slower=slower))
+
+
+# Causes whose test is written out below the table.
+_TESTED = 3
+
+
+def measured_blocks(findings: Findings) -> Iterator[Block]:
+    """The comparison, the causes with what each explains and how to test it, what the predicted
+    step loses, and what a stated MFU means."""
+    if findings.comparisons:
+        yield table_of(
+            "diagnosis.compared", findings.comparisons,
+            verdict=lambda one: "within" if one.agrees else "above" if one.ratio > 1 else "below",
+            measured_words=lambda one: _amount(one.figure, one.measured),
+            predicted_words=_predicted_amount,
+        )  # fmt: skip
+    for comparison in findings.comparisons:
+        yield from _cause_blocks(findings, comparison)
+    if findings.losses:
+        named = ", ".join(f"{one.label} {share(one.share, 0)}" for one in findings.losses)
+        yield Notes(tuple(notes("diagnosis.losses", None, named=named)))
+    if findings.conventions:
+        yield table_of("diagnosis.conventions", findings.conventions)
+        if findings.verdicts:
+            yield Notes(findings.verdicts)
+
+
+def _cause_blocks(findings: Findings, gap: MeasuredComparison) -> Iterator[Block]:
+    found = [one for one in findings.explanations if one.figure == gap.figure]
+    if not found:
+        if abs(gap.ratio - 1.0) > SAME:
+            yield Notes(("No cause that was tried explains the difference.",))
+        return
+    numbers = {id(one): number for number, one in enumerate(found, start=1)}
+    figure = "the step time" if gap.figure == "step time" else "the peak of memory"
+    rows = (
+        {
+            "number": number, "what": one.what, "effect": one.effect,
+            "predicted_words": _amount(one.figure, one.predicted), "explains": _explains(one, gap),
+        }
+        for number, one in enumerate(found, start=1)
+    )  # fmt: skip
+    yield table_of("diagnosis.causes", rows, explained=figure)
+    tested = [*found[:_TESTED], *(one for one in found[_TESTED:] if one.any_gap)]
+    tests = tuple(f"{numbers[id(one)]}: {one.test}." for one in tested if one.test)
+    yield Notes(tests, "How to test")
+
+
+def _explains(explanation: GapExplanation, gap: MeasuredComparison) -> str:
+    """How much of the gap a cause makes."""
+    if explanation.any_gap:
+        return "a gap of any size"
+    if explanation.near:
+        return "the measurement"
+    beyond = (explanation.predicted - gap.measured) * (gap.ratio - 1.0) > 0.0
+    if beyond:
+        return "more than it"
+    part = (explanation.predicted - gap.predicted) / (gap.measured - gap.predicted)
+    return f"{share(part, 0)} of the gap"
+
+
+def _predicted_amount(comparison: MeasuredComparison) -> str:
+    error = error_text(comparison.predicted, comparison.interval)
+    return f"{_amount(comparison.figure, comparison.predicted)} {error}"
+
+
+def _amount(figure: str, value: float) -> str:
+    return seconds(value) if figure == "step time" else f"{value / GIB:.1f} GiB"

@@ -1,19 +1,23 @@
-"""What `planner fit` shows: the answer, with which plan, what else would fit, and the largest; and
-what is shown of any job that nothing fits: the rules in conflict, and what would fit."""
+"""What `planner fit` shows, what is shown of any job that nothing fits, and advice on memory, which
+`planner memory --advise` and `check` show too."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from planner.job.quantities import gib
-from planner.job.request import Request
+from planner.job.quantities import gib, plural, signed_share
 from planner.launch.registry import target_of_profile
-from planner.predict.fit_words import fit_verdict
-from planner.predict.memory.advice import Advice
+from planner.predict.memory.advice import Advice, Move
+from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Plan
-from planner.predict.plan_text import batch_sentence, configuration_text, step_time_text
+from planner.predict.plan_text import (
+    batch_sentence,
+    configuration_text,
+    error_text,
+    fit_verdict,
+    step_time_text,
+)
 from planner.predict.uncertainty.likely import EVEN_CHANCE
-from planner.report.advice import leading_facts
 from planner.report.said import described, notes, said, table_of
 from planner.report.search import error_note, job_facts, riskier_table
 from planner.report.tables import Block, Facts, Notes, TableData, as_report
@@ -21,6 +25,73 @@ from planner.search.fit import WHAT, FitAnswer, Largest
 from planner.search.infeasibility import UNDECIDED_RULES, WhyNothingFits
 from planner.search.outcome import job_summary
 from planner.search.result import SearchResult
+
+# Changes that a table lists.
+_MOST_ROWS = 12
+# A share of the step time that is shown as none.
+_LEAST_SHARE = 5e-4
+
+
+def leading_facts(advice: Advice) -> tuple[tuple[str, str], ...]:
+    """Rows of facts that advice leads with: the largest term at the peak and what shrinks it;
+    the pair that comes closest on the same GPUs, where none suffices there; and the easiest change
+    that makes it fit, if that is another one."""
+    largest, base_s = advice.largest, advice.base.step_time_s
+    text = f"{gib(largest.size_bytes)} of {gib(largest.total_bytes)} GiB are {largest.label}"
+    if largest.move is None:
+        text += "; no single change that was tried shrinks that by much"
+    else:
+        text += f": {_outcome(largest.move, base_s)}"
+    facts = [("largest", text)]
+    if advice.base.fit_probability < SAFE_PROBABILITY:
+        easiest = next(iter((*advice.sufficient, *advice.pairs)), None)
+        if advice.closest is not None:
+            facts.append(("closest", _outcome(advice.closest, base_s)))
+        if easiest not in (None, largest.move):
+            facts.append(("easiest fix", _outcome(easiest, base_s)))
+    return tuple(facts)
+
+
+def _outcome(move: Move, base_s: float) -> str:
+    """`--with liger-kernels → 99.0 GiB (fits >99 %, step +0.3 %)`."""
+    text = described("advice.outcome")
+    return said(text, move, costs=_cost_text(move, base_s), also=_also(move)) or ""
+
+
+def advice_blocks(advice: Advice, most: int = _MOST_ROWS) -> Iterator[Block]:
+    """Tables of at most `most` moves; the last line says what was looked at."""
+    makes = "Changes that make it fit"
+    if advice.base.fit_probability >= SAFE_PROBABILITY:
+        makes = "It fits as it stands; changes that free memory"
+    order = "easiest first"
+    closest = () if advice.closest is None else (advice.closest,)
+    for title, moves in (
+        (f"{makes}, {order}", advice.sufficient),
+        ("Changes that help but do not suffice, most memory first", advice.partial),
+        (f"Pairs of changes that make it fit, {order}", advice.pairs),
+        ("No pair makes it fit on these GPUs; the lightest", closest),
+    ):
+        more = f" ({len(moves) - most} more with --json)" if len(moves) > most else ""
+        if moves:
+            yield table_of(
+                "advice.moves", moves[:most], titled=title + more, also=_also,
+                costs=lambda move: _cost_text(move, advice.base.step_time_s),
+            )  # fmt: skip
+    base = advice.base
+    told = notes(
+        "advice.notes", base, error=error_text(base.peak_bytes, base.peak_interval),
+        tried=advice.tried, nothing=not (advice.sufficient or advice.pairs),
+    )  # fmt: skip
+    yield Notes(tuple(told))
+
+
+def _also(move: Move) -> str:
+    words = (move.learns, plural(move.more_gpus, "more GPU") if move.more_gpus else "")
+    return ", ".join(word for word in words if word)
+
+
+def _cost_text(move: Move, base_s: float) -> str:
+    return signed_share(0.0 if abs(move.extra_s) < _LEAST_SHARE * base_s else move.extra_s / base_s)
 
 
 @as_report
@@ -33,7 +104,9 @@ def fit_report(
         yield from _fitting(answer.result)
     elif answer.why is not None:
         leading = () if advice is None else leading_facts(advice)
-        yield Facts((*_asked(answer.request), ("fits", _no(answer.why)), *leading))
+        job = answer.request.resolve()
+        asked = job_facts(job_summary(job, job.cluster.num_gpus))
+        yield Facts((*asked, ("fits", _no(answer.why)), *leading))
         yield from nothing_fits_report(answer.why).blocks
     if answer.largest:
         largest = tuple((WHAT[item.what], _largest_text(item)) for item in answer.largest)
@@ -52,12 +125,6 @@ def _fitting(result: SearchResult) -> Iterator[Block]:
     yield Facts((*job_facts(result.job), ("batch", batch), ("fits", verdict)))
     named = (("→ use", best), ("lightest", lightest))[: 2 if lightest != best else 1]
     yield fitting_table("Plans", "plan", "as", named)
-
-
-def _asked(request: Request) -> tuple[tuple[str, str], ...]:
-    """What nothing fits: the job as its names were resolved."""
-    job = request.resolve()
-    return job_facts(job_summary(job, job.cluster.num_gpus))
 
 
 def _no(why: WhyNothingFits) -> str:
@@ -142,11 +209,7 @@ def _sentence(text: str) -> str:
 
 def fitting_table(title: str, what: str, how: str, plans: Sequence[tuple[str, Plan]]) -> TableData:
     """Plans by a name, each in a line of words; `what`, `how`: titles of name and words."""
-    rows = (
-        {"name": name, "plan": plan, "step_words": step_time_text(plan),
-         "configuration": configuration_text(plan)}
-        for name, plan in plans
-    )  # fmt: skip
+    rows = ({"name": name, "plan": plan} for name, plan in plans)
     return table_of("check.fitting", rows, titled=title, what=what, how=how)
 
 

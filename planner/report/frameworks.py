@@ -7,50 +7,27 @@ from typing import Any
 
 from constraints.axes import AXES
 from planner.job.errors import UsageError
-from planner.job.frameworks import FrameworkProfile
-from planner.job.frameworks.names import (
-    known_names,
-    names_of,
-    profile_named,
-)
-from planner.job.frameworks.settings import TABLES, DeclaredSetting, settings_of
+from planner.job.frameworks.names import known_names, names_of, profile_named
+from planner.job.frameworks.profile import FrameworkProfile
+from planner.job.frameworks.tables import TABLES, DeclaredSetting, settings_of
 from planner.job.schedules import SCHEDULES
 from planner.launch.registry import dialect_named, target_named
-from planner.report.said import facts, table_of
-from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report, headings
+from planner.report.said import facts, notes, table_of
+from planner.report.tables import Block, Facts, Notes, as_report
+
+# When a technique is used, by its profile's word.
+_USED = {"on": "unless excluded", "searched": "as is fastest", "asked": "if asked"}
 
 
 @as_report
-def frameworks_report(
-    profiles: Sequence[FrameworkProfile],
-) -> Iterator[Block]:
-    """The list of framework profiles."""
-    beside = ("degrees\nbeside dp", "ZeRO", "precisions")
-    columns = (
-        *headings("<--framework | ~what it is | <launch"),
-        *(Column(title, "left", optional=place) for place, title in enumerate(beside, start=1)),
-    )
-    rows = tuple(
-        (
-            profile.name,
-            profile.summary,
-            profile.launch.target or "-",
-            " ".join(offered_degrees(profile)) or "-",
-            ", ".join(str(stage) for stage in sorted(profile.parallelism.zero_stages)),
-            " ".join(profile.precisions),
-        )
-        for profile in profiles
-    )
-    yield TableData(columns, rows)
+def frameworks_report(profiles: Sequence[FrameworkProfile]) -> Iterator[Block]:
+    yield table_of(
+        "frameworks.list", profiles, offered=offered_degrees,
+        stages=lambda one: map(str, sorted(one.parallelism.zero_stages)),
+    )  # fmt: skip
     profile_of = {name: profile_named(name) for name in known_names()}
-    words = (f"{name} ({profile})" for name, profile in profile_of.items() if name != profile)
-    yield Notes((
-        "launch: as what planner launch writes files for it; - : searched and costed, not written.",
-        f"--framework also takes: {', '.join(words)}",
-        "More about one, and those that only account for older runs and texts:",
-        "    planner frameworks megatron-core",
-        "    planner frameworks --all",
-    ))  # fmt: skip
+    names = [f"{name} ({profile})" for name, profile in profile_of.items() if name != profile]
+    yield Notes(tuple(notes("frameworks.notes", None, names=names)))
 
 
 def offered_degrees(profile: FrameworkProfile) -> tuple[str, ...]:
@@ -69,9 +46,12 @@ def framework_report(profile: FrameworkProfile, whole: bool = False) -> Iterator
         "frameworks.head", profile, also=", ".join(names_of(profile.name)) or "-",
         files=_launch_files(profile.name), offered=" ".join(offered_degrees(profile)),
     )  # fmt: skip
-    yield from schedule_table(profile)
+    if profile.parallelism.pipeline:
+        schedules = (SCHEDULES[name] for name in profile.parallelism.schedules)
+        yield table_of("frameworks.schedules", schedules)
     yield table_of("frameworks.modes", profile.recompute)
-    yield from technique_table(profile)
+    if profile.techniques:
+        yield table_of("frameworks.techniques", profile.techniques, used=lambda one: _USED[one.use])
     if whole:
         yield from (_settings(profile, name, title) for name, title in TABLES.items())
         yield Notes(profile.assumptions, "Assumed")
@@ -83,7 +63,6 @@ def framework_report(profile: FrameworkProfile, whole: bool = False) -> Iterator
 
 
 def _launch_files(profile: str) -> str:
-    """Whether they are written and read."""
     try:
         written = f"written for {target_named(profile).name}"
     except UsageError:
@@ -92,23 +71,6 @@ def _launch_files(profile: str) -> str:
         return f"{written}; check reads those of {dialect_named(profile)}"
     except UsageError:
         return f"{written}, not read"
-
-
-def technique_table(profile: FrameworkProfile) -> tuple[TableData, ...]:
-    """Techniques of a framework that has some: what each does, and of which models."""
-    if not profile.techniques:
-        return ()
-    used = {"on": "unless excluded", "searched": "as is fastest", "asked": "if asked"}
-    words = table_of("frameworks.techniques", profile.techniques, used=lambda one: used[one.use])
-    return (words,)
-
-
-def schedule_table(profile: FrameworkProfile) -> tuple[TableData, ...]:
-    """Pipeline schedules of a framework that has pipelines."""
-    if not profile.parallelism.pipeline:
-        return ()
-    schedules = (SCHEDULES[name] for name in profile.parallelism.schedules)
-    return (table_of("frameworks.schedules", schedules),)
 
 
 def settings_document(profile: FrameworkProfile) -> dict[str, Any]:

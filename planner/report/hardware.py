@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from hardware.errors import HardwareError
-from hardware.formats import NumberFormat, load_formats
+from hardware.facts import CatalogSource, NumberFormat, load_formats, load_sources
 from hardware.load import (
-    CatalogSource,
     Fact,
     cluster_names,
     facts,
@@ -19,7 +18,6 @@ from hardware.load import (
     load_gpu,
     load_gpu_record,
     load_shape_file,
-    load_sources,
 )
 from hardware.prices import Price, load_prices
 from hardware.records import ClusterShape
@@ -31,14 +29,12 @@ from planner.report.tables import Block, Facts, Notes, Report, TableData, as_rep
 
 @as_report
 def hardware_report() -> Iterator[Block]:
-    """The GPUs and node shapes of the catalogue."""
-    yield table_of("hardware.gpus", map(load_gpu, gpu_names()), half=_half_peak)
+    yield table_of(
+        "hardware.gpus", map(load_gpu, gpu_names()),
+        half=lambda gpu: gpu.peak_flop_per_s.get("bf16", gpu.peak_flop_per_s.get("fp16")),
+    )  # fmt: skip
     yield table_of("hardware.shapes", map(load_cluster_shape, cluster_names()), nics=_nics)
     yield Notes(tuple(notes("hardware.notes", None)))
-
-
-def _half_peak(gpu: Gpu) -> float | None:
-    return gpu.peak_flop_per_s.get("bf16", gpu.peak_flop_per_s.get("fp16"))
 
 
 def _nics(shape: ClusterShape) -> str:
@@ -54,7 +50,9 @@ def hardware_documents() -> list[dict[str, Any]]:
 
 def named_document(name: str) -> dict[str, Any]:
     """One of them as JSON. HardwareError where nothing has that name."""
-    found: dict[str, Any] = _named(name, _gpu_document, _shape_document)
+    found: dict[str, Any] = _named(
+        name, _gpu_document, lambda one: _shape(one)[0].model_dump(mode="json")
+    )
     return found
 
 
@@ -63,20 +61,9 @@ def _gpu_document(name: str) -> dict[str, Any]:
     return load_gpu_record(name).model_dump(mode="json") | {"formats": formats}
 
 
-def _shape_document(name: str) -> dict[str, Any]:
-    return _shape(name)[0].model_dump(mode="json")
-
-
 def _formats(gpu: Gpu) -> Iterator[tuple[str, NumberFormat]]:
-    """The number formats that the GPU multiplies."""
     formats = load_formats()
     return ((name, formats[name]) for name in gpu.peak_flop_per_s if name in formats)
-
-
-def _formats_table(gpu: Gpu) -> TableData:
-    """Bits, bytes and range of the formats that the GPU multiplies."""
-    rows = ({"name": name, "found": one, "note": _format_note(one)} for name, one in _formats(gpu))
-    return table_of("hardware.formats", rows)
 
 
 def _format_note(found: NumberFormat) -> str:
@@ -120,7 +107,8 @@ def _gpu_report(name: str) -> Report:
     also, default = ", ".join(gpu.aliases) or "-", gpu.default_cluster or "-"
     title = fact_rows("hardware.gpu", gpu, also=also, default=default)
     prices = [price for price in load_prices() if price.gpu == gpu.name]
-    return _facts_report(title, gpu_facts(name), prices, (_formats_table(gpu),))
+    rows = ({"name": name, "found": one, "note": _format_note(one)} for name, one in _formats(gpu))
+    return _facts_report(title, gpu_facts(name), prices, (table_of("hardware.formats", rows),))
 
 
 def _shape_report(name: str) -> Report:
@@ -151,21 +139,16 @@ def _facts_report(
 ) -> Iterator[Block]:
     """One GPU or node shape: each number with unit and source; assumptions are marked."""
     yield Facts(tuple(title))
-    yield table_of("hardware.facts", facts, unit_text=_unit, cited=_cited)
+    yield table_of(
+        "hardware.facts", facts, unit_text=lambda fact: "" if fact.unit == "1" else fact.unit,
+        cited=lambda fact: "" if fact.assumption else fact.source,
+    )  # fmt: skip
     yield from further
     if prices:
         yield table_of("hardware.prices", prices, dated=lambda price: price.date or "unknown")
     named = [fact.source for fact in facts if not fact.assumption]
     cited, sources = dict.fromkeys((*named, *(price.source for price in prices))), load_sources()
     yield Facts(tuple((key, _citation(sources[key])) for key in cited if key in sources), "Sources")
-
-
-def _unit(fact: Fact) -> str:
-    return "" if fact.unit == "1" else fact.unit
-
-
-def _cited(fact: Fact) -> str:
-    return "" if fact.assumption else fact.source
 
 
 def _citation(source: CatalogSource) -> str:

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 from planner.job.models.catalog import ResolvedModel
 from planner.job.quantities import GIB, gib
 from planner.job.written import picked
-from planner.predict.memory.inference import InferenceMemory
+from planner.predict.memory.inference import InferenceMemory, ServingSplit
 from planner.predict.memory.serving.solve import DeploymentChange, Solved
 from planner.predict.memory.serving.stage import ServingStageMemory
-from planner.predict.memory.serving_splits import ServingSplit
 from planner.report.said import described, facts, notes, said, table_of
 from planner.report.tables import Block, Facts, Notes, TableData, as_report
 
@@ -57,7 +56,6 @@ def inference_report(
     warnings: Sequence[str],
     tuning: Tuning | None = None,
 ) -> Iterator[Block]:
-    """The whole report."""
     yield _identity(result, model)
     yield _terms_table(result)
     yield _cache_facts(result)

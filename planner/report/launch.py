@@ -9,7 +9,6 @@ from planner.job.written_folder import Replaced
 from planner.launch.contract import FOLDER, Launch, checkpoints_of
 from planner.launch.folder import LaunchFolder
 from planner.launch.launchers import how_to_start
-from planner.predict.plan_text import configuration_text
 from planner.report.said import facts
 from planner.report.tables import Block, Notes, as_report, table
 
@@ -22,7 +21,7 @@ def launch_report(
     job, plan, framework = launch.job, launch.plan, launch.job.framework.name
     yield facts(
         "launch.facts", launch, path=path, count=len(folder.files), which=which,
-        configuration=configuration_text(plan), cluster=job.cluster.describe(),
+        cluster=job.cluster.describe(),
         costed="" if framework == launch.target else framework, expected=folder.expected,
         heaviest=folder.expected.heaviest, checkpoints=checkpoints_of(launch), folder=FOLDER,
     )  # fmt: skip
@@ -40,7 +39,6 @@ def launch_report(
 
 
 def _replaced_lines(replaced: Replaced) -> Iterator[str]:
-    """What became of the files of an earlier launch."""
     for name, new in replaced.kept.items():
         yield f"{name} of the earlier launch is kept as {new}."
     if replaced.removed:

@@ -1,36 +1,35 @@
 """What `planner memory` shows: the waterfall of the peak, the timeline, the other stages; what
-`--solve` and `--advise` found."""
+`--solve` and `--advise` found; and all of it as JSON."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
 from planner.cost.terms import LIVE_TERMS
-from planner.job.quantities import (
-    gib,
-    number_ranges,
-    plural,
-    run_lengths,
-)
+from planner.job.quantities import gib, plural, run_lengths
+from planner.job.request import Request
+from planner.job.written import picked
 from planner.predict.assumptions import framework_assumptions
-from planner.predict.memory.account import StageAccount
-from planner.predict.memory.by_layer import backward_by_layer
-from planner.predict.memory.footprint import Footprint
-from planner.predict.memory.solve import Border, Solution
-from planner.predict.memory.tensors import KeptTensor
-from planner.predict.memory.terms import PhaseRow, label, peak_parts, peak_row, phase_rows
-from planner.predict.ops import parameter_count
-from planner.predict.plan_text import (
-    degrees_text,
-    error_text,
-    fit_text,
-    fraction_text,
+from planner.predict.memory.account import Footprint, StageAccount, backward_by_layer
+from planner.predict.memory.advice import Advice, advice_record
+from planner.predict.memory.solve import Border, Solution, SolvedPoint
+from planner.predict.memory.terms import (
+    KeptTensor,
+    PhaseRow,
+    label,
+    peak_parts,
+    peak_row,
+    peak_tensors,
+    phase_rows,
 )
+from planner.predict.ops.table import parameter_count
+from planner.predict.plan_text import error_text, fit_text, fraction_text
 from planner.predict.techniques import used_techniques
-from planner.report.full_memory import limit_text
+from planner.report.plan_table import limit_text, stage_row
 from planner.report.said import described, facts, rows_of, said, table_of
 from planner.report.said import notes as told
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
@@ -81,8 +80,9 @@ def memory_report(
     if len(footprint.stages) > 1:
         yield stage_table(footprint)
     yield from more
-    yield Notes(_notes(footprint))
     configuration = footprint.configuration
+    evidence = configuration.job.framework.outside.evidence
+    yield Notes(tuple(told("memory.notes", footprint, evidence=evidence)))
     assumed = (*notes, *framework_assumptions(configuration.job, configuration.degrees))
     if assumed:
         yield Notes(tuple(f"- {text}" for text in assumed), "Assumed")
@@ -98,7 +98,7 @@ def _facts(footprint: Footprint, worst: Footprint | None) -> Facts:
         "memory.facts", configuration, worst=worst, gpu=job.cluster.gpu,
         parameters=parameter_count(job.model).total,
         dtype=said(described(f"memory.dtypes.{job.dtype}"), job),
-        degree_words=degrees_text(degrees), techniques=used_techniques(job, degrees),
+        techniques=used_techniques(job, degrees),
         steps=plural(degrees.grad_acc, "micro-batch").replace("batchs", "batches"),
         recompute_words=_recompute_text(footprint), total=total_sentence(footprint),
         host_words=fraction_text(job.activation_offload, job.offload_fraction),
@@ -209,7 +209,7 @@ def timeline(footprint: Footprint, account: StageAccount) -> TableData:
     for step, group in groupby(phase_rows(account), key=lambda row: row.step):
         rows.append(("step 1" if step == "first" else "step 2 and later", "", "", ""))
         rows += rows_of(
-            "memory.timeline", _thinned(list(group)), bar=bar,
+            "memory.timeline", _thinned(list(group)), bar=bar, stage=stage, top=top,
             phase_words=lambda row: phase_text(row.phase.name),
             largest=lambda row: label(max(row.phase.terms, key=row.phase.terms.__getitem__)),
         )  # fmt: skip
@@ -259,15 +259,8 @@ def _stage_row(group: Sequence[StageAccount]) -> tuple[str, ...]:
     account = group[0]
     terms = account.peak.terms
     shown = [sum(terms.get(name, 0.0) for name in names) for names in _STAGE_COLUMNS.values()]
-    return (
-        number_ranges([each.stage for each in group]),
-        str(account.layers),
-        f"{account.in_flight:.3g}",
-        *(gib(size) for size in shown),
-        gib(account.total_bytes - sum(shown)),
-        gib(account.total_bytes),
-        phase_text(account.peak.name),
-    )
+    stages, phase = [each.stage for each in group], phase_text(account.peak.name)
+    return stage_row(stages, account, shown, account.total_bytes, phase)
 
 
 def tensor_table(tensors: Sequence[KeptTensor], account: StageAccount) -> TableData:
@@ -290,11 +283,6 @@ def tensor_table(tensors: Sequence[KeptTensor], account: StageAccount) -> TableD
         rows.append(together(f"{len(rest)} smaller ones", rest))
     rows.append(together("all kept", tensors))
     return table_of("memory.tensors", rows, stage=account.stage)
-
-
-def _notes(footprint: Footprint) -> tuple[str, ...]:
-    evidence = footprint.configuration.job.framework.outside.evidence
-    return tuple(told("memory.notes", footprint, evidence=evidence))
 
 
 _NAMES = {"mbs": "micro-batch", "seq": "sequence", "layers": "number of layers"}
@@ -321,3 +309,85 @@ def solution_blocks(solution: Solution) -> tuple[Block, ...]:
         steps=solution.step if solution.step > 1 else 0, beyond=solution.safe.beyond is not None,
     )  # fmt: skip
     return borders, Notes((note or "",))
+
+
+DOCUMENT_VERSION = 1
+
+
+def memory_json(
+    request: Request,
+    footprint: Footprint,
+    worst: Footprint | None,
+    solution: Solution | None,
+    advice: Advice | None,
+) -> str:
+    """Everything that the report shows and what it leaves out; bytes and seconds."""
+    configuration = footprint.configuration
+    job = configuration.job
+    document = {
+        "version": DOCUMENT_VERSION,
+        "request": request.model_dump(mode="json"),
+        **picked(
+            configuration,
+            "model=job.model.name framework=job.framework.name"
+            " framework_version=job.framework.version dtype=job.dtype gpu=job.cluster.gpu.name"
+            " seq=job.seq degrees recompute",
+        ),
+        "layout": picked(configuration.layout, "block_layers recomputed mtp_standalone"),
+        **_verdict_record(footprint),
+        "heaviest_stage": footprint.heaviest.stage,
+        "dropless_worst_case": worst
+        and picked(worst.configuration.job, "expert_imbalance") | _verdict_record(worst),
+        "stages": [_stage_record(footprint, account) for account in footprint.stages],
+        "solution": solution
+        and {
+            **picked(solution, "unknown step held"),
+            "safe": _border_record(solution.safe),
+            "even": _border_record(solution.even),
+        },
+        "advice": advice and advice_record(advice),
+        "assumptions": list(framework_assumptions(job, footprint.configuration.degrees)),
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _verdict_record(footprint: Footprint) -> dict[str, Any]:
+    return picked(footprint, "total_bytes interval limit_bytes usable_bytes fits fit_probability")
+
+
+def _stage_record(footprint: Footprint, account: StageAccount) -> dict[str, Any]:
+    return {
+        **picked(account, "stage layers in_flight allocated_bytes reserved_bytes total_bytes"),
+        "peak": picked(peak_row(account), "step phase=phase.name at=phase.at"),
+        "peak_parts": [
+            picked(part, "name bytes=size_bytes where") for part in peak_parts(footprint, account)
+        ],
+        "peak_kept_tensors": [
+            picked(tensor, "name copies bytes=size_bytes rounding_bytes")
+            for tensor in peak_tensors(footprint, account)
+        ],
+        "outside": dict(account.outside),
+        "backward_by_layer": [
+            picked(layer, "layer done bytes=total_bytes") for layer in backward_by_layer(account)
+        ],
+        "phases": [
+            picked(
+                row,
+                "step phase=phase.name at=phase.at in_flight=phase.in_flight"
+                " bytes=phase.total_bytes terms=phase.terms",
+            )
+            for row in phase_rows(account)
+        ],
+    }
+
+
+def _border_record(border: Border) -> dict[str, Any]:
+    return {
+        "probability": border.probability,
+        "largest": border.largest and _point_record(border.largest),
+        "beyond": border.beyond and _point_record(border.beyond),
+    }
+
+
+def _point_record(point: SolvedPoint) -> dict[str, Any]:
+    return {"value": point.value, **_verdict_record(point.footprint)}

@@ -9,14 +9,13 @@ from typing import Any
 from planner.job.models.catalog import ResolvedModel
 from planner.job.quantities import plural, share, short_count
 from planner.job.specs import BIASES, ModelSpec
-from planner.predict.ops import ParameterCount, flop_per_token, parameters_by_component
+from planner.predict.ops.table import ParameterCount, flop_per_token, parameters_by_component
 from planner.report.said import fact_rows, facts, notes, table_of
 from planner.report.tables import Block, Facts, Notes, as_report
 
 
 @as_report
 def models_report(entries: Sequence[tuple[ResolvedModel, ParameterCount]]) -> Iterator[Block]:
-    """The list of models."""
     yield table_of("models.list", map(_listed, entries))
     yield Notes((
         f"{plural(len(entries), 'model')}; seq is the pretraining length in tokens. Also taken: "

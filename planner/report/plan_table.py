@@ -1,12 +1,16 @@
-"""Plans as a table: numbers first, a column for each degree, what is uneven where it has place."""
+"""Plans as a table: numbers first, a column for each degree, what is uneven where it has place;
+what the error bars are wider for, and what follows where memory may be full."""
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from constraints.axes import AXES
-from planner.job.quantities import gib, percent_sure, share, signed_share
+from planner.job.quantities import gib, number_ranges, percent_sure, seconds, share, signed_share
 from planner.predict.plan import Plan
 from planner.predict.plan_text import (
     batch_difference,
@@ -88,6 +92,15 @@ def _parts(
         yield (Column("gap", optional=6), lambda plan: share(plan.gap) if plan.gap else "-")
 
 
+def stage_row(
+    stages: Sequence[int], held: Any, shown: Sequence[float], total: float, phase: str
+) -> tuple[str, ...]:
+    """Equal pipeline stages in a row of a table: bytes that have columns, the rest, and the peak.
+    `held`: a plan's stage or an account of one."""
+    sizes = map(gib, (*shown, total - sum(shown), total))
+    return number_ranges(stages), str(held.layers), f"{held.in_flight:.3g}", *sizes, phase
+
+
 def _degree(plan: Plan, name: str) -> str:
     return f"{getattr(plan.degrees, name):,}"
 
@@ -125,3 +138,79 @@ def _also(plan: Plan, said: Sequence[str], noted: bool) -> str:
         offload_text(plan.optimizer_offload, plan.activation_offload, fraction),
     )
     return "\n".join(filter(None, parts))
+
+
+# Plans with the numbers by which the reader knows them.
+Numbered = Sequence[tuple[int, Plan]]
+_EXPOSED = re.compile(r"(\d+) % of the step")
+
+
+def beyond_text(plans: Numbered, numbered: bool) -> str:
+    """What the error bars are wider for, with the plans that it holds for unless all."""
+    holders: dict[str, set[int]] = defaultdict(set)
+    shares: dict[str, set[int]] = defaultdict(set)
+    for index, (_, plan) in enumerate(plans):
+        for text in plan.step_time.beyond:
+            # Plans differ in how much they expose; the rest of the sentence is the same.
+            reason = _EXPOSED.sub("{} % of the step", text, count=1)
+            shares[reason].update(int(share) for share in _EXPOSED.findall(text)[:1])
+            holders[reason].add(index)
+    texts = []
+    for reason, held in holders.items():
+        text = _with_shares(reason, shares[reason])
+        if len(held) < len(plans):
+            numbers = [plans[index][0] for index in sorted(held)]
+            text += f" ({numbered_plans(numbers) if numbered else 'some plans'})"
+        texts.append(text)
+    said = f" Wider because nothing like it was measured: {'; '.join(texts)}."
+    return said if texts else ""
+
+
+def _with_shares(reason: str, shares: set[int]) -> str:
+    """A reason with its share of the step, or from the least to the most of several."""
+    ends = dict.fromkeys((min(shares), max(shares))) if shares else ()
+    return reason.replace("{}", " to ".join(map(str, ends)))
+
+
+def numbered_plans(numbers: Sequence[int]) -> str:
+    """`plan 3`, `plans 1-4`."""
+    return ("plan " if len(numbers) == 1 else "plans ") + number_ranges(numbers)
+
+
+CURE = (
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes that less likely; a lighter plan or "
+    "--hbm-reserve avoids it."
+)
+
+
+def limit_text(limit_bytes: float, usable_bytes: float) -> str:
+    """`of 79.1`, or `of 70.0 allowed, 79.1 usable`, GiB."""
+    beyond = f" allowed, {gib(usable_bytes)} usable" if limit_bytes < usable_bytes else ""
+    return f"of {gib(limit_bytes)}{beyond}"
+
+
+def full_memory_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """The row of a plan's facts; none where memory is safe."""
+    risk = plan.full_memory
+    if risk is None:
+        return ()
+    slowly, full_s = "", risk.step_time_s
+    if full_s is not None:
+        times = f"{full_s / plan.step_time_s:.1f} times as long"
+        slowly = f"; a step then takes {seconds(full_s)}, {times}"
+    sentence = (
+        f"{percent_sure(risk.probability)} chance that the memory does not suffice: torch then "
+        f"frees its cache and tries again, or stops with an out-of-memory error{slowly}. "
+        f"Measured: {risk.note}. {CURE}"
+    )
+    return (("memory full", sentence),)
+
+
+def full_memory_note(plans: Sequence[tuple[int, Plan]]) -> str:
+    """What follows if the plans that may not fit do not; an empty text where nothing is known."""
+    at_risk = [(n, plan.full_memory) for n, plan in plans if plan.full_memory is not None]
+    slow = [(n, risk, risk.step_time_s) for n, risk in at_risk if risk.step_time_s is not None]
+    if not slow:
+        return CURE if at_risk else ""
+    listed = ", ".join(f"plan {n}: {seconds(full_s)}" for n, _, full_s in slow)
+    return f"A step with full memory: {listed}. Measured: {slow[0][1].note}. {CURE}"

@@ -1,8 +1,9 @@
-"""Pictures of plans and of searches: what `--plot`, notebooks and the library draw."""
+"""Pictures of plans and of searches, and their tables in HTML: what `--plot` and notebooks show."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
 from math import isfinite
 from typing import Any, Literal, get_args
 
@@ -11,12 +12,20 @@ from planner.job.errors import UsageError, unknown_name
 from planner.job.quantities import seconds
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text
-from planner.report.charts import plan as charts
-from planner.report.charts.drawing import Drawing, Specification, in_file
-from planner.report.figures.candidates import candidates, costed_or_reason
-from planner.report.figures.heat import heat_map
-from planner.report.figures.plan import front_plans, riskier_plans, stage_bars, waterfall
-from planner.report.figures.schedule import schedule_gantt
+from planner.report.charts.drawing import Drawing, Specification, demand_plot, in_file
+from planner.report.charts.front import (
+    candidates,
+    costed_or_reason,
+    front_chart,
+    front_plans,
+    riskier_plans,
+)
+from planner.report.charts.heat import heat_chart, heat_map
+from planner.report.charts.plan import stage_bars, stages_chart, waterfall, waterfall_chart
+from planner.report.charts.schedule import schedule_chart, schedule_gantt
+from planner.report.plan_table import plan_table
+from planner.report.search import front_table, printed, recommended_note
+from planner.report.tables import TableData
 from planner.search.result import SearchResult
 
 PlanFigure = Literal["all", "memory", "time", "schedule"]
@@ -27,6 +36,7 @@ def plot_plan(plan: Plan, figure: PlanFigure = "all") -> Any:
     """An Altair chart of a plan: `memory` of each pipeline stage at its peak, GiB; `time` of a
     step, term by term, s; the `schedule` of the pipeline; or `all` of them. UsageError without the
     extra `plot`, for another name, and for the schedule of a plan without a pipeline."""
+    demand_plot()
     if figure not in get_args(PlanFigure):
         raise unknown_name("figure", figure, get_args(PlanFigure), "a plan has these: ")
     words, drawn = configuration_text(plan), {one.name: one for one in pictures(plan)}
@@ -42,18 +52,18 @@ def plot_plan(plan: Plan, figure: PlanFigure = "all") -> Any:
 
 def pictures(plan: Plan) -> Iterator[Drawing]:
     """Memory, time and, where it can be drawn, the schedule of a plan."""
-    stages = charts.stages_chart(stage_bars(plan), plan.limit_bytes)
+    stages = stages_chart(stage_bars(plan), plan.limit_bytes)
     yield Drawing("memory", "Memory of each pipeline stage at its peak", stages)
     low, high = plan.step_time.low, plan.step_time.high
     # Terms of the step time with the interval of their sum.
     interval = (low, high if isfinite(high) else plan.step_time_s)
-    terms = charts.waterfall_chart(waterfall(plan), interval)
+    terms = waterfall_chart(waterfall(plan), interval)
     yield Drawing("time", f"Time of a step: {seconds(plan.step_time_s)}", terms)
     if (gantt := schedule_gantt(plan)) is not None:
         part = gantt.microbatches != gantt.of
         drawn = f" with {gantt.microbatches} of {gantt.of:,} micro-batches" if part else ""
         title = f"Schedule of the pipeline ({plan.schedule}){drawn}"
-        yield Drawing("schedule", title, charts.schedule_chart(gantt))
+        yield Drawing("schedule", title, schedule_chart(gantt))
 
 
 def plot_result(result: SearchResult, figure: ResultFigure = "front") -> Any:
@@ -61,6 +71,7 @@ def plot_result(result: SearchResult, figure: ResultFigure = "front") -> Any:
     the shapes that were considered; or `heat`, the best shape for each pair of values of two
     degrees. UsageError without the extra `plot`, for another name, and where there is nothing to
     draw."""
+    demand_plot()
     drawn: dict[str, Callable[[SearchResult], Specification]] = {"front": _front, "heat": _heat}
     if figure not in drawn:
         raise unknown_name("figure", figure, list(drawn), "a search has these: ")
@@ -76,13 +87,13 @@ def plot_cluster_front(front: ClusterFront) -> Any:
     names = [point.cluster for point in front.points]
     shown = front_plans(plans, range(1, len(plans) + 1), names)
     limit = limits.pop() if len(limits) == 1 else None
-    chart = charts.front_chart(shown, (), (), limit)
+    chart = front_chart(shown, (), (), limit)
     return in_file(chart, f"{results[0].job.model} on {len(results)} clusters")
 
 
 def _front(result: SearchResult) -> Specification:
     costed, _ = costed_or_reason(result)
-    return charts.front_chart(
+    return front_chart(
         front_plans(result.plans, result.shown or range(1, len(result.plans) + 1)),
         riskier_plans([result]),
         () if costed is None else candidates(costed, result).dots,
@@ -97,4 +108,29 @@ def _heat(result: SearchResult) -> Specification:
     if found is None:
         why = reason or "fewer than two degrees are a choice"
         raise UsageError(f"no heat map can be drawn: {why}")
-    return charts.heat_chart(found, choose=False)
+    return heat_chart(found, choose=False)
+
+
+def result_html(result: SearchResult) -> str:
+    """The plans that the command prints, the recommended one in bold, and why it is."""
+    plans, job = printed(result), result.job
+    head = f"{job.model} on {job.cluster}: {len(result.plans)} plans, {len(plans)} shown"
+    notes = "".join(f"<p>{escape(line)}</p>" for line in recommended_note(result))
+    return f"<p>{escape(head)}</p>{_table(front_table(plans, result))}{notes}"
+
+
+def plan_html(plan: Plan) -> str:
+    """The figures of a plan in one row."""
+    return _table(plan_table([plan], plan.usable_bytes))
+
+
+def _table(data: TableData) -> str:
+    head = _row("th", [column.title for column in data.columns])
+    body = "".join(_row("td", row, bold=row[0].startswith("→")) for row in data.rows)
+    return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+
+
+def _row(tag: str, texts: Sequence[str], bold: bool = False) -> str:
+    cells = (escape(text).replace("\n", "<br>") for text in texts)
+    around = ("<b>", "</b>") if bold else ("", "")
+    return f"<tr>{''.join(f'<{tag}>{around[0]}{cell}{around[1]}</{tag}>' for cell in cells)}</tr>"

@@ -1,14 +1,16 @@
 """What reports say, as TOML files in `planner/report/words` have it: facts, tables and notes.
 
 A text names what it is about in braces: `{days.value:days}` is the attribute `days.value` of the
-object that the report shows, or of a named one, in the format `days`. Behind the colon stands
+object that the report shows, or of a named one, in the format `days`; `it` is that object itself.
+Behind the colon stands
 
-* a name of `FORMATS`, perhaps with an argument (`gib 2`, `plural GPU`), or a format of Python, and
-  before it `*100;` or `/1e12;`; `|-` behind it is said in place of None,
+* a name of `FORMATS`, perhaps with an argument (`gib 2`, `plural GPU`), a function of
+  `planner.predict.plan_text`, or a format of Python, and before it `*100;` or `/1e12;`; `|-` behind
+  it is said in place of None,
 * `?yes/no`, or `&, of <gib> GiB`: words if there is something, with its value in a format,
 * `if`, `unless`, `set` or `unset`: the whole text is left out unless that holds.
 
-A text that names None is left out, too.
+A text that names None is left out, too; of the title of a column that is, so is the column.
 """
 
 from __future__ import annotations
@@ -16,13 +18,63 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from importlib import import_module
 from string import Formatter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hardware.files import shipped_toml
 from planner.job import quantities
-from planner.report import amounts
+from planner.job.quantities import short_count
 from planner.report.tables import Facts, TableData, headings
+
+if TYPE_CHECKING:
+    from planner.compare.interval import Range
+
+
+NONE = "-"
+
+
+def money(amount: Any) -> str:
+    """Three digits: `845`, `12.4 k`, `1.23 M`, `2.50 B`; a dash where it is not known."""
+    amount = getattr(amount, "value", amount)
+    if amount is None:
+        return NONE
+    for scale, suffix in ((1e9, " B"), (1e6, " M"), (1e3, " k")):
+        if amount >= 0.9995 * scale:
+            scaled = amount / scale
+            digits = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
+            return f"{scaled:.{digits}f}{suffix}"
+    return f"{amount:.0f}" if amount >= 10 else f"{amount:.2f}"
+
+
+def days_text(days: float) -> str:
+    """Three digits: `2,563`, `25.6`, `0.25`."""
+    return f"{days:,.0f}" if days >= 99.5 else f"{days:.3g}"
+
+
+def spread_text(interval: Range) -> str:
+    """`±8 %`, or both sides where they differ much."""
+    below = round((1.0 - interval.low / interval.value) * 100)
+    if interval.high == float("inf"):
+        return f"-{below} %/+∞"
+    above = round((interval.high / interval.value - 1.0) * 100)
+    small, large = sorted((below, above))
+    return f"±{large} %" if large <= 2 * small else f"-{below}/+{above} %"
+
+
+def ranged(interval: Range, form: str = ",.4g") -> str:
+    """`12.3 (11.0 to 14.1)`."""
+    return f"{interval.value:{form}} ({interval.low:{form}} to {interval.high:{form}})"
+
+
+def counted(figure: Range, far: str = "") -> str:
+    """`1.20 T (1.10 T to 1.30 T)`, with what else is said of the interval; the value alone where it
+    is exact."""
+    if figure.low == figure.high and not far:
+        return short_count(figure.value)
+    value, low, high = map(short_count, (figure.value, figure.low, figure.high))
+    return f"{value} ({low} to {high}{far})"
+
 
 FORMATS: dict[str, Callable[..., str]] = {
     "gib": lambda size, digits="1": quantities.gib(size, int(digits)),
@@ -33,11 +85,11 @@ FORMATS: dict[str, Callable[..., str]] = {
     "short": quantities.short_count,
     "rate": quantities.rate,
     "plural": quantities.plural,
-    "money": amounts.money,
-    "days": amounts.days_text,
-    "spread": amounts.spread_text,
-    "ranged": lambda interval, form=",.4g": amounts.ranged(interval, form),
-    "counted": amounts.counted,
+    "money": money,
+    "days": days_text,
+    "spread": spread_text,
+    "ranged": lambda interval, form=",.4g": ranged(interval, form),
+    "counted": counted,
     "join": lambda words, between=", ": between.join(words),
     "words": str,
 }
@@ -62,10 +114,13 @@ class _Words(Formatter):
         if first in kwargs:
             value = kwargs[first]
             value = value(*args) if callable(value) else value
+        elif first == "it":
+            value = about
         else:
             value = about[first] if isinstance(about, Mapping) else getattr(about, first)
         for name in path:
-            value = None if value is None else _part(value, name)
+            if value is not None:
+                value = value.get(name) if isinstance(value, Mapping) else getattr(value, name)
         return value, first
 
     def format_field(self, value: Any, format_spec: str) -> str:
@@ -95,11 +150,11 @@ def _formatted(value: Any, form: str) -> str:
     name, _, argument = form.partition(" ")
     if name in FORMATS:
         return FORMATS[name](value, argument) if argument else FORMATS[name](value)
+    if name.endswith("_text"):
+        # Not above: what lists models or GPUs shows no plan, and need not import them.
+        text: str = getattr(import_module("planner.predict.plan_text"), name)(value)
+        return text
     return format(value, form)
-
-
-def _part(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name)
 
 
 @cache
@@ -132,18 +187,21 @@ def fact_rows(key: str, *about: Any, **named: Any) -> tuple[Row, ...]:
 
 
 def facts(key: str, *about: Any, title: str = "", **named: Any) -> Facts:
-    """Facts that have something to say."""
     return Facts(fact_rows(key, *about, **named), title)
 
 
 def notes(key: str, *about: Any, **named: Any) -> Iterator[str]:
-    """Sentences that have something to say."""
     return (text for one in described(key) if (text := said(one, *about, **named)))
+
+
+def _columns(key: str, named: Mapping[str, Any]) -> list[tuple[str, str]]:
+    titled = ((said(text, None, **named), cell) for text, cell in described(key)["columns"].items())
+    return [(title, cell) for title, cell in titled if title is not None]
 
 
 def rows_of(key: str, items: Iterable[Any], **named: Any) -> list[tuple[str, ...]]:
     """Rows of a table, one for each item; a cell with nothing to say is empty."""
-    cells = [*described(key)["columns"].values()]
+    cells = [cell for _, cell in _columns(key, named)]
     return [tuple(said(cell, item, **named) or "" for cell in cells) for item in items]
 
 
@@ -152,9 +210,6 @@ def table_of(
 ) -> TableData:
     """A table with one row an item, then `more`. Its title and those of its columns may name what
     is `named`."""
-    table = described(key)
-    titles = [
-        said(title, None, **named) or "" for title in (table.get("title", ""), *table["columns"])
-    ]
-    columns = tuple(column for title in titles[1:] for column in headings(title))
-    return TableData(columns, (*rows_of(key, items, **named), *more), titles[0])
+    title = said(described(key).get("title", ""), None, **named) or ""
+    columns = tuple(column for text, _ in _columns(key, named) for column in headings(text))
+    return TableData(columns, (*rows_of(key, items, **named), *more), title)

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from planner.job.amounts import parse_resolution
-from planner.job.quantities import (
-    gib,
-    percent_sure,
-    plural,
-    share,
-    tflop_per_s,
-)
+from planner.job.quantities import gib, percent_sure, plural, share, tflop_per_s
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.plan_text import (
     LIKELY_TO_FIT,
@@ -23,12 +17,17 @@ from planner.predict.plan_text import (
     ramp_rows,
     shared_techniques,
 )
-from planner.report.full_memory import full_memory_note
-from planner.report.plan_table import plan_table, techniques_row
+from planner.report.plan_table import (
+    Numbered,
+    beyond_text,
+    full_memory_note,
+    numbered_plans,
+    plan_table,
+    techniques_row,
+)
 from planner.report.said import described, fact_rows, notes, said
 from planner.report.study_words import search_note
 from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report
-from planner.report.wider import Numbered, beyond_text, numbered_plans
 from planner.search.front import ALIKE
 from planner.search.limit_results import SLOWEST
 from planner.search.result import JobSummary, SearchResult
@@ -302,7 +301,6 @@ def ties(plans: Numbered) -> list[int]:
 
 
 def _tie_note(plans: Numbered) -> str:
-    """What the mark of a tie means."""
     near = ties(plans)
     return f"≈ Within the error bar of plan {plans[0][0]}: {numbered_plans(near)}." if near else ""
 

@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from planner.compare.choice import Decision, Taken
 from planner.compare.interval import Range
 from planner.compare.laws import BatchPrice, load_laws
+from planner.compare.results import Decision, Taken
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import percent_sure, share
-from planner.report.amounts import counted, days_text, money
-from planner.report.said import described, notes, said
+from planner.report.said import counted, days_text, described, money, notes, said
 from planner.report.tables import Facts
 from planner.search.result import JobSummary
 

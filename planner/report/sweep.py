@@ -9,12 +9,10 @@ from statistics import median
 from typing import Any
 
 from planner.compare.interval import Range
-from planner.compare.sweep.grid import Grid
-from planner.compare.sweep.journal import Journal
-from planner.compare.sweep.results import provenance, rows
+from planner.compare.sweep.journal import Journal, provenance, rows
 from planner.compare.sweep.run import SearchCounts
-from planner.report.amounts import NONE, money
-from planner.report.said import facts, table_of
+from planner.compare.sweep.work import Grid
+from planner.report.said import NONE, facts, money, table_of
 from planner.report.tables import Block, Notes, TableData, as_report
 
 _MOST_REASONS = 5
@@ -71,7 +69,6 @@ def _effort(grid: Grid, journal: Journal, count: SearchCounts) -> dict[str, Any]
 
 @as_report
 def sweep_report(grid: Grid, journal: Journal, count: SearchCounts) -> Iterator[Block]:
-    """The whole report."""
     effort, found = _effort(grid, journal, count), _found(grid, journal)
     hosts = effort["hosts"][:3]
     yield facts("sweep.facts", {**effort, "total": effort["searches"], "hosts": hosts})
@@ -84,7 +81,6 @@ def sweep_report(grid: Grid, journal: Journal, count: SearchCounts) -> Iterator[
 
 
 def _best(grid: Grid, found: _Found) -> TableData:
-    """The cheapest and the fastest row of each model."""
     names = {"cost": "cheapest", "days": "fastest"}
     lines = (
         {

@@ -24,11 +24,13 @@ class Column:
 
 def headings(titles: str) -> tuple[Column, ...]:
     """Columns by their titles, `~cluster | GPUs | <fabric`: numbers; with `<` names, each on one
-    line; with `~` words, which may be broken into lines."""
+    line; with `~` words, which may be broken into lines; with `?1` behind it, an `optional` one."""
     found = []
-    for title in (part.strip(" ") for part in titles.split("|")):
-        plain = title[1:] if title[:1] in ("<", "~") else title
-        found.append(Column(plain, "right" if plain == title else "left", title[:1] == "~"))
+    for part in titles.split("|"):
+        title, _, optional = part.strip(" ").partition(" ?")
+        plain = title.removeprefix("<").removeprefix("~")
+        align: Literal["left", "right"] = "right" if plain == title else "left"
+        found.append(Column(plain, align, title[:1] == "~", int(optional or 0)))
     return tuple(found)
 
 

@@ -11,10 +11,10 @@ from planner.cost.terms import MEMORY_TERMS, TIME_TERMS
 from planner.evidence.traces.findings import Finding
 from planner.evidence.traces.rank import TERMS, RankTrace
 from planner.evidence.traces.snapshot import Snapshot
-from planner.job.quantities import GIB, seconds, share
+from planner.job.quantities import GIB, seconds
 from planner.predict.plan import Plan
 from planner.report.said import facts, table_of
-from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
+from planner.report.tables import Block, Notes, TableData, as_report
 
 _COPIES = {
     "pinned": "of pinned host memory",
@@ -38,7 +38,11 @@ def trace_report(
     ranks: Sequence[RankTrace], found: Sequence[Finding], plan: Plan | None
 ) -> Iterator[Block]:
     """Facts, terms of the median rank (against the plan), ranks, patterns."""
-    yield _facts(ranks)
+    yield facts(
+        "traced.facts", None, count=len(ranks), steps=median(len(rank.steps) for rank in ranks),
+        step_s=_median(ranks, "step_s"), unmarked=not all(rank.marked for rank in ranks),
+        unusable=sum(rank.unusable for rank in ranks),
+    )  # fmt: skip
     yield _terms(ranks, plan)
     if len(ranks) > 1:
         yield table_of("traced.ranks", sorted(ranks, key=lambda rank: rank.rank))
@@ -48,33 +52,18 @@ def trace_report(
     yield Notes(lines or ("No pattern that costs 2 % of a step.",), "Patterns")
 
 
-def _facts(ranks: Sequence[RankTrace]) -> Facts:
-    return facts(
-        "traced.facts", None, count=len(ranks), steps=median(len(rank.steps) for rank in ranks),
-        step_s=_median(ranks, "step_s"), unmarked=not all(rank.marked for rank in ranks),
-        unusable=sum(rank.unusable for rank in ranks),
-    )  # fmt: skip
-
-
 def _median(ranks: Sequence[RankTrace], name: str) -> float:
     return float(median(getattr(rank, name) for rank in ranks))
 
 
 def _terms(ranks: Sequence[RankTrace], plan: Plan | None) -> TableData:
     step_s = _median(ranks, "step_s")
-    beside = " | predicted" if plan is not None else ""
     rows = (
-        (
-            name,
-            *(["" if predicted is None else seconds(predicted)] if plan else ()),
-            seconds(traced),
-            share(traced / step_s),
-        )
+        {"name": name, "traced": traced, "predicted": predicted, "part": traced / step_s}
         for name, traced, predicted in _lines(ranks, plan)
         if traced or predicted
     )
-    titles = f"<term, a step{beside} | traced | share"
-    return table(titles, rows, "Where the step goes (median rank)")
+    return table_of("traced.terms", rows, plan=plan)
 
 
 def _lines(
@@ -122,19 +111,10 @@ def _predicted_terms(plan: Plan) -> dict[str, float]:
 @as_report
 def snapshot_report(found: Sequence[Snapshot], plan: Plan | None) -> Iterator[Block]:
     """Each snapshot's peak by category, against the plan's heaviest stage."""
-    beside = " | predicted" if plan is not None else ""
     for one in found:
         frames = one.made and ("; ".join(one.made.frames) or "no stack")
         yield facts("traced.snapshot", one, title=str(one.path), plan=plan, frames=frames)
-        rows = (
-            (
-                pair.label,
-                *(["" if pair.predicted is None else f"{pair.predicted:,.2f} GiB"] if plan else ()),
-                f"{pair.measured:,.2f} GiB",
-            )
-            for pair in snapshot_pairs(one, plan)
-        )
-        yield table(f"<at the peak{beside} | in the snapshot", rows)
+        yield table_of("traced.categories", snapshot_pairs(one, plan), plan=plan)
 
 
 def snapshot_pairs(one: Snapshot, plan: Plan | None) -> tuple[Pair, ...]:

@@ -11,23 +11,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import copysign, inf
+from math import inf
 
 import numpy as np
 
 from constraints.layout_context import LayoutContext
-from planner.cost import compiled, linear
+from planner.cost import compiled
 from planner.cost.tables import Array
-from planner.search.block_holdings import (
-    Block,
-    Integers,
-    Recompute,
-    StagesThatHold,
-    holdings,
-    sequence,
-    stage_blocks,
-)
+from planner.search.block_holdings import Block, Integers, Recompute, holdings, sequence
 from planner.search.limit_results import Spent
+from planner.search.stages import StageSeconds, StagesThatHold
 from planner.search.terms import ShapeTerms
 
 # Multiple of the mean stage's seconds up to which stages are looked at.
@@ -46,7 +39,6 @@ _MOST_PLACES = 1 << 16
 _TURNS = 6
 _NEAR = 2e-3
 
-_PASSES = list(linear.BOTH_PASSES)
 # Seconds of work: for a place of all stages together and an option; for a group of stages, and a
 # holding there and stage; for a sum of runs that was formed, and a call that formed some.
 TOGETHER_S, GROUP_S, HELD_S, SUM_S, CALL_S = 3e-10, 2e-4, 7e-8, 2e-8, 3e-5
@@ -117,129 +109,10 @@ def least_step(
     return least
 
 
-@dataclass(frozen=True)
-class StageSeconds:
-    """Seconds of the stages of a shape: a step takes
-
-    weight * slowest stage + what each stage adds + rest.
-    """
-
-    terms: ShapeTerms
-    ctx: LayoutContext
-
-    @property
-    def weight(self) -> float:
-        """Steps of the slowest stage that the others wait for."""
-        return self.terms.grad_acc - self.terms.bubble_share
-
-    @cached_property
-    def plain_s(self) -> float:
-        """Forward and backward of a micro-batch through the model, s, as far as it is certain."""
-        layers_s = float(np.array(self.ctx.totals) @ self.layer_s.min(axis=0))
-        return layers_s + float(self.vocab_s.sum())
-
-    @property
-    def floor_s(self) -> float:
-        """What the stages add at least, whatever they hold."""
-        return self.terms.bubble_share * self.plain_s
-
-    @cached_property
-    def rest_s(self) -> float:
-        """Seconds of a step besides the passes: its constants, and a mean stage's update."""
-        terms, column = self.terms, linear.TERM_OPTIMIZER
-        stages = range(self.ctx.pp)
-        layer_s = np.min([terms.layers[stage][:, column] for stage in stages], axis=0)
-        update_s = float(terms.stage[:, column].sum()) + float(np.array(self.ctx.totals) @ layer_s)
-        return float(terms.scalars[linear.SCALAR_FIXED_S]) + update_s / self.ctx.pp
-
-    def slowest_within_s(self, step_s: float) -> float:
-        """Longest that the slowest stage may take in a step of this length."""
-        left_s = step_s - self.rest_s - self.floor_s
-        return left_s / self.weight if self.weight else copysign(inf, left_s)
-
-    @cached_property
-    def vocab_s(self) -> Array:
-        """[stage] seconds of what is pinned there."""
-        return np.asarray(self.terms.stage[:, _PASSES].sum(axis=1))
-
-    @cached_property
-    def layer_s(self) -> Array:
-        """[stage, kind] seconds of a layer; where all layers recompute, with that."""
-        again = [linear.TERM_RECOMPUTE] if self.ctx.recomputation == "all" else []
-        return self._per_layer(_PASSES + again)
-
-    @cached_property
-    def number_s(self) -> Array:
-        """[stage, number of a holding] seconds of one more of each."""
-        some = self.ctx.recomputation in ("shared", "free")
-        again_s = self._per_layer([linear.TERM_RECOMPUTE])
-        return np.concatenate([self.layer_s, again_s * float(some)], axis=1)
-
-    def _per_layer(self, columns: list[int]) -> Array:
-        stages = range(self.ctx.pp)
-        return np.array([self.terms.layers[stage][:, columns].sum(axis=1) for stage in stages])
-
-    def longest_block(self, step_s: float) -> int:
-        """Most layers of a block in such a step; the stage's other chunks have one less."""
-        slowest_s = self.slowest_within_s(step_s)
-        beside = max(0, self.ctx.vpp - 2)
-        most_layers = min(
-            slowest_s / float(self.layer_s.min()), float(self.ctx.layers * (1 + beside))
-        )
-        return min(self.ctx.layers, int((most_layers + beside) / (1 + beside) + 1e-9))
-
-    def groups(self, most_layers: int) -> list[tuple[tuple[Block, ...], list[int]]]:
-        """Stages that may hold the same, up to `most_layers` layers, in the same seconds, and what
-        their blocks are; memory may differ."""
-        if most_layers not in self._groups:
-            found: dict[tuple[object, ...], tuple[tuple[Block, ...], list[int]]] = {}
-            for stage in range(self.ctx.pp):
-                blocks, vocab_s = (
-                    stage_blocks(self.ctx, stage, most_layers),
-                    float(self.vocab_s[stage]),
-                )
-                # Machines of one speed may send unlike traffic.
-                layer = self.terms.layers[stage].tobytes()
-                key = blocks, vocab_s, self.number_s[stage].tobytes(), layer
-                found.setdefault(key, (blocks, []))[1].append(stage)
-            self._groups[most_layers] = list(found.values())
-        return self._groups[most_layers]
-
-    @cached_property
-    def _groups(self) -> dict[int, list[tuple[tuple[Block, ...], list[int]]]]:
-        return {}
-
-    def boundary_s(self, stage: int, held: Integers) -> tuple[Array, Array]:
-        """([holding] traffic at the end of the step that nothing hides on a stage, that of which
-        the stages behind it find in its drain).
-
-        What a stage shows is its traffic without the drain of the stages before it; a step takes
-        as long as the stage that shows most.
-        """
-        terms, kinds = self.terms, self.ctx.kind_count
-        layer = terms.layers[stage]
-        sums = terms.stage[stage] + held[:, :kinds] @ layer
-        again = held[:, :kinds] if self.ctx.recomputation == "all" else held[:, kinds:]
-        backward_s = sums[:, linear.TERM_BACKWARD] + again @ layer[:, linear.TERM_RECOMPUTE]
-        reduce_s = sums[:, linear.TERM_REDUCE] + terms.scalars[linear.SCALAR_REDUCE_BASE]
-        gather_s = sums[:, linear.TERM_ALL_GATHER] + terms.scalars[linear.SCALAR_ALL_GATHER_BASE]
-        passes, (hide_reduce, hide_gather) = terms.boundary_passes, terms.boundary_hidden
-        window_s = passes * backward_s - sums[:, linear.TERM_TAKEN_BACKWARD]
-        shown_s = _exposed(reduce_s, hide_reduce, window_s)
-        window_s = passes * sums[:, linear.TERM_FORWARD] - sums[:, linear.TERM_TAKEN_FORWARD]
-        shown_s += _exposed(gather_s, hide_gather, window_s)
-        return shown_s + sums[:, linear.TERM_SHARED], backward_s / self.ctx.vpp
-
-
-def _exposed(seconds: Array, hidden: float, window_s: Array) -> Array:
-    """Seconds that cannot hide, or find no room."""
-    return np.maximum(0.0, np.maximum((1.0 - hidden) * seconds, seconds - window_s))
-
-
 @dataclass(frozen=True, eq=False)
 class Options:
     """What stages may hold: of each option its place (`BlockBound.place`), its seconds, and the
-    traffic that it shows and drains at the end of a step (`StageSeconds.ends_of_step_s`).
+    traffic that it shows and drains at the end of a step (`StageSeconds.boundary_s`).
 
     `of_stage[stage]`: first and last + 1 of its options; several stages may have the same.
     """

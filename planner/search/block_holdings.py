@@ -1,5 +1,4 @@
-"""Which layers a pipeline stage may hold, sums over its blocks of runs of the model's layers, and
-which of them it has the memory for.
+"""Which layers a pipeline stage may hold: sums over its blocks of runs of the model's layers.
 
 A block's run starts no earlier than behind the fewest layers that the blocks before it must hold,
 and ends no later than before the fewest of those behind it. Where the kinds of layers repeat, most
@@ -19,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from constraints.layout_context import LayoutContext
-from planner.cost.tables import Array
 
 Integers = NDArray[np.int64]
 # Codes of holdings have 64 bits.
@@ -192,75 +190,3 @@ def _starts(model: Sequence, block: Block, size: int) -> range:
     if block.width:
         starts = min(starts, block.width - size + 1)
     return range(block.first, block.first + starts)
-
-
-class StagesThatHold:
-    """The memory rule of `constraints.memory` for layouts without further modes or offload."""
-
-    def __init__(self, ctx: LayoutContext) -> None:
-        self.pp, self.kinds, self.memory = ctx.pp, ctx.kind_count, ctx.memory
-        if ctx.memory is None:
-            return
-        phases = ctx.memory.phases
-        # [phase, stage] of what is pinned; [phase, stage, number of a holding] of one more each.
-        self._pinned = np.array([phase.stage for phase in phases], dtype=np.int64)
-        per_layer = np.array([phase.layer for phase in phases], dtype=np.int64)
-        freed = np.array([phase.freed for phase in phases], dtype=np.int64)
-        self._each = np.concatenate([per_layer, -freed], axis=2)
-        # [phase, number of a holding] of what the largest present counts of.
-        self._working = np.array(
-            [(*phase.working, *phase.working_recomputed) for phase in phases], dtype=np.int64
-        )
-        self._gather = np.array([phase.gather for phase in phases], dtype=np.int64)
-        none = ((0,) * self.kinds,) * 2
-        self._done = np.array([phase.done or none for phase in phases], dtype=np.int64)
-        self._two_layers = np.array([phase.two_layers for phase in phases])
-        self._ordered = any(phase.ordered for phase in phases)
-
-    @cached_property
-    def shares(self) -> tuple[Array, Array]:
-        """([phase, stage] of what is pinned, [phase, stage, number of a holding] of one more of
-        each) as shares of the limit, without what counts once however many there are; at phases
-        that every stage has."""
-        if self.memory is None:
-            return np.zeros((0, self.pp)), np.zeros((0, self.pp, 2 * self.kinds))
-        always = ~self._two_layers
-        return self._pinned[always] / self.memory.limit, self._each[always] / self.memory.limit
-
-    def fits(self, stages: list[int], held: Integers) -> NDArray[np.bool_]:
-        """[stage, holding]: whether the memory of each of some stages holds it."""
-        if self.memory is None:
-            return np.ones((len(stages), len(held)), dtype=np.bool_)
-        sizes = self._each[:, stages] @ held.T + self._pinned[:, stages, None]
-        sizes += self._once(held)[:, None]
-        spared = self._spared(held)
-        return np.asarray((spared[:, None] | (sizes <= self.memory.limit)).all(axis=0))
-
-    def peaks(self, held: Integers) -> Array:
-        """[layout, stage] shares of the limit; `held`: [layout, stage, number of a holding]."""
-        if self.memory is None:
-            return np.zeros(held.shape[:2])
-        flat, phases = held.reshape(-1, held.shape[2]), (-1, *held.shape[:2])
-        sizes = np.einsum("psk,nsk->pns", self._each, held) + self._pinned[:, None]
-        sizes += self._once(flat).reshape(phases)
-        sizes[self._spared(flat).reshape(phases)] = 0
-        return np.asarray(sizes.max(axis=0) / max(1, self.memory.limit))
-
-    def _spared(self, held: Integers) -> NDArray[np.bool_]:
-        """[phase, holding]: those that it does not have."""
-        few = held[:, : self.kinds].sum(axis=1) < 2
-        return np.asarray(self._two_layers[:, None] & few)
-
-    def _once(self, held: Integers) -> Integers:
-        """[phase, holding] of what counts once, however many layers there are."""
-        there = held > 0
-        working = np.where(there, self._working[:, None], 0).max(axis=2)
-        gather = np.where(there[:, : self.kinds], self._gather[:, None], 0).max(axis=2)
-        plain = held[:, : self.kinds] > held[:, self.kinds :]
-        if self._ordered:
-            # Of the last kind present alone.
-            later = np.cumsum(there[:, self.kinds - 1 :: -1], axis=1)[:, ::-1] > 1
-            plain, there = plain & ~later, there & ~np.tile(later, 2)
-        left = np.concatenate([plain, there[:, self.kinds :] & ~plain], axis=1)
-        done = np.where(left, self._done.reshape(len(self._done), 1, -1), 0).max(axis=2)
-        return np.asarray(working + gather + done)

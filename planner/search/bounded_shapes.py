@@ -13,18 +13,18 @@ from constraints.layout_context import LayoutContext, Recomputation
 from planner.cost import fields as f
 from planner.cost import schedule, tight_bounds
 from planner.cost.tables import Array
-from planner.job.frameworks import RecomputeMode
 from planner.job.recomputation import recomputation
+from planner.job.recompute import RecomputeMode
 from planner.predict.configuration import job_placement
 from planner.predict.cost_model import Columns, CostedShapes, CostModel
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.predict.threads import in_threads
 from planner.search import block_bound
-from planner.search.block_bound import NO_BOUND, Bound, StageSeconds
-from planner.search.block_holdings import StagesThatHold
+from planner.search.block_bound import NO_BOUND, Bound
 from planner.search.fractional_bound import Prices, least_step_s
 from planner.search.front import Floats
 from planner.search.limit_results import LIMIT_STEP, LIMIT_STEPS, SLOWEST, Spent
+from planner.search.stages import StageSeconds, StagesThatHold
 from planner.search.terms import RECOMPUTE_CODES, ShapeTerms, layout_context, shape_terms, within
 
 # Shapes whose bounds are worked out between two looks at the clock.

@@ -21,8 +21,9 @@ import numpy as np
 
 from constraints.layout import broken_but_memory
 from planner.cost import fields as f
+from planner.job.amounts import Resolution
 from planner.job.errors import UsageError
-from planner.job.job import Job, Resolution
+from planner.job.job import Job
 from planner.predict.configuration import place_of, row_degrees, rows_of
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.techniques import used_techniques

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -10,20 +10,19 @@ from typing import Literal, NamedTuple
 from hardware.load import gpu_names, load_gpu
 from hardware.schema import Cluster
 from hardware.sharp import why_not, with_sharp
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
+from planner.job.frameworks.switches import site_of
 from planner.job.job import Job, searched_modes
 from planner.job.offload import searched_offloads, spelled
 from planner.job.optimizers import load_optimizer
 from planner.job.pool import Pool
 from planner.job.request import Request
-from planner.job.technique_rules import site_of
-from planner.predict.altered_model import Factors
+from planner.predict.calibrated import Factors
 from planner.predict.link_account import LATENCIES, RATES_OUT, RATES_UP, scale_up_name
 from planner.predict.uncertainty.likely import EVEN_CHANCE
-from planner.search.infeasibility import RelaxationKind
 from planner.search.limit_results import Effort, Until
+from planner.search.result import ChangeKind
 from planner.search.trial import try_job
-from planner.search.what_if_result import ChangeKind
 
 SHORTEST_SEQUENCE = 512
 # Optimizers with less state, the nearest to AdamW first.
@@ -206,13 +205,22 @@ def everything(at: Situation) -> Changes:
 # --- the job ------------------------------------------------------------------------------------
 
 
+def larger_values(name: str, option: str, values: Sequence[float]) -> MakeChanges:
+    """Larger values of a number of the request, where it is one."""
+
+    def changes(at: Situation) -> Changes:
+        now = getattr(at.request, name)
+        for value in () if isinstance(now, str) else values:
+            if value > now:
+                yield at.changed(f"{option} {value:g}", **{name: value})
+
+    return changes
+
+
 def batch_tolerance(at: Situation) -> Changes:
     """A looser tolerance of the batch: more replica counts and micro-batches divide it."""
-    if at.request.gbs_tokens is None:
-        return
-    for tolerance in TOLERANCES:
-        if tolerance > at.request.gbs_tolerance:
-            yield at.changed(f"--gbs-tolerance {tolerance:g}", gbs_tolerance=tolerance)
+    if at.request.gbs_tokens is not None:
+        yield from larger_values("gbs_tolerance", "--gbs-tolerance", TOLERANCES)(at)
 
 
 def techniques(at: Situation) -> Changes:
@@ -232,15 +240,6 @@ def smaller_optimizers(at: Situation) -> Changes:
     for name in SMALLER_OPTIMIZERS:
         if load_optimizer(name).state_bytes < at.job.optimizer.state_bytes:
             yield at.changed(f"--optimizer {name}", optimizer=name)
-
-
-def larger_offloads(at: Situation) -> Changes:
-    """More of the optimizer on the CPU."""
-    if at.request.optimizer_offload == "search":
-        return
-    for share in OFFLOADED_SHARES:
-        if share > at.request.optimizer_offload:
-            yield at.changed(f"--optimizer-offload {share:g}", optimizer_offload=share)
 
 
 def activation_offloads(at: Situation) -> Changes:
@@ -403,7 +402,7 @@ def more_hbm(job: Job, size_bytes: float) -> Job:
 
 
 # What makes a job fit, kind by kind.
-KINDS: Mapping[RelaxationKind, MakeChanges] = {
+KINDS: Mapping[str, MakeChanges] = {
     "condition": without("condition"),
     "limit": without("limit"),
     "zero": larger_degree("zero"),
@@ -413,7 +412,7 @@ KINDS: Mapping[RelaxationKind, MakeChanges] = {
     "batch": batch_tolerance,
     "technique": techniques,
     "optimizer": smaller_optimizers,
-    "offload": larger_offloads,
+    "offload": larger_values("optimizer_offload", "--optimizer-offload", OFFLOADED_SHARES),
     "activation-offload": activation_offloads,
     "dtype": dtypes,
     "sequence": shorter_sequences,

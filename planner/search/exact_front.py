@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from planner.job.job import Resolution
+from planner.job.amounts import Resolution
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search.front import ALIKE, SAVING, thin
 from planner.search.limit_results import SLOWEST, TIE, LimitResult, Point

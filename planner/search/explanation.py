@@ -14,18 +14,16 @@ from constraints.errors import ConstraintError
 from hardware.frozen import Frozen
 from planner.cost.terms import MEMORY_WORDS, TIME_WORDS
 from planner.job.errors import UsageError
+from planner.job.frameworks.switches import site_of
 from planner.job.job import Job, offered_exchanges
 from planner.job.request import Request
-from planner.job.technique_rules import site_of
-from planner.predict.assumed_hardware import Assumption, hardware_assumptions
-from planner.predict.assumptions import unmeasured_notes
+from planner.predict.assumptions import Assumption, hardware_assumptions, unmeasured_notes
 from planner.predict.layer_profile import StepProfile, step_profile
 from planner.predict.link_account import LinkShare, link_account
 from planner.predict.plan import Degrees, Plan, StageMemory
 from planner.predict.techniques import works_with
 from planner.search.neighbours import neighbours
-from planner.search.result import JobSummary, SearchResult
-from planner.search.what_if_result import WhatIf
+from planner.search.result import JobSummary, SearchResult, WhatIf
 
 if TYPE_CHECKING:
     from constraints.rule import Layout

@@ -15,10 +15,10 @@ from planner.job.bounds import LONGEST_SEQ
 from planner.job.errors import UsageError
 from planner.job.models.catalog import load_model, model_names
 from planner.job.request import Request
-from planner.predict.fit_words import FitVerdict, fit_verdict
 from planner.predict.memory.solve import bracket
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 from planner.predict.plan import Plan
+from planner.predict.plan_text import FitVerdict, fit_verdict
 from planner.search.changes import EFFORT
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.search.launchable import SILENT, LaunchNotes

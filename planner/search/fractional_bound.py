@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from planner.cost.tables import Array
-from planner.search.block_bound import StageSeconds
-from planner.search.block_holdings import StagesThatHold
 from planner.search.limit_results import Spent
+from planner.search.stages import StageSeconds, StagesThatHold
 
 if TYPE_CHECKING:
     from ortools.linear_solver.pywraplp import Constraint, Variable

@@ -6,55 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from constraints.axes import AXES
+from hardware.files import shipped_toml
 from hardware.plain_text import guarded_cell
 from planner.predict.plan import Plan, TimeTerms
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Column -> its unit (empty: none) and what it means. Lists have one entry a pipeline stage.
+_ROWS = shipped_toml("planner.search", "frame.toml")
+# Column -> its unit and what it means.
 COLUMNS: dict[str, tuple[str, str]] = {
     **{name: (axis.unit, axis.words) for name, axis in AXES.items()},
-    "recompute": ("", "recompute mode"),
-    "recompute_flags": ("", "flags of the framework for it"),
-    "schedule": ("", "pipeline schedule"),
-    "gbs": ("sequences", "global batch"),
-    "gbs_tokens": ("tokens", "global batch"),
-    "seq": ("tokens", "sequence length"),
-    "step_time_s": ("s", "one optimizer step, predicted"),
-    "tokens_per_s": ("tokens/s", "of all GPUs"),
-    "tokens_per_s_per_gpu": ("tokens/s", "of one GPU"),
-    "mfu": ("share", "model FLOP, full attention square, of the dense 16-bit peak"),
-    "mfu_causal": ("share", "the same with the lower triangle of attention"),
-    "mfu_precision": ("share", "of the peak of the training precision"),
-    "hfu": ("share", "with recomputed FLOP"),
-    "peak_bytes": ("B", "peak memory of the heaviest GPU, predicted"),
-    "allocated_bytes": ("B", "of it, what tensors hold"),
-    "usable_bytes": ("B", "memory of a GPU that torch can use"),
-    "limit_bytes": ("B", "of it, what plans may use"),
-    "heaviest_stage": ("", "pipeline stage with the peak, from 0"),
-    "fits": ("", "whether the prediction is within the limit"),
-    "fit_probability": ("share", "with which it fits, by the error of memory predictions"),
-    "status": ("", "optimal, feasible (see gap) or evaluated"),
-    "gap": ("share", "by which a better plan may be faster at most"),
-    "optimizer": ("", "optimizer with its types"),
-    "optimizer_kernel": ("", "how torch updates parameters"),
-    "optimizer_offload": ("share", "of the optimizer on the CPU"),
-    "optimizer_flags": ("", "flags of the framework for it"),
-    "activation_offload": ("", "list of modules whose activations are kept on the host"),
-    "activation_offload_fraction": ("share", "of these that leaves the GPU"),
-    "activation_offload_flags": ("", "flags of the framework for it"),
-    "cp_comm_type": ("", "how context parallelism exchanges"),
-    "cp_sizes": ("", "list of the ranks of its two levels, where it has two"),
-    "step_time_low_s": ("s", "lower end of the 80 % interval"),
-    "step_time_high_s": ("s", "upper end of it"),
-    "peak_low_bytes": ("B", "lower end of the 80 % interval of the peak"),
-    "peak_high_bytes": ("B", "upper end of it"),
-    "layers_per_stage": ("", "list: transformer layers"),
-    "recomputed_per_stage": ("", "list: of these, layers that recompute, in any mode"),
-    "mtp_standalone": ("", "whether multi-token prediction stands before the head's block"),
-    "stage_gpus": ("", "list: GPU types, where they differ"),
-    "full_memory_step_time_s": ("s", "a step where memory ran full; empty where no run says"),
+    **{name: (unit, words) for name, (unit, words) in _ROWS.items()},
     **dict.fromkeys(TimeTerms.model_fields, ("s", "term of the step time, on the slowest stage")),
 }
 _NESTED = {

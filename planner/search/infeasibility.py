@@ -12,33 +12,13 @@ from hardware.frozen import Frozen
 from planner.job.errors import NothingFitsError
 from planner.job.quantities import percent_sure
 from planner.job.request import Request
-from planner.predict.fit_words import FitVerdict, fit_verdict
 from planner.predict.plan import Plan
+from planner.predict.plan_text import FitVerdict, fit_verdict
 from planner.search.frame import plan_row
 
 GIB = 2.0**30
 # Among what was left untried: which of the user's choices take part in the conflict.
 UNDECIDED_RULES = "rules in conflict"
-
-RelaxationKind = Literal[
-    "condition",
-    "limit",
-    "recompute",
-    "reserve",
-    "zero",
-    "tp",
-    "batch",
-    "optimizer",
-    "offload",
-    "activation-offload",
-    "technique",
-    "dtype",
-    "sequence",
-    "framework",
-    "gpus",
-    "gpu-type",
-    "everything",
-]
 
 
 class ConflictingRule(Frozen):
@@ -51,11 +31,11 @@ class ConflictingRule(Frozen):
 class Relaxation(Frozen):
     """The smallest change of one kind after which a plan was found, and the plan.
 
-    `change` is what to add to the command, or to leave out. `smallest`: nothing smaller of
-    the kind that was tried fits.
+    `kind`: one of `planner.search.changes.KINDS`, or `everything`; `change` is what to add to the
+    command, or to leave out. `smallest`: nothing smaller of the kind that was tried fits.
     """
 
-    kind: RelaxationKind
+    kind: str
     change: str
     smallest: bool
     plan: Plan

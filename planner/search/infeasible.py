@@ -15,7 +15,6 @@ from planner.search.infeasibility import (
     ConflictingRule,
     DoesNotFitError,
     Relaxation,
-    RelaxationKind,
     Verdict,
     WhyNothingFits,
     silent,
@@ -177,9 +176,7 @@ def _ease(relaxation: Relaxation) -> tuple[int, float]:
     return rank, relaxation.seconds_per_token
 
 
-def _smallest(
-    at: Situation, kind: RelaxationKind, tries: Changes
-) -> tuple[list[Relaxation], list[str]]:
+def _smallest(at: Situation, kind: str, tries: Changes) -> tuple[list[Relaxation], list[str]]:
     """The first change that fits safely, and the first that at least probably fits, if smaller;
     the last change that was tried if none does.
 

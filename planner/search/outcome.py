@@ -9,11 +9,12 @@ from operator import mul
 from typing import Any
 
 from planner._version import __version__
-from planner.job.job import Job, Resolution
+from planner.job.amounts import Resolution
+from planner.job.job import Job
 from planner.job.models.catalog import beside_notes
-from planner.predict.assumed_hardware import assumption_lines
-from planner.predict.device import half_precision
-from planner.predict.ops import parameter_count
+from planner.predict.assumptions import assumption_lines
+from planner.predict.cost_tables import half_precision
+from planner.predict.ops.table import parameter_count
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.search.exact_front import at_resolution, thin_points, undominated
 from planner.search.front import ALIKE

@@ -14,7 +14,7 @@ from hardware.errors import HardwareError
 from hardware.files import json_content, read_text
 from planner.job.bounds import MOST_LAYERS
 from planner.job.errors import UsageError
-from planner.job.frameworks import FrameworkProfile, load_framework
+from planner.job.frameworks.profile import FrameworkProfile, load_framework
 from planner.job.frameworks.techniques import Technique
 from planner.job.models.catalog import load_model
 from planner.job.schedules import SCHEDULES

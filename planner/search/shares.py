@@ -19,7 +19,7 @@ from constraints.numbers import Mask
 from planner.cost import fields as f
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.predict.altered_model import AlteredModel, Factors
+from planner.predict.calibrated import Factors
 from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostedShapes, CostModel
 from planner.predict.costed_plan import configured_plan
@@ -83,7 +83,7 @@ def cost_job(job: Job, factors: Factors | None = None) -> CostedJob:
     UsageError if there are none."""
     candidates = legal_candidates(job)
     job = candidates.job
-    return cost_candidates(candidates, AlteredModel(job, factors) if factors else CostModel(job))
+    return cost_candidates(candidates, CostModel(job, factors))
 
 
 def cost_candidates(candidates: Candidates, cost_model: CostModel) -> CostedJob:

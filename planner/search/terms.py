@@ -24,8 +24,8 @@ from planner.cost.layout import place_vocab_layers
 from planner.cost.linear_memory import TWO_LAYERS, MemoryPhases
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import copies_table
-from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
+from planner.job.recompute import RecomputeMode
 from planner.predict.configuration import job_placement, plain_context
 from planner.predict.cost_model import CostedShapes, CostModel
 
@@ -70,7 +70,8 @@ class ShapeTerms:
         stage, layer = _up(memory.stage + least[:, None]), _up(memory.layer)
         more = [_up(table - least[:, None]) for table in done]
         working, gather = map(_up, (memory.working, memory.gather))
-        freed, again = _down(memory.freed), _up(memory.working_again)
+        freed = _tuples(np.floor(memory.freed / MEMORY_UNIT_BYTES))
+        again = _up(memory.working_again)
         phases = (
             PhaseNumbers(
                 stage=stage[row],
@@ -241,10 +242,6 @@ def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
 
 def _up(sizes: Array) -> list[Any]:
     return _tuples(np.ceil(sizes / MEMORY_UNIT_BYTES))
-
-
-def _down(sizes: Array) -> list[Any]:
-    return _tuples(np.floor(sizes / MEMORY_UNIT_BYTES))
 
 
 def _tuples(whole: Array) -> list[Any]:

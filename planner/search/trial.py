@@ -14,7 +14,7 @@ from constraints.rule import Layout
 from hardware.errors import HardwareError
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.predict.altered_model import Factors
+from planner.predict.calibrated import Factors
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.search.limit_results import Effort, LimitResult
 from planner.search.shares import CostedShares, SharesExplorer, cost_job, cost_shares

@@ -15,12 +15,12 @@ from typing import Literal
 from constraints.errors import ConstraintError
 from hardware.frozen import Frozen
 from planner.job.errors import UsageError
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
+from planner.job.frameworks.switches import site_of
 from planner.job.frameworks.techniques import Technique
 from planner.job.job import Job
 from planner.job.quantities import plural, share
-from planner.job.technique_rules import site_of
-from planner.predict.decided import decided_job
+from planner.predict.configuration import decided_job
 from planner.predict.plan import Degrees, Plan
 
 GIB = 2.0**30

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from constraints.layout_context import LayoutContext
 from constraints.rule import Layout
 from planner.cost.tables import Array
-from planner.search.block_bound import StageSeconds
-from planner.search.block_holdings import Integers, StagesThatHold
+from planner.search.block_holdings import Integers
 from planner.search.limit_results import Spent
+from planner.search.stages import StageSeconds, StagesThatHold
 from planner.search.terms import ShapeTerms
 
 # Steps of a short walk and of a long one, and neighbours of which each takes the best.

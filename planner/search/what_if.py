@@ -12,17 +12,17 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.offload import demand_all_leave
 from planner.job.request import Request
-from planner.predict.altered_model import AlteredModel
 from planner.predict.configuration import Configuration, rows_of
+from planner.predict.cost_model import CostModel
 from planner.predict.costed_plan import configured_plan
 from planner.predict.plan import OPTIMAL_WITHIN, Interval, Plan
 from planner.predict.shapes import legal_candidates
 from planner.predict.uncertainty.likely import EVEN_CHANCE, likely_limit_bytes
 from planner.search.changes import Change, Changes, dropped_choices, hardware_changes
 from planner.search.limit_results import Effort, Progress, Until
+from planner.search.result import BindingConstraint, WhatIf, WhatIfRow
 from planner.search.shares import CostedShares
 from planner.search.trial import Known, Trial, try_job
-from planner.search.what_if_result import BindingConstraint, WhatIf, WhatIfRow
 
 # The search after a change starts from the plans known: what is left is to find another one.
 EFFORT = Effort(most_solves=16, most_work_s=1.0)
@@ -174,7 +174,7 @@ class _Solver:
     def again(self, plan: Plan, change: Change) -> Plan:
         """A plan with its degrees and layout as they are, costed after a change."""
         configuration = Configuration.of_plan(change.job, plan)
-        model = AlteredModel(configuration.job, change.factors)
+        model = CostModel(configuration.job, change.factors)
         return configured_plan(configuration, model, "evaluated")
 
     def at_batch(self, plan: Plan) -> float:

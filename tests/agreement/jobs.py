@@ -7,7 +7,8 @@ from typing import Any
 
 from hardware.errors import HardwareError
 from planner.job.errors import UsageError
-from planner.job.frameworks import framework_names, load_framework
+from planner.job.frameworks.names import framework_names
+from planner.job.frameworks.profile import load_framework
 from planner.job.request import Request
 
 # Dense, sliding windows, mixtures, latent attention, state spaces, linear attention.

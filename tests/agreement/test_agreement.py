@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.job.frameworks import framework_names, load_framework
+from planner.job.frameworks.names import framework_names
+from planner.job.frameworks.profile import load_framework
 from planner.job.request import Request
 from planner.search.search import find_plans
 from tests.agreement.jobs import job

@@ -20,7 +20,7 @@ from planner.launch.plans import CannotExpressError, find_plans, launch_of
 from planner.launch.read.found import Hints
 from planner.launch.registry import Target, target_of_profile
 from planner.predict.command_line import evaluate_command
-from planner.predict.decided import decided_request
+from planner.predict.configuration import decided_request
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees, Plan
 from planner.search.result import SearchResult

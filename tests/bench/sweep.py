@@ -17,12 +17,10 @@ import click
 
 from planner.compare.offers import Offer
 from planner.compare.settings import Settings
-from planner.compare.sweep import engines
-from planner.compare.sweep.grid import Grid, GridPoint, Pricing
-from planner.compare.sweep.journal import opened, read_only
-from planner.compare.sweep.results import FIGURES, write
+from planner.compare.sweep import run as running
+from planner.compare.sweep.journal import FIGURES, opened, read_only, write
 from planner.compare.sweep.run import count, header, run
-from planner.compare.sweep.work import Common, TaskRecord
+from planner.compare.sweep.work import Common, Grid, GridPoint, Pricing, TaskRecord
 from planner.job.request import Request
 from planner.search.launchable import SILENT
 
@@ -65,16 +63,16 @@ def _grid(tasks: int) -> Grid:
 @click.option("--address")
 @click.option("--tasks", type=click.IntRange(1), default=5_000, show_default=True)
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True)
-def main(engine: engines.EngineName, address: str | None, tasks: int, processes: int) -> None:
+def main(engine: running.EngineName, address: str | None, tasks: int, processes: int) -> None:
     """Seconds, bytes and memory a task."""
     grid, head = _grid(tasks), header(_SETTINGS.today)
     common = Common(grid.pricings, SILENT, head["planner"], head["sources"])
-    engines.search_point = nothing  # type: ignore[assignment]
+    running.search_point = nothing  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with (
             opened(folder) as journal,
-            engines.started(engine, common, address=address, processes=processes) as started,
+            running.started(engine, common, address=address, processes=processes) as started,
         ):
             journal.begin(head)
             _timed("hand out, note", tasks, lambda: run(grid, journal, started))

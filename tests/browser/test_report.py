@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from planner.compare.comparison import compare_clusters
+from planner.compare.comparison import compare_clusters, scale
 from planner.compare.offers import Offer
-from planner.compare.scaling import scale
 from planner.compare.settings import Settings
 from planner.job.request import Request
 from planner.report.charts.templates import BLUE, GREY

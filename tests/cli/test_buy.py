@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hardware.load import gpu_names
-from planner.cli.buy import EVERY_GPU
 from planner.cli.comparing import offers_for
+from planner.cli.studies import EVERY_GPU
 from planner.compare.buying import MOST_SEARCHES
 from tests.cli.conftest import Run
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hardware.load import cluster_names, gpu_names
-from planner.job.frameworks import framework_names
+from planner.job.frameworks.names import framework_names
 from planner.job.models.catalog import load_model, model_names
 from tests.cli.conftest import Run, lines_are_short, refused
 

@@ -12,7 +12,7 @@ import pytest
 from hardware.plain_text import unguarded_cell
 from planner.search.infeasibility import WhyNothingFits
 from planner.search.plan_file import read_plan_file
-from planner.search.what_if_result import WhatIf
+from planner.search.result import WhatIf
 from tests.cli.conftest import SMALL, Run, lines_are_short, refused
 
 ASKED = ("--require", "tp*pp <= 4", "--forbid", "zero == 1", "--fix", "mbs=2")

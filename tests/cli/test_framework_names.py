@@ -8,14 +8,15 @@ import pytest
 
 from planner.cli.declared import command
 from planner.cli.program import COMMANDS
-from planner.job.frameworks import framework_names, load_framework
 from planner.job.frameworks.names import (
+    framework_names,
     known_names,
     names_of,
     profile_named,
 )
+from planner.job.frameworks.profile import load_framework
 from planner.job.request import Request
-from planner.launch.read.detect import file_kind
+from planner.launch.read.opened import file_kind
 from planner.launch.registry import dialect_named, targets
 from tests.cli.conftest import Run, refused, run_cli
 from tests.launch.check.conftest import SMALL, script

@@ -11,9 +11,9 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from planner._version import __version__
-from planner.cli import doctor
+from planner.cli import install
+from planner.cli.declared import FIRST, GROUPS, OTHER
 from planner.cli.errors import ExitStatus
-from planner.cli.help import FIRST, GROUPS, OTHER
 from planner.cli.program import COMMANDS, planner_command
 from tests.cli.conftest import Run, lines_are_short, refused
 
@@ -105,9 +105,9 @@ def test_a_bug_is_told_in_three_lines_and_traced_on_demand() -> None:
     code = (
         "import sys\n"
         "from planner.cli import main, main as entry\n"
-        "import planner.cli.models as models\n"
+        "import planner.cli.catalogs as catalogs\n"
         "def broken(**_): raise KeyError('inner')\n"
-        "models.run = broken\n"
+        "catalogs.run_models = broken\n"
         "sys.argv = ['planner', *sys.argv[1:]]\n"
         "main()\n"
     )
@@ -225,8 +225,8 @@ def test_doctor_tells_versions_extras_and_cache(run: Run) -> None:
 
 
 def test_doctor_names_what_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "numba" else real(name))
+    real = install._version
+    monkeypatch.setattr(install, "_version", lambda name: None if name == "numba" else real(name))
     result = run("doctor")
     assert result.exit_code == 1
     assert "numba MISSING" in result.stdout and "Missing: numba" in result.stdout

@@ -10,9 +10,9 @@ import pytest
 
 from planner import Degrees, Request, evaluate
 from planner.cost.terms import MEMORY_WORDS
-from planner.job.frameworks import framework_names, load_framework
-from planner.predict.fit_words import fit_verdict
-from planner.predict.plan_text import fit_text
+from planner.job.frameworks.names import framework_names
+from planner.job.frameworks.profile import load_framework
+from planner.predict.plan_text import fit_text, fit_verdict
 from tests.cli.conftest import run_cli as run
 
 GIB = 2.0**30

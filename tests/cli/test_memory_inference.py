@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from planner.cli.declared import options_of
 from planner.cli.errors import refusal
-from planner.cli.memory_inference import SOLVE_CHOICES, serving_memory
+from planner.cli.memory import SOLVE_CHOICES, serving_memory
 from tests.cli.conftest import Run, lines_are_short
 
 CONFIG = Path(__file__).parents[1] / "job" / "models" / "configs" / "llama-3.1-8b.json"

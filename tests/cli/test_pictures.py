@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from planner.cli import serve
+from planner.cli import pages
 from planner.cli.program import planner_command
 from planner.job.errors import UsageError, demand_installed
 
@@ -79,7 +79,7 @@ def test_a_port_is_a_number_that_ports_have(port: str) -> None:
 
 def test_a_port_that_another_program_has_is_said() -> None:
     with socket.socket() as taken:
-        taken.bind((serve.HOST, 0))
+        taken.bind((pages.HOST, 0))
         taken.listen()
         done = _run("serve", "--port", str(taken.getsockname()[1]))
     assert done.exit_code == 2 and "give another one, or 0 for any" in done.output

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.cli import progress
+from planner.cli import output
 from tests.bench import ratios
 from tests.bench.report import Row
 
@@ -15,8 +15,8 @@ from tests.bench.report import Row
 def test_a_line_is_printed_every_few_seconds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.01)
-    with progress.watched(quiet=False) as say:
+    monkeypatch.setattr(output, "LINE_EVERY_S", 0.01)
+    with output.watched(quiet=False) as say:
         say("solving", 2, 5)
         time.sleep(0.1)
     assert "0 s: solving, 2 of 5" in capsys.readouterr().err
@@ -25,8 +25,8 @@ def test_a_line_is_printed_every_few_seconds(
 def test_quiet_prints_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.01)
-    with progress.watched(quiet=True) as say:
+    monkeypatch.setattr(output, "LINE_EVERY_S", 0.01)
+    with output.watched(quiet=True) as say:
         say("solving", 2, 5)
         time.sleep(0.05)
     assert capsys.readouterr().err == ""

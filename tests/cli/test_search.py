@@ -10,7 +10,7 @@ from pathlib import Path
 
 from click.testing import Result
 
-from planner.cli.option_types import NAMES
+from planner.cli.option_types import names
 from planner.cli.search import SORTS
 from planner.predict.plan_text import step_time_text
 from planner.search.outcome import SORT_KEYS
@@ -134,7 +134,7 @@ def test_sorts_are_fields_that_the_search_knows() -> None:
 def test_recompute_is_limited_to_what_is_named(run: Run) -> None:
     result = run("search", *SMALL, "--recompute", "full", "--json")
     assert {plan["recompute"] for plan in json.loads(result.stdout)["plans"]} == {"full"}
-    assert NAMES.parse("none, full,") == ("none", "full")
+    assert names("none, full,") == ("none", "full")
 
 
 def test_quiet_says_nothing_on_stderr(run: Run) -> None:

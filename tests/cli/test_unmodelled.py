@@ -10,7 +10,8 @@ import pytest
 
 from planner.cli.program import COMMANDS, planner_command
 from planner.job.errors import UsageError
-from planner.job.frameworks import framework_names, load_framework
+from planner.job.frameworks.names import framework_names
+from planner.job.frameworks.profile import load_framework
 from planner.job.models.catalog import load_model
 from planner.job.request import Request
 from planner.job.unmodelled import refuse_unmodelled

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from planner.compare.budget import Ask, Budget, budget
+from planner.compare.budget import FAMILY, Ask, Budget, budget, shaped
 from planner.compare.laws import load_laws
-from planner.compare.shapes import FAMILY, shaped
 from planner.job.models.catalog import load_model
 from planner.job.request import Request
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 from planner.search.search import find_plans
 
 LAW = load_laws()[0]
@@ -48,7 +47,7 @@ def in_time() -> Budget:
 def test_days_on_gpus_give_the_best_size_with_the_plan_of_a_search(
     in_time: Budget, tmp_path: Path
 ) -> None:
-    from planner.compare.shapes import shape_toml
+    from planner.compare.budget import shape_toml
 
     assert in_time.run is not None and in_time.shape is not None
     assert in_time.run.days.value == pytest.approx(3.0, rel=1e-3)

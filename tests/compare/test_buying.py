@@ -7,8 +7,8 @@ import pytest
 from hardware.load import parse_gpus
 from planner.compare import buying
 from planner.compare.buying import TrainingRun, buy
-from planner.compare.choice import ChoiceLimits, Objective
 from planner.compare.offers import Offer, several_clusters
+from planner.compare.results import ChoiceLimits, Objective
 from planner.compare.run import PlacedRun, racks_of, run_at
 from planner.compare.settings import Settings
 from planner.job.request import Request

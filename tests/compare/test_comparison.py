@@ -13,22 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardware.economics import Figure
 from hardware.errors import HardwareError
+from hardware.facts import Figure
 from hardware.load import load_gpu, parse_gpus
 from hardware.prices import Price
 from hardware.units import ASSUMPTION
 from planner.compare.comparison import compare_clusters
-from planner.compare.offers import Offer
-from planner.compare.quotes import choose
+from planner.compare.offers import Offer, choose
 from planner.compare.results import Comparison, Run
 from planner.compare.run import PlacedRun, run_at
 from planner.compare.searches import Task, run_searches
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError
 from planner.job.request import Request
-from planner.report.comparison import comparison_report
-from planner.report.comparison_trace import trace
+from planner.report.comparison import comparison_report, trace
 
 BASE = Request(model="llama-3.2-1b", gbs=64)
 OFFERS = ("8xH100", "8xB200", "8xMI300X", "8xA100", "1xV100")

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.compare.choice import Choice, ChoiceLimits, Order
 from planner.compare.decision import decide
 from planner.compare.interval import Range, bound, chance
+from planner.compare.results import Choice, ChoiceLimits, Order
 from planner.job.errors import UsageError
 
 ORDERS: tuple[Order, ...] = ("side-by-side", "one-after-another", "mixed")

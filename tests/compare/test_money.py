@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from hardware.economics import Figure
-from planner.compare.money import annuity, owned_hour
+from hardware.facts import Figure
+from planner.compare.run import annuity, owned_hour
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardware.economics import Figure, load_economics
+from hardware.facts import Figure, load_economics
 from planner.compare.goodput import (
     HOUR_S,
     Goodput,

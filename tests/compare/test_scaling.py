@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from planner.compare.comparison import batch_limit, knee, scale
 from planner.compare.laws import price_of
 from planner.compare.results import ScalePoint, Scaling
-from planner.compare.scaling import batch_limit, knee, scale
 from planner.compare.settings import Settings
 from planner.evidence.runs.rows import grouped
 from planner.job.errors import UsageError
 from planner.job.pool import counts_between
 from planner.job.request import Request
-from planner.report.figures.curves import scaling_figure
-from planner.report.scaling import scaling_report
+from planner.report.charts.curves import scaling_figure
+from planner.report.studies import scaling_report
 from planner.report.study_words import runs_note
 
 BASE = Request(model="llama-3.2-1b", gbs=32)

@@ -15,12 +15,17 @@ import pytest
 
 from planner.compare.offers import Offer
 from planner.compare.settings import Settings
-from planner.compare.sweep.engines import Engine, demand_answer, started
-from planner.compare.sweep.grid import Grid, GridPoint, Pricing
-from planner.compare.sweep.journal import opened
-from planner.compare.sweep.results import rows, write
-from planner.compare.sweep.run import SearchCounts, count, header, run
-from planner.compare.sweep.work import Common, TaskRecord, search_point
+from planner.compare.sweep.journal import opened, rows, write
+from planner.compare.sweep.run import (
+    Engine,
+    SearchCounts,
+    count,
+    demand_answer,
+    header,
+    run,
+    started,
+)
+from planner.compare.sweep.work import Common, Grid, GridPoint, Pricing, TaskRecord, search_point
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.request import Request
 from planner.search.launchable import SILENT
@@ -215,7 +220,7 @@ def test_more_values_search_only_what_is_new(tmp_path: Path) -> None:
 
 
 def test_a_cluster_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.compare.sweep.engines.ANSWERS_WITHIN_S", 0.2)
+    monkeypatch.setattr("planner.compare.sweep.run.ANSWERS_WITHIN_S", 0.2)
     with pytest.raises(CannotTellError, match=r"no cluster answers at 127\.0\.0\.1:9"):
         demand_answer("127.0.0.1:9")
     for address in ("nowhere", "host:port", "http://[", ""):

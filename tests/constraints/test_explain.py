@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from constraints.context import RuleContext
-from constraints.explain import minimal_conflict
 from constraints.numbers import BatchGoal, Columns
 from constraints.registry import RULES, rules_of
-from constraints.rule import ShapeRule
+from constraints.rule import ShapeRule, minimal_conflict
 from planner.predict.space import enumerate_shapes
 from tests.constraints.shapes import context
 

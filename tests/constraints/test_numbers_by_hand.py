@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from constraints.axes import ContextKind
 from constraints.batch import accumulation, ramp_columns
 from constraints.condition import user_condition
 from constraints.context_exchange import GATHERS, IMPOSSIBLE, exchange_kind, inner_ranks, kinds_for
-from constraints.context_kinds import ContextKind
 from constraints.errors import ConstraintError
 from constraints.expression import LONGEST_TEXT, ExpressionError, condition_mask, parse_condition
 from constraints.layout import offload_chunk_layers
@@ -28,7 +28,7 @@ from constraints.rule import Layout, Placement, stage_blocks
 from constraints.topology import offloaded_bytes
 from constraints.user import parse_degree_limit
 from planner.cost.layout import filled_pipelines, usual_split
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.models.catalog import load_model
 from planner.predict.cost_tables import greedy_costs
 from tests.constraints.shapes import DENSE, context, one_shape

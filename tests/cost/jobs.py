@@ -11,7 +11,7 @@ from hardware.load import parse_gpus
 from planner.cost import fields as f
 from planner.cost._jit import Row, rows
 from planner.cost.tables import Array
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.job import BatchTarget, Job, searched_modes
 from planner.job.models.catalog import load_model
 from planner.job.optimizers import load_optimizer

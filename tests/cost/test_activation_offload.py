@@ -13,7 +13,6 @@ from planner.cost.layer import exposed_copies
 from planner.job.job import Job
 from planner.job.offload import read_offload, usable_modes
 from planner.job.request import Request
-from planner.predict.altered_model import AlteredModel
 from planner.predict.cost_model import CostModel
 from planner.predict.evaluate import evaluate
 from planner.predict.links import link_inputs, network
@@ -47,7 +46,7 @@ def test_only_what_exceeds_the_compute_is_exposed(
 
 def with_host_link(job: Job, rate: float) -> CostModel:
     usual = CostModel(job).link_inputs.host_bytes_per_s
-    return AlteredModel(job, {"host_bytes_per_s": rate / usual})
+    return CostModel(job, {"host_bytes_per_s": rate / usual})
 
 
 def test_each_layer_copies_what_leaves_and_what_is_doubled() -> None:

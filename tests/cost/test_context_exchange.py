@@ -10,8 +10,8 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from constraints.axes import ContextKind
 from constraints.context_exchange import IMPOSSIBLE, exchange_kind, inner_ranks, kinds_for
-from constraints.context_kinds import ContextKind
 from planner.cost import fields as f
 from planner.cost._jit import rows
 from planner.cost.codes import GROUP_CP, OpKind

@@ -12,8 +12,8 @@ from planner.cost.layer import issue_seconds
 from planner.cost.tables import Array
 from planner.job.frameworks.switches import with_techniques
 from planner.job.job import Job
+from planner.predict.assumptions import waiting_notes
 from planner.predict.cost_model import CostModel
-from planner.predict.host_notes import waiting_notes
 from planner.predict.plan import Degrees
 from planner.predict.uncertainty.intervals import plan_conditions
 from tests.cost.jobs import cost, make_job, with_table

@@ -17,7 +17,7 @@ from planner.job.job import Job
 from planner.job.optimizers import load_optimizer
 from planner.job.specs import ModelSpec
 from planner.predict.cost_model import CostModel
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 from tests.configurations import even_counts
 from tests.cost.jobs import cost, make_job
 from tests.search.brute import framework_inputs

@@ -14,9 +14,9 @@ from planner.cost.tables import Array
 from planner.job.job import Job
 from planner.job.optimizers import load_optimizer
 from planner.job.parameter_classes import ParameterClass, parameter_classes
-from planner.predict.classes import class_names
 from planner.predict.cost_model import CostModel
-from planner.predict.ops import Op, Piece
+from planner.predict.cost_tables import class_names
+from planner.predict.ops.rows import Op, Piece
 from tests.configurations import even_counts
 from tests.cost.jobs import cost, make_job
 

@@ -25,7 +25,7 @@ from planner.cost.phase_records import HEAD as HEAD_PHASE
 from planner.cost.schedule import SCHEDULE_1F1B, SCHEDULE_ZB_H1
 from planner.cost.stage import stage_maxima
 from planner.cost.stage_parameters import fill_parameters
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from tests.search.brute import framework_inputs
 
 HOLDS = SimpleNamespace(

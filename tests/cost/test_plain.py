@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from constraints.context_kinds import ContextKind
+from constraints.axes import ContextKind
 from planner.cost._compiler import _makes_arrays
 from planner.cost._jit import marked
 from planner.cost.tables import Array

@@ -11,7 +11,7 @@ from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.evidence.runs.mapping import MappedRow, map_row
 from planner.predict.cost_model import CostModel
-from planner.predict.ops import Piece
+from planner.predict.ops.rows import Piece
 from tests.cost.jobs import with_table
 from tests.evidence.runs.rows_for_tests import row
 

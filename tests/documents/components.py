@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.job.models.catalog import load_model
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 from tests.documents.rows import Row, command, figure, layers_bytes, number, phase, run, term
 
 _MIXED = "memory --model llama-2-7b --framework textbook"

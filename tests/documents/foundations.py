@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from hardware.load import load_gpu
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.models.catalog import load_model
 from planner.job.request import Request
 from planner.job.specs import ModelSpec
-from planner.predict.device import half_precision
-from planner.predict.ops import parameter_count, pieces
+from planner.predict.cost_tables import half_precision
 from planner.predict.ops.context import OpContext
+from planner.predict.ops.table import parameter_count, pieces
 from tests.documents.rows import (
     Row,
     command,
@@ -204,7 +204,7 @@ def _dependence() -> list[Row]:
 
 
 def _parameters() -> list[Row]:
-    by = "`planner.predict.ops.parameter_count` of GPT-2 without learned positions"
+    by = "`planner.predict.ops.table.parameter_count` of GPT-2 without learned positions"
     total = parameter_count(_ROTARY).total
     layer = float(total - parameter_count(_ROTARY.model_copy(update={"layers": _L - 1})).total)
     parts = _part_parameters(_ROTARY)

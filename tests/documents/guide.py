@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
-from planner.predict.ops import parameter_count, pieces
 from planner.predict.ops.context import OpContext
+from planner.predict.ops.table import parameter_count, pieces
 from tests.documents.rows import Row, command, figure, layers_bytes, number, phase, run, term
 
 _TEXTBOOK = "memory --model llama-2-7b --framework textbook --seq 2048"

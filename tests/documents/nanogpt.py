@@ -5,7 +5,7 @@ from __future__ import annotations
 from hardware.load import load_gpu
 from planner.job.frameworks.workspaces import torch_workspaces
 from planner.job.models.catalog import load_model
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 from tests.documents.rows import Row, command, figure, layers_bytes, number, phase, run, term
 
 _L, _B, _S, _H, _A, _V = 12, 12, 1024, 768, 12, 50304

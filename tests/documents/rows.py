@@ -16,7 +16,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from planner.cli.program import planner_command
-from planner.job.markdown import markdown_table
+from planner.job.written import markdown_table
 
 _SCALES = {
     "B": 1.0,

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-from hardware.curves import Coefficient, architecture_curves
+from hardware.curves import architecture_curves
+from hardware.frozen import Frozen
+from hardware.settings import Coefficient
 from planner.cost.inputs import GpuInputs
 from planner.cost.tables import FrameworkInputs
-from planner.job.frameworks.settings import TABLES, meanings, settings_of
-from planner.job.markdown import markdown_table
+from planner.job.frameworks.tables import TABLES, settings_of
+from planner.job.written import markdown_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 _HEAD = """# Settings that the cost core reads
@@ -31,6 +39,22 @@ _DERIVED = """
 
 Fields of the core's records that are no setting as it stands.
 """
+
+
+@cache
+def meanings(kind: type[Any]) -> dict[str, str]:
+    """The text below each field of a class that has one, those of the record it extends first."""
+    inherited = meanings(kind.__base__) if issubclass(kind, Frozen) and kind is not Frozen else {}
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    return inherited | {
+        field.target.id: inspect.cleandoc(text.value.value).replace("\n", " ")
+        for field, text in pairwise(body.body if isinstance(body, ast.ClassDef) else ())
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
 
 
 def page_text() -> str:
@@ -61,10 +85,10 @@ def page_text() -> str:
 def _curve_rows() -> Iterator[tuple[str, str, str]]:
     ampere = architecture_curves()["ampere"]
     for prefix, curve in (("", ampere), ("attention.KERNEL.", ampere.attention["flash2"])):
-        said = meanings(type(curve))
+        said = type(curve).model_fields
         for name, figure in curve:
             if isinstance(figure, Coefficient):
-                yield f"`{prefix}{name}`", figure.unit, said[name]
+                yield f"`{prefix}{name}`", figure.unit, said[name].description or ""
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.job.models.catalog import load_model
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 from tests.documents.rows import Row, command, figure, phase, term
 
 _WORDS = "memory --model gpt2-xl-swiglu --framework textbook-swiglu --precision fp32 --mbs {}"

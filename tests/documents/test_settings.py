@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from hardware.curves import ArchitectureCurves, AttentionCurve, Coefficient
+from hardware.curves import ArchitectureCurves, AttentionCurve
+from hardware.settings import Coefficient
 from planner.cost.inputs import GpuInputs
 from planner.cost.tables import FrameworkInputs
-from planner.job.frameworks.settings import TABLES, meanings, settings_of
+from planner.job.frameworks.tables import TABLES, settings_of
 from planner.predict.cost_tables import (
     derived_inputs,
     job_pieces,
@@ -13,7 +14,7 @@ from planner.predict.cost_tables import (
     profile_settings,
 )
 from tests.cost.jobs import make_job
-from tests.documents.settings import PAGE, page_text
+from tests.documents.settings import PAGE, meanings, page_text
 
 
 def test_the_page_is_what_is_declared() -> None:
@@ -57,6 +58,8 @@ def test_what_the_core_reads_of_a_gpu_is_a_figure_of_the_curves_or_explained() -
 
 
 def _figures(kind: type[ArchitectureCurves | AttentionCurve]) -> list[str]:
-    names = [name for name, one in kind.model_fields.items() if one.annotation is Coefficient]
-    assert set(names) <= set(meanings(kind))
-    return names
+    figures = {
+        name: one for name, one in kind.model_fields.items() if one.annotation is Coefficient
+    }
+    assert all(one.description for one in figures.values())
+    return list(figures)

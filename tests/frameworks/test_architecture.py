@@ -18,9 +18,8 @@ from planner.job.models.hf_parts import FULL, SCALING_KEYS, SLIDING
 from planner.job.specs import ModelSpec, MoeSpec
 from planner.launch.dialects.hf.files import hf_config
 from planner.launch.dialects.megatron.flags import FlagGroup, as_argv
-from planner.launch.dialects.megatron.rows import hybrid_flags, is_hybrid
-from planner.launch.dialects.megatron.run import model_groups, model_refusals
-from planner.launch.dialects.megatron.table import linear_bias
+from planner.launch.dialects.megatron.table import hybrid_flags, is_hybrid, linear_bias
+from planner.launch.dialects.megatron.writer import model_groups, model_refusals
 from tests.frameworks.random_models import MODELS, at_random, models
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("default")]

@@ -16,7 +16,7 @@ import pytest
 from planner.job.models.catalog import load_model, model_names
 from planner.launch.dialects.hf import deepspeed_writer as deepspeed
 from planner.launch.dialects.hf.files import hf_config, layer_class
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 from tests.launch.deepspeed_cases import BASE, MATRIX
 from tests.launch.plans import default_argv
 from tests.launch.torch_plans import Case, launch_of

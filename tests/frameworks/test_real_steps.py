@@ -9,7 +9,7 @@ import pytest
 
 from planner.evidence.learn.real_steps import gpt
 from planner.job.models.catalog import load_model
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 
 pytestmark = pytest.mark.frameworks
 

@@ -15,7 +15,7 @@ from planner.launch.dialects.torchtitan import writer as torchtitan
 from planner.launch.dialects.torchtitan.sources import SCHEDULES
 from planner.launch.dialects.torchtitan.table import FLAVORS
 from planner.launch.plans import refusals_of
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 from tests.frameworks import titan_probe as probe
 from tests.launch.titan_cases import DENSE, MATRIX, SINKS
 from tests.launch.torch_plans import Case, launch_of

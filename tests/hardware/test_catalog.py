@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hardware.errors import HardwareError
-from hardware.formats import load_formats
+from hardware.facts import load_formats, load_sources
 from hardware.load import (
     CATALOG,
     _shipped,
@@ -20,7 +20,6 @@ from hardware.load import (
     gpu_names,
     load_cluster_shape,
     load_gpu,
-    load_sources,
     name_key,
 )
 from hardware.prices import load_prices

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hardware.economics import load_economics
 from hardware.errors import HardwareError
+from hardware.facts import load_economics
 from hardware.prices import Price, load_prices
 from hardware.skypilot import load_skypilot
 

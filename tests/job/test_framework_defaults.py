@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from planner.job.errors import UsageError
-from planner.job.frameworks import framework_names, load_framework
+from planner.job.frameworks.names import framework_names
+from planner.job.frameworks.profile import load_framework
 from planner.job.request import Request
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees

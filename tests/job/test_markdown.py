@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.job.markdown import markdown_table
+from planner.job.written import markdown_table
 
 
 def test_cells_cannot_break_the_table() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from planner.cli import declared
 from planner.job.errors import UsageError
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.optimizers import (
     OptimizerSetting,
     check_optimizer,

@@ -10,8 +10,8 @@ import pytest
 from planner.cost.codes import OpKind
 from planner.cost.layer import recompute_costs
 from planner.job.errors import UsageError
-from planner.job.frameworks import load_framework
-from planner.job.modules import RECOMPUTED, Module
+from planner.job.frameworks.profile import load_framework
+from planner.job.recompute import RECOMPUTED, Module
 from planner.job.request import Request
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Op

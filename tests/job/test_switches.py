@@ -11,8 +11,8 @@ from planner.job.errors import UsageError
 from planner.job.frameworks.workspaces import torch_workspaces
 from planner.job.request import Request
 from planner.launch.read.found import Hints
-from planner.launch.read.plan import read_plan
-from planner.predict.device import gpu_inputs
+from planner.launch.read.launch import read_plan
+from planner.predict.cost_tables import gpu_inputs
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees
 from tests.configurations import memory_footprint

@@ -8,11 +8,12 @@ import pytest
 
 from planner.cost import fields as f
 from planner.job.errors import UsageError
-from planner.job.frameworks import FrameworkProfile, framework_names, load_framework
+from planner.job.frameworks.names import framework_names
+from planner.job.frameworks.profile import FrameworkProfile, load_framework
 from planner.job.frameworks.switches import with_techniques
 from planner.job.frameworks.techniques import Technique
 from planner.job.request import Request
-from planner.predict.decided import decided_request
+from planner.predict.configuration import decided_request
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees, Plan
 from planner.report.search import unused_note
@@ -127,7 +128,7 @@ def test_open_techniques_are_tried_with_and_without() -> None:
 @pytest.mark.parametrize("name", framework_names())
 def test_every_technique_says_what_it_is(name: str) -> None:
     """Its evidence, and tables that the profile has; conditions that can be read."""
-    from planner.job.technique_rules import technique_conditions
+    from planner.job.frameworks.switches import technique_conditions
 
     profile = load_framework(name)
     for technique in profile.techniques:

@@ -10,7 +10,7 @@ import pytest
 from planner.launch.contract import Launch
 from planner.launch.dialects.megatron import writer as megatron
 from planner.launch.dialects.megatron.flags import layout_text
-from planner.launch.dialects.megatron.rows import pattern
+from planner.launch.dialects.megatron.table import pattern
 from planner.launch.plans import refusals_of
 from tests.launch.plans import MEGATRON, changed, costed, default_argv, sharded
 from tests.launch.plans import megatron as case
@@ -196,7 +196,7 @@ def test_fsdp(zero: int, sharding: str) -> None:
 )
 def test_models_that_megatron_has_no_flags_for(model: str, word: str) -> None:
     from planner.job.models.catalog import load_model
-    from planner.launch.dialects.megatron.run import model_refusals
+    from planner.launch.dialects.megatron.writer import model_refusals
 
     reasons = [
         model_refusal.reason for model_refusal in model_refusals(load_model(model).spec, 2048)
@@ -214,7 +214,7 @@ def test_what_only_the_run_would_find_out_is_refused() -> None:
 
 
 def test_sequence_longer_than_learned_positions() -> None:
-    from planner.launch.dialects.megatron.run import model_refusals
+    from planner.launch.dialects.megatron.writer import model_refusals
 
     model = case("gpt3").job.model
     refused = next(iter(model_refusals(model, 4096)))

@@ -21,8 +21,8 @@ from planner.launch.dialects.hf.files import hf_config
 from planner.launch.dialects.megatron.arguments import parse_arguments
 from planner.launch.dialects.megatron.flags import as_argv
 from planner.launch.dialects.megatron.model import read_model
-from planner.launch.dialects.megatron.rows import is_hybrid
-from planner.launch.dialects.megatron.run import model_groups, model_refusals
+from planner.launch.dialects.megatron.table import is_hybrid
+from planner.launch.dialects.megatron.writer import model_groups, model_refusals
 from planner.launch.dialects.nanotron.writer import NANOTRON, model_config
 from planner.launch.languages.text import Text, Word
 from planner.launch.read.found import Hints

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from planner.cost.layout import usual_split
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
 from planner.launch.contract import Launch

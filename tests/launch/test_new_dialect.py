@@ -92,7 +92,7 @@ def requirements(launch):
 from functools import partial
 
 from planner.launch.dialects.toy.writer import OPTIONS
-from planner.launch.read.document_reader import DocumentReader
+from planner.launch.read.document import DocumentReader
 from planner.launch.read.found import model_unknown
 
 
@@ -124,7 +124,7 @@ from planner.launch.check.assess import assess
 from planner.launch.check.spelling import edits_for
 from planner.launch.folder import launch_folder, write_launch
 from planner.launch.plans import launch_of
-from planner.launch.read.detect import file_kind, readable
+from planner.launch.read.opened import file_kind, readable
 from planner.launch.read.found import Hints
 from planner.launch.read.launch import read_launch
 from planner.launch.registry import dialect_named, target_named, targets

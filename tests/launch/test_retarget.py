@@ -126,7 +126,8 @@ def test_names_of_frameworks() -> None:
 
 
 def test_profiles_of_targets_exist() -> None:
-    from planner.job.frameworks import framework_names, load_framework
+    from planner.job.frameworks.names import framework_names
+    from planner.job.frameworks.profile import load_framework
 
     for target in targets().values():
         assert load_framework(target.profile).name == target.profile

@@ -10,7 +10,7 @@ from planner.job.errors import NothingFitsError, UsageError
 from planner.job.request import Request
 from planner.launch.plans import find_plans, launch_of
 from planner.launch.registry import target_named, targets
-from planner.predict.decided import decided_request
+from planner.predict.configuration import decided_request
 
 # Grouped heads, tied embeddings, biases, experts, latent attention, LayerNorm with dropout masks.
 MODELS = (

@@ -9,7 +9,8 @@ import pytest
 
 from hardware.load import gpu_names, load_gpu
 from planner.job.errors import UsageError
-from planner.job.frameworks import framework_names, load_framework
+from planner.job.frameworks.names import framework_names
+from planner.job.frameworks.profile import load_framework
 from planner.job.request import Request
 from planner.launch.contract import Launch
 from planner.launch.folder import launch_folder

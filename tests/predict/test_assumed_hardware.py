@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from planner.job.request import Request
-from planner.predict.assumed_hardware import assumption_lines, hardware_assumptions
-from planner.predict.assumptions import unmeasured_notes
+from planner.predict.assumptions import assumption_lines, hardware_assumptions, unmeasured_notes
 from planner.predict.plan import Interval
 from planner.search.outcome import job_summary
 from tests.cost.jobs import make_job

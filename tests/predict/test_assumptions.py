@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from planner.job.frameworks import framework_names, load_framework
+from planner.job.frameworks.names import framework_names
+from planner.job.frameworks.profile import load_framework
 from planner.job.request import Request
 from planner.predict.assumptions import framework_assumptions
 from planner.predict.plan import Degrees

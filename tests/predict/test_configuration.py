@@ -6,8 +6,8 @@ import pytest
 
 from planner import Degrees, Request, evaluate
 from planner.job.errors import UsageError
-from planner.predict.decided import decided_request
-from planner.predict.ops import flop_per_token
+from planner.predict.configuration import decided_request
+from planner.predict.ops.table import flop_per_token
 from planner.search.search import find_plans
 
 REQUEST = Request(model="70b", gpus="64xH100", gbs_tokens=4_000_000)

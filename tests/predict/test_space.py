@@ -11,7 +11,8 @@ from constraints.context import RuleContext
 from constraints.numbers import SHAPE_COLUMNS, BatchGoal, ClusterNumbers
 from constraints.user import parse_degree_limit
 from planner.cost.layout import filled_pipelines
-from planner.job.frameworks import framework_names, load_framework
+from planner.job.frameworks.names import framework_names
+from planner.job.frameworks.profile import load_framework
 from planner.job.job import model_numbers
 from planner.job.models.catalog import load_model
 from planner.predict.cost_tables import greedy_costs

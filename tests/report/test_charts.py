@@ -10,11 +10,10 @@ import pytest
 
 from planner.job.request import Request
 from planner.predict.plan import Degrees
+from planner.report.charts.curves import CurvePoint, CurvesFigure, Panel, curves_chart
 from planner.report.charts.drawing import png, specification, svg
-from planner.report.charts.studies import curves_chart, memory_chart
+from planner.report.charts.memory import memory_chart, memory_figure
 from planner.report.charts.templates import filled
-from planner.report.figures.curves import CurvePoint, CurvesFigure, Panel
-from planner.report.figures.memory import memory_figure
 from tests.configurations import memory_footprint
 
 CURVES = CurvesFigure(

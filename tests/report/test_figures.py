@@ -10,9 +10,10 @@ from planner.cost.terms import MEMORY_GROUPS
 from planner.job.request import Request
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees, Plan
-from planner.report.figures.memory import group_sizes
-from planner.report.figures.plan import GROUP_KINDS, cluster_of, front_plans, stage_bars, waterfall
-from planner.report.figures.schedule import MOST_PASSES, Gantt, schedule_gantt
+from planner.report.charts.front import front_plans
+from planner.report.charts.memory import group_sizes
+from planner.report.charts.plan import GROUP_KINDS, cluster_of, stage_bars, waterfall
+from planner.report.charts.schedule import MOST_PASSES, Gantt, schedule_gantt
 from planner.search.search import find_plans
 
 PIPELINE = Degrees(tp=2, pp=4, dp=2, mbs=1, grad_acc=16)

@@ -8,9 +8,8 @@ import pytest
 from constraints.registry import RULES
 from planner.job.request import Request
 from planner.report.charts.drawing import specification, svg
-from planner.report.charts.plan import heat_chart
-from planner.report.figures.candidates import candidates, costed_or_reason, peaks_gib, speeds
-from planner.report.figures.heat import HeatMap, heat_map
+from planner.report.charts.front import candidates, costed_or_reason, peaks_gib, speeds
+from planner.report.charts.heat import HeatMap, heat_chart, heat_map
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from planner.search.shares import CostedJob

@@ -11,18 +11,16 @@ import pytest
 
 from hardware.errors import HardwareError
 from planner.compare.cluster_front import search_clusters
-from planner.compare.comparison import compare_clusters
+from planner.compare.comparison import compare_clusters, scale
 from planner.compare.offers import Offer
-from planner.compare.scaling import scale
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees
 from planner.report.pages.files import page_of_file
-from planner.report.pages.front import PagePlan
 from planner.report.pages.page import render
-from planner.report.pages.plans import MOST_DRAWN, MOST_PLANS, plans_page
+from planner.report.pages.plans import MOST_DRAWN, MOST_PLANS, PagePlan, plans_page
 from planner.report.search import printed
 from planner.search.plan_file import to_json
 from planner.search.result import SearchResult

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hardware.files import shipped_toml
+from planner.predict import plan_text
 from planner.report.said import FORMATS, fact_rows, rows_of, said, table_of
 
 WORDS = Path(__file__).resolve().parents[2] / "planner/report/words"
@@ -90,7 +91,7 @@ def _texts(value: Any) -> list[str]:
 @pytest.mark.parametrize("path", sorted(WORDS.glob("*.toml")), ids=lambda path: path.stem)
 def test_every_format_of_the_files_is_known(path: Path) -> None:
     python = re.compile(r"[<>^]?[+]?0?\d*,?(\.\d+)?[dfgsx]?")
-    names = (*FORMATS, "if", "unless", "set", "unset")
+    names = (*FORMATS, *vars(plan_text), "if", "unless", "set", "unset")
     for text in _texts(shipped_toml("planner.report", f"words/{path.name}")):
         for _, field, form, _ in Formatter().parse(text):
             inner = re.findall("<(.*?)>", form) if form and form[0] == "&" else [form]

@@ -15,11 +15,10 @@ import pytest
 import uvicorn
 from starlette.testclient import TestClient
 
-from planner.cli import serve as serve_command
-from planner.report.serve import answers, app, connections
-from planner.report.serve.answers import BusyError, Desk, Remembered, Session
+from planner.cli import pages as serve_command
+from planner.report.serve import answers, app
+from planner.report.serve.answers import MOST_GPUS, BusyError, Desk, Inputs, Remembered, Session
 from planner.report.serve.app import MOST_BODY_BYTES, make_app
-from planner.report.serve.inputs import MOST_GPUS, Inputs
 from planner.search.plan_file import to_json
 from planner.search.result import SearchResult
 
@@ -201,9 +200,9 @@ def test_the_plan_file_is_the_one_of_the_command_line(client: TestClient) -> Non
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """The server as the command starts it, which waits half a second for slow senders."""
-    monkeypatch.setattr(connections, "HEAD_S", 0.5)
-    monkeypatch.setattr(connections, "READ_S", 0.5)
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 16)
+    monkeypatch.setattr(app, "HEAD_S", 0.5)
+    monkeypatch.setattr(app, "READ_S", 0.5)
+    monkeypatch.setattr(app, "MOST_CONNECTIONS", 16)
     monkeypatch.setattr(app, "MOST_BODY_S", 0.5)
     servers: list[uvicorn.Server] = []
     begun, real = Event(), uvicorn.Server.startup
@@ -253,7 +252,7 @@ def test_half_a_body_ends(port: int) -> None:
 
 def test_answers_that_nobody_reads_end(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """They keep nobody out meanwhile, and their connections are closed."""
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(app, "MOST_CONNECTIONS", 4)
     lazy = [socket() for _ in range(6)]
     for each in lazy:
         each.setsockopt(SOL_SOCKET, SO_RCVBUF, 2048)

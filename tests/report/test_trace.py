@@ -14,7 +14,7 @@ from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees, Plan
-from planner.report.trace import step_trace
+from planner.report.charts.schedule import step_trace
 
 DEGREES = Degrees(tp=2, pp=4, dp=1, mbs=1, grad_acc=8)
 JOB = Request(model="llama-3-8b", gpus="8xH100", gbs=8)

@@ -8,9 +8,9 @@ from planner.evidence.runs.families import family_by
 from planner.evidence.runs.predict import predict_rows
 from planner.report.charts.drawing import specification, svg
 from planner.report.charts.measured import RunPoint, scatter_chart
+from planner.report.evidence import validation_report
 from planner.report.pages.page import render
-from planner.report.pages.validation import validation_page
-from planner.report.validation import validation_report
+from planner.report.pages.studies import validation_page
 from tests.evidence.runs.rows_for_tests import row
 from tests.report import reading
 

@@ -11,7 +11,7 @@ from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.launch.plans import launch_of, writer_of
 from planner.launch.registry import target_named
-from planner.predict.decided import decided_request
+from planner.predict.configuration import decided_request
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees, Plan
 from planner.predict.shapes import legal_candidates

@@ -14,11 +14,12 @@ from constraints.layout import LAYOUT_RULES
 from constraints.layout_context import Recomputation
 from constraints.memory_numbers import MemoryNumbers
 from constraints.rule import Layout
-from planner.search.block_bound import NO_BOUND, StageSeconds, applies, least_step
-from planner.search.block_holdings import Block, Recompute, StagesThatHold, run_codes, sequence
+from planner.search.block_bound import NO_BOUND, applies, least_step
+from planner.search.block_holdings import Block, Recompute, run_codes, sequence
 from planner.search.fractional_bound import Prices, least_step_s
 from planner.search.layout_model import SolverOptions, chunks, solve_layout
 from planner.search.limit_results import Spent
+from planner.search.stages import StageSeconds, StagesThatHold
 from planner.search.terms import memory_numbers
 from tests.search.brute import context, step_time_s
 from tests.search.test_layout_model import GIB, best_by_exhaustion, synthetic_terms

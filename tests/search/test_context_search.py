@@ -8,7 +8,7 @@ import pytest
 
 from planner import Degrees, Request, evaluate, find_plans
 from planner.job.errors import UsageError
-from planner.predict.decided import decided_request
+from planner.predict.configuration import decided_request
 from planner.predict.evaluate import evaluate as cost_plan
 from planner.search.plan_file import read_plan_file, to_json
 from planner.search.result import SearchResult

@@ -12,7 +12,7 @@ from planner.job.job import Job
 from planner.job.request import Request
 from planner.launch.plans import launch_of, writer_of
 from planner.launch.registry import target_named
-from planner.predict.decided import decided_request
+from planner.predict.configuration import decided_request
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import OPTIMAL_WITHIN, Degrees
 from planner.report.search import search_report

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from planner import evaluate
-from planner.predict.decided import decided_request
+from planner.predict.configuration import decided_request
 from planner.search.plan_file import read_plan_file
 
 WRITTEN = Path(__file__).with_name("plans_version_5.json")

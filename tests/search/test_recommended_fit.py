@@ -14,11 +14,10 @@ import pytest
 
 from planner.cost.piece_memory import table_parameters
 from planner.job.request import Request
-from planner.predict.configuration import Configuration
+from planner.predict.configuration import Configuration, decided_request
 from planner.predict.cost_model import CostModel
 from planner.predict.cost_tables import context_inputs
 from planner.predict.costed_plan import configured_plan
-from planner.predict.decided import decided_request
 from planner.predict.ops.context import OpContext
 from planner.predict.plan import Plan
 from planner.predict.saved import rank_key

@@ -7,9 +7,8 @@ from itertools import combinations
 
 import pytest
 
-from planner.job.amounts import parse_resolution
+from planner.job.amounts import Resolution, parse_resolution
 from planner.job.errors import UsageError
-from planner.job.job import Resolution
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.report.search import search_report

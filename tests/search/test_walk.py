@@ -10,9 +10,8 @@ import pytest
 from constraints.layout import LAYOUT_RULES
 from constraints.layout_context import LayoutContext, Recomputation
 from constraints.rule import Layout
-from planner.search.block_bound import StageSeconds
-from planner.search.block_holdings import StagesThatHold
 from planner.search.limit_results import Spent
+from planner.search.stages import StageSeconds, StagesThatHold
 from planner.search.terms import ShapeTerms, memory_numbers
 from planner.search.walk import STEPS, Walk, applies
 from tests.search.brute import context, legal_layouts

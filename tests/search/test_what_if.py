@@ -7,7 +7,7 @@ import time
 import pytest
 
 from planner.job.request import Request
-from planner.predict.altered_model import AlteredModel
+from planner.predict.cost_model import CostModel
 from planner.predict.evaluate import Proposal
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.report.explain import tornado_table, what_if_blocks
@@ -15,11 +15,10 @@ from planner.search.changes import hardware_changes, more_hbm
 from planner.search.explanation import explain, job_evaluator
 from planner.search.limit_results import Until
 from planner.search.neighbours import neighbours
-from planner.search.result import SearchResult
+from planner.search.result import SearchResult, WhatIf
 from planner.search.search import find_plans
 from planner.search.shares import cost_job
 from planner.search.what_if import what_if
-from planner.search.what_if_result import WhatIf
 
 REQUEST = Request(
     model="8b",
@@ -132,9 +131,9 @@ def test_changes_change_only_what_they_say() -> None:
     job = REQUEST.resolve()
     larger = more_hbm(job, 8 * 2**30)
     assert larger.hbm_limit_bytes == job.hbm_limit_bytes + 8 * 2**30
-    plain = AlteredModel(job, {})
+    plain = CostModel(job, {})
     for hardware_change in hardware_changes(job):
-        model = AlteredModel(hardware_change.job, hardware_change.factors)
+        model = CostModel(hardware_change.job, hardware_change.factors)
         differ = [
             name
             for name in (*plain.gpu_inputs._fields, *plain.link_inputs._fields)

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from planner.job.errors import UsageError
-from planner.job.markdown import markdown_table
+from planner.job.written import markdown_table
 from tests.truth.predicted import (
     COMPARISONS,
     FLOP,

@@ -18,20 +18,18 @@ from typing import Any
 from hardware.load import parse_gpus
 from planner.cost.piece_memory import table_parameters, weight_elements
 from planner.job.errors import UsageError
-from planner.job.frameworks import DtypeModeName, load_framework
-from planner.job.frameworks.profile import FrameworkProfile, OptimizerKernel
+from planner.job.frameworks.profile import DtypeModeName, FrameworkProfile, load_framework
+from planner.job.frameworks.tables import OptimizerKernel
 from planner.job.job import BatchTarget, Job
 from planner.job.models.catalog import load_model, model_names
 from planner.job.models.hf_config import model_from_hf_config
 from planner.job.models.hf_families import READERS
-from planner.job.modules import Module
 from planner.job.optimizers import load_optimizer
-from planner.job.recompute import RecomputeMode
+from planner.job.recompute import Module, RecomputeMode
 from planner.job.specs import ModelSpec
 from planner.predict.configuration import even_layout
 from planner.predict.cost_tables import context_inputs
-from planner.predict.memory.account import layout_inputs
-from planner.predict.memory.timeline import MemoryTimeline, stage_timeline
+from planner.predict.memory.account import MemoryTimeline, layout_inputs, stage_timeline
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Piece
 from planner.predict.ops.table import parameter_count, pieces

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from planner.cost.codes import OpKind
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Op, Piece
 from planner.predict.ops.table import op_flop, pieces

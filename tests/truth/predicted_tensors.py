@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.cost.piece_memory import weight_elements
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.table import pieces
 from planner.predict.saved import Key, saved_bytes

@@ -15,7 +15,7 @@ import pytest
 
 from hardware.load import parse_gpus
 from planner.cost import fields as f
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.job import BatchTarget, Job
 from planner.job.optimizers import load_optimizer
 from planner.predict.cost_model import CostModel

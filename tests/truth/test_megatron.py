@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from tests.truth.counts import each_row
 from tests.truth.predicted import (
     Row,

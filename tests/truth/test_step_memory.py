@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.predict.plan import Degrees
 from tests.truth.counts import COUNTS, each_row
 from tests.truth.predicted import (

@@ -33,7 +33,7 @@ from planner.cost.compute import (
 )
 from planner.cost.inputs import GpuInputs
 from planner.evidence.fit.command import one_file, run
-from planner.predict.device import gpu_inputs
+from planner.predict.cost_tables import gpu_inputs
 
 Array = NDArray[np.float64]
 CATALOGUE_NAMES = {"B200-SXM": "B200-SXM-180GB"}

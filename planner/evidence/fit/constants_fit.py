@@ -32,7 +32,7 @@ from planner.evidence.fit.step_fit import (
 from planner.evidence.runs.predict import Prediction, cost_predictions
 from planner.evidence.runs.report import error_of, predicted
 from planner.evidence.runs.rows import FIRST_SIGHT, grouped
-from planner.predict.altered_model import AlteredModel
+from planner.predict.cost_model import CostModel
 from planner.predict.uncertainty.families import Figure
 
 Array = NDArray[np.float64]
@@ -129,7 +129,7 @@ def linearised(predictions: Sequence[Prediction], figure: Figure) -> FittedRuns:
         trial = dict.fromkeys(constant.fields, math.exp(-_STEP))
         costed = cost_predictions(
             [chosen[index] for index in at],
-            lambda job, chosen=trial: AlteredModel(job, chosen),  # type: ignore[misc]
+            lambda job, chosen=trial: CostModel(job, chosen),  # type: ignore[misc]
         )
         moved = np.array([_log(item, figure) for item in costed])
         slopes[at, place] = (base[at] - moved) / _STEP

@@ -43,7 +43,7 @@ from planner.evidence.runs.report import error_of
 from planner.evidence.runs.rows import FIRST_SIGHT, grouped
 from planner.job.job import Job
 from planner.job.written import toml_text
-from planner.predict.altered_model import AlteredModel
+from planner.predict.cost_model import CostModel
 from planner.predict.uncertainty.families import UNFAMILIAR, Figure
 from planner.predict.uncertainty.residuals import shipped_tables
 
@@ -127,7 +127,7 @@ def predict_held_out(predictions: Sequence[Prediction], factors: SourceFactors) 
     for source, indices in grouped(chosen, lambda index: predictions[index].row.source).items():
         costed = cost_predictions(
             [results[index] for index in indices],
-            lambda job, by=factors[source]: AlteredModel(job, multiplied(job, by)),  # type: ignore[misc]
+            lambda job, by=factors[source]: CostModel(job, multiplied(job, by)),  # type: ignore[misc]
         )
         for index, prediction in zip(indices, costed, strict=True):
             results[index] = prediction

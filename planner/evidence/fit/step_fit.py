@@ -15,7 +15,7 @@ from hardware.curves import load_compute_curves
 from hardware.files import shipped_toml
 from hardware.link_curves import load_curve_table, load_link_curves
 from hardware.load import parse_gpus
-from planner.job.frameworks import FrameworkProfile, load_framework
+from planner.job.frameworks.profile import FrameworkProfile, load_framework
 from planner.job.job import Job
 from planner.predict.uncertainty.families import Figure
 

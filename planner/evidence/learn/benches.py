@@ -33,7 +33,7 @@ from planner.evidence.learn.logs import text_lines
 from planner.evidence.runs.rows import grouped
 from planner.job.errors import UsageError
 from planner.predict.calibrated import calibrated
-from planner.predict.device import gpu_inputs, half_precision
+from planner.predict.cost_tables import gpu_inputs, half_precision
 from planner.predict.links import link_inputs
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")

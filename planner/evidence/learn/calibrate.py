@@ -36,7 +36,7 @@ from planner.evidence.learn.posterior import WIDTH, Array, Posterior, best_poste
 from planner.evidence.learn.priors import FIGURES, shipped_prior
 from planner.evidence.runs.predict import Prediction
 from planner.job.errors import CannotTellError, UsageError
-from planner.predict.likeness import NUMBERS, WORDS
+from planner.predict.calibrated import NUMBERS, WORDS
 from planner.predict.uncertainty.intervals import family_of
 from planner.predict.uncertainty.measured_range import ranges
 

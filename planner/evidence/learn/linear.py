@@ -13,9 +13,8 @@ from planner.evidence.learn.posterior import Array
 from planner.evidence.runs.predict import Prediction, cost_predictions
 from planner.evidence.runs.report import known, predicted
 from planner.job.job import Job
-from planner.predict.altered_model import AlteredModel
+from planner.predict.calibrated import Configurations, configurations, covariance
 from planner.predict.cost_model import Columns, CostModel
-from planner.predict.likeness import Configurations, configurations, covariance
 
 # Change of a log at which derivatives are taken: far above rounding, near linear.
 _STEP = 0.05
@@ -25,7 +24,7 @@ Factors = Mapping[str, float]
 ModelOf = Callable[[Job, Factors], CostModel]
 
 
-class LearningModel(AlteredModel):
+class LearningModel(CostModel):
     """The cost model of a job with given factors instead of its cluster's, and perhaps constants
     of `planner.evidence.fit.step_fit` multiplied."""
 

@@ -1,7 +1,7 @@
 """Bayesian least squares of a few runs on many parameters, in logarithms.
 
     y = A·θ + g + e,   θ ~ N(0, diag((u·spreads)²)),   e ~ Student t of `_TAIL` degrees, scale s
-    g ~ N(0, (v·L)²), alike for like runs (L²: `planner.predict.likeness`)
+    g ~ N(0, (v·L)²), alike for like runs (L²: `planner.predict.calibrated`)
     s² ~ scaled inverse χ² of `_NOISE_RUNS` degrees about `noise²`
 
 y: ln(measured / predicted) of the runs; θ: logs of the factors; A: derivatives of ln(predicted);

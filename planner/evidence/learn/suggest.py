@@ -30,7 +30,7 @@ from planner.evidence.runs.mapping import MappedRow, planned_row
 from planner.evidence.runs.predict import Prediction, cost_predictions
 from planner.evidence.runs.rows import MeasuredRow
 from planner.job.request import Request
-from planner.predict.decided import decided_request
+from planner.predict.configuration import decided_request
 from planner.predict.plan import Degrees, Plan
 
 MOST_RUNS = 3

@@ -13,13 +13,11 @@ from planner.evidence.runs.mapping import MappedRow
 from planner.evidence.runs.predict import Prediction, cost_predictions
 from planner.evidence.runs.rows import MeasuredRow
 from planner.evidence.runs.worst import term_seconds
-from planner.job.frameworks import FrameworkProfile
-from planner.job.frameworks.profile import with_tables
-from planner.job.frameworks.switches import with_techniques
+from planner.job.frameworks.profile import FrameworkProfile, with_tables
+from planner.job.frameworks.switches import site_of, with_techniques
 from planner.job.frameworks.techniques import Technique, decide
 from planner.job.job import SURE_TO_FIT, Job, searched_modes
 from planner.job.quantities import seconds
-from planner.job.technique_rules import site_of
 from planner.predict.configuration import even_layout, in_mode
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text, degrees_text

@@ -16,8 +16,8 @@ from planner.evidence.runs.report import (
     fit_reliability,
     of_sources_with_failures,
 )
-from planner.job.markdown import markdown_table
 from planner.job.quantities import share, signed_share
+from planner.job.written import markdown_table
 
 
 def page(comparisons: Sequence[RecipeComparison], predictions: Sequence[Prediction]) -> str:

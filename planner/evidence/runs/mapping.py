@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from constraints.context_kinds import ContextKind
+from constraints.axes import ContextKind
 from constraints.rule import Layout
 from hardware.curves import load_compute_curves
 from hardware.schema import Cluster
@@ -35,13 +35,12 @@ from planner.evidence.runs.stated import (
     time_gap,
     unstated_chunks,
 )
-from planner.job.frameworks import FrameworkProfile
+from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.frameworks.switches import framework_sharp
 from planner.job.job import BatchTarget, Job, offered_exchanges
 from planner.job.optimizers import load_optimizer
 from planner.job.specs import ModelSpec
-from planner.predict.configuration import Configuration, even_layout, in_mode
-from planner.predict.decided import decided_request
+from planner.predict.configuration import Configuration, decided_request, even_layout, in_mode
 from planner.predict.plan import Degrees, Plan
 
 # Data parallelism without ZeRO unless a row states it.

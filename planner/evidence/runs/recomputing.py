@@ -6,10 +6,10 @@ import re
 
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import MeasuredRow, recompute_named
-from planner.job.frameworks import FrameworkProfile, RecomputeMode
+from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.job import Job
-from planner.job.modules import RECOMPUTED
 from planner.job.quantities import stated
+from planner.job.recompute import RECOMPUTED, RecomputeMode
 
 # Checkpointed blocks that sources call "every other" or, without a number, "every n-th". IBM's 13B
 # row on 128 A100 has HFU 0.59 at MFU 0.51, a third of what full recompute adds to its 34B and 70B

@@ -19,8 +19,13 @@ from hardware.frozen import Frozen
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import MeasuredRow, named, zero_stage_named
 from planner.evidence.runs.stated import optimizer_share
-from planner.job.frameworks import FrameworkProfile, framework_names, load_framework
-from planner.job.frameworks.profile import FP32_PRECISIONS, with_tables
+from planner.job.frameworks.names import framework_names
+from planner.job.frameworks.profile import (
+    FP32_PRECISIONS,
+    FrameworkProfile,
+    load_framework,
+    with_tables,
+)
 from planner.predict.uncertainty.families import UNFAMILIAR
 
 Tables = dict[str, Mapping[str, Any]]

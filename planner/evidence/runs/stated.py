@@ -11,9 +11,9 @@ import re
 from hardware.errors import HardwareError
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import MeasuredRow, named, words_of
-from planner.job.frameworks import FrameworkProfile
+from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.job import Job
-from planner.predict.device import gpu_inputs
+from planner.predict.cost_tables import gpu_inputs
 from planner.predict.plan import Degrees
 
 # Of a stage under the interleaved schedule.

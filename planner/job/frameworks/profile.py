@@ -13,25 +13,25 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ValidationError
 
-from constraints.context_kinds import ContextKind
 from constraints.numbers import Capabilities
-from hardware.architectures import ArchitectureName
 from hardware.curves import AttentionKernel
+from hardware.facts import ArchitectureName
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
+from hardware.settings import pairs
 from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks.names import framework_names, profile_named
 from planner.job.frameworks.tables import (
     ActivationOffload,
     FullMemorySettings,
     Kernels,
+    OptimizerRules,
     Outside,
     Overlap,
     SavedTensors,
-    Share,
     TrainingState,
 )
-from planner.job.frameworks.techniques import Technique, Techniques, pairs
+from planner.job.frameworks.techniques import Technique, Techniques
 from planner.job.recompute import RecomputeForms, RecomputeMode, read_mode
 from planner.job.unmodelled import refuse_unmodelled
 
@@ -40,37 +40,6 @@ from planner.job.unmodelled import refuse_unmodelled
 FP32_PRECISIONS = ("fp32", "tf32")
 # Names of tables of a profile -> values in them.
 Tables = Mapping[str, Mapping[str, Any]]
-OptimizerKernel = Literal["foreach", "fused", "forloop"]
-
-
-class Parallelism(Capabilities):
-    """What the framework can express, and how it numbers ranks, exchanges and recomputes."""
-
-    context_kinds: tuple[ContextKind, ...] = ("p2p",)
-    """Kinds of exchange of context parallelism, the usual one first."""
-    context_in_transformer_engine: bool = False
-    """Transformer Engine limits these kinds by the model's attention
-    (`constraints.context_exchange`)."""
-    vocabulary_multiple: int = 1
-    """The vocabulary, split over tp, is a multiple of this times tp."""
-    recompute_layers: Literal["same-on-every-stage", "any", "mixed", "all-or-none"] = "all-or-none"
-    """`full` recompute of N layers: the same N on every stage, or chosen per stage; mixed: and the
-    other layers may each recompute in another mode."""
-    mtp_copies_embedding: bool = False
-    """A stage with multi-token prediction but without the embedding holds a copy of the vocabulary
-    table, trained on both stages: its gradient is reduced between them."""
-    mtp_standalone: bool = False
-    """Multi-token prediction may stand in the block before one of head and loss alone."""
-    pipeline_before_data: bool = False
-    """Ranks are numbered tp-cp-ep-pp-dp, so that the stages of a pipeline are neighbours; otherwise
-    tp-cp-ep-dp-pp."""
-    sharp_groups: tuple[Literal["dp", "dp_replica"], ...] = ()
-    """Communicators that the framework can have switches reduce for (`planner.predict.sharp`);
-    none: it leaves that to NCCL, which takes whichever is made first."""
-    optimizer_post_validation: bool = False
-    """The optimizer steps before all stages have agreed on norm and overflow, and is validated
-    after. Source: Qi et al. 2024, arXiv 2401.10241, section 4."""
-
 
 Changes = Annotated[tuple[tuple[str, bool | float], ...], BeforeValidator(pairs)]
 
@@ -107,40 +76,6 @@ class PrecisionMode(_Mode):
     """
 
     precisions: tuple[str, ...]
-
-
-class OptimizerRules(Frozen):
-    """Which optimizers the framework runs, with which kernels, and what it moves to the CPU."""
-
-    families: tuple[str, ...] = ()
-    """Families of `planner/job/optimizers.toml`; empty: any, the user hands over the object."""
-    state_types: Literal["plain", "moments", "all"] = "plain"
-    """Which types are options: none (fp32), the moments' (a library's optimizer: torchao), or also
-    those of master weights and gradients (Megatron's precision-aware optimizer)."""
-    type_flags: Annotated[tuple[tuple[str, str], ...], BeforeValidator(pairs)] = ()
-    """Flags of these types, `*` for all of them together."""
-    kernels: tuple[OptimizerKernel, ...] = ("fused",)
-    """How torch updates the parameters, the usual first: in lists, in one kernel, one by one."""
-    offload: Literal["none", "share", "whole"] = "none"
-    """Optimizer state and update on the CPU: not at all, any share of it, or all of it."""
-    offload_flags: str = ""
-    """How the framework spells it."""
-    offload_gradients: bool = False
-    """Gradients of offloaded parameters leave the GPU as soon as they are reduced."""
-    offload_parameters: bool = False
-    """Shards of 16-bit parameters go to the host with them (FSDP2's CPUOffloadPolicy), and come
-    back for each gather."""
-    offload_overlap: Share = 0.0
-    """Share of their way to the host that runs beside backward."""
-    offload_host_share: Share = 1.0
-    """Rate of the update on the host over that of CPU-Adam alone
-    (`cpu_adam_bytes_per_s_per_node` of `hardware/efficiency/compute.toml`)."""
-    offload_least_zero: int = 0
-    """Lowest ZeRO stage that offload works with."""
-    offload_part_least_zero: int = 0
-    """Lowest ZeRO stage with which only a part of the optimizer can be offloaded."""
-    state_types_least_zero: int = 0
-    """Lowest ZeRO stage that other types than fp32 work with."""
 
 
 class UnmodelledSaving(Frozen):
@@ -200,7 +135,7 @@ class FrameworkProfile(Frozen):
     precisions: tuple[str, ...]
     attention: Literal["flash", "eager"] = "flash"
     fused_attention: FusedAttention = FusedAttention()
-    parallelism: Parallelism
+    parallelism: Capabilities
     saved: SavedTensors = SavedTensors()
     state: TrainingState = TrainingState()
     overlap: Overlap = Overlap()

@@ -1,74 +1,21 @@
-"""Tables of a framework's profile whose settings `settings.toml` declares."""
+"""Tables of a framework's profile whose settings `settings.toml` declares, and these as people read
+them: type, unit, default, meaning, source."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pydantic import Field, create_model
+from hardware.settings import Settings, declarations, declared
 
-from hardware.files import shipped_toml
-from hardware.frozen import Frozen
-
-Kind = TypeVar("Kind", bound=Frozen)
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
-_TYPES: Mapping[str, Any] = {
-    "boolean": bool,
-    "string": str,
-    "list of string": tuple[str, ...],
-    "table of string": tuple[tuple[str, ...], ...],
-    "number": float,
-    "number ≥ 0": Annotated[float, Field(ge=0.0)],
-    "number > 0": Annotated[float, Field(gt=0.0)],
-    "number 0..1": Share,
-}
+OptimizerKernel = Literal["foreach", "fused", "forloop"]
 
 
-@cache
-def declarations() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    """Table -> setting -> its declaration."""
-    return shipped_toml("planner.job", "settings.toml")
+SETTINGS = "planner.job", "settings.toml"
 
 
-def _type(words: str) -> Any:
-    """The type that a declaration names."""
-    if words.startswith("`"):
-        return Literal[tuple(word.strip("`") for word in words.split(" or "))]
-    kind = _TYPES[words.removesuffix(" or none")]
-    return kind | None if words.endswith(" or none") else kind
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
-
-
-def declared(table: str) -> Callable[[type[Kind]], type[Kind]]:
-    """Gives a class a field for each setting of a table."""
-    fields: dict[str, Any] = {
-        name: (_type(row["type"]), _frozen(row.get("default")))
-        for name, row in declarations()[table].items()
-    }
-
-    def made(kind: type[Kind]) -> type[Kind]:
-        return create_model(
-            kind.__name__, __base__=kind, __doc__=kind.__doc__, __module__=kind.__module__, **fields
-        )
-
-    return made
-
-
-class Settings(Frozen):
-    """A table of settings: numbers and switches, where it says nothing else to a type checker."""
-
-    if TYPE_CHECKING:
-
-        def __init__(self, **settings: Any) -> None: ...
-
-        def __getattr__(self, setting: str) -> float: ...
-
-
-@declared("saved")
+@declared(*SETTINGS, "saved")
 class SavedTensors(Settings):
     """Bytes per element of what autograd keeps, where frameworks differ.
 
@@ -85,17 +32,17 @@ class SavedTensors(Settings):
         dropout: bool = False
 
 
-@declared("state")
+@declared(*SETTINGS, "state")
 class TrainingState(Settings):
     """Bytes per parameter of weights and gradients under mixed precision."""
 
 
-@declared("overlap")
+@declared(*SETTINGS, "overlap")
 class Overlap(Settings):
     """What the framework hides: shares of a collective that may run beside compute."""
 
 
-@declared("kernels")
+@declared(*SETTINGS, "kernels")
 class Kernels(Settings):
     """How the framework issues work."""
 
@@ -106,12 +53,12 @@ class Kernels(Settings):
         quantises_experts: bool = False
 
 
-@declared("outside")
+@declared(*SETTINGS, "outside")
 class Outside(Settings):
     """Memory outside live tensors; each with its evidence in the framework's file."""
 
 
-@declared("full_memory")
+@declared(*SETTINGS, "full_memory")
 class FullMemorySettings(Settings):
     """What runs did whose allocator had next to nothing left
     (`planner.predict.uncertainty.full_memory`)."""
@@ -120,7 +67,7 @@ class FullMemorySettings(Settings):
         allocator: str = ""
 
 
-@declared("activation_offload")
+@declared(*SETTINGS, "activation_offload")
 class ActivationOffload(Settings):
     """Activations that leave the GPU between forward and backward."""
 
@@ -133,3 +80,64 @@ class ActivationOffload(Settings):
         recompute: Literal["selective", "full"] = "selective"
         precisions: tuple[str, ...] = ()
         low_precision_modules: tuple[str, ...] = ()
+
+
+@declared(*SETTINGS, "optimizer")
+class OptimizerRules(Settings):
+    """Which optimizers the framework runs, with which kernels, and what it moves to the CPU."""
+
+    if TYPE_CHECKING:
+        families: tuple[str, ...] = ()
+        state_types: Literal["plain", "moments", "all"] = "plain"
+        type_flags: tuple[tuple[str, str], ...] = ()
+        kernels: tuple[OptimizerKernel, ...] = ("fused",)
+        offload: Literal["none", "share", "whole"] = "none"
+        offload_flags: str = ""
+        offload_gradients: bool = False
+        offload_parameters: bool = False
+        offload_least_zero: int = 0
+        offload_part_least_zero: int = 0
+        state_types_least_zero: int = 0
+
+
+_CAPABILITIES = "constraints", "capabilities.toml"
+# Tables of a framework's file that hold settings, in the order in which they are shown.
+TABLES = {
+    "parallelism": "Parallelism",
+    "saved": "Bytes per element kept for backward",
+    "state": "Weights, gradients and optimizer",
+    "optimizer": "Optimizers: families (none: any), types, kernels, offload",
+    "activation_offload": "Activations on the host",
+    "recomputing": "Further forms of recomputation",
+    "kernels": "How work is issued",
+    "overlap": "Share of traffic that may hide behind compute",
+    "outside": "Memory outside tensors",
+    "full_memory": "Runs near full memory",
+}
+
+
+class DeclaredSetting(NamedTuple):
+    """One declared setting. `default`: None where a file must give it or where that is it."""
+
+    table: str
+    name: str
+    type: str
+    unit: str
+    default: Any
+    meaning: str
+    source: str
+
+
+@cache
+def settings_of(table: str) -> tuple[DeclaredSetting, ...]:
+    """The settings of one of TABLES, in the order of their declaration."""
+    file = _CAPABILITIES if table == "parallelism" else SETTINGS
+    rows = declarations(*file)[table].items()
+    return tuple(_declared(table, name, row) for name, row in rows)
+
+
+def _declared(table: str, name: str, row: Mapping[str, Any]) -> DeclaredSetting:
+    """A setting of `settings.toml`."""
+    unit = row.get("unit", "1" if row["type"].startswith(("number", "integer")) else "")
+    default, source = row.get("default"), row.get("source", "")
+    return DeclaredSetting(table, name, row["type"], unit, default, row["meaning"], source)

@@ -13,63 +13,39 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, model_validator
 
-from hardware.frozen import Frozen
+from hardware.settings import Settings, declared, pairs
 from planner.job.errors import UsageError, unknown_name
-
-
-def pairs(table: object) -> object:
-    """A table, perhaps of tables, as sorted pairs: profiles are hashable."""
-    if not isinstance(table, dict):
-        return table
-    return tuple((name, pairs(value)) for name, value in sorted(table.items()))
-
+from planner.job.frameworks.tables import SETTINGS
 
 Changes = Annotated[
     tuple[tuple[str, tuple[tuple[str, bool | float], ...]], ...], BeforeValidator(pairs)
 ]
 
 
-class Technique(Frozen):
-    """One technique of a framework.
+@declared(*SETTINGS, "technique")
+class Technique(Settings):
+    """One technique of a framework. `tables`: what it changes in the profile; `without`: what the
+    profile is without it, where the profile counts on it."""
 
-    `effect`: `speed` where every stored and reduced tensor keeps its precision, and tokens, loss
-    and batch stay as they are; otherwise `numerics`, and the technique is used only if `asked`.
-    `use`: `on` unless excluded, in every command; `searched`: a search decides, and a plan that is
-    given goes without; or only if `asked`. `least_waiting`: tried only
-    where the GPU waits such a share of a step for the CPU, and there in place of plans without.
-    `tables`: what it changes in the profile; `without`: what the profile is without it, where the
-    profile counts on it. `when`: a condition on the degrees (`constraints.condition`) of plans that
-    it works with; where it is merely on, the others go without. `refuses`: modules that must not be
-    recomputed beside it; `OFFLOAD`: no activations are offloaded. `applies`: to mixtures of
-    experts, to those that have attention and experts in a layer, or to all models; `families`: to
-    models of these alone, where there are any. `linked`: its ranks of tensor parallelism must be
-    linked by NVLink. `cuda`: its kernels exist for NVIDIA's GPUs alone. `needs`: packages beyond
-    the framework's. `profile`: of the same installation, which it puts in place of the framework's,
-    techniques and all. `ends`: assumptions of the profile that no longer hold with it.
-    """
-
-    name: str
-    words: str
-    effect: Literal["speed", "numerics"]
-    use: Literal["on", "searched", "asked"]
-    least_waiting: float = 0.0
-    flags: str = ""
-    needs: str = ""
-    when: str = ""
-    refuses: tuple[str, ...] = ()
-    applies: Literal["all", "moe", "moe-layers"] = "all"
-    families: tuple[str, ...] = ()
-    linked: bool = False
-    cuda: bool = False
-    profile: str = ""
-    ends: tuple[str, ...] = ()
     tables: Changes = ()
     without: Changes = ()
-    evidence: str
+    if TYPE_CHECKING:
+        name: str
+        words: str
+        effect: Literal["speed", "numerics"]
+        use: Literal["on", "searched", "asked"]
+        flags: str = ""
+        needs: str = ""
+        when: str = ""
+        refuses: tuple[str, ...] = ()
+        applies: Literal["all", "moe", "moe-layers"] = "all"
+        families: tuple[str, ...] = ()
+        profile: str = ""
+        ends: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _asked_where_numbers_change(self) -> Technique:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hardware.architectures import architecture_named
+from hardware.facts import architecture_named
 from planner.job.errors import UsageError
 
 # The environment variable that cuBLAS and torch read.

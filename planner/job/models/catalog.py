@@ -17,7 +17,7 @@ import tomli as tomllib
 
 from hardware.errors import HardwareError
 from hardware.frozen import Frozen
-from planner.job.models.errors import ModelError
+from planner.job.errors import ModelError
 from planner.job.specs import ModelSpec
 from planner.job.unmodelled import refuse_unmodelled
 

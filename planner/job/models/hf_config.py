@@ -11,20 +11,13 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from hardware.files import json_content, read_text, shipped_toml
-from planner.job.errors import unknown_name
-from planner.job.models.errors import ModelError, validation_message
+from planner.job.errors import ModelError, unknown_name, validation_message
 from planner.job.models.hf_families import READERS, spec_fields
-from planner.job.models.hf_fields import Fields
+from planner.job.models.hf_fields import TABLES, Fields
 from planner.job.specs import ModelSpec
 from planner.job.unmodelled import refuse_unmodelled
 
-# Multimodal wrappers whose language model sits in text_config, and its type where unstated.
-_WRAPPERS = {
-    "gemma3": "gemma3_text",
-    "llama4": "llama4_text",
-    "qwen3_5": "qwen3_5_text",
-    "qwen3_5_moe": "qwen3_5_moe_text",
-}
+_WRAPPERS: Mapping[str, str] = TABLES["wrappers"]
 # What only a table of a module states, and what names a module without such a table.
 _SIZES = frozenset({
     "hidden_size", "num_hidden_layers", "depth", "num_layers", "d_model", "embed_dim",

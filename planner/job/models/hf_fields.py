@@ -7,10 +7,11 @@ from typing import Any
 
 from hardware.files import shipped_toml
 from planner.job.bounds import MOST_LAYERS
-from planner.job.models.errors import ModelError
+from planner.job.errors import ModelError
 
-# Canonical key -> every key under which some family writes it, preferred first.
-SPELLINGS: Mapping[str, Sequence[str]] = shipped_toml("planner.job", "hf_readers.toml")["spellings"]
+TABLES = shipped_toml("planner.job", "hf_readers.toml")
+SPELLINGS: Mapping[str, Sequence[str]] = TABLES["spellings"]
+ROWS: Mapping[str, Any] = TABLES["readers"]
 _MISSING = object()
 
 
@@ -145,6 +146,11 @@ class Fields:
             for key, value in stated.items()
             if None not in (value, known[key]) and value != known[key]
         )
+
+    def keyed(self, table: str) -> dict[str, Any]:
+        """Fields of a spec whose keys a table of `hf_readers.toml` names."""
+        rows = TABLES["keys"][table].items()
+        return {name: getattr(self, how)(key) for name, (how, key) in rows}
 
     def refuse(self, key: str, reason: str) -> None:
         """Raise where a flag asks for a variant that ModelSpec cannot describe."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from planner.job.models.hf_fields import Fields
+from planner.job.models.hf_fields import TABLES, Fields
 from planner.job.specs import AttentionKind, MoeSpec, RopeScaling, RopeSpec
 
 SpecFields = dict[str, Any]
@@ -19,12 +19,7 @@ SIGMOID_ROUTED: Mapping[str, Any] = {
     "score": "sigmoid", "score_correction_bias": True, "bias_update_rate": BIAS_UPDATE_RATE,
     "router_fp32": True,
 }  # fmt: skip
-# Names of layer_types; a chunk is costed as a window of its size, its upper bound.
-_ATTENTION: dict[str, AttentionKind] = {
-    "full_attention": "full",
-    "sliding_attention": "sliding",
-    "chunked_attention": "sliding",
-}
+_ATTENTION: Mapping[str, AttentionKind] = TABLES["attention"]
 
 
 def family(*parts: Reader, **fixed: Any) -> Reader:
@@ -212,21 +207,7 @@ def qkv_clip(fields: Fields) -> SpecFields:
     return {"qkv_clip": fields.optional_number("clip_qkv")}
 
 
-# Key of rope_scaling (up to transformers 4) and rope_parameters (from 5 on) -> field.
-SCALING_KEYS: Mapping[str, str] = {
-    "factor": "factor",
-    "original_max_position_embeddings": "original_positions",
-    "low_freq_factor": "low_frequency",
-    "high_freq_factor": "high_frequency",
-    "beta_fast": "beta_fast",
-    "beta_slow": "beta_slow",
-    "truncate": "truncate",
-    "mscale": "mscale",
-    "mscale_all_dim": "mscale_all_dim",
-    "attention_factor": "attention_factor",
-    "long_factor": "long_factor",
-    "short_factor": "short_factor",
-}
+SCALING_KEYS: Mapping[str, str] = TABLES["scaling"]
 # Names of one kind.
 _KINDS = {"su": "longrope"}
 # Layers of a nested table: {"full_attention": {...}, "sliding_attention": {...}}.

@@ -33,7 +33,7 @@ def nemotron_layers(fields: Fields) -> SpecFields:
         "layer_kinds": hybrid_kinds(pattern, fields.where),
         "activation": fields.text("mlp_hidden_act"),
         "mtp_layers": fields.non_negative("num_nextn_predict_layers"),
-        "state_space": _hybrid_mamba2(fields),
+        "state_space": _space(fields, "hybrid_mamba2"),
     }
     if "E" in pattern:
         found["moe"] = experts(
@@ -63,30 +63,13 @@ def _nemotron_pattern(fields: Fields) -> str:
     return "".join(_SYMBOLS[name] for name in named)
 
 
-def _mamba2(
-    fields: Fields, heads: str, head_dim: str, groups: str, state: str, **more: Any
-) -> StateSpaceSpec:
-    """A Mamba-2 mixer whose numbers have these keys."""
-    known = {
-        "heads": fields.positive(heads),
-        "head_dim": fields.positive(head_dim),
-        "groups": fields.positive(groups),
-        "state": fields.positive(state),
-        "conv": fields.positive("conv_kernel"),
-        "conv_bias": fields.flag("use_conv_bias"),
-        "projection_bias": fields.flag("mamba_proj_bias"),
-        "chunk": fields.positive("chunk_size"),
-    }
-    return StateSpaceSpec.model_validate(known | more)
+def _space(fields: Fields, table: str, **more: Any) -> StateSpaceSpec:
+    return StateSpaceSpec.model_validate(fields.keyed(table) | more)
 
 
 def mamba2(fields: Fields) -> SpecFields:
     """Mamba-2 alone: mixers, no feed-forward blocks."""
-    space = _mamba2(
-        fields, "num_heads", "head_dim", "n_groups", "state_size",
-        projection_bias=fields.flag("use_bias"),
-    )  # fmt: skip
-    return _mixers_alone(fields, space)
+    return _mixers_alone(fields, _space(fields, "mamba2"))
 
 
 def mamba(fields: Fields) -> SpecFields:
@@ -161,7 +144,7 @@ def bamba(fields: Fields) -> SpecFields:
     attention: list[AttentionKind] = ["full" if i in listed else "state" for i in range(layers)]
     return {
         "attention": _attention(fields, layers) or attention,
-        "state_space": _hybrid_mamba2(fields),
+        "state_space": _space(fields, "hybrid_mamba2"),
     }
 
 
@@ -176,19 +159,13 @@ def _attention(fields: Fields, layers: int) -> list[AttentionKind] | None:
     return ["full" if _SYMBOLS[name] == "*" else "state" for name in stated]
 
 
-def _hybrid_mamba2(fields: Fields, **more: Any) -> StateSpaceSpec:
-    return _mamba2(
-        fields, "mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", **more
-    )
-
-
 def granite_hybrid(fields: Fields) -> SpecFields:
     """Granite 4: Mamba-2 and attention, with experts and a shared one, or a dense block."""
     layers, shared = (fields.positive(k) for k in ("num_hidden_layers", "shared_intermediate_size"))
     found: SpecFields = {
         "position": "rope" if fields.text("position_embedding_type") == "rope" else "none",
         "attention": _attention(fields, layers) or ["state"] * layers,
-        "state_space": _hybrid_mamba2(fields),
+        "state_space": _space(fields, "hybrid_mamba2"),
         "ffn": shared,
     }
     if fields.non_negative("num_experts"):
@@ -200,7 +177,7 @@ def falcon_h1(fields: Fields) -> SpecFields:
     """Attention and Mamba-2 side by side in every layer."""
     return {
         "attention": ["both"] * fields.positive("num_hidden_layers"),
-        "state_space": _hybrid_mamba2(fields, gated_norm=fields.flag("mamba_rms_norm")),
+        "state_space": _space(fields, "hybrid_mamba2", gated_norm=fields.flag("mamba_rms_norm")),
     }
 
 
@@ -224,22 +201,9 @@ def minimax(fields: Fields) -> SpecFields:
     return {"attention": attention, "state_space": space}
 
 
-def gated_delta(fields: Fields) -> StateSpaceSpec:
-    """Qwen3-Next's linear attention; chunks of 64 tokens (flash-linear-attention)."""
-    return StateSpaceSpec(
-        kind="gated_delta",
-        heads=fields.positive("linear_num_value_heads"),
-        head_dim=fields.positive("linear_value_head_dim"),
-        groups=fields.positive("linear_num_key_heads"),
-        state=fields.positive("linear_key_head_dim"),
-        conv=fields.positive("linear_conv_kernel_dim"),
-        conv_bias=False,
-        chunk=64,
-    )
-
-
 def delta_nets(fields: Fields) -> SpecFields:
-    """Gated delta nets, in every fourth layer attention with a gate."""
+    """Gated delta nets, in every fourth layer attention with a gate; chunks of 64 tokens
+    (flash-linear-attention)."""
     layers = fields.positive("num_hidden_layers")
     period = fields.positive("full_attention_interval")
     stated = fields.strings("layer_types", layers)
@@ -251,5 +215,5 @@ def delta_nets(fields: Fields) -> SpecFields:
         "attention": ["full" if one else "state" for one in full],
         "attention_gate": True,
         "qk_norm": "head",
-        "state_space": gated_delta(fields),
+        "state_space": _space(fields, "gated_delta", kind="gated_delta", conv_bias=False, chunk=64),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from planner.job.models.errors import ModelError
+from planner.job.errors import ModelError
 from planner.job.specs import AttentionKind, FfnKind, LayerKind, ModelSpec
 
 

@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError
 
 from hardware.files import read_text, toml_content
 from hardware.frozen import Frozen
-from planner.job.models.errors import ModelError, validation_message
+from planner.job.errors import ModelError, validation_message
 from planner.job.models.layout import hybrid_kinds, layer_kinds, moe_layers, repeat_pattern
 from planner.job.specs import AttentionKind, ModelSpec, NonNegative, Positive
 

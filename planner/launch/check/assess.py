@@ -16,9 +16,9 @@ from hardware.sharp import why_not
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.models.catalog import ResolvedModel, beside_notes
-from planner.job.overrides import Launched
 from planner.job.quantities import plural
 from planner.job.request import Request
+from planner.job.request_fields import Launched
 from planner.job.unmodelled import modules_not_modelled
 from planner.launch.check.network import (
     NetworkCost,
@@ -28,13 +28,13 @@ from planner.launch.check.network import (
 from planner.launch.check.request import as_request
 from planner.launch.check.world import RULE as WORLD_SIZE
 from planner.launch.check.world import stated_gpus, world_problems
-from planner.launch.read.document_reader import NO_LENGTH, NO_RECOMPUTE
+from planner.launch.read.document import NO_LENGTH, NO_RECOMPUTE
 from planner.launch.read.found import Found, Problem, unresolved
 from planner.launch.read.undecided import RULE as BRANCH
 from planner.predict.configuration import degree_columns
 from planner.predict.evaluate import Proposal
-from planner.predict.fit_words import fit_verdict
 from planner.predict.plan import Degrees, Plan
+from planner.predict.plan_text import fit_verdict
 from planner.predict.shapes import rule_context
 from planner.predict.sharp import sharp_use
 

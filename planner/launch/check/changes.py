@@ -10,7 +10,7 @@ from hardware.errors import HardwareError
 from planner.job.errors import UsageError
 from planner.job.frameworks.techniques import Technique
 from planner.job.job import Job, searched_modes
-from planner.job.overrides import Launched
+from planner.job.request_fields import Launched
 from planner.launch.check.assess import Assessment
 from planner.launch.check.network import unset_network
 from planner.launch.read.found import Found

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from planner.job.overrides import Launched
 from planner.job.request import Request
+from planner.job.request_fields import Launched
 from planner.job.written import csv_text, picked
 from planner.launch.check.assess import Assessment
 from planner.launch.check.changes import LaunchChange
@@ -16,10 +16,9 @@ from planner.launch.check.network import NetworkCost
 from planner.launch.read.found import Setting
 from planner.predict.diagnosis.findings import Findings
 from planner.predict.evaluate import Proposal
-from planner.predict.fit_words import fit_verdict
-from planner.predict.memory.advice import Advice
-from planner.predict.memory.advice_data import advice_record
+from planner.predict.memory.advice import Advice, advice_record
 from planner.predict.plan import Plan
+from planner.predict.plan_text import fit_verdict
 
 Record = dict[str, Any]
 

@@ -19,13 +19,13 @@ from planner.job.specs import ModelSpec
 from planner.launch.check.request import as_request
 from planner.launch.check.world import started
 from planner.launch.languages.text import SourceFile
-from planner.launch.read.detect import ARGUMENTS, JOB, PLAN, SHELL, file_kind, readable
+from planner.launch.read.beside import MOST_BYTES
 from planner.launch.read.document import leaves
-from planner.launch.read.embedded import embedded_texts
 from planner.launch.read.found import Found, Hints, Problem
 from planner.launch.read.launch import is_one_launch, read_launch
-from planner.launch.read.limits import MOST_BYTES
+from planner.launch.read.opened import ARGUMENTS, JOB, PLAN, SHELL, file_kind, readable
 from planner.launch.read.scripts import starting_scripts
+from planner.launch.read.yaml_text import embedded_texts
 from planner.launch.registry import kinds
 from planner.predict.evaluate import Proposal
 from planner.search.plan_file import read_plan_file

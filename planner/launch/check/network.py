@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hardware.transport import TransportChange, TransportSettings, is_loopback, transport_changes
-from planner.job.overrides import Launched
 from planner.job.quantities import seconds
+from planner.job.request_fields import Launched
 from planner.launch.read.found import Found, Problem
 from planner.predict.evaluate import Proposal
 from planner.predict.plan import Plan

@@ -12,13 +12,12 @@ from constraints.axes import AXES
 from hardware.errors import HardwareError
 from hardware.files import shipped_toml
 from planner.job.errors import CannotTellError, UsageError
-from planner.job.frameworks import load_framework
-from planner.job.frameworks.profile import Tables
+from planner.job.frameworks.profile import Tables, load_framework
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.job.models.catalog import load_model
-from planner.job.modules import RECOMPUTED
-from planner.job.overrides import Launched, Overrides
+from planner.job.recompute import RECOMPUTED
 from planner.job.request import Request
+from planner.job.request_fields import Launched, Overrides
 from planner.launch.check.world import started
 from planner.launch.read.found import Found
 from planner.predict.evaluate import Proposal

@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from hardware.schema import Cluster
-from planner.job.overrides import Started
 from planner.job.quantities import plural
+from planner.job.request_fields import Started
 from planner.launch.read.command import counting_variables
 from planner.launch.read.found import Count, CountKind, Edit, Found, Problem, Severity
 from planner.launch.read.world import ALONE

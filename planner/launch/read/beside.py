@@ -1,15 +1,33 @@
-"""Files that a launch file names, found in the folders around it; they are read, never run."""
+"""Files that a launch file names, found in the folders around it; what reading them may take."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hardware.errors import HardwareError
 from hardware.files import read_text
-from planner.job.errors import UsageError
+from planner.job.errors import CannotTellError, UsageError
+from planner.launch.languages.limits import LimitError
 from planner.launch.languages.text import HOLE, Files, SourceFile
-from planner.launch.read.limits import MOST_BYTES
+
+MOST_BYTES = 2**20
+# Keys of a configuration file, of which each unknown one is looked at.
+MOST_SETTINGS = 2_000
+
+
+@contextmanager
+def within_limits() -> Iterator[None]:
+    """Reading inside it. CannotTellError where it goes beyond its limits."""
+    try:
+        yield
+    except LimitError as error:
+        raise CannotTellError(
+            f"the script is not read to its end: {error}; give the arguments of its training "
+            "command in a file of their own, or set what it computes with --env NAME=VALUE"
+        ) from None
+
 
 # A script names files from its folder or from the top of its repository.
 _MOST_FOLDERS_UP = 8

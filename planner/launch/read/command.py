@@ -1,4 +1,5 @@
-"""A command line taken apart: the launcher with its processes, the program, its arguments."""
+"""A command line taken apart: the launcher with its processes, the program and what its name says,
+its arguments."""
 
 from __future__ import annotations
 
@@ -6,34 +7,22 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
+from itertools import zip_longest
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
+from hardware.files import shipped_toml
 from planner.launch.languages.shell import Command
 from planner.launch.languages.text import Span, Text, Word, digits
 from planner.launch.read.found import Setting
-from planner.launch.registry import Program, program_named, programs
+from planner.launch.registry import Program, dialects, function, program_named, programs
 
-# Options of torchrun, accelerate launch, deepspeed and srun that count processes or nodes.
-_NODES = ("nnodes", "num_nodes", "num-nodes", "num_machines", "nodes", "N")
-_PER_NODE = (
-    "nproc_per_node", "nproc-per-node", "num_gpus", "num-gpus", "ntasks-per-node",
-    "gpus-per-node",
-)  # fmt: skip
-_TOTAL = ("num_processes", "ntasks", "n")
-_MODULE_LAUNCHERS = (
-    "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch",
-)  # fmt: skip
+_WORDS = shipped_toml("planner.launch.read", "commands.toml")
+_IS: Mapping[str, Sequence[str]] = _WORDS["words"]
 # How commands that are no Python file are told of nodes and processes, beside a variable of theirs.
 _OF_COMMANDS = ("NNODES", "NPROC_PER_NODE", "CUDA_VISIBLE_DEVICES")
-# Python's own modules that no run is: they install, build, print.
-_TOOLS = ("pip", "venv", "virtualenv", "ensurepip", "json.tool", "http.server", "build", "site",
-          "compileall", "ipykernel", "pytest", "unittest", "this", "timeit")  # fmt: skip
-# Switches of launchers, behind which a program may stand.
-_SWITCHES = ("--standalone", "--no-python", "--no_python", "--module", "--use_env", "--use-env")
 _PYTHON = re.compile(r"^python[\d.]*$")
-# Launchers that start one process a GPU themselves: an srun around them starts nodes.
-_PER_GPU_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", *_MODULE_LAUNCHERS)
+_PER_GPU_LAUNCHERS = (*_IS["launchers"], *_IS["module_launchers"])
 
 
 @dataclass(frozen=True)
@@ -68,14 +57,11 @@ class LaunchCommand:
     @cached_property
     def given(self) -> dict[str, Setting]:
         """`--name value`, `--name=value` and switches of the program."""
-        words, found = self.arguments, dict[str, Setting]()
-        for at, word in enumerate(words):
-            text = word.text.value
-            if not text.startswith("--"):
+        found = dict[str, Setting]()
+        for word, following in zip_longest(self.arguments, self.arguments[1:]):
+            if not word.text.value.startswith("--"):
                 continue
-            name, equals, _ = text[2:].partition("=")
-            name = name.replace("-", "_")
-            following = words[at + 1] if at + 1 < len(words) else None
+            name, equals, _ = word.text.value[2:].replace("-", "_").partition("=")
             if equals:
                 found[name] = setting_of(name, word.text[len(name) + 3 :])
             elif following is not None and not following.text.value.startswith("--"):
@@ -90,9 +76,9 @@ class LaunchCommand:
         found = dict(self.given)
         for word in self.arguments:
             if given := re.match(r"([A-Za-z_]\w*)=", word.text.value):
-                value = word.text[given.end() :]
-                setting = setting_of(given[1], value)
-                found[given[1]] = replace(setting, value=None) if value.value == "null" else setting
+                setting = setting_of(given[1], word.text[given.end() :])
+                is_null = setting.value == "null"
+                found[given[1]] = replace(setting, value=None) if is_null else setting
         return found
 
     @property
@@ -131,10 +117,7 @@ def split_command(command: Command) -> LaunchCommand | None:
     program, own = spelled[at], _own_command(spelled, at)
     options = tuple(_options(before))
     launcher = _launcher(before)
-    found = {
-        what: _last(options, names)
-        for what, names in (("nodes", _NODES), ("per_node", _PER_NODE), ("total", _TOTAL))
-    }
+    found = {what: _last(options, names) for what, names in _WORDS["counting"].items()}
     if any(word.text.value.endswith("jsrun") for word in before):
         found["total"] = _of_jsrun(options)
     if not launcher:
@@ -144,31 +127,34 @@ def split_command(command: Command) -> LaunchCommand | None:
     gpus = command.environment.get(own.gpus) if own else None
     if own is not None and gpus is not None:
         each = setting_of(own.gpus, gpus)
-        found |= {"per_node": each, "nodes": replace(each, value="1", spans=())}
+        found |= {"per_node": each, "nodes": _numbered(each, 1)}
     if launcher in _PER_GPU_LAUNCHERS:
         # srun's tasks are nodes here.
-        found["total"] = _last(options, _TOTAL[:1])
+        own_words = _WORDS["counting_of_its_own"]
+        found["total"] = _last(options, own_words["total"])
         if launcher == "deepspeed":
-            found["total"] = _included(options)
-        inner = _last(options, _PER_NODE[:4])
-        found["per_node"] = inner or found["per_node"]
+            # `--include localhost:0,1`: the GPUs of each host, by number, which are counted.
+            named = _last(options, ("include", "i"))
+            number = included_gpus(str(named.value)) if named and not named.unknown else None
+            found["total"] = _numbered(named, number)
+        found["per_node"] = _last(options, own_words["per_node"]) or found["per_node"]
     return LaunchCommand(launcher, program, words[at + 1 :], options, command, **found)
 
 
 def _of_jsrun(options: Sequence[Setting]) -> Setting | None:
     """`jsrun -n 4 -a 6`: sets of resources, and the processes in each."""
     sets, each = _last(options, ("n", "nrs")), _last(options, ("a", "tasks_per_rs"))
-    counts = whole_number(sets), whole_number(each) if each else 1
-    if sets is None or None in counts:
+    number, processes = whole_number(sets), whole_number(each) if each else 1
+    if number is None or processes is None:
         return None
-    return replace(sets, value=str((counts[0] or 0) * (counts[1] or 0)), spans=())
+    return _numbered(sets, number * processes)
 
 
-def _included(options: Sequence[Setting]) -> Setting | None:
-    """`deepspeed --include localhost:0,1`: the GPUs of each host, by number, which are counted."""
-    named = _last(options, ("include", "i"))
-    number = None if named is None or named.unknown else included_gpus(str(named.value))
-    return None if named is None or number is None else replace(named, value=str(number), spans=())
+def _numbered(setting: Setting | None, number: int | None) -> Setting | None:
+    """A setting from which a number was worked out, which cannot be replaced in its file."""
+    if setting is None or number is None:
+        return None
+    return replace(setting, value=str(number), spans=())
 
 
 def included_gpus(hosts: str) -> int | None:
@@ -192,7 +178,7 @@ def _of_environment(
     if per_node is None and visible is not None and visible.value:
         count = str(visible.value).count(",") + 1
         every = count == 1 or (own is not None and own.every_gpu)
-        per_node = replace(visible, value=str(count), spans=()) if every else None
+        per_node = _numbered(visible, count if every else None)
     return {"nodes": nodes, "per_node": per_node}
 
 
@@ -201,7 +187,7 @@ def hidden_program(command: Command) -> str:
     words = [word.text for word in command.words]
     for at, text in enumerate(words):
         before = words[at - 1].value
-        is_value = re.match("--[^=]+$", before) and before not in _SWITCHES
+        is_value = re.match("--[^=]+$", before) and before not in _IS["switches"]
         is_free = text.unknown and not text.known and not is_value
         if is_free and _is_runner([word.value for word in words[:at]]):
             return text.unknown
@@ -228,14 +214,18 @@ def _program_index(words: Sequence[str]) -> int | None:
             return start + inner
     for at, value in enumerate(words):
         if value in ("-m", "--module") and at + 1 < len(words):
-            if words[at + 1] in _TOOLS:
+            if words[at + 1] in _IS["tools"]:
                 return None
-            if words[at + 1] not in _MODULE_LAUNCHERS:
+            if words[at + 1] not in _IS["module_launchers"]:
                 return at + 1
         elif re.fullmatch(r"[^-\s]\S*\.py|\.py", value):
-            if _is_option_value(words, at):
-                continue
-            return at
+            # A file may be the value of the option before it.
+            before = words[at - 1] if at else ""
+            is_free = (
+                not before.startswith("-") or "=" in before or before in _IS["before_programs"]
+            )
+            if is_free or _is_runner(words[:at]):
+                return at
         elif _own_command(words, at) is not None:
             return at
     return None
@@ -246,14 +236,6 @@ def _own_command(words: Sequence[str], at: int) -> Program | None:
     program = program_named(words[at].rsplit("/", 1)[-1])
     verb = words[at + 1] if at + 1 < len(words) else ""
     return program if program and (not program.verbs or verb in program.verbs) else None
-
-
-def _is_option_value(words: Sequence[str], at: int) -> bool:
-    """Whether a file is the value of the option before it, not the program."""
-    before = words[at - 1] if at else ""
-    if not before.startswith("-") or "=" in before or before in ("-u", "-m", "--no-python", "-O"):
-        return False
-    return not _is_runner(words[:at])
 
 
 def _is_runner(before: Sequence[str]) -> bool:
@@ -271,14 +253,12 @@ def _launcher(before: Sequence[Word]) -> str:
 
 def _options(words: Sequence[Word]) -> Iterator[Setting]:
     """`--name value` and `--name=value` of the launcher's part."""
-    for at, word in enumerate(words):
+    for word, following in zip_longest(words, words[1:]):
         match = re.match(r"^--?([A-Za-z][\w-]*)(=?)", word.text.value)
-        if not match:
-            continue
-        if match[2]:
+        if match and match[2]:
             yield setting_of(match[1], word.text[match.end() :])
-        elif at + 1 < len(words) and not words[at + 1].text.value.startswith("-"):
-            yield setting_of(match[1], words[at + 1].text, words[at + 1].used)
+        elif match and following is not None and not following.text.value.startswith("-"):
+            yield setting_of(match[1], following.text, following.used)
 
 
 def setting_of(
@@ -306,3 +286,57 @@ def switch_of(key: str, word: Word, whole: Span | None = None) -> Setting:
 def _last(options: Sequence[Setting], names: Sequence[str]) -> Setting | None:
     """The innermost option of a kind: later options belong to the inner launcher."""
     return next((option for option in reversed(options) if option.key in names), None)
+
+
+# Parts of a program's name that say that it trains no decoder of text.
+_OTHER_MODELS = re.compile(
+    r"(^|[_/])(bert|t5|ict|retro|vlm|vision|esm\d?|evo|multimodal|mimo|vit|biencoder|msdp|"
+    r"reward|ppo|grpo|dpo|rl|eval\w*|generate|generation|server|inference|quantize|ptq|prune|"
+    r"export|analy[sz]e|convert\w*|conversion|merge|hf2\w+|\w+2hf|roundtrip|zeroshot|orqa|sora|"
+    r"tasks/main)([-_./]|$)"
+)
+
+
+def other_model(launch: LaunchCommand) -> str:
+    """Why a program's name, or MindSpeed-MM's option, says that it trains something else; empty if
+    neither does."""
+    if any(word.text.value == "--mm-model" for word in launch.arguments):
+        return "--mm-model names a multimodal model, described in a file of its own"
+    path = launch.program
+    if "/" not in path and not path.endswith(".py"):  # a module: python -m package.dpo_model
+        path = path.replace(".", "/")
+    parts = PurePosixPath(path).parts[-2:]
+    if not _OTHER_MODELS.search("/".join(parts)):
+        return ""
+    return f"{parts[-1]} trains no decoder of text alone, or not by next-token prediction"
+
+
+# A program's first arguments that are its configuration: Trainer scripts take YAML and JSON.
+CONFIG_NAME = r"[^-=].*\.(ya?ml|json)"
+
+
+def names_config(launch: LaunchCommand) -> bool:
+    """Whether what it trains stands in a file that it or its launcher names."""
+    return any(True for _ in named_configs(launch)) or launch.launcher in (
+        "accelerate", "deepspeed",
+    )  # fmt: skip
+
+
+def named_configs(launch: LaunchCommand) -> Iterator[Text]:
+    """Files that arguments and environment name as configuration."""
+    words = launch.command.words
+    options = {option for one in dialects().values() for option in one.config_options}
+    for word, following in zip_longest(words, words[1:]):
+        name, equals, _ = word.text.value.partition("=")
+        inside = word.text[len(name) + 1 :]
+        value = inside if equals or following is None else following.text
+        if name in options and value.value:
+            yield value
+    by_name = launch.name in programs()
+    for word in launch.arguments[:2]:
+        is_hidden = by_name and bool(word.text.unknown) and not word.text.value.startswith("-")
+        if is_hidden or re.fullmatch(CONFIG_NAME, word.text.value):
+            yield word.text
+    for one in dialects().values():
+        if one.names_files:
+            yield from function(one.name, one.names_files)(launch)

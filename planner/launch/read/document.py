@@ -4,7 +4,7 @@ readers of them share."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -12,20 +12,22 @@ from typing import Any
 
 from hardware.files import json_content, toml_content
 from planner.job.errors import UsageError
-from planner.launch.languages.text import Files, Text
+from planner.launch.languages.text import Files, Text, digits
+from planner.launch.read.beside import MOST_SETTINGS
 from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import (
     PLACEHOLDER,
     Edit,
+    Found,
     Hints,
     Placed,
     Problem,
     Setting,
     is_slip,
+    nearest,
+    unresolved,
 )
-from planner.launch.read.limits import MOST_SETTINGS
-from planner.launch.read.placeholders import filled
-from planner.launch.read.yaml_text import YamlError, documents_of, read_yaml
+from planner.launch.read.yaml_text import YamlError, documents_of, filled, read_yaml
 
 _TABLE = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
 # (start and end of the value, start and end of the entry)
@@ -88,17 +90,7 @@ class Document(Placed):
     def has(self, key: str) -> bool:
         """Whether a key, or a table of that name, is there."""
         self.used.add(key)
-        return key in self.settings or any(
-            setting.startswith(f"{key}.") for setting in self.settings
-        )
-
-    def place(self, *keys: str) -> tuple[str, ...]:
-        found = (self.settings.get(key) for key in keys)
-        return tuple(dict.fromkeys(self.place for self in found if self is not None))
-
-    def rest(self) -> Iterator[Setting]:
-        """Settings that no reading function asked for."""
-        return (setting for key, setting in self.settings.items() if key not in self.used)
+        return any(f"{one}.".startswith(f"{key}.") for one in self.settings)
 
     def names(self, table: str = "") -> list[str]:
         """Names directly in a table (or at the top)."""
@@ -150,12 +142,10 @@ def _marked(
     if len(found) > MOST_SETTINGS:
         raise UsageError(f"{path}: more than {MOST_SETTINGS:,} settings: no launch has as many")
     # `${model.hidden_size}` stands for another setting of the file.
-    told: dict[str, object] = {
-        key: value for key, value in found if isinstance(value, str | int | float)
-    }
+    told = {key: value for key, value in found if isinstance(value, str | int | float)}
     told |= variables
-    settings = {key: _setting(key, value, places.get(key), text, path) for key, value in found}
-    return Document(path, {key: _filled(one, told) for key, one in settings.items()})
+    settings = (_setting(key, value, places.get(key), text, path) for key, value in found)
+    return Document(path, {one.key: _filled(one, told) for one in settings})
 
 
 def _filled(setting: Setting, told: Mapping[str, object]) -> Setting:
@@ -231,11 +221,8 @@ def _toml_places(text: Text) -> Iterator[tuple[str, _Places]]:
 def unknown_key(document: Document, key: str, says: str, close: str, **more: Any) -> Problem:
     """A key that the framework does not have: what it does of it, and the nearest that it has."""
     below = (o.place for name, o in document.settings.items() if f"{name}.".startswith(f"{key}."))
-    edits = _respelt(document, key, close) if close else ()
-    places = tuple(below)[:1]
-    return Problem(
-        "unknown-option", f"{key}: {says}", places=places, fix=close, edits=edits, **more
-    )
+    more |= {"places": tuple(below)[:1], "edits": _respelt(document, key, close) if close else ()}
+    return Problem("unknown-option", f"{key}: {says}", fix=close, **more)
 
 
 def _respelt(document: Document, key: str, close: str) -> tuple[Edit, ...]:
@@ -246,3 +233,99 @@ def _respelt(document: Document, key: str, close: str) -> tuple[Edit, ...]:
     taken = document.has(whole) or key not in document.settings
     sure = is_slip(name, meant) and place in ("", table) and not taken
     return (Edit(key, None, whole),) if sure else ()
+
+
+# Stand for a sequence length that nobody states, and for recomputation that nobody speaks of.
+NO_LENGTH, NO_RECOMPUTE = "no --seq", "no --recompute"
+
+
+class DocumentReader:
+    """A file's settings, and what is gathered from them."""
+
+    # Whether the format takes "8" for 8, or 8.0.
+    quoted_numbers = False
+    plain_floats = False
+    # What its messages call the framework, and a value that leaves a setting to something else.
+    called = ""
+    open_value: str | None = None
+
+    def __init__(self, document: Document, source: Source) -> None:
+        self.document, self.launch, self.hints = document, source.launch, source.hints
+        self.problems: list[Problem] = []
+        self.assumed: list[str] = []
+        # As `Found` has them.
+        self.unmodelled: tuple[tuple[Setting, str], ...] = ()
+
+    @property
+    def world(self) -> int | None:
+        """Processes that the command starts."""
+        return self.launch.world if self.launch else None
+
+    def unpredictable(self, text: str, *keys: str) -> None:
+        """Note what settings ask for and the model does not have."""
+        self.problems.append(self.document.unpredictable(text, *keys))
+
+    def refuse(self, rule: str, text: str, *keys: str, **more: Any) -> None:
+        """Note a problem of settings."""
+        self.problems.append(self.document.problem(rule, text, *keys, **more))
+
+    def whole(self, key: str, default: int, least: int = 1) -> int:
+        """A whole number; anything else, or less, is a problem, and the default."""
+        value = self.document.get(key)
+        if value in (None, self.open_value):
+            return default
+        if self.quoted_numbers and isinstance(value, str):
+            number = digits(value)
+            value = value if number is None else number
+        if self.plain_floats and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            text = f"{key}: {value!r} is not a whole number of at least {least}"
+            self.refuse("option-value", text, key)
+            return default
+        return value
+
+    def share(self, key: str, default: float) -> float:
+        """A number from 0 to 1; anything else is a problem, and the default."""
+        value = self.document.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            self.problems.append(self.document.wrong(f"{key}: {value!r} is not from 0 to 1", key))
+            return default
+        return float(value)
+
+    def choice(self, key: str, default: Any, choices: Iterable[Any], otherwise: Any = None) -> Any:
+        """One of some values; any other is a problem, and `otherwise`, or the default."""
+        value = self.document.get(key, default)
+        if value in choices:
+            return value
+        named = [str(choice) for choice in choices]
+        text = f"{key}: {value!r}; {self.called} has {', '.join(named)}"
+        self.problems.append(self.document.wrong(text, key, nearest(str(value), named, 0.3)))
+        return default if otherwise is None else otherwise
+
+    def gathered(
+        self,
+        known: Callable[[str], bool],
+        keys: Mapping[str, str],
+        script: Mapping[str, Setting] | None = None,
+        /,
+        **fields: Any,
+    ) -> Found:
+        """What was found. `known`: whether the format has a key; `keys`: those of `Found`'s
+        fields; `script`: where a program's arguments say them."""
+        settings = self.document.settings
+        unknown = tuple(setting for setting in settings.values() if not known(setting.key))
+        asked = (settings[key] for key in settings if key in self.document.used)
+        self.problems += [unresolved(setting) for setting in asked if setting.unknown]
+        stated = {name: settings[key] for name, key in keys.items() if key in settings}
+        return Found(
+            main_file=self.document.path,
+            where={**(script or {}), **stated},
+            settings=tuple(settings.values()),
+            unused=tuple(setting for setting in self.document.rest() if setting not in unknown),
+            unknown=unknown,
+            problems=tuple(self.problems),
+            assumed=tuple(self.assumed),
+            unmodelled=(*self.unmodelled, *fields.pop("unmodelled", ())),
+            **fields,
+        )

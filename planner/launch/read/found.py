@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from constraints.context_kinds import ContextKind
+from constraints.axes import ContextKind
 from hardware.transport import TransportSettings, read_transport
 from planner.job.recompute import Recomputed
 from planner.job.specs import ModelSpec
@@ -92,12 +91,20 @@ def _in_words(edits: Sequence[Edit]) -> str:
     return " ".join(kept or renamed) or f"leave {', '.join(edit.key for edit in edits)} out"
 
 
-class Placed(ABC):
-    """What knows where its settings stand, and makes problems of them."""
+class Placed:
+    """Settings by key, those of them that were asked for, and problems of them."""
 
-    @abstractmethod
+    settings: dict[str, Setting]
+    used: set[str]
+
     def place(self, *keys: str) -> tuple[str, ...]:
         """Where settings stand: `train.sh:12`."""
+        found = (self.settings[key].place for key in keys if key in self.settings)
+        return tuple(dict.fromkeys(found))
+
+    def rest(self) -> Iterator[Setting]:
+        """Settings that no reading function asked for."""
+        return (setting for key, setting in self.settings.items() if key not in self.used)
 
     def problem(self, rule: str, text: str, *keys: str, **more: Any) -> Problem:
         """A problem of settings; `more`: fields of `Problem`."""
@@ -105,7 +112,7 @@ class Placed(ABC):
 
     def unpredictable(self, text: str, *keys: str) -> Problem:
         """What settings ask for and the model does not have."""
-        return self.problem("not-predictable", text, *keys, severity="warning")
+        return not_predictable(text, *self.place(*keys))
 
     def wrong(self, text: str, key: str, value: str = "", **more: Any) -> Problem:
         """A value that the framework does not take; `value`: the nearest that it does."""
@@ -130,6 +137,11 @@ def model_unknown(text: str, places: tuple[str, ...] = (), fix: str = "--model N
     return Problem("model-unknown", text, "missing", places, fix)
 
 
+def not_predictable(text: str, *places: str) -> Problem:
+    """What files ask for and the model does not have."""
+    return Problem("not-predictable", text, "warning", places)
+
+
 def telling(unknown: str) -> str:
     """What the user may give for what is not known, from why it is not."""
     if unread := re.search(r"which (\S+) may set, and that was not read", unknown):
@@ -143,22 +155,13 @@ def telling(unknown: str) -> str:
 
 def unresolved(setting: Setting) -> Problem:
     """A setting that decides, and whose value is not known."""
-    return Problem(
-        "unresolved",
-        f"{setting.key} is {setting.unknown}",
-        "missing",
-        (setting.place,),
-        fix=_told_by(setting),
-    )
-
-
-def _told_by(setting: Setting) -> str:
-    """What tells a value that is not known."""
+    fix = telling(setting.unknown)
     if setting.variable:
-        return f"--env {setting.variable}=VALUE"
-    if setting.unknown.startswith(PLACEHOLDER):
-        return f"its value in {setting.place}"
-    return telling(setting.unknown)
+        fix = f"--env {setting.variable}=VALUE"
+    elif setting.unknown.startswith(PLACEHOLDER):
+        fix = f"its value in {setting.place}"
+    text = f"{setting.key} is {setting.unknown}"
+    return Problem("unresolved", text, "missing", (setting.place,), fix)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,135 @@
 """From files to `Found`: what each file is, by its content, the commands of its scripts, in one
-shell, and which reader they take."""
+shell, and which reader they take; why files start nothing that can be read."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from planner.job.errors import CannotTellError, UsageError
+from planner.job.frameworks.profile import load_framework
+from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.languages.shell import Site
-from planner.launch.languages.text import Files, Text
+from planner.launch.languages.text import HOLE, Files, Text
+from planner.launch.read import world
 from planner.launch.read.beside import beside
-from planner.launch.read.command import LaunchCommand
-from planner.launch.read.detect import JOB, PLAN, SHELL
+from planner.launch.read.command import LaunchCommand, named_configs, names_config, other_model
 from planner.launch.read.document import Source
-from planner.launch.read.environment import as_unread_may_set, with_blocking, with_network
-from planner.launch.read.found import Count, Found, Hints, Problem
-from planner.launch.read.no_launch import no_launch
-from planner.launch.read.opened import Opened, open_file
-from planner.launch.read.plan import read_plan
-from planner.launch.read.programs import named_configs, names_config, other_model
+from planner.launch.read.found import ASKED, Count, Found, Hints, Problem, not_predictable
+from planner.launch.read.opened import JOB, PLAN, SHELL, Opened, open_file, readable
 from planner.launch.read.scripts import read_shells
-from planner.launch.read.undecided import Reading, readable, settled
-from planner.launch.read.world import accelerate_counts, stated_counts, stated_saving
-from planner.launch.registry import Kind, formats, kind_of, kinds
+from planner.launch.read.undecided import Reading, first_readable, settled
+from planner.launch.registry import Kind, dialects, formats, kind_of, kinds
+
+
+def read_plan(path: Path, hints: Hints, number: int | None = None) -> Found:
+    """Plan `number` of a plan file, or the recommended one. UsageError if there is none."""
+    from planner.search.explanation import pick_plan
+    from planner.search.plan_file import read_plan_file
+
+    result = read_plan_file(path)
+    plan, request = pick_plan(result, number or result.recommended or 1), result.request
+    degrees = plan.degrees
+    recomputes = plan.recompute != "none"
+    # Techniques that the job uses where nobody says otherwise.
+    usual = request.model_copy(update={"use": (), "without": ()}).resolve().techniques
+    # As the request says, but for what the search decided.
+    asked = {name: getattr(request, name) for name in ASKED} | {
+        "seq": hints.seq or plan.seq,
+        "attention": request.attention or load_framework(request.framework).attention,
+        "optimizer": plan.optimizer,
+        "optimizer_offload": plan.optimizer_offload,
+        "activation_offload": ",".join(plan.activation_offload) or "off",
+        "activation_offload_fraction": plan.activation_offload_fraction,
+        "cp_comm_type": plan.cp_comm_type or None,
+        "cp_sizes": plan.cp_sizes,
+    }
+    return Found(
+        format="plan",
+        model=hints.model or request.model,
+        world=degrees.gpus,
+        mbs=hints.mbs or degrees.mbs,
+        gbs=hints.gbs or plan.gbs,
+        batch_ramp=None if hints.gbs else plan.ramp_text or None,
+        block_layers=plan.layout.block_layers,
+        mtp_standalone=plan.layout.mtp_standalone,
+        recompute=hints.recompute or plan.recompute,
+        recomputed=plan.layout.recomputed if recomputes and not hints.recompute else None,
+        optimizer_kernel=plan.optimizer_kernel or None,
+        variations=(
+            *(() if request.sequence_parallel else ("no-sequence-parallel",)),
+            *plan.techniques,
+            *(f"no-{name}" for name in usual if name not in plan.techniques),
+        ),
+        cublas_workspace_config=request.cublas_workspace_config,
+        plan_gpus=request.gpus,
+        main_file=str(path),
+        **degrees.model_dump(exclude={"mbs", "grad_acc"}),
+        **asked,
+    )
+
+
+_PROGRAM = re.compile(r"\.py\b|\btorchrun\b|\bpython")
+_CALL = re.compile(r"(?m)(?:^|[\s;&|])(?:bash|sh)\s+([\w./${}-]+\.sh)\b")
+
+
+def no_launch(read: Opened, launch: LaunchCommand | None) -> str:
+    """Why files start nothing that can be read, in words."""
+    names = ", ".join(read.kinds)
+    missing = [problem.text for problem in read.problems if problem.rule == "shell-not-followed"]
+    if launch is None:
+        return "\n  - ".join(_no_command(read, names, missing))
+    command, program = f"{names}: the command at line {launch.command.line}", launch.program
+    if re.search(r"pretrain_\w+\.py$", program) and not launch.arguments:
+        first = f"{command} starts {program} with no argument that is known"
+        return "\n  - ".join([first, *missing])
+    configs = {name.value: name for name in named_configs(launch)}
+    if configs and not re.search("maxtext", program, re.IGNORECASE):
+        return f"{command} trains {_with(configs)}"
+    # Suites for reinforcement learning fine-tune too.
+    supervised = re.search(r"[._]sft(?![a-z])", program)
+    for word in () if supervised else re.split(r"[^a-zA-Z0-9]+", program):
+        refuse_unmodelled(word, f"{command} runs {program}")
+    what = f"no framework that can be read; readable are {readable()}"
+    return f"{command} runs {program}, which is {what}"
+
+
+def _with(configs: Mapping[str, Text]) -> str:
+    """What is wanted of the configuration files that a command names."""
+    if any("a placeholder" in text.unknown or "{{" in name for name, text in configs.items()):
+        return "with a file whose name is to be filled in ({{ ... }}): the script is a template"
+    shown = ", ".join(name.replace(HOLE, "...") for name in configs if name.strip(f"{HOLE}/"))
+    if shown:
+        return f"with {shown}; give it too"
+    why = next(text.unknown for text in configs.values())
+    return f"with a file that is {why}; give it too, or say which it is"
+
+
+def _no_command(read: Opened, names: str, missing: list[str]) -> list[str]:
+    """Why scripts start nothing that trains; what was not followed, where that may be why."""
+    slips = [problem for problem in read.problems if problem.rule == "shell-syntax"]
+    if slips:
+        place, what = slips[0].places[0], slips[0].text
+        return [f"{place}: {what}; no command that starts a training program"]
+    if read.hidden:
+        return [f"{names}: {read.hidden[-1]} (--env NAME=VALUE sets a variable)"]
+    texts = [text.value for text in read.texts.values()]
+    # Other scripts that the scripts given start, also inside a string for a container.
+    calls = [item[1] for text in texts for item in _CALL.finditer(text)]
+    by_name = {Path(name).name for name in (*calls, *read.kinds)}
+    calls += [name for name in read.absent if name.endswith(".sh") and name not in by_name]
+    given = {Path(name).name for name in read.kinds}
+    if called := [name for name in dict.fromkeys(calls) if Path(name).name not in given]:
+        return [f"{names}: it starts {', '.join(called)}, which was not given; give it too"]
+    options = [option for one in dialects().values() for option in one.shown_by]
+    shown = re.compile(rf"(?:{'|'.join(options)})[ =]")
+    if any(map(shown.search, texts)) and not any(map(_PROGRAM.search, texts)):
+        what = "options of a training program, and no command that starts it; give the script that"
+        return [f"{names}: {what} does, too, after it", *missing]
+    first = f"{names}: no command that starts a training program; readable are {readable()}"
+    return [first, *missing]
 
 
 def read_launch(
@@ -48,14 +154,15 @@ def read_launch(
         return (_found_in(read, hints) if read.commands else None), read.program
 
     first = _opened(paths, contents or {})
-    plans = first.of_kind(PLAN)
-    if plans:
-        return replace(_plan(first, plans[0], hints, plan), files=first.files.by_path)
+    for path in first.of_kind(PLAN):
+        if others := ", ".join(other for other in first.kinds if other != path):
+            raise UsageError(f"{path} is a plan file: give it alone, without {others}")
+        return replace(read_plan(Path(path), hints, plan), files=first.files.by_path)
     read_shells(first, hints)
     try:
         found = _found_in(first, hints)
     except CannotTellError as error:
-        return readable(error, first.undecided, again)
+        return first_readable(error, first.undecided, again)
     return settled(found, first.program, first.undecided, again)
 
 
@@ -68,15 +175,16 @@ def _opened(paths: Sequence[str | Path], contents: Mapping[str, str]) -> Opened:
 
 def _found_in(read: Opened, hints: Hints) -> Found:
     """The launch of files whose scripts have been read."""
-    found = with_blocking(replace(_found(read, hints), files=read.files.by_path), read.launch)
-    found = with_network(found, read.launch, hints.environment)
-    if not formats()[found.format].is_written:
-        plain = tuple(replace(problem, edits=()) for problem in found.problems)
-        problems = (*read.problems, *plain)
-        return replace(found, problems=problems, counts=_counts(read, found))
-    problems = (*read.problems, *as_unread_may_set(found.problems, read.launch, read.problems))
-    saving = stated_saving(_scripts(read), read.launch, found)
-    return replace(found, problems=problems, counts=_counts(read, found), saving=saving)
+    launch_found = replace(_found(read, hints), files=read.files.by_path)
+    found = world.with_environment(launch_found, read.launch, hints.environment)
+    problems, saving = found.problems, None
+    if formats()[found.format].is_written:
+        problems = tuple(world.as_unread_may_set(problems, read.launch, read.problems))
+        saving = world.stated_saving(_scripts(read), read.launch, found)
+    else:
+        problems = tuple(replace(problem, edits=()) for problem in problems)
+    problems, counts = (*read.problems, *problems), _counts(read, found)
+    return replace(found, problems=problems, counts=counts, saving=saving)
 
 
 def _scripts(read: Opened) -> list[Text]:
@@ -88,20 +196,11 @@ def _scripts(read: Opened) -> list[Text]:
 
 def _counts(read: Opened, found: Found) -> tuple[Count, ...]:
     """What the files state of nodes, GPUs and processes."""
-    scripts = _scripts(read)
     jobs = [read.texts[path] for path in read.of_kind(JOB)]
-    counts = stated_counts(scripts, jobs, read.launch)
+    counts = world.stated_counts(_scripts(read), jobs, read.launch)
     if found.one_process_a_node:
         counts = tuple(count for count in counts if not count.kind.startswith("tasks"))
-    return (*counts, *accelerate_counts(found, counts))
-
-
-def _plan(read: Opened, path: str, hints: Hints, number: int | None) -> Found:
-    """A plan file, which says all. UsageError where others are given beside it."""
-    if len(read.kinds) > 1:
-        others = ", ".join(other for other in read.kinds if other != path)
-        raise UsageError(f"{path} is a plan file: give it alone, without {others}")
-    return read_plan(Path(path), hints, number)
+    return (*counts, *world.accelerate_counts(found, counts))
 
 
 # --- the launch -----------------------------------------------------------------------------------
@@ -128,7 +227,7 @@ def _configured(read: Opened, config: str, hints: Hints) -> Found:
     found: Found = kind.reader()(source)
     if launch is not None and kind.pretrains and other_model(launch):
         why = f"{launch.name} trains nothing, by its name"
-        found = replace(found, problems=(Problem("not-predictable", why, "warning"),))
+        found = replace(found, problems=(not_predictable(why),))
     return found
 
 
@@ -145,10 +244,11 @@ def _choose_command(read: Opened) -> LaunchCommand | None:
     shown = [command for command in read.commands if not _is_shown(command)]
     read.commands = shown or read.commands
     others = [command for command in read.commands if not other_model(command)] or read.commands
+    kinds_of = [(command, kind_of("command", command)) for command in read.commands]
     trains = [
         command
-        for command in read.commands
-        if is_surely_read(command) or (names_config(command) and command in others)
+        for command, kind in kinds_of
+        if (kind and kind.surely) or (names_config(command) and command in others)
     ]
     # What a launcher starts trains rather than what runs before or after it.
     chosen = (trains or [command for command in others if command.launcher] or others)[-1]
@@ -156,12 +256,6 @@ def _choose_command(read: Opened) -> LaunchCommand | None:
         text = f"{len(trains)} commands that train; the last one is read"
         read.problems.append(Problem("several-commands", text, "warning", (chosen.place,)))
     return chosen
-
-
-def is_surely_read(launch: LaunchCommand) -> bool:
-    """Whether a command is of a kind that its options tell from any other program's."""
-    kind = kind_of("command", launch)
-    return kind is not None and kind.surely
 
 
 def _is_shown(launch: LaunchCommand) -> bool:
@@ -186,24 +280,18 @@ def _config_path(read: Opened, launch: LaunchCommand | None, command: Kind | Non
     the kind of the command."""
     given = read.of_kind(*kinds())
     named = [name.value for name in named_configs(launch)] if launch else []
-    for name in named:
-        match = next((item for item in given if Path(item).name == Path(name).name), None)
-        if match is not None:
-            return match
+    matches = (item for name in named for item in given if Path(item).name == Path(name).name)
+    if match := next(matches, None):
+        return match
     if given:
         if len(given) > 1 and not is_one_launch([read.kinds[path] for path in given]):
             raise UsageError(f"several configurations ({', '.join(given)}): give one at a time")
         return min(given, key=lambda path: _PARTS.index(_part(read, path)) if len(given) > 1 else 0)
     if launch is None or (command and command.surely):
         return None
-    return _open_named(read, launch, named)
-
-
-def _open_named(read: Opened, launch: LaunchCommand, named: list[str]) -> str | None:
-    """A configuration beside the script, or where the script names it."""
-    for name in named:
-        path = beside(name, launch.folder)
-        if path is not None and path.suffix in (".toml", ".json", ".yaml", ".yml", ".py"):
+    # Beside the script, or where the script names it.
+    for path in filter(None, (beside(name, launch.folder) for name in named)):
+        if path.suffix in (".toml", ".json", ".yaml", ".yml", ".py"):
             open_file(path, read)
             return str(path)
     return None

@@ -1,20 +1,148 @@
-"""The files of one launch as they are read: what each is, and what scripts bring in."""
+"""The files of one launch as they are read: what each is, by its content, and what scripts bring
+in."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hardware.files import read_text
-from planner.job.errors import UsageError
+from hardware.errors import HardwareError
+from hardware.files import json_content, read_text, shipped_toml, toml_content
+from planner.job.errors import CannotTellError, UsageError
+from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.languages.shell import Site, Undecided
 from planner.launch.languages.text import Files, Text
-from planner.launch.read.beside import beside, text_of
+from planner.launch.read.beside import MOST_BYTES, beside, text_of
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.detect import file_kind, readable
+from planner.launch.read.document import yaml_document
 from planner.launch.read.found import Problem
-from planner.launch.read.limits import MOST_BYTES
+from planner.launch.read.yaml_text import documents_of, is_embedding
+from planner.launch.registry import Kind, dialects, kind_of, kinds
+
+# Kinds of files that are no dialect's configuration.
+SHELL, ARGUMENTS, PLAN, JOB = "shell", "arguments", "plan", "job"
+
+
+def readable() -> str:
+    """What is read, as a list in a sentence."""
+    phrases = [phrase for one in dialects().values() for phrase in one.reads]
+    job = "a Kubernetes or SkyPilot job with such a script"
+    return ", ".join((*phrases, job)) + ", or a plan file"
+
+
+_UNREAD = shipped_toml("planner.launch.read", "commands.toml")["unread_yaml"]
+_TEMPLATE = re.compile(r"(?m)^\s*\{\{-?\s|:\s*\{\{-?\s*[.$]?\w")
+_NOTHING = (None, False, "none", "null")
+
+
+def file_kind(name: str, text: str) -> str | None:
+    """What a file is, by its content: the name of a kind of the registry, or one of those above;
+    its ending only says in which order to look."""
+    stripped = text.lstrip()
+    if name.endswith(".toml"):
+        # With its message with the line, if it is no TOML.
+        usual = next(one.name for one in kinds().values() if one.by == "toml")
+        return _toml_kind(text) or usual
+    if name.endswith((".yaml", ".yml")):
+        return _yaml_kind(name, text)
+    if stripped.startswith("{") or name.endswith(".json"):
+        return _json_kind(name, text)
+    return _named(kind_of("python", text)) if name.endswith(".py") else _plain_kind(name, text)
+
+
+def _named(kind: Kind | None) -> str | None:
+    return None if kind is None else kind.name
+
+
+def _plain_kind(name: str, text: str) -> str | None:
+    """A file whose ending says nothing."""
+    python = kind_of("python", text)
+    if python is not None and python.by_text_alone:
+        return python.name
+    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    if code.lstrip().startswith("--"):
+        return ARGUMENTS
+    if settings_kind := _toml_kind(text) or _mapping_kind(text):
+        return settings_kind
+    if other := re.match(r"#!.*\b(fish|t?csh|perl|ruby)\b", text):
+        raise UsageError(
+            f"{name}: a script of {other[1]}; of shells, those of sh and bash are read"
+        )
+    shebang = text.startswith("#!") and re.match(r"#!.*\b(ba|z|k|da)?sh\b", text) is not None
+    runs = re.search(
+        r"\b(torchrun|accelerate|deepspeed|srun|python[\d.]*|swift|megatron|llamafactory-cli|axolotl|trl)\b"
+        r"|\b(mpirun|mpiexec|sbatch)\b|\bbash +\S+\.sh\b|\.py\b|run_train\.sh",
+        code,
+    )
+    assigns = re.search(r"^\s*(export\s+)?[A-Za-z_]\w*\+?=", code, re.MULTILINE)
+    return SHELL if shebang or runs or assigns else None
+
+
+def _toml_kind(text: str) -> str | None:
+    try:
+        return _named(kind_of("toml", toml_content(text, "")))
+    except HardwareError:
+        return None
+
+
+def _json_kind(name: str, text: str) -> str:
+    """A plan file, a dialect's JSON, or settings that others keep in YAML. UsageError for other
+    JSON."""
+    content = json_content(text, name)
+    if isinstance(content, dict):
+        if "planner_version" in content:
+            return PLAN
+        if kind := kind_of("table", content) or kind_of("json", content):
+            return kind.name
+    raise UsageError(
+        f"{name}: this JSON is no configuration that is read; readable are {readable()}"
+    )
+
+
+def _yaml_kind(name: str, text: str) -> str:
+    if mapping_kind := _mapping_kind(text):
+        return mapping_kind
+    if _TEMPLATE.search(text):
+        raise CannotTellError(
+            f"{name}: a template with {{{{ ... }}}} in it: render it first (`helm template`), or "
+            "give the script that it starts"
+        )
+    if is_embedding(text):
+        return JOB
+    if (count := len(documents_of(text).contents)) > 1:
+        raise UsageError(
+            f"{name}: holds {count} YAML documents, none of which starts a training program in a "
+            "way that is read; give the script that it starts"
+        )
+    # With its message with the line, if it is no YAML.
+    settings = yaml_document(Text.made(text), name).settings
+    off = tuple(
+        key.rpartition(".")[0] + "."
+        for key, setting in settings.items()
+        if key.endswith((".enabled", "_scheme")) and setting.value in _NOTHING
+    )
+    names = {key.replace("-", "_") for key in settings}
+    names |= {key.partition(".")[0] for key in names}
+    known = [one for one in _UNREAD if names.issuperset(one["has"])]
+    whose = next((one["whose"] for one in known if "complete" in one), "")
+    for path, setting in settings.items() if not whose else ():
+        if setting.value not in _NOTHING and not path.startswith(off):
+            for key in path.split("."):
+                refuse_unmodelled(key, f"{name}: {key}")
+    others = (one["whose"] for one in known)
+    whose = whose or next(others, "has the settings of none that is read")
+    tables = (one.told for one in kinds().values() if one.by == "table")
+    raise UsageError(f"{name}: this YAML {whose}; read are {', '.join(filter(None, tables))}")
+
+
+def _mapping_kind(text: str) -> str | None:
+    """The kind of a YAML text that holds one table."""
+    documents = documents_of(text).contents
+    content = documents[0] if len(documents) == 1 else None
+    return _named(kind_of("table", content)) if isinstance(content, dict) else None
+
 
 # Files that the scripts of one launch may bring in.
 _MOST_FILES = 64
@@ -72,22 +200,19 @@ class Opened:
 
 
 def open_file(path: Path, read: Opened) -> None:
-    """Read one file and see what it is."""
+    """Read one file and see what it is. HardwareError, UsageError for what is no launch file."""
     name = str(path)
     if name in read.kinds:
         raise UsageError(f"{name} is given twice")
-    text = read.contents.get(name) or _content(path)
+    text = read.contents.get(name)
+    if not text:
+        text = read_text(path) if path.suffix == ".json" else read_text(path, MOST_BYTES)
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        if not text.strip():
+            raise UsageError(f"{path} is empty")
     source = read.files.add(name, text)
     read.texts[name] = source.as_text()
     kind = file_kind(name, text)
     if kind is None:
         raise UsageError(f"{name}: this is no launch file; readable are {readable()}")
     read.kinds[name] = kind
-
-
-def _content(path: Path) -> str:
-    """A text file's content. HardwareError, UsageError for anything else."""
-    text = read_text(path) if path.suffix == ".json" else read_text(path, MOST_BYTES)
-    if not text.strip():
-        raise UsageError(f"{path} is empty")
-    return text.replace("\r\n", "\n").replace("\r", "\n")

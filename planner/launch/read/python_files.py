@@ -10,8 +10,7 @@ from typing import Any
 from planner.job.errors import CannotTellError, UsageError
 from planner.launch.languages.python import Neighbours, PythonError, PythonFile, Reader
 from planner.launch.languages.text import Text
-from planner.launch.read.beside import beside, text_of
-from planner.launch.read.limits import within_limits
+from planner.launch.read.beside import beside, text_of, within_limits
 
 # The modules that a file imports, from the folders around it.
 _BESIDE = Neighbours(partial(beside, whole=True), text_of)

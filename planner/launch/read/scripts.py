@@ -10,15 +10,12 @@ from hardware.errors import HardwareError
 from planner.job.errors import CannotTellError, UsageError
 from planner.launch.languages.shell import Around, Command, Script, Scripts, read_scripts
 from planner.launch.languages.text import Files, Text, Word
-from planner.launch.read.beside import beside
+from planner.launch.read.beside import beside, within_limits
 from planner.launch.read.command import LaunchCommand, hidden_program, made_launch, split_command
-from planner.launch.read.detect import ARGUMENTS, JOB, PLAN, SHELL, file_kind
-from planner.launch.read.embedded import embedded_environment, embedded_texts
-from planner.launch.read.environment import STARTERS, counted_by, machine_variables
 from planner.launch.read.found import Hints, Problem
-from planner.launch.read.limits import within_limits
-from planner.launch.read.opened import Opened, open_file
-from planner.launch.read.world import scheduler_variables
+from planner.launch.read.opened import ARGUMENTS, JOB, PLAN, SHELL, Opened, file_kind, open_file
+from planner.launch.read.world import STARTERS, counted_by, machine_variables, scheduler_variables
+from planner.launch.read.yaml_text import embedded_environment, embedded_texts
 
 
 def read_shells(read: Opened, hints: Hints) -> None:
@@ -59,8 +56,7 @@ def _of_a_pair(read: Opened) -> Iterator[LaunchCommand]:
     if len(sharding) == len(settings) == 1:
         words = ("accelerate", "launch", "--config_file", sharding[0], "train.py", settings[0])
         command = Command(tuple(Word(Text.made(word)) for word in words), {}, sharding[0], 1)
-        found = split_command(command)
-        yield from () if found is None else (found,)
+        yield from filter(None, [split_command(command)])
 
 
 def _noted_once(notes: Sequence[str]) -> Iterator[str]:

@@ -47,22 +47,21 @@ def settled(
 ) -> Found:
     """A launch of a program, with what is not certain of it said, for the branches that could
     change it."""
-    others = [other for other in _others(undecided, again) if _differs(found, other)]
+    gist = _gist(found)
+    others = [
+        other
+        for other in _others(undecided, again)
+        if other.found is None or _gist(other.found) != gist
+    ]
     if not others:
         return found
-    broken = set(_broken(found.problems))
-    said = {
-        other.undecided.place: _said(
-            _differing(found, program, other), other, soft=_keeps(broken, other.found)
-        )
-        for other in reversed(others)
-    }
+    said = {other.undecided.place: _said(found, program, other) for other in reversed(others)}
     asked = any(problem.severity == "missing" for problem in said.values())
     problems = _certain(found.problems, others, asked=asked)
     return replace(found, problems=(*reversed(said.values()), *problems))
 
 
-def readable(
+def first_readable(
     error: CannotTellError, undecided: Mapping[Site, Undecided], again: ReadAgain
 ) -> Found:
     """The first launch that a branch which was not taken starts; the error where none does."""
@@ -93,15 +92,6 @@ def _others(undecided: Mapping[Site, Undecided], again: ReadAgain) -> Iterator[_
             continue
         if found is not None:
             yield _Other(one, branch, found, program)
-
-
-def _keeps(broken: set[tuple[str, str]], other: Found | None) -> bool:
-    """Whether another reading lacks and breaks at least as much, so that it would tell no more."""
-    return other is not None and broken <= set(_broken(other.problems))
-
-
-def _differs(found: Found, other: _Other) -> bool:
-    return other.found is None or _gist(found) != _gist(other.found)
 
 
 def _gist(found: Found) -> tuple[object, ...]:
@@ -140,10 +130,14 @@ def _certain(
         yield problem if is_certain else replace(problem, severity="missing", edits=())
 
 
-def _said(what: str, other: _Other, *, soft: bool) -> Problem:
-    """What a branch decides, and what would tell whether it runs."""
-    text = f"{what} depends on {other.undecided.why}"
-    if soft and other.undecided.unset:
+def _said(found: Found, program: str, other: _Other) -> Problem:
+    """What a branch decides, and what would tell whether it runs.
+
+    A reading that lacks and breaks at least as much would tell no more.
+    """
+    text = f"{_differing(found, program, other)} depends on {other.undecided.why}"
+    is_soft = other.found and set(_broken(found.problems)) <= set(_broken(other.found.problems))
+    if is_soft and other.undecided.unset:
         return replace(_problem(f"{text}: taken as unset", other), severity="warning")
     return _problem(text, other)
 

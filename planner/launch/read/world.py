@@ -1,14 +1,16 @@
-"""Every place where launch files count nodes, GPUs or processes, each with its place; what a script
-asks Slurm, PBS or Grid Engine for, and the variables that these set."""
+"""Where launch files count nodes, GPUs or processes, each with its place; what a script asks its
+scheduler for, and the variables that this sets; what the environment of the command says."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hardware.files import shipped_toml
-from planner.launch.languages.shell import assignments, evaluate_arithmetic
+from hardware.transport import VARIABLES
+from planner.launch.languages.shell import Starters, assignments, evaluate_arithmetic
 from planner.launch.languages.text import Text, Word, digits
 from planner.launch.read.command import (
     LaunchCommand,
@@ -17,9 +19,8 @@ from planner.launch.read.command import (
     setting_of,
     whole_number,
 )
-from planner.launch.read.embedded import items, pairs
-from planner.launch.read.found import Count, CountKind, Found, Saving, Setting
-from planner.launch.read.yaml_text import documents_of
+from planner.launch.read.found import Count, CountKind, Found, Problem, Saving, Setting
+from planner.launch.read.yaml_text import documents_of, items, pairs
 
 _LINE = re.compile(r"(?m)^[ \t]*#SBATCH[ \t]+([^#\n]*)")
 # `-l select=2:ncpus=36:ngpus=8`, `-l nodes=2:ppn=8`; ABCI's Grid Engine: `#$ -l rt_AF=2`.
@@ -34,7 +35,6 @@ _VARIABLES: Mapping[str, Sequence[str]] = _COUNTS["variables"]
 _PBS: Mapping[str, CountKind] = _COUNTS["pbs"]
 _YAML: Mapping[str, CountKind] = _COUNTS["yaml"]
 _LAUNCHERS: Mapping[str, Mapping[str, CountKind]] = _COUNTS["launchers"]
-_SLURM = _LAUNCHERS["srun"]
 _SAME: Mapping[str, str] = _COUNTS["same"]
 
 
@@ -71,10 +71,8 @@ def _of_pbs(source: Text) -> dict[str, Text]:
     variable of PBS: the GPUs of a node, which scripts count."""
     found: dict[str, Text] = {}
     asked = dict(pbs_resources(source))
-    nodes = next(
-        (asked[name] for name, kind in _PBS.items() if kind == "nodes" and name in asked), None
-    )
-    if nodes is None:
+    counted = (asked[name] for name, kind in _PBS.items() if kind == "nodes" and name in asked)
+    if (nodes := next(counted, None)) is None:
         return found
     each = asked.get("mpiprocs") or asked.get("ppn") or Text.made("1")
     lines = evaluate_arithmetic(f"{nodes.value}*{each.value}", {})
@@ -100,9 +98,9 @@ def _of_slurm(source: Text) -> dict[str, Text]:
 
 # Of a variable, with what stands before its value.
 _LONGEST_NAME = 100
-# A job with parts of several kinds: what is one node of what is not known.
 # What says that there is one node.
 ALONE = "torchrun --standalone"
+# A job with parts of several kinds: what is one node of what is not known.
 _PARTS = re.compile(r"replicatedJobs\.1\.|pytorchReplicaSpecs")
 
 
@@ -118,17 +116,13 @@ def stated_counts(
             found = [count for count in found if not count.kind.startswith("tasks")]
         words = launch.command.words[: len(launch.command.words) - len(launch.arguments)]
         found += _of_words(words)
-        if _starts_processes(words):
+        # A task that is a launcher has as many processes as it may say elsewhere: in a variable, or
+        # in accelerate's YAML.
+        starters = _LAUNCHERS.keys() - {"srun", "mpirun"}
+        if any(_SAME.get(word.base, word.base) in starters for word in words):
             found = [count for count in found if not count.kind.startswith("tasks")]
         found += _of_trainer(launch)
     return tuple(found)
-
-
-def _starts_processes(words: Sequence[Word]) -> bool:
-    """Whether a task of srun or mpirun is a launcher, of as many processes as it may say elsewhere:
-    in a variable, or in accelerate's YAML."""
-    names = {word.base for word in words}
-    return any(_SAME.get(name, name) in _LAUNCHERS.keys() - {"srun", "mpirun"} for name in names)
 
 
 def _of_trainer(launch: LaunchCommand) -> Iterator[Count]:
@@ -155,12 +149,10 @@ def accelerate_counts(found: Found, stated: Sequence[Count]) -> Iterator[Count]:
 def _directives(text: Text) -> Iterator[Count]:
     """`#SBATCH --nodes=8`, `#PBS -l select=8`."""
     for option, value in slurm_options(text).items():
-        kind = _SLURM.get(option)
-        if kind is not None:
+        if kind := _LAUNCHERS["srun"].get(option):
             yield from _count(kind, f"#SBATCH {option}", value)
     for resource, value in pbs_resources(text):
-        kind = _PBS.get(resource)
-        if kind is not None:
+        if kind := _PBS.get(resource):
             sign = "#$" if resource.startswith("rt_") else "#PBS"
             yield from _count(kind, f"{sign} -l {resource}", value)
 
@@ -175,37 +167,28 @@ def _of_words(words: Sequence[Word]) -> Iterator[Count]:
         if launcher == "torchrun" and word.text.value == "--standalone":
             yield Count("nodes", 1, ALONE, setting_of(ALONE, Text.made("1"), word.used))
         key, equals, _ = word.text.value.partition("=")
-        kind = _kind(launcher, key)
+        plain = key.replace("-", "_").replace("__", "--", 1) if key.startswith("--") else key
+        counted = _LAUNCHERS.get(launcher, {})
+        kind = counted.get(key) or counted.get(plain)
         value = word if equals else words[at + 1] if at + 1 < len(words) else None
         if value is None:
             continue
         text = word.text[len(key) + 1 :] if equals else value.text
-        if launcher == "deepspeed" and key in ("--include", "-i"):
-            number = included_gpus(text.value)
-            if number is not None:
-                setting = setting_of(key, Text.made(str(number)), value.used)
-                yield Count("processes", number, f"deepspeed {key}", setting)
+        is_named = launcher == "deepspeed" and key in ("--include", "-i")
+        if is_named and (number := included_gpus(text.value)) is not None:
+            setting = setting_of(key, Text.made(str(number)), value.used)
+            yield Count("processes", number, f"deepspeed {key}", setting)
         elif kind is not None:
             yield from _count(kind, f"{launcher} {key}", text, value)
 
 
-def _kind(launcher: str, key: str) -> CountKind | None:
-    """What an option of a launcher counts, with `_` or `-` in its name."""
-    options = _LAUNCHERS.get(launcher, {})
-    plain = key.replace("-", "_").replace("__", "--", 1) if key.startswith("--") else key
-    return options.get(key) or options.get(plain)
-
-
 def _count(kind: CountKind, who: str, value: Text, word: Word | None = None) -> Iterator[Count]:
     """A count, if its value is a number: `8`, `h100:8`, `gpu:h100:8`, of nodes `1:8` the most."""
-    if value.unknown:
-        return
     match = re.fullmatch(r"(?:[\w.-]*:)*(-?\d{1,9})", value.value)
-    if match is None:
-        return
-    digits = value[match.start(1) : match.end(1)]
-    setting = setting_of(who, digits, word.used if word else None)
-    yield Count(kind, int(match[1]), who, setting, _is_default(setting))
+    if match is not None and not value.unknown:
+        number = value[match.start(1) : match.end(1)]
+        setting = setting_of(who, number, word.used if word else None)
+        yield Count(kind, int(match[1]), who, setting, _is_default(setting))
 
 
 def _is_default(setting: Setting) -> bool:
@@ -232,12 +215,9 @@ def _of_job(text: Text) -> Iterator[Count]:
             continue
         counts = [count for path, node in leaves for count in _yaml_count(path, node, text)]
         # A JobSet has replicas of pods that run in parallel: one of the numbers is 1.
-        several = any(count.kind == "nodes" and count.number > 1 for count in counts)
-        yield from (
-            count
-            for count in counts
-            if not (several and count.kind == "nodes" and count.number == 1)
-        )
+        if any(count.kind == "nodes" and count.number > 1 for count in counts):
+            counts = [one for one in counts if (one.kind, one.number) != ("nodes", 1)]
+        yield from counts
 
 
 def _yaml_count(path: str, node: Any, text: Text) -> Iterator[Count]:
@@ -257,14 +237,7 @@ def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(value, f"{path}.{name}")
 
 
-# How programs say it: options of the command, overrides, and keys of configuration files.
-_EVERY = ("save_interval", "save_steps", "checkpoint.save_interval", "checkpoint.interval",
-          "checkpoints.checkpoint_interval")  # fmt: skip
-_STOP = ("exit_duration_in_mins", "stop_after_minutes", "train.exit_duration_in_mins")
-_STEPS = ("train_iters", "max_steps", "steps", "train.train_iters", "training.steps",
-          "tokens.train_steps")  # fmt: skip
-# Options by which a signal makes the run save, whatever the interval.
-_ON_SIGNAL = ("exit_signal_handler", "enable_jit_checkpoint", "train.exit_signal_handler")
+_SAVING: Mapping[str, Sequence[str]] = _COUNTS["saving"]
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
@@ -272,28 +245,25 @@ def stated_saving(
     scripts: Sequence[Text], launch: LaunchCommand | None, found: Found
 ) -> Saving | None:
     """Time limit and checkpoints of a launch; None without a limit, or where a signal saves."""
-    limits = [value for text in scripts for value in _limits(text)]
-    if not limits or launch is None or any(name in launch.given for name in _ON_SIGNAL):
+    options = [slurm_options(text) for text in scripts]
+    limits = [one[name] for one in options for name in ("--time", "-t") if name in one]
+    seconds = _seconds(limits[-1].value) if limits else None
+    if (
+        seconds is None
+        or launch is None
+        or any(name in launch.given for name in _SAVING["on_signal"])
+    ):
         return None
-    limit = limits[-1]
-    place = limit.first()
-    minutes = _number(_STOP, launch, found)
-    seconds = _seconds(limit.value)
-    if seconds is None:
-        return None
+    limit, place = limits[-1], limits[-1].first()
+    minutes = _number(_SAVING["stop"], launch, found)
     return Saving(
         seconds,
         limit.value,
         f"{place.file.path}:{place.line}" if place else "",
-        _number(_EVERY, launch, found),
+        _number(_SAVING["every"], launch, found),
         None if minutes is None else 60.0 * minutes,
-        _number(_STEPS, launch, found),
+        _number(_SAVING["steps"], launch, found),
     )
-
-
-def _limits(text: Text) -> Iterator[Text]:
-    options = slurm_options(text)
-    yield from (options[name] for name in ("--time", "-t") if name in options)
 
 
 def _seconds(text: str) -> float | None:
@@ -310,15 +280,79 @@ def _seconds(text: str) -> float | None:
 
 def _number(names: Sequence[str], launch: LaunchCommand, found: Found) -> int | None:
     """The first of some settings that is stated as a whole number."""
+    words = (word.text.value.partition("=") for word in launch.arguments)
+    overrides = {key: value for key, _, value in reversed(list(words))}  # the first of several
     for name in names:
         setting = launch.given.get(name) or found.setting(name)
-        stated = _override(name, launch) if setting is None else str(setting.value)
-        if number := digits(stated):
+        if number := digits(overrides.get(name, "") if setting is None else str(setting.value)):
             return number
     return None
 
 
-def _override(name: str, launch: LaunchCommand) -> str:
-    """The value of `section.field=value` among the command's words; empty if there is none."""
-    words = (word.text.value.partition("=") for word in launch.arguments)
-    return next((value for key, _, value in words if key == name), "")
+_BLOCKING = "CUDA_LAUNCH_BLOCKING"
+
+
+def with_environment(found: Found, launch: LaunchCommand | None, given: Mapping[str, str]) -> Found:
+    """With what the command's environment says whatever the framework: launches that the CPU waits
+    for, and the variables of NCCL and libfabric.
+
+    `given`: variables by the user, who is right. One whose value is not known is noted, and counts
+    as not set.
+    """
+    seen = {} if launch is None else launch.command.environment
+    problems, variations = list(found.problems), found.variations
+    blocking = seen.get(_BLOCKING)
+    if blocking is not None and digits(blocking.value.strip()):
+        text = (
+            f"{_BLOCKING}={blocking.value} is for debugging: the CPU waits for each kernel to end"
+        )
+        places = tuple(span.place for span in [blocking.first()] if span)
+        fix = f"unset {_BLOCKING}"
+        problems.append(Problem("blocking-launches", text, "warning", places, fix))
+        variations = (*variations, "blocking-launches")
+    network = {name: setting_of(name, seen[name]) for name in VARIABLES if name in seen}
+    network |= {name: Setting(name, given[name]) for name in VARIABLES if name in given}
+    for one in network.values():
+        if one.unknown:
+            text, fix = f"{one.key} is {one.unknown}: counted as not set", f"--env {one.key}=VALUE"
+            problems.append(Problem("network-unknown", text, "note", (one.place,), fix))
+    known = tuple(one for one in network.values() if not one.unknown)
+    return replace(found, network=known, variations=variations, problems=tuple(problems))
+
+
+def as_unread_may_set(
+    problems: Sequence[Problem], launch: LaunchCommand | None, noted: Sequence[Problem]
+) -> Iterator[Problem]:
+    """A variable that is not set may be in a file of them that was not there, which is `noted`."""
+    words = () if launch is None else launch.command.words
+    unread = [item.text for item in noted if item.text.startswith("source ")]
+    unread += [one.text.value for one in words if one.text.value.startswith("--env-file")]
+    for problem in problems:
+        is_absent = problem.rule == "cuda-device-max-connections" and "not set" in problem.text
+        if not (unread and is_absent):
+            yield problem
+            continue
+        text = f"{problem.text}; {unread[0].partition(':')[0]} may set it, and was not read"
+        yield replace(problem, severity="warning", text=text)
+
+
+# Launchers and schedulers as programs that start others.
+STARTERS = Starters(**_COUNTS["starters"])
+# What a script counts, and the variables that say the same.
+_COUNTED = tuple(
+    (re.compile(row["command"], re.DOTALL), row["variables"]) for row in _COUNTS["counted"]
+)
+
+
+def machine_variables(nodes: int | None, gpus_per_node: int | None) -> dict[str, str]:
+    """Variables that a scheduler sets on such a machine, by name; none for what is not known."""
+    found: dict[str, str] = {}
+    for kind, number in (("nodes", nodes), ("gpus a node", gpus_per_node)):
+        if number is not None:
+            found |= dict.fromkeys(_COUNTS["machine"][kind], str(number))
+    return found
+
+
+def counted_by(command: str) -> Sequence[str]:
+    """The variables, first come, that say the number which `$(...)` counts; none for another."""
+    return next((names for what, names in _COUNTED if what.match(command)), ())

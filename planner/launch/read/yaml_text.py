@@ -1,9 +1,13 @@
-"""YAML within limits: of size, of depth, of what aliases and merges multiply to."""
+"""YAML within limits: of size, of depth, of what aliases and merges multiply to; the values in it
+that somebody still has to fill in; the scripts and files inside it."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import yaml
@@ -11,7 +15,68 @@ from yaml.nodes import MappingNode, Node, SequenceNode
 
 from hardware.errors import HardwareError
 from hardware.files import DEEPEST, demand_bounded, number_error
-from planner.launch.read.placeholders import as_yaml
+from planner.launch.languages.text import Text, join, spaced
+
+# Placeholders: `--env X=VALUE` fills in one that has a name; one that nobody fills in is a value
+# that is not known. A text that holds one: of Jinja, of a shell or OmegaConf.
+_INSIDE = re.compile(
+    r"\{\{-?\s*(?P<jinja>[^{}]*?)\s*-?\}\}"
+    r"|\$\{(?:oc\.env:|env:)?(?P<braced>[A-Za-z_][\w.]*)(?:(?P<mark>,|:-|:=|-)(?P<default>[^{}]*))?\}"
+)
+# A text that is one as a whole: `$NAME`, `<YOUR MODEL>`, `{name}`, OmegaConf's `???`.
+_WHOLE = re.compile(
+    r"\$(?P<plain>[A-Za-z_]\w*)|<(?P<angle>[A-Za-z][\w ./:-]*)>|\{\s*(?P<single>[A-Za-z_][\w. ]*)\}"
+    r"|\?\?\?"
+)
+# An unquoted `key: {{ X }}`, which is no YAML, and `key: {name}`, which would be a table.
+_KEY, _END = r"(?m)^(\s*(?:- )?[\w.\"'-]+\s*:[ \t]+)", r"(?=[ \t]*(?:#.*)?$)"
+_DOUBLE = re.compile(_KEY + r"\{\{([^{}'\"\n]*)\}\}" + _END)
+_SINGLE = re.compile(_KEY + r"\{([A-Za-z_]\w*)\}" + _END)
+# Names in angle brackets that are tokens of a vocabulary, not placeholders: `<pad>`, `<s>`.
+_TOKEN = re.compile(r"[a-z0-9_]{1,12}")
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """`value`: the text with all that is known filled in. `unknown`: the placeholder that nobody
+    fills in, as it is written, and `name`: the variable that would fill it, if it has a name."""
+
+    value: str
+    unknown: str = ""
+    name: str = ""
+
+
+def as_yaml(text: str) -> str:
+    """A template's unquoted placeholders as texts of the same length, so that places stay."""
+    text = _DOUBLE.sub(lambda found: f"{found[1]}'{{{found[2]}}}'", text)
+    return _SINGLE.sub(lambda found: f"{found[1]}${found[2]} ", text)
+
+
+def filled(text: str, variables: Mapping[str, object]) -> Filled:
+    """A text with its placeholders filled in from variables, as far as these go."""
+    whole = _WHOLE.fullmatch(text.strip())
+    if whole is not None and not _TOKEN.fullmatch(whole["angle"] or ""):
+        names = whole.groupdict()
+        name = (names["plain"] or names["angle"] or names["single"] or "").strip()
+        return _one(text.strip(), name, None, variables)
+    result = Filled(text)
+    for found in _INSIDE.finditer(text):
+        # OmegaConf fills in a default after a comma itself; a shell's does not stand for YAML.
+        default = found["default"] if found["mark"] == "," else None
+        part = _one(found[0], (found["jinja"] or found["braced"] or "").strip(), default, variables)
+        if part.unknown:
+            return part
+        result = Filled(result.value.replace(found[0], part.value))
+    return result
+
+
+def _one(written: str, name: str, default: str | None, variables: Mapping[str, object]) -> Filled:
+    if name in variables:
+        return Filled(str(variables[name]))
+    if default is not None:
+        return Filled(default.strip())
+    return Filled("", written, name if re.fullmatch(r"[A-Za-z_]\w*", name) else "")
+
 
 # PyYAML reads about a tenth of a megabyte a second.
 MOST_CHARACTERS = 2**18
@@ -108,10 +173,10 @@ def _read(text: str) -> YamlText:
         raise YamlError(f"nested too deep; at most {DEEPEST} levels are read") from None
     except HardwareError as error:
         raise YamlError(str(error).removeprefix("the file: ")) from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise YamlError(
-            number_error(error) if isinstance(error, ValueError) else str(error)
-        ) from None
+    except ValueError as error:
+        raise YamlError(number_error(error)) from None
+    except yaml.YAMLError as error:
+        raise YamlError(str(error)) from None
     except (LookupError, TypeError, AttributeError):
         # What PyYAML raises for `!!int ""`, `!!timestamp x`.
         raise YamlError("a value does not have the form of its tag") from None
@@ -123,3 +188,128 @@ def _text_keys(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _text_keys(inner) for key, inner in value.items()}
     return [_text_keys(inner) for inner in value] if isinstance(value, list) else value
+
+
+_JOBS = (
+    "JobSet", "TrainJob", "Job", "Pod", "PyTorchJob", "MPIJob", "StatefulSet", "LeaderWorkerSet",
+    "Deployment", "CronJob", "TrainingRuntime", "ClusterTrainingRuntime", "RayJob",
+)  # fmt: skip
+# What a SkyPilot task has one of, beside what it runs.
+_OF_TASKS = {"resources", "num_nodes", "workdir"}
+# Where they say what runs.
+_RUN = ("command", "args", "run", "entrypoint")
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A text in a YAML file; `name` "": a script that runs, else the file that it becomes."""
+
+    name: str
+    text: Text
+
+
+def pairs(node: Any) -> Iterator[tuple[str, Any]]:
+    """The entries of a table whose keys are scalars; none of another node."""
+    if node.id == "mapping":
+        yield from ((key.value, value) for key, value in node.value if key.id == "scalar")
+
+
+def items(node: Any) -> Sequence[Any]:
+    """The items of a list; none of another node."""
+    return node.value if node.id == "sequence" else []
+
+
+def is_embedding(text: str) -> bool:
+    """Whether a YAML text starts a job with a script of its own."""
+    tables = [content for content in documents_of(text).contents if isinstance(content, dict)]
+    return any(
+        table.get("kind") in _JOBS or ("run" in table and _OF_TASKS & table.keys())
+        for table in tables
+    )
+
+
+def embedded_texts(source: Text) -> Iterator[Embedded]:
+    """The files of the ConfigMaps first, then what the containers run."""
+    documents = read_yaml(source.value).nodes
+    for name, value in _data_of(documents):
+        blocks = (item for item in _scalars(value) if item.style == "|")
+        yield from (Embedded(name, _block(item, source)) for item in blocks)
+    for document in documents:
+        yield from (Embedded("", script) for script in _scripts(document, source))
+
+
+def _data_of(documents: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """The entries of the ConfigMaps."""
+    tables = (value for one in documents for key, value in pairs(one) if key == "data")
+    return (entry for table in tables for entry in pairs(table))
+
+
+def embedded_environment(source: Text) -> dict[str, Text]:
+    """Variables of the containers' `env` and `envFrom` and a SkyPilot task's `envs`, the first of
+    each name."""
+    found: dict[str, Text] = {}
+    documents = read_yaml(source.value).nodes
+    for document in documents:
+        for name, value in _variables(document, source):
+            found.setdefault(name, value)
+    # `envFrom`: the entries of a ConfigMap.
+    for name, node in _data_of(documents):
+        if "configMapRef" in source.value and name.isidentifier() and node.id == "scalar":
+            found.setdefault(name, _word(node, source))
+    return found
+
+
+def _variables(document: Any, source: Text) -> Iterator[tuple[str, Text]]:
+    for table in _tables(document):
+        stated = items(table["env"]) if "env" in table else ()
+        entries = [dict(pairs(item)) for item in stated]
+        whole = [entry for entry in entries if {"name", "value"} <= entry.keys()]
+        named = [(e["name"].value, e["value"]) for e in whole if e["name"].id == "scalar"]
+        named += pairs(table["envs"]) if "envs" in table else ()
+        yield from ((name, _word(inner, source)) for name, inner in named if inner.id == "scalar")
+
+
+def _tables(node: Any) -> Iterator[dict[str, Any]]:
+    """A table and those inside it, in the order in which they begin."""
+    for item in items(node):
+        yield from _tables(item)
+    table = dict(pairs(node))
+    yield table
+    for value in table.values():
+        yield from _tables(value)
+
+
+def _scalars(node: Any) -> list[Any]:
+    """The node, or the items of a list, that are scalars."""
+    return [item for item in (items(node) or [node]) if item.id == "scalar"]
+
+
+def _scripts(document: Any, source: Text) -> Iterator[Text]:
+    """What `command`, `args` and `run` say: literal blocks, what a shell is given, else words."""
+    for table in _tables(document):
+        said = [item for name in _RUN if name in table for item in _scalars(table[name])]
+        blocks = [_block(item, source) for item in said if item.style == "|"]
+        words = [_word(item, source) for item in said]
+        given = [after for flag, after in pairwise(words) if re.fullmatch(r"-\w*c", flag.value)]
+        yield from blocks or given or ([spaced(words)] if words else [])
+
+
+def _word(node: Any, source: Text) -> Text:
+    """A scalar as it stands in its file, without its quotes; made where it is written otherwise."""
+    written = source[node.start_mark.index : node.end_mark.index]
+    plain = written[1:-1] if node.style else written
+    return plain if plain.value == node.value else Text.made(node.value)
+
+
+def _block(node: Any, source: Text) -> Text:
+    """A literal block without its indentation, every character with its place."""
+    lines = node.value.split("\n")
+    at = source.value.index("\n", node.start_mark.index) + 1
+    pieces: list[Text] = []
+    for line in lines if lines[-1] else lines[:-1]:  # `|-` leaves no empty last one
+        end = source.value.find("\n", at)
+        end = len(source.value) if end < 0 else end
+        start = max(at, end - len(line))
+        pieces += [source[start:end], Text.made("\n")]
+        at = end + 1
+    return join(pieces)

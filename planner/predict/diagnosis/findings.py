@@ -1,26 +1,30 @@
 """The ranked causes of a measured run that is slower, faster or heavier than predicted.
 
 Causes are ranked by how near the model comes to the measurement when it has them, alone and, where
-none comes near alone, two together. They are listed inside the error bar of the prediction as well:
-a run that lies within it may still lose time to something that can be mended.
+none comes near alone, two together; each is costed by the model, predicted again with one thing
+changed (`hypotheses.toml`), so that nothing here is fitted to the measurement. They are listed
+inside the error bar of the prediction as well: a run that lies within it may still lose time to
+something that can be mended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import combinations
-from math import log
+from typing import Any, Literal
 
+from constraints.errors import ConstraintError
+from hardware.errors import HardwareError
+from hardware.files import shipped_toml
+from hardware.schema import Cluster
+from hardware.transport import TransportSettings, over_sockets
 from planner.cost.terms import TIME_WORDS
+from planner.job.errors import UsageError
+from planner.job.frameworks.profile import FrameworkProfile, Tables, with_tables
+from planner.job.frameworks.tables import Overlap
 from planner.job.job import Job
-from planner.predict.diagnosis.hypotheses import (
-    Cause,
-    Direction,
-    Hypothesis,
-    causes,
-    predicted_under,
-)
 from planner.predict.diagnosis.measured import (
     Convention,
     Figure,
@@ -30,15 +34,126 @@ from planner.predict.diagnosis.measured import (
     conventions,
     verdicts,
 )
-from planner.predict.evaluate import Proposal
+from planner.predict.evaluate import Proposal, evaluated
 from planner.predict.plan import Plan
 
-# A cause is near where it predicts the measurement within this share of it.
-NEAR = 0.1
+_BYTES_PER_GBIT = 1e9 / 8
+_RATE = "scale_out_bytes_per_s_per_gpu_per_direction"
+
+Direction = Literal["slower", "faster", "memory"]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A row of `hypotheses.toml`, which explains its fields."""
+
+    kind: str
+    what: str
+    test: str
+    levels: tuple[float, ...] = ()
+    sets: str = ""
+    factors: tuple[str, ...] = ()
+    tables: Tables = field(default_factory=dict)
+    exposed: bool = False
+    request: Mapping[str, Any] = field(default_factory=dict)
+    degrees: Mapping[str, int] = field(default_factory=dict)
+    recompute: str | None = None
+    zero: int | None = None
+
+    def hypotheses(self) -> tuple[Hypothesis, ...]:
+        """The cause at each of its strengths."""
+        return tuple(Hypothesis(self, level) for level in self.levels or (1.0,))
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A cause at one strength."""
+
+    cause: Cause
+    level: float
+
+    @property
+    def words(self) -> str:
+        """`links between nodes at 50% of their rate`."""
+        return self.cause.what.format(level=self.level)
+
+    @property
+    def factors(self) -> dict[str, float]:
+        """Factors on numbers of the cost core."""
+        return dict.fromkeys(self.cause.factors, self.level)
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """What the level sets: `request` and its field, `transport` and its, `links`."""
+        where, _, name = self.cause.sets.partition(".")
+        return where, name
+
+
+@cache
+def causes(direction: Direction) -> tuple[Cause, ...]:
+    """The causes of a step that is slower or faster than predicted, or of another peak."""
+    rows = shipped_toml("planner.predict.diagnosis", "hypotheses.toml")[direction]
+    listed = ("levels", "factors")
+    return tuple(Cause(**row | {name: tuple(row.get(name, ())) for name in listed}) for row in rows)
+
+
+def nothing_overlapped(profile: FrameworkProfile) -> FrameworkProfile:
+    """The profile with every collective exposed."""
+    shares = {name: 0.0 for name in Overlap.model_fields if "contention" not in name}
+    return with_tables(profile, {"overlap": shares})
+
+
+def predicted_under(proposal: Proposal, hypotheses: Sequence[Hypothesis]) -> Plan | None:
+    """The configuration with all these things changed; None where one does not apply."""
+    try:
+        return _plan(proposal, hypotheses)
+    except (UsageError, HardwareError, ConstraintError):
+        return None
+
+
+def _plan(proposal: Proposal, hypotheses: Sequence[Hypothesis]) -> Plan:
+    factors = dict[str, float]()
+    for one in hypotheses:
+        cause = one.cause
+        asked = dict(cause.request)
+        if one.target[0] == "request":
+            asked[one.target[1]] = one.level
+        moved = dict(cause.degrees) | ({} if cause.zero is None else {"zero": cause.zero})
+        proposal = proposal.changed(
+            asked, proposal.degrees.model_copy(update=moved), cause.recompute
+        )
+        factors |= one.factors
+    job = proposal.request.resolve()
+    for one in hypotheses:
+        job = _changed_job(job, one)
+    return evaluated(proposal.of(job), factors)
+
+
+def _changed_job(job: Job, hypothesis: Hypothesis) -> Job:
+    """The job with what a hypothesis changes of its framework and its cluster."""
+    cause, profile = hypothesis.cause, job.framework
+    if cause.exposed:
+        profile = nothing_overlapped(profile)
+    cluster = _changed_cluster(job.cluster, hypothesis)
+    return replace(job, framework=with_tables(profile, cause.tables), cluster=cluster)
+
+
+def _changed_cluster(cluster: Cluster, hypothesis: Hypothesis) -> Cluster:
+    where, name = hypothesis.target
+    level = hypothesis.level
+    match where:
+        case "links":
+            return cluster.model_copy(update={_RATE: getattr(cluster, _RATE) * level})
+        case "sockets":
+            return over_sockets(cluster, level * _BYTES_PER_GBIT)
+        case "transport":
+            value = int(level) if name == "nics" else bool(level)
+            return TransportSettings(**{name: value}).applied(cluster)
+    return cluster
+
+
 # A measurement this near to the prediction leaves nothing to explain.
 SAME = 0.02
-# A cause that moves the prediction by less than this share of the gap explains nothing.
-LEAST_MOVE = 0.15
 MOST_CAUSES = 8
 # Causes that are combined in pairs, and pairs that are named, where no cause comes near alone.
 _COMBINED, _MOST_PAIRS = 6, 3
@@ -158,11 +273,11 @@ def explain_gap(
     if costed is None:
         costed = costed_causes(proposal, direction)
     tried = [one for _, plans in costed if (one := _best(plans, comparison))]
-    tried.sort(key=lambda one: _distance(one[1], comparison))
+    tried.sort(key=lambda one: comparison.distance(one[1]))
     found = [_explanation(comparison, [one], figure) for one, figure in tried]
     if not any(one.near for one in found):
         found += _pairs(proposal, tried[:_COMBINED], comparison)
-    found.sort(key=lambda one: _distance(one.predicted, comparison))
+    found.sort(key=lambda one: comparison.distance(one.predicted))
     found = found[:MOST_CAUSES]
     if direction == "slower":
         found.append(_outside(plan, comparison))
@@ -177,25 +292,9 @@ def _best(
 ) -> _Tried | None:
     """The strength of a cause that comes nearest to the measurement, of those that explain some of
     the gap; None where none does."""
-    figures = [(one, _figure(plan, comparison)) for one, plan in plans]
-    found = [(one, figure) for one, figure in figures if _moves(figure, comparison)]
-    return min(found, key=lambda one: _distance(one[1], comparison), default=None)
-
-
-def _figure(plan: Plan, comparison: MeasuredComparison) -> float:
-    return plan.step_time_s if comparison.figure == "step time" else plan.peak_bytes
-
-
-def _moves(figure: float, comparison: MeasuredComparison) -> bool:
-    """Whether a hypothesis closes a part of the gap."""
-    gap = comparison.measured - comparison.predicted
-    moved = (figure - comparison.predicted) / gap
-    overshoots = abs(figure - comparison.measured) > abs(gap)
-    return moved >= LEAST_MOVE and not overshoots
-
-
-def _distance(figure: float, comparison: MeasuredComparison) -> float:
-    return abs(log(figure / comparison.measured))
+    figures = [(one, comparison.figure_of(plan)) for one, plan in plans]
+    found = [(one, figure) for one, figure in figures if comparison.moves(figure)]
+    return min(found, key=lambda one: comparison.distance(one[1]), default=None)
 
 
 def _explanation(
@@ -205,17 +304,11 @@ def _explanation(
         comparison.figure,
         ", and ".join(one.words for one in hypotheses),
         figure,
-        _is_near(figure, comparison),
+        comparison.is_near(figure),
         figure / comparison.predicted - 1.0,
         tuple(one.cause.kind for one in hypotheses),
         "; ".join(one.cause.test for one in hypotheses),
     )
-
-
-def _is_near(figure: float, comparison: MeasuredComparison) -> bool:
-    """Near the measurement, and nearer to it than to the prediction."""
-    near = abs(figure / comparison.measured - 1.0) <= NEAR
-    return near and _distance(figure, comparison) < 0.5 * abs(log(comparison.ratio))
 
 
 def _pairs(
@@ -229,10 +322,10 @@ def _pairs(
         together = predicted_under(proposal, [one, other])
         if together is None:
             continue
-        figure = _figure(together, comparison)
-        if _distance(figure, comparison) < min(_distance(x, comparison) for x in (alone, its)):
+        figure = comparison.figure_of(together)
+        if comparison.distance(figure) < min(map(comparison.distance, (alone, its))):
             found.append(_explanation(comparison, [one, other], figure))
-    found.sort(key=lambda item: _distance(item.predicted, comparison))
+    found.sort(key=lambda item: comparison.distance(item.predicted))
     yield from found[:_MOST_PAIRS]
 
 

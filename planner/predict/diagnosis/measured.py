@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import log
 from typing import Literal
 
 from planner.job.errors import UsageError
@@ -17,6 +18,11 @@ GIB = 2.0**30
 SAME_MFU = 0.03
 # Sparse peaks of datasheets: twice the dense ones (2:4 structured sparsity).
 SPARSE_OVER_DENSE = 2.0
+
+# A cause is near where it predicts the measurement within this share of it.
+NEAR = 0.1
+# A cause that moves the prediction by less than this share of the gap explains nothing.
+LEAST_MOVE = 0.15
 
 Figure = Literal["step time", "peak memory"]
 
@@ -76,6 +82,25 @@ class MeasuredComparison:
     def agrees(self) -> bool:
         """Whether it lies in the prediction's 80 % interval."""
         return self.interval.low <= self.measured <= self.interval.high
+
+    def figure_of(self, plan: Plan) -> float:
+        """The figure that was measured, of a plan."""
+        return plan.step_time_s if self.figure == "step time" else plan.peak_bytes
+
+    def distance(self, figure: float) -> float:
+        """How far a figure is from the measured one: |ln of their ratio|."""
+        return abs(log(figure / self.measured))
+
+    def moves(self, figure: float) -> bool:
+        """Whether another prediction closes a part of the gap."""
+        gap = self.measured - self.predicted
+        overshoots = abs(figure - self.measured) > abs(gap)
+        return (figure - self.predicted) / gap >= LEAST_MOVE and not overshoots
+
+    def is_near(self, figure: float) -> bool:
+        """Near the measurement, and nearer to it than to the prediction."""
+        near = abs(figure / self.measured - 1.0) <= NEAR
+        return near and self.distance(figure) < 0.5 * abs(log(self.ratio))
 
 
 @dataclass(frozen=True)

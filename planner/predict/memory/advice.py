@@ -15,6 +15,7 @@ from constraints.errors import ConstraintError
 from hardware.errors import HardwareError
 from planner.cost.terms import MEMORY_WORDS
 from planner.job.errors import UsageError
+from planner.job.written import picked
 from planner.predict.evaluate import Proposal
 from planner.predict.memory.option_changes import OptionChange, OptionChanges
 from planner.predict.memory.solve import SAFE_PROBABILITY
@@ -294,3 +295,32 @@ def _follows(before: Proposal, after: Proposal, changes: tuple[OptionChange, ...
     if after.degrees.gpus != before.degrees.gpus:
         words.append(f"{after.degrees.gpus} GPUs")
     return ", ".join(words)
+
+
+def advice_record(advice: Advice) -> dict[str, Any]:
+    """Advice as data; bytes and seconds."""
+    largest = advice.largest
+    return {
+        "largest_term": picked(largest, "name label bytes=size_bytes total_bytes")
+        | {"shrunk_by": largest.move and _move(largest.move)},
+        "base": picked(advice.base, "total_bytes=peak_bytes fit_probability step_time_s step_time"),
+        **{
+            name: [_move(move) for move in getattr(advice, name)]
+            for name in ("sufficient", "partial", "pairs")
+        },
+        "closest": advice.closest and _move(advice.closest),
+        "tried": advice.tried,
+    }
+
+
+def _move(move: Move) -> dict[str, Any]:
+    return picked(
+        move,
+        "options=flags learns more_gpus follows degrees=proposal.degrees"
+        " recompute=proposal.recompute recomputed=proposal.recomputed"
+        " optimizer=proposal.request.optimizer dtype=proposal.request.dtype"
+        " attention=proposal.request.attention gpus=proposal.request.gpus"
+        " total_bytes=plan.peak_bytes"
+        " interval=plan.peak_interval fit_probability=plan.fit_probability saved_bytes"
+        " step_time_s=plan.step_time_s step_time=plan.step_time extra_s",
+    )

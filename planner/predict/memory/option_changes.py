@@ -17,7 +17,7 @@ from planner.job.offload import searched_offloads, spelled
 from planner.job.optimizers import optimizer_names
 from planner.job.recompute import Recomputed
 from planner.predict.evaluate import Proposal
-from planner.predict.memory.footprint import footprint_of
+from planner.predict.memory.account import footprint_of
 from planner.predict.memory.solve import SAFE_PROBABILITY, bracket
 from planner.predict.plan import Plan
 from planner.predict.techniques import further_techniques
@@ -49,6 +49,14 @@ class OptionChange:
     technique: str = ""
 
 
+def _of_degrees(kind: str, degrees: Mapping[str, int]) -> OptionChange:
+    return OptionChange(kind, _degree_flags(degrees), degrees=degrees)
+
+
+def _degree_flags(degrees: Mapping[str, int]) -> str:
+    return " ".join(f"--{name} {value}" for name, value in degrees.items())
+
+
 class OptionChanges:
     """The changes that a configuration's framework offers; `base`: its plan."""
 
@@ -56,19 +64,19 @@ class OptionChanges:
         self.proposal, self.job, self.base = proposal, job, base
 
     def __iter__(self) -> Iterator[OptionChange]:
-        yield from self._zero_stages()
+        present = self.proposal.degrees
+        for stage in sorted(self.job.framework.parallelism.zero_stages):
+            if stage > present.zero:
+                yield _of_degrees("zero", {"zero": stage})
         yield from self._recompute_modes()
-        yield from self._micro_batches()
-        yield from self._chunks()
+        # Interleaving holds more in flight.
+        for name, degree in (("mbs", present.mbs), ("vpp", present.vpp)):
+            smaller = (value for value in range(degree - 1, 0, -1) if degree % value == 0)
+            yield from (_of_degrees(name, {name: value}) for value in smaller)
         yield from self._degrees()
         yield from self._optimizers()
         yield from self._kernels()
         yield from self._techniques()
-
-    def _zero_stages(self) -> Iterator[OptionChange]:
-        for stage in sorted(self.job.framework.parallelism.zero_stages):
-            if stage > self.proposal.degrees.zero:
-                yield OptionChange("zero", f"--zero {stage}", degrees={"zero": stage})
 
     def _recompute_modes(self) -> Iterator[OptionChange]:
         job = self.job
@@ -77,13 +85,8 @@ class OptionChanges:
                 yield OptionChange("recompute", f"--recompute {mode.name}", recompute=mode.name)
         fewest = self._fewest_recomputed()
         if fewest is not None:
-            text = ",".join(str(count) for count in fewest)
-            yield OptionChange(
-                "recompute",
-                f"--recompute full --recompute-layers {text}",
-                recompute="full",
-                recomputed=fewest,
-            )
+            flags = f"--recompute full --recompute-layers {','.join(map(str, fewest))}"
+            yield OptionChange("recompute", flags, recompute="full", recomputed=fewest)
 
     def _fewest_recomputed(self) -> tuple[int, ...] | None:
         """Fewest layers of each stage whose full recomputation suffices, by their accounts."""
@@ -112,19 +115,6 @@ class OptionChanges:
             return False
         return footprint_of(placed).fit_probability >= SAFE_PROBABILITY
 
-    def _micro_batches(self) -> Iterator[OptionChange]:
-        mbs = self.proposal.degrees.mbs
-        for smaller in range(mbs - 1, 0, -1):
-            if mbs % smaller == 0:
-                yield OptionChange("mbs", f"--mbs {smaller}", degrees={"mbs": smaller})
-
-    def _chunks(self) -> Iterator[OptionChange]:
-        """Interleaving holds more in flight."""
-        vpp = self.proposal.degrees.vpp
-        for fewer in range(vpp - 1, 0, -1):
-            if vpp % fewer == 0:
-                yield OptionChange("vpp", f"--vpp {fewer}", degrees={"vpp": fewer})
-
     def _degrees(self) -> Iterator[OptionChange]:
         """More of what splits the model; more ranks that share state, if GPUs may be added."""
         rules, degrees = self.job.framework.parallelism, self.proposal.degrees
@@ -135,9 +125,7 @@ class OptionChanges:
         for name in names:
             for factor in _FACTORS:
                 value = getattr(degrees, name) * factor
-                wanted = {name: value, **self._zero_beside(name)}
-                flags = " ".join(f"--{key} {number}" for key, number in wanted.items())
-                yield OptionChange(name, flags, degrees=wanted)
+                yield _of_degrees(name, {name: value, **self._zero_beside(name)})
                 yield from self._trades(name, factor, names)
         yield from self._more_replicas()
 
@@ -158,12 +146,11 @@ class OptionChanges:
             wanted = {"dp": dp, "zero": stage, "mbs": mbs}
             given = {name: value for name, value in wanted.items() if name == "dp"
                      or value != getattr(degrees, name)}  # fmt: skip
-            flags = " ".join(f"--{name} {value}" for name, value in given.items())
             if degrees.gbs % (mbs * dp) == 0:
-                yield OptionChange("dp", flags, degrees=given)
+                yield _of_degrees("dp", given)
                 continue
             batch = {"gbs": degrees.gbs * factor, "gbs_tokens": None, "batch_ramp": None}
-            flags = f"{flags} --gbs {degrees.gbs * factor}"
+            flags = f"{_degree_flags(given)} --gbs {degrees.gbs * factor}"
             yield OptionChange("dp", flags, request=batch, degrees=given, learns=OTHER_BATCH)
 
     def _trades(self, name: str, factor: int, names: list[str]) -> Iterator[OptionChange]:
@@ -174,22 +161,22 @@ class OptionChanges:
             if giver not in (name, "ep") and name != "ep" and given % factor == 0:
                 degrees = {name: getattr(present, name) * factor, giver: given // factor,
                            **self._zero_beside(name)}  # fmt: skip
-                flags = " ".join(f"--{key} {value}" for key, value in degrees.items())
-                yield OptionChange(name, flags, degrees=degrees)
+                yield _of_degrees(name, degrees)
 
     def _optimizers(self) -> Iterator[OptionChange]:
         for name in optimizer_names():
             if name != self.job.optimizer.name:
-                yield OptionChange(
-                    "optimizer",
-                    f"--optimizer {name}",
-                    request={"optimizer": name},
-                    learns=OTHER_STATES,
-                )
+                yield self._option("optimizer", optimizer=name, learns=OTHER_STATES)
         yield from self._optimizer_offloads()
         for modules in self._activations():
-            flags = f"--activation-offload {modules}"
-            yield OptionChange("offload", flags, request={"activation_offload": modules})
+            yield self._option("offload", activation_offload=modules)
+
+    @staticmethod
+    def _option(kind: str, learns: str = "", **option: str) -> OptionChange:
+        """One option of the request with another value."""
+        ((name, value),) = option.items()
+        flags = f"--{name.replace('_', '-')} {value}"
+        return OptionChange(kind, flags, request=option, learns=learns)
 
     def _optimizer_offloads(self) -> Iterator[OptionChange]:
         """More of the optimizer on the host, with the ZeRO stage that this needs, and with the one
@@ -220,14 +207,10 @@ class OptionChanges:
     def _kernels(self) -> Iterator[OptionChange]:
         """Attention that keeps no scores, weights in 16 bits."""
         if self.job.attention == "eager":
-            yield OptionChange("attention", "--attention flash", request={"attention": "flash"})
+            yield self._option("attention", attention="flash")
         if self.job.dtype != "bf16":
-            yield OptionChange(
-                "dtype",
-                "--dtype bf16",
-                request={"dtype": "bf16", "precision": "bf16"},
-                learns="16-bit weights",
-            )
+            both = {"dtype": "bf16", "precision": "bf16"}
+            yield OptionChange("dtype", "--dtype bf16", request=both, learns="16-bit weights")
         split = self.proposal.request.with_sequence_parallel()
         if split is not None:
             yield OptionChange("sequence", "--sequence-parallel", request=split)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import lcm
-from typing import Literal
+from typing import Any, Literal
 
 from constraints.axes import LARGEST_DEGREE
 from planner.job.bounds import LONGEST_SEQ
@@ -20,7 +20,7 @@ from planner.job.job import BatchTarget, Job
 from planner.job.specs import LayerKind, ModelSpec
 from planner.predict.configuration import Configuration
 from planner.predict.evaluate import checked
-from planner.predict.memory.footprint import Footprint, footprint_of
+from planner.predict.memory.account import Footprint, footprint_of
 from planner.predict.plan import Degrees
 
 Unknown = Literal["mbs", "seq", "layers"]
@@ -132,29 +132,28 @@ def bracket(
 
 
 def _axis(configuration: Configuration, unknown: Unknown, batch_is_fixed: bool) -> _Axis:
-    degrees = configuration.degrees
+    job, degrees = configuration.job, configuration.degrees
     match unknown:
         case "mbs" if batch_is_fixed:
             return _dividing_micro_batches(configuration)
         case "mbs":
             count = degrees.grad_acc
             held = "1 micro-batch a step" if count == 1 else f"{count:,} micro-batches a step"
-            return _stepped(configuration, held, LARGEST_DEGREE, 1, _with_mbs)
+            return _stepped(held, LARGEST_DEGREE, 1, lambda mbs: _again(configuration, mbs=mbs))
         case "seq":
-            return _sequences(configuration)
+            # A table of learned positions ends the lengths.
+            learned = job.model.position == "learned"
+            longest = job.model.max_positions if learned else LONGEST_SEQ
+            step = lcm(2 * degrees.cp if degrees.cp > 1 else 1, degrees.tp * degrees.cp)
+            batch = "one sequence" if degrees.gbs == 1 else f"{degrees.gbs:,} sequences"
+            held = f"a batch of {batch}"
+            return _stepped(held, longest, step, lambda seq: _again(configuration, seq))
         case "layers":
             blocks = degrees.pp * degrees.vpp
             held = "everything else, the layers spread evenly"
-            return _stepped(configuration, held, MOST_LAYERS, blocks, _with_layers)
-
-
-def _sequences(configuration: Configuration) -> _Axis:
-    """Sequence lengths; a table of learned positions ends them."""
-    job, degrees = configuration.job, configuration.degrees
-    longest = job.model.max_positions if job.model.position == "learned" else LONGEST_SEQ
-    step = lcm(2 * degrees.cp if degrees.cp > 1 else 1, degrees.tp * degrees.cp)
-    held = f"a batch of {degrees.gbs:,} sequences" if degrees.gbs > 1 else "a batch of one sequence"
-    return _stepped(configuration, held, longest, step, _with_seq)
+            return _stepped(
+                held, MOST_LAYERS, blocks, lambda layers: _with_layers(configuration, layers)
+            )
 
 
 def _dividing_micro_batches(configuration: Configuration) -> _Axis:
@@ -163,38 +162,24 @@ def _dividing_micro_batches(configuration: Configuration) -> _Axis:
     share = degrees.mbs * degrees.grad_acc
 
     def place(mbs: int) -> Configuration:
-        changes = {"mbs": mbs, "grad_acc": share // mbs}
-        return _again(configuration, configuration.job, degrees.model_copy(update=changes))
+        return _again(configuration, mbs=mbs, grad_acc=share // mbs)
 
-    values = [
-        value
-        for value in range(1, min(share, LARGEST_DEGREE) + 1)
-        if share % value == 0 and _is_legal(place, value)
-    ]
+    divisors = [value for value in range(1, min(share, LARGEST_DEGREE) + 1) if share % value == 0]
+    values = [value for value in divisors if _is_legal(place, value)]
     if not values:
         raise UsageError(f"no micro-batch that divides {share:,} sequences obeys the rules")
     held = f"the global batch of {degrees.gbs:,} sequences, which mbs·dp divides"
     return _Axis(values, 0, held, place)
 
 
-def _stepped(
-    configuration: Configuration,
-    held: str,
-    largest: int,
-    step: int,
-    place: Callable[[Configuration, int], Configuration],
-) -> _Axis:
+def _stepped(held: str, largest: int, step: int, place: Callable[[int], Configuration]) -> _Axis:
     """Multiples of the least step, a power of two times `step`, whose multiples are legal."""
-
-    def placed(value: int) -> Configuration:
-        return place(configuration, value)
-
     for doubling in range(_MOST_DOUBLINGS):
         unit = step << doubling
         first = [unit * count for count in (1, 2, 3) if unit * count <= largest]
-        if first and all(_is_legal(placed, value) for value in first):
-            return _Axis(range(unit, largest + 1, unit), unit, held, placed)
-    place(configuration, step)
+        if first and all(_is_legal(place, value) for value in first):
+            return _Axis(range(unit, largest + 1, unit), unit, held, place)
+    place(step)
     raise UsageError(f"no multiples of {step:,} up to {largest:,} obey the rules")
 
 
@@ -206,29 +191,25 @@ def _is_legal(place: Callable[[int], Configuration], value: int) -> bool:
     return True
 
 
-def _again(configuration: Configuration, job: Job, degrees: Degrees) -> Configuration:
-    """The same layout for another job or other degrees, checked against the rules."""
-    exact = replace(job, batch=BatchTarget(float(degrees.gbs), tolerance=0.0, exact=True))
-    return checked(replace(configuration, job=exact, degrees=degrees))
+def _exact(job: Job, degrees: Degrees, **changes: Any) -> Job:
+    """The job at exactly the batch of some degrees, with further changes."""
+    batch = BatchTarget(float(degrees.gbs), tolerance=0.0, exact=True)
+    return replace(job, batch=batch, **changes)
 
 
-def _with_mbs(configuration: Configuration, mbs: int) -> Configuration:
-    degrees = configuration.degrees.model_copy(update={"mbs": mbs})
-    return _again(configuration, configuration.job, degrees)
-
-
-def _with_seq(configuration: Configuration, seq: int) -> Configuration:
-    return _again(configuration, replace(configuration.job, seq=seq), configuration.degrees)
+def _again(configuration: Configuration, seq: int | None = None, **degrees: int) -> Configuration:
+    """The same layout for another length or other degrees, checked against the rules."""
+    changed = configuration.degrees.model_copy(update=degrees)
+    job = _exact(configuration.job, changed, seq=seq or configuration.job.seq)
+    return checked(replace(configuration, job=job, degrees=changed))
 
 
 def _with_layers(configuration: Configuration, layers: int) -> Configuration:
-    one_job, degrees = configuration.job, configuration.degrees
-    model = one_job.model.model_copy(
-        update={"layers": layers, "layer_kinds": repeated_kinds(one_job.model, layers)}
-    )
+    job, degrees = configuration.job, configuration.degrees
+    kinds = repeated_kinds(job.model, layers)
+    model = job.model.model_copy(update={"layers": layers, "layer_kinds": kinds})
     # A copy has the old layers' cached kinds.
-    job = replace(one_job, model=ModelSpec.model_validate(model.model_dump()))
-    exact = replace(job, batch=BatchTarget(float(degrees.gbs), tolerance=0.0, exact=True))
+    exact = _exact(job, degrees, model=ModelSpec.model_validate(model.model_dump()))
     return checked(Configuration.even(exact, degrees, configuration.recompute))
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 from planner.cost.codes import OpKind, ParamShard, Shard
 from planner.job.frameworks.profile import DtypeModeName, FrameworkProfile
 from planner.job.frameworks.tables import SavedTensors
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.job.specs import ModelSpec
 from planner.predict.ops.rows import Op, Saved
 
@@ -56,6 +57,12 @@ class OpContext:
         """Whether the model's family is among `families` (`*`: all)."""
         return "*" in families or self.model.family in families
 
+    def kept(
+        self, name: str, width: float, shard: Shard = Shard.TP, freed_by: Module = WHOLE_LAYER
+    ) -> Saved:
+        """A tensor of so many values a token in the type of activations, kept for backward."""
+        return Saved(name, self.saved.activation_bytes * width, shard, freed_by)
+
     @property
     def quantised_input_bytes(self) -> float:
         """Bytes per element of a linear's kept input where it is quantised, else 0."""
@@ -95,7 +102,7 @@ class OpContext:
         return self.saved.norm_extra_bytes
 
 
-def present(rows: tuple[Saved, ...]) -> tuple[Saved, ...]:
+def present(rows: Iterable[Saved]) -> tuple[Saved, ...]:
     """The rows that hold anything."""
     return tuple(row for row in rows if row.bytes_per_token or row.fixed_bytes)
 
@@ -104,8 +111,7 @@ def norm(
     context: OpContext,
     name: str,
     width: float,
-    shard: Shard,
-    owner: Module,
+    shard: Shard = Shard.SEQUENCE,
     *,
     of_product: bool = False,
     of_stream: bool = False,
@@ -122,36 +128,29 @@ def norm(
     """
     saved = context.saved
     copies = context.norm_input_bytes != saved.activation_bytes or not context.norm_extra_bytes
-    input_bytes = context.norm_input_bytes * (width if copies else width + viewed)
     extra_bytes = context.norm_extra_bytes
     if of_product and not saved.norm_scales_in_fp32:
         extra_bytes = min(extra_bytes, saved.activation_bytes)
     if of_stream and extra_bytes:
         extra_bytes = max(extra_bytes, saved.residual_bytes)
-    kept = Saved(f"{name}/input", input_bytes, shard, WHOLE_LAYER | owner)
-    statistics = Saved(
-        f"{name}/statistics", context.norm_statistics_bytes, shard, WHOLE_LAYER | owner
-    )
-    extra = Saved(f"{name}/normalised", extra_bytes * width, shard, WHOLE_LAYER | owner)
-    copy = Saved(
-        f"{name}/weight",
-        0.0,
-        shard,
-        WHOLE_LAYER | owner,
-        fixed_bytes=context.saved.norm_weight_copy_bytes * width,
-    )
-    element = context.saved.residual_bytes * context.profile.kernels.norm_traffic
+    kept = {
+        "input": context.norm_input_bytes * (width if copies else width + viewed),
+        "statistics": context.norm_statistics_bytes,
+        "normalised": extra_bytes * width,
+    }
+    rows = [Saved(f"{name}/{part}", size, shard, WHOLE_LAYER) for part, size in kept.items()]
+    copy_bytes = saved.norm_weight_copy_bytes * width
+    rows.append(Saved(f"{name}/weight", 0.0, shard, WHOLE_LAYER, fixed_bytes=copy_bytes))
+    element = saved.residual_bytes * context.profile.kernels.norm_traffic
     return Op(
         name=name,
         kind=OpKind.MEMORY,
         tokens=shard,
         forward_bytes=2 * element * width,
         backward_bytes=3 * element * width,
-        forward_kernels=1,
-        backward_kernels=2,
         parameters=((context.norm_parameters * width, ParamShard.NONE),),
-        saved=present((kept, statistics, extra, copy)),
-        rerun_with=WHOLE_LAYER | alone | owner,
+        saved=present(rows),
+        rerun_with=WHOLE_LAYER | alone,
     )
 
 
@@ -160,64 +159,29 @@ def elementwise(
     name: str,
     width: float,
     shard: Shard,
-    passes_forward: float,
-    passes_backward: float,
+    passes: tuple[float, float],
     rerun_with: Module = WHOLE_LAYER,
 ) -> Op:
-    """A fused elementwise kernel that moves `passes` tensors of `width` per token."""
-    element = context.saved.activation_bytes
+    """A fused elementwise kernel that moves so many tensors of `width` per token, forward and
+    backward."""
+    size = context.saved.activation_bytes
     return Op(
         name=name,
         kind=OpKind.MEMORY,
         tokens=shard,
-        forward_bytes=passes_forward * element * width,
-        backward_bytes=passes_backward * element * width,
-        forward_kernels=1,
+        forward_bytes=passes[0] * size * width,
+        backward_bytes=passes[1] * size * width,
         backward_kernels=1,
         rerun_with=rerun_with,
     )
 
 
-def residual(context: OpContext, name: str, owner: Module) -> Op:
+def residual(context: OpContext, name: str) -> Op:
     """Residual addition, with the one-byte dropout mask where dropout is on."""
     width = float(context.model.hidden)
-    add = elementwise(context, name, width, Shard.SEQUENCE, 3, 1, WHOLE_LAYER | owner)
+    add = elementwise(context, name, width, Shard.SEQUENCE, (3, 1))
     if not context.dropout:
         return add
     mask = Saved(f"{name}/dropout_mask", width, Shard.SEQUENCE, WHOLE_LAYER)
-    return Op(
-        name=add.name,
-        kind=add.kind,
-        tokens=add.tokens,
-        forward_bytes=add.forward_bytes + width,
-        backward_bytes=add.backward_bytes + 2 * width,
-        backward_kernels=1,
-        saved=(mask,),
-        rerun_with=add.rerun_with,
-    )
-
-
-def linear_inputs(
-    context: OpContext,
-    name: str,
-    width: float,
-    shard: Shard,
-    consumers: int,
-    freed_by: Module,
-    factor: float = 1.0,
-    *,
-    low_precision: bool = True,
-) -> tuple[Saved, ...]:
-    """The kept input of one linear, or of several that read the same tensor.
-
-    Under autocast every consumer keeps its own cast; otherwise they share one tensor. A linear
-    that stays in 16 bits in an fp8 job (`low_precision` False) keeps the plain tensor.
-    """
-    copies = 1 if context.saved.linear_inputs_shared else consumers
-    if shard is Shard.SEQUENCE and context.saved.keeps_gathered_inputs:
-        shard = Shard.NONE
-    element = context.saved.linear_input_bytes
-    if not low_precision:
-        element = max(element, context.saved.activation_bytes)
-    size = copies * element * width * factor
-    return (Saved(f"{name}/input", size, shard, WHOLE_LAYER | freed_by),)
+    forward, backward = add.forward_bytes + width, add.backward_bytes + 2 * width
+    return replace(add, forward_bytes=forward, backward_bytes=backward, saved=(mask,))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.cost.codes import OpKind, ParamShard, Shard
-from planner.job.modules import Module
-from planner.predict.ops.attention import tp_entry, tp_exit
-from planner.predict.ops.context import WHOLE_LAYER, OpContext, linear_inputs
+from planner.cost.codes import OpKind, Shard
+from planner.job.recompute import Module
+from planner.predict.ops.context import WHOLE_LAYER, OpContext
+from planner.predict.ops.linear import column_parallel, linear_inputs, row_parallel, tp_entry
 from planner.predict.ops.rows import Op, Saved
 
 # transformers' NewGELUActivation, 0.5·x·(1 + tanh(c·(x + a·x³))), and its backward: tensors that
@@ -28,7 +28,6 @@ def mlp_rows(context: OpContext, name: str, width: float, owner: Module) -> tupl
     model = context.model
     gates = gate_factor(context)
     hidden = float(model.hidden)
-    bias = 1.0 if model.mlp_bias else 0.0
     # Recomputing the norm as well brings its output back, which else is the checkpoint; inside
     # a recomputed MoE layer the shared experts need none of their own.
     value = owner & ~Module.MOE
@@ -42,40 +41,28 @@ def mlp_rows(context: OpContext, name: str, width: float, owner: Module) -> tupl
         f"{name}/up_output", 2 * width, Shard.TP, Module.NOTHING, only_with=Module.SELECTIVE_OP
     )
     products = 1 if context.applies(context.saved.fused_gate_up_families) else int(gates)
-    inputs = linear_inputs(
-        context, f"{name}/up", hidden, Shard.SEQUENCE, products, norm_freed | owner
-    )
+    inputs = linear_inputs(context, f"{name}/up", hidden, norm_freed | owner, consumers=products)
     again, act = _by_name(owner)
     if context.saved.linear_inputs_shared and _input_is_kept_elsewhere(context, name):
         inputs = ()
-    up = Op(
-        name=f"{name}/up",
-        kind=OpKind.GEMM,
-        out_width=gates * width,
-        out_shard=Shard.TP,
-        in_width=hidden,
-        parameters=((gates * width * (hidden + bias), ParamShard.TP),),
-        saved=(*inputs, checkpoint, kept_output),
-        collectives=tp_entry(context, f"{name}/up", hidden, WHOLE_LAYER | again),
-        rerun_with=Module.FULL | again,
+    up = column_parallel(
+        f"{name}/up",
+        (hidden, gates * width),
+        (*inputs, checkpoint, kept_output),
+        tp_entry(context, f"{name}/up", hidden, WHOLE_LAYER | again),
+        Module.FULL | again,
+        bias=model.mlp_bias,
     )
     ups = (up,) if context.profile.kernels.fused_projections or gates == 1 else _split(up, name)
-    down = Op(
-        name=f"{name}/down",
-        kind=OpKind.GEMM,
-        out_width=hidden,
-        in_width=width,
-        in_shard=Shard.TP,
-        parameters=((width * hidden, ParamShard.TP), (bias * hidden, ParamShard.NONE)),
-        saved=(
-            *down_input(context, f"{name}/down", width, Shard.TP, act, 1.0),
-            *_down_output(context, f"{name}/down_output"),
-        ),
-        collectives=tp_exit(f"{name}/down", hidden, Module.FULL | owner),
-        rerun_with=Module.FULL | owner,
+    down_saved = (
+        *down_input(context, f"{name}/down", width, act),
+        *_down_output(context, f"{name}/down_output"),
     )
-    activation = activation_row(context, name, width, Shard.TP, 1.0, again, act)
-    return (*ups, activation, down)
+    again_down = Module.FULL | owner
+    down = row_parallel(
+        f"{name}/down", (width, hidden), down_saved, again_down, again_down, bias=model.mlp_bias
+    )
+    return (*ups, activation_row(context, name, width, again, act), down)
 
 
 def _by_name(owner: Module) -> tuple[Module, Module]:
@@ -103,12 +90,17 @@ def _down_output(context: OpContext, name: str) -> tuple[Saved, ...]:
 
 
 def down_input(
-    context: OpContext, name: str, width: float, shard: Shard, owner: Module, factor: float
+    context: OpContext,
+    name: str,
+    width: float,
+    owner: Module,
+    shard: Shard = Shard.TP,
+    factor: float = 1.0,
 ) -> tuple[Saved, ...]:
     """The activation's output, kept by the down projection; `owner`: what recomputes it."""
     if not context.saved.down_input:
         return ()
-    return linear_inputs(context, name, width, shard, 1, owner, factor)
+    return linear_inputs(context, name, width, owner, shard, factor=factor)
 
 
 def _split(up: Op, name: str) -> tuple[Op, Op]:
@@ -132,24 +124,18 @@ def activation_row(
     context: OpContext,
     name: str,
     width: float,
-    shard: Shard,
-    factor: float,
     owner: Module,
     again: Module,
+    shard: Shard = Shard.TP,
+    factor: float = 1.0,
 ) -> Op:
     """Activation between the projections: reads gate and up, writes one; backward the reverse.
     `owner`: what frees its input; `again`: what runs it again."""
-    gated = context.model.gated
-    saved = context.saved
-    kept = Saved(
-        f"{name}/activation_input",
-        _activation_bytes(context) * width * factor,
-        shard,
-        WHOLE_LAYER | owner,
-    )
+    kept_bytes = _activation_bytes(context) * width * factor
+    kept = Saved(f"{name}/activation_input", kept_bytes, shard, WHOLE_LAYER | owner)
     kernels = context.profile.kernels
-    forward, backward = (3.0, 5.0) if gated else (2.0, 3.0)
-    element = saved.activation_bytes * kernels.activation_traffic
+    forward, backward = (3.0, 5.0) if context.model.gated else (2.0, 3.0)
+    element = context.saved.activation_bytes * kernels.activation_traffic
     forward_kernels = backward_kernels = 1.0
     kept_gelu = _unfused_gelu_bytes(context)
     if kept_gelu is not None:

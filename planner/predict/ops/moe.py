@@ -5,226 +5,186 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.cost.codes import CollectiveKind, Hidden, OpKind, ParamShard, Shard
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.job.specs import MoeSpec
-from planner.predict.ops.context import WHOLE_LAYER, OpContext, linear_inputs
+from planner.predict.ops.context import WHOLE_LAYER, OpContext, elementwise
+from planner.predict.ops.linear import linear_inputs
 from planner.predict.ops.mlp import activation_row, down_input, gate_factor, mlp_rows
-from planner.predict.ops.router import (
-    copies_of,
-    expert_hidden,
-    latent_rows,
-    routed_copies,
-    router,
-    routing,
-)
+from planner.predict.ops.router import BLOCK, Experts, latent_rows, router, routing
 from planner.predict.ops.rows import Collective, Op, Saved
 
 # What runs the activation of routed experts again. The module `moe_act`: of them alone
 # (Megatron-Core, experts.py).
 _ACTIVATION = Module.MOE | Module.ACTIVATION | Module.MLP_ACT
+# What runs their products again.
+_PRODUCTS = Module.FULL | Module.SELECTIVE_OP | Module.MOE
 
 
 def moe_rows(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     """Rows of one layer's experts."""
+    experts = Experts(context, moe)
     hidden, latent = float(context.model.hidden), float(moe.latent or 0)
     routed = (
-        *_dispatch(context, moe),
-        *_local_dispatch(context, moe),
-        *_experts(context, moe),
-        *_combine(context, moe),
-        *(latent_rows(context, "moe/latent_up", latent, hidden) if latent else ()),
+        _dispatch(experts),
+        *_local_dispatch(experts),
+        *_experts(experts),
+        _combine(experts),
+        *latent_rows(context, "moe/latent_up", latent, hidden),
     )
     return (
-        router(context, moe),
-        routing(context, moe),
-        *(latent_rows(context, "moe/latent_down", hidden, latent) if latent else ()),
+        router(experts),
+        routing(experts),
+        *latent_rows(context, "moe/latent_down", hidden, latent),
         *(replace(op, captured=False) for op in routed),
         *(_shared_experts(context, moe) if moe.shared_ffn else ()),
     )
 
 
-def _padding_bytes(context: OpContext, moe: MoeSpec) -> float:
+def _padding_bytes(experts: Experts) -> float:
     """HBM bytes per token of copying the routed copies into padded buffers, or out of them, in one
     kernel (`Kernels.pads_experts`); 0 where products are not quantised."""
-    kernels = context.profile.kernels
-    if not kernels.pads_experts or context.quantised_input_bytes == 0.0:
+    kernels = experts.context.profile.kernels
+    if not kernels.pads_experts or experts.context.quantised_input_bytes == 0.0:
         return 0.0
-    copied = context.saved.activation_bytes * expert_hidden(context, moe) * copies_of(context, moe)
-    return 2.0 * copied / kernels.memory_traffic
+    return 2.0 * experts.copied_bytes / kernels.memory_traffic
 
 
-def _added(context: OpContext, moe: MoeSpec) -> float:
+def _added(experts: Experts) -> float:
     """Values of a token's routed copies, where atomics add them up (`fused_permutation`)."""
-    if context.profile.kernels.fused_permutation:
-        return 0.0
-    return expert_hidden(context, moe) * copies_of(context, moe)
+    fused = experts.context.profile.kernels.fused_permutation
+    return 0.0 if fused else experts.hidden * experts.copies
 
 
-def _dispatch(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
+def _dispatch(experts: Experts) -> Op:
     """Permutation by expert and the all-to-all that takes each token to its experts' ranks."""
-    hidden = expert_hidden(context, moe)
-    copies = copies_of(context, moe)
-    element = context.saved.activation_bytes
-    passes = context.profile.kernels.dispatch_passes
-    padding = _padding_bytes(context, moe)
-    per_copy = (
-        context.saved.routing_bytes_per_copy
-        + context.saved.normalised_bytes_per_copy * moe.normalised
-    )
+    context, moe, saved = experts.context, experts.moe, experts.context.saved
+    kernels = context.profile.kernels
+    # Each pass a read and a write of the routed copies.
+    moved = 2 * kernels.dispatch_passes * experts.copied_bytes + _padding_bytes(experts)
+    per_copy = saved.routing_bytes_per_copy + saved.normalised_bytes_per_copy * moe.normalised
+    offsets = saved.expert_offset_bytes * moe.experts
     # Each rank learns of every other's tokens which experts they go to, a byte an expert
     # (DeepEP, branch hybrid-ep, executor.cu, `allgather_routing_map`); backward uses it again.
     routing_map = Collective(
         "moe/dispatch/map", CollectiveKind.ALL_GATHER, "ep", context.mapped_experts, 1, 0,
-        Shard.SEQUENCE, Hidden.EP_OVERLAP, rerun_with=WHOLE_LAYER | Module.MOE,
+        Shard.SEQUENCE, Hidden.EP_OVERLAP, rerun_with=BLOCK,
     )  # fmt: skip
-    return (
-        Op(
-            name="moe/dispatch",
-            kind=OpKind.MEMORY,
-            tokens=Shard.SEQUENCE,
-            # Each a read and a write of the routed copies.
-            forward_bytes=2 * passes * element * hidden * copies + padding,
-            backward_bytes=2 * passes * element * hidden * copies + padding,
-            forward_kernels=4,
-            backward_kernels=4,
-            backward_adds=_added(context, moe),
-            host_waits=float(context.profile.kernels.counts_on_host),
-            saved=(
-                Saved(
-                    "moe/permutation",
-                    per_copy * routed_copies(context, moe),
-                    Shard.SEQUENCE,
-                    WHOLE_LAYER | Module.MOE,
-                    fixed_bytes=context.saved.expert_offset_bytes * moe.experts,
-                ),
-                Saved(
-                    "moe/checkpoint",
-                    2.0 * context.model.hidden,
-                    Shard.SEQUENCE,
-                    WHOLE_LAYER | Module.LAYERNORM,
-                    only_with=Module.MOE,
-                ),
+    freed = WHOLE_LAYER | Module.LAYERNORM
+    checkpoint_bytes = 2.0 * context.model.hidden
+    return Op(
+        name="moe/dispatch",
+        kind=OpKind.MEMORY,
+        tokens=Shard.SEQUENCE,
+        forward_bytes=moved,
+        backward_bytes=moved,
+        forward_kernels=4,
+        backward_kernels=4,
+        backward_adds=_added(experts),
+        host_waits=float(kernels.counts_on_host),
+        saved=(
+            Saved(
+                "moe/permutation", per_copy * experts.routed, Shard.SEQUENCE, BLOCK,
+                fixed_bytes=offsets,
             ),
-            collectives=(
-                *((routing_map,) if routing_map.bytes_per_token else ()),
-                *_exchange("moe/dispatch", hidden, copies),
-                *_expert_tensor(
-                    "moe/dispatch/etp_gather", CollectiveKind.ALL_GATHER, hidden, copies
-                ),
-            ),
-            rerun_with=WHOLE_LAYER | Module.MOE,
+            Saved("moe/checkpoint", checkpoint_bytes, Shard.SEQUENCE, freed, Module.MOE),
         ),
-    )
+        collectives=(
+            *((routing_map,) if routing_map.bytes_per_token else ()),
+            _exchange("moe/dispatch", experts),
+            _expert_tensor("moe/dispatch/etp_gather", CollectiveKind.ALL_GATHER, experts),
+        ),
+        rerun_with=BLOCK,
+    )  # fmt: skip
 
 
-def _local_dispatch(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
+def _local_dispatch(experts: Experts) -> tuple[Op, ...]:
     """Passes over the routed copies that a fused dispatcher saves, and that a rank which holds all
     experts makes all the same: those of dispatch and of combine."""
-    kernels = context.profile.kernels
+    kernels = experts.context.profile.kernels
     further = kernels.local_dispatch_passes - kernels.dispatch_passes
     if kernels.local_dispatch_passes == 0.0 or further <= 0.0:
         return ()
-    copied = 2 * further * context.saved.activation_bytes
-    copied *= expert_hidden(context, moe) * copies_of(context, moe)
+    moved = 4 * further * experts.copied_bytes
     return (
         Op(
             name="moe/local_permutation",
             kind=OpKind.MEMORY,
             tokens=Shard.SEQUENCE,
-            forward_bytes=2 * copied,
-            backward_bytes=2 * copied,
+            forward_bytes=moved,
+            backward_bytes=moved,
             forward_kernels=0,
             backward_kernels=0,
             local=True,
-            rerun_with=WHOLE_LAYER | Module.MOE,
+            rerun_with=BLOCK,
         ),
     )
 
 
-def _exchange(name: str, hidden: float, copies: float) -> tuple[Collective, ...]:
+def _exchange(name: str, experts: Experts) -> Collective:
     """All-to-all over the expert group: bytes of the routed copies a rank sends."""
-    return (
-        Collective(
-            f"{name}/all_to_all", CollectiveKind.ALL_TO_ALL, "ep", 2.0 * hidden * copies, 1, 1,
-            Shard.SEQUENCE, Hidden.EP_OVERLAP, Hidden.EP_OVERLAP, WHOLE_LAYER | Module.MOE,
-        ),
+    return Collective(
+        f"{name}/all_to_all", CollectiveKind.ALL_TO_ALL, "ep",
+        2.0 * experts.hidden * experts.copies, 1, 1, Shard.SEQUENCE, Hidden.EP_OVERLAP,
+        Hidden.EP_OVERLAP, BLOCK,
     )  # fmt: skip
 
 
-def _expert_tensor(
-    name: str, kind: CollectiveKind, hidden: float, copies: float
-) -> tuple[Collective, ...]:
+def _expert_tensor(name: str, kind: CollectiveKind, experts: Experts) -> Collective:
     """Routed tokens gathered over expert-tp, or scattered, its mirror image, behind the experts."""
-    size, rerun = 2.0 * hidden * copies, WHOLE_LAYER | Module.MOE
-    return (Collective(name, kind, "etp", size, 1, 1, Shard.ROUTED, rerun_with=rerun),)
+    size = 2.0 * experts.hidden * experts.copies
+    return Collective(name, kind, "etp", size, 1, 1, Shard.ROUTED, rerun_with=BLOCK)
 
 
-def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
-    """Grouped GEMMs of the routed experts."""
-    hidden, width = expert_hidden(context, moe), float(moe.ffn)
-    gates = gate_factor(context)
-    copies = copies_of(context, moe)
-    bias = 1.0 if moe.expert_bias else 0.0
-    experts = float(moe.experts)
-    autocasts = context.saved.expert_bytes in (None, context.saved.activation_bytes)
-    up = Op(
-        name="moe/experts_up",
-        kind=OpKind.GROUPED_GEMM,
-        tokens=Shard.ROUTED,
-        tokens_factor=copies,
-        out_width=gates * width,
-        out_shard=Shard.EXPERT_TP,
-        in_width=hidden,
-        groups=experts,
-        parameters=((experts * gates * width * (hidden + bias), ParamShard.EXPERT),),
-        parameter_class="expert",
-        saved=_in_expert_type(
-            context,
-            linear_inputs(context, "moe/experts_up", hidden, Shard.ROUTED, 1, Module.MOE, copies),
-        ),
-        forward_launches=1.0,
-        backward_launches=2.0,
-        autocasts=autocasts,
-        rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
+def _experts(experts: Experts) -> tuple[Op, ...]:
+    """Grouped GEMMs of the routed experts, and the activation between them."""
+    context, hidden, copies = experts.context, experts.hidden, experts.copies
+    width, gates = float(experts.moe.ffn), gate_factor(context)
+    up_input = linear_inputs(
+        context, "moe/experts_up", hidden, Module.MOE, Shard.ROUTED, factor=copies
     )
-    activation = activation_row(
-        context, "moe", width, Shard.ROUTED_TP, copies, Module.MOE, _ACTIVATION
-    )
-    forward_bytes, backward_bytes = _clamping_bytes(context, moe)
+    up = _grouped(experts, "moe/experts_up", (hidden, gates * width), up_input)
+    routed = (Shard.ROUTED_TP, copies)
+    activation = activation_row(context, "moe", width, Module.MOE, _ACTIVATION, *routed)
+    kept = (*activation.saved, *_unweighted(context, width * copies))
+    forward_bytes, backward_bytes = _clamping_bytes(experts)
     activation = replace(
         activation,
-        saved=_in_expert_type(context, (*activation.saved, *_unweighted(context, width * copies))),
+        saved=_in_expert_type(context, kept),
         forward_bytes=activation.forward_bytes + forward_bytes,
         backward_bytes=activation.backward_bytes + backward_bytes,
     )
-    down = Op(
-        name="moe/experts_down",
+    kept = down_input(context, "moe/experts_down", width, _ACTIVATION, *routed)
+    down = _grouped(experts, "moe/experts_down", (width, hidden), kept)
+    return (
+        replace(up, out_shard=Shard.EXPERT_TP),
+        activation,
+        replace(down, in_shard=Shard.EXPERT_TP),
+        *_expert_bias(experts),
+    )
+
+
+def _grouped(
+    experts: Experts, name: str, sizes: tuple[float, float], saved: tuple[Saved, ...]
+) -> Op:
+    """One product of all experts, from one width to another."""
+    count, (into, out), saved_rules = float(experts.moe.experts), sizes, experts.context.saved
+    bias = 1.0 if experts.moe.expert_bias else 0.0
+    return Op(
+        name=name,
         kind=OpKind.GROUPED_GEMM,
         tokens=Shard.ROUTED,
-        tokens_factor=copies,
-        out_width=hidden,
-        in_width=width,
-        in_shard=Shard.EXPERT_TP,
-        groups=experts,
-        parameters=((experts * hidden * (width + bias), ParamShard.EXPERT),),
+        tokens_factor=experts.copies,
+        out_width=out,
+        in_width=into,
+        groups=count,
+        parameters=((count * out * (into + bias), ParamShard.EXPERT),),
         parameter_class="expert",
-        saved=_in_expert_type(
-            context,
-            down_input(
-                context,
-                "moe/experts_down",
-                width,
-                Shard.ROUTED_TP,
-                _ACTIVATION,
-                copies,
-            ),
-        ),
+        saved=_in_expert_type(experts.context, saved),
         forward_launches=1.0,
         backward_launches=2.0,
-        autocasts=autocasts,
-        rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
+        autocasts=saved_rules.expert_bytes in (None, saved_rules.activation_bytes),
+        rerun_with=_PRODUCTS,
     )
-    return (up, activation, down, *_expert_bias(context, moe))
 
 
 def _unweighted(context: OpContext, width: float) -> tuple[Saved, ...]:
@@ -234,9 +194,8 @@ def _unweighted(context: OpContext, width: float) -> tuple[Saved, ...]:
     plain_gelu = context.model.activation.startswith("gelu") and not context.model.gated
     if context.saved.moe_keeps_expert_output or not plain_gelu:
         return ()
-    size = context.saved.activation_bytes * width
     owner = WHOLE_LAYER | _ACTIVATION
-    return (Saved("moe/activation_output", size, Shard.ROUTED_TP, owner),)
+    return (context.kept("moe/activation_output", width, Shard.ROUTED_TP, owner),)
 
 
 def _in_expert_type(context: OpContext, saved: tuple[Saved, ...]) -> tuple[Saved, ...]:
@@ -251,7 +210,7 @@ def _in_expert_type(context: OpContext, saved: tuple[Saved, ...]) -> tuple[Saved
     return tuple(replace(row, bytes_per_token=factor * row.bytes_per_token) for row in saved)
 
 
-def _clamping_bytes(context: OpContext, moe: MoeSpec) -> tuple[float, float]:
+def _clamping_bytes(experts: Experts) -> tuple[float, float]:
     """HBM bytes per routed token, forward and backward, of limiting gate and up before they are
     multiplied.
 
@@ -260,11 +219,12 @@ def _clamping_bytes(context: OpContext, moe: MoeSpec) -> tuple[float, float]:
     operation: clamps 4 and 4, concatenation 8; backward compares and selects 8 for the one limit
     of the gate, 14 for both of up, and concatenates the halves' gradients, 8.
     """
-    width = moe.ffn / context.profile.kernels.memory_traffic if moe.clamp else 0.0
+    moe, traffic = experts.moe, experts.context.profile.kernels.memory_traffic
+    width = moe.ffn / traffic if moe.clamp else 0.0
     return 16.0 * width, 30.0 * width
 
 
-def _expert_bias(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
+def _expert_bias(experts: Experts) -> tuple[Op, ...]:
     """The bias of the experts' outputs, times the probabilities, which are fp32, so as its sum.
 
     Bytes of a routed element, operation by operation (Megatron-Core, transformer/moe/experts.py,
@@ -272,27 +232,26 @@ def _expert_bias(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     and a product and a sum each for the gradients of biases and probabilities, 24. The bias of the
     first product is added by its kernel.
     """
-    if not moe.expert_bias:
+    if not experts.moe.expert_bias:
         return ()
-    copies = copies_of(context, moe)
-    hidden = expert_hidden(context, moe)
+    traffic = experts.context.profile.kernels.memory_traffic
     return (
         Op(
             name="moe/experts_bias",
             kind=OpKind.MEMORY,
             tokens=Shard.ROUTED,
-            tokens_factor=copies,
-            forward_bytes=28.0 * hidden / context.profile.kernels.memory_traffic,
-            backward_bytes=40.0 * hidden / context.profile.kernels.memory_traffic,
+            tokens_factor=experts.copies,
+            forward_bytes=28.0 * experts.hidden / traffic,
+            backward_bytes=40.0 * experts.hidden / traffic,
             forward_kernels=2,
             backward_kernels=4,
             # A product and a sum for each expert; backward a product and a sum each for the
             # gradients of its bias and its probabilities, casts of the output's and the bias's, and
             # the gradients of both products' biases, added to their fp32 buffers.
-            groups=float(moe.experts),
+            groups=float(experts.moe.experts),
             forward_launches=2.0,
             backward_launches=8.0,
-            rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
+            rerun_with=_PRODUCTS,
         ),
     )
 
@@ -306,45 +265,29 @@ def _expert_output_bytes(context: OpContext) -> float:
     return saved.activation_bytes if saved.expert_bytes is None else saved.expert_bytes
 
 
-def _combine(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
+def _combine(experts: Experts) -> Op:
     """Reverse exchange and weighted sum of the experts' outputs."""
-    hidden = expert_hidden(context, moe)
-    copies = copies_of(context, moe)
-    element = context.saved.activation_bytes
-    passes = context.profile.kernels.dispatch_passes
-    padding = _padding_bytes(context, moe)
-    kept = (
-        (
-            Saved(
-                "moe/scaled_input" if context.saved.experts_see_all_tokens else "moe/expert_output",
-                _expert_output_bytes(context) * hidden * copies,
-                Shard.SEQUENCE,
-                WHOLE_LAYER | Module.MOE,
-            ),
-        )
-        if context.saved.moe_keeps_expert_output
-        else ()
-    )
-    return (
-        Op(
-            name="moe/combine",
-            kind=OpKind.MEMORY,
-            tokens=Shard.SEQUENCE,
-            # A fused dispatcher's combine adds up the copies as it receives them.
-            forward_bytes=element * hidden * ((2 * passes - 1) * copies + 1) + padding,
-            backward_bytes=element * hidden * (2 * passes * copies + 1) + padding,
-            forward_kernels=4,
-            backward_kernels=4,
-            forward_adds=_added(context, moe),
-            saved=kept,
-            collectives=(
-                *_expert_tensor(
-                    "moe/combine/etp_scatter", CollectiveKind.REDUCE_SCATTER, hidden, copies
-                ),
-                *_exchange("moe/combine", hidden, copies),
-            ),
-            rerun_with=WHOLE_LAYER | Module.MOE,
+    context, hidden, copies = experts.context, experts.hidden, experts.copies
+    saved, passes = context.saved, context.profile.kernels.dispatch_passes
+    width, padding = saved.activation_bytes * hidden, _padding_bytes(experts)
+    name = "moe/scaled_input" if saved.experts_see_all_tokens else "moe/expert_output"
+    kept = Saved(name, _expert_output_bytes(context) * hidden * copies, Shard.SEQUENCE, BLOCK)
+    return Op(
+        name="moe/combine",
+        kind=OpKind.MEMORY,
+        tokens=Shard.SEQUENCE,
+        # A fused dispatcher's combine adds up the copies as it receives them.
+        forward_bytes=width * ((2 * passes - 1) * copies + 1) + padding,
+        backward_bytes=width * (2 * passes * copies + 1) + padding,
+        forward_kernels=4,
+        backward_kernels=4,
+        forward_adds=_added(experts),
+        saved=(kept,) if saved.moe_keeps_expert_output else (),
+        collectives=(
+            _expert_tensor("moe/combine/etp_scatter", CollectiveKind.REDUCE_SCATTER, experts),
+            _exchange("moe/combine", experts),
         ),
+        rerun_with=BLOCK,
     )
 
 
@@ -354,26 +297,16 @@ def _shared_experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     rows = mlp_rows(context, "shared_experts", float(moe.shared_ffn), owner)
     if not moe.shared_gate:
         return rows
-    hidden = float(context.model.hidden)
-    inputs = linear_inputs(
-        context, "shared_experts/gate", hidden, Shard.SEQUENCE, 1, Module.LAYERNORM | Module.MOE
-    )
-    gate = Op(
-        name="shared_experts/gate",
-        kind=OpKind.MEMORY,
-        tokens=Shard.SEQUENCE,
-        forward_bytes=2 * context.saved.activation_bytes * hidden,
-        backward_bytes=3 * context.saved.activation_bytes * hidden,
-        parameters=((hidden, ParamShard.NONE),),
-        saved=(
-            *(() if context.saved.linear_inputs_shared else inputs),
-            Saved(
-                "shared_experts/gated",
-                context.saved.activation_bytes * (hidden + 1.0),
-                Shard.SEQUENCE,
-                WHOLE_LAYER | Module.MOE,
-            ),
+    hidden, name = float(context.model.hidden), "shared_experts/gate"
+    inputs = linear_inputs(context, name, hidden, Module.LAYERNORM | Module.MOE)
+    gated = context.kept("shared_experts/gated", hidden + 1.0, Shard.SEQUENCE, BLOCK)
+    row = elementwise(context, name, hidden, Shard.SEQUENCE, (2, 3), BLOCK)
+    return (
+        *rows,
+        replace(
+            row,
+            backward_kernels=2.0,
+            parameters=((hidden, ParamShard.NONE),),
+            saved=(gated,) if context.saved.linear_inputs_shared else (*inputs, gated),
         ),
-        rerun_with=WHOLE_LAYER | Module.MOE,
     )
-    return (*rows, gate)

@@ -2,100 +2,91 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from planner.cost.codes import OpKind, ParamShard, Shard
-from planner.job.modules import Module
+from planner.cost.codes import OpKind, Shard
+from planner.job.recompute import Module
 from planner.job.specs import MoeSpec
-from planner.predict.ops.context import WHOLE_LAYER, OpContext, linear_inputs, present
+from planner.predict.ops.context import WHOLE_LAYER, OpContext, present
+from planner.predict.ops.linear import linear_inputs, replicated
 from planner.predict.ops.rows import Op, Saved
 
+# What runs the experts' block again.
+BLOCK = WHOLE_LAYER | Module.MOE
 
-def expert_hidden(context: OpContext, moe: MoeSpec) -> float:
-    """Width of what is sent to experts."""
-    return float(moe.latent or context.model.hidden)
+
+@dataclass(frozen=True)
+class Experts:
+    """The experts of a layer: what their rows depend on."""
+
+    context: OpContext
+    moe: MoeSpec
+
+    @cached_property
+    def hidden(self) -> float:
+        """Width of what is sent to experts."""
+        return float(self.moe.latent or self.context.model.hidden)
+
+    @cached_property
+    def copies(self) -> float:
+        """Copies of a token that experts compute: one for each it was routed to, or one for each,
+        and those of the busiest rank."""
+        if self.context.saved.experts_see_all_tokens:
+            return float(self.moe.experts)
+        return self.moe.top_k * self.context.expert_imbalance
+
+    @cached_property
+    def routed(self) -> float:
+        """Copies of a token that the router makes, however they fall on experts."""
+        all_tokens = self.context.saved.experts_see_all_tokens
+        return float(self.moe.experts if all_tokens else self.moe.top_k)
+
+    @cached_property
+    def copied_bytes(self) -> float:
+        """Bytes per token of all copies, in the type of activations."""
+        return self.context.saved.activation_bytes * self.hidden * self.copies
 
 
 def latent_rows(context: OpContext, name: str, into: float, out: float) -> tuple[Op, ...]:
     """Projection to the experts' latent width or back, the same on every tp rank (Megatron-Core,
-    transformer/moe/moe_layer.py, `fc1_latent_proj`)."""
-    return (
-        Op(
-            name=name,
-            kind=OpKind.GEMM,
-            tokens=Shard.SEQUENCE,
-            out_width=out,
-            in_width=into,
-            parameters=((into * out, ParamShard.NONE),),
-            # The router keeps the input of the way down.
-            saved=()
-            if name.endswith("down")
-            else linear_inputs(context, name, into, Shard.SEQUENCE, 1, Module.MOE),
-            rerun_with=WHOLE_LAYER | Module.MOE,
-        ),
-    )
+    transformer/moe/moe_layer.py, `fc1_latent_proj`); none where they have no such width."""
+    if not (into and out):
+        return ()
+    # The router keeps the input of the way down.
+    down = name.endswith("down")
+    saved = () if down else linear_inputs(context, name, into, Module.MOE)
+    return (replicated(name, (into, out), saved, BLOCK),)
 
 
-def copies_of(context: OpContext, moe: MoeSpec) -> float:
-    """Copies of a token that experts compute: one for each it was routed to, or one for each."""
-    if context.saved.experts_see_all_tokens:
-        return float(moe.experts)
-    return moe.top_k * context.expert_imbalance
-
-
-def routed_copies(context: OpContext, moe: MoeSpec) -> float:
-    """Copies of a token that the router makes, however they fall on experts."""
-    return float(moe.experts if context.saved.experts_see_all_tokens else moe.top_k)
-
-
-def router(context: OpContext, moe: MoeSpec) -> Op:
+def router(experts: Experts) -> Op:
     """Router: logits over all experts, replicated over tp; it keeps what `routing` makes too."""
-    hidden = float(context.model.hidden)
-    experts = float(moe.experts)
-    bias = experts if moe.router_bias else 0.0
-    saved = context.saved
+    context, moe, saved = experts.context, experts.moe, experts.context.saved
+    hidden, count = float(context.model.hidden), float(moe.experts)
     type_bytes = saved.router_input_bytes
     # Recomputed experts keep the same tensor as their checkpoint.
     freed = Module.LAYERNORM | (Module.MOE if type_bytes is None else Module.NOTHING)
-    inputs = linear_inputs(
-        context, "moe/router", hidden, Shard.SEQUENCE, 1, freed, low_precision=False
-    )
+    inputs = linear_inputs(context, "moe/router", hidden, freed, low_precision=False)
     if type_bytes is not None:
         inputs = (replace(inputs[0], bytes_per_token=type_bytes * hidden),)
-    copy = Saved(
-        "moe/router/weight",
-        0.0,
-        Shard.NONE,
-        WHOLE_LAYER | Module.MOE,
-        fixed_bytes=saved.router_weight_copy_bytes * experts * hidden,
+    copy_bytes = saved.router_weight_copy_bytes * count * hidden
+    copy = Saved("moe/router/weight", 0.0, Shard.NONE, BLOCK, fixed_bytes=copy_bytes)
+    # By default fp32 scores, probabilities and the routing map (one byte each).
+    routing_bytes = (
+        saved.routing_bytes_per_expert * count
+        + saved.routing_bytes_per_group * moe.groups
+        + saved.routing_bytes_per_top_group * moe.top_groups
+        + saved.routing_bytes_per_token * moe.normalised
     )
-    return Op(
-        name="moe/router",
-        kind=OpKind.GEMM,
-        tokens=Shard.SEQUENCE,
-        out_width=experts,
-        in_width=hidden,
-        parameters=((experts * hidden + bias, ParamShard.NONE),),
-        saved=(
-            *inputs,
-            *present((copy,)),
-            # By default fp32 scores, probabilities and the routing map (one byte each).
-            Saved(
-                "moe/routing",
-                saved.routing_bytes_per_expert * experts
-                + saved.routing_bytes_per_group * moe.groups
-                + saved.routing_bytes_per_top_group * moe.top_groups
-                + saved.routing_bytes_per_token * moe.normalised,
-                Shard.SEQUENCE,
-                WHOLE_LAYER | Module.MOE,
-            ),
-        ),
-        low_precision=False,
-        rerun_with=WHOLE_LAYER | Module.MOE,
-    )
+    kept = Saved("moe/routing", routing_bytes, Shard.SEQUENCE, BLOCK)
+    rows = (*inputs, *present((copy,)), kept)
+    row = replicated("moe/router", (hidden, count), rows, BLOCK)
+    ((weights, shard),) = row.parameters
+    bias = count if moe.router_bias else 0.0
+    return replace(row, parameters=((weights + bias, shard),), low_precision=False)
 
 
-def routing(context: OpContext, moe: MoeSpec) -> Op:
+def routing(experts: Experts) -> Op:
     """From logits to a map of tokens and their weights, and the loss that balances the load.
 
     36 small operators of torch in forward, 24 in backward (Megatron-Core 0.19, moe_utils.py,
@@ -106,8 +97,8 @@ def routing(context: OpContext, moe: MoeSpec) -> Op:
     Grace, slow at bare launches, the CPU twice as long as modules do: mixtures that wait for it
     there, of five sources, were 5 to 27 % fast.
     """
-    kernels = context.profile.kernels
-    one_pass = 8.0 * moe.experts / kernels.memory_traffic
+    kernels = experts.context.profile.kernels
+    one_pass = 8.0 * experts.moe.experts / kernels.memory_traffic
     fused = kernels.fused_router
     return Op(
         name="moe/routing",
@@ -118,5 +109,5 @@ def routing(context: OpContext, moe: MoeSpec) -> Op:
         forward_kernels=3 if fused else 36,
         backward_kernels=3 if fused else 24,
         torch_operators=not fused,
-        rerun_with=WHOLE_LAYER | Module.MOE,
+        rerun_with=BLOCK,
     )

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from planner.cost.codes import CollectiveKind, Hidden, OpKind, ParamShard, Shard
-from planner.job.modules import Module
 from planner.job.parameter_classes import parameter_classes
+from planner.job.recompute import Module
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,12 @@ transformers 5.23 (modeling_qwen3_next.py, modeling_minimax.py, modeling_jamba.p
 Heads are split over tp; context parallelism hands them out by all-to-all before the convolution
 and takes the outputs back (core/ssm/mamba_context_parallel.py). Ignored: groups copied where there
 are fewer than ranks, and what that exchange copies on the GPU.
+
+What transformers 5.23 keeps for backward, tensor by tensor: Mamba-2 is mamba_ssm's fused kernel
+(ops/triton/ssd_combined.py, MambaSplitConv1dScanCombinedFn), Mamba-1 its MambaInnerFn or, with
+norms of its steps, SelectiveScanFn after causal_conv1d; gated delta nets are
+flash-linear-attention's rule and torch's gated norm; lightning attention is torch. Without these
+packages transformers computes the first three in torch, and keeps many times as much.
 """
 
 from __future__ import annotations
@@ -17,18 +23,11 @@ from collections import defaultdict
 from dataclasses import replace
 
 from planner.cost.codes import CollectiveKind, OpKind, ParamShard, Shard
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.job.specs import LayerKind, StateSpaceSpec
-from planner.predict.ops.attention import tp_entry, tp_exit
-from planner.predict.ops.context import (
-    WHOLE_LAYER,
-    OpContext,
-    elementwise,
-    linear_inputs,
-    present,
-)
+from planner.predict.ops.context import WHOLE_LAYER, OpContext, elementwise, present
+from planner.predict.ops.linear import column_parallel, linear_inputs, row_parallel, tp_entry
 from planner.predict.ops.rows import Collective, Op, Saved
-from planner.predict.ops.state_kept import fixed_bytes, kept_bytes
 
 # FLOP of the tensor cores in the time of one of a selective scan: its exponentials, one of nine
 # operations for each channel and state, run at 16 an SM and cycle against some 4,100 FLOP (H100).
@@ -67,7 +66,7 @@ def _as_transformers(
     hidden, kept = float(context.model.hidden), defaultdict[str, list[Saved]](list)
     products = 1 + (space.kind in ("gated_delta", "lightning"))
     kept["in_proj"] += linear_inputs(
-        context, "state/in_proj", hidden, Shard.SEQUENCE, products, Module.LAYERNORM
+        context, "state/in_proj", hidden, Module.LAYERNORM, consumers=products
     )
     for name, size in kept_bytes(context, space, projected_width(space)).items():
         row = Saved(f"state/{name}", size, Shard.TP, WHOLE_LAYER)
@@ -86,68 +85,35 @@ def projected_width(space: StateSpaceSpec) -> float:
 
 def _in_projection(context: OpContext, space: StateSpaceSpec, *, beside: bool) -> Op:
     """Column-parallel projection; what it puts out is kept, convolution and scan run again."""
-    hidden, width = float(context.model.hidden), projected_width(space)
-    bias = width if space.projection_bias else 0.0
-    freed = context.norm_in_linear
-    inputs = linear_inputs(context, "state/in_proj", hidden, Shard.SEQUENCE, 1, freed)
-    kept = Saved("state/projected", context.saved.activation_bytes * width, Shard.TP, WHOLE_LAYER)
-    return Op(
-        name="state/in_proj",
-        kind=OpKind.GEMM,
-        out_width=width,
-        out_shard=Shard.TP,
-        in_width=hidden,
-        parameters=((width * hidden + bias, ParamShard.TP),),
-        # Beside attention the input is the one that the qkv projection keeps.
-        saved=(kept,) if beside and context.saved.linear_inputs_shared else (*inputs, kept),
-        collectives=(
-            *(() if beside else tp_entry(context, "state/in_proj", hidden, WHOLE_LAYER)),
-            _head_exchange("state/cp_heads", width),
-        ),
-        rerun_with=WHOLE_LAYER,
-    )
+    hidden, width, name = float(context.model.hidden), projected_width(space), "state/in_proj"
+    inputs = linear_inputs(context, name, hidden, context.norm_in_linear)
+    kept = context.kept("state/projected", width)
+    # Beside attention the input is the one that the qkv projection keeps.
+    saved = (kept,) if beside and context.saved.linear_inputs_shared else (*inputs, kept)
+    gathers = () if beside else tp_entry(context, name, hidden, WHOLE_LAYER)
+    collectives = (*gathers, _head_exchange("state/cp_heads", width))
+    return column_parallel(name, (hidden, width), saved, collectives, bias=space.projection_bias)
 
 
 def _head_exchange(name: str, width: float) -> Collective:
     """All-to-all over cp from tokens to heads or back, and of the gradients in backward."""
-    return Collective(
-        name,
-        CollectiveKind.HEAD_EXCHANGE,
-        "cp",
-        2.0 * width,
-        1,
-        1,
-        Shard.TP,
-        rerun_with=WHOLE_LAYER,
-    )
+    kind, size = CollectiveKind.HEAD_EXCHANGE, 2.0 * width
+    return Collective(name, kind, "cp", size, 1, 1, Shard.TP, rerun_with=WHOLE_LAYER)
 
 
 def _steps(context: OpContext, space: StateSpaceSpec) -> tuple[Op, ...]:
     """Mamba-1's projections to steps, B and C and from the rank of the steps to channels."""
     inner, rank = float(space.inner), float(space.step_rank)
     width = rank + 2.0 * space.state
+    steps = row_parallel(
+        "state/x_proj", (inner, width), (context.kept("state/steps", width, Shard.NONE),)
+    )
+    ((weights, shard), _) = steps.parameters
     norms = width if space.inner_norms else 0.0
-    element = context.saved.activation_bytes
     return (
-        Op(
-            name="state/x_proj",
-            kind=OpKind.GEMM,
-            out_width=width,
-            in_width=inner,
-            in_shard=Shard.TP,
-            parameters=((width * inner, ParamShard.TP), (norms, ParamShard.NONE)),
-            saved=(Saved("state/steps", element * width, Shard.NONE, WHOLE_LAYER),),
-            rerun_with=WHOLE_LAYER,
-        ),
-        Op(
-            name="state/step_proj",
-            kind=OpKind.GEMM,
-            out_width=inner,
-            out_shard=Shard.TP,
-            in_width=rank,
-            parameters=((inner * (rank + 1.0), ParamShard.TP),),
-            saved=(Saved("state/step", element * inner, Shard.TP, WHOLE_LAYER),),
-            rerun_with=WHOLE_LAYER,
+        replace(steps, parameters=((weights, shard), (norms, ParamShard.NONE)), collectives=()),
+        column_parallel(
+            "state/step_proj", (rank, inner), (context.kept("state/step", inner),), (), bias=True
         ),
     )
 
@@ -160,22 +126,12 @@ def _mixed_width(space: StateSpaceSpec) -> float:
 def _convolution(context: OpContext, space: StateSpaceSpec) -> tuple[Op, ...]:
     """Causal depthwise convolution with its activation; backward runs it again first."""
     width = _mixed_width(space)
-    element = context.saved.activation_bytes
+    row = elementwise(context, "state/conv", width, Shard.TP, (2.0, 6.0))
     weights = width * (space.conv + float(space.conv_bias))
     # Megatron's and mamba_ssm's fused path keep its input alone, gated delta nets its output too.
-    kept = Saved("state/mixed", element * width, Shard.TP, WHOLE_LAYER)
-    return (
-        Op(
-            name="state/conv",
-            kind=OpKind.MEMORY,
-            tokens=Shard.TP,
-            forward_bytes=2.0 * element * width,
-            backward_bytes=6.0 * element * width,
-            parameters=((weights, ParamShard.TP),),
-            saved=() if space.kind == "mamba2" else (kept,),
-            rerun_with=WHOLE_LAYER,
-        ),
-    )
+    saved = () if space.kind == "mamba2" else (context.kept("state/mixed", width),)
+    parameters = ((weights, ParamShard.TP),)
+    return (replace(row, backward_kernels=2.0, parameters=parameters, saved=saved),)
 
 
 def scan_products(space: StateSpaceSpec) -> float:
@@ -237,7 +193,7 @@ def _scan(context: OpContext, space: StateSpaceSpec) -> Op:
         forward_kernels=5,
         backward_kernels=_SCAN_BACKWARD_KERNELS,
         parameters=((decays, ParamShard.TP),),
-        saved=(Saved("state/scanned", element * space.inner, Shard.TP, WHOLE_LAYER),),
+        saved=(context.kept("state/scanned", space.inner),),
         collectives=(_head_exchange("state/cp_heads_back", float(space.inner)),),
         rerun_with=WHOLE_LAYER,
     )
@@ -245,36 +201,116 @@ def _scan(context: OpContext, space: StateSpaceSpec) -> Op:
 
 def _gated_norm(context: OpContext, space: StateSpaceSpec) -> tuple[Op, ...]:
     """Norm of the gated output, over each group's width, or each head's with a shared scale."""
-    inner = float(space.inner)
-    per_head = space.kind == "gated_delta"
-    row = elementwise(context, "state/norm", inner, Shard.TP, 3, 5)
+    inner, per_head = float(space.inner), space.kind == "gated_delta"
+    row = elementwise(context, "state/norm", inner, Shard.TP, (3, 5))
+    norms = space.heads if per_head else space.groups
+    statistics = context.norm_statistics_bytes * norms
     kept = (
-        Saved("state/norm/input", context.saved.activation_bytes * inner, Shard.TP, WHOLE_LAYER),
-        Saved(
-            "state/norm/statistics",
-            context.norm_statistics_bytes * (space.heads if per_head else space.groups),
-            Shard.TP,
-            WHOLE_LAYER,
-        ),
+        context.kept("state/norm/input", inner),
+        Saved("state/norm/statistics", statistics, Shard.TP, WHOLE_LAYER),
     )
-    parameters = (
-        ((float(space.head_dim), ParamShard.NONE),) if per_head else ((inner, ParamShard.TP),)
-    )
-    return (replace(row, parameters=parameters, saved=present(kept)),)
+    scale = (float(space.head_dim), ParamShard.NONE) if per_head else (inner, ParamShard.TP)
+    return (replace(row, parameters=(scale,), saved=present(kept)),)
 
 
 def _out_projection(context: OpContext, space: StateSpaceSpec) -> Op:
     """Row-parallel projection back to the hidden width; it keeps its input."""
-    hidden, inner = float(context.model.hidden), float(space.inner)
-    bias = hidden if space.projection_bias else 0.0
-    return Op(
-        name="state/out_proj",
-        kind=OpKind.GEMM,
-        out_width=hidden,
-        in_width=inner,
-        in_shard=Shard.TP,
-        parameters=((inner * hidden, ParamShard.TP), (bias, ParamShard.NONE)),
-        saved=linear_inputs(context, "state/out_proj", inner, Shard.TP, 1, Module.NOTHING),
-        collectives=tp_exit("state/out_proj", hidden, Module.FULL),
-        rerun_with=WHOLE_LAYER,
-    )
+    sizes, name = (float(space.inner), float(context.model.hidden)), "state/out_proj"
+    inputs = linear_inputs(context, name, sizes[0], Module.NOTHING, Shard.TP)
+    return row_parallel(name, sizes, inputs, bias=space.projection_bias)
+
+
+Sizes = dict[str, float]
+# Mamba-1's kernel keeps its states, two numbers each, at every so many tokens.
+_SCAN_CHUNK = 2048
+
+
+def kept_bytes(context: OpContext, space: StateSpaceSpec, projected: float) -> Sizes:
+    """Bytes per token by `row/tensor`, besides the inputs of the projections that they say;
+    `projected`: what the input projection puts out."""
+    if space.kind == "mamba2":
+        return _mamba2(context, space, projected)
+    if space.kind == "gated_delta":
+        return _gated_delta(context, space)
+    if space.kind == "lightning":
+        return _lightning(context, space)
+    return _mamba1(context, space)
+
+
+def fixed_bytes(context: OpContext, space: StateSpaceSpec) -> float:
+    """fp32 decays before and after their sign, of every head or channel and state, and fp32 copies
+    of 16-bit weights."""
+    if space.kind in ("mamba2", "gated_delta"):
+        return 8.0 * space.heads
+    if space.kind == "lightning":
+        return 0.0
+    return 8.0 * space.inner * (space.state + (context.mode == "bf16"))
+
+
+def _mamba2(context: OpContext, space: StateSpaceSpec, projected: float) -> Sizes:
+    """Falcon-H1, whose mixers stand beside attention, scales what is projected by a vector of the
+    residual's type."""
+    beside = any(kind.attention == "both" for kind in context.model.kinds)
+    element = context.saved.residual_bytes if beside else context.saved.activation_bytes
+    return {
+        "in_proj/projected": element * projected,
+        "scan/scanned": element * space.inner,
+        "scan/statistics": 4.0 * space.groups * space.gated_norm,
+    }
+
+
+def _mamba1(context: OpContext, space: StateSpaceSpec) -> Sizes:
+    """B and C are kept as projected and by themselves. Jamba: norms of steps, B and C, whose scaled
+    ones B and C are; the convolution's output is kept by tokens and by channels."""
+    element, inner = context.saved.activation_bytes, float(space.inner)
+    chunks = -(-context.seq // _SCAN_CHUNK)
+    kept = {
+        "in_proj/projected": 2.0 * element * inner,
+        "scan/states": 8.0 * inner * space.state * chunks / context.seq,
+        "scan/scanned": element * inner,
+    }
+    if not space.inner_norms:
+        return kept | {"x_proj/steps": element * (space.step_rank + 4.0 * space.state)}
+    width, extra = space.step_rank + 2.0 * space.state, min(context.norm_extra_bytes, element)
+    scaled = max(element, context.saved.residual_bytes) * 2.0 * space.state
+    return kept | {
+        "x_proj/input": element * inner,
+        "x_proj/norms": (context.norm_input_bytes + extra) * width + 3 * 4.0 + scaled,
+        "step_proj/input": element * space.step_rank,
+        "scan/input": 3.0 * element * inner,
+        "out_proj/input": element * inner,
+    }
+
+
+def _gated_delta(context: OpContext, space: StateSpaceSpec) -> Sizes:
+    """Queries and keys are kept before the convolution and normed; torch's norm of the output has
+    its input, its gate and the gate's SiLU in fp32, and the factors of two products."""
+    saved = context.saved
+    element, inner = saved.activation_bytes, float(space.inner)
+    factors = element + max(element, saved.residual_bytes)
+    return {
+        "conv/input": element * (inner + 2.0 * space.key_width),
+        "scan/input": element * (inner + 2.0 * space.key_width) + 8.0 * space.groups,
+        # Write strengths, steps before and after their softplus, cumulated, scores of a chunk.
+        "scan/steps": (element * (1.0 + space.chunk) + 12.0) * space.heads,
+        "norm/input": (12.0 + factors) * inner + 4.0 * space.heads,
+        "out_proj/input": element * inner,
+    }
+
+
+def _lightning(context: OpContext, space: StateSpaceSpec) -> Sizes:
+    """Blocks of queries, keys, values, decayed queries and keys and values again, views of one
+    tensor where a batch is one sequence; scores, states; the first block reads no state."""
+    element, inner = context.saved.activation_bytes, float(space.inner)
+    block = min(space.chunk, context.seq)
+    blocks = 5.0 if context.one_sequence else 6.0
+    factor = max(element, context.saved.residual_bytes)
+    return {
+        "in_proj/projected": 3.0 * element * inner,
+        "scan/blocks": element * inner * (blocks - block / context.seq),
+        "scan/scores": element * space.heads * block,
+        "scan/states": element * inner * space.state / block,
+        "norm/input": (context.norm_input_bytes + element) * inner + 4.0,
+        "out_proj/gated": (element + factor) * inner,
+        "out_proj/input": element * inner,
+    }

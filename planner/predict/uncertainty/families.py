@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from hardware.architectures import architecture_named
+from hardware.facts import architecture_named
 
 Figure = Literal["time", "memory"]
 # Framework of a profile that stands for one that was never measured: its runs are those of all

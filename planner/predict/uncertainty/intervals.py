@@ -21,7 +21,7 @@ from hardware.curves import load_compute_curves
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.job import Job
-from planner.predict.ops import flop_per_token
+from planner.predict.ops.table import flop_per_token
 from planner.predict.plan import Degrees, Interval
 from planner.predict.uncertainty.families import UNFAMILIAR, Family, Figure, architecture_text
 from planner.predict.uncertainty.measured_range import Conditions

@@ -1,2 +1,2 @@
-"""How figures look: Vega-Lite templates and what fills them in. The only package that knows Altair,
-which notebooks get. Nothing is computed here."""
+"""Figures: their data, and what fills in their Vega-Lite templates. `drawing` alone knows Altair,
+which notebooks get."""

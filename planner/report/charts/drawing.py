@@ -10,10 +10,12 @@ from functools import cache
 from typing import Any
 
 from planner.job.errors import demand_installed
+from planner.job.quantities import GIB
 from planner.job.written import csv_text
 from planner.report.charts.templates import PALETTE, filled
 
 _SCALE_OF_PNG = 2.0
+BAR_HEIGHT = 24
 _FILE_INK = "#1a1a1a"
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.4.1.json"
 
@@ -49,7 +51,6 @@ def table(rows: Iterable[Row]) -> Specification:
 
 
 def _cell(value: object) -> object:
-    """A value as Vega reads it from CSV."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.6g}" if isinstance(value, float) else value
@@ -134,3 +135,9 @@ def _on_white(chart: Any) -> Specification:
     drawn_here = isinstance(chart, dict)
     document = specification(chart, _FILE_INK) if drawn_here else chart.to_dict(validate=False)
     return document | {"background": "white", "padding": 16}
+
+
+def limit_line(limit_bytes: float, channel: str) -> Specification:
+    """The dashed line of the memory that may be used, with its words."""
+    place = table([{"limit": limit_bytes / GIB, "text": "HBM that may be used"}])
+    return filled("limit", place=place, channel=channel)

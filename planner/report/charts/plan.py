@@ -1,98 +1,132 @@
-"""Draws a plan: the front it lies on, memory by stage, time, the schedule, the cluster; and what
-two degrees leave."""
+"""A plan drawn: memory by stage, the time of a step, the GPUs on their nodes. From its plan file
+alone."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
-from constraints.axes import AXES, Axis
 from planner.cost.terms import MEMORY_GROUPS
-from planner.job.quantities import GIB, seconds
-from planner.report.charts.drawing import Row, Specification, colours, table
+from planner.job.quantities import GIB, gib, seconds, share
+from planner.predict.plan import Degrees, Plan
+from planner.report.charts.drawing import BAR_HEIGHT, Row, Specification, colours, limit_line, table
+from planner.report.charts.memory import stage_sizes
 from planner.report.charts.templates import GREY, PALETTE, filled
-from planner.report.figures import schedule
-from planner.report.figures.candidates import Candidate
-from planner.report.figures.heat import HeatMap
-from planner.report.figures.plan import GROUP_KINDS, BarPart, DrawnCluster, FrontPlan
+from planner.search.explanation import time_terms
 
-_BAR_HEIGHT, _CELL_HEIGHT, _GPU_HEIGHT = 24, 34, 26
-# Beyond so many dots each is smaller and fainter.
-_MANY_DOTS = 1500
-_KIND_COLOURS = dict(
-    zip(
-        schedule.KINDS,
-        ("#0072b2", "#009e73", "#56b4e9", "#e69f00", "#d55e00", "#cc79a7", "#bbbbbb"),
-        strict=True,
-    )
-)
+# GPUs of the drawn part of a cluster, and how many a row of the drawing holds at least.
+MOST_GPUS = 1024
+_ROW_GPUS = 32
+GROUP_KINDS = ("pp", "tp", "cp", "ep", "dp")
+
+
+@dataclass(frozen=True, slots=True)
+class BarPart:
+    """A part of a bar, from `start` to `end`."""
+
+    label: str
+    part: str
+    start: float
+    end: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnGpu:
+    """A GPU of the cluster: its place in the drawing, and its rank's group of every kind."""
+
+    column: int
+    row: int
+    rank: int
+    groups: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnCluster:
+    """GPUs in rank order; `left_out`: those that are not drawn."""
+
+    gpus: tuple[DrawnGpu, ...]
+    kinds: tuple[str, ...]
+    left_out: int
+
+
+def stage_bars(plan: Plan) -> tuple[BarPart, ...]:
+    """Memory of every pipeline stage at its peak, GiB, stacked by group of terms."""
+    bars = []
+    for stage in plan.stages:
+        start = 0.0
+        for group, size in zip(MEMORY_GROUPS, stage_sizes(stage), strict=True):
+            if size:
+                end = start + size / GIB
+                text = f"stage {stage.stage}, {group}: {gib(size, 2)} GiB"
+                bars.append(BarPart(str(stage.stage), group, start, end, text))
+                start = end
+    return tuple(bars)
+
+
+def waterfall(plan: Plan) -> tuple[BarPart, ...]:
+    """Terms of the step time, each where the ones above it end, s; the whole step last."""
+    bars, start = [], 0.0
+    for term in time_terms(plan):
+        text = f"{term.label}: {seconds(term.amount)}, {share(term.share)}"
+        end = start + term.amount
+        bars.append(BarPart(term.label, "term", start, end, text))
+        start = end
+    low, high = plan.step_time.low, plan.step_time.high
+    text = f"step: {seconds(start)} ({seconds(low)} to {seconds(high)} with 80 % probability)"
+    return (*bars, BarPart("step", "step", 0.0, start, text))
+
+
+def cluster_of(degrees: Degrees, gpus_per_node: int) -> DrawnCluster:
+    """Ranks on their nodes, in the order tp-cp-ep-dp-pp that `planner.cost.placement` costs."""
+    node_gpus = min(gpus_per_node, degrees.gpus)
+    nodes_a_row = max(1, _ROW_GPUS // node_gpus)
+    drawn = min(degrees.gpus, MOST_GPUS)
+    gpus = tuple(_gpu(rank, degrees, node_gpus, nodes_a_row) for rank in range(drawn))
+    kinds = tuple(kind for kind in GROUP_KINDS if getattr(degrees, kind) > 1)
+    return DrawnCluster(gpus, kinds or ("dp",), degrees.gpus - drawn)
+
+
+def _gpu(rank: int, degrees: Degrees, node_gpus: int, nodes_a_row: int) -> DrawnGpu:
+    node, inside = divmod(rank, node_gpus)
+    row, place = divmod(node, nodes_a_row)
+    shown = _strides(degrees)
+    if degrees.ep == 1:
+        del shown["ep"]
+    where = ", ".join(f"{kind} {rank // stride % size}" for kind, (stride, size) in shown.items())
+    column = place * (node_gpus + 1) + inside
+    return DrawnGpu(column, row, rank, _groups(rank, degrees), f"rank {rank}, node {node}: {where}")
+
+
+def _strides(degrees: Degrees) -> dict[str, tuple[int, int]]:
+    """How far the members of a group of each kind lie apart, and how many they are:
+    rank = t + tp (c + cp (d + dp p)), and experts within data, context and tensor groups."""
+    tp, cp, dp = degrees.tp, degrees.cp, degrees.dp
+    return {
+        "tp": (1, tp), "cp": (tp, cp), "dp": (tp * cp, dp), "pp": (tp * cp * dp, degrees.pp),
+        "ep": (degrees.etp, degrees.ep),
+    }  # fmt: skip
+
+
+def _groups(rank: int, degrees: Degrees) -> tuple[int, ...]:
+    """Number of the group of each of GROUP_KINDS that a rank is in. Of `pp` it is the stage: the
+    ranks that hold the same layers."""
+    strides = _strides(degrees)
+    of = {
+        kind: rank % stride + stride * (rank // (stride * size))
+        for kind, (stride, size) in strides.items()
+    }
+    of["pp"] = rank // strides["pp"][0]
+    return tuple(of[kind] for kind in GROUP_KINDS)
+
+
+_GPU_HEIGHT = 26
 _CLUSTER_COLOURS = tuple(colour for colour in PALETTE if colour != GREY)
 _GROUP_LABELS = {
     "pp": "pipeline stage", "tp": "tensor group", "cp": "context group", "ep": "expert group",
     "dp": "data-parallel group",
 }  # fmt: skip
-
-
-def front_chart(
-    plans: Sequence[FrontPlan],
-    riskier: Sequence[FrontPlan],
-    dots: Sequence[Candidate],
-    limit_bytes: float | None,
-    marked: int = 1,
-    before: Sequence[FrontPlan] = (),
-) -> Specification:
-    """Peak memory against speed: candidates as faint dots, plans joined by their front, riskier
-    ones hollow, the front `before` dashed. The page sets the parameter `selected` to a plan's
-    number, `marked` at first, and `picked` to any other dot that was clicked."""
-    modes = list(dict.fromkeys(dot.recompute for dot in dots))
-    many = len(dots) > _MANY_DOTS
-    return filled(
-        "front",
-        marked=marked,
-        first=_front_table(plans[:1]),
-        plans=_front_table(plans),
-        riskier=_front_table(riskier) if riskier else None,
-        before=_front_table(before) if before else None,
-        dots=_dots_table(dots, modes) if dots else None,
-        # The page makes a dot's text of its degrees: many times smaller.
-        modes=modes,
-        degrees=" + ".join(map(_degree_expression, AXES.values())),
-        dot_size=12 if many else 22,
-        dot_opacity=0.25 if many else 0.35,
-        limit=None if limit_bytes is None else _limit(limit_bytes, "x"),
-    )
-
-
-def _front_table(plans: Sequence[FrontPlan]) -> Specification:
-    return table(
-        {
-            "number": plan.number, "label": f" {plan.label}", "radius": 110 if plan.label else 45,
-            "gib": plan.gib, "speed": plan.tokens_per_s, "text": plan.text,
-        } | ({"command": plan.command} if plan.command else {})
-        for plan in plans
-    )  # fmt: skip
-
-
-def _dots_table(dots: Sequence[Candidate], modes: list[str]) -> Specification:
-    return table(
-        {"gib": dot.gib, "speed": dot.tokens_per_s, "mode": modes.index(dot.recompute)}
-        | dot.degrees.model_dump()
-        for dot in dots
-    )
-
-
-def _degree_expression(axis: Axis) -> str:
-    """A degree of a dot as the text of `Degrees` has it."""
-    shown = f"'{axis.letter or axis.name}' + datum.{axis.name} + ' '"
-    changed = f"(datum.{axis.name} > {axis.least} ? {shown} : '')"
-    return {"always": shown, "changed": changed, "never": "''"}[axis.shown]
-
-
-def _limit(limit_bytes: float, channel: str) -> Specification:
-    """The dashed line of the memory that may be used, with its words."""
-    place = table([{"limit": limit_bytes / GIB, "text": "HBM that may be used"}])
-    return filled("limit", place=place, channel=channel)
 
 
 def stages_chart(bars: Sequence[BarPart], limit_bytes: float) -> Specification:
@@ -104,7 +138,7 @@ def stages_chart(bars: Sequence[BarPart], limit_bytes: float) -> Specification:
         bars=table(_bar_rows(bars)),
         groups=names,
         colours=colours(used, [PALETTE[names.index(name)] for name in used]),
-        limit=_limit(limit_bytes, "y"),
+        limit=limit_line(limit_bytes, "y"),
     )
 
 
@@ -115,7 +149,7 @@ def waterfall_chart(bars: Sequence[BarPart], interval: tuple[float, float]) -> S
     rows[-1]["right"] = high
     return filled(
         "waterfall",
-        height=_BAR_HEIGHT * len(bars),
+        height=BAR_HEIGHT * len(bars),
         labels=labels,
         bars=table(rows),
         whisker=table([{"label": labels[-1], "low": low, "high": high}]),
@@ -126,29 +160,6 @@ def waterfall_chart(bars: Sequence[BarPart], interval: tuple[float, float]) -> S
 
 def _bar_rows(bars: Sequence[BarPart]) -> list[Row]:
     return [asdict(bar) | {"amount": seconds(bar.end - bar.start)} for bar in bars]
-
-
-def schedule_chart(gantt: schedule.Gantt) -> Specification:
-    """What every stage does when; what is grey is the bubble."""
-    kinds = [kind for kind in schedule.KINDS if any(bar.kind == kind for bar in gantt.bars)]
-    stages = 1 + max(bar.stage for bar in gantt.bars)
-    passes = (
-        {
-            "s": bar.stage, "k": kinds.index(bar.kind), "a": round(bar.start_s, 4),
-            "b": round(bar.end_s, 4),
-            "c": bar.chunk, "m": bar.microbatch,
-        }
-        for bar in gantt.bars
-    )  # fmt: skip
-    return filled(
-        "schedule",
-        height=max(120, min(_BAR_HEIGHT, 900 // stages) * stages),
-        passes=table(passes),
-        kinds=kinds,
-        colours=colours(kinds, [_KIND_COLOURS[kind] for kind in kinds]),
-        # Where passes are narrow, borders would hide them.
-        bordered_from=4 * len(gantt.bars) // stages,
-    )
 
 
 def cluster_chart(cluster: DrawnCluster) -> Specification:
@@ -169,22 +180,4 @@ def cluster_chart(cluster: DrawnCluster) -> Specification:
         choice=", ".join(f"'{name}': datum.{field}" for name, field in shown.items()),
         count=len(_CLUSTER_COLOURS),
         colours=colours(range(len(_CLUSTER_COLOURS)), _CLUSTER_COLOURS),
-    )
-
-
-def heat_chart(found: HeatMap, choose: bool = True) -> Specification:
-    """A cell for each pair of values of two degrees; `choose`: lists below the picture change
-    which."""
-    cells = [cell for cell in found.cells if choose or {cell.a, cell.b} == set(found.first)]
-    across, up = found.first
-    return filled(
-        "heat",
-        height=_CELL_HEIGHT * len(found.values[up]),
-        cells=table(map(asdict, cells)),
-        across=across,
-        up=up,
-        choose=choose,
-        degrees=list(found.values),
-        # `tp 4`: the cells' places as the values that they stand for.
-        values=json.dumps(dict(found.values)),
     )

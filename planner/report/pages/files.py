@@ -14,9 +14,8 @@ from planner.compare.buying import Buying
 from planner.compare.cluster_front import ClusterFront, ClusterPoint
 from planner.compare.results import Comparison, Scaling
 from planner.job.errors import UsageError
-from planner.report.pages.front import PagePlan
 from planner.report.pages.page import Page
-from planner.report.pages.plans import plans_page, result_page
+from planner.report.pages.plans import PagePlan, plans_page, result_page
 from planner.report.pages.studies import Study, study_page
 from planner.search.plan_file import demand_whole, read_json, read_plan_file
 

@@ -1,39 +1,164 @@
-"""The page of a plan file: the front, and every plan in full."""
+"""The page of a plan file: the front, what two degrees leave, the table, and every plan in full."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.pool import SeveralTypes
+from planner.job.quantities import GIB
 from planner.job.request import Request
 from planner.launch.registry import target_named
-from planner.predict.command_line import search_command
-from planner.predict.configuration import Configuration
-from planner.predict.decided import decided_request
+from planner.predict.command_line import degree_options, evaluate_command, search_command
+from planner.predict.configuration import Configuration, decided_request
 from planner.predict.evaluate import checked
-from planner.predict.memory.footprint import footprint_of
+from planner.predict.memory.account import footprint_of
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text
-from planner.report.charts import plan as charts
 from planner.report.charts.drawing import Drawing
+from planner.report.charts.front import (
+    candidates,
+    costed_or_reason,
+    front_chart,
+    front_plans,
+    riskier_plans,
+)
+from planner.report.charts.heat import heat_chart, heat_map
+from planner.report.charts.memory import memory_panel
+from planner.report.charts.plan import cluster_chart, cluster_of
 from planner.report.explain import explanation_report
-from planner.report.figures.memory import memory_panel
-from planner.report.figures.plan import cluster_of
-from planner.report.pages.front import Front, PagePlan
-from planner.report.pages.page import Page, Section
+from planner.report.pages.page import Page, Pick, Section
 from planner.report.pages.studies import memory_drawing
+from planner.report.plan_table import plan_table, techniques_row
 from planner.report.plots import pictures
 from planner.report.said import described, said
-from planner.report.search import printed
-from planner.report.tables import Block, Facts, Notes
+from planner.report.search import job_facts, printed, recommended_note, riskier_table
+from planner.report.tables import Block, Column, Facts, Notes
 from planner.search.explanation import explain
 from planner.search.result import SearchResult
+from planner.search.shares import CostedJob
+
+
+@dataclass(frozen=True, slots=True)
+class PagePlan:
+    """A plan of the page: `number` is that in `result`; `where`: its cluster, if there are
+    several."""
+
+    result: SearchResult
+    number: int
+    where: str = ""
+
+    @property
+    def plan(self) -> Plan:
+        return self.result.plans[self.number - 1]
+
+    @property
+    def prefix(self) -> str:
+        """The cluster before the plan's degrees, if there are several."""
+        return f"{self.where}, " if self.where else ""
+
+
+@dataclass(frozen=True)
+class Front:
+    """The plans of all clusters, those with `numbers` labelled; `before`: plans of the search that
+    it is compared with."""
+
+    results: Sequence[SearchResult]
+    entries: Sequence[PagePlan]
+    numbers: Sequence[int]
+    before: Sequence[Plan] = ()
+
+    @cached_property
+    def costed(self) -> list[tuple[CostedJob | None, str]]:
+        """What was considered beside the plans: costed shapes of each search, or none and why."""
+        return [costed_or_reason(result) for result in self.results]
+
+    @property
+    def limit_bytes(self) -> float | None:
+        """The memory that may be used, if it is the same everywhere."""
+        limits = {result.job.limit_bytes for result in self.results}
+        return next(iter(limits)) if len(limits) == 1 else None
+
+    @property
+    def pick(self) -> Pick | None:
+        """What the page says of a candidate that is clicked, where there is one cluster."""
+        if len(self.results) > 1 or self.limit_bytes is None:
+            return None
+        return Pick(
+            evaluate_command(self.results[0].request),
+            self.limit_bytes / GIB,
+            tuple(
+                (number, plan.peak_bytes / GIB, plan.tokens_per_s_per_gpu)
+                for number, plan in enumerate(self._plans, start=1)
+            ),
+            degree_options(),
+        )
+
+    @cached_property
+    def _plans(self) -> list[Plan]:
+        return [entry.plan for entry in self.entries]
+
+    def sections(self, notes: Sequence[str]) -> Iterator[Section]:
+        """The front, the table, what two degrees leave."""
+        yield self._picture()
+        yield overview_section(self.entries, self.results, notes)
+        costed = self.costed[0][0] if len(self.results) == 1 else None
+        if costed is not None and (found := heat_map(costed, self.results[0])) is not None:
+            drawing = Drawing("heat", "", heat_chart(found), described("pages.heat"))
+            yield Section("Two degrees at a time", (drawing,))
+
+    def _picture(self) -> Section:
+        found = [
+            candidates(costed, result)
+            for result, (costed, _) in zip(self.results, self.costed, strict=True)
+            if costed is not None
+        ]
+        names = [entry.where for entry in self.entries] if len(self.results) > 1 else []
+        riskier = riskier_plans(self.results)
+        chart = front_chart(
+            front_plans(self._plans, self.numbers, names),
+            riskier,
+            [dot for each in found for dot in each.dots],
+            self.limit_bytes,
+            before=front_plans(self.before, ()),
+        )
+        note = said(described("pages.front"), self, riskier=bool(riskier)) or ""
+        reasons = [f"Candidates are not drawn: {reason}." for _, reason in self.costed if reason]
+        dots = (said(described("pages.dots"), one, drawn=len(one.dots)) or "" for one in found)
+        told = " ".join((note, *dots, *reasons))
+        return Section("Speed against memory", (Drawing("front", "", chart, told),), picks=True)
+
+
+def overview_section(
+    entries: Sequence[PagePlan], results: Sequence[SearchResult], notes: Sequence[str]
+) -> Section:
+    is_alone = len(results) == 1
+    plans = [entry.plan for entry in entries]
+    advised = results[0].recommended if is_alone else 0
+    numbers = range(1, len(entries) + 1)
+    first = [(Column("plan"), ["→" * (number == advised) + str(number) for number in numbers])]
+    if any(entry.where for entry in entries):
+        first.append((Column("cluster", "left"), [entry.where for entry in entries]))
+    usable_bytes = results[0].job.usable_bytes if is_alone else None
+    advice = recommended_note(results[0]) if is_alone else ()
+    said = dict.fromkeys((*advice, *notes, *(note for result in results for note in result.notes)))
+    facts = [Facts((*job_facts(result.job), *techniques_row(plans))) for result in results[:1]]
+    if is_alone:
+        said |= dict.fromkeys(("Search again:", f"    {search_command(results[0].request)}"))
+    tables = [plan_table(plans, usable_bytes, first=first, told=plans)]
+    tables += [
+        riskier_table(result.riskier, result.job.usable_bytes, "Faster, if it fits")
+        for result in results
+        if result.riskier
+    ]
+    return Section("All plans", blocks=(*facts, *tables, Notes(tuple(said))))
+
 
 # Plans that are shown in full; of further ones memory and time alone.
 MOST_PLANS, MOST_DRAWN = 16, 48
@@ -53,7 +178,6 @@ def first_page(result: SearchResult, path: Path, before: Sequence[Plan]) -> Page
 
 
 def plan_page(result: SearchResult, path: Path, number: int) -> Page:
-    """The sections of one plan."""
     return Page("", "", [*_plan_sections(path, number, PagePlan(result, number))])
 
 
@@ -85,7 +209,6 @@ def plans_page(
 
 
 def _results(entries: Sequence[PagePlan]) -> list[SearchResult]:
-    """The searches of the entries, each once."""
     return list({id(entry.result): entry.result for entry in entries}.values())
 
 
@@ -95,7 +218,6 @@ def _page(
     notes: Sequence[str] = (),
     before: Sequence[Plan] = (),
 ) -> Page:
-    """What stands above the single plans."""
     results = _results(entries)
     job = results[0].job
     front = Front(results, entries, _shown_numbers(results, len(entries)), before)
@@ -206,6 +328,6 @@ def _cluster(number: int, plan: Plan, gpus_per_node: int) -> Drawing:
     return Drawing(
         f"cluster-{number}",
         f"Groups on the cluster, nodes of {gpus_per_node} GPUs",
-        charts.cluster_chart(cluster),
+        cluster_chart(cluster),
         said(described("pages.cluster"), cluster) or "",
     )

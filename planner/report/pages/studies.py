@@ -1,29 +1,35 @@
-"""Pages of studies (`planner compare`, `buy`, `scale`, `budget`), and of a step's memory."""
+"""Pages of studies (`planner compare`, `buy`, `scale`, `budget`), of a step's memory, and of
+measured runs beside their predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from planner.compare.budget import Budget
 from planner.compare.buying import Buying
 from planner.compare.results import Comparison, Scaling
-from planner.report.budget import budget_report
-from planner.report.buying import buying_report
-from planner.report.charts import studies as charts
-from planner.report.charts.drawing import Drawing
-from planner.report.charts.measured import pairs_chart
-from planner.report.comparison import comparison_report
-from planner.report.figures import memory
-from planner.report.figures.curves import (
+from planner.evidence.runs.families import Family
+from planner.evidence.runs.predict import Prediction
+from planner.evidence.runs.report import known
+from planner.evidence.runs.worst import describe, worst_rows
+from planner.job.quantities import GIB
+from planner.predict.uncertainty.families import Figure
+from planner.report.charts.curves import (
     CurvesFigure,
     budget_figure,
     buying_figure,
     comparison_figure,
+    curves_panel,
     scaling_figure,
 )
+from planner.report.charts.drawing import Drawing
+from planner.report.charts.measured import RunPoint, pairs_chart, scatter_chart
+from planner.report.charts.memory import MemoryFigure, StagePanel, memory_panel_chart
+from planner.report.comparison import comparison_report
 from planner.report.pages.page import Page, Section
-from planner.report.scaling import scaling_report
+from planner.report.said import table_of
+from planner.report.studies import budget_report, buying_report, scaling_report
 from planner.report.tables import Report
 from planner.report.traced import Pair
 
@@ -38,7 +44,6 @@ Study = Scaling | Comparison | Buying | Budget
 
 
 def figure_of(study: Study) -> CurvesFigure:
-    """The figures of a study."""
     return _OF[type(study)][0](study)
 
 
@@ -47,7 +52,7 @@ def study_page(study: Study) -> Page:
     drawn, reported = _OF[type(study)]
     figure, report = drawn(study), reported(study)
     drawings = [
-        Drawing(f"curves-{number}", panel.title, charts.curves_panel(panel))
+        Drawing(f"curves-{number}", panel.title, curves_panel(panel))
         for number, panel in enumerate(figure.panels, start=1)
     ]
     sections = [Section("Tables", blocks=report.blocks)]
@@ -68,7 +73,7 @@ def pairs_page(
     return Page(title, "", [Section("Figures", drawings), Section("Tables", blocks=report.blocks)])
 
 
-def memory_page(figure: memory.MemoryFigure) -> Page:
+def memory_page(figure: MemoryFigure) -> Page:
     """A step's memory: a chart for every stage."""
     sections = [
         Section(panel.title, [memory_drawing(panel, f"stage-{number}")])
@@ -77,6 +82,45 @@ def memory_page(figure: memory.MemoryFigure) -> Page:
     return Page(figure.title, f"{figure.subtitle}. {figure.note}", sections)
 
 
-def memory_drawing(panel: memory.StagePanel, name: str, title: str = "", note: str = "") -> Drawing:
-    """The chart of one stage."""
-    return Drawing(name, title, charts.memory_panel(panel), note)
+def memory_drawing(panel: StagePanel, name: str, title: str = "", note: str = "") -> Drawing:
+    return Drawing(name, title, memory_panel_chart(panel), note)
+
+
+# Name of the drawing, title, unit and its size.
+_DRAWN: dict[Figure, tuple[str, str, str, float]] = {
+    "time": ("step_time_s", "Step time", "s", 1.0),
+    "memory": ("peak_mem_gib", "Peak memory", "GiB", GIB),
+}
+
+
+def validation_page(predictions: Sequence[Prediction], family: Family, report: Report) -> Page:
+    """The page of predicted rows above the tables of their report."""
+    predicted = sum(one.error is None for one in predictions)
+    lead = (
+        f"{predicted:,} of {len(predictions):,} measured runs predicted from their configuration "
+        "alone. One dot a run; point at it for its row."
+    )
+    sections = (
+        Section("Step time and peak memory", [*_drawings(predictions, family)], side_by_side=True),
+        Section("Errors by family", blocks=report.blocks),
+        Section(
+            "Worst rows, and why", blocks=(table_of("validation.worst", worst_rows(predictions)),)
+        ),
+    )
+    return Page("Predicted against measured", lead, sections)
+
+
+def _drawings(predictions: Sequence[Prediction], family: Family) -> Iterator[Drawing]:
+    for figure, (name, title, unit, size) in _DRAWN.items():
+        points = []
+        for one in predictions:
+            if pair := known(one, figure):
+                predicted, measured = (value / size for value in pair)
+                text = (
+                    f"{one.row.place}: {describe(one)}: measured {measured:.4g} {unit}, predicted "
+                    f"{predicted:.4g} {unit} ({(predicted / measured - 1) * 100:+.1f} %)"
+                )
+                points.append(RunPoint(measured, predicted, family(one), text))
+        if points:
+            chart = scatter_chart(points, "", unit)
+            yield Drawing(name, title, chart)

@@ -29,7 +29,7 @@ from planner.evidence.fit.held_out import (
 from planner.evidence.fit.step_fit import CONSTANTS, Constant, constants_of, voice_of
 from planner.evidence.runs.predict import Prediction, cost_predictions, predict_rows
 from planner.evidence.runs.rows import PUBLISHED, MeasuredRow, read_rows
-from planner.predict.altered_model import AlteredModel
+from planner.predict.cost_model import CostModel
 
 SOURCES = ("korthikanti2022", "narayanan2021-table1", "megatron-jan2021")
 RATE = "a100-sxm-16bit"
@@ -47,9 +47,7 @@ def odd_one_out() -> list[Prediction]:
     usual = predict_rows(
         [row for source in SOURCES for row in [r for r in rows if r.source == source][:3]]
     )
-    fast = cost_predictions(
-        usual, lambda job: AlteredModel(job, dict.fromkeys(rate.fields, FACTOR))
-    )
+    fast = cost_predictions(usual, lambda job: CostModel(job, dict.fromkeys(rate.fields, FACTOR)))
     return [
         replace(item, row=replace(item.row, cells=item.row.cells | {"step_time_s": repr(measured)}))
         for item, quick in zip(usual, fast, strict=True)
@@ -128,7 +126,7 @@ def gapped() -> list[Prediction]:
     gaps = next(one for one in CONSTANTS if one.name == GAPS)
     rows = [row for row in read_rows(PUBLISHED) if row.source in GAPPED and row.text("recompute")]
     usual = predict_rows([row for source in GAPPED for row in of_source(rows, source)[:3]])
-    wide = cost_predictions(usual, lambda job: AlteredModel(job, dict.fromkeys(gaps.fields, 2.0)))
+    wide = cost_predictions(usual, lambda job: CostModel(job, dict.fromkeys(gaps.fields, 2.0)))
     found = []
     for item, other in zip(usual, wide, strict=True):
         chosen = other if item.row.source == GAPPED[0] else item

@@ -14,7 +14,7 @@ from planner.cost import fields as f
 from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.rows import PUBLISHED, MeasuredRow, read_rows
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 
 # Korthikanti et al. 2022, Table 5: GPT 175B on 64 A100, full recompute, 18.13 s.
 KORTHIKANTI_175B = {

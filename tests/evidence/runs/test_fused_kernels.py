@@ -6,7 +6,7 @@ import pytest
 
 from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.predict import predict_rows
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from tests.evidence.runs.rows_for_tests import row
 from tests.evidence.runs.test_variant_peaks import TORCHTITAN
 

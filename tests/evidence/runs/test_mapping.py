@@ -7,7 +7,7 @@ import pytest
 from planner.evidence.runs.mapping import MappedRow, map_row
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.predict import Prediction, cost_predictions
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from tests.evidence.runs.rows_for_tests import row
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.evidence.runs.mapping import map_row
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from tests.evidence.runs.rows_for_tests import row
 
 NODE = {"tp": "1", "pp": "1", "vpp": "1", "num_gpus": "64", "mbs": "1", "recompute": ""}

@@ -7,7 +7,8 @@ import pytest
 from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.software import profile_of
-from planner.job.frameworks import framework_names, load_framework
+from planner.job.frameworks.names import framework_names
+from planner.job.frameworks.profile import load_framework
 from tests.evidence.runs.rows_for_tests import row
 
 SMALL = {

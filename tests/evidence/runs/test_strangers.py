@@ -13,8 +13,8 @@ from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.recomputing import kept_products_share
 from planner.evidence.runs.report import error_of
 from planner.evidence.runs.rows import PUBLISHED, read_rows
-from planner.job.frameworks import load_framework
-from planner.job.modules import Module
+from planner.job.frameworks.profile import load_framework
+from planner.job.recompute import Module
 from planner.predict.cost_model import CostModel
 from planner.predict.ops.table import parameter_count
 from tests.evidence.runs.rows_for_tests import published, row

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from planner.job.errors import ModelError
 from planner.job.models import catalog, toml_file
 from planner.job.models.catalog import catalog_name, load_model, model_names
-from planner.job.models.errors import ModelError
 from planner.job.models.toml_file import ModelFile
 from planner.job.specs import ModelSpec
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from planner.job.errors import UsageError
+from planner.job.errors import ModelError, UsageError
 from planner.job.models.catalog import load_model
-from planner.job.models.errors import ModelError
 from planner.job.models.hf_config import (
     model_from_hf_config,
     read_hf_model,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.job.models.catalog import load_model, model_names
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 from tests.job.models.closed_form import closed_form_parameters
 
 # Counted on built models (transformers 5.23, torch meta device): name, total, input embedding.

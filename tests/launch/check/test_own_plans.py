@@ -25,9 +25,9 @@ from planner.launch.plans import find_plans, launch_of
 from planner.launch.read.found import Hints
 from planner.launch.registry import target_of_profile
 from planner.predict.command_line import evaluate_command
-from planner.predict.decided import decided_request
+from planner.predict.configuration import decided_request
 from planner.predict.evaluate import evaluated
-from planner.predict.memory.footprint import footprint_of
+from planner.predict.memory.account import footprint_of
 from planner.predict.plan import Plan
 
 JOBS: dict[str, dict[str, Any]] = {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.job.frameworks import load_framework
-from planner.job.frameworks.profile import with_tables
+from planner.job.frameworks.profile import load_framework, with_tables
 from planner.launch.check.assess import assess
 from planner.launch.check.request import as_request, tables_of_variations
 from planner.launch.dialects.torchtitan.sources import stage_layers

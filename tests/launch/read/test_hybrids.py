@@ -10,7 +10,7 @@ from planner.launch.dialects.megatron.arguments import Arguments, parse_argument
 from planner.launch.dialects.megatron.details import hybrid_text
 from planner.launch.dialects.megatron.layout import read_split
 from planner.launch.dialects.megatron.model import read_model
-from planner.launch.dialects.megatron.run import model_refusals
+from planner.launch.dialects.megatron.writer import model_refusals
 from planner.launch.languages.text import Text, Word
 from planner.launch.read.found import Hints
 

@@ -13,8 +13,7 @@ from planner.job.errors import CannotTellError
 from planner.launch.check.given import read_given
 from planner.launch.read.found import Found, Hints
 from planner.launch.read.launch import read_launch
-from planner.launch.read.placeholders import as_yaml, filled
-from planner.launch.read.yaml_text import read_yaml
+from planner.launch.read.yaml_text import as_yaml, filled, read_yaml
 from tests.launch.read.conftest import ReadFolder, judged, refusals
 
 NANOTRON = """\

@@ -6,8 +6,7 @@ import pytest
 
 from planner.launch.languages.shell import Around, Script, read_scripts
 from planner.launch.languages.text import SourceFile
-from planner.launch.read.environment import counted_by
-from planner.launch.read.world import scheduler_variables
+from planner.launch.read.world import counted_by, scheduler_variables
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ import pytest
 
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.job.modules import Module
 from planner.job.offload import read_offload, searched_offloads, usable_modes
+from planner.job.recompute import Module
 from planner.job.request import Request
 from planner.predict.configuration import even_layout
 from planner.predict.evaluate import evaluate
 from planner.predict.memory.terms import peak_parts, peak_tensors
-from planner.predict.ops import pieces
+from planner.predict.ops.table import pieces
 from planner.predict.plan import Degrees
 from tests.configurations import memory_footprint, stage_accounts
 from tests.cost.jobs import make_job

@@ -10,10 +10,8 @@ from click.testing import CliRunner
 
 from planner import Degrees, Request
 from planner.cli import planner_command
-from planner.predict.memory.by_layer import backward_by_layer
-from planner.predict.memory.footprint import Footprint
-from planner.predict.memory.tensors import ALLOCATION_BYTES, KeptTensor
-from planner.predict.memory.terms import peak_tensors
+from planner.predict.memory.account import Footprint, backward_by_layer
+from planner.predict.memory.terms import ALLOCATION_BYTES, KeptTensor, peak_tensors
 from tests.configurations import memory_footprint
 
 

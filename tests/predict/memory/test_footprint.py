@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from planner import Degrees, Request
-from planner.predict.memory.footprint import Footprint, dropless_worst_case, worst_expert_load
+from planner.predict.memory.account import Footprint, dropless_worst_case, worst_expert_load
 from planner.predict.memory.terms import phase_rows
-from planner.report.figures.memory import memory_figure
+from planner.report.charts.memory import memory_figure
 from tests.configurations import memory_footprint
 
 CASES = {

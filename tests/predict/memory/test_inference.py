@@ -12,13 +12,13 @@ from planner.predict.memory.serving.formats import (
     KV_FORMATS,
     WEIGHT_FORMATS,
 )
-from planner.predict.memory.serving.kv_cache import (
+from planner.predict.memory.serving.stage import (
     layer_token_bytes,
     model_token_bytes,
     stage_pool,
 )
 from planner.predict.memory.serving.weights import WeightBytes, stage_weights
-from planner.predict.ops import parameter_count
+from planner.predict.ops.table import parameter_count
 from tests.predict.memory.deployments import serving
 
 GIB = 2**30

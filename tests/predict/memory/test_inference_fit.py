@@ -12,7 +12,7 @@ from planner.cost.communication import all_reduce_time_s
 from planner.job.errors import UsageError
 from planner.job.specs import ModelSpec
 from planner.predict.links import link_inputs
-from planner.predict.memory.inference import InferenceMemory, inference_memory
+from planner.predict.memory.inference import InferenceMemory, inference_memory, splits
 from planner.predict.memory.serving.activations import Activations, stage_activations
 from planner.predict.memory.serving.deployment import Deployment
 from planner.predict.memory.serving.engine import ENGINES, NCCL_START_BYTES
@@ -30,7 +30,6 @@ from planner.predict.memory.serving.solve import (
     with_grouped_queries,
 )
 from planner.predict.memory.serving.stage import tokens_of
-from planner.predict.memory.serving_splits import splits
 from tests.predict.memory.deployments import serving
 
 # --- Fit ------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from planner.job.job import Job
 from planner.job.optimizers import load_optimizer
 from planner.predict.configuration import even_layout, kernel_layout, plain_context
 from planner.predict.cost_model import CostModel
-from planner.predict.memory.tensors import kept_tensors
+from planner.predict.memory.terms import kept_tensors
 from planner.predict.plan import Degrees
 from tests.configurations import stage_accounts
 from tests.predict.memory.cases import Case, demand_views

@@ -9,8 +9,8 @@ import pytest
 from constraints.offload import kept_groups, leaving_layers
 from planner.job.request import Request
 from planner.predict.evaluate import evaluate
-from planner.predict.offload_groups import shape_groups
 from planner.predict.plan import Degrees, Plan
+from planner.predict.saved import shape_groups
 from tests.configurations import memory_footprint
 from tests.predict.memory.cases import demand_sums
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner.predict.memory.serving.formats import WEIGHT_FORMATS
-from planner.predict.memory.serving.published import published_format
+from planner.predict.memory.serving.formats import WEIGHT_FORMATS, published_format
 
 
 def _tensors(kind: str, bits: int) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from planner.predict.memory.serving.activations import Activations
 from planner.predict.memory.serving.deployment import Deployment, check_deployment
 from planner.predict.memory.serving.engine import ENGINES, GIB, batch_defaults, graph_bytes
 from planner.predict.memory.serving.formats import KV_FORMATS, WEIGHT_FORMATS
-from planner.predict.memory.serving.kv_cache import StagePool, layer_token_bytes, stage_pool
 from planner.predict.memory.serving.logs import (
     CacheSpread,
     StartUpComparison,
@@ -30,7 +29,14 @@ from planner.predict.memory.serving.solve import (
     solved_deployment,
     with_grouped_queries,
 )
-from planner.predict.memory.serving.stage import ServingStageMemory, stage_memory, tokens_of
+from planner.predict.memory.serving.stage import (
+    ServingStageMemory,
+    StagePool,
+    layer_token_bytes,
+    stage_memory,
+    stage_pool,
+    tokens_of,
+)
 from planner.predict.memory.serving.weights import WeightBytes, stage_weights
 from tests.predict.memory.deployments import serving
 

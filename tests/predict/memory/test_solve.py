@@ -11,7 +11,7 @@ from planner.job.errors import UsageError
 from planner.job.models.catalog import load_model
 from planner.job.specs import LayerKind
 from planner.predict.configuration import Configuration
-from planner.predict.memory.footprint import footprint_of
+from planner.predict.memory.account import footprint_of
 from planner.predict.memory.solve import (
     EVEN_PROBABILITY,
     SAFE_PROBABILITY,

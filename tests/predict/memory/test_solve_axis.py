@@ -56,16 +56,16 @@ def test_border_is_found_wherever_it_lies(count: int) -> None:
 def test_values_are_multiples_that_are_legal(
     refused: tuple[int, ...], largest: int, step: int | None
 ) -> None:
-    def place(_configuration: Any, value: int) -> Any:
+    def place(value: int) -> Any:
         if value in refused:
             raise UsageError(f"{value} is refused")
         return value
 
     if step is None:
         with pytest.raises(UsageError, match="1 is refused"):
-            module._stepped(None, "", largest, 1, place)  # type: ignore[arg-type]
+            module._stepped("", largest, 1, place)
         return
-    axis = module._stepped(None, "held", largest, 1, place)  # type: ignore[arg-type]
+    axis = module._stepped("held", largest, 1, place)
     assert (axis.step, axis.held) == (step, "held")
     assert list(axis.values) == list(range(step, largest + 1, step))
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from planner import Degrees, Request
-from planner.predict.memory.footprint import Footprint, footprint_of
-from planner.predict.memory.tensors import KeptTensor, kept_tensors
+from planner.predict.memory.account import Footprint, footprint_of
 from planner.predict.memory.terms import (
+    KeptTensor,
     Part,
     _activation_parts,
     _pooled,
+    kept_tensors,
     label,
     part_of,
     peak_parts,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.cost.codes import Shard
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.predict.ops.rows import Piece, Saved
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.specs import LayerKind
 from planner.predict.ops.attention import attention_rows
 from planner.predict.ops.context import OpContext

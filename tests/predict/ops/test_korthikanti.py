@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.job.frameworks import load_framework
-from planner.job.modules import Module
+from planner.job.frameworks.profile import load_framework
+from planner.job.recompute import Module
 from planner.job.specs import ModelSpec
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Piece

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.models.catalog import load_model
-from planner.job.modules import Module
-from planner.predict.ops import pieces
+from planner.job.recompute import Module
 from planner.predict.ops.context import OpContext
+from planner.predict.ops.table import pieces
 
 
 def _kept(precision: str, framework: str = "megatron-core") -> dict[str, float]:

@@ -12,13 +12,12 @@ from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.rows import PUBLISHED, read_rows
 from planner.job.frameworks.profile import load_framework
 from planner.job.models.catalog import load_model
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.job.request import Request
 from planner.job.specs import LayerKind
 from planner.predict.cost_model import CostModel
-from planner.predict.ops import pieces
 from planner.predict.ops.context import OpContext
-from planner.predict.ops.table import flop_per_token
+from planner.predict.ops.table import flop_per_token, pieces
 from tests.predict.ops.saved_form import saved_bytes_per_token
 
 MODEL = load_model("nemotron-h-8b").spec

@@ -22,7 +22,7 @@ from planner.predict.uncertainty.full_memory import (
     full_step_time_s,
     with_full_memory,
 )
-from planner.report.full_memory import CURE, full_memory_facts, full_memory_note
+from planner.report.plan_table import CURE, full_memory_facts, full_memory_note
 from tests.cost.jobs import make_job
 
 EXCHANGE_S = 0.29

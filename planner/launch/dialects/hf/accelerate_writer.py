@@ -15,6 +15,7 @@ from planner.launch.contract import (
     Refusal,
     RunCommand,
 )
+from planner.launch.dialects.hf import ACCELERATE
 from planner.launch.dialects.hf.files import (
     LIGER,
     MODEL_FOLDER,
@@ -26,7 +27,6 @@ from planner.launch.dialects.hf.files import (
     layer_class,
     plan_refusals,  # noqa: F401 (the writers' contract)
 )
-from planner.launch.dialects.hf.options import ACCELERATE
 from planner.launch.sentences import (
     names_of,
     names_of_job,

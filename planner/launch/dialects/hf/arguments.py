@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.models.catalog import catalog_name, load_model
 from planner.launch.dialects.hf.files import LIGER
 from planner.launch.languages.text import digits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.job.job import Job
 from planner.launch.contract import (
     ExplainedSetting,
@@ -14,6 +14,7 @@ from planner.launch.contract import (
     Refusal,
     RunCommand,
 )
+from planner.launch.dialects.hf import DEEPSPEED
 from planner.launch.dialects.hf.files import (
     LIGER,
     MODEL_FOLDER,
@@ -23,7 +24,6 @@ from planner.launch.dialects.hf.files import (
     hf_program,
     plan_refusals,  # noqa: F401 (the writers' contract)
 )
-from planner.launch.dialects.hf.options import DEEPSPEED
 from planner.launch.options import last
 from planner.launch.quoting import Code
 from planner.launch.sentences import (
@@ -34,8 +34,8 @@ from planner.launch.sentences import (
     said_refusals,
 )
 from planner.launch.time_limit import save_steps
-from planner.predict.ops import pieces
 from planner.predict.ops.context import OpContext
+from planner.predict.ops.table import pieces
 
 CONFIG = "ds_config.json"
 # Elements in a bucket of gradients that are reduced together, DeepSpeed's default.

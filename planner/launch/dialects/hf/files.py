@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
+from planner.job.errors import ModelError
 from planner.job.job import Job
-from planner.job.models.errors import ModelError
 from planner.job.models.hf_config import model_from_hf_config
 from planner.job.models.hf_families import READERS
 from planner.job.models.hf_parts import FULL, SCALING_KEYS, SLIDING
@@ -38,22 +38,16 @@ from planner.launch.architecture import (
 from planner.launch.contract import (
     PRETRAINED,
     STOP,
-    TRAIN_STEPS,
-    WARMUP_STEPS,
     Branch,
     Files,
     Launch,
     Refusal,
     RunCommand,
-    Variable,
-    folder_variable,
     length_refusals,
-    pretrained_variable,
-    rate_variable,
 )
 from planner.launch.quoting import Value
 from planner.launch.registry import dialect_toml
-from planner.launch.sentences import names_of, names_of_job, said_refusals
+from planner.launch.sentences import names_of, names_of_job, said_refusals, said_variables
 from planner.launch.settings_text import filled
 from planner.launch.time_limit import stop_variable
 
@@ -298,22 +292,6 @@ _DEPARTS = ("moe.bias_update_rate", "moe.aux_loss", "moe.aux_loss_over")
 
 MODEL_FOLDER, SCRIPT = "model", "train.py"
 
-VARIABLES = (
-    pretrained_variable(
-        "a Hugging Face model's folder or name, of the shape in model/config.json", local=False
-    ),
-    Variable(
-        "DATASET",
-        "",
-        "folder of datasets.save_to_disk (input_ids); empty: random tokens",
-        holds="${DATASET}",
-    ),
-    TRAIN_STEPS,
-    WARMUP_STEPS,
-    rate_variable("3e-4"),
-    folder_variable("DATASET"),
-)
-
 LIGER = "liger-kernels"
 ENVIRONMENT = {"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")}
 
@@ -345,7 +323,7 @@ def hf_command(
     words = (word for name, value in arguments.items() for word in (f"--{name}", str(value)))
     return RunCommand(
         argv=(SCRIPT, *words),
-        variables=(*VARIABLES, stop_variable(launch)),
+        variables=(*said_variables("hf", launch), stop_variable(launch)),
         branches=(
             Branch("DATASET", ("--dataset", "${DATASET}")),
             Branch(PRETRAINED, ("--pretrained", "${PRETRAINED}")),

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from planner.launch.dialects.hf import DEEPSPEED
 from planner.launch.dialects.hf.accelerate_reader import AccelerateReader
 from planner.launch.dialects.hf.arguments import (
     Half,
@@ -25,7 +26,6 @@ from planner.launch.dialects.hf.arguments import (
     value_of,
 )
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
-from planner.launch.dialects.hf.options import DEEPSPEED
 from planner.launch.dialects.hf.unmodelled import (
     effects_of,
     lengths_assumed,

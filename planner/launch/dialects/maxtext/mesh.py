@@ -1,10 +1,12 @@
-"""Degrees as the axes of MaxText's mesh, each inside a node (`ici_`) and between nodes (`dcn_`).
+"""Degrees as axes of MaxText's mesh, each inside a node (`ici_`) and between nodes (`dcn_`); and a
+micro-batch as MaxText counts it: sequences a GPU, over all GPUs, also those of one rank.
 
 Tensor parallelism is the axis `tensor`, which divides weights and, between products, activations
 along their width, or `tensor_sequence`, Megatron's sequence parallelism: the same bytes in the same
 exchanges. Experts and context ranks shard the other weights along with `fsdp`; `data` replicates.
-Sources: MaxText 0.2.5, configs/base.yml (logical_axis_rules); XLA, distributed/topology_util.cc
-(the GPUs of one host are a slice).
+Sources: MaxText 0.2.5, configs/base.yml (logical_axis_rules), configs/types.py
+(calculate_global_batch_sizes), layers/pipeline.py; XLA, distributed/topology_util.cc (the GPUs of
+one host are a slice).
 """
 
 from __future__ import annotations
@@ -99,3 +101,33 @@ def filled(stated: Sizes, whole: int | None) -> dict[str, int] | None:
     if whole is None or len(open_axes) > 1 or known < 1 or whole % known:
         return None
     return {**stated, open_axes[0]: whole // known}
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """`per_gpu`: sequences of a forward pass over the GPUs; `accumulated`: such passes a step;
+    `microbatches`: those that a pipeline cuts one into."""
+
+    per_gpu: float
+    accumulated: int
+    microbatches: int
+
+
+def batch_of(degrees: Degrees) -> Batch:
+    """A pipeline takes all micro-batches of a step in one pass."""
+    passes = degrees.grad_acc if degrees.pp > 1 else 1
+    per_gpu = degrees.mbs * degrees.dp * passes / degrees.gpus
+    return Batch(per_gpu, degrees.grad_acc // passes, passes)
+
+
+def tiles(microbatches: int, pp: int) -> int:
+    """Pieces in which the loss makes its logits, so that each is of one micro-batch: a pipeline
+    makes those of all micro-batches at once, divided over its stages."""
+    return max(1, microbatches // pp) if pp > 1 else 1
+
+
+def micro_batch(per_gpu: float, gpus: int, dp: int, microbatches: int) -> int | None:
+    """Sequences of a rank's micro-batch; None where that is no whole number."""
+    # As MaxText does: cut to a whole number of sequences.
+    whole = int(gpus * per_gpu)
+    return whole // (dp * microbatches) if whole and whole % (dp * microbatches) == 0 else None

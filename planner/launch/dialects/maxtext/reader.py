@@ -5,49 +5,44 @@ Source: MaxText 0.2.5, configs/pyconfig.py, configs/types.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Mapping
+from itertools import islice
+from math import prod
 from typing import Any
 
-from hardware.files import shipped_toml
-from planner.job.errors import CannotTellError
-from planner.job.models.errors import ModelError
+from planner.job.errors import CannotTellError, ModelError
 from planner.job.specs import ModelSpec
-from planner.launch.dialects.maxtext.batch import micro_batch, tiles
-from planner.launch.dialects.maxtext.mesh import Mesh
+from planner.launch.dialects.maxtext.mesh import (
+    EVERY,
+    FSDP,
+    OTHERS,
+    Mesh,
+    filled,
+    key,
+    micro_batch,
+    tiles,
+)
 from planner.launch.dialects.maxtext.model import blocks, keys_of, model_of
-from planner.launch.dialects.maxtext.placed import Placed
-from planner.launch.dialects.maxtext.remat import remat_of
 from planner.launch.dialects.maxtext.schema import RELEASE, default, is_known, shipped_config
 from planner.launch.dialects.maxtext.settings import Settings, config_of, settled
 from planner.launch.dialects.maxtext.writer import OPTIONS
 from planner.launch.languages.text import Text
 from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.document import Document, Source, yaml_document
-from planner.launch.read.document_reader import DocumentReader
-from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, model_unknown
+from planner.launch.read.document import Document, DocumentReader, Source, yaml_document
+from planner.launch.read.found import Found, Hints, Problem, model_unknown
 from planner.launch.read.opened import Opened
-from planner.launch.registry import package_of
+from planner.launch.registry import dialect_toml
+from planner.launch.sentences import Lookup, holding, said_problems
 
 _FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
-# Optimizers whose state is AdamW's.
-_OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adamw"}
-# How products are quantised, by the planner's names.
-_PRECISIONS = {
-    "": "bf16", "te_no_quant": "bf16", "fp8": "fp8", "fp8_gpu": "fp8", "nanoo_fp8": "fp8",
-    "fp8_nanoo": "fp8", "te_fp8_delayedscaling": "fp8", "te_fp8_currentscaling": "fp8",
-    "te_mxfp8": "mxfp8", "te_nvfp4": "nvfp4", "te_nvfp4_no_rht": "nvfp4",
-}  # fmt: skip
-# Those with scales of the steps before, which MaxText does not accumulate over.
-_DELAYED = ("fp8", "nanoo_fp8", "fp8_gpu", "te_fp8_delayedscaling")
-_ATTENTION = {"cudnn_flash_te": "flash", "flash": "flash", "autoselected": "flash",
-              "cudnn_flash_jax": "flash", "dot_product": "eager"}  # fmt: skip
+# Where an axis lies: the number that its open size follows from, in words.
+_OF = {"ici": "GPUs of a node", "dcn": "nodes"}
+_OFFLOADED = ("qkv_proj_offloaded", "minimal_offloaded")
 
 
-@cache
-def _words(table: str) -> Mapping[str, str]:
-    found: Mapping[str, str] = shipped_toml(package_of("maxtext"), "effects.toml")[table]
+def _rules(table: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = dialect_toml("maxtext", "rules.toml")[table]
     return found
 
 
@@ -95,56 +90,112 @@ class MaxTextReader(DocumentReader):
 
     def found(self) -> Found:
         """Everything that was read."""
-        placed = Placed(self.document, self.hints)
-        self.problems += placed.problems
-        self.assumed += placed.assumed
-        degrees = placed.mesh.degrees(self.get(OPTIONS["optimizer-over-data"].key))
+        mesh, sure = self._mesh()
+        degrees = mesh.degrees(self.get(OPTIONS["optimizer-over-data"].key))
         seq = self.hints.seq or self.whole(OPTIONS["seq"].key, 2048)
-        batch = self._batch(placed.mesh, degrees)
+        batch = self._batch(mesh, degrees)
         shape = None if self.hints.model else self._model(seq)
-        remat = remat_of(self.document)
         self._demands(degrees, shape)
-        self.problems += [*remat.problems, *self._machine_problems()]
+        mode = self._remat()
+        self._memory_fraction()
         keys = {"seq": "seq", "mbs": "per-gpu", "grad_acc": "grad_acc", "recompute": "recompute"}
+        variations = ("bf16-parameters",) if self.get("weight_dtype") == "bfloat16" else ()
+        optimizer = self._known("opt_type")
+        self._said("precision")
+        precision, attention = self._known("quantization"), self._known("attention")
+        exchange = OPTIONS["cp_comm_type"]
+        exchanges = exchange.read(self.get(exchange.key)) or "all_gather"
+        self._effects(degrees["pp"])
         return self.gathered(
             is_known,
             {name: OPTIONS[option].key for name, option in keys.items()},
             format="maxtext",
             framework="maxtext",
-            variations=self._variations(),
+            variations=variations,
             shape=shape,
             model=self.hints.model,
             **degrees,
             etp=degrees["tp"] if shape is not None and shape.moe is not None else None,
-            world=placed.mesh.devices if placed.sure else None,
+            world=mesh.devices if sure else None,
             one_process_a_node=self.get("hardware") == "gpu",
             seq=seq,
-            recompute=self.hints.recompute or remat.mode,
-            optimizer=self._optimizer(),
-            precision=self._precision(),
-            attention=self._attention(),
+            recompute=self.hints.recompute or mode,
+            optimizer=optimizer,
+            precision=precision,
+            attention=attention,
             schedule="gpipe" if degrees["pp"] > 1 else None,
-            cp_comm_type=self._exchange() if degrees["cp"] > 1 else None,
-            unmodelled=(*remat.unmodelled, *self._unmodelled(degrees["pp"])),
+            cp_comm_type=exchanges if degrees["cp"] > 1 else None,
             **batch,
         )
+
+    def _said(self, table: str, *at: str, **facts: Any) -> None:
+        """The problems of a table of `rules.toml`."""
+        names = Lookup(self.get, **facts)
+        self.problems += said_problems("maxtext", table, names, self.document, *at)
+
+    # --- the mesh -------------------------------------------------------------------------------
+
+    def _mesh(self) -> tuple[Mesh, bool]:
+        """The mesh on the machine that the caller names, and whether nothing of it was guessed."""
+        gpus, per_node = _machine(self.hints)
+        ici = self._axes("ici", per_node)
+        dcn = self._axes("dcn", None if gpus is None else gpus // max(1, prod(ici.values())))
+        for scope, sizes in (("ici", ici), ("dcn", dcn)):
+            for axis in OTHERS:
+                if sizes[axis] != 1:
+                    self.unpredictable(f"the axis {axis} is not modelled", key(scope, axis))
+        if max(ici[FSDP[1]], dcn[FSDP[1]]) > 1:
+            self.assumed.append("fsdp_transpose shards as fsdp does (one gather, not two)")
+        guessed = any(self.get(key(scope, axis)) == -1 for scope in _OF for axis in EVERY)
+        mesh = Mesh({axis: ici[axis] * dcn[axis] for axis in EVERY})
+        return mesh, gpus is not None or not guessed
+
+    def _axes(self, scope: str, whole: int | None) -> dict[str, int]:
+        """The axes inside a node or between nodes; 1 where one is open and stays so."""
+        stated = {axis: self._size(key(scope, axis)) for axis in EVERY}
+        found = filled(stated, whole)
+        if found is None:
+            names = [key(scope, axis) for axis, size in stated.items() if size == -1]
+            self._said(
+                "mesh",
+                *names,
+                several=len(names) > 1,
+                names=" and ".join(names),
+                known=prod(size for size in stated.values() if size != -1),
+                whole=whole,
+                what=_OF[scope],
+            )
+        return found or {axis: max(1, size) for axis, size in stated.items()}
+
+    def _size(self, name: str) -> int:
+        size = int(self.get(name))
+        if size >= 1 or size == -1:
+            return size
+        text = f"{name} {size}: MaxText takes 1 and more, or -1"
+        self.problems.append(self.document.wrong(text, name))
+        return 1
 
     # --- batch ----------------------------------------------------------------------------------
 
     def _batch(self, mesh: Mesh, degrees: Mapping[str, int]) -> dict[str, Any]:
         """mbs and gradient accumulation."""
-        per_gpu = float(self.get(OPTIONS["per-gpu"].key))
-        pieces = self._pieces(degrees["pp"])
-        if degrees["pp"] > 1:
-            self._pipeline(pieces, degrees["pp"])
-        mbs = self.hints.mbs or micro_batch(per_gpu, mesh.devices, degrees["dp"], pieces)
-        if mbs is None:
-            each = f"each of {degrees['dp']} data-parallel ranks"
-            text = (
-                f"per_device_batch_size {per_gpu:g} on {mesh.devices} GPUs is no whole number of "
-                f"sequences for {each}" + (f" and {pieces} micro-batches" if pieces > 1 else "")
+        per_gpu, pp = float(self.get(OPTIONS["per-gpu"].key)), degrees["pp"]
+        pieces = self._pieces(pp)
+        if pp > 1:
+            layers, outside = self.get("base_num_decoder_layers"), "pipeline_parallel_layers"
+            self._said(
+                "pipeline",
+                pieces=pieces,
+                pp=pp,
+                layers=layers,
+                each=self.get(OPTIONS["stage-layers"].key) or 1,
+                outside=self.get(outside) not in (-1, layers),
             )
-            self.refuse("batch-size", text, OPTIONS["per-gpu"].key)
+        mbs = self.hints.mbs or micro_batch(per_gpu, mesh.devices, degrees["dp"], pieces)
+        words = f" and {pieces} micro-batches" if pieces > 1 else ""
+        self._said(
+            "batch", mbs=mbs, per_gpu=per_gpu, devices=mesh.devices, dp=degrees["dp"], words=words
+        )
         steps = self.hints.grad_acc or self.whole(OPTIONS["grad_acc"].key, 1) * pieces
         acc = None if self.hints.gbs else steps
         return {"mbs": mbs or 1, "gbs": self.hints.gbs, "grad_acc": acc}
@@ -153,30 +204,6 @@ class MaxTextReader(DocumentReader):
         """Micro-batches that a pipeline cuts a pass into."""
         stated = int(self.get(OPTIONS["microbatches"].key))
         return 1 if pp == 1 else pp if stated == -1 else max(1, stated)
-
-    def _pipeline(self, pieces: int, pp: int) -> None:
-        """What a pipeline demands of its micro-batches and layers."""
-        name, each_name = OPTIONS["microbatches"].key, OPTIONS["stage-layers"].key
-        if pieces % pp:
-            text = f"{name} {pieces} is no multiple of {pp} stages, which MaxText demands"
-            self.refuse("microbatches", text, name)
-        if self.get(OPTIONS["grad_acc"].key) > 1:
-            text = "a pipeline that drains between gradient accumulations is not modelled"
-            self.unpredictable(text, OPTIONS["grad_acc"].key, name)
-        layers, each = self.get("base_num_decoder_layers"), self.get(each_name)
-        if self.get("pipeline_parallel_layers") not in (-1, layers):
-            text = "layers outside of the pipeline are not modelled"
-            self.unpredictable(text, "pipeline_parallel_layers")
-        elif layers % (pp * each):
-            text = f"{layers} layers are no multiple of {pp} stages of {each}, as MaxText demands"
-            self.refuse("layers-per-stage", text, each_name)
-        elif layers > pp * each:
-            repeats = layers // (pp * each)
-            text = (
-                f"circular pipelines ({repeats} repeats) are not modelled; "
-                f"{each_name}={layers // pp} has none"
-            )
-            self.unpredictable(text, each_name)
 
     # --- the model ------------------------------------------------------------------------------
 
@@ -204,107 +231,71 @@ class MaxTextReader(DocumentReader):
 
     def _demands(self, degrees: Mapping[str, int], shape: ModelSpec | None) -> None:
         """What MaxText refuses, and what is not predicted."""
-        self._hardware()
-        self._training()
-        over_data = OPTIONS["optimizer-over-data"].key
-        if self.get(over_data) and degrees["zero"] == 3:
-            text = f"{over_data} (ZeRO-1) cannot be combined with FSDP"
-            self.refuse("zero-stage", text, over_data)
-        if shape is not None:
-            self._widths(degrees, shape)
-
-    def _widths(self, degrees: Mapping[str, int], shape: ModelSpec) -> None:
-        """XLA shards only what divides."""
-        all_ranks = degrees["dp"] * degrees["cp"]
-        shards = (degrees["shard"] or all_ranks) if degrees["zero"] == 3 else 1
-        for ranks, what in ((shards, "fsdp·context·expert"), (degrees["tp"], "tensor")):
-            if shape.hidden % ranks:
-                text = f"base_emb_dim {shape.hidden} does not divide over {what} = {ranks}"
-                self.refuse("shard-width", text, "base_emb_dim", late=True)
-
-    def _hardware(self) -> None:
-        hardware = self.get("hardware")
-        if hardware not in ("gpu", "gpu_multiprocess"):
-            text = f"hardware is {hardware}: only GPUs are predicted (hardware=gpu)"
-            self.unpredictable(text, "hardware")
-        exchanges = OPTIONS["cp_comm_type"]
-        if self.get(exchanges.key) not in exchanges.written.values():
-            self.refuse(
-                "option-value", f"{exchanges.key}: GPUs have all_gather and ring", exchanges.key
-            )
-        engine = self.get("attention") == "cudnn_flash_te"
-        if hardware == "gpu" and engine and self.get("packing") and self.get(_SEGMENTS) <= 0:
-            text = (
-                f"{_SEGMENTS} must be set with cudnn_flash_te and packing ({RELEASE}; releases "
-                "before December 2025 did not ask)"
-            )
-            self.refuse("required-option", text, "attention", edits=(Edit(_SEGMENTS, "32"),))
-
-    def _training(self) -> None:
-        """Kinds of training, and types, that no prediction has."""
-        for name, what in _words("training").items():
+        self._said("hardware")
+        for name, what in _rules("training").items():
             if self.get(name):
                 self.unpredictable(f"{what} is not modelled", name)
         lora = self.document.settings.get("lora.enable_lora")
-        if lora is not None and lora.value is True:
-            self.unpredictable("training of adapters (LoRA) is not modelled", "lora.enable_lora")
-        for name, known in (("dtype", ("bfloat16",)), ("weight_dtype", ("float32", "bfloat16"))):
-            if self.get(name) not in known:
-                self.unpredictable(f"{name} {self.get(name)} is not modelled", name)
+        all_ranks = degrees["dp"] * degrees["cp"]
+        self._said(
+            "demands",
+            adapters=lora is not None and lora.value is True,
+            zero=degrees["zero"],
+            hidden=shape and shape.hidden,
+            shards=(degrees["shard"] or all_ranks) if degrees["zero"] == 3 else 1,
+            tp=degrees["tp"],
+        )
 
-    def _variations(self) -> tuple[str, ...]:
-        return ("bf16-parameters",) if self.get("weight_dtype") == "bfloat16" else ()
+    def _remat(self) -> str:
+        """The recompute mode of the policy; notes what it does besides, and what is wrong."""
+        name, policies, custom = OPTIONS["recompute"].key, _rules("policies"), _rules("custom")
+        policy: Any = self.get(name)
+        if policy in (None, "", "none"):
+            return self._differing("none", "none")
+        tensors = sorted({one for groups in custom.values() for group in groups for one in group})
+        places = {one: self.get(one) for one in tensors} if policy == "custom" else {}
+        if policy in _OFFLOADED or "offload" in places.values():
+            self.unpredictable("activations in host memory are not modelled", name)
+            return "full"
+        stays = {one for one, place in places.items() if place == "device"}
+        kept = policies.get(policy)
+        if policy == "custom":
+            kept = [part for part, groups in custom.items() if any(stays >= {*g} for g in groups)]
+        if kept is None:
+            known = ", ".join([*policies, *_OFFLOADED, "custom", "none"])
+            text = f"{name}: {policy!r}; MaxText has {known}"
+            self.problems.append(self.document.wrong(text, name))
+            return "full"
+        modes = islice(policies.items(), 5)
+        mode = next((mode for mode, parts in modes if set(parts) == set(kept)), None)
+        if mode is None:
+            return self._differing("full", "more")
+        experts = self.get("num_experts") > 1 and mode.endswith("mlp")
+        return self._differing(mode, "experts") if experts else mode
 
-    def _known(self, name: str, known: Mapping[str, str], usual: str) -> str:
-        """Our word for a value; `usual` for one that is not modelled."""
-        value = str(self.get(name) or "")
+    def _differing(self, mode: str, why: str) -> str:
+        """A mode that is not all that the policy does."""
+        setting = self.document.setting(OPTIONS["recompute"].key)
+        self.unmodelled += ((setting, _rules("remat_effects")[why]),)
+        return mode
+
+    def _known(self, name: str) -> Any:
+        """Our word for a value; the usual one for a value that is not modelled."""
+        value, known = str(self.get(name) or ""), _rules("values")[name]
         if value not in known:
             self.unpredictable(f"MaxText's {name} {value} is not modelled", name)
-        return known.get(value, usual)
+        return known.get(value, next(iter(known.values())))
 
-    def _optimizer(self) -> str:
-        return self._known("opt_type", _OPTIMIZERS, "adamw")
-
-    def _precision(self) -> str:
-        name = self.get("quantization")
-        if name in _DELAYED and self.get(OPTIONS["grad_acc"].key) > 1:
-            text = f"MaxText refuses {name} with gradient accumulation"
-            edits = (Edit("quantization", "te_fp8_currentscaling"),)
-            self.refuse("precision", text, "quantization", edits=edits)
-        return self._known("quantization", _PRECISIONS, "bf16")
-
-    def _attention(self) -> Any:
-        return self._known("attention", _ATTENTION, "flash")
-
-    def _exchange(self) -> Any:
-        option = OPTIONS["cp_comm_type"]
-        return option.read(self.get(option.key)) or "all_gather"
-
-    def _unmodelled(self, pp: int) -> Iterator[tuple[Setting, str]]:
+    def _effects(self, pp: int) -> None:
         """Settings whose effect no prediction has."""
-        for name, why in _words("effects").items():
-            if self.get(name) != default(name):
-                yield self.document.setting(name), why
-        name, costed = OPTIONS["vocab-tiles"].key, tiles(self._pieces(pp), pp)
-        if self.get(name) > costed:
-            yield self.document.setting(name), "logits in pieces: less memory than predicted"
-        elif self.get(name) < costed:
-            why = "logits of several micro-batches at once: more memory than predicted"
-            yield self.document.setting(name), why
-        if self.get("num_experts") > 1:
-            yield from self._experts()
+        stated = _rules("effects").items()
+        found = [(name, why) for name, why in stated if self.get(name) != default(name)]
+        names = Lookup(self.get, costed_tiles=tiles(self._pieces(pp), pp))
+        more = holding("maxtext", "more_effects", names, "rules.toml")
+        found += [(row["of"], row["why"]) for row in more]
+        self.unmodelled += tuple((self.document.setting(name), why) for name, why in found)
 
-    def _experts(self) -> Iterator[tuple[Setting, str]]:
-        if self.get("capacity_factor") > 0:
-            yield self.document.setting("capacity_factor"), "dropped or padded tokens"
-        elif not self.get("sparse_matmul"):
-            why = "every expert computes every token: slower, more memory than predicted"
-            yield self.document.setting("sparse_matmul"), why
-        elif self.get("megablox") and not self.get("te_moe_block"):
-            why = "a TPU's kernel, interpreted on GPUs: far slower"
-            yield self.document.setting("megablox"), why
-
-    def _machine_problems(self) -> Iterator[Problem]:
+    def _memory_fraction(self) -> None:
         """JAX takes only a part of each GPU's memory unless it is told otherwise."""
         if self.launch is None or _FRACTION in self.launch.command.environment:
             return
@@ -313,7 +304,12 @@ class MaxTextReader(DocumentReader):
             "prediction counts on all of it"
         )
         fix = f"export {_FRACTION}=0.92"
-        yield Problem("memory-fraction", text, "warning", (self.launch.place,), fix)
+        self.problems.append(Problem("memory-fraction", text, "warning", (self.launch.place,), fix))
 
 
-_SEGMENTS = "max_segments_per_seq"
+def _machine(hints: Hints) -> tuple[int | None, int | None]:
+    """GPUs in all and of a node, as far as the caller says."""
+    gpus, per_node = hints.gpus, hints.gpus_per_node
+    if gpus is None and hints.nodes and per_node:
+        gpus = hints.nodes * per_node
+    return gpus, None if per_node is None else min(per_node, gpus or per_node)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import pairwise
+from itertools import islice, pairwise, takewhile
 from typing import Any
 
 from hardware.files import shipped_text
@@ -14,14 +14,7 @@ from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.languages.text import HOLE, Span, Text, Word
 from planner.launch.read.command import setting_of, switch_of
-from planner.launch.read.found import (
-    Edit,
-    Placed,
-    Problem,
-    Setting,
-    nearest,
-    telling,
-)
+from planner.launch.read.found import Edit, Placed, Problem, Setting, nearest, telling
 from planner.launch.registry import package_of
 
 RELEASE = "megatron-core 0.19"
@@ -32,6 +25,12 @@ _OLDER_CHOICES = {MEGATRON["tokenizer-kind"].name: ("Llama3Tokenizer", "MistralT
 
 # Values that somebody still has to fill in.
 _TO_FILL = re.compile(r"(?i)x{2,}|to-?do\b.*|fixme|tbd|your\W?\w*.*|<.*>|\?+|\.{2,}|_{2,}\w+_{2,}")
+
+
+# What argparse makes of an option's text, and what it calls that.
+_NUMBERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
+    "int": (int, "a whole number"), "float": (float, "a number"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +48,9 @@ class Option:
 @cache
 def options() -> dict[str, Option]:
     """Every option by each of its names, without the dashes."""
-    text = shipped_text(package_of("megatron"), "flags.tsv")
     found: dict[str, Option] = {}
-    for line in text.splitlines():
-        if line.startswith("#"):
-            continue
-        names, values, default, choices, kind, *_ = (*line.split("\t"), "", "", "")
+    for row in rows_of("flags.tsv"):
+        names, values, default, choices, kind, *_ = (*row, "", "", "")
         first, *_ = names.split()
         option = Option(first, values, default, tuple(filter(None, choices.split(","))), kind)
         found |= dict.fromkeys(names.split(), option)
@@ -64,9 +60,14 @@ def options() -> dict[str, Option]:
 @cache
 def other_options() -> dict[str, tuple[Option, str]]:
     """Options that only other parsers have, with whose they are."""
-    text = shipped_text(package_of("megatron"), "flags_other.tsv")
-    rows = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
+    rows = rows_of("flags_other.tsv")
     return {name: (Option(name, values, "", ()), whose) for name, values, whose in rows}
+
+
+def rows_of(name: str) -> Iterator[list[str]]:
+    """The rows of a table of this folder whose columns tabs part."""
+    lines = shipped_text(package_of("megatron"), name).splitlines()
+    return (line.split("\t") for line in lines if not line.startswith("#"))
 
 
 @dataclass
@@ -76,7 +77,7 @@ class Arguments(Placed):
     `foreign`: those that only other parsers have, and whose.
     """
 
-    given: dict[str, Setting] = field(default_factory=dict)
+    settings: dict[str, Setting] = field(default_factory=dict)
     unknown: list[Setting] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     foreign: dict[str, str] = field(default_factory=dict)
@@ -90,7 +91,7 @@ class Arguments(Placed):
     def has(self, name: str) -> bool:
         """Whether an option (a switch) is given."""
         self.used.add(name)
-        return name in self.given
+        return name in self.settings
 
     def text(self, name: str) -> str | None:
         """Value of an option, its default where it is not given; None for none."""
@@ -103,31 +104,30 @@ class Arguments(Placed):
     def setting(self, name: str) -> Setting | None:
         """The option as given."""
         self.used.add(name)
-        return self.given.get(name)
+        return self.settings.get(name)
+
+    def _number(self, name: str, kind: str) -> Any:
+        """Value of an option as a number of a kind; None for none, which 0 is not."""
+        text, (made, what) = self.text(name), _NUMBERS[kind]
+        try:
+            return made(text) if text else None
+        except ValueError:
+            self.not_a_number(name, text or "", what)
+            return None
 
     def number(self, name: str) -> int | None:
         """Value of an option as a whole number."""
-        text = self.text(name)
-        if text is None:
-            return None
-        try:
-            return int(text)
-        except ValueError:
-            self.not_a_number(name, text, "a whole number")
-            return None
+        found: int | None = self._number(name, "int")
+        return found
+
+    def stated_real(self, name: str) -> float | None:
+        """Value of an option as a number; None for none, which 0 is not."""
+        found: float | None = self._number(name, "float")
+        return found
 
     def real(self, name: str) -> float:
         """Value of an option as a number; 0 for none."""
         return self.stated_real(name) or 0.0
-
-    def stated_real(self, name: str) -> float | None:
-        """Value of an option as a number; None for none, which 0 is not."""
-        text = self.text(name)
-        try:
-            return float(text) if text else None
-        except ValueError:
-            self.not_a_number(name, text or "", "a number")
-            return None
 
     def many(self, name: str) -> tuple[str, ...]:
         """Values of an option that takes several."""
@@ -136,12 +136,13 @@ class Arguments(Placed):
             return ()
         return tuple(setting.value) if isinstance(setting.value, tuple) else (str(setting.value),)
 
-    def place(self, *names: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.given[n].place for n in names if n in self.given))
-
     def refuse(self, rule: str, text: str, *names: str, **more: Any) -> None:
         """Note a problem of options; `more`: fields of `Problem`."""
         self.problems.append(self.problem(rule, text, *names, **more))
+
+    def beyond(self, text: str, *names: str) -> None:
+        """Note what options ask for and the model does not have."""
+        self.problems.append(self.unpredictable(text, *names))
 
     def not_a_number(self, name: str, text: str, what: str) -> None:
         """Note a value that is none, once."""
@@ -151,10 +152,6 @@ class Arguments(Placed):
             problem = self.wrong(said, name, severity="missing", fix=f"its value in {name}")
         if problem not in self.problems:
             self.problems.append(problem)
-
-    def rest(self) -> Iterator[Setting]:
-        """Options that no reading function asked for."""
-        return (setting for name, setting in self.given.items() if name not in self.used)
 
 
 def parse_arguments(words: Sequence[Word]) -> Arguments:
@@ -171,8 +168,10 @@ def _read_one(words: Sequence[Word], at: int, arguments: Arguments) -> int:
     word = words[at]
     text = word.text.value
     if not text.startswith("--"):
-        if word.text.unknown:
-            arguments.problems.append(_unknown_word(word))
+        if why := word.text.unknown:
+            where = (word.used.place,) if word.used else ()
+            taken = f"{why}: taken as no arguments"
+            arguments.problems.append(Problem("unresolved", taken, "warning", where, telling(why)))
         elif text:
             arguments.unknown.append(setting_of(text, Text(""), word.used, word.used))
         return at + 1
@@ -185,14 +184,16 @@ def _read_one(words: Sequence[Word], at: int, arguments: Arguments) -> int:
     if equals:
         values = [Word(word.text[len(name) + 3 :], None)]
     elif option is None or option.values != "switch":
-        most = _most_values(option, len(words))
-        while end < len(words) and len(values) < most and not _is_option(words[end]):
-            values.append(words[end])
-            end += 1
+        taken = "one" if option is None else option.values
+        most = 1 if taken in ("one", "maybe") else int(taken) if taken.isdigit() else len(words)
+        # An option begins with two dashes, as negative numbers have one.
+        following = takewhile(lambda one: not one.text.value.startswith("--"), words[end:])
+        values = list(islice(following, most))
+        end += len(values)
     if option is None:
         arguments.unknown.append(_setting(f"--{name}", word, values))
         return end
-    arguments.given[option.name] = _setting(f"--{name}", word, values)
+    arguments.settings[option.name] = _setting(f"--{name}", word, values)
     _check_values(option, arguments)
     return end
 
@@ -210,18 +211,6 @@ def _option_named(name: str, arguments: Arguments) -> Option | None:
         return None
     option, arguments.foreign[named[0].name] = named
     return option
-
-
-def _most_values(option: Option | None, all_words: int) -> int:
-    """Words that an option may take."""
-    if option is None or option.values in ("one", "maybe"):
-        return 1
-    return int(option.values) if option.values.isdigit() else all_words
-
-
-def _is_option(word: Word) -> bool:
-    """Whether a word begins an option: two dashes, as negative numbers have one."""
-    return word.text.value.startswith("--")
 
 
 def _setting(key: str, word: Word, values: Sequence[Word]) -> Setting:
@@ -258,18 +247,12 @@ def _whole(words: Sequence[Word]) -> Span | None:
     return Span(known[0].file, known[0].start, known[-1].end)
 
 
-def _unknown_word(word: Word) -> Problem:
-    text = f"{word.text.unknown}: taken as no arguments"
-    where = (word.used.place,) if word.used else ()
-    return Problem("unresolved", text, "warning", where, telling(word.text.unknown))
-
-
 def _check_values(option: Option, arguments: Arguments) -> None:
     """Choices and missing values, as argparse would refuse them."""
-    given = arguments.given[option.name]
+    given = arguments.settings[option.name]
     if option.values == "one" and given.value is True:
         arguments.problems.append(arguments.wrong(f"{given.key} needs a value", option.name))
-        del arguments.given[option.name]
+        del arguments.settings[option.name]
         return
     _check_type(option, arguments)
     if not option.choices or given.unknown or option.values == "many":
@@ -277,28 +260,19 @@ def _check_values(option: Option, arguments: Arguments) -> None:
     text = str(given.value)
     if text not in (*option.choices, *_OLDER_CHOICES.get(option.name, ())):
         close = nearest(text, option.choices, 0.5)
-        problem = Problem(
-            "option-value",
-            f"{given.key} {text}: {RELEASE} has {', '.join(option.choices)}",
-            places=(given.place,),
-            edits=(Edit(given.key, close),) if close else (),
-        )
+        said = f"{given.key} {text}: {RELEASE} has {', '.join(option.choices)}"
+        edits = (Edit(given.key, close),) if close else ()
+        problem = Problem("option-value", said, places=(given.place,), edits=edits)
         arguments.problems.append(problem)
         arguments.strange_values[option.name] = problem
 
 
-_TYPES: Mapping[str, tuple[Callable[[str], object], str]] = {
-    "int": (int, "a whole number"),
-    "float": (float, "a number"),
-}
-
-
 def _check_type(option: Option, arguments: Arguments) -> None:
     """Values that argparse's `int` or `float` refuses; Python's int reads `1_000` too."""
-    if option.type not in _TYPES:
+    if option.type not in _NUMBERS:
         return
-    made, what = _TYPES[option.type]
-    given = arguments.given[option.name]
+    made, what = _NUMBERS[option.type]
+    given = arguments.settings[option.name]
     texts = given.value if isinstance(given.value, tuple) else (given.value,)
     for text in map(str, texts if not given.unknown else ()):
         if HOLE in text:

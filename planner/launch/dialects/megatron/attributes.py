@@ -17,21 +17,20 @@ from planner.job.errors import UsageError
 from planner.launch.dialects.hf.arguments import HfArguments, hf_arguments
 from planner.launch.dialects.hf.unmodelled import refusals_of
 from planner.launch.dialects.megatron.arguments import options, other_options
-from planner.launch.dialects.megatron.forks import CORE, Dialect
+from planner.launch.dialects.megatron.forks import Dialect
 from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.dialects.megatron.reader import MegatronReader
+from planner.launch.dialects.megatron.settings import recompute_of
 from planner.launch.dialects.megatron.table import option
 from planner.launch.dialects.torchtitan.reader import TorchtitanReader
 from planner.launch.dialects.torchtitan.sources import unknown_keys
-from planner.launch.languages.text import HOLE, Files, Hole, Text, Word, digits
+from planner.launch.languages.text import HOLE, Files, Hole, Span, Text, Word, digits
 from planner.launch.read.beside import source_beside
-from planner.launch.read.command import LaunchCommand, made_launch
-from planner.launch.read.document import Document, Source, below, yaml_document
-from planner.launch.read.document_reader import NO_LENGTH
-from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
+from planner.launch.read.command import LaunchCommand, made_launch, other_model
+from planner.launch.read.document import NO_LENGTH, Document, Source, below, yaml_document
+from planner.launch.read.found import Found, Hints, Setting, model_unknown, not_predictable
 from planner.launch.read.names import meanings
 from planner.launch.read.opened import Opened
-from planner.launch.read.programs import other_model
 
 _ARGS, _ENV, _PROGRAM = "MODEL_ARGS", "ENV_VARS", "pretrain_gpt.py"
 _WITHOUT = meanings("megatron", "without")
@@ -48,34 +47,28 @@ def words_of(values: Mapping[str, Setting]) -> Iterator[Word]:
     for name, setting in values.items():
         if setting.value in (None, False, "null", "None"):
             continue
-        place = setting.spans[0] if setting.spans else None
+        place, taken = next(iter(setting.spans), None), options().get(name)
         yield Word(Text.made(f"--{name}"), place)
-        option = options().get(name)
-        is_switch = option.values == "switch" if option else False
+        is_switch = taken is not None and taken.values == "switch"
         if setting.value is True or (is_switch and str(setting.value).lower() in ("true", "1")):
             continue
-        takes_many = option is not None and option.values == "many"
-        yield from _values(setting, takes_many=takes_many)
+        takes_many = taken is not None and taken.values == "many"
+        yield from (Word(text, place) for text in _values(setting, place, takes_many=takes_many))
 
 
-def _values(setting: Setting, *, takes_many: bool) -> Iterator[Word]:
-    """A setting's value as words: lists, also as `[a b]` and `a b`, have several."""
-    place = setting.spans[0] if setting.spans else None
+def _values(setting: Setting, place: Span | None, *, takes_many: bool) -> Iterable[Text]:
+    """A setting's value in words: lists, also as `[a b]` and `a b`, have several."""
     if isinstance(setting.value, list):
-        yield from (Word(_text(str(item)), place) for item in setting.value)
-        return
+        return [_text(str(item)) for item in setting.value]
     text = str(setting.value)
     in_place = place is not None and place.written == text
     written = place.as_text() if place is not None and in_place else _text(text)
-    match = re.fullmatch(r"\[([\w\s.]+)\]", text)
-    if match is not None:
+    if match := re.fullmatch(r"\[([\w\s.]+)\]", text):
         parts = written[1 : len(text) - 1] if len(written.value) == len(text) else _text(match[1])
-        yield from (Word(part, place) for part in parts.split())
-        return
-    if takes_many and "${" not in text:
-        yield from (Word(part, place) for part in written.split())
-        return
-    yield Word(_text(text) if "${" in text else written, place)
+        return parts.split()
+    if "${" in text:
+        return [_text(text)]
+    return written.split() if takes_many else [written]
 
 
 def _text(written: str) -> Text:
@@ -91,8 +84,7 @@ def _text(written: str) -> Text:
 class SettingsReader(MegatronReader):
     """Megatron's reader of options whose program is not named: another has its own defaults."""
 
-    def _is_partial(self) -> bool:
-        return True
+    is_partial = True
 
 
 def is_model_config(content: object) -> bool:
@@ -115,12 +107,11 @@ def read_model_config(source: Source) -> Found:
     # Tests stand in folders by what they train.
     tested = replace(launch, program="/".join(Path(document.path).parts[-3:-1]))
     if why := other_model(tested):
-        reader.problems.append(Problem("not-predictable", f"{why}: not modelled", "warning"))
+        reader.problems.append(not_predictable(f"{why}: not modelled"))
     if str(document.get("TEST_TYPE", "")).startswith(("inference", "release-inference")) or any(
         name.startswith("inference-") and name != "inference-max-seq-length" for name in flags
     ):
-        text = "it generates text: no training"
-        reader.problems.append(Problem("not-predictable", text, "warning"))
+        reader.problems.append(not_predictable("it generates text: no training"))
     return replace(reader.found(), format="settings")
 
 
@@ -142,10 +133,14 @@ def read_primus(source: Source) -> Found:
     prefix = f"modules.{name}."
     framework = str(document.get(f"{prefix}framework"))
     settings, missing = _merged(document, prefix, framework, source.files)
-    if framework == "torchtitan":
-        return _primus_torchtitan(settings, source)
-    found = _PrimusReader(source, framework, settings, missing).found()
-    return replace(found, format="settings")
+    if framework != "torchtitan":
+        found = _PrimusReader(source, framework, settings, missing).found()
+        return replace(found, format="settings")
+    inner = Document(source.path, {key.removeprefix("job."): one for key, one in settings.items()})
+    reader = TorchtitanReader(inner, replace(source, launch=None))
+    # Old names are read under the new ones; Primus has keys of its own besides.
+    reader.problems += [one for one in unknown_keys(inner) if one.severity == "warning"]
+    return replace(reader.found("torchtitan-0.2"), format="settings")
 
 
 def _merged(
@@ -156,13 +151,11 @@ def _merged(
     missing: list[str] = []
     for kind, key in (("modules", "config"), ("models", "model")):
         file = document.get(prefix + key)
-        if file is None:
-            continue
-        file = _VARIABLE.sub(lambda item: item[2] or "", str(file))
-        preset = _preset(f"primus/configs/{kind}/{framework}/{file}", document.path, files, {})
-        if preset is None:
-            missing.append(str(file))
-        settings |= preset or {}
+        if file is not None:
+            file = _VARIABLE.sub(lambda item: item[2] or "", str(file))
+            preset = _preset(f"primus/configs/{kind}/{framework}/{file}", document.path, files, {})
+            missing += [file] if preset is None else []
+            settings |= preset or {}
     return settings | below(document.settings, f"{prefix}overrides"), missing
 
 
@@ -188,6 +181,9 @@ def _preset(
 class _PrimusReader(SettingsReader):
     """Megatron's reader under Primus' profile."""
 
+    # Its fields have core's meanings; its own checks are not core's.
+    parser = Dialect("primus", "Primus")
+
     def __init__(
         self, source: Source, framework: str, settings: dict[str, Setting], missing: list[str]
     ) -> None:
@@ -195,33 +191,27 @@ class _PrimusReader(SettingsReader):
         super().__init__(made_launch(words, source.path, _PROGRAM), source.hints)
         self.missing = missing
         if framework != "megatron":
-            text = f"Primus with {framework} is not modelled"
-            self.problems.append(Problem("not-predictable", text, "warning"))
+            self.problems.append(not_predictable(f"Primus with {framework} is not modelled"))
         chosen = settings.get("recompute_layer_ids")
         if chosen is not None and chosen.value not in (None, [], "null"):
             text = "recompute_layer_ids: layers that are named one by one are not read"
-            self.problems.append(Problem("not-predictable", text, "warning", (chosen.place,)))
+            self.problems.append(not_predictable(text, chosen.place))
         kind = settings.get("model_type")
         if kind is not None and str(kind.value) not in ("gpt", "None"):
-            text = f"model_type {kind.value} is not modelled"
-            self.problems.append(Problem("not-predictable", text, "warning", (kind.place,)))
-
-    def _dialect(self) -> Dialect:
-        """Primus' fields with core's meanings; its own checks are not core's."""
-        return replace(CORE, name="primus", words="Primus", core=False)
+            said = not_predictable(f"model_type {kind.value} is not modelled", kind.place)
+            self.problems.append(said)
 
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         """Primus' profile; it names layers one by one, and has core's methods besides."""
         framework, names = super()._profile(degrees)
-        by_method = ":" in self._recompute()
-        is_usual = framework == "megatron-core" and not by_method
-        return ("primus", names) if is_usual else (framework, names)
+        is_usual = framework == "megatron-core" and ":" not in recompute_of(self.arguments)
+        return "primus" if is_usual else framework, names
 
     def _shape(self) -> Any:
         """The model of the preset, which the catalogue may know where the file is not there."""
-        if self.missing and not self.hints.model and option("layers") not in self.arguments.given:
-            names = ", ".join(self.missing)
-            text = f"the presets {names} of Primus are not beside the file"
+        stated = self.hints.model or option("layers") in self.arguments.settings
+        if self.missing and not stated:
+            text = f"the presets {', '.join(self.missing)} of Primus are not beside the file"
             fix = "--model NAME, or read it inside Primus' folder"
             self.problems.append(model_unknown(text, fix=fix))
             return None
@@ -242,15 +232,6 @@ def flags_of(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
             yield name, setting
 
 
-def _primus_torchtitan(settings: dict[str, Setting], source: Source) -> Found:
-    plain = {key.removeprefix("job."): setting for key, setting in settings.items()}
-    inner = Document(source.path, plain)
-    reader = TorchtitanReader(inner, replace(source, launch=None))
-    # Old names are read under the new ones; Primus has keys of its own besides.
-    reader.problems += [one for one in unknown_keys(inner) if one.severity == "warning"]
-    return replace(reader.found("torchtitan-0.2"), format="settings")
-
-
 # --- ms-swift -------------------------------------------------------------------------------------
 
 # Its options are Megatron's attributes, switches with `true` or `false`; the model is a
@@ -261,6 +242,8 @@ _SWIFT_DEFAULTS: Mapping[str, object] = {
     "attention_backend": "flash", "hidden_dropout": 0, "attention_dropout": 0,
     "expert_tensor_parallel_size": 1,
 }  # fmt: skip
+# What texts of switches mean.
+_TYPED = {"true": True, "false": False}
 # Where the model may be named, the likeliest first.
 _CHECKPOINTS = ("model", "mcore_model", "load")
 _SHORTER = "samples that are not packed may be shorter: less memory than predicted"
@@ -301,28 +284,25 @@ def read_swift_megatron(launch: LaunchCommand, read: Opened, hints: Hints) -> Fo
 class _SwiftReader(SettingsReader):
     """Megatron's reader with ms-swift's defaults and a checkpoint's model."""
 
+    parser = Dialect("swift", "ms-swift")
+
     def __init__(
         self, launch: LaunchCommand, given: Mapping[str, Setting], script: HfArguments
     ) -> None:
         self.script = script
         settings = {name: Setting(name, value) for name, value in _SWIFT_DEFAULTS.items()}
-        settings |= {name: replace(item, value=_typed(item.value)) for name, item in given.items()}
+        settings |= {
+            name: replace(item, value=_TYPED.get(str(item.value).lower(), item.value))
+            for name, item in given.items()
+        }
         words = tuple(words_of(dict(flags_of(settings))))
         super().__init__(replace(launch, arguments=words), script.hints)
-
-    def _dialect(self) -> Dialect:
-        return replace(CORE, name="swift", words="ms-swift", core=False)
 
     def _shape(self) -> Any:
         if self.hints.model:
             return super()._shape()
         self.problems.append(self.script.model_unknown("the file does not name the model"))
         return None
-
-
-def _typed(value: object) -> object:
-    """`true` and `false` as what they mean."""
-    return {"true": True, "false": False}.get(str(value).lower(), value)
 
 
 # --- logs -----------------------------------------------------------------------------------------
@@ -362,11 +342,6 @@ def logged_arguments(lines: Iterable[str]) -> tuple[str, int] | None:
         for name, text in found.items()
         if name not in _REPEATED
     }
-    chosen = {name: one for name, one in flags_of(settings) if not _is_default(name, one)}
-    words = [word.text.value for word in words_of(chosen)]
-    return shlex.join(words), world
-
-
-def _is_default(name: str, setting: Setting) -> bool:
-    option = options().get(name)
-    return option is not None and option.default == str(setting.value)
+    usual = {name: taken.default for name, taken in options().items()}
+    chosen = {name: one for name, one in flags_of(settings) if str(one.value) != usual.get(name)}
+    return shlex.join(word.text.value for word in words_of(chosen)), world

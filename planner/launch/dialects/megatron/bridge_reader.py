@@ -1,7 +1,7 @@
 """Reader of Megatron-Bridge launches: overrides `section.field=value` after a start script.
 
 Bridge's fields are Megatron's options under other names, so overrides are read as those options;
-what is said of them names the fields again. Read in megatron-bridge 0.6.2 (`megatron_bridge.toml`).
+what is said of them names the fields again. Read in megatron-bridge 0.6.2 (`bridge.toml`).
 What the recipe of a start script sets is not seen, so only launches around the bare recipe, as
 `planner launch` writes them, are predicted; of others the overrides are checked.
 """
@@ -17,7 +17,7 @@ from typing import Any
 from planner.launch.dialects.megatron import table
 from planner.launch.dialects.megatron.arguments import options
 from planner.launch.dialects.megatron.bridge_writer import RECIPES, field_of, fields_of, schema
-from planner.launch.dialects.megatron.forks import CORE, Dialect
+from planner.launch.dialects.megatron.forks import CORE
 from planner.launch.dialects.megatron.options import MEGATRON as OPTIONS
 from planner.launch.dialects.megatron.options import MEGATRON_LAYOUT, MEGATRON_PRECISIONS
 from planner.launch.dialects.megatron.reader import MegatronReader
@@ -25,7 +25,7 @@ from planner.launch.dialects.megatron.table import MEGATRON, option
 from planner.launch.languages.text import Text, Word
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand, setting_of
-from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
+from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, not_predictable
 from planner.launch.read.opened import Opened
 
 # Overrides that a command must have at least to be one of Megatron-Bridge.
@@ -60,6 +60,7 @@ _ACTIVATIONS = {("silu", "true"): table.SWIGLU.name, ("quick_gelu", "true"): tab
                 ("squared_relu", "false"): table.SQUARED_RELU.name}  # fmt: skip
 # Bridge's recipe of a precision -> the precision.
 _RECIPES = {recipe: precision for precision, recipe in RECIPES.items()}
+_NONE: Mapping[str, str] = {}
 _BARE = "vanilla_gpt_pretrain_config()"
 _RECIPE = re.compile(r"get_mixed_precision_config\(\s*[\"'](\w+)[\"']")
 
@@ -72,10 +73,12 @@ def is_bridge(launch: LaunchCommand) -> bool:
 
 def read_megatron_bridge(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
     """The launch of a command, with the start script where its text is known."""
-    return read_overrides(launch, _program_text(read, launch), hints)
+    name = Path(launch.program).name
+    beside = text_beside(name, launch.folder) if name.endswith(".py") else ""
+    return read_overrides(launch, read.programs.get(name, beside), hints)
 
 
-def read_overrides(launch: LaunchCommand, program: str | None, hints: Hints) -> Found:
+def read_overrides(launch: LaunchCommand, program: str, hints: Hints) -> Found:
     """The launch that overrides describe; `program`: the start script's text, if it is known."""
     overrides = _Overrides(launch, program)
     translated = replace(launch, arguments=tuple(overrides.words()))
@@ -83,18 +86,10 @@ def read_overrides(launch: LaunchCommand, program: str | None, hints: Hints) -> 
     return overrides.renamed(found)
 
 
-def _program_text(read: Opened, launch: LaunchCommand) -> str | None:
-    """The start script, written by the files or beside them; None where it is not there."""
-    name = Path(launch.program).name
-    if name in read.programs:
-        return read.programs[name]
-    return text_beside(name, launch.folder) if name.endswith(".py") else None
-
-
 class _Overrides:
     """Overrides by field, and as Megatron's options."""
 
-    def __init__(self, launch: LaunchCommand, program: str | None) -> None:
+    def __init__(self, launch: LaunchCommand, program: str) -> None:
         self.given: dict[str, Word] = {}
         self.others: list[Word] = []
         self.settings: dict[str, Setting] = {}
@@ -103,18 +98,17 @@ class _Overrides:
             if match is None:
                 self.others.append(word)
                 continue
-            value = word.text[match.start(2) :]
+            value, whole = word.text[match.start(2) :], word.used or word.text.span()
             if value.value[:1] == '"' == value.value[-1:]:
                 value = value[1:-1]
             if value.value in _PYTHON_WORDS:
                 value = Text(_PYTHON_WORDS[value.value], value.origin[: len(value.value)])
-            self.given[match[1]] = Word(value, word.used or word.text.span())
-            whole = word.used or word.text.span()
+            self.given[match[1]] = Word(value, whole)
             self.settings[match[1]] = setting_of(match[1], value, word.used, whole)
-        recipe = _RECIPE.search(program or "")
-        self.recipe = recipe[1] if recipe else None
+        recipe = _RECIPE.search(program)
+        self.precision = _RECIPES.get(recipe[1], "bf16") if recipe else "bf16"
         # A start script around the bare recipe, as ours: the overrides say everything.
-        self.is_bare = self.recipe is not None and _BARE in (program or "")
+        self.is_bare = recipe is not None and _BARE in program
         # Option -> the field that says it.
         self.fields: dict[str, str] = {}
 
@@ -128,12 +122,11 @@ class _Overrides:
         for field, one_word in self.given.items():
             if field == field_of(field.partition(".")[2]) and field not in _SAID_ELSEWHERE:
                 yield from self._option(field, one_word)
-        activation = (self.value("model.activation_func"), self.value("model.gated_linear_unit"))
-        name = _ACTIVATIONS.get((activation[0] or "", activation[1] or "false"))
+        gated = self.value("model.gated_linear_unit") or "false"
+        name = _ACTIVATIONS.get((self.value("model.activation_func") or "", gated))
         if name is not None:
             yield self._switch(name, "model.activation_func")
-        precision = _RECIPES.get(self.recipe or "", "bf16")
-        yield from (_made(word) for word in MEGATRON_PRECISIONS[precision].split())
+        yield from (_made(word) for word in MEGATRON_PRECISIONS[self.precision].split())
         if self.value("model.vocab_size"):
             yield from (_made(OPTIONS["tokenizer-kind"].key), _made("NullTokenizer"))
 
@@ -176,25 +169,19 @@ class _Overrides:
 
     def renamed(self, found: Found) -> Found:
         """What was found, its settings and problems under the names of the fields."""
-        unknown = tuple(
-            setting for field, setting in self.settings.items() if field not in schema()
-        ) + tuple(item for item in found.unknown if item.key not in self.fields)
-        used = {item.key for item in found.unused}
-        settings = self.settings.values()
+        unknown = [setting for field, setting in self.settings.items() if field not in schema()]
+        unknown += (item for item in found.unknown if item.key not in self.fields)
+        unused = {self.fields.get(item.key) for item in found.unused}
         return replace(
             found,
             format="megatron-bridge",
             variations=found.variations if self.is_bare else (),
-            settings=tuple(settings),
+            settings=tuple(self.settings.values()),
             where={name: self._field(item) for name, item in found.where.items()},
-            unused=tuple(
-                setting
-                for field, setting in self.settings.items()
-                if any(self.fields.get(key) == field for key in used)
-            ),
+            unused=tuple(one for field, one in self.settings.items() if field in unused),
             unmodelled=tuple((self._field(item), why) for item, why in found.unmodelled),
-            unknown=unknown,
-            problems=tuple(self._problem(problem) for problem in found.problems),
+            unknown=tuple(unknown),
+            problems=tuple(map(self._problem, found.problems)),
         )
 
     def _field(self, setting: Setting) -> Setting:
@@ -203,36 +190,28 @@ class _Overrides:
     def _problem(self, problem: Problem) -> Problem:
         if problem.rule == "model-unknown" and not self.is_bare:
             problem = replace(problem, severity="note", fix="--model NAME")
-        edits = as_overrides(problem.edits, self.fields)
-        return replace(
-            problem, text=self._said(problem.text), fix=self._said(problem.fix), edits=edits
+        # Fields in place of Megatron's options.
+        text, fix = (
+            re.sub(r"--[\w-]+", lambda item: self.fields.get(item[0]) or _field_of(item[0]), words)
+            for words in (problem.text, problem.fix)
         )
-
-    def _said(self, text: str) -> str:
-        """A sentence with the fields in place of Megatron's options."""
-        return re.sub(
-            r"--[\w-]+", lambda item: self.fields.get(item[0]) or _field_of(item[0]), text
-        )
+        return replace(problem, text=text, fix=fix, edits=as_overrides(problem.edits, self.fields))
 
 
 def _field_of(option: str) -> str:
     """The field of an option that is not given; the option itself where there is none."""
     named = {f"--{name}": field for field, name in (*_NAMES.items(), *_WITHOUT.items())}
-    if option in named:
-        return named[option]
-    return field_of(option) or option
+    return named.get(option) or field_of(option) or option
 
 
-def as_overrides(
-    edits: Sequence[Edit], fields: Mapping[str, str] | None = None
-) -> tuple[Edit, ...]:
+def as_overrides(edits: Sequence[Edit], fields: Mapping[str, str] = _NONE) -> tuple[Edit, ...]:
     """Edits of Megatron's options as edits of fields; without those of options without a field.
 
     `fields`: option -> the field that says it in these overrides.
     """
     found: list[Edit] = []
     for edit in edits:
-        field = (fields or {}).get(edit.key) or _field_of(edit.key)
+        field = fields.get(edit.key) or _field_of(edit.key)
         if edit.key.startswith("$"):
             found.append(edit)
         elif field in schema() and not edit.rename:
@@ -260,6 +239,8 @@ def _made(text: str, place: Word | None = None) -> Word:
 class _Reader(MegatronReader):
     """Megatron's reader under Bridge's profile."""
 
+    parser = CORE
+
     def __init__(self, launch: LaunchCommand, hints: Hints, overrides: _Overrides) -> None:
         super().__init__(launch, hints)
         self.overrides = overrides
@@ -270,23 +251,17 @@ class _Reader(MegatronReader):
                 "prediction (planner launch --framework megatron-bridge writes a bare recipe and "
                 "all settings)"
             )
-            self.problems.append(Problem("not-predictable", text, "warning"))
-
-    def _dialect(self) -> Dialect:
-        return CORE
+            self.problems.append(not_predictable(text))
 
     def found(self) -> Found:
         """What an unseen recipe sets may undo what the overrides alone would break."""
         found = super().found()
-        if self.overrides.is_bare:
-            return found
-        eased = [
-            replace(problem, severity="warning")
-            if problem.severity == "error" and problem.rule != "option-value"
-            else problem
-            for problem in found.problems
-        ]
-        return replace(found, problems=tuple(eased))
+        return replace(found, problems=tuple(map(self._eased, found.problems)))
+
+    def _eased(self, problem: Problem) -> Problem:
+        is_broken = problem.severity == "error" and problem.rule != "option-value"
+        is_open = is_broken and not self.overrides.is_bare
+        return replace(problem, severity="warning") if is_open else problem
 
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         """Bridge's profile, and where the overrides differ from it."""
@@ -295,11 +270,14 @@ class _Reader(MegatronReader):
             return framework, names
         # What Bridge's profile counts on already, and its contrary.
         names = self._variations(degrees)
-        usual = {"tp-overlap", "bf16-gradients"}
-        found = [name for name in names if name not in usual]
+        found = [name for name in names if name not in ("tp-overlap", "bf16-gradients")]
         if degrees["tp"] > 1:
             found.append("tp-overlap" if "tp-overlap" in names else "no-tp-overlap")
-        found.append("no-bf16-gradients" if self._reduces_in_fp32() else "bf16-gradients")
+        # The precision recipe has the last word; its own default is fp32.
+        field = "grad_reduce_in_fp32"
+        stated = [self.overrides.value(f"{of}.{field}") for of in ("mixed_precision", "ddp")]
+        in_fp32 = next(filter(None, stated), "true") == "true"
+        found.append("no-bf16-gradients" if in_fp32 else "bf16-gradients")
         return "megatron-bridge", tuple(found)
 
     def _optimizer(self) -> str:
@@ -312,27 +290,14 @@ class _Reader(MegatronReader):
         )
         return "adamw:grad=bf16" if name == "adamw" and chosen else name
 
-    def _reduces_in_fp32(self) -> bool:
-        """The precision recipe has the last word; its own default is fp32."""
-        stated = self.overrides.value("mixed_precision.grad_reduce_in_fp32")
-        return (stated or self.overrides.value("ddp.grad_reduce_in_fp32") or "true") == "true"
-
 
 def _unknown_fields(overrides: _Overrides) -> Iterator[Problem]:
     for field, setting in overrides.settings.items():
         if field not in schema():
-            yield Problem(
-                "unknown-option",
-                f"{field}: none of the Megatron-Bridge settings known here; what it changes is "
-                "not counted",
-                "warning",
-                (setting.place,),
-            )
-        elif not re.fullmatch(schema()[field], str(setting.value)) and not setting.unknown:
-            if field == "model.pipeline_model_parallel_layout":
-                continue
-            yield Problem(
-                "option-value",
-                f"{field}={setting.value}: not a value that Megatron-Bridge takes",
-                places=(setting.place,),
-            )
+            text = f"{field}: none of the Megatron-Bridge settings known here; what it changes is"
+            yield Problem("unknown-option", f"{text} not counted", "warning", (setting.place,))
+        elif field != "model.pipeline_model_parallel_layout" and not (
+            setting.unknown or re.fullmatch(schema()[field], str(setting.value))
+        ):
+            text = f"{field}={setting.value}: not a value that Megatron-Bridge takes"
+            yield Problem("option-value", text, places=(setting.place,))

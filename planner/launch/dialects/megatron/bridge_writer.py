@@ -11,42 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 from planner.job.job import Job
-from planner.launch.contract import (
-    PRETRAINED,
-    STOP,
-    Branch,
-    Files,
-    Launch,
-    Refusal,
-    RunCommand,
-    pretrained_variable,
-)
+from planner.launch import contract, sentences
+from planner.launch.contract import Branch, Files, Launch, Refusal, RunCommand
 from planner.launch.dialects.megatron import writer as megatron
-from planner.launch.dialects.megatron.flags import Flag, from_text, layout_text
-from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_LAYOUT, MEGATRON_RECOMPUTE
-from planner.launch.dialects.megatron.rows import rotates_plainly
-from planner.launch.dialects.megatron.run import (
-    LOW_PRECISIONS,
-    NO_MASK,
-    VARIABLES,
-    batch_flags,
-    degree_flags,
-    dispatch_flags,
-    is_fsdp,
-    model_overrides,
-    model_refusals,
-    optimizer_flags,
-    reduces_in_bf16,
-    run_refusals,
-    sharding_flags,
-    sharp_group,
-)
-from planner.launch.dialects.megatron.table import linear_bias
+from planner.launch.dialects.megatron.flags import Flag
+from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.quoting import Code
 from planner.launch.registry import dialect_toml
-from planner.launch.sentences import names_of_job, said_needs, said_refusals
 from planner.launch.settings_text import filled
 from planner.launch.time_limit import save_steps, stop_variable
 
@@ -65,7 +39,11 @@ _KINDS = {
 def schema() -> Mapping[str, str]:
     """`section.field` -> pattern of its values, of all that is ever written."""
     return {
-        f"{section}.{field}": _pattern(kind)
+        f"{section}.{field}": "|".join(
+            [_KINDS[name] for name in kind.split(" or ")]
+            if isinstance(kind, str)
+            else map(re.escape, kind)
+        )
         for section, fields in dialect_toml("megatron", "bridge.toml").items()
         for field, kind in fields.items()
     }
@@ -87,12 +65,6 @@ def field_of(flag: str) -> str:
     return min(fields, key=lambda key: key.partition(".")[0] not in _FIRST_SECTIONS, default="")
 
 
-def _pattern(kind: str | Sequence[str]) -> str:
-    if isinstance(kind, str):
-        return "|".join(_KINDS[name] for name in kind.split(" or "))
-    return "|".join(re.escape(word) for word in kind)
-
-
 def wrong_overrides(overrides: Mapping[str, str]) -> Iterator[str]:
     """A sentence for each override whose name or value Megatron-Bridge does not have."""
     known = schema()
@@ -106,24 +78,23 @@ def wrong_overrides(overrides: Mapping[str, str]) -> Iterator[str]:
 SCRIPT = "bridge_pretrain.py"
 
 
-plan_refusals = run_refusals
+plan_refusals = megatron.plan_refusals
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
     """What Megatron-Bridge cannot express of the job."""
-    yield from model_refusals(job.model, job.seq, bridge=True)
+    yield from megatron.model_refusals(job.model, job.seq, bridge=True)
     for table in ("attention_refusals", "bridge_refusals"):
-        yield from said_refusals("megatron", table, names_of_job(job))
+        yield from sentences.said_refusals("megatron", table, sentences.names_of_job(job))
 
 
 def files(launch: Launch) -> Files:
     """The start script."""
-    provider = "MLAModelProvider" if launch.job.model.mla else "GPTModelProvider"
-    module = "mla_provider" if launch.job.model.mla else "gpt_provider"
-    names = {"module": Code(module), "provider": Code(provider)}
-    return {
-        SCRIPT: filled(f"megatron/{SCRIPT}.txt", precision=RECIPES[launch.job.precision], **names)
-    }
+    kind, precision = "mla" if launch.job.model.mla else "gpt", RECIPES[launch.job.precision]
+    names = {
+        "module": Code(f"{kind}_provider"), "provider": Code(f"{kind.upper()}ModelProvider"),
+    }  # fmt: skip
+    return {SCRIPT: filled(f"megatron/{SCRIPT}.txt", precision=precision, **names)}
 
 
 def command(launch: Launch) -> RunCommand:
@@ -137,15 +108,11 @@ def command(launch: Launch) -> RunCommand:
         if wrong:
             raise ValueError(wrong)
         words += [f"{key}={value}" for key, value in overrides.items()]
+    weights = "a Hugging Face model's folder, or a checkpoint of Megatron-Bridge's"
+    weights_variable = contract.pretrained_variable(weights)
     return RunCommand(
         argv=(SCRIPT, *words),
-        variables=(
-            pretrained_variable(
-                "a Hugging Face model's folder, or a checkpoint of Megatron-Bridge's"
-            ),
-            *VARIABLES,
-            stop_variable(launch),
-        ),
+        variables=(weights_variable, *megatron.VARIABLES, stop_variable(launch)),
         branches=_branches(launch),
         environment=megatron.environment(launch),
         comments=comments,
@@ -153,29 +120,21 @@ def command(launch: Launch) -> RunCommand:
 
 
 def _branches(launch: Launch) -> tuple[Branch, ...]:
+    tokenizer = {"type": "HuggingFaceTokenizer", "model": "${TOKENIZER}"}
     saved = {
-        "save": "${CHECKPOINTS}",
-        "load": "${CHECKPOINTS}",
+        "save": "${CHECKPOINTS}", "load": "${CHECKPOINTS}",
         "save_interval": str(save_steps(launch)),
-        # Megatron-FSDP has a format of its own.
-        **({} if is_fsdp(launch) else {"ckpt_format": "torch_dist"}),
-    }
+    }  # fmt: skip
+    # Megatron-FSDP has a format of its own.
+    saved |= {} if megatron.is_fsdp(launch) else {"ckpt_format": "torch_dist"}
+    words = tuple(f"tokenizer.tokenizer_{key}={value}" for key, value in tokenizer.items())
+    saves = tuple(f"checkpoint.{key}={value}" for key, value in saved.items())
     return (
-        Branch(
-            "TOKENIZER",
-            (
-                "tokenizer.tokenizer_type=HuggingFaceTokenizer",
-                "tokenizer.tokenizer_model=${TOKENIZER}",
-            ),
-        ),
-        Branch(
-            "CHECKPOINTS",
-            tuple(f"checkpoint.{key}={value}" for key, value in saved.items()),
-            ("checkpoint.save=null",),
-        ),
+        Branch("TOKENIZER", words),
+        Branch("CHECKPOINTS", saves, ("checkpoint.save=null",)),
         Branch("TENSORBOARD", ("logger.tensorboard_dir=${TENSORBOARD}",)),
-        Branch(PRETRAINED, ("checkpoint.pretrained_checkpoint=${PRETRAINED}",)),
-        Branch(STOP, ("train.exit_duration_in_mins=${STOP_AFTER_MINUTES}",)),
+        Branch(contract.PRETRAINED, ("checkpoint.pretrained_checkpoint=${PRETRAINED}",)),
+        Branch(contract.STOP, ("train.exit_duration_in_mins=${STOP_AFTER_MINUTES}",)),
     )
 
 
@@ -185,11 +144,11 @@ choices = megatron.choices
 
 def requirements(launch: Launch) -> tuple[str, ...]:
     """What the overrides are written for."""
-    return said_needs("megatron", "bridge_needs", launch, sharp_group=sharp_group(launch))
+    group = megatron.sharp_group(launch)
+    return sentences.said_needs("megatron", "bridge_needs", launch, sharp_group=group)
 
 
 Overrides = Mapping[str, str]
-Groups = Sequence[tuple[str, Overrides]]
 
 # Precision of the plan -> Bridge's recipe of it; fields that the plan decides are set after.
 RECIPES = {
@@ -199,101 +158,41 @@ RECIPES = {
     "mxfp8": "bf16_with_mxfp8_mixed",
     "nvfp4": "bf16_with_nvfp4_mixed",
 }
-_FUSED = ("silu", "gelu", "quick_gelu")
-# Switches that the bare recipe has on.
-_MAYBE_ON = tuple(
-    MEGATRON[name].key
-    for name in ("zero", "gradient-reduction-exposed", "parameter-gather-exposed")
-)
-# Megatron's flags whose fields have another name, or that it has not.
-_OTHERWISE = {
-    MEGATRON["bf16-gradients"].key,
-    *(option.key for option in MEGATRON_LAYOUT.values()),
-    NO_MASK,
-}
 
 
-def all_overrides(launch: Launch) -> Groups:
+def all_overrides(launch: Launch) -> Sequence[tuple[str, Overrides]]:
     """Titled groups of `section.field` and value."""
-    model = launch.job.model
-    return (
-        (f"model: {model.name}", _model(launch)),
-        ("attention", model_overrides(model, "attention")),
-        ("experts", _experts(launch)),
-        ("parallel degrees", _degrees(launch)),
-        ("batch", _fields(batch_flags(launch))),
-        ("data parallelism and overlap", _sharding(launch)),
-        ("recomputation", _recompute(launch)),
-        ("activations on the host", _fields(from_text(launch.plan.activation_offload_flags))),
-        ("precision", _precision(launch)),
-        ("optimizer", _optimizer(launch)),
-        ("what to see of the first steps", {"logger.log_interval": "1"}),
-        ("PLACEHOLDERS, not part of the plan: replace them for a real run", _placeholders(launch)),
+    names = megatron.names_in(launch)
+    groups = dialect_toml("megatron", "groups.toml")["overrides"].values()
+    return tuple(
+        (sentences.filled_in(group["title"], names), _group(group, names)) for group in groups
     )
 
 
-def _yes(value: bool) -> str:
-    return "true" if value else "false"
+def _group(group: Mapping[str, Any], names: Mapping[str, Any]) -> Overrides:
+    """The overrides of a group of `groups.toml`."""
+    found = megatron.model_overrides(names["model"], group["table"]) if "table" in group else {}
+    for row in group.get("rows", ()):
+        if sentences.holds(row.get("when"), names):
+            found |= _of_row(row, names)
+    techniques = _of_text(names["plan"].technique_flags) if "unless_technique" in group else {}
+    return {key: value for key, value in found.items() if key not in techniques}
 
 
-def _model(launch: Launch) -> Overrides:
-    model = launch.job.model
-    dropout = "0.1" if launch.job.dropout else "0.0"
-    found = model_overrides(model, "model")
-    fused = found["model.activation_func"] in _FUSED and (model.gated or bool(linear_bias(model)))
-    return found | {
-        "model.bias_activation_fusion": _yes(fused),
-        "model.bias_dropout_fusion": _yes(not (model.moe and linear_bias(model))),
-        "model.should_pad_vocab": "true",
-        **({"model.apply_rope_fusion": "false"} if rotates_plainly(model) else {}),
-        "model.hidden_dropout": dropout,
-        "model.attention_dropout": dropout,
-        # As the plan is costed: the fused loss makes its fp32 tensors anew.
-        "model.cross_entropy_loss_fusion": "false",
-    }
+def _of_row(row: Mapping[str, Any], names: Mapping[str, Any]) -> Overrides:
+    if "of" in row:
+        off = (MEGATRON[name].key for name in row.get("off", ()))
+        return _fields(megatron.flags_of_rows(row["of"], names, bridge=True), off)
+    if "overrides" in row:
+        return _of_text(sentences.evaluated(row["overrides"], names))
+    value = sentences.evaluated(row["value"], names)
+    return {row["field"]: str(value).lower() if isinstance(value, bool) else str(value)}
 
 
-def _experts(launch: Launch) -> Overrides:
-    job = launch.job
-    found = model_overrides(job.model, "experts")
-    found |= _fields(dispatch_flags(job.model, low=job.precision in LOW_PRECISIONS))
-    return {key: value for key, value in found.items() if key not in _techniques(launch)}
-
-
-def _degrees(launch: Launch) -> Overrides:
-    degrees, layout = launch.plan.degrees, launch.plan.layout
-    found = _fields(degree_flags(launch), off=(MEGATRON["no-sequence-parallel"].key,))
-    blocks = str(degrees.vpp) if degrees.vpp > 1 else "null"
-    found["model.virtual_pipeline_model_parallel_size"] = blocks
-    if degrees.pp > 1 and not layout.is_even:
-        # Quotes within: brackets, stars and bars mean something to Hydra.
-        text = layout_text(layout.block_layers, launch.job.model.mtp_layers, layout.mtp_standalone)
-        found["model.pipeline_model_parallel_layout"] = f'"{text}"'
-    return found
-
-
-def _sharding(launch: Launch) -> Overrides:
-    exchanged = launch.plan.degrees.tp > 1 and launch.job.framework.overlap.tensor > 0
-    return {
-        **_fields(sharding_flags(launch), off=_MAYBE_ON),
-        "comm_overlap.tp_comm_overlap": _yes(exchanged),
-        "ddp.grad_reduce_in_fp32": _yes(not reduces_in_bf16(launch)),
-        **_techniques(launch),
-    }
-
-
-def _techniques(launch: Launch) -> Overrides:
+def _of_text(text: str) -> Overrides:
     """What switches the plan's techniques on: overrides already."""
-    pairs = (word.partition("=") for word in launch.plan.technique_flags.split())
+    pairs = (word.partition("=") for word in text.split())
     return {key: value for key, _, value in pairs}
-
-
-def _recompute(launch: Launch) -> Overrides:
-    """Flags of the plan, as fields; null where nothing runs again."""
-    words = ("recompute", "recompute-method", "recompute-layers")
-    names = (MEGATRON_RECOMPUTE[word].name.replace("-", "_") for word in words)
-    found = {f"model.{name}": "null" for name in names}
-    return found | _fields(from_text(launch.plan.recompute_flags))
 
 
 def _fields(flags: Iterable[Flag], off: Iterable[str] = ()) -> dict[str, str]:
@@ -303,44 +202,11 @@ def _fields(flags: Iterable[Flag], off: Iterable[str] = ()) -> dict[str, str]:
     """
     found = {field: "false" for name in off for field in fields_of(name)}
     for flag in flags:
-        if flag.name in _OTHERWISE:
-            continue
         listed = f"[{','.join(flag.values)}]"
         name = flag.name.replace("--no-", "--")
         # A name that no section has is refused as it is.
         for field in fields_of(name) or [name]:
             is_list = re.fullmatch(schema().get(field, ""), "[a,b]") is not None
-            switch = _yes(not flag.name.startswith("--no-"))
+            switch = "false" if flag.name.startswith("--no-") else "true"
             found[field] = listed if is_list else (*flag.values, switch)[0]
     return found
-
-
-def _precision(launch: Launch) -> Overrides:
-    found = {"mixed_precision.grad_reduce_in_fp32": _yes(not reduces_in_bf16(launch))}
-    if launch.job.precision in ("fp8", "mxfp8"):
-        # Weights travel and stay in bf16, in all layers the same.
-        found |= {
-            "mixed_precision.fp8_param_gather": "false",
-            "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag": "false",
-            "mixed_precision.first_last_layers_bf16": "false",
-        }
-    return found
-
-
-def _optimizer(launch: Launch) -> Overrides:
-    found = _fields(optimizer_flags(launch))
-    if "optimizer.use_precision_aware_optimizer" in found and reduces_in_bf16(launch):
-        found["optimizer.main_grads_dtype"] = "bf16"
-    return found
-
-
-def _placeholders(launch: Launch) -> Overrides:
-    """Data, tokenizer and hyperparameters: values that run, none that was chosen."""
-    return {
-        "tokenizer.vocab_size": str(launch.job.model.vocab),
-        "train.train_iters": "${TRAIN_STEPS}",
-        "validation.eval_iters": "0",
-        "scheduler.lr_warmup_iters": "${WARMUP_STEPS}",
-        "optimizer.lr": "${LEARNING_RATE}",
-        "optimizer.min_lr": "${MIN_LEARNING_RATE}",
-    }

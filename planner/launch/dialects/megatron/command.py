@@ -34,36 +34,35 @@ _OTHERS = re.compile(
 
 def with_options_files(launch: LaunchCommand, files: Files) -> tuple[LaunchCommand, list[Problem]]:
     """A launch whose options files are read in their places, and those that were not there."""
-    words, problems, at = list[Word](), list[Problem](), 0
-    while at < len(launch.arguments):
-        named = _named(launch.arguments, at)
-        if named is None:
-            words.append(launch.arguments[at])
-            at += 1
-            continue
-        word, text, at = named
-        file = None if text.unknown else source_beside(text.value, launch.folder, files)
-        read = [] if file is None else list(_words_of(file))
-        # What stands on the command line wins over the file.
-        words[:0] = read
-        problems += [] if read else [_unread(word, text)]
+    words, problems, rest = list[Word](), list[Problem](), launch.arguments
+    while rest:
+        text, taken = _named(rest)
+        if text is None:
+            words.append(rest[0])
+        else:
+            file = None if text.unknown else source_beside(text.value, launch.folder, files)
+            read = [] if file is None else list(_words_of(file))
+            # What stands on the command line wins over the file.
+            words[:0] = read
+            problems += [] if read else [_unread(rest[0], text)]
+        rest = rest[taken:]
     return replace(launch, arguments=tuple(words)), problems
 
 
-def _named(words: Sequence[Word], at: int) -> tuple[Word, Text, int] | None:
-    """The options file that a word names: the word, the name, and where the next word stands."""
-    word, value = words[at], words[at].text.value
+def _named(words: Sequence[Word]) -> tuple[Text | None, int]:
+    """The options file that the first of some words names, if any, and how many words say so."""
+    word, value = words[0], words[0].text.value
     if value.startswith("@") and len(value) > 1:
-        return word, word.text[1:], at + 1
+        return word.text[1:], 1
     name, equals, _ = value.partition("=")
     is_known = name[2:] in options() or name[2:] in other_options()
     if not _NAMES_A_FILE.match(name) or _OTHERS.search(name) or is_known:
-        return None
+        return None, 1
     if equals:
-        return word, word.text[len(name) + 1 :], at + 1
-    if at + 1 < len(words) and not words[at + 1].text.value.startswith("--"):
-        return word, words[at + 1].text, at + 2
-    return None
+        return word.text[len(name) + 1 :], 1
+    if len(words) > 1 and not words[1].text.value.startswith("--"):
+        return words[1].text, 2
+    return None, 1
 
 
 def _words_of(file: SourceFile) -> Iterator[Word]:
@@ -106,23 +105,18 @@ def read_megatron(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
 def is_megatron(launch: LaunchCommand) -> bool:
     """Whether a command has Megatron's options, by its program's name or by theirs."""
     words = [word.text.value.partition("=")[0] for word in launch.arguments]
-    # A file by its name, a module by all of it: folders may be called anything.
-    name = launch.name
     if is_swift_megatron(launch):
         return False
-    named = "pretrain_" in name or "megatron" in name
+    # A file by its name, a module by all of it: folders may be called anything.
+    named = "pretrain_" in launch.name or "megatron" in launch.name
     if named and any(word.startswith(("--", HOLE)) for word in words):
         # Others call their programs so, too; NeMo's take `trainer.devices=8`.
         return not _has_foreign_options(words) or any(sign in words for sign in MEGATRON_SIGNS)
     signs = [sign for sign in MEGATRON_SIGNS if sign in words]
     # Megatron-LLM's spelling; the last sign is a name that many programs have in it.
-    signs += [sign for sign in MEGATRON_SIGNS[:-1] if _underscored(sign) in words]
+    signs += [sign for sign in MEGATRON_SIGNS[:-1] if f"--{sign[2:].replace('-', '_')}" in words]
     # The last is a name that other programs have, too.
     return bool(signs) and (signs != [MEGATRON_SIGNS[-1]] or not _has_foreign_options(words))
-
-
-def _underscored(name: str) -> str:
-    return "--" + name[2:].replace("-", "_")
 
 
 def _has_foreign_options(words: Sequence[str]) -> bool:

@@ -10,15 +10,13 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from planner.job.models.errors import ModelError
+from planner.job.errors import ModelError
 from planner.job.models.layout import hybrid_kinds
 from planner.job.quantities import stated
 from planner.job.specs import LayerKind, MlaSpec, RopeScaling, RopeSpec, StateSpaceSpec
-from planner.launch.dialects.megatron import rows, table
+from planner.launch.dialects.megatron import table
 from planner.launch.dialects.megatron.arguments import Arguments
-from planner.launch.dialects.megatron.rows import MegatronRow
-from planner.launch.dialects.megatron.table import BALANCING, LOSSES, option
-from planner.launch.read.found import Problem
+from planner.launch.dialects.megatron.table import BALANCING, LOSSES, MegatronRow, option
 
 _LOSSES = {name: over for over, name in LOSSES.items()} | {"global_aux_loss": "batch"}
 
@@ -37,18 +35,12 @@ def plain_fields(
         if not entry.plain or not entry.key or before != table:
             continue
         field = kind.model_fields[name]
-        value = _plain(arguments, entry.name, field.annotation)
+        types = _types(field.annotation)
+        read = arguments.stated_real if float in types else arguments.number
+        value = arguments.has(entry.name) if bool in types else read(entry.name)
         if value is not None or field.is_required():
             found[name] = value
     return found
-
-
-def _plain(arguments: Arguments, name: str, annotation: Any) -> object:
-    """The value of an option as the type of its field."""
-    types = _types(annotation)
-    if bool in types:
-        return arguments.has(name)
-    return arguments.stated_real(name) if float in types else arguments.number(name)
 
 
 def _types(annotation: Any) -> set[Any]:
@@ -67,22 +59,17 @@ def read_rope(arguments: Arguments, mla: MlaSpec | None) -> RopeSpec:
 
 
 def _scaling(arguments: Arguments, mla: MlaSpec | None) -> dict[str, Any] | None:
-    number, real = arguments.number, arguments.real
-    factor = real(option("rope.scaling.factor"))
+    factor = arguments.real(option("rope.scaling.factor"))
     if mla is not None:
         if arguments.text(table.LATENT_STRETCH.name) == "rope" or factor <= 1.0:
             return None
-        return {
-            "kind": "yarn",
-            "factor": factor,
-            "original_positions": rows.MLA_YARN[0],
-            **_scores(arguments),
-        }
+        yarn = {"kind": "yarn", "factor": factor, "original_positions": table.MLA_YARN[0]}
+        return yarn | _scores(arguments)
     if arguments.text(option("position")) == "yarn" and factor > 1.0:
         scores = _scores(arguments)
         return {
             "kind": "yarn",
-            "original_positions": rows.MLA_YARN[0],
+            "original_positions": table.MLA_YARN[0],
             **plain_fields(arguments, table.POSITIONS, RopeScaling, "rope.scaling"),
             **({} if tuple(scores.values()) == (1.0, 0.0) else scores),
             "truncate": not arguments.has(option("rope.scaling.truncate")),
@@ -90,9 +77,9 @@ def _scaling(arguments: Arguments, mla: MlaSpec | None) -> dict[str, Any] | None
     if arguments.has(table.LLAMA3_STRETCH.name):
         # Megatron-LM's flags hand no factor on; Bridge's field is one.
         states = arguments.has(option("rope.scaling.factor"))
-        stretched = factor if states else rows.LLAMA3_FACTOR
-        return {"kind": "llama3", "factor": stretched, "original_positions": rows.LLAMA3[0]}
-    if interpolation := number(table.LINEAR_STRETCH.name):
+        stretched = factor if states else table.LLAMA3_FACTOR
+        return {"kind": "llama3", "factor": stretched, "original_positions": table.LLAMA3[0]}
+    if interpolation := arguments.number(table.LINEAR_STRETCH.name):
         return {"kind": "linear", "factor": interpolation}
     return None
 
@@ -126,16 +113,16 @@ _VARIANT = option("state_space.kind")
 
 def hybrid_text(arguments: Arguments) -> str:
     """The pattern of a hybrid's layers with its pipes, without its predictions; empty if none."""
-    arguments.has(rows.SPEC)
-    found = arguments.text(rows.PATTERN) or arguments.text(_OLDER) or _from_ratios(arguments)
-    return found.split(rows.PREDICTORS)[0]
+    arguments.has(table.SPEC)
+    found = arguments.text(table.PATTERN) or arguments.text(_OLDER) or _from_ratios(arguments)
+    return found.split(table.PREDICTORS)[0]
 
 
 def predictors(arguments: Arguments) -> int:
     """Multi-token-prediction layers: an option, or the patterns behind those of the model."""
     arguments.has("mtp-hybrid-override-pattern")
     stated = arguments.number(option("mtp_layers")) or 0
-    return stated or (arguments.text(rows.PATTERN) or "").count(rows.PREDICTORS)
+    return stated or (arguments.text(table.PATTERN) or "").count(table.PREDICTORS)
 
 
 def _from_ratios(arguments: Arguments) -> str:
@@ -160,28 +147,20 @@ def _from_ratios(arguments: Arguments) -> str:
 
 def read_kinds(arguments: Arguments) -> tuple[LayerKind, ...]:
     """Kinds of a hybrid's layers; a pattern that cannot be read is a problem, and none."""
-    text = hybrid_text(arguments).replace(rows.BLOCKS, "")
+    text = hybrid_text(arguments).replace(table.BLOCKS, "")
     if not text:
         return ()
     try:
-        return hybrid_kinds(text, f"--{rows.PATTERN}")
+        return hybrid_kinds(text, f"--{table.PATTERN}")
     except ModelError as error:
-        places = arguments.place(rows.PATTERN, _OLDER)
-        arguments.problems.append(Problem("option-value", str(error), places=places))
+        arguments.refuse("option-value", str(error), table.PATTERN, _OLDER)
         return ()
 
 
 def read_blocks(arguments: Arguments) -> tuple[int, ...]:
     """Layers of each block of the pipeline where the pattern has pipes."""
     text = hybrid_text(arguments)
-    return tuple(map(len, text.split(rows.BLOCKS))) if rows.BLOCKS in text else ()
-
-
-def read_state_space(arguments: Arguments, hidden: int) -> StateSpaceSpec:
-    """Mamba-2's numbers; by default heads for an inner width of twice the hidden one."""
-    found = plain_fields(arguments, table.MAMBA, StateSpaceSpec, "state_space")
-    usual = max(1, 2 * hidden // max(1, found["head_dim"]))
-    return StateSpaceSpec(**found | {"heads": stated(found["heads"], usual)})
+    return tuple(map(len, text.split(table.BLOCKS))) if table.BLOCKS in text else ()
 
 
 def is_delta(arguments: Arguments) -> bool:
@@ -189,18 +168,19 @@ def is_delta(arguments: Arguments) -> bool:
     variant = arguments.text(_VARIANT)
     said = any(f"--{_VARIANT}" in item.text and item.rule == "not-predictable"
                for item in arguments.problems)  # fmt: skip
-    if variant not in (None, rows.DELTA_NET) and not said:
+    if variant not in (None, table.DELTA_NET) and not said:
         text = f"--{_VARIANT} {variant}: that attention is not modelled"
-        place = arguments.place(_VARIANT)
-        arguments.problems.append(Problem("not-predictable", text, "warning", place))
-    return variant == rows.DELTA_NET
+        arguments.beyond(text, _VARIANT)
+    return variant == table.DELTA_NET
 
 
-def read_delta(arguments: Arguments) -> StateSpaceSpec:
-    """The numbers of gated delta nets."""
-    return StateSpaceSpec(
-        **plain_fields(arguments, table.DELTA, StateSpaceSpec, "state_space"),
-        kind="gated_delta",
-        conv_bias=False,
-        chunk=rows.DELTA_CHUNK,
-    )
+def read_states(arguments: Arguments, hidden: int) -> StateSpaceSpec:
+    """The numbers of gated delta nets, or Mamba-2's, by default with heads for an inner width of
+    twice the hidden one."""
+    if is_delta(arguments):
+        found = plain_fields(arguments, table.DELTA, StateSpaceSpec, "state_space")
+        more = {"kind": "gated_delta", "conv_bias": False, "chunk": table.DELTA_CHUNK}
+        return StateSpaceSpec(**found | more)
+    found = plain_fields(arguments, table.MAMBA, StateSpaceSpec, "state_space")
+    usual = max(1, 2 * hidden // max(1, found["head_dim"]))
+    return StateSpaceSpec(**found | {"heads": stated(found["heads"], usual)})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from constraints.rule import Layout
-from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_LAYOUT
+from planner.launch.dialects.megatron.options import MEGATRON_LAYOUT
 from planner.predict.plan import Plan
 
 
@@ -31,11 +31,6 @@ class FlagGroup:
 def flag(name: str, *values: object) -> Flag:
     """`--name value...`; numbers become text."""
     return Flag(name, tuple(str(value) for value in values))
-
-
-def switches(*named: tuple[str, bool]) -> tuple[Flag, ...]:
-    """The switches whose condition holds."""
-    return tuple(Flag(name) for name, wanted in named if wanted)
 
 
 def from_text(text: str) -> tuple[Flag, ...]:
@@ -73,18 +68,15 @@ def layout_flags(layout: Layout, mtp_layers: int) -> tuple[Flag, ...]:
         return ()
     if layout.is_even and blocks[0] > 0:
         return (flag(MEGATRON_LAYOUT["chunk-layers"].key, blocks[0]),) if vpp > 1 else ()
-    if vpp == 1 and _only_edge_stages_differ(blocks):
+    # All stages between the first and the last hold the same, and none is empty.
+    only_ends_differ = len(blocks) > 2 and len(set(blocks[1:-1])) == 1 and min(blocks) > 0
+    if vpp == 1 and only_ends_differ:
         return (
             flag(MEGATRON_LAYOUT["first-layers"].key, blocks[0]),
             flag(MEGATRON_LAYOUT["last-layers"].key, blocks[-1]),
         )
     text = layout_text(blocks, mtp_layers, layout.mtp_standalone)
     return (flag(MEGATRON_LAYOUT["blocks"].key, text),)
-
-
-def _only_edge_stages_differ(blocks: tuple[int, ...]) -> bool:
-    """Whether all stages between the first and the last hold the same, and none is empty."""
-    return len(blocks) > 2 and len(set(blocks[1:-1])) == 1 and min(blocks) > 0
 
 
 def layout_text(blocks: tuple[int, ...], mtp_layers: int, mtp_standalone: bool = False) -> str:
@@ -105,13 +97,8 @@ def layout_text(blocks: tuple[int, ...], mtp_layers: int, mtp_standalone: bool =
     return "".join(parts) + texts[-1]
 
 
-# In place of --global-batch-size. `--rampup-batch-size` is ignored by megatron-core 0.19.2
-# (core/num_microbatches_calculator.py, init_num_microbatches_calculator).
-SCHEDULE = MEGATRON["batch_ramp"].key
-
-
-def schedule_flag(plan: Plan) -> Flag:
+def schedule_text(plan: Plan) -> str:
     """`0:768,250000000000:1536`: from how many tokens on which batch, in sequences."""
     starts = (0, *(batch.until_tokens for batch in plan.ramp))
     sizes = (*(batch.gbs for batch in plan.ramp), plan.gbs)
-    return flag(SCHEDULE, ",".join(f"{at}:{gbs}" for at, gbs in zip(starts, sizes, strict=True)))
+    return ",".join(f"{at}:{gbs}" for at, gbs in zip(starts, sizes, strict=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import islice
 from pathlib import PurePosixPath
 
@@ -18,51 +18,39 @@ from planner.launch.dialects.megatron.rules import CONNECTIONS, refused_everywhe
 from planner.launch.dialects.megatron.table import FLAGS, option
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import (
-    Edit,
-    Problem,
-    Setting,
-    Severity,
-    is_slip,
-    nearest,
-)
+from planner.launch.read.found import Edit, Problem, Setting, Severity, is_slip, nearest
 from planner.launch.read.names import effect_of, left_out, meanings
 
-# More unknown options tell no more.
 MOST_NAMED = 50
 
 
-@cache
-def _of_the_model() -> frozenset[str]:
-    """Options that say which model it is."""
-    return frozenset(row.key for row in FLAGS)
-
-
-def core_like(unknown: Setting) -> str:
+@lru_cache
+def core_like(name: str) -> str:
     """Core's option that is most like an unknown one; empty where none is near."""
-    return _option_like(_plain(unknown))
+    return nearest(name, options(), 0.75)
 
 
 def slip_of(unknown: Setting) -> str:
     """Core's option of which an unknown one is surely a slip, or the start, which argparse does not
     take for it here; empty for one of a fork."""
-    close, name = core_like(unknown), _plain(unknown)
+    name = _plain(unknown)
+    close = core_like(name)
     return close if close and (is_slip(name, close) or close.startswith(name)) else ""
-
-
-@lru_cache
-def _option_like(name: str) -> str:
-    return nearest(name, options(), 0.75)
 
 
 def _plain(setting: Setting) -> str:
     return setting.key.removeprefix("--").replace("_", "-")
 
 
+def _named(arguments: Arguments) -> Iterator[Setting]:
+    """Options that no parser known here has, each once; more tell no more."""
+    return islice({item.key: item for item in arguments.unknown}.values(), MOST_NAMED)
+
+
 def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Problem]:
     """Each option that no parser has, with the nearest that core has; `parser`: whose it is not."""
-    for setting in islice({item.key: item for item in arguments.unknown}.values(), MOST_NAMED):
-        close = core_like(setting)
+    for setting in _named(arguments):
+        close = core_like(_plain(setting))
         text = f"{setting.key}: {parser} has no such option and refuses it"
         severity: Severity = "error"
         if parser != RELEASE:
@@ -72,7 +60,7 @@ def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Pr
         if not setting.key.startswith("--"):
             text = f"{setting.key!r} stands where an option should"
             close = ""
-        sure = close and close not in arguments.given and is_slip(_plain(setting), close)
+        sure = close and close not in arguments.settings and is_slip(_plain(setting), close)
         yield Problem(
             "unknown-option",
             text,
@@ -86,7 +74,7 @@ def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Pr
 def _hidden_by(setting: Setting, close: str) -> str:
     """What a fork's option decides, by the name of core's nearest or by its own; empty for one that
     decides nothing, or that is off."""
-    if f"--{close}" in _of_the_model():
+    if any(f"--{close}" == row.key for row in FLAGS):
         return "what it does to the model"
     if str(setting.value).lower() in ("0", "1", "false", "none"):
         return ""
@@ -101,12 +89,7 @@ def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Probl
         return problems
     fix = ", ".join(dict.fromkeys(item.fix for item in hidden))
     return [
-        replace(
-            problem,
-            severity="missing",
-            fix=fix,
-            edits=(),
-        )
+        replace(problem, severity="missing", fix=fix, edits=())
         if problem.severity in ("error", "missing") and _is_of_absence(problem, arguments)
         else problem
         for problem in problems
@@ -118,7 +101,7 @@ def _is_of_absence(problem: Problem, arguments: Arguments) -> bool:
     if problem.rule in ("model-unknown", "micro-batch", "precision-unknown"):
         return not problem.places  # an option that is given may leave a model to a checkpoint
     keys = [edit.key.removeprefix("--") for edit in problem.edits if edit.value is not None]
-    return bool(keys) and all(key[0] != "$" and key not in arguments.given for key in keys)
+    return bool(keys) and all(key[0] != "$" and key not in arguments.settings for key in keys)
 
 
 _EXPERTS = option("moe.experts")
@@ -167,25 +150,20 @@ _CORE_PROGRAMS = ("", "pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.p
 
 def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
     """The Megatron whose options these are."""
-    kinds = {kind for name, kind in arguments.foreign.items() if name in arguments.given}
+    kinds = {kind for name, kind in arguments.foreign.items() if name in arguments.settings}
     # Options that no parser known here has, and that are no slip of core's.
-    named = islice({item.key: item for item in arguments.unknown}.values(), MOST_NAMED)
-    strange = [item for item in named if item.key.startswith("--") and not slip_of(item)]
+    strange = any(one.key.startswith("--") and not slip_of(one) for one in _named(arguments))
     parser = _beside(launch, _PARSERS)
     if parser and CONNECTIONS not in parser:  # of before 2022-10
         kinds.add("older")
     defined = any(_quotes(parser, item.key) for item in arguments.unknown)
-    if (
-        _settle_values(arguments, launch)
-        or defined
-        or ("older" in kinds and arguments.unknown)
-        or strange
-    ):
+    own_values = _settle_values(arguments, launch)
+    if own_values or defined or strange or ("older" in kinds and arguments.unknown):
         kinds.add("fork")
     if "deepspeed" in kinds or launch.launcher == "deepspeed":
-        on = "deepspeed" in arguments.given
+        on = "deepspeed" in arguments.settings
         return _DIALECTS["deepspeed"] if on else _WITHOUT_DEEPSPEED
-    if any(name in arguments.given for name in _OF_2022):
+    if any(name in arguments.settings for name in _OF_2022):
         return replace(_2022, name="fork") if "fork" in kinds else _2022
     for name in ("pai", "fork", "older", "program"):
         if name in kinds:
@@ -200,20 +178,16 @@ def _settle_values(arguments: Arguments, launch: LaunchCommand) -> bool:
     if not arguments.strange_values:
         return False
     source = _beside(launch, _PARSERS) + _beside(launch, _FIELDS)
-    problems = {
-        name: problem
-        for name, problem in arguments.strange_values.items()
-        if _quotes(source, str(arguments.given[name].value))
-    }
-    for name, problem in problems.items():
-        value = str(arguments.given[name].value)
-        words = f"--{name} {value}: a value of that fork, not modelled"
-        at = arguments.problems.index(problem)
-        if name == MEGATRON["tokenizer-kind"].name or (name, value) in _READ_VALUES:
-            del arguments.problems[at]
+    found = False
+    for name, problem in arguments.strange_values.items():
+        value = str(arguments.settings[name].value)
+        if not _quotes(source, value):
             continue
-        arguments.problems[at] = arguments.unpredictable(words, name)
-    return bool(problems)
+        found, at = True, arguments.problems.index(problem)
+        words = f"--{name} {value}: a value of that fork, not modelled"
+        is_read = name == MEGATRON["tokenizer-kind"].name or (name, value) in _READ_VALUES
+        arguments.problems[at : at + 1] = () if is_read else (arguments.unpredictable(words, name),)
+    return found
 
 
 def _quotes(source: str, word: str) -> bool:
@@ -229,17 +203,12 @@ def _beside(launch: LaunchCommand, names: Sequence[str]) -> str:
 
 def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem]:
     """What others' options ask for that is not modelled."""
-    experts = arguments.setting(_EXPERTS) if dialect.name == "deepspeed" else None
-    found = [] if experts is None else [(_EXPERTS, "DeepSpeed's experts are not modelled")]
-    found += [
-        (name, why)
-        for name, why in left_out("megatron", "others", "refused").items()
-        if arguments.has(name)
-    ]
+    of_experts = {_EXPERTS: "DeepSpeed's experts are not modelled"}
+    refused = of_experts if dialect.name == "deepspeed" else {}
     return [
         arguments.unpredictable(f"--{name}: {why}", name)
-        for name, why in found
-        if str(arguments.given[name].value) not in ("1", "0", "none")
+        for name, why in {**refused, **left_out("megatron", "others", "refused")}.items()
+        if arguments.has(name) and str(arguments.settings[name].value) not in ("1", "0", "none")
     ]
 
 
@@ -248,10 +217,9 @@ def fork_savings(arguments: Arguments) -> tuple[tuple[Setting, str], ...]:
     their names."""
     why = "an option of that fork: perhaps less memory than predicted"
     effects = left_out("megatron", "others").items()
-    known = [(arguments.setting(name), effect) for name, effect in effects]
-    saving = [item for item in arguments.unknown if effect_of(item.key) in ("shards", "saves")]
-    unknown = [(item, why) for item in saving]
-    return tuple((item, why) for item, why in (*known, *unknown) if item is not None)
+    known = ((arguments.settings[name], what) for name, what in effects if arguments.has(name))
+    saving = (item for item in arguments.unknown if effect_of(item.key) in ("shards", "saves"))
+    return (*known, *((item, why) for item in saving))
 
 
 # --- others' options in core's words --------------------------------------------------------------
@@ -269,22 +237,19 @@ def translate(arguments: Arguments, dialect: Dialect) -> None:
         for words in meant.split(", "):
             option, _, value = words.partition(" ")
             if option == name:
-                arguments.given[name] = replace(setting, value=value)
+                arguments.settings[name] = replace(setting, value=value)
             _set(arguments, option, value == "on" or value or setting.value, setting)
     if dialect.framework:
         _translate_checkpointing(arguments)
-    experts = arguments.given.get(_EXPERTS)
-    if dialect.name == "deepspeed" and experts is not None and _ones(experts.value):
-        del arguments.given[_EXPERTS]
-
-
-def _ones(value: object) -> bool:
-    """Whether experts are counted as one a layer: Megatron-DeepSpeed's dense models."""
-    return all(str(item) == "1" for item in (value if isinstance(value, tuple) else (value,)))
+    experts = arguments.settings.get(_EXPERTS)
+    if dialect.name == "deepspeed" and experts is not None:
+        counts = experts.value if isinstance(experts.value, tuple) else (experts.value,)
+        if all(str(count) == "1" for count in counts):  # Megatron-DeepSpeed's dense models
+            del arguments.settings[_EXPERTS]
 
 
 def _set(arguments: Arguments, name: str, value: object, where: Setting) -> None:
-    arguments.given.setdefault(name, replace(where, key=f"--{name}", value=value, spans=()))
+    arguments.settings.setdefault(name, replace(where, key=f"--{name}", value=value, spans=()))
 
 
 def _translate_checkpointing(arguments: Arguments) -> None:
@@ -294,21 +259,17 @@ def _translate_checkpointing(arguments: Arguments) -> None:
     recomputes where one of the others asks for it (Megatron-DeepSpeed, megatron/training.py,
     megatron/model/transformer.py).
     """
-    given = arguments.setting("checkpoint-activations") or arguments.setting(
-        "activations-checkpoint-method"
-    )
+    setting, method = arguments.setting, arguments.setting("activations-checkpoint-method")
+    given = setting("checkpoint-activations") or method
     names = ("recompute", "recompute-method", "recompute-layers")
     whole, how, count = (MEGATRON_RECOMPUTE[name].name for name in names)
-    if given is None or whole in arguments.given:
+    if given is None or whole in arguments.settings:
         return
-    layers = arguments.setting("checkpoint-num-layers") or arguments.setting(
-        "activations-checkpoint-num-layers"
-    )
-    method = arguments.setting("activations-checkpoint-method")
+    layers = setting("checkpoint-num-layers") or setting("activations-checkpoint-num-layers")
     _set(arguments, whole, "full", given)
     _set(arguments, how, method.value if method else "uniform", given)
     _set(arguments, count, layers.value if layers else "1", layers or given)
-    arguments.given.pop("checkpoint-activations", None)
+    arguments.settings.pop("checkpoint-activations", None)
 
 
 # --- what core 0.19 says of it --------------------------------------------------------------------
@@ -330,7 +291,7 @@ def dialect_note(arguments: Arguments, dialect: Dialect) -> list[Problem]:
     """Whose options these are, and which core 0.19 would refuse."""
     if dialect.core:
         return []
-    names = [f"--{name}" for name in arguments.foreign if name in arguments.given]
+    names = [f"--{name}" for name in arguments.foreign if name in arguments.settings]
     named = f"; {RELEASE} refuses {', '.join(names[:6])}" if names else ""
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     text = f"read as options of {dialect.words}{named}{more}"

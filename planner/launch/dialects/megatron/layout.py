@@ -12,8 +12,7 @@ from planner.launch.dialects.megatron.arguments import Arguments
 from planner.launch.dialects.megatron.details import read_blocks
 from planner.launch.dialects.megatron.flags import layout_text
 from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_LAYOUT
-from planner.launch.dialects.megatron.rows import PATTERN
-from planner.launch.dialects.megatron.table import option
+from planner.launch.dialects.megatron.table import PATTERN, option
 from planner.launch.languages.text import digits
 from planner.launch.read.found import Edit, Problem
 from planner.launch.read.names import effect_of
@@ -42,8 +41,13 @@ def read_split(arguments: Arguments, layers: int, pp: int) -> Split:
     split = Split()
     if not layers:
         return split
-    if segments := read_blocks(arguments):
-        wrong = _read_hybrid(arguments, segments, pp, split)
+    wrong = None
+    if blocks := read_blocks(arguments):
+        split.vpp, split.blocks = len(blocks) // pp, blocks
+        if len(blocks) % pp:
+            split.vpp, split.blocks = 1, None
+            text = f"--{PATTERN} has {len(blocks)} segments, not a multiple of pp {pp}"
+            wrong = arguments.problem("layout-stages", text, PATTERN)
     else:
         chunked = [name for name in (_PER_STAGE, _STAGES, _LAYOUT) if arguments.has(name)]
         if len(chunked) > 1:
@@ -55,34 +59,6 @@ def read_split(arguments: Arguments, layers: int, pp: int) -> Split:
         wrong = read(arguments, layers, pp, split)
     split.problems += [wrong] if wrong else []
     return split
-
-
-def _read_hybrid(
-    arguments: Arguments, blocks: tuple[int, ...], pp: int, split: Split
-) -> Problem | None:
-    """The pipes of a hybrid's pattern."""
-    if len(blocks) % pp:
-        text = f"--{PATTERN} has {len(blocks)} segments, not a multiple of pp {pp}"
-        return arguments.problem("layout-stages", text, PATTERN)
-    split.vpp, split.blocks = len(blocks) // pp, blocks
-    return None
-
-
-def _even_layout(arguments: Arguments, layers: int, pp: int) -> tuple[Edit, ...]:
-    """Stages that differ by a layer at most, in place of what splits them otherwise."""
-    predictors = arguments.number(_PREDICTORS) or 0
-    text = layout_text(usual_split(layers, pp), predictors)
-    others = (_PER_STAGE, _STAGES, _EMBEDDING, _LOSS)
-    gone = (Edit(f"--{name}", None) for name in others if arguments.has(name))
-    return (Edit(f"--{_LAYOUT}", f'"{text}"'), *gone)
-
-
-def _nearest_chunks(name: str, wanted: int, layers: int) -> tuple[Edit, ...]:
-    """The nearest number that divides a stage's layers; one chunk, without the option."""
-    chunks = [number for number in range(1, layers + 1) if layers % number == 0]
-    nearest = min(chunks, key=lambda number: abs(number - wanted), default=1)
-    whole = nearest == (layers if name == _PER_STAGE else 1)
-    return (Edit(f"--{name}", None if whole else str(nearest)),)
 
 
 def _read_even(arguments: Arguments, layers: int, pp: int, split: Split) -> Problem | None:
@@ -99,7 +75,11 @@ def _read_even(arguments: Arguments, layers: int, pp: int, split: Split) -> Prob
             f"--{_FIRST}, --{_LAST} or --{_LAYOUT}; pp {close} does, and so would "
             f"{' or '.join(map(str, nearest))} layers"
         )
-        edits = _even_layout(arguments, layers, pp) if layers >= pp else ()
+        # Stages that differ by a layer at most, in place of what splits them otherwise.
+        even = layout_text(usual_split(layers, pp), arguments.number(_PREDICTORS) or 0)
+        others = (_PER_STAGE, _STAGES, _EMBEDDING, _LOSS)
+        gone = (Edit(f"--{name}", None) for name in others if arguments.has(name))
+        edits = (Edit(f"--{_LAYOUT}", f'"{even}"'), *gone) if layers >= pp else ()
         return arguments.problem("layers-by-pp", text, _PP, _LAYERS, edits=edits)
     per_chunk, chunks = arguments.number(_PER_STAGE), arguments.number(_STAGES) or 1
     vpp = per_stage // per_chunk if per_chunk else chunks
@@ -113,7 +93,11 @@ def _read_even(arguments: Arguments, layers: int, pp: int, split: Split) -> Prob
         return None
     name, wanted = (_PER_STAGE, per_chunk) if per_chunk else (_STAGES, chunks)
     text = f"--{name} {wanted} does not divide the {per_stage} layers of a stage"
-    edits = _nearest_chunks(name, wanted, per_stage)
+    # The nearest number that divides a stage's layers; one chunk, without the option.
+    divisors = [number for number in range(1, per_stage + 1) if per_stage % number == 0]
+    close = min(divisors, key=lambda number: abs(number - wanted), default=1)
+    whole = close == (per_stage if name == _PER_STAGE else 1)
+    edits = (Edit(f"--{name}", None if whole else str(close)),)
     return arguments.problem("layers-by-chunk", text, _PER_STAGE, _STAGES, edits=edits)
 
 
@@ -124,11 +108,8 @@ def _read_edge_stages(arguments: Arguments, layers: int, pp: int, split: Split) 
     left, inner = layers - sum((*first, *last)), pp - len(first) - len(last)
     each, rest = divmod(left, inner) if inner > 0 else (0, left)
     if rest or left < 0:
-        text = (
-            f"{left} layers are left for {inner} stages between the ends; they must share them "
-            "equally"
-        )
-        return arguments.problem("layers-by-ends", text, _FIRST, _LAST)
+        text = f"{left} layers are left for {inner} stages between the ends; they must share them"
+        return arguments.problem("layers-by-ends", f"{text} equally", _FIRST, _LAST)
     if arguments.has(_PER_STAGE):
         text = f"with uneven ends give --{_STAGES} instead of --{_PER_STAGE}"
         return arguments.problem("vpp-options", text, _PER_STAGE)
@@ -172,10 +153,8 @@ def _read_predictors(
     """
     wanted, found = arguments.number(_PREDICTORS) or 0, "".join(stages).count("m")
     if found != wanted:
-        text = (
-            f"--{_LAYOUT} has {found} multi-token-prediction layers (m), --{_PREDICTORS} {wanted}"
-        )
-        return arguments.problem("layout-mtp", text, _LAYOUT, _PREDICTORS)
+        has = f"--{_LAYOUT} has {found} multi-token-prediction layers (m), --{_PREDICTORS} {wanted}"
+        return arguments.problem("layout-mtp", has, _LAYOUT, _PREDICTORS)
     if not found:
         return None
     if refusal := _misplaced(stages, pp):
@@ -183,9 +162,8 @@ def _read_predictors(
     split.mtp_standalone = "m" not in stages[-1] and "m" in stages[-2] and pp > 2
     if "m" in stages[-1] or split.mtp_standalone:
         return None
-    where = (
-        "beside the embedding's stage" if pp == 2 else "with empty stages between it and the loss"
-    )
+    first = "beside the embedding's stage"
+    where = first if pp == 2 else "with empty stages between it and the loss"
     text = (
         f"--{_LAYOUT}: multi-token prediction (m) {where} runs, but is costed on the last stage: "
         "that one has less memory and time, the one with m more"
@@ -247,10 +225,8 @@ def grouped_micro_batches(
     """Micro-batches in groups that the schedule takes and the model does not."""
     name = "microbatch-group-size-per-virtual-pipeline-stage"
     group, gbs = arguments.number(name), degrees["gbs"]
-    if not group or not gbs or not dp:
-        return []
-    micro_batches = gbs // (degrees["mbs"] * dp)
-    if micro_batches % degrees["pp"] == 0 or micro_batches % group:
+    micro_batches = gbs // (degrees["mbs"] * dp) if group and gbs and dp else 0
+    if not group or micro_batches % degrees["pp"] == 0 or micro_batches % group:
         return []
     text = f"--{name} {group}: groups of other than pp micro-batches are not modelled"
     return [arguments.problem("interleaving-microbatches", text, name, severity="missing")]

@@ -1,42 +1,86 @@
-"""The model that Megatron's options describe."""
+"""The model that Megatron's options describe; its vocabulary as stated, or of its tokenizer."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from pydantic import ValidationError
 
 from hardware.errors import first_error
 from planner.job.bounds import MOST_LAYERS
+from planner.job.models.catalog import catalog_name, load_model
 from planner.job.quantities import stated
-from planner.job.specs import (
-    AttentionKind,
-    LayerKind,
-    MlaSpec,
-    ModelSpec,
-    MoeSpec,
-    StateSpaceSpec,
-)
-from planner.launch.dialects.megatron import table
+from planner.job.specs import AttentionKind, LayerKind, MlaSpec, ModelSpec, MoeSpec
+from planner.launch.dialects.megatron import details, table
 from planner.launch.dialects.megatron.arguments import Arguments
-from planner.launch.dialects.megatron.details import (
-    hybrid_text,
-    is_delta,
-    plain_fields,
-    predictors,
-    read_delta,
-    read_kinds,
-    read_rope,
-    read_router,
-    read_state_space,
-)
 from planner.launch.dialects.megatron.options import MEGATRON as MEGATRON_OPTIONS
 from planner.launch.dialects.megatron.table import MEGATRON, option
-from planner.launch.dialects.megatron.vocabulary import vocabulary
 from planner.launch.languages.limits import LimitError
 from planner.launch.languages.python import evaluated
 from planner.launch.languages.text import digits
 from planner.launch.read.found import Hints, Problem, model_unknown, telling
+from planner.predict.ops.table import parameter_count
+
+# GPT2BPETokenizer's vocabulary (Radford et al. 2019), which Megatron pads.
+_GPT2_VOCABULARY = 50257
+# Kinds of tokenizers that have one vocabulary.
+_KINDS = {
+    "GPT2BPETokenizer": _GPT2_VOCABULARY, "Llama2Tokenizer": 32_000, "Llama3Tokenizer": 128_256,
+}  # fmt: skip
+# Options that name a tokenizer, the likeliest first.
+_TOKENIZERS = (MEGATRON_OPTIONS["tokenizer"].name, "tokenizer-name-or-path")
+# Vocabularies of most models are at most so large; where such a one would add more than this share
+# of the parameters, the size is asked for.
+_LARGE_VOCABULARY, _DECIDES = 152_064, 0.15
+
+
+def vocabulary(arguments: Arguments, assumed: list[str]) -> int:
+    """Vocabulary as given, else of the tokenizer, else an assumption that is named."""
+    for name in ("padded-vocab-size", option("vocab")):
+        stated = arguments.number(name)
+        if stated:
+            return stated
+    kind = arguments.text(MEGATRON_OPTIONS["tokenizer-kind"].name) or ""
+    name = _tokenizer_name(arguments)
+    known = _KINDS.get(kind) or _named_vocabulary(name)
+    if known is not None:
+        return known
+    why = f"that of the tokenizer {name} is not known" if name else "no option states it"
+    assumed.append(f"vocabulary {_GPT2_VOCABULARY:,} (assumed, {why}; give --vocab)")
+    return _GPT2_VOCABULARY
+
+
+def _tokenizer_name(arguments: Arguments) -> str:
+    """What names the tokenizer: a Hugging Face name, or a path."""
+    given = (arguments.setting(name) for name in _TOKENIZERS)
+    named = next((setting for setting in given if setting is not None), None)
+    return str(named.value or named.unknown) if named is not None else ""
+
+
+def vocabulary_unknown(arguments: Arguments, hints: Hints, shape: ModelSpec) -> Iterator[Problem]:
+    """A tokenizer that is named and whose size is not known, where it decides much of a model."""
+    name = _tokenizer_name(arguments)
+    stated = hints.vocab or any(map(arguments.has, ("padded-vocab-size", option("vocab"))))
+    kind = arguments.text(MEGATRON_OPTIONS["tokenizer-kind"].name) or ""
+    if stated or not name or kind in _KINDS or _named_vocabulary(name) is not None:
+        return
+    tables = 1 if shape.tied_embeddings else 2
+    more = (_LARGE_VOCABULARY - _GPT2_VOCABULARY) * shape.hidden * tables
+    if more > _DECIDES * parameter_count(shape).total:
+        text = f"the tokenizer {name} says the vocabulary, and its size is not known"
+        places = arguments.place(*_TOKENIZERS)
+        yield Problem("vocabulary-unknown", text, "missing", places, "--vocab N")
+
+
+def _named_vocabulary(tokenizer: str) -> int | None:
+    """Vocabulary of a Hugging Face model that the catalogue knows."""
+    name = tokenizer.rstrip("/")
+    if not re.search(r"[A-Za-z]", name) or name.endswith((".model", ".json")):
+        return None
+    known = catalog_name(name.rsplit("/", 1)[-1])
+    return load_model(known).spec.vocab if known else None
+
 
 # Words of what is wrong with a shape, and the field that they speak of.
 _SHAPING = {
@@ -59,18 +103,18 @@ def read_model(
     if arguments.has("use-checkpoint-args") and not arguments.has(_LAYERS):
         reason = "--use-checkpoint-args: the model is in the checkpoint"
         return None, [model_unknown(reason, arguments.place("use-checkpoint-args"))]
-    counted = (_LAYERS,) if hybrid_text(arguments) else ()
+    counted = (_LAYERS,) if details.hybrid_text(arguments) else ()
     missing = [name for name in _NEEDED if name not in counted and arguments.number(name) is None]
+    unresolved = {
+        f"--{name} is {setting.unknown}": telling(setting.unknown)
+        for name in missing
+        if (setting := arguments.setting(name)) is not None and setting.unknown
+    }
+    if unresolved:
+        why = f"the model is not known: {'; '.join(unresolved)}"
+        return None, [model_unknown(why, fix=" ".join(dict.fromkeys(unresolved.values())))]
     if missing:
         names = ", ".join(f"--{name}" for name in missing)
-        unresolved = {
-            f"--{name} is {setting.unknown}": telling(setting.unknown)
-            for name in missing
-            if (setting := arguments.setting(name)) is not None and setting.unknown
-        }
-        if unresolved:
-            why = f"the model is not known: {'; '.join(unresolved)}"
-            return None, [model_unknown(why, fix=" ".join(dict.fromkeys(unresolved.values())))]
         return None, [Problem("model-unknown", f"the model is not known: {names} missing")]
     try:
         return _spec(arguments, hints, assumed), []
@@ -86,17 +130,23 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
     layers, hidden, heads = (number(name) or 0 for name in _NEEDED[:3])
     layers = min(layers, MOST_LAYERS + 1)  # refused, and listed one by one before
     seq = hints.seq or number(_SEQ) or 0
-    gated = _is_gated(arguments)
+    gated = any(arguments.has(row.name) for row in (table.SWIGLU, table.QUICK_GEGLU))
+    # The gate of quick-GEGLU is x·sigmoid(1.702x): a SiLU in cost.
+    squared = not gated and arguments.has(table.SQUARED_RELU.name)
     bias = not arguments.has(option("attention_out_bias"))
     rms = arguments.text(option("norm")) == "RMSNorm"
-    ffn = stated(number(option("ffn")), _usual_ffn(hidden, gated))
+    usual = int(4 * hidden * 2 / 3) // _SWIGLU_MULTIPLE * _SWIGLU_MULTIPLE
+    ffn = stated(number(option("ffn")), usual if gated else 4 * hidden)
     moe = _moe(arguments, ffn, bias)
-    experts = _expert_layers(arguments, layers) if moe else []
+    experts = _layer_marks(arguments, table.EXPERT_LAYERS, layers) if moe else []
     window, slides = _windows(arguments, layers)
-    hybrid = read_kinds(arguments)
+    hybrid = details.read_kinds(arguments)
     layers = len(hybrid) or layers
-    delta = [] if hybrid or not is_delta(arguments) else _linear_layers(arguments, layers)
+    delta: list[bool] = []
+    if not hybrid and details.is_delta(arguments):
+        delta = _layer_marks(arguments, table.LINEAR_LAYERS, layers, all_but=True)
     kinds = hybrid or _layer_kinds(layers, slides, experts, delta)
+    has_states = any(kind.attention == "state" for kind in kinds)
     mla = _mla(arguments)
     all_experts = moe is not None and all(experts)
     if hybrid:
@@ -114,12 +164,12 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
         max_positions=stated(number(option("max_positions")), max(seq, 1)),
         pretraining_seq=seq,
         gated=gated,
-        activation=_activation(arguments),
+        activation="silu" if gated else "relu2" if squared else "gelu",
         norm="rmsnorm" if rms else "layernorm",
         norm_bias=not rms,
         tied_embeddings=not arguments.has(option("tied_embeddings")),
         position=_position(arguments),
-        rope=read_rope(arguments, mla),
+        rope=details.read_rope(arguments, mla),
         rotary_share=stated(arguments.stated_real(option("rotary_share")), 1.0),
         norm_eps=stated(arguments.stated_real(option("norm_eps")), 1e-5),
         init_std=stated(arguments.stated_real(option("init_std")), 0.02),
@@ -131,18 +181,12 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
         sliding_window=window,
         mla=mla,
         moe=moe,
-        state_space=_state_space(arguments, hidden, kinds),
+        state_space=details.read_states(arguments, hidden) if has_states else None,
         attention_gate=arguments.has(option("attention_gate")),
         layer_kinds=kinds,
-        mtp_layers=predictors(arguments),
+        mtp_layers=details.predictors(arguments),
         source="Megatron-LM arguments",
     )
-
-
-def _usual_ffn(hidden: int, gated: bool) -> int:
-    if not gated:
-        return 4 * hidden
-    return int(4 * hidden * 2 / 3) // _SWIGLU_MULTIPLE * _SWIGLU_MULTIPLE
 
 
 def _kv_heads(arguments: Arguments, heads: int) -> int:
@@ -167,28 +211,17 @@ def _position(arguments: Arguments) -> str:
 def _mla(arguments: Arguments) -> MlaSpec | None:
     if not arguments.has(table.LATENT.name):
         return None
-    return MlaSpec(**plain_fields(arguments, MEGATRON, MlaSpec, "mla"))
+    return MlaSpec(**details.plain_fields(arguments, MEGATRON, MlaSpec, "mla"))
 
 
 def _moe(arguments: Arguments, ffn: int, bias: bool) -> MoeSpec | None:
     if not arguments.number(option("moe.experts")):
         return None
     rows = [entry for entry in MEGATRON if entry.fields[0] not in _READ_ELSEWHERE]
-    found = plain_fields(arguments, rows, MoeSpec, "moe") | read_router(arguments)
+    found = details.plain_fields(arguments, rows, MoeSpec, "moe") | details.read_router(arguments)
     # router.py, TopKRouter: a bias where linear layers have one.
     found |= {"ffn": stated(found["ffn"], ffn), "expert_bias": bias, "router_bias": bias}
     return MoeSpec(**found)
-
-
-def _is_gated(arguments: Arguments) -> bool:
-    return arguments.has(table.SWIGLU.name) or arguments.has(table.QUICK_GEGLU.name)
-
-
-def _activation(arguments: Arguments) -> str:
-    """The gate of quick-GEGLU is x·sigmoid(1.702x): a SiLU in cost."""
-    if _is_gated(arguments):
-        return "silu"
-    return "relu2" if arguments.has(table.SQUARED_RELU.name) else "gelu"
 
 
 def _layer_kinds(
@@ -209,36 +242,6 @@ def _layer_kinds(
     )
 
 
-def _state_space(
-    arguments: Arguments, hidden: int, kinds: tuple[LayerKind, ...]
-) -> StateSpaceSpec | None:
-    if not any(kind.attention == "state" for kind in kinds):
-        return None
-    return read_delta(arguments) if is_delta(arguments) else read_state_space(arguments, hidden)
-
-
-def _linear_layers(arguments: Arguments, layers: int) -> list[bool]:
-    """`--linear-attention-freq`: all but every N-th layer, or a list of 0 and 1."""
-    name = table.LINEAR_LAYERS.name
-    return _all_but_every_nth(arguments, name, arguments.text(name) or "", layers)
-
-
-def _all_but_every_nth(arguments: Arguments, name: str, text: str, layers: int) -> list[bool]:
-    """The marks of an option's text: a number N, or a list of 0 and 1."""
-    if every := digits(text):
-        return [(at + 1) % every != 0 for at in range(layers)]
-    return _marks(arguments, name, text, layers) or [True] * layers
-
-
-def _expert_layers(arguments: Arguments, layers: int) -> list[bool]:
-    """`--moe-layer-freq`: every N-th layer from the first on, or a list of 0 and 1."""
-    name = table.EXPERT_LAYERS.name
-    text = arguments.text(name) or "1"
-    if every := digits(text):
-        return [at % every == 0 for at in range(layers)]
-    return _marks(arguments, name, text, layers) or [True] * layers
-
-
 def _windows(arguments: Arguments, layers: int) -> tuple[int | None, list[bool]]:
     """`--window-size left,right`: tokens that a layer sees, its own included, and which slide.
 
@@ -249,26 +252,30 @@ def _windows(arguments: Arguments, layers: int) -> tuple[int | None, list[bool]]
     if text is None:
         return None, []
     match = re.fullmatch(r"\(?\s*(-?\d{1,18})\s*,\s*(-?\d{1,18})\s*\)?", text)
+    if match is None:
+        arguments.refuse("option-value", f"--{name} {text}: needs left,right", name)
     if match is None or int(match[1]) < 0:
-        if match is None:
-            reason = f"--{name} {text}: needs left,right"
-            arguments.problems.append(arguments.wrong(reason, name))
         return None, []
-    slides = [True] * layers
-    if skips is not None:
-        slides = _all_but_every_nth(arguments, table.WINDOW_SKIPS.name, skips, layers)
-    return int(match[1]) + 1, slides
+    if skips is None:
+        return int(match[1]) + 1, [True] * layers
+    return int(match[1]) + 1, _layer_marks(arguments, table.WINDOW_SKIPS, layers, all_but=True)
 
 
-def _marks(arguments: Arguments, name: str, text: str, layers: int) -> list[bool] | None:
-    """A mark a layer; None, and a problem, where the text is no list of that length."""
+def _layer_marks(
+    arguments: Arguments, row: table.MegatronRow, layers: int, *, all_but: bool = False
+) -> list[bool]:
+    """The layers that an option marks: a number N for every N-th from the first on, or for all but
+    every N-th, or a list of 0 and 1. A problem, and all, where it is neither."""
+    text = arguments.text(row.name) or ("" if all_but else "1")
+    if every := digits(text):
+        return [(at + 1) % every != 0 if all_but else at % every == 0 for at in range(layers)]
     pattern = read_pattern(text)
     if pattern is not None and len(pattern) == layers:
         return [bool(item) for item in pattern]
     has = f"; this one has {len(pattern)}" if pattern is not None else ""
-    needs = f"--{name} {text}: needs a number or a list of {layers} zeros and ones{has}"
-    arguments.problems.append(arguments.problem(name, needs, name))
-    return None
+    needs = f"--{row.name} {text}: needs a number or a list of {layers} zeros and ones{has}"
+    arguments.refuse(row.name, needs, row.name)
+    return [True] * layers
 
 
 def read_pattern(text: str) -> list[int] | None:

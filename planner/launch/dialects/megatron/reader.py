@@ -9,53 +9,31 @@ from typing import Any
 
 from planner.job.bounds import MOST_LAYERS
 from planner.job.specs import ModelSpec
+from planner.launch.dialects.megatron import forks, layout, settings
 from planner.launch.dialects.megatron.arguments import parse_arguments
-from planner.launch.dialects.megatron.forks import (
-    Dialect,
-    as_sure_as_read,
-    dialect_note,
-    dialect_of,
-    eased,
-    fork_savings,
-    others_unpredictable,
-    translate,
-    unknown_problems,
-)
-from planner.launch.dialects.megatron.layout import (
-    grouped_micro_batches,
-    read_split,
-    unusual_splits,
-)
-from planner.launch.dialects.megatron.model import read_model
+from planner.launch.dialects.megatron.forks import Dialect
+from planner.launch.dialects.megatron.model import read_model, vocabulary_unknown
 from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.dialects.megatron.rules import MegatronFacts, option_problems
-from planner.launch.dialects.megatron.settings import (
-    RAMPS,
-    optimizer_of,
-    optimizer_offload_of,
-    precision_of,
-    read_exchange,
-    read_megatron_ramp,
-    read_offload,
-    read_sharp,
-    recompute_of,
-)
 from planner.launch.dialects.megatron.table import option
-from planner.launch.dialects.megatron.vocabulary import vocabulary_unknown
 from planner.launch.options import SWITCH
 from planner.launch.read.beside import text_beside
-from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, unresolved
+from planner.launch.read.command import LaunchCommand, other_model
+from planner.launch.read.found import (
+    Edit,
+    Found,
+    Hints,
+    Problem,
+    Setting,
+    not_predictable,
+    unresolved,
+)
 from planner.launch.read.names import left_out
-from planner.launch.read.programs import other_model
 
 # Fusions that the profile without Transformer Engine does not count on.
-_UNFUSED = (
-    "no-masked-softmax-fusion",
-    "no-bias-swiglu-fusion",
-    "no-bias-gelu-fusion",
-    "no-rope-fusion",
-)
+_UNFUSED: tuple[str, ...] = (
+    "no-masked-softmax-fusion", "no-bias-swiglu-fusion", "no-bias-gelu-fusion", "no-rope-fusion",
+)  # fmt: skip
 # Variations (`planner.launch.check.request`) by the switch that brings them.
 _VARIATIONS: Mapping[str, str] = {
     option.name: name for name, option in MEGATRON.items() if option.written.get("True") == SWITCH
@@ -78,22 +56,27 @@ _DEGREES = {
 
 
 class MegatronReader:
-    """One command's arguments, and what is gathered from them."""
+    """One command's arguments, and what is gathered from them.
+
+    `parser`: the Megatron whose options these are, where it is known; `is_partial`: whether some
+    arguments are not known, or another program may have its own defaults.
+    """
+
+    parser: Dialect | None = None
+    is_partial = False
 
     def __init__(self, launch: LaunchCommand, hints: Hints, unread: Sequence[Problem] = ()) -> None:
         self.launch, self.hints = launch, hints
         self.arguments = parse_arguments(launch.arguments)
         self.arguments.problems += unread
-        self.dialect = self._dialect()
-        translate(self.arguments, self.dialect)
+        self.dialect = self.parser or forks.dialect_of(self.arguments, launch)
+        forks.translate(self.arguments, self.dialect)
+        unresolved = any(problem.rule == "unresolved" for problem in self.arguments.problems)
+        self.is_partial = self.is_partial or unresolved or not self.dialect.core
         self.assumed: list[str] = []
-        unknown = list(unknown_problems(self.arguments, self.dialect.words))
-        self.problems = eased(unknown, self.dialect)
-        self.problems += dialect_note(self.arguments, self.dialect)
-
-    def _dialect(self) -> Dialect:
-        """The Megatron whose options these are."""
-        return dialect_of(self.arguments, self.launch)
+        unknown = list(forks.unknown_problems(self.arguments, self.dialect.words))
+        self.problems = forks.eased(unknown, self.dialect)
+        self.problems += forks.dialect_note(self.arguments, self.dialect)
 
     def found(self) -> Found:
         """Everything that was read."""
@@ -101,42 +84,45 @@ class MegatronReader:
         shape = self._shape()
         stated = shape.layers if shape else self.arguments.number(option("layers")) or 0
         layers = stated if 0 < stated <= MOST_LAYERS else 0  # no model has more
-        split = read_split(self.arguments, layers, degrees["pp"])
-        self.problems += unusual_splits(
-            self.arguments, split, layers, degrees["pp"], self.dialect.name
-        )
+        split = layout.read_split(self.arguments, layers, degrees["pp"])
+        kind = self.dialect.name
+        self.problems += layout.unusual_splits(self.arguments, split, layers, degrees["pp"], kind)
         # Forks and other programs split the layers by rules of their own.
-        forked = not (self.dialect.core or self.dialect.name in ("primus", "older", "swift"))
+        forked = not (self.dialect.core or kind in ("primus", "older", "swift"))
         self.problems += [
             replace(problem, severity="missing", fix="") if forked else problem
             for problem in split.problems
         ]
-        environment = self._environment()
-        dp = self._data_parallel(degrees)
-        place = self.launch.place
+        environment, place = self._environment(), self.launch.place
         sizes = {name: degrees[name] for name in ("tp", "pp", "cp")} | {"vpp": split.vpp}
         facts = MegatronFacts(self.arguments, sizes, environment, place, bool(self.launch.program))
-        self.problems += eased(option_problems(facts), self.dialect)
-        self.problems += grouped_micro_batches(self.arguments, degrees, dp)
-        exchange = read_exchange(self.arguments, degrees["cp"])
-        sharp = read_sharp(self.arguments, environment, place)
-        ramp = read_megatron_ramp(self.arguments, degrees["gbs"], degrees["seq"])
+        self.problems += forks.eased(option_problems(facts), self.dialect)
+        dp = self._data_parallel(degrees)
+        self.problems += layout.grouped_micro_batches(self.arguments, degrees, dp)
+        exchange = settings.read_exchange(self.arguments, degrees["cp"])
+        sharp = settings.read_sharp(self.arguments, environment, place)
+        ramp = settings.read_megatron_ramp(self.arguments, degrees["gbs"], degrees["seq"])
         degrees |= {} if self.hints.gbs is not None else ramp
         training = self._training(degrees)
         self._modes_beyond()
-        unmodelled = tuple(self.arguments.left_out) + tuple(
-            (setting, why)
-            for name, why in left_out("megatron", "own").items()
-            if (setting := self.arguments.setting(name)) is not None and self._has_effect(name)
-            if not (name in _UNFUSED and training["framework"] == "megatron-local")
-            and not (name in RAMPS and ramp.get("batch_ramp"))
+        counted = _UNFUSED if training["framework"] == "megatron-local" else ()
+        counted += settings.RAMPS if ramp.get("batch_ramp") else ()
+        usual = left_out("megatron", "own", "as costed")
+        unmodelled = (
+            *self.arguments.left_out,
+            *(
+                (self.arguments.settings[name], why)
+                for name, why in left_out("megatron", "own").items()
+                if self.arguments.has(name) and name not in counted
+                if set(self.arguments.many(name)) != {usual.get(name)}
+            ),
+            *forks.fork_savings(self.arguments),
         )
-        unmodelled += fork_savings(self.arguments)
-        self.problems += eased(self.arguments.problems, self.dialect)
-        self.problems = as_sure_as_read(self.problems, self.arguments)
+        self.problems += forks.eased(self.arguments.problems, self.dialect)
+        self.problems = forks.as_sure_as_read(self.problems, self.arguments)
         if why := other_model(self.launch):
             # Nothing of what its options lack, or are refused for, says more.
-            self.problems = [Problem("not-predictable", f"{why}: not modelled", "warning")]
+            self.problems = [not_predictable(f"{why}: not modelled")]
         return Found(
             format="megatron",
             shape=None if self.hints.model else shape,
@@ -147,7 +133,7 @@ class MegatronReader:
             mtp_standalone=split.mtp_standalone,
             main_file=self.launch.command.file,
             where=self._where(),
-            settings=tuple(self.arguments.given.values()),
+            settings=tuple(self.arguments.settings.values()),
             unused=tuple(self.arguments.rest()),
             unmodelled=unmodelled,
             unknown=tuple(self.arguments.unknown),
@@ -167,7 +153,7 @@ class MegatronReader:
 
             return load_model(self.hints.model).spec
         shape, problems = read_model(self.arguments, self.hints, self.assumed)
-        if self._is_partial():
+        if self.is_partial:
             problems = [
                 replace(problem, severity="missing", fix=problem.fix or "--model NAME")
                 for problem in problems
@@ -177,16 +163,11 @@ class MegatronReader:
             self.problems += vocabulary_unknown(self.arguments, self.hints, shape)
         return shape
 
-    def _is_partial(self) -> bool:
-        """Whether some arguments are not known, or another program may have its own defaults."""
-        unresolved = any(problem.rule == "unresolved" for problem in self.arguments.problems)
-        return unresolved or not self.dialect.core
-
     def _where(self) -> dict[str, Setting]:
-        named = {field: self.arguments.given.get(name) for field, name in _DEGREES.items()}
+        named = {field: self.arguments.settings.get(name) for field, name in _DEGREES.items()}
         named["world"] = self.launch.per_node or self.launch.total
-        named["zero"] = self.arguments.given.get("zero-stage")
-        named["sharp"] = self.arguments.given.get(MEGATRON["sharp"].name)
+        named["zero"] = self.arguments.settings.get("zero-stage")
+        named["sharp"] = self.arguments.settings.get(MEGATRON["sharp"].name)
         return {field: item for field, item in named.items() if item is not None}
 
     def _environment(self) -> dict[str, str]:
@@ -203,19 +184,17 @@ class MegatronReader:
                 self.problems.append(unresolved(setting))
             number = self.arguments.number(name)
             if number is not None and number < 1:
-                text = f"--{name} {number}: at least 1"
                 edits = (Edit(f"--{name}", "1"),)
-                self.refuse("option-value", text, name, edits=edits)
-                number = 1
-            values[field] = number
+                self.refuse("option-value", f"--{name} {number}: at least 1", name, edits=edits)
+            values[field] = None if number is None else max(number, 1)
         hinted = {name: getattr(self.hints, name) for name in ("mbs", "gbs", "seq")}
         values |= {name: item for name, item in hinted.items() if item is not None}
         if values["mbs"] is None and self.arguments.setting(_DEGREES["mbs"]) is None:
             # A part of a launch may say it elsewhere.
-            how: dict[str, Any] = {"severity": "missing", "fix": "--mbs N"}
-            how = how if self._is_partial() else {"edits": (Edit(MEGATRON["mbs"].key, "1"),)}
-            missing = f"{MEGATRON['mbs'].key} is missing"
-            self.problems.append(Problem("micro-batch", missing, **how))
+            key = MEGATRON["mbs"].key
+            problem = Problem("micro-batch", f"{key} is missing", edits=(Edit(key, "1"),))
+            partly = replace(problem, severity="missing", fix="--mbs N", edits=())
+            self.problems.append(partly if self.is_partial else problem)
         one = {name: values[name] or 1 for name in ("tp", "pp", "cp", "ep", "mbs")}
         experts = self.arguments.has(option("moe.experts")) or self.hints.model
         return values | one | {"etp": values["etp"] if experts else None}
@@ -230,10 +209,11 @@ class MegatronReader:
     def _training(self, degrees: dict[str, Any]) -> dict[str, Any]:
         arguments = self.arguments
         local = arguments.text(MEGATRON["kernels"].name) == "local"
-        dropout = arguments.real(MEGATRON["dropout"].name) > 0.0
         eager = self._is_eager(local)
-        scores_drop = arguments.real(MEGATRON["attention-dropout"].name) > 0.0
-        dropout = dropout or (eager and scores_drop)
+        drops = [
+            arguments.real(MEGATRON[name].name) > 0.0 for name in ("dropout", "attention-dropout")
+        ]
+        offloaded = arguments.real("optimizer-offload-fraction")
         alone = local and not self.dialect.framework
         framework, variations = ("megatron-local", ()) if alone else self._profile(degrees)
         if framework == "megatron-fsdp":
@@ -242,14 +222,14 @@ class MegatronReader:
             "framework": framework,
             "variations": variations,
             "zero": self._zero(),
-            "recompute": self.hints.recompute or self._recompute(),
+            "recompute": self.hints.recompute or settings.recompute_of(arguments),
             "optimizer": self._optimizer(),
-            "optimizer_offload": optimizer_offload_of(self.arguments),
-            "precision": precision_of(self.arguments),
+            "optimizer_offload": offloaded if self._has("optimizer_offload") else 0.0,
+            "precision": settings.precision_of(self.arguments),
             "attention": "eager" if eager else "flash",
-            "dropout": dropout,
+            "dropout": drops[0] or (eager and drops[1]),
             "shard": self._shard(degrees),
-            **read_offload(arguments),
+            **settings.read_offload(arguments),
         }
 
     def _is_eager(self, local: bool) -> bool:
@@ -278,17 +258,16 @@ class MegatronReader:
     def _variations(self, degrees: dict[str, Any]) -> tuple[str, ...]:
         arguments = self.arguments
         names = [name for option, name in _VARIATIONS.items() if arguments.has(option)]
-        if degrees["tp"] > 1 and not arguments.has(MEGATRON["no-sequence-parallel"].name):
+        if degrees["tp"] > 1 and not self._has("no-sequence-parallel"):
             names.append("no-sequence-parallel")
         replicas = self._data_parallel(degrees)
         if replicas is None or replicas * degrees["cp"] > 1:
-            if not arguments.has(MEGATRON["gradient-reduction-exposed"].name):
+            if not self._has("gradient-reduction-exposed"):
                 names.append("gradient-reduction-exposed")
-            gathers = arguments.has(MEGATRON[_GATHER_EXPOSED].name)
-            if arguments.has(MEGATRON["zero"].name) and not gathers:
+            gathers = self._has(_GATHER_EXPOSED)
+            if self._has("zero") and not gathers:
                 names.append(_GATHER_EXPOSED)
         if arguments.text(MEGATRON["dispatcher"].name) == "flex":
-            arguments.has("moe-flex-dispatcher-backend")
             names.append("fused-dispatch")
         graphs = arguments.text("cuda-graph-impl") not in (None, "none")
         if graphs or arguments.has("enable-cuda-graph") or arguments.has("external-cuda-graph"):
@@ -309,7 +288,7 @@ class MegatronReader:
         arguments = self.arguments
         if self.dialect.name == "deepspeed" and self.dialect.framework != _ENGINE:
             arguments.has("zero-stage")  # said to an engine that is off
-            return int(arguments.has(MEGATRON["zero"].name))
+            return int(self._has("zero"))
         if arguments.has("zero-stage"):
             return arguments.number("zero-stage") or 0
         if self.dialect.name == "deepspeed" and (setting := arguments.setting("deepspeed_config")):
@@ -317,13 +296,12 @@ class MegatronReader:
         stage = MEGATRON["sharding"].read(arguments.text(MEGATRON["sharding"].name))
         if arguments.has(_FSDP):
             return int(stage or 3)
-        return int(arguments.has(MEGATRON["zero"].name))
+        return int(self._has("zero"))
 
     def _stage_in(self, setting: Setting) -> int:
         """The ZeRO stage of DeepSpeed's file, which says it where no option does."""
         text = text_beside(str(setting.value), self.launch.folder)
-        found = re.search(r'"stage"\s*:\s*([0-3])\b', text)
-        if found is not None:
+        if found := re.search(r'"stage"\s*:\s*([0-3])\b', text):
             return int(found[1])
         text = f"{setting.value or setting.key} says the ZeRO stage, and is not there to read"
         fix = "give --zero-stage in the script too"
@@ -339,8 +317,7 @@ class MegatronReader:
         )
         for name, is_so, words in exclusive:
             if is_so:
-                text = f"Megatron-FSDP {words} is not modelled"
-                self._unpredictable(text, _FSDP, name)
+                self._unpredictable(f"Megatron-FSDP {words} is not modelled", _FSDP, name)
         buffer = MEGATRON["double-buffer"]
         buffered = self.arguments.has(buffer.name) or self.arguments.has("use-nccl-ub")
         if self._zero() > _GRADIENTS_SHARDED and not buffered:
@@ -358,11 +335,12 @@ class MegatronReader:
             return 0
         return max(1, replicas * int(degrees["cp"]) // instances)
 
-    def _recompute(self) -> str:
-        return recompute_of(self.arguments)
-
     def _optimizer(self) -> str:
-        return optimizer_of(self.arguments)
+        return settings.optimizer_of(self.arguments)
+
+    def _has(self, ours: str) -> bool:
+        """Whether an option is given, by our name of it."""
+        return self.arguments.has(MEGATRON[ours].name)
 
     def refuse(self, rule: str, text: str, *names: str, **more: Any) -> None:
         """Note a problem of options; `more`: fields of `Problem`."""
@@ -373,15 +351,10 @@ class MegatronReader:
 
     def _modes_beyond(self) -> None:
         """Models and modes without a prediction."""
-        self.problems += others_unpredictable(self.arguments, self.dialect)
+        self.problems += forks.others_unpredictable(self.arguments, self.dialect)
         if self.dialect.framework and self._zero() >= _GRADIENTS_SHARDED:
             text = f"ZeRO stage {self._zero()} of {self.dialect.words} is not modelled"
             self._unpredictable(text, "zero-stage")
         for name, why in left_out("megatron", "own", "refused").items():
             if self.arguments.has(name):
                 self._unpredictable(f"--{name}: {why}", name)
-
-    def _has_effect(self, name: str) -> bool:
-        return set(self.arguments.many(name)) != {
-            left_out("megatron", "own", "as costed").get(name)
-        }

@@ -1,36 +1,119 @@
 """Reader of training recipes in Python: Megatron-Bridge's and NeMo 2's, read and never run.
 
 What the recipe's function would return is worked out (`planner.launch.languages.python`) as far as
-its source and that of what it calls is there. Its fields are Megatron-Bridge's overrides under
-other names, so they are read as those.
+its source and that of what it calls is there; NeMo 2's own recipes and helpers stand here. The
+fields are Megatron-Bridge's overrides under other names, so they are read as those.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from planner.job.errors import CannotTellError
 from planner.job.models.catalog import catalog_name, load_model
 from planner.launch.dialects.hf.arguments import known_model
+from planner.launch.dialects.megatron.arguments import rows_of
 from planner.launch.dialects.megatron.bridge_reader import read_overrides
 from planner.launch.dialects.megatron.bridge_writer import field_of, schema
-from planner.launch.dialects.megatron.nemo_recipes import RELEASE, SPECIAL, USUAL, nemo_recipe
 from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.languages.python import UNKNOWN, Function, Record
 from planner.launch.languages.text import Text, Word
 from planner.launch.read.command import made_launch
 from planner.launch.read.document import Source
-from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
+from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown, not_predictable
 from planner.launch.read.python_files import chosen_words, evaluating, read_python
+from planner.launch.registry import dialect_toml
+
+RELEASE = "NeMo of 2025-11"
+_CALL = re.compile(r"^nemo\.(?:\w+\.)*(\w+)\.pretrain_recipe$")
+
+
+@dataclass(frozen=True)
+class NemoRecipe:
+    """One of NeMo's own recipes: its name, a model of the catalogue, GPUs where nobody states
+    them, and fields as Megatron-Bridge names them."""
+
+    name: str
+    model: str
+    gpus: int
+    values: Mapping[str, str]
+
+
+@cache
+def _recipes() -> Mapping[str, NemoRecipe]:
+    return {
+        name: NemoRecipe(name, model, int(gpus), dict(item.split("=") for item in fields.split()))
+        for name, model, gpus, fields in rows_of("nemo_recipes.tsv")
+    }
+
+
+def _shipped(result: Record) -> NemoRecipe | None:
+    """NeMo's own recipe by the function that is called; None for any other."""
+    match = _CALL.search(result.name)
+    return _recipes().get(match[1]) if match else None
+
+
+def set_primary(recipe: Any = None, *_given: Any, **named: Any) -> Any:
+    """NeMo's scripts/performance/helpers.py: degrees, batch, precision and recomputation."""
+    if not isinstance(recipe, Record):
+        return recipe
+    for name, path in dialect_toml("megatron", "nemo.toml")["primary"].items():
+        holder, _, field = path.rpartition(".")
+        _made(recipe, holder).fields |= {field: named[name]} if name in named else {}
+    trainer, strategy = _made(recipe, "trainer"), _made(recipe, "trainer.strategy")
+    ddp, config = _made(strategy, "ddp"), _made(recipe, "model.config")
+    if isinstance(named.get("tp_size"), int):
+        strategy.fields["sequence_parallel"] = named["tp_size"] > 1
+    if named.get("compute_dtype") == "fp8":
+        kind = "mxfp8" if named.get("fp8_recipe") == "mxfp8" else "fp8"
+        trainer.fields["plugins"] = Record(f"bf16_with_{kind}_mixed")
+    if named.get("compute_dtype"):
+        ddp.fields["grad_reduce_in_fp32"] = False
+    if named.get("use_mcore_fsdp") is True:
+        ddp.fields["use_megatron_fsdp"] = True
+    layers = named.get("recompute_layers")
+    if isinstance(layers, int) and layers > 0:
+        how = {"recompute_granularity": "full", "recompute_method": "block"}
+        config.fields |= {**how, "recompute_num_layers": layers}
+    return recipe
+
+
+def _made(record: Record, path: str) -> Record:
+    """The object at a dotted path, made where it is not known."""
+    for name in path.split("."):
+        held = record.fields.get(name)
+        if not isinstance(held, Record):
+            held = Record(f"{record.name}.{name}", of=record, made=False)
+            record.fields[name] = held
+        record = held
+    return record
+
+
+def _unchanged(recipe: Any = None, *_given: Any, **_named: Any) -> Any:
+    """A helper that changes nothing of the degrees and the batch."""
+    return recipe
+
+
+# Helpers of NeMo's scripts/performance, which are not beside the recipes that call them.
+SPECIAL: dict[str, Callable[..., Any]] = {
+    "set_primary_perf_configs": set_primary,
+    "set_exp_logging_configs": _unchanged,
+    "set_perf_optimization_configs": _unchanged,
+}
+
 
 # The environment variable of the reading that names one of several recipes in a file.
 CHOICE = "RECIPE"
 _RECIPE_NAME = re.compile(r"(^|_)(recipe|config|pretrain|sft|finetune)(_|$)")
+_MAKES = re.compile(r"\.(\w*recipe|\w+_config|\w+_common)(_\d+\w+)?$")
 _ADAPTERS = re.compile(r"(^|_)(peft|lora|dora|finetune)(_|$)")
 _DEGREES = {field_of(MEGATRON[name].key) for name in ("tp", "pp", "cp", "ep", "mbs", "gbs", "seq")}
+# What a configuration has at least one of.
+_STATED = {"model", "train", "trainer", "mixed_precision"}
 # What describes a model of a class that has no sizes of its own.
 _SIZES = ("model.num_layers", "model.hidden_size", "model.num_attention_heads")
 _WITHOUT_SIZES = re.compile(r"(^|\.)(GPTModelProvider|GPTConfig)$")
@@ -40,6 +123,7 @@ _NODE = 8
 _OF_COMMANDS = (
     "unknown-option", "option-value", "cuda-device-max-connections", "fsdp-checkpoint",
 )  # fmt: skip
+_OF_SHAPES = ("layers-by", "layout", "vpp", "model-shape")
 _HYBRIDS = re.compile(
     r"nemotron[-_]?(h|3|nano)|mamba|hybrid|zamba|jamba|hyena|evo2|rwkv", re.IGNORECASE
 )
@@ -61,7 +145,13 @@ def read_recipe(source: Source) -> Found:
     holds no recipe, or reading goes beyond its limits.
     """
     path, hints = source.path, source.hints
-    module = read_python(source.text, path, {**SPECIAL, **_variables(hints.environment)})
+
+    def read(name: Any = None, default: Any = None, **_named: Any) -> Any:
+        """A variable of the environment; code has its own defaults for those not set."""
+        return hints.environment.get(name, default) if isinstance(name, str) else UNKNOWN
+
+    variables = dict.fromkeys(("getenv", "os.environ.get", "environ.get"), read)
+    module = read_python(source.text, path, SPECIAL | variables)
     with evaluating(path):
         name, result, others = _chosen(module.functions(), hints, path)
         recipe = _Recipe(name, others, result, source)
@@ -83,23 +173,9 @@ def _chosen(
     )
     for name in [wanted] if wanted else preferred:
         result = functions[name].call()
-        if isinstance(result, Record) and _is_configuration(result):
+        if isinstance(result, Record) and (_STATED & result.fields.keys() or _shipped(result)):
             return name, result, [other for other in names if other != name]
     raise CannotTellError(f"{path}: no function of it returns a recipe that can be read")
-
-
-def _is_configuration(result: Record) -> bool:
-    is_stated = {"model", "train", "trainer", "mixed_precision"} & result.fields.keys()
-    return bool(is_stated) or nemo_recipe(result.name) is not None
-
-
-def _variables(environment: Mapping[str, str]) -> dict[str, Callable[..., Any]]:
-    """What reads variables of the environment; code has its own defaults for those not set."""
-
-    def read(name: Any = None, default: Any = None, **_named: Any) -> Any:
-        return environment.get(name, default) if isinstance(name, str) else UNKNOWN
-
-    return dict.fromkeys(("getenv", "os.environ.get", "environ.get"), read)
 
 
 class _Recipe:
@@ -107,62 +183,51 @@ class _Recipe:
 
     def __init__(self, name: str, others: list[str], result: Record, source: Source) -> None:
         self.name, self.others, self.result, self.source = name, others, result, source
-        self.path, self.unseen = source.path, _unseen(result)
-        self.shipped = nemo_recipe(self.unseen)
+        self.path = source.path
+        # What made the recipe itself, where its source was not there.
+        is_call = not result.given and _MAKES.search(result.name)
+        self.unseen = result.name if is_call else ""
+        self.shipped = _shipped(result) if is_call else None
         self.values: dict[str, Any] = {}
         # Fields that are set to what is not known.
         self.unknown: set[str] = set()
-        is_nemo = "trainer" in result.fields or self.shipped is not None
-        if is_nemo:
+        precision = result.get("mixed_precision")
+        gpus = re.search(r"_(\d+)gpus?(_|$)", name)
+        self.world = int(gpus[1]) if gpus else None
+        if "trainer" in result.fields or self.shipped is not None:
             self._nemo()
+            plugins = result.get("trainer.plugins")
+            precision = plugins[0] if isinstance(plugins, list) and plugins else plugins
+            self.world = self._world()
         else:
-            self._bridge()
+            for field in schema():
+                self._take(field, result.get(field))
+        self.precision = _precision(precision)
         if self.values.get("optimizer.use_distributed_optimizer") == "true":
             self.values["ddp.use_distributed_optimizer"] = "true"
-        model = result.fields.get("model")
-        self.model_name = _model_name(model, result, name)
+        self.model_name = _model_name(result.fields.get("model"), result, name)
         if self.shipped is not None:
             self.model_name, self.unseen = self.shipped.model, ""
-        gpus = re.search(r"_(\d+)gpus?(_|$)", name)
-        self.world = self._world() if is_nemo else int(gpus[1]) if gpus else None
-        self.precision = _precision(self._precision_of(is_nemo))
         # The fields themselves describe the model where its class is there.
         self.missing = [field for field in _SIZES if field not in self.values]
 
-    def _precision_of(self, is_nemo: bool) -> Any:
-        if is_nemo:
-            plugins = self.result.get("trainer.plugins")
-            return plugins[0] if isinstance(plugins, list) and plugins else plugins
-        return self.result.get("mixed_precision")
-
-    def _bridge(self) -> None:
-        for field in schema():
-            self._take(field, self.result.get(field))
-
     def _nemo(self) -> None:
+        get, nemo = self.result.get, dialect_toml("megatron", "nemo.toml")
         for field in schema():
             section, _, name = field.partition(".")
-            holder = {"ddp": "trainer.strategy.ddp", "optimizer": "optim.config"}.get(section)
-            if section == "model":
-                stated = self.result.get(f"model.config.{name}")
-                given = self.result.get(f"trainer.strategy.{name}")
-                self._take(field, stated if given is None else given)
-            elif holder:
-                self._take(field, self.result.get(f"{holder}.{name}"))
-        self._take("train.global_batch_size", self.result.get("data.global_batch_size"))
-        self._take("train.micro_batch_size", self.result.get("data.micro_batch_size"))
-        self._take("model.seq_length", self.result.get("data.seq_length"))
-        self._overlap()
-        if self.unseen:
-            of_recipe = self.shipped.values if self.shipped else {}
-            self.values = {**USUAL, **of_recipe, **self.values}
-
-    def _overlap(self) -> None:
-        """NeMo's MegatronCommOverlapCallback."""
-        callbacks = self.result.get("trainer.callbacks")
+            holders = nemo["sections"].get(section, ())
+            stated = (get(f"{holder}.{name}") for holder in holders)
+            self._take(field, next((value for value in stated if value is not None), None))
+        for field, path in nemo["fields"].items():
+            self._take(field, get(path))
+        # NeMo's MegatronCommOverlapCallback.
+        callbacks = get("trainer.callbacks")
         for callback in callbacks if isinstance(callbacks, list) else ():
             if isinstance(callback, Record) and "CommOverlap" in callback.name:
                 self._take("comm_overlap.tp_comm_overlap", callback.get("tp_comm_overlap"))
+        if self.unseen:
+            of_recipe = self.shipped.values if self.shipped else {}
+            self.values = {**nemo["usual"], **of_recipe, **self.values}
 
     def _take(self, field: str, value: Any) -> None:
         is_layout = field == "model.pipeline_model_parallel_layout"
@@ -179,19 +244,15 @@ class _Recipe:
             nodes = nodes or self.result.get("num_nodes", -(-self.shipped.gpus // _NODE))
         return nodes * devices if isinstance(nodes, int) and isinstance(devices, int) else None
 
-    def _predictors(self, known: str) -> None:
-        """Multi-token prediction is the model's, where only a layout names it."""
-        layers = load_model(known).spec.mtp_layers
-        if layers and "m" in self.values.get("model.pipeline_model_parallel_layout", ""):
-            self.values.setdefault("model.mtp_num_layers", str(layers))
-
     def found(self) -> Found:
         """Everything that was read."""
         hints, launch = self.source.hints, self.source.launch
         known = _catalogued(self.model_name)
         if not hints.model and known is not None and self.missing:
-            hints = replace(hints, model=known)
-            self._predictors(known)
+            hints, layers = replace(hints, model=known), load_model(known).spec.mtp_layers
+            # Multi-token prediction is the model's, where only a layout names it.
+            if layers and "m" in self.values.get("model.pipeline_model_parallel_layout", ""):
+                self.values.setdefault("model.mtp_num_layers", str(layers))
         words = [Word(Text.made(f"{field}={value}")) for field, value in self.values.items()]
         program = f'vanilla_gpt_pretrain_config() get_mixed_precision_config("{self.precision}")'
         found = read_overrides(made_launch(words, self.path, self.path), program, hints)
@@ -202,13 +263,15 @@ class _Recipe:
                 sizes = ", ".join(self.missing)
                 text = f"{name} has no sizes of its own, and the recipe leaves {sizes} to overrides"
             found = replace(found, problems=(*found.problems, model_unknown(text, (self.path,))))
+        why = "not there to read, it may recompute or offload: less memory than predicted"
+        hidden = ((Setting(self.unseen, "", self.path), why),) if self.unseen else ()
         return replace(
             found,
             format="recipe",
             world=(launch.world if launch else None) or self.world,
             main_file=self.path,
             unseen=self.unseen,
-            unmodelled=(*found.unmodelled, *self._hidden_savings()),
+            unmodelled=(*found.unmodelled, *hidden),
             problems=(*self._problems(), *self._eased(found)),
             assumed=(*self._assumed(), *found.assumed),
         )
@@ -222,35 +285,27 @@ class _Recipe:
             yield Problem("recipe-unseen", text, "missing", (self.path,), "give its folder")
         if _HYBRIDS.search(f"{self.name} {self.model_name}"):
             text = f"{self.model_name}: Megatron-Bridge's provider of hybrids is not read"
-            yield Problem("not-predictable", text, "warning", (self.path,))
+            yield not_predictable(text, self.path)
         made_by = self.result.name.rpartition(".")[2]
         tuned = next((name for name in (self.name, made_by) if _ADAPTERS.search(name)), None)
         if tuned is not None:
             text = f"{tuned}: adapters are not modelled; pretraining and full fine-tuning are"
-            yield Problem("not-predictable", text, "warning", (self.path,))
+            yield not_predictable(text, self.path)
 
     def _eased(self, found: Found) -> Iterator[Problem]:
         """Without what only a command of overrides would get wrong."""
         for problem in found.problems:
-            if problem.rule in _OF_COMMANDS:
-                continue
-            if problem.severity == "error" and self.unseen:
-                problem = replace(problem, severity="missing")  # noqa: PLW2901
-            shapes = ("layers-by", "layout", "vpp", "model-shape")
-            if problem.severity == "error" and not problem.rule.startswith(shapes):
-                problem = replace(problem, severity="warning")  # noqa: PLW2901
-            if problem.rule == "model-unknown" and problem.severity != "missing":
+            rule, severity = problem.rule, problem.severity
+            if severity == "error" and self.unseen:
+                severity = "missing"
+            elif severity == "error" and not rule.startswith(_OF_SHAPES):
+                severity = "warning"
+            if rule in _OF_COMMANDS or (rule == "model-unknown" and severity != "missing"):
                 continue
             open_layout = "model.pipeline_model_parallel_layout" in self.unknown
-            is_missing = problem.rule == "micro-batch" or (
-                open_layout and problem.rule.startswith("layers-by")
-            )
-            yield replace(problem, severity="missing") if is_missing else problem
-
-    def _hidden_savings(self) -> Iterator[tuple[Setting, str]]:
-        if self.unseen:
-            why = "not there to read, it may recompute or offload: less memory than predicted"
-            yield Setting(self.unseen, "", self.path), why
+            if rule == "micro-batch" or (open_layout and rule.startswith("layers-by")):
+                severity = "missing"
+            yield replace(problem, severity=severity)
 
     def _assumed(self) -> Iterator[str]:
         if self.others:
@@ -340,9 +395,3 @@ def _catalogued(name: str) -> str | None:
             if (known := catalog_name(candidate)) is not None and len(candidate) > len("gpt2"):
                 return known
     return None
-
-
-def _unseen(result: Record) -> str:
-    """What made the recipe itself, where its source was not there."""
-    is_call = re.search(r"\.(\w*recipe|\w+_config|\w+_common)(_\d+\w+)?$", result.name)
-    return result.name if is_call and not result.given else ""

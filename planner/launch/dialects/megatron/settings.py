@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from math import isqrt, prod
 from typing import Any, get_args
 
-from constraints.axes import LARGEST_DEGREE
-from constraints.context_kinds import ContextKind
+from constraints.axes import LARGEST_DEGREE, ContextKind
 from planner.job.batch_ramp import read_ramp
 from planner.job.errors import UsageError
 from planner.job.quantities import parse_tokens
@@ -89,7 +88,7 @@ def read_offload(arguments: Arguments) -> dict[str, Any]:
     modules = choices_of_many(arguments, MODULES, _OFFLOADED)
     if "fused_group_mlp" in modules:
         text = f"--{MODULES} fused_group_mlp: less memory than predicted"
-        arguments.problems.append(arguments.unpredictable(text, MODULES))
+        arguments.beyond(text, MODULES)
     given = arguments.real(FRACTION)
     fraction = given if 0.0 <= given <= 1.0 else 1.0
     kept = ",".join(name for name in modules if name != "fused_group_mlp") or "off"
@@ -145,7 +144,7 @@ _GROWING = "growing batches and thresholds"
 def read_megatron_ramp(arguments: Arguments, gbs: int | None, seq: int | None) -> dict[str, Any]:
     """The ramp as `planner.job.batch_ramp` reads it, with its last batch; `gbs`, `seq`: as options
     say."""
-    if arguments.given.get(_STEPS) is not None:
+    if arguments.settings.get(_STEPS) is not None:
         return _steps(arguments, gbs)
     words = tuple(map(_plain_number, arguments.many(_LINEAR)))
     if not words or gbs is None or seq is None or arguments.has(_MAY_SHRINK):
@@ -158,12 +157,9 @@ def read_megatron_ramp(arguments: Arguments, gbs: int | None, seq: int | None) -
         text = f"--{_LINEAR} {' '.join(words)}: {error}"
         arguments.refuse("option-value", text, _LINEAR, fix=_GROWING)
         return {}
-    text = (
-        f"--{_LINEAR} is deprecated; megatron-core 0.19.2 ignores it and takes --{_BATCH} from "
-        "the start"
-    )
+    text = f"--{_LINEAR} is deprecated; megatron-core 0.19.2 ignores it and takes --{_BATCH} from"
     more = {"severity": "note", "fix": f"--{_STEPS} in its place"}
-    arguments.refuse("batch-ramp-ignored", text, _LINEAR, **more)
+    arguments.refuse("batch-ramp-ignored", f"{text} the start", _LINEAR, **more)
     return {"batch_ramp": " ".join(words)}
 
 
@@ -237,9 +233,7 @@ def optimizer_of(arguments: Arguments) -> str:
     name = _OPTIMIZERS.get(kind)
     if name is None:
         places = (_FSDP, MEGATRON["sharding"].name, "optimizer")
-        arguments.problems.append(
-            arguments.unpredictable(f"optimizer {kind} is not modelled", *places)
-        )
+        arguments.beyond(f"optimizer {kind} is not modelled", *places)
         return "adamw"
     if name == "sgd" and arguments.real(MEGATRON["momentum"].name) == 0.0:
         return "sgd:momentum=none"
@@ -253,12 +247,6 @@ def optimizer_of(arguments: Arguments) -> str:
     return (base or "adamw") + (":" + ",".join(changes) if changes else "")
 
 
-def optimizer_offload_of(arguments: Arguments) -> float:
-    """The share of the states that the host keeps."""
-    share = arguments.real("optimizer-offload-fraction")
-    return share if arguments.has(MEGATRON["optimizer_offload"].name) else 0.0
-
-
 def precision_of(arguments: Arguments) -> str:
     """The type that products are computed in; where none is stated, what follows is said."""
     if arguments.has(MEGATRON["fp4"].name):
@@ -266,18 +254,17 @@ def precision_of(arguments: Arguments) -> str:
         recipe = arguments.text(name) or "nvfp4"
         if recipe == "nvfp4":
             return "nvfp4"
-        arguments.problems.append(
-            arguments.unpredictable(f"--{name} {recipe} is not modelled", name)
-        )
+        arguments.beyond(f"--{name} {recipe} is not modelled", name)
         return "bf16"
     if arguments.has(MEGATRON["fp8"].name):
         return "mxfp8" if arguments.text("fp8-recipe") == "mxfp8" else "fp8"
     arguments.has("accumulate-allreduce-grads-in-fp32")
-    hidden = any(problem.rule == "unresolved" for problem in arguments.problems)
-    if not arguments.has("bf16") and not arguments.has("fp16") and not hidden:
+    stated = [name for name in ("bf16", "fp16") if arguments.has(name)]
+    if not stated:
         text = "neither --bf16 nor --fp16: Megatron trains in fp32, which is not modelled"
-        arguments.problems.append(Problem("not-predictable", text, "warning", fix="--bf16"))
-    elif hidden and not arguments.has("bf16") and not arguments.has("fp16"):
-        text = "neither --bf16 nor --fp16 is among the options that were read"
-        arguments.problems.append(Problem("precision-unknown", text, "missing"))
-    return "fp16" if arguments.has("fp16") else "bf16"
+        problem = Problem("not-predictable", text, "warning", fix="--bf16")
+        if any(problem.rule == "unresolved" for problem in arguments.problems):
+            text = "neither --bf16 nor --fp16 is among the options that were read"
+            problem = Problem("precision-unknown", text, "missing")
+        arguments.problems.append(problem)
+    return "fp16" if "fp16" in stated else "bf16"

@@ -8,7 +8,7 @@ from typing import Any
 
 from constraints.rule import Layout
 from planner.cost.layout import usual_split
-from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import load_framework
 from planner.launch.check.spelling import state, variations
 from planner.launch.dialects.megatron.bridge_reader import as_overrides
 from planner.launch.dialects.megatron.flags import Flag, from_text, layout_flags
@@ -71,10 +71,10 @@ def _layout(proposal: Proposal) -> tuple[Flag, ...]:
 
 def _only(options: Sequence[str], flags: Sequence[Flag]) -> Iterator[Edit]:
     """Flags in place of all options of their kind. Words that a shell would split are quoted."""
-    wanted = {}
-    for item in flags:
-        words = (f'"{text}"' if re.search(r"[|()*]", text) else text for text in item.values)
-        wanted[item.name] = " ".join(words)
+    wanted = {
+        item.name: " ".join(f'"{one}"' if re.search(r"[|()*]", one) else one for one in item.values)
+        for item in flags
+    }
     yield from (Edit(name, wanted.get(name)) for name in options)
 
 

@@ -1,4 +1,4 @@
-"""How Megatron-LM and Megatron-Bridge say a model: one table for both.
+"""How Megatron-LM and Megatron-Bridge say a model: one table for both, `model.toml`.
 
 Flags and defaults: megatron-core 0.19, `megatron/training/arguments.py`, `argument_utils.py` and
 `core/transformer/transformer_config.py`; fields of Megatron-Bridge 0.6.2: `gpt_provider.py`,
@@ -7,33 +7,109 @@ Flags and defaults: megatron-core 0.19, `megatron/training/arguments.py`, `argum
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
+from constraints.rule import Layout
 from planner.job.models.layout import layer_pattern
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import (
     ArchitectureRow,
+    as_it_is,
     attention_scale,
     constants,
     has_mla,
     has_rope,
+    has_table_of,
+    names_of_model,
     nothing,
+    parts_of,
     scaling_kind,
-)
-from planner.launch.dialects.megatron.rows import (
-    CHUNK,
-    DELTA_CHUNK,
-    MegatronRow,
-    is_delta,
-    is_hybrid,
-    pattern,
-    row,
-    switch,
+    value_of_text,
     without,
 )
-from planner.launch.model_rows import names_of_model, parts_of, value_of_text
+from planner.launch.dialects.megatron.flags import Flag, flag
+from planner.launch.quoting import Value
 from planner.launch.registry import dialect_toml
+
+
+@dataclass(frozen=True, slots=True)
+class MegatronRow(ArchitectureRow):
+    """`key`: the flag; `field`: Bridge's, below `model.`; `bridge`: its value there if another.
+
+    `plain`: the flag has the value of our field, and is read back as it.
+    """
+
+    field: str = ""
+    bridge: Callable[[ModelSpec], Value] | None = None
+    # Why the command line has not what Bridge has.
+    no_flag: Callable[[ModelSpec], str | None] = nothing
+    plain: bool = False
+
+    @property
+    def name(self) -> str:
+        """The flag without its dashes."""
+        return self.key.removeprefix("--")
+
+    def override(self, model: ModelSpec) -> Value:
+        """Bridge's value."""
+        return (self.bridge or self.value)(model)
+
+
+def pattern(marks: list[bool]) -> str:
+    """A mark a layer as Megatron evaluates it: `([0]*3+[1]*58)`, or a period's, `([0,1]*16)`."""
+    for period in range(2, len(marks) // 2 + 1):
+        times, rest = divmod(len(marks), period)
+        if not rest and marks == marks[:period] * times:
+            unit = ",".join(str(int(mark)) for mark in marks[:period])
+            return f"([{unit}]*{times})"
+    runs = [(int(mark), len(list(run))) for mark, run in groupby(marks)]
+    return "(" + "+".join(f"[{mark}]*{count}" for mark, count in runs) + ")"
+
+
+# Factor and lengths that `_apply_scaling` of rotary_pos_embedding.py has, and that no flag reaches.
+LLAMA3 = (8192, 1.0, 4.0)
+LLAMA3_FACTOR = 8.0
+# MLATransformerConfig's length and rotations, which have no flag.
+MLA_YARN = (4096, 32.0, 1.0)
+
+
+def rotates_plainly(model: ModelSpec) -> bool:
+    """Latent attention with rotary positions that nothing stretches: Megatron's fused kernel of
+    latent attention takes yarn's alone (transformer_config.py, MLATransformerConfig)."""
+    return has_mla(model) and has_rope(model) and scaling_kind(model) != "yarn"
+
+
+PATTERN = "hybrid-layer-pattern"
+SPEC = "spec"
+PREDICTORS, BLOCKS = "/", "|"
+DELTA_NET = "gated_delta_net"
+_HYBRID = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
+CHUNK, DELTA_CHUNK = 128, 64
+
+
+def is_hybrid(model: ModelSpec) -> bool:
+    """Whether Megatron trains it as a hybrid, by a pattern of layers."""
+    separate = any("none" in (kind.attention, kind.ffn) for kind in model.kinds)
+    return (model.has_states and not is_delta(model)) or separate
+
+
+def is_delta(model: ModelSpec) -> bool:
+    """Whether its states are gated delta nets'."""
+    return model.state_space is not None and model.state_space.kind == "gated_delta"
+
+
+def hybrid_flags(model: ModelSpec, layout: Layout) -> tuple[Flag, ...]:
+    """The pattern of layers, `|` between the blocks of a pipeline, `/` before each prediction."""
+    pattern, start, blocks = layer_pattern(model), 0, []
+    for count in layout.block_layers if layout.pp > 1 else (len(pattern),):
+        blocks.append(pattern[start : start + count])
+        start += count
+    predictors = (PREDICTORS + ("*E" if model.moe else "*-")) * model.mtp_layers
+    return flag(f"--{SPEC}", *_HYBRID), flag(f"--{PATTERN}", BLOCKS.join(blocks) + predictors)
+
 
 # What `F.gelu` under Megatron's fused bias is: the tanh approximation.
 _GELU = ("gelu", "gelu_new", "gelu_pytorch_tanh")
@@ -48,7 +124,7 @@ def is_clamped(model: ModelSpec) -> bool:
     return model.moe is not None and model.moe.clamp is not None
 
 
-def _activation(model: ModelSpec) -> str:
+def activation_of(model: ModelSpec) -> str:
     """Bridge's name of the activation; empty where Megatron has none such."""
     if model.gated:
         return ("quick_gelu" if is_clamped(model) else "silu") if model.activation in _SILU else ""
@@ -94,7 +170,7 @@ def _facts(model: ModelSpec) -> Mapping[str, object]:
     delta, state = is_delta(model), [kind.attention == "state" for kind in model.kind_sequence]
     yarn = has_rope(model) and scaling_kind(model) == "yarn" and not has_mla(model)
     return {
-        "activation": _activation(model),
+        "activation": activation_of(model),
         "all_experts": all(expert),
         "all_slide": all(slide),
         "attention_scale": attention_scale(model),
@@ -130,16 +206,22 @@ _NAMES = names_of_model(_facts)
 
 
 def _row(entry: Mapping[str, Any]) -> MegatronRow:
-    """A row of `model.toml`."""
-    fields, flag, field = entry["fields"], entry.get("flag", ""), entry.get("field", "")
+    """A row of `model.toml`; without a value it has that of its first field as it is, for models
+    that have the field's table. A switch is there, and true for Bridge, where its value holds."""
+    names = tuple(entry["fields"].split())
     if "lacks" in entry:
-        return without(fields, entry["lacks"])
+        return MegatronRow(names, refuses=without(names[0], entry["lacks"]).refuses)
+    flag, field = entry.get("flag", ""), entry.get("field", "")
     value, default, more = parts_of(entry, _NAMES, ("refuses", "departs", "no_flag"))
-    if entry.get("switch"):
-        return switch(fields, flag, field, value, **more)
-    if "bridge" in entry:
+    if value is None and (flag or field):
+        value = as_it_is(names[0])
+        more = {"when": has_table_of(names[0]), "plain": True} | more
+    if value is not None and entry.get("switch"):
+        holds, default = value, None
+        value, more["bridge"] = lambda model: bool(holds(model)) or None, lambda m: bool(holds(m))
+    elif "bridge" in entry:
         more["bridge"] = value_of_text(entry["bridge"], _NAMES)
-    return row(fields, flag, field, value, default, **more)
+    return MegatronRow(names, flag, value or nothing, default, field=field, **more)
 
 
 _ROWS = {

@@ -1,67 +1,197 @@
 """Writer for Megatron-LM's `pretrain_gpt.py` (megatron-core 0.19).
 
 All settings are flags, so there is no configuration file: the launcher script holds them, in
-groups with a comment each. What the parser would not notice is refused before
-(`planner.launch.dialects.megatron.run`).
+groups with a comment each. What Megatron-LM finds out only at run time, or not at all, is refused
+before, with the place in megatron-core 0.19 where a run would fail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from planner.job.job import Job
-from planner.launch.contract import (
-    PRETRAINED,
-    STOP,
-    Branch,
-    ExplainedSetting,
-    Files,
-    Launch,
-    Refusal,
-    RunCommand,
-    needed,
-    pretrained_variable,
+from planner.job.specs import ModelSpec
+from planner.launch import contract, sentences
+from planner.launch.architecture import refusals, settings
+from planner.launch.contract import Branch, ExplainedSetting, Files, Launch, Refusal, RunCommand
+from planner.launch.dialects.megatron.flags import (
+    Flag,
+    FlagGroup,
+    as_argv,
+    flag,
+    from_text,
+    layout_flags,
+    layout_text,
+    schedule_text,
 )
-from planner.launch.dialects.megatron.flags import Flag, FlagGroup, as_argv, flag, from_text
 from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_PRECISIONS
-from planner.launch.dialects.megatron.rows import is_hybrid
-from planner.launch.dialects.megatron.run import (
-    LOW_PRECISIONS,
-    TECHNIQUES,
-    VARIABLES,
-    batch_flags,
-    degree_flags,
-    is_fsdp,
-    kernel_flags,
-    model_groups,
-    model_refusals,
-    optimizer_flags,
-    reduces_in_bf16,
-    run_refusals,
-    sharding_flags,
-    sharp_group,
-    with_techniques,
+from planner.launch.dialects.megatron.table import (
+    GROUPS,
+    activation_of,
+    hybrid_flags,
+    is_hybrid,
+    linear_bias,
+    rotates_plainly,
 )
-from planner.launch.sentences import (
-    names_of,
-    names_of_job,
-    said_choices,
-    said_environment,
-    said_needs,
-    said_refusals,
-)
+from planner.launch.dialects.megatron.table import MEGATRON as ROWS
+from planner.launch.quoting import Value, yaml_value
+from planner.launch.registry import dialect_toml
 from planner.launch.time_limit import save_steps, stop_variable
 from planner.predict.plan_text import fraction_text
+from planner.predict.sharp import sharp_use
 
-plan_refusals = run_refusals
-PROGRAM = "${MEGATRON_LM}/pretrain_gpt.py"
-HYBRID_PROGRAM = "${MEGATRON_LM}/pretrain_hybrid.py"
+_OTHERS = "--framework accelerate, which trains Hugging Face's own model"
+
+
+def model_refusals(model: ModelSpec, seq: int, *, bridge: bool = False) -> Iterator[Refusal]:
+    """What Megatron's GPT model cannot be made into; `bridge`: by overrides, not by flags."""
+    names = {"model": model, "seq": seq, "hybrid": is_hybrid(model)}
+    yield from refusals(ROWS, model, "Megatron's GPT model", _OTHERS)
+    yield from sentences.said_refusals("megatron", "length_refusals", names)
+    if bridge:
+        yield from sentences.said_refusals("megatron", "bridge_model_refusals", names)
+    # What only Megatron-Bridge's fields reach.
+    for row in ROWS if not bridge else ():
+        if row.when(model) and (phrase := row.no_flag(model)):
+            text = f"Megatron-LM's flags cannot express {model.name}: {phrase}"
+            yield Refusal(text, "--framework megatron-bridge")
+
+
+def model_groups(model: ModelSpec, seq: int, *, dropout: bool, low: bool) -> tuple[FlagGroup, ...]:
+    """The model's flags in titled groups. Only for models without refusals.
+
+    `low`: products in 8 or 4 bits.
+    """
+    bias = linear_bias(model)
+    names = {"model": model, "seq": seq, "dropout": dropout, "low": low, "linear_bias": bias}
+    return tuple(_group(name, names) for name, group in _GROUPS.items() if "table" in group)
+
+
+_GROUPS: Mapping[str, Any] = dialect_toml("megatron", "groups.toml")["flags"]
+
+
+def _group(name: str, names: Mapping[str, Any]) -> FlagGroup:
+    """A group of `groups.toml`, filled in."""
+    group = _GROUPS[name]
+    of_model = settings(dict(GROUPS)[group["table"]], names["model"]) if "table" in group else {}
+    flags = (Flag(key) if value is True else flag(key, value) for key, value in of_model.items())
+    return FlagGroup(
+        sentences.filled_in(group["title"], names), (*flags, *flags_of_rows(name, names))
+    )
+
+
+def flags_of_rows(name: str, names: Mapping[str, Any], *, bridge: bool = False) -> Iterator[Flag]:
+    """The flags that the rows of a group say; `bridge`: of those that its fields say too."""
+    for row in _GROUPS[name].get("rows", ()):
+        if sentences.holds(row.get("when"), names) and not (bridge and "core_only" in row):
+            yield from _flags_of(row, names)
+
+
+def _flags_of(row: Mapping[str, str], names: Mapping[str, Any]) -> Sequence[Flag]:
+    if "flags" in row:
+        given = sentences.evaluated(row["flags"], names)
+        return from_text(given) if isinstance(given, str) else given
+    option = MEGATRON.get(row["flag"])
+    key = option.key if option else row["flag"]
+    value = sentences.evaluated(row["value"], names) if "value" in row else ()
+    values = value if isinstance(value, tuple) else (option.text(value) if option else value,)
+    return (flag(key, *values),)
+
+
+def model_overrides(model: ModelSpec, title: str) -> dict[str, str]:
+    """The fields of Megatron-Bridge in a group of the table, all of them."""
+    rows = dict(GROUPS)[title]
+    return {
+        f"model.{row.field}": _override(row.override(model))
+        for row in rows
+        if row.field and row.when(model)
+    }
+
+
+def _override(value: Value) -> str:
+    """A value as Hydra reads it: lists without blanks."""
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(str(item) for item in value) + "]"
+    return yaml_value(value)
+
+
+_SIXTEEN_BITS = 2.0
+_DATA = "prefix of your tokenized data (.bin and .idx); empty: mock data"
+VARIABLES = (
+    contract.Variable("DATA_PATH", "", _DATA, holds="${DATA_PATH}.bin"),
+    contract.path_variable("TOKENIZER", "folder or name of its Hugging Face tokenizer"),
+    contract.folder_variable("DATA_PATH"),
+    contract.path_variable("TENSORBOARD", "folder of TensorBoard's logs"),
+    contract.TRAIN_STEPS,
+    contract.WARMUP_STEPS,
+    contract.rate_variable("1e-4"),
+    contract.rate_variable("1e-5", "MIN_LEARNING_RATE", "last"),
+)
+
+
+def is_fsdp(launch: Launch) -> bool:
+    """Whether parameters or gradients are sharded: Megatron-FSDP in place of DDP."""
+    return launch.plan.degrees.zero in (2, 3)
+
+
+def names_in(launch: Launch) -> dict[str, Any]:
+    """What the rows of `groups.toml` and `launch.toml` may name of a launch."""
+    plan, job = launch.plan, launch.job
+    model, layout = job.model, plan.layout
+    blocks = layout_text(layout.block_layers, model.mtp_layers, layout.mtp_standalone)
+    layers = layout_flags(layout, model.mtp_layers)
+    return sentences.names_of(launch) | {
+        "activation": activation_of(model),
+        "bf16_gradients": reduces_in_bf16(launch),
+        "chunks": f" in {plan.degrees.vpp} chunks each" if plan.degrees.vpp > 1 else "",
+        "dropout": job.dropout,
+        "exchange": plan.cp_comm_type or "p2p",
+        "first": next(iter(plan.ramp), None),
+        "fsdp": is_fsdp(launch),
+        "layout": hybrid_flags(model, layout) if is_hybrid(model) else layers,
+        "linear_bias": linear_bias(model),
+        "local": job.framework.name == "megatron-local",
+        "low": job.precision in ("fp8", "mxfp8", "nvfp4"),
+        "momentum": dict(job.optimizer.states).get("momentum"),
+        "offloaded": fraction_text(plan.activation_offload, plan.activation_offload_fraction),
+        "precision_flags": MEGATRON_PRECISIONS[job.precision],
+        "quoted_layout": f'"{blocks}"',
+        "rotates_plainly": rotates_plainly(model),
+        "schedule": schedule_text(plan),
+        "seq": plan.seq,
+        "sharp_group": sharp_group(launch),
+    }
+
+
+def sharp_group(launch: Launch) -> str:
+    """The group that switches reduce for, in Megatron's words; empty where they reduce nothing."""
+    use = sharp_use(launch.job, launch.plan.degrees)
+    return use.group if use and not use.reason else ""
+
+
+def reduces_in_bf16(launch: Launch) -> bool:
+    """Gradients kept and reduced in 16 bits, as the profile has them."""
+    gradient_bytes = launch.job.optimizer.gradient_bytes
+    size = launch.job.framework.state.gradient_bytes if gradient_bytes is None else gradient_bytes
+    return size == _SIXTEEN_BITS
+
+
+def plan_refusals(launch: Launch) -> Iterator[Refusal]:
+    """Everything about degrees, schedule and sharding that would not run."""
+    layout, pp = launch.plan.layout, launch.plan.degrees.pp
+    chunks = max(1, len(layout.block_layers) // pp)
+    least = max(1, min(layout.stage_recomputed, default=0) // chunks)
+    names = sentences.names_of(launch) | {"least": least}
+    yield from sentences.said_refusals("megatron", "run_refusals", names)
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
     """What Megatron-LM cannot express of the job."""
     yield from model_refusals(job.model, job.seq)
-    yield from said_refusals("megatron", "attention_refusals", names_of_job(job))
+    names = sentences.names_of_job(job)
+    yield from sentences.said_refusals("megatron", "attention_refusals", names)
 
 
 def files(launch: Launch) -> Files:  # noqa: ARG001 (the writers' contract)
@@ -72,18 +202,17 @@ def files(launch: Launch) -> Files:  # noqa: ARG001 (the writers' contract)
 def command(launch: Launch) -> RunCommand:
     """`pretrain_gpt.py`, or a hybrid's `pretrain_hybrid.py`, with the plan's flags."""
     words, comments = as_argv(groups(launch))
+    kind = "hybrid" if is_hybrid(launch.job.model) else "gpt"
+    program = f"${{MEGATRON_LM}}/pretrain_{kind}.py"
+    checkout = "folder of a Megatron-LM checkout of core 0.19"
+    weights = (
+        "a checkpoint of Megatron's in its distributed format (README.md says how to make one)"
+    )
     return RunCommand(
-        argv=(HYBRID_PROGRAM if is_hybrid(launch.job.model) else PROGRAM, *words),
+        argv=(program, *words),
         variables=(
-            needed(
-                "MEGATRON_LM",
-                "folder of a Megatron-LM checkout of core 0.19",
-                holds=HYBRID_PROGRAM if is_hybrid(launch.job.model) else PROGRAM,
-            ),
-            pretrained_variable(
-                "a checkpoint of Megatron's in its distributed format (README.md says how to make "
-                "one)"
-            ),
+            contract.needed("MEGATRON_LM", checkout, holds=program),
+            contract.pretrained_variable(weights),
             *VARIABLES,
             stop_variable(launch),
         ),
@@ -94,28 +223,15 @@ def command(launch: Launch) -> RunCommand:
 
 
 def groups(launch: Launch) -> tuple[FlagGroup, ...]:
-    """All flags, in titled groups."""
-    plan, job = launch.plan, launch.job
-    low = job.precision in LOW_PRECISIONS
-    return with_techniques(
-        launch,
-        *model_groups(job.model, plan.seq, dropout=job.dropout, low=low),
-        FlagGroup("parallel degrees", degree_flags(launch)),
-        FlagGroup("batch", batch_flags(launch)),
-        FlagGroup("data parallelism", sharding_flags(launch)),
-        FlagGroup("recomputation", from_text(plan.recompute_flags)),
-        FlagGroup("activations on the host", from_text(plan.activation_offload_flags)),
-        FlagGroup("precision", from_text(MEGATRON_PRECISIONS[job.precision])),
-        FlagGroup("optimizer", optimizer_flags(launch)),
-        FlagGroup("kernels", kernel_flags(launch)),
-        FlagGroup(TECHNIQUES, from_text(plan.technique_flags)),
-        FlagGroup(
-            "what to see of the first steps",
-            (flag("--log-interval", 1), flag("--log-throughput"), flag("--eval-iters", 0)),
-        ),
-        FlagGroup(
-            "PLACEHOLDERS, not part of the plan: replace them for a real run", _placeholders()
-        ),
+    """All flags, in titled groups, in which a technique's flag replaces one of the same name."""
+    names = names_in(launch)
+    found = {name: _group(name, names) for name in _GROUPS}
+    replaced = {one.name for one in found["techniques"].flags}
+    return tuple(
+        group
+        if name == "techniques"
+        else replace(group, flags=tuple(one for one in group.flags if one.name not in replaced))
+        for name, group in found.items()
     )
 
 
@@ -130,47 +246,25 @@ def _branches(launch: Launch) -> tuple[Branch, ...]:
         Branch("DATA_PATH", ("--data-path", "${DATA_PATH}", "--split", "99,1,0"), ("--mock-data",)),
         Branch("TOKENIZER", tokenizer, (kind, "NullTokenizer")),
         Branch("CHECKPOINTS", (*checkpoints, *form)),
-        Branch(PRETRAINED, ("--pretrained-checkpoint", "${PRETRAINED}")),
-        Branch(STOP, ("--exit-duration-in-mins", "${STOP_AFTER_MINUTES}")),
+        Branch(contract.PRETRAINED, ("--pretrained-checkpoint", "${PRETRAINED}")),
+        Branch(contract.STOP, ("--exit-duration-in-mins", "${STOP_AFTER_MINUTES}")),
         Branch("TENSORBOARD", ("--tensorboard-dir", "${TENSORBOARD}")),
-    )
-
-
-def _placeholders() -> tuple[Flag, ...]:
-    """Hyperparameters: values that run, none that was chosen."""
-    return (
-        flag("--train-iters", "${TRAIN_STEPS}"),
-        flag("--lr", "${LEARNING_RATE}"),
-        flag("--min-lr", "${MIN_LEARNING_RATE}"),
-        flag("--lr-warmup-iters", "${WARMUP_STEPS}"),
-        flag("--lr-decay-style", "cosine"),
-        flag("--weight-decay", 0.1),
-        flag("--adam-beta2", 0.95),
-        flag("--clip-grad", 1.0),
     )
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
     """What the flags are written for."""
-    return said_needs("megatron", "needs", launch, sharp_group=sharp_group(launch))
+    return sentences.said_needs("megatron", "needs", launch, sharp_group=sharp_group(launch))
 
 
 def environment(launch: Launch) -> Mapping[str, tuple[str, str]]:
     """Variables that Megatron-LM demands or the plan's overlap rests on."""
-    return said_environment("megatron", "environment", launch)
+    return sentences.said_environment("megatron", "environment", launch)
 
 
 def choices(launch: Launch) -> Iterator[ExplainedSetting]:
     """A sentence for each setting that the plan decides."""
-    plan = launch.plan
-    names = names_of(launch) | {
-        "bf16_gradients": reduces_in_bf16(launch),
-        "chunks": f" in {plan.degrees.vpp} chunks each" if plan.degrees.vpp > 1 else "",
-        "exchange": plan.cp_comm_type or "p2p",
-        "first": next(iter(plan.ramp), None),
-        "offloaded": fraction_text(plan.activation_offload, plan.activation_offload_fraction),
-        "sharp_group": sharp_group(launch),
-    }
-    yield from said_choices("megatron", "choices", names)
+    names = names_in(launch)
+    yield from sentences.said_choices("megatron", "choices", names)
     yield from (ExplainedSetting(one.name, one.words) for one in launch.techniques)
-    yield from said_choices("megatron", "other_choices", names)
+    yield from sentences.said_choices("megatron", "other_choices", names)

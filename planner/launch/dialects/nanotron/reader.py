@@ -8,15 +8,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from planner.job.models.errors import ModelError
+from planner.job.errors import ModelError
 from planner.job.models.hf_config import model_from_hf_config
 from planner.job.specs import ModelSpec
 from planner.launch.dialects.nanotron.writer import NANOTRON as MODEL
 from planner.launch.dialects.nanotron.writer import OPTIONS
 from planner.launch.languages.text import digits
 from planner.launch.read.beside import text_beside
-from planner.launch.read.document import Document, Source, unknown_key
-from planner.launch.read.document_reader import DocumentReader
+from planner.launch.read.document import Document, DocumentReader, Source, unknown_key
 from planner.launch.read.found import (
     SURELY_MEANT,
     Found,

@@ -10,20 +10,12 @@ from planner.launch.architecture import ArchitectureRow, lacking, row, settings
 from planner.launch.architecture import refusals as architecture_refusals
 from planner.launch.contract import (
     FOLDER,
-    TRAIN_STEPS,
     TRIAL_STEPS,
-    WARMUP_STEPS,
     ExplainedSetting,
     Files,
     Launch,
     Refusal,
     RunCommand,
-    Variable,
-    folder_variable,
-    needed,
-    path_variable,
-    pretrained_variable,
-    rate_variable,
 )
 from planner.launch.options import run_options
 from planner.launch.quoting import Value
@@ -34,6 +26,7 @@ from planner.launch.sentences import (
     said_needs,
     said_refusals,
     said_settings,
+    said_variables,
 )
 from planner.launch.settings_text import (
     SettingsSection,
@@ -46,26 +39,6 @@ from planner.predict.configuration import job_split
 
 PROGRAM, CONFIG = "train.py", "nanotron.yaml"
 OPTIONS = run_options("nanotron")["run"]
-VARIABLES = (
-    needed(
-        "NANOTRON",
-        "folder of a nanotron checkout (2026-04)",
-        holds="${NANOTRON}/run_train.py",
-    ),
-    pretrained_variable("a checkpoint of nanotron's (README.md says how to make one)"),
-    Variable(
-        "DATASET",
-        "",
-        "folder of tokens as nanotron reads them (Nanoset); empty: made up",
-        holds="${DATASET}",
-    ),
-    path_variable("TOKENIZER", "folder or name of their Hugging Face tokenizer"),
-    folder_variable("DATASET"),
-    TRAIN_STEPS,
-    WARMUP_STEPS,
-    rate_variable("3e-4"),
-    rate_variable("3e-5", "MIN_LEARNING_RATE", "last"),
-)
 
 
 def plan_refusals(launch: Launch) -> Iterator[Refusal]:
@@ -168,7 +141,7 @@ def command(launch: Launch) -> RunCommand:
     return RunCommand(
         argv=(PROGRAM, "${NANOTRON}/run_train.py", "--config-file", CONFIG),
         environment=said_environment("nanotron", "environment", launch),
-        variables=VARIABLES,
+        variables=said_variables("nanotron", launch),
     )
 
 

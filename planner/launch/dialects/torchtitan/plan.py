@@ -10,25 +10,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from planner.job.modules import Module
+from planner.job.recompute import Module
 from planner.launch.contract import (
     OFFLOADED,
     RESHARDING,
-    TRAIN_STEPS,
     TRIAL_STEPS,
-    WARMUP_STEPS,
     Files,
     Launch,
     Refusal,
-    Variable,
-    folder_variable,
-    needed,
-    rate_variable,
 )
-from planner.launch.dialects.torchtitan.options import ASYNC_TP_0_3, TORCHTITAN
+from planner.launch.dialects.torchtitan import ASYNC_TP_0_3, TORCHTITAN
+from planner.launch.read.found import Found
 from planner.launch.sentences import names_of, said_refusals, said_settings
 from planner.launch.settings_text import SettingsSection
+from planner.predict.evaluate import Proposal
 from planner.predict.plan import Degrees
 
 
@@ -113,29 +110,6 @@ def sections(launch: Launch) -> tuple[SettingsSection, ...]:
 
 
 SAMPLES = "sample_data"
-VARIABLES = (
-    needed(
-        "HF_ASSETS",
-        "folder with the model's tokenizer files",
-        holds="${HF_ASSETS}/tokenizer.json",
-    ),
-    Variable(
-        "DATASET",
-        "",
-        "folder of your texts, JSON lines with a field text; empty: samples",
-        holds="${DATASET}",
-    ),
-    folder_variable("DATASET"),
-    TRAIN_STEPS,
-    WARMUP_STEPS,
-    rate_variable("3e-4"),
-)
-ENVIRONMENT = {
-    "PYTORCH_CUDA_ALLOC_CONF": (
-        "expandable_segments:True",
-        "less fragmentation, as torchtitan's own run_train.sh sets it",
-    )
-}
 _LINES, _WORDS = 64, 512
 
 
@@ -146,3 +120,34 @@ def sample_files() -> Files:
         for line in range(_LINES)
     )
     return {f"{SAMPLES}/samples.jsonl": "\n".join(lines) + "\n"}
+
+
+def says(found: Found, proposal: Proposal) -> dict[str, Any]:
+    """What torchtitan's files say of a configuration, for `--fix`.
+
+    The local batch is a micro-batch, or all of a pipeline's micro-batches.
+    """
+    degrees, piped = proposal.degrees, proposal.degrees.pp > 1
+    said: dict[str, Any] = {
+        name: getattr(degrees, name) for name in ("tp", "pp", "cp", "ep", "zero")
+    }
+    said |= {"dp": degrees.dp, "gbs": degrees.gbs}
+    said["mbs"] = degrees.mbs * (degrees.grad_acc if piped else 1)
+    if piped and (degrees.mbs > 1 or found.setting(TORCHTITAN["microbatch"].key)):
+        said["microbatch"] = degrees.mbs
+    stated = found.setting(TORCHTITAN["shard"].key)
+    if not degrees.shard and stated is not None and stated.value != -1:
+        said["shard"] = degrees.dp
+    if piped:
+        # Embedding and head count for a layer each.
+        layers = proposal.request.find_model().spec.layers + 2
+        said["layers"] = -(-layers // (degrees.pp * degrees.vpp))
+        if proposal.request.schedule is None:
+            said["schedule"] = "interleaved" if degrees.vpp > 1 else "1f1b"
+    # In 0.3 it is a class.
+    if found.format == "torchtitan-0.2":
+        mode = proposal.request.find_framework().recompute_mode(proposal.recompute)
+        said["recompute"] = mode.name if mode.name in ("none", "full") else "selective"
+        if said["recompute"] == "selective":
+            said["recompute-of"] = f'"{mode.every}"' if mode.every > 1 else "op"
+    return said

@@ -15,7 +15,7 @@ from typing import Any
 
 from planner.job.errors import UsageError
 from planner.job.unmodelled import refuse_unmodelled
-from planner.launch.dialects.torchtitan.options import TORCHTITAN
+from planner.launch.dialects.torchtitan import TORCHTITAN
 from planner.launch.dialects.torchtitan.reader import TorchtitanReader, override
 from planner.launch.dialects.torchtitan.sources import START_SCRIPT
 from planner.launch.languages.python import (

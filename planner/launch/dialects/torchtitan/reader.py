@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from constraints.context_kinds import ContextKind
+from constraints.axes import ContextKind
 from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
-from planner.launch.dialects.torchtitan.options import ASYNC_TP_0_3, TORCHTITAN
+from planner.launch.dialects.torchtitan import ASYNC_TP_0_3, TORCHTITAN
 from planner.launch.dialects.torchtitan.plan import HALF_STATES
 from planner.launch.dialects.torchtitan.sources import (
     SCHEDULES,
@@ -31,8 +31,7 @@ from planner.launch.dialects.torchtitan.sources import (
 )
 from planner.launch.dialects.torchtitan.table import FLAVORS
 from planner.launch.languages.text import digits
-from planner.launch.read.document import Document, Source, toml_document
-from planner.launch.read.document_reader import DocumentReader
+from planner.launch.read.document import Document, DocumentReader, Source, toml_document
 from planner.launch.read.found import Edit, Found, Problem, Setting, model_unknown, nearest
 from planner.launch.read.names import left_out, meanings
 

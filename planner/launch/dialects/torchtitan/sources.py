@@ -16,13 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from planner.job.errors import UsageError
+from planner.job.errors import ModelError, UsageError
 from planner.job.models.catalog import load_model
-from planner.job.models.errors import ModelError
 from planner.job.models.hf_config import model_from_hf_config
 from planner.job.specs import ModelSpec
 from planner.job.unmodelled import refuse_unmodelled
-from planner.launch.dialects.torchtitan.options import TORCHTITAN
+from planner.launch.dialects.torchtitan import TORCHTITAN
 from planner.launch.languages.limits import LimitError
 from planner.launch.languages.python import Function, Record, are_plain, assigned
 from planner.launch.languages.text import Text

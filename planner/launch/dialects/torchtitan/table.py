@@ -12,9 +12,9 @@ from planner.launch.architecture import (
     fields_of,
     lacking,
     leading_dense,
+    model_rows,
     row,
 )
-from planner.launch.model_rows import model_rows
 from planner.launch.registry import dialect_toml
 
 

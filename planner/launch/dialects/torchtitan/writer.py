@@ -8,7 +8,9 @@ it), latent attention from its DeepSeek-V3 block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import starmap
+from typing import Any
 
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
@@ -21,13 +23,10 @@ from planner.launch.contract import (
     Refusal,
     RunCommand,
     length_refusals,
-    pretrained_variable,
 )
 from planner.launch.dialects.torchtitan.plan import (
     BF16_STATES,
-    ENVIRONMENT,
     SAMPLES,
-    VARIABLES,
     plan_refusals,  # noqa: F401 (the writers' contract)
     recompute_kind,
     sample_files,
@@ -36,7 +35,13 @@ from planner.launch.dialects.torchtitan.plan import (
 from planner.launch.dialects.torchtitan.table import Flavor, flavor_of, titan_table
 from planner.launch.quoting import Code, Value, python_value
 from planner.launch.registry import dialect_toml
-from planner.launch.sentences import names_of_job, said_needs, said_refusals
+from planner.launch.sentences import (
+    names_of_job,
+    said_environment,
+    said_needs,
+    said_refusals,
+    said_variables,
+)
 from planner.launch.settings_text import (
     SettingsSection,
     WrittenSetting,
@@ -47,8 +52,10 @@ from planner.launch.settings_text import (
 )
 from planner.launch.time_limit import save_steps
 
-# Linear layers that stay in bf16: output projection and router.
-HIGH_PRECISION = ["lm_head", "router.gate"]
+
+def _words(table: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = dialect_toml("torchtitan", "launch.toml")[table]
+    return found
 
 
 def registry_size(launch: Launch) -> Flavor | None:
@@ -62,17 +69,7 @@ def model_text(launch: Launch) -> str:
     size, model = registry_size(launch), launch.job.model
     if size:
         about = comment(f"{model.name}: a size of torchtitan's registry.")
-        return "\n".join(
-            (
-                "",
-                "",
-                *about,
-                "def model_spec():",
-                f'    return model_registry({python_value(size.name)}, attn_backend="flex", '
-                "converters=CONVERTERS)",
-                "",
-            )
-        )
+        return filled("torchtitan/registered.py.txt", about=about, size=size.name)
     layers = _latent(launch) if model.mla else _grouped(launch)
     values = _values(model)
     shared = f"\nROPE_THETA, NORM_EPS = {values['rope_theta']}, {values['norm_eps']}\n"
@@ -106,7 +103,7 @@ def _grouped(launch: Launch) -> str:
         max_seq_len=values["max_seq_len"],
         scaling=[*scaling, *(f"{name}={values[name]}," for name in lengths)],
         bias="attention.qkv_linear.wqkv.bias = True" if model.qkv_bias else "",
-        feed_forward=_feed_forward(model),
+        feed_forward=_part("feed_forward") if any(k.ffn == "dense" for k in model.kinds) else "",
         ffn_argument=Code(_ffn_argument(model)),
         experts=_experts(model) if model.moe else "",
     )
@@ -130,46 +127,25 @@ def _expert_constants(model: ModelSpec) -> list[str]:
     ]
 
 
-def _feed_forward(model: ModelSpec) -> str:
-    if not any(kind.ffn == "dense" for kind in model.kinds):
-        return ""
-    return (
-        "feed_forward = make_ffn_config(\n"
-        "    dim=DIM, hidden_dim=FFN, w1_param_init=_normal(), w2w3_param_init=_normal()\n"
-        ")"
-    )
+def _part(name: str, **values: Value) -> list[str]:
+    return filled(f"torchtitan/{name}.py.txt", **values).splitlines()
 
 
 def _ffn_argument(model: ModelSpec) -> str:
     kinds = {kind.ffn for kind in model.kinds}
-    if kinds == {"dense"}:
-        return "feed_forward=feed_forward"
-    if kinds == {"moe"}:
-        return "moe=_experts()"
-    return (
-        "moe=_experts() if index in EXPERT_LAYERS else None,\n"
-        "        feed_forward=None if index in EXPERT_LAYERS else feed_forward"
-    )
+    told: str = _words("ffn")["both" if len(kinds) > 1 else kinds.pop()]
+    return told
 
 
 def _experts(model: ModelSpec) -> str:
     values = _values(model)
-    shared = "shared_experts=None,"
-    if values["shared_experts"]:
-        shared = (
-            "shared_experts=make_ffn_config(\n"
-            "    dim=DIM,\n"
-            f"    hidden_dim={values['shared_experts']},\n"
-            "    w1_param_init=_normal(),\n"
-            "    w2w3_param_init=_normal(),\n"
-            "),"
-        )
+    width = values["shared_experts"]
     return filled(
         "torchtitan/experts.py.txt",
         load_balance_coeff=values["load_balance_coeff"],
         router=[f"{name}={python_value(values[name])}," for name in _ROUTER if name in values],
         bias=values["bias"],
-        shared=shared,
+        shared=_part("shared_experts", width=width) if width else "shared_experts=None,",
     )
 
 
@@ -207,11 +183,6 @@ def _spec(model: ModelSpec) -> str:
     """`model_spec()` of a size that is written out."""
     latent = model.mla is not None
     name = "deepseek_v3" if latent else "qwen3"
-    mtp = (
-        "mtp_layers=_build_mtp_layers(\n"
-        f"    layers[-1], dim=DIM, num_mtp_layers={model.mtp_layers}\n"
-        "),"
-    )
     tied = model.tied_embeddings
     return filled(
         "torchtitan/spec.py.txt",
@@ -222,7 +193,7 @@ def _spec(model: ModelSpec) -> str:
         tied="enable_weight_tying=True," if tied else "",
         # A tied embedding is initialised as the output projection.
         embedding_init=Code('{"weight": skip_param_init}' if tied else "_normal()"),
-        mtp=mtp if model.mtp_layers else "",
+        mtp=_part("mtp", layers=model.mtp_layers) if model.mtp_layers else "",
         name=name,
         module=Code(name.replace("_", "")),
         hook=Code("register_moe_load_balancing_hook" if model.moe else "None"),
@@ -231,7 +202,6 @@ def _spec(model: ModelSpec) -> str:
 
 VERSION = "0.3.0"
 MODULE, FUNCTION = "planned_run", "planned"
-_LOW = ("fp8", "mxfp8")
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
@@ -256,15 +226,8 @@ def command(launch: Launch) -> RunCommand:
             *("-m", "torchtitan.train", "--module", MODULE, "--config", FUNCTION),
             *("--training.steps", "${TRAIN_STEPS}"),
         ),
-        environment=ENVIRONMENT,
-        variables=(
-            pretrained_variable(
-                "a Hugging Face model's folder (safetensors), or a checkpoint of torchtitan's"
-                if registry_size(launch)
-                else "a checkpoint of torchtitan's own format"
-            ),
-            *VARIABLES,
-        ),
+        environment=said_environment("torchtitan", "environment", launch),
+        variables=said_variables("torchtitan", launch, size=registry_size(launch)),
     )
 
 
@@ -277,7 +240,7 @@ def choices(launch: Launch) -> Iterator[ExplainedSetting]:
         if size
         else "written out: no size of torchtitan's registry is this model in every setting",
     )
-    if launch.job.precision in _LOW:
+    if launch.job.precision in _words("converters"):
         yield ExplainedSetting(f"converters = {launch.job.precision}", _converter_reason(launch))
     yield from section_choices(sections(launch))
 
@@ -289,20 +252,9 @@ def requirements(launch: Launch) -> tuple[str, ...]:
 
 def _recompute(launch: Launch) -> tuple[str, str]:
     """Expression and reason of activation_checkpoint."""
-    kind = recompute_kind(launch)
+    expression, why = _words("checkpointing")[recompute_kind(launch)]
     budget = launch.job.framework.recompute_mode(launch.plan.recompute).budget
-    return {
-        "none": ("None", "every activation is kept"),
-        "selective": (
-            "SelectiveAC.Config()",
-            "keeps attention and every second product of a layer, recomputes the rest",
-        ),
-        "full": ("FullAC.Config()", "keeps each layer's input, recomputes the layer"),
-        "budget": (
-            f"MemoryBudgetAC.Config(memory_budget={budget})",
-            "the compiler picks what to keep",
-        ),
-    }[kind]
+    return expression.format(budget=budget), why
 
 
 # --- the file -------------------------------------------------------------------------------
@@ -368,24 +320,11 @@ def _imports(launch: Launch) -> list[str]:
 
 def _quantisers(launch: Launch) -> list[tuple[str, tuple[WrittenSetting, ...]]]:
     """Converters of the precision with their arguments, the one for experts last."""
-    compiled = WrittenSetting("model_compile_enabled", True)
-    names: list[tuple[str, tuple[WrittenSetting, ...]]] = []
-    if launch.job.precision == "fp8":
-        recipe = (
-            WrittenSetting("recipe_name", "rowwise"),
-            WrittenSetting("filter_fqns", HIGH_PRECISION),
-        )
-        names = [
-            ("Float8LinearConverter", (*recipe, compiled)),
-            ("Float8GroupedExpertsConverter", (compiled,)),
-        ]
-    if launch.job.precision == "mxfp8":
-        which = WrittenSetting("fqns", ["attention", "feed_forward", "shared_experts"])
-        names = [
-            ("MXFP8LinearConverter", (which, compiled)),
-            ("MXFP8GroupedExpertsConverter", (WrittenSetting("pad_multiple", 128), compiled)),
-        ]
-    return names if launch.job.model.moe else names[:1]
+    named = [
+        (name, tuple(starmap(WrittenSetting, arguments.items())))
+        for name, arguments in _words("converters").get(launch.job.precision, {}).items()
+    ]
+    return named if launch.job.model.moe else named[:1]
 
 
 def _converter_reason(launch: Launch) -> str:

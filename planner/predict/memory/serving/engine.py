@@ -6,17 +6,19 @@ peak, and gives the rest to the KV cache. What the process took before that meas
 context, NCCL) lies outside of the budget; CUDA graphs do as well before 0.21.
 
 Constants that are not counted from tensors were read off the start-up logs in
-`planner/predict/memory/serving/serving_logs.csv` (all on H100); each says which rows.
+`planner/predict/memory/serving/serving_logs.csv` (all on H100); each, here and in `serving.toml`,
+says which rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hardware.schema import Gpu
 from planner.job.errors import unknown_name
 from planner.predict.links import channels_at
+from planner.predict.memory.serving.formats import TABLES
 
 GIB = 2.0**30
 
@@ -26,8 +28,8 @@ class ServingEngine:
     """One generation of the engine.
 
     `logit_bytes`: bytes alive for each sampled logit. `moe_workspace_stays`: the expert kernels'
-    buffers stay allocated while sampling. `non_torch_*`: memory beside torch's allocator that
-    grows while profiling: on one GPU, in a pipeline without TP, under TP. `pad_hidden`,
+    buffers stay allocated while sampling. `non_torch_*`: GiB beside torch's allocator that
+    grow while profiling: on one GPU, in a pipeline without TP, under TP. `pad_hidden`,
     `pad_width`: multiples to which its mxfp4 kernels pad an expert's matrices. `logs`: the
     engine of the start-up logs that its constants were read off.
     """
@@ -38,59 +40,20 @@ class ServingEngine:
     logit_bytes: float
     moe_workspace_stays: bool
     graphs_in_budget: bool
-    non_torch_alone_bytes: float
-    non_torch_pipeline_bytes: float
-    non_torch_tensor_bytes: float
+    non_torch_alone_gib: float
+    non_torch_pipeline_gib: float
+    non_torch_tensor_gib: float
     pad_hidden: int
     pad_width: int
 
     def non_torch_bytes(self, tp: int, gpus: int) -> float:
         """Memory beside torch's allocator that the budget counts, on one of `gpus` GPUs."""
-        if tp > 1:
-            return self.non_torch_tensor_bytes
-        return self.non_torch_alone_bytes if gpus == 1 else self.non_torch_pipeline_bytes
+        alone, pipeline = self.non_torch_alone_gib, self.non_torch_pipeline_gib
+        return GIB * (self.non_torch_tensor_gib if tp > 1 else alone if gpus == 1 else pipeline)
 
 
-# Since 0.17 the sampled logits are 16-bit as the head writes them, fp32, and two more fp32
-# tensors. Memory beside torch: 0.24 to 0.27 GiB on one GPU (0.46 on granite, left out), 2.06 to
-# 2.21 GiB under TP (flashinfer's fused all-reduce), 0.07 GiB in a pipeline. mxfp4: gpt-oss-20b
-# takes 13.64 GiB and gpt-oss-120b 65.97 (vLLM issue 23278): hidden 2880 -> 3072 and width 2880 ->
-# 2944.
-_RECENT = ServingEngine(
-    name="vllm",
-    title="vLLM 0.21 and later",
-    logs="vllm-0.19",
-    logit_bytes=2.0 + 4.0 + 4.0 + 4.0,
-    moe_workspace_stays=True,
-    graphs_in_budget=True,
-    non_torch_alone_bytes=0.25 * GIB,
-    non_torch_pipeline_bytes=0.07 * GIB,
-    non_torch_tensor_bytes=2.1 * GIB,
-    pad_hidden=256,
-    pad_width=128,
-)
-_BEFORE_GRAPHS = replace(
-    _RECENT, name="vllm-0.19", title="vLLM 0.17 to 0.20", graphs_in_budget=False
-)
-# Until 0.16 the logits are sorted for top-p: sorted values with 8-byte indices, double-buffered,
-# and cumulative sums: 38.9 B a logit on Llama-3.1-8B at 1,024 sequences (4.76 GiB), 38.3 to 41.2
-# B in logs of vLLM 0.6 and 0.7 (vLLM pull request 10511, issues 12330 and 13061). Memory beside
-# torch: 0.13 to 0.14 GiB on one GPU, 0.54 to 0.55 GiB under TP. mxfp4: gpt-oss-20b takes 13.47
-# GiB and gpt-oss-120b 64.38: width 2880 -> 3072.
-_SORTING = replace(
-    _BEFORE_GRAPHS,
-    name="vllm-0.16",
-    title="vLLM 0.6.4 to 0.16",
-    logs="vllm-0.11",
-    logit_bytes=39.0,
-    moe_workspace_stays=False,
-    non_torch_alone_bytes=0.13 * GIB,
-    non_torch_tensor_bytes=0.55 * GIB,
-    pad_hidden=1,
-    pad_width=256,
-)
 ENGINES: Mapping[str, ServingEngine] = {
-    engine.name: engine for engine in (_RECENT, _BEFORE_GRAPHS, _SORTING)
+    name: ServingEngine(name, **row) for name, row in TABLES["engines"].items()
 }
 
 # NCCL as started before the budget's first look at the device: 1.53 - 0.51 GiB under TP 2 and 4
@@ -122,10 +85,8 @@ def find_engine(name: str) -> ServingEngine:
 def nccl_start_bytes(gpu: Gpu) -> float:
     """Bytes of a communicator as started: buffers of as many channels as the links inside a node
     can use, which on PCIe are few."""
-    linked = gpu.scale_up_domain_gpus > 1
-    rate = gpu.scale_up_bytes_per_s_per_gpu_per_direction
-    if not linked:
-        rate = gpu.host_link_bytes_per_s_per_direction
+    linked, pcie = gpu.scale_up_domain_gpus > 1, gpu.host_link_bytes_per_s_per_direction
+    rate = gpu.scale_up_bytes_per_s_per_gpu_per_direction if linked else pcie
     share = channels_at(rate) / channels_at(_LOGGED_LINK_BYTES_PER_S)
     return NCCL_START_BYTES * min(1.0, share)
 

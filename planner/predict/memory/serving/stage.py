@@ -1,15 +1,122 @@
-"""What a rank of one pipeline stage holds, and what is left for its KV cache."""
+"""What a rank of one pipeline stage holds, and what is left for its KV cache: bytes of a block,
+blocks of a sequence, and what a pool of blocks holds.
+
+PagedAttention (arXiv 2309.06180, section 4.1) stores keys and values in blocks of tokens. Layers
+with a sliding window need the blocks of their window only; vLLM then keeps all layers in groups
+of one size, so that every group's blocks come from one pool, and pads the last group.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+from planner.job.specs import LayerKind
 from planner.predict.memory.serving.activations import Activations, stage_activations
 from planner.predict.memory.serving.deployment import Deployment
 from planner.predict.memory.serving.engine import graph_bytes, nccl_start_bytes
-from planner.predict.memory.serving.kv_cache import StagePool, stage_pool
 from planner.predict.memory.serving.weights import WeightBytes, stage_weights
+
+# Up to this ratio of layer counts the larger one is the group's size (vLLM, kv_cache_utils).
+_SIMILAR_COUNTS = 1.25
+
+
+def layer_token_bytes(deployment: Deployment) -> float:
+    """Bytes that one token adds to one layer's cache on a rank.
+
+    Keys and values: 2·(kv_heads/tp)·head_dim·element, at least one head a rank, so that heads
+    are copied once tp exceeds them. MLA: (kv_lora_rank + rope)·element on every rank
+    (DeepSeek-V2, arXiv 2405.04434, section 2.1.4).
+    """
+    model, kv = deployment.model, deployment.kv
+    if model.mla:
+        return (model.mla.kv_lora_rank + model.mla.qk_rope_head_dim) * kv.element_bytes + (
+            kv.head_bytes
+        )
+    heads = max(1, model.kv_heads // deployment.tp)
+    return 2 * heads * (model.head_dim * kv.element_bytes + kv.head_bytes)
+
+
+def model_token_bytes(deployment: Deployment) -> float:
+    """Bytes that one token adds to all layers, on all tp ranks of a replica together.
+
+    Copies of heads that ranks share count as often as they are held. Windows are not applied.
+    """
+    return layer_token_bytes(deployment) * deployment.model.layers * deployment.tp
+
+
+@dataclass(frozen=True, slots=True)
+class StagePool:
+    """The blocks of one pipeline stage on a rank.
+
+    group: layers that share a block id; full_groups, window_groups: groups of each kind;
+    block_bytes: a block of one group.
+    """
+
+    deployment: Deployment
+    group: int
+    full_groups: int
+    window_groups: int
+    block_bytes: float
+
+    @property
+    def window(self) -> int:
+        """Tokens that a window layer attends to; 0 in models without such layers."""
+        return self.deployment.model.sliding_window or 0
+
+    def sequence_blocks(self, context: int) -> int:
+        """Blocks of one sequence of `context` tokens that is being decoded.
+
+        A window that does not start at a block's first token touches one block more.
+        """
+        full = self._blocks(context)
+        held = min(full, self._blocks(self.window) + 1)
+        return self.full_groups * full + self.window_groups * held
+
+    def prefill_blocks(self, context: int) -> int:
+        """Blocks that one prefill chunk adds to window layers before its tokens leave again."""
+        beyond = min(self.deployment.chunk, max(0, context - self.window))
+        return self.window_groups * self._blocks(beyond)
+
+    def admission_blocks(self, context: int) -> int:
+        """Blocks for which vLLM requires room before it admits a sequence of this length.
+
+        Its window layers count window - 1 + max_num_batched_tokens tokens, and one block.
+        """
+        held = self._blocks(min(self.window - 1 + self.deployment.chunk, context)) + 1
+        return self.full_groups * self._blocks(context) + self.window_groups * held
+
+    def _blocks(self, tokens: int) -> int:
+        return math.ceil(tokens / self.deployment.block)
+
+    def bytes_for(self, batch: int, context: int) -> float:
+        """Bytes that `batch` sequences of `context` tokens take at the fullest moment."""
+        blocks = batch * self.sequence_blocks(context) + self.prefill_blocks(context)
+        return blocks * self.block_bytes
+
+
+def stage_pool(deployment: Deployment, stage: int) -> StagePool:
+    """The pool of one stage."""
+    layers = deployment.stages[stage]
+    windowed = sum(_keeps_window(deployment, kind) for kind in layers)
+    full = len(layers) - windowed
+    group = _group_size(full, windowed)
+    block_bytes = group * deployment.block * layer_token_bytes(deployment)
+    return StagePool(
+        deployment, group, math.ceil(full / group), math.ceil(windowed / group), block_bytes
+    )
+
+
+def _keeps_window(deployment: Deployment, kind: LayerKind) -> bool:
+    return deployment.window_cache and kind.attention == "sliding"
+
+
+def _group_size(full: int, windowed: int) -> int:
+    """Layers of a group: the smaller count, or the larger if they are alike; all if of one kind."""
+    smaller, larger = sorted((full, windowed))
+    if smaller == 0:
+        return larger
+    return larger if larger < smaller * _SIMILAR_COUNTS else smaller
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,98 @@
+"""Records whose fields a TOML table declares: type, unit, default and meaning of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import GenericAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from pydantic import BeforeValidator, Field, create_model
+
+from hardware.files import shipped_toml
+from hardware.frozen import Frozen
+
+Provenance = Literal["measured", "extrapolated", "assumed"]
+Kind = TypeVar("Kind", bound=Frozen)
+Declarations = Mapping[str, Mapping[str, Any]]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+def pairs(table: object) -> object:
+    """A table, perhaps of tables, as sorted pairs: profiles are hashable."""
+    if not isinstance(table, dict):
+        return table
+    return tuple((name, pairs(value)) for name, value in sorted(table.items()))
+
+
+class Coefficient(Frozen):
+    """A figure with its unit and where it comes from; `fitted_on` names rows, if fitted."""
+
+    value: Annotated[float, Field(ge=0.0)]
+    unit: Literal["1", "s", "1/s", "element", "B", "B/s", "FLOP/s"]
+    source: str
+    provenance: Provenance
+    fitted_on: str = ""
+
+
+_TYPES: Mapping[str, Any] = {
+    "boolean": bool,
+    "string": str,
+    "table of string": Annotated[tuple[tuple[str, ...], ...], BeforeValidator(pairs)],
+    "integer": int,
+    "number": float,
+    "number ≥ 0": Annotated[float, Field(ge=0.0)],
+    "number > 0": Annotated[float, Field(gt=0.0)],
+    "number 0..1": Share,
+    "coefficient": Coefficient,
+}
+
+
+def _type(words: str) -> Any:
+    """The type that a declaration names."""
+    if words.startswith("`"):
+        return Literal[tuple(word.strip("`") for word in words.split(" or "))]
+    if words.startswith("list of "):
+        return GenericAlias(tuple, (_type(words.removeprefix("list of ")), ...))
+    kind = _TYPES[words.removesuffix(" or none")]
+    return kind | None if words.endswith(" or none") else kind
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def _field(row: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Type and default; a file must give what has no default and is not `or none`."""
+    needed = "default" not in row and not row["type"].endswith(" or none")
+    default = ... if needed else _frozen(row.get("default"))
+    return _type(row["type"]), Field(default, description=row["meaning"])
+
+
+@cache
+def declarations(package: str, file: str) -> Mapping[str, Declarations]:
+    """The tables of a TOML file of a package: table -> setting -> its declaration."""
+    return shipped_toml(package, file)
+
+
+def declared(package: str, file: str, table: str) -> Callable[[type[Kind]], type[Kind]]:
+    """Gives a class a field for each setting of a table."""
+    rows = declarations(package, file)[table].items()
+    fields: dict[str, Any] = {name: _field(row) for name, row in rows}
+
+    def made(kind: type[Kind]) -> type[Kind]:
+        return create_model(
+            kind.__name__, __base__=kind, __doc__=kind.__doc__, __module__=kind.__module__, **fields
+        )
+
+    return made
+
+
+class Settings(Frozen):
+    """A table of settings: numbers and switches, where it says nothing else to a type checker."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **settings: Any) -> None: ...
+
+        def __getattr__(self, setting: str) -> float: ...

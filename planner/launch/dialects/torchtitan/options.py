@@ -1,9 +1,0 @@
-"""How torchtitan says how a plan runs: the tables of `options.toml`."""
-
-from __future__ import annotations
-
-from planner.launch.options import run_options
-
-TORCHTITAN = run_options("torchtitan")["run"]
-# Where torchtitan 0.3 has it.
-ASYNC_TP_0_3 = run_options("torchtitan")["run-0.3"]["async-tp"]

@@ -1,0 +1,260 @@
+"""Curves and points over two axes: scaling studies and comparisons of clusters, drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from planner.compare.budget import Budget
+from planner.compare.buying import Buying
+from planner.compare.interval import Range
+from planner.compare.laws import load_laws
+from planner.compare.results import Comparison, Run, Scaling
+from planner.compare.settings import BASIS_NAMES
+from planner.job.quantities import short_count
+from planner.predict.plan_text import degrees_text
+from planner.report.charts.drawing import Row, Specification, colours, table
+from planner.report.charts.templates import BLUE, PALETTE, VERMILION, filled
+from planner.report.said import ranged
+
+SERIES_NAMES = {"fixed": "fixed batch (strong)", "scaled": "batch grows (weak)"}
+_FRONT, _DOMINATED = "none is both faster and cheaper", "others"
+# Sizes on either side of the answer and the optimum, as a factor, and how many are drawn.
+_SPAN, _STEPS = 6.0, 24
+_COLOURS = (BLUE, VERMILION)
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """A point of a series, which has one colour, with the ends of its 80 % interval on the
+    vertical axis; `marked` gets a ring, `label` stands beside it."""
+
+    series: str
+    x: float
+    y: float
+    low: float
+    high: float
+    text: str
+    marked: bool = False
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One pair of axes; points of a series follow each other. `joined`: the only series whose
+    points a line joins, else all are; `ideal`: the line of perfect scaling, if it has a meaning;
+    `from_zero`: whether the vertical axis begins there."""
+
+    title: str
+    x_title: str
+    y_title: str
+    points: tuple[CurvePoint, ...]
+    logarithmic: tuple[bool, bool] = (False, False)
+    ideal: tuple[tuple[float, float], ...] = ()
+    whole_numbers: bool = False
+    from_zero: bool = True
+    joined: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CurvesFigure:
+    """The picture."""
+
+    title: str
+    note: str
+    panels: tuple[Panel, ...]
+
+
+def scaling_figure(scaling: Scaling) -> CurvesFigure:
+    """The picture of a scaling study: days, MFU and cost against GPUs, and cost against days."""
+    days = _points(scaling, lambda run: run.days)
+    counts = sorted({point.num_gpus for point in scaling.points})
+    ideal = tuple((n, days[0].y * days[0].x / n) for n in counts) if days else ()
+    unit = f"{scaling.currency}, {BASIS_NAMES[scaling.basis]}"
+    costs = _points(scaling, lambda run: run.cost(scaling.basis))
+    costs_in_time = _points(
+        scaling, lambda run: run.cost(scaling.basis), lambda run: run.days.value
+    )
+    title, log_x, counted = "Days, interruptions included", (True, False), True
+    panels = (
+        Panel(title, "GPUs", "days", days, (True, True), ideal, counted),
+        Panel("MFU", "GPUs", "%", _points(scaling, _mfu), log_x, (), counted),
+        Panel("Cost of the run", "GPUs", unit, costs, log_x, (), counted),
+        Panel("Cost against time", "days", unit, costs_in_time),
+    )
+    return CurvesFigure(
+        f"{scaling.model} on {scaling.gpu}: {scaling.tokens / 1e12:g} T tokens",
+        "Bars: 80 % interval of step time and of published failure rates. Ring: knee. "
+        "Dashed: perfect scaling.",
+        tuple(panel for panel in panels if panel.points),
+    )
+
+
+def comparison_figure(comparison: Comparison) -> CurvesFigure:
+    """Cost against time of every cluster that runs the job."""
+    points = []
+    for row in comparison.rows:
+        if row.run is None or (cost := row.run.cost(comparison.basis)) is None:
+            continue
+        text = f"{row.name}: {_run_text(row.run)}, {ranged(cost)} {comparison.currency}"
+        series = _FRONT if row.on_front else _DOMINATED
+        points.append(_point(series, row.run.days.value, cost, text, label=row.name))
+    points.sort(key=lambda point: (point.series != _FRONT, point.x))
+    return CurvesFigure(
+        f"{comparison.model}: {comparison.tokens / 1e12:g} T tokens",
+        "Bars: 80 % interval. Clusters without a price or a plan are in the tables only.",
+        _cost_panels(comparison, points),
+    )
+
+
+def buying_figure(buying: Buying) -> CurvesFigure:
+    """Cost against time: each job on each cluster that was searched, and the sets that none beats
+    in both; a ring: what to take."""
+    decision = buying.decision
+    best = None if decision is None else decision.best
+    sets = () if decision is None else decision.front
+    jobs = list(dict.fromkeys(row.job for row in buying.rows))
+    text = "{0.job} on {0.cluster}: {1}"
+    points = [
+        _point(job, one.days.value, one.cost, text.format(one, row.plan), label=one.cluster)
+        for job in jobs
+        for row in buying.rows
+        if (one := row.choice) is not None and one.job == job and one.cost is not None
+    ]
+    points += [
+        CurvePoint(_FRONT, one.days, one.cost, one.cost, one.cost,
+                   " + ".join(choice.cluster for choice in one.choices),
+                   marked=best is not None and one.choices == best.choices)
+        for one in sorted(sets, key=lambda one: one.days)
+        if one.cost is not None
+    ]  # fmt: skip
+    return CurvesFigure(
+        "Which GPUs to take",
+        "Dots: as predicted, with the 80 % interval. Line: bounds at the certainty asked for, of "
+        "sets that none beats in both. Ring: what to take.",
+        # Jobs differ by orders of magnitude, sizes for one job by less.
+        _cost_panels(buying, points, logarithmic=len(jobs) > 1),
+    )
+
+
+def _cost_panels(
+    study: Comparison | Buying, points: Sequence[CurvePoint], *, logarithmic: bool = False
+) -> tuple[Panel, ...]:
+    """Cost against time, the front joined; nothing without a point."""
+    unit, scales = f"{study.currency}, {BASIS_NAMES[study.basis]}", (logarithmic, logarithmic)
+    panel = Panel("Cost against time", "days", unit, tuple(points), scales, joined=_FRONT)
+    return (panel,) if points else ()
+
+
+def budget_figure(found: Budget) -> CurvesFigure:
+    """Loss against size for the FLOP of the budget, the answer with a ring."""
+    if found.loss is None:
+        return CurvesFigure(f"{found.model}: {found.goal}", f"No loss: {found.why_no_loss}.", ())
+    around = (found.parameters, found.best_parameters.value)
+    first, last = min(around) / _SPAN, max(around) * _SPAN
+    sizes = {first * (last / first) ** (step / _STEPS) for step in range(_STEPS + 1)}
+    points = [_loss_point(found, size) for size in sorted(sizes | {found.parameters})]
+    title = "Loss of the same FLOP, by size"
+    panel = Panel(
+        title,
+        "billions of parameters",
+        "nats a token",
+        tuple(points),
+        (True, False),
+        from_zero=False,
+    )
+    note = f"Bars: 80 % interval. Ring: {found.model}. Fewer parameters, more tokens."
+    return CurvesFigure(f"{found.goal}: {found.model}", note, (panel,))
+
+
+def _loss_point(found: Budget, parameters: float) -> CurvePoint:
+    """What a model of another size would reach with the same FLOP."""
+    tokens = found.tokens.times(found.parameters / parameters)
+    loss = load_laws()[0].loss(parameters, tokens)
+    size, trained = short_count(parameters), short_count(tokens.value)
+    text = f"{size} parameters on {trained} tokens: {ranged(loss)} nats a token"
+    marked = parameters == found.parameters
+    return _point(f"{found.flop.value:.3g} FLOP", parameters / 1e9, loss, text, marked=marked)
+
+
+def _points(
+    scaling: Scaling,
+    figure: Callable[[Run], Range | None],
+    place: Callable[[Run], float] = lambda run: run.job.num_gpus,
+) -> tuple[CurvePoint, ...]:
+    """One series a kind of batch: a figure of each run that has it against its place."""
+    return tuple(
+        _point(
+            name,
+            place(run),
+            value,
+            f"{point.num_gpus:,} GPUs: {ranged(value)}; {_run_text(run)}",
+            marked=point.num_gpus == scaling.knees.get(batch),
+        )
+        for batch, name in SERIES_NAMES.items()
+        for point in scaling.series(batch)
+        if (run := point.run) is not None and (value := figure(run)) is not None
+    )
+
+
+def _point(
+    series: str, x: float, figure: Range, text: str, *, marked: bool = False, label: str = ""
+) -> CurvePoint:
+    return CurvePoint(series, x, figure.value, figure.low, figure.high, text, marked, label)
+
+
+def _run_text(run: Run) -> str:
+    return f"{ranged(run.days)} days, {degrees_text(run.plan.degrees)}"
+
+
+def _mfu(run: Run) -> Range:
+    """Percent; a longer step is a lower MFU."""
+    plan = run.plan
+    mfu, error = plan.mfu * 100.0, plan.step_time
+    low, high = (mfu * plan.step_time_s / end for end in (error.high, error.low))
+    return Range(value=mfu, low=low, high=high)
+
+
+def curves_chart(figure: CurvesFigure) -> Specification:
+    """The whole picture, two panels a row, with one legend below."""
+    return {
+        "concat": [curves_panel(panel, panel.title) for panel in figure.panels],
+        "columns": 2,
+        "spacing": 40,
+        "title": {"text": figure.title, "subtitle": figure.note},
+    }
+
+
+def curves_panel(panel: Panel, title: str = "") -> Specification:
+    """One pair of axes. Numbers of GPUs are marked where there are points."""
+    points = panel.points
+    names = list(dict.fromkeys(point.series for point in points))
+    logarithmic_x, logarithmic_y = panel.logarithmic
+    return filled(
+        "curves",
+        title=title,
+        told=panel.title,
+        x_title=panel.x_title,
+        y_title=panel.y_title,
+        x_scale="log" if logarithmic_x else "linear_x",
+        y_scale="log" if logarithmic_y else "linear_y",
+        x_axis="counts" if panel.whole_numbers else "amounts",
+        from_zero=panel.from_zero,
+        whole_numbers=sorted({point.x for point in points}),
+        colours=colours(names, _COLOURS if len(names) <= len(_COLOURS) else PALETTE),
+        points=table(_point_rows(panel)),
+        joined=[name for name in names if panel.joined in ("", name)],
+        marked=any(point.marked for point in points),
+        labelled=any(point.label for point in points),
+        ideal=table({"x": float(x), "y": y} for x, y in panel.ideal) if panel.ideal else None,
+    )
+
+
+def _point_rows(panel: Panel) -> list[Row]:
+    # A bar without an upper end stops at its point.
+    return [
+        asdict(point)
+        | {"x": float(point.x), "high": point.high if math.isfinite(point.high) else point.y}
+        for point in panel.points
+    ]

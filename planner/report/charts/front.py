@@ -1,0 +1,209 @@
+"""Peak memory against speed: the front of a search, and behind it every legal shape in its even
+layout."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from constraints.axes import AXES, Axis
+from planner.cost import fields as f
+from planner.job.errors import UsageError
+from planner.job.pool import SeveralTypes
+from planner.job.quantities import GIB, gib, percent_sure, seconds
+from planner.job.request import Request
+from planner.predict.command_line import evaluate_command
+from planner.predict.configuration import decided_request, row_degrees
+from planner.predict.plan import Degrees, Plan
+from planner.predict.plan_text import configuration_text
+from planner.report.charts.drawing import Specification, limit_line, table
+from planner.report.charts.templates import filled
+from planner.search.result import SearchResult
+from planner.search.shares import CostedJob, cost_job
+
+# Dots that a page carries at most; of more, the fastest of each of these cells each way is drawn.
+MOST_DOTS = 8_000
+_CELLS = 80
+# Shapes beyond these shares of the best plan's speed and of the limit are off the picture.
+_SLOWEST, _HEAVIEST = 0.3, 1.6
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A shape that was considered: peak of a GPU, tokens/s of a GPU, degrees, recompute mode."""
+
+    gib: float
+    tokens_per_s: float
+    degrees: Degrees
+    recompute: str
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateDots:
+    """The dots; `legal`: shapes there are; `is_thinned`: whether dots stand for others close by."""
+
+    dots: tuple[Candidate, ...] = ()
+    legal: int = 0
+    is_thinned: bool = False
+
+
+def costed_or_reason(result: SearchResult) -> tuple[CostedJob | None, str]:
+    """All legal shapes of a search, costed again; or none and why."""
+    if isinstance(result.request.gpu_words, SeveralTypes):
+        return None, "its GPUs are of several types"
+    if not result.plans:
+        return None, "there is no plan to compare them with"
+    try:
+        return cost_job(result.request.resolve().decided()[0]), ""
+    except UsageError as error:
+        return None, str(error)
+
+
+def speeds(costed: CostedJob) -> Floats:
+    """Tokens/s of a GPU of every legal shape."""
+    job, columns = costed.job, costed.candidates.columns
+    step_s = costed.costed.steps[:, f.STEP_TIME]
+    found: Floats = columns["gbs"] * job.seq / step_s / job.cluster.num_gpus
+    return found
+
+
+def peaks_gib(costed: CostedJob) -> Floats:
+    """Peak memory of a GPU of every legal shape, GiB."""
+    found: Floats = costed.costed.steps[:, f.STEP_PEAK_BYTES] / GIB
+    return found
+
+
+def candidates(costed: CostedJob, result: SearchResult) -> CandidateDots:
+    """Shapes near the front: all of them up to MOST_DOTS."""
+    fastest = max(plan.tokens_per_s_per_gpu for plan in result.plans)
+    limit = costed.job.hbm_limit_bytes / GIB
+    speed, size = speeds(costed), peaks_gib(costed)
+    near = np.flatnonzero((speed > _SLOWEST * fastest) & (size < _HEAVIEST * limit))
+    drawn = near
+    if len(near) > MOST_DOTS:
+        order = near[np.argsort(-speed[near], kind="stable")]
+        cells = np.stack((size[order] / limit, speed[order] / fastest), axis=1)
+        _, first = np.unique((cells * _CELLS).astype(np.int64), axis=0, return_index=True)
+        drawn = order[np.sort(first)]
+    dots = tuple(
+        Candidate(float(size[row]), float(speed[row]), *shape_of(costed, row))
+        for row in drawn.tolist()
+    )
+    return CandidateDots(dots, len(speed), len(drawn) < len(near))
+
+
+def shape_of(costed: CostedJob, row: int) -> tuple[Degrees, str]:
+    """Degrees and recompute mode of a legal shape."""
+    columns = costed.candidates.columns
+    mode = costed.job.recompute[int(columns["recompute"][row])]
+    return row_degrees(columns, row), mode.name
+
+
+@dataclass(frozen=True, slots=True)
+class FrontPlan:
+    """A plan of the front, or a `riskier` one beyond it: peak of a GPU against tokens/s of a GPU.
+    `label`: its number, if it is shown in full; `command`: what costs a riskier one again."""
+
+    number: int
+    label: str
+    gib: float
+    tokens_per_s: float
+    text: str
+    command: str = ""
+
+
+def front_plans(
+    plans: Sequence[Plan], labelled: Collection[int], names: Sequence[str] = ()
+) -> tuple[FrontPlan, ...]:
+    """Every plan with its number, those `labelled` with a label; `names`: the cluster of each,
+    where there are several."""
+    found = []
+    for number, plan in enumerate(plans, start=1):
+        where = f" on {names[number - 1]}" if names else ""
+        label = str(number) if number in labelled else ""
+        found.append(_front_plan(plan, number, label, f"plan {number}{where}"))
+    return tuple(found)
+
+
+def riskier_plans(results: Sequence[SearchResult]) -> tuple[FrontPlan, ...]:
+    """Plans that fit less surely than was asked: number 0, as they have none."""
+    return tuple(_riskier(result.request, plan) for result in results for plan in result.riskier)
+
+
+def _riskier(request: Request, plan: Plan) -> FrontPlan:
+    found = _front_plan(plan, 0, "", f"fits with {percent_sure(plan.fit_probability)}")
+    request = decided_request(request, plan)
+    command = evaluate_command(request, plan.degrees, plan.recompute, plan.layout)
+    return replace(found, command=command)
+
+
+def _front_plan(plan: Plan, number: int, label: str, name: str) -> FrontPlan:
+    text = (
+        f"{name}: {configuration_text(plan)}; {seconds(plan.step_time_s)}, "
+        f"{gib(plan.peak_bytes)} GiB"
+    )
+    return FrontPlan(number, label, plan.peak_bytes / GIB, plan.tokens_per_s_per_gpu, text)
+
+
+# Beyond so many dots each is smaller and fainter.
+_MANY_DOTS = 1500
+
+
+def front_chart(
+    plans: Sequence[FrontPlan],
+    riskier: Sequence[FrontPlan],
+    dots: Sequence[Candidate],
+    limit_bytes: float | None,
+    marked: int = 1,
+    before: Sequence[FrontPlan] = (),
+) -> Specification:
+    """Peak memory against speed: candidates as faint dots, plans joined by their front, riskier
+    ones hollow, the front `before` dashed. The page sets the parameter `selected` to a plan's
+    number, `marked` at first, and `picked` to any other dot that was clicked."""
+    modes = list(dict.fromkeys(dot.recompute for dot in dots))
+    many = len(dots) > _MANY_DOTS
+    return filled(
+        "front",
+        marked=marked,
+        first=_front_table(plans[:1]),
+        plans=_front_table(plans),
+        riskier=_front_table(riskier) if riskier else None,
+        before=_front_table(before) if before else None,
+        dots=_dots_table(dots, modes) if dots else None,
+        # The page makes a dot's text of its degrees: many times smaller.
+        modes=modes,
+        degrees=" + ".join(map(_degree_expression, AXES.values())),
+        dot_size=12 if many else 22,
+        dot_opacity=0.25 if many else 0.35,
+        limit=None if limit_bytes is None else limit_line(limit_bytes, "x"),
+    )
+
+
+def _front_table(plans: Sequence[FrontPlan]) -> Specification:
+    return table(
+        {
+            "number": plan.number, "label": f" {plan.label}", "radius": 110 if plan.label else 45,
+            "gib": plan.gib, "speed": plan.tokens_per_s, "text": plan.text,
+        } | ({"command": plan.command} if plan.command else {})
+        for plan in plans
+    )  # fmt: skip
+
+
+def _dots_table(dots: Sequence[Candidate], modes: list[str]) -> Specification:
+    return table(
+        {"gib": dot.gib, "speed": dot.tokens_per_s, "mode": modes.index(dot.recompute)}
+        | dot.degrees.model_dump()
+        for dot in dots
+    )
+
+
+def _degree_expression(axis: Axis) -> str:
+    """A degree of a dot as the text of `Degrees` has it."""
+    shown = f"'{axis.letter or axis.name}' + datum.{axis.name} + ' '"
+    changed = f"(datum.{axis.name} > {axis.least} ? {shown} : '')"
+    return {"always": shown, "changed": changed, "never": "''"}[axis.shown]

@@ -1,0 +1,240 @@
+"""What two degrees leave, drawn: the best shape of every pair of values, or the rules that forbid
+it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import combinations, product
+from math import prod
+from typing import Literal
+
+import numpy as np
+
+from constraints.axes import AXES, WORLD
+from constraints.context import RuleContext
+from constraints.numbers import Columns, IntArray, Mask
+from constraints.registry import rules_of
+from constraints.rule import ShapeRule, conflict_of, rejections
+from planner.job.job import Job
+from planner.job.quantities import GIB
+from planner.predict.plan import Plan
+from planner.predict.plan_text import batch_text, configuration_text, degrees_text
+from planner.predict.shapes import rule_context
+from planner.predict.space import enumerate_shapes
+from planner.predict.uncertainty.likely import likely_limit_bytes
+from planner.report.charts.drawing import Specification, table
+from planner.report.charts.front import Floats, peaks_gib, shape_of, speeds
+from planner.report.charts.templates import filled
+from planner.search.result import SearchResult
+from planner.search.shares import CostedJob
+
+# Degrees that people choose, in the order of a plan's summary; those with one value are no choice.
+_NAMES = (*(name for name in AXES if name not in ("grad_acc", "shard")), "recompute")
+# Of a degree with more values, those with a legal shape come first, then the smallest.
+_MOST_VALUES = 16
+
+Kind = Literal["fits", "may fit", "too large", "forbidden", "not tried"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Degrees `a` and `b` with their values `i` and `j`, counted from 0; `speed`: tokens/s of a
+    GPU; `label`: that, GiB, or the rule's name."""
+
+    a: str
+    b: str
+    i: int
+    j: int
+    kind: Kind
+    speed: float
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """Cells of every pair of degrees, and the `values` of each degree in order."""
+
+    values: Mapping[str, tuple[str, ...]]
+    cells: tuple[Cell, ...]
+
+    @property
+    def first(self) -> tuple[str, str]:
+        """The pair to open with: tensor across, pipeline upwards where both are a choice."""
+        names = list(self.values)
+        return ("tp", "pp") if {"tp", "pp"} <= set(names) else (names[0], names[1])
+
+
+@dataclass(frozen=True)
+class _Shapes:
+    """Legal shapes and the search's plans as equally long columns, `texts` of the plans only.
+    `best` orders them: those that fit by speed, then the others by memory."""
+
+    costed: CostedJob
+    columns: Mapping[str, IntArray]
+    speed: Floats
+    size: Floats
+    fits: Mask
+    plans: tuple[Plan, ...]
+
+    @property
+    def best(self) -> IntArray:
+        keys = np.where(self.fits, -self.speed, self.size)
+        order: IntArray = np.lexsort((keys, ~self.fits))
+        return order
+
+    def text(self, row: int) -> str:
+        first = len(self.speed) - len(self.plans)
+        if row >= first:
+            return f"plan {row - first + 1}, {configuration_text(self.plans[row - first])}"
+        degrees, mode = shape_of(self.costed, row)
+        return f"{degrees_text(degrees)}, {batch_text(degrees)}, {mode}"
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """Every shape that was tried, legal or not, and which rule rejects which."""
+
+    job: Job
+    context: RuleContext
+    rules: tuple[ShapeRule, ...]
+    degrees: Columns
+    rejects: Mask
+
+    @classmethod
+    def of(cls, job: Job) -> _Tried:
+        context = rule_context(job)
+        rules = rules_of(context)
+        degrees = enumerate_shapes(context).degrees
+        return cls(job, context, rules, degrees, rejections(degrees, context, rules))
+
+    def conflict(self, given: Mapping[str, int]) -> tuple[ShapeRule, ...]:
+        """The rules that forbid these values together; () if no shape has them."""
+        mask = np.ones(len(self.degrees["tp"]), dtype=np.bool_)
+        for name, value in given.items():
+            if name in self.degrees:
+                mask &= self.degrees[name] == value
+        if mask.any():
+            return conflict_of(self.rejects[:, mask], self.rules)
+        if set(given) <= set(WORLD) and self.job.cluster.num_gpus % prod(given.values()):
+            return tuple(rule for rule in self.rules if rule.name == "world-size")
+        return ()
+
+
+def heat_map(costed: CostedJob, result: SearchResult) -> HeatMap | None:
+    """The cells of a search, its plans included: uneven splits of the layers may fit where even
+    ones do not. None where fewer than two degrees are a choice."""
+    job, tried = costed.job, _Tried.of(costed.job)
+    shapes = _shapes(costed, result)
+    values = {name: _values(name, shapes, tried) for name in _NAMES}
+    values = {name: found for name, found in values.items() if len(found) > 1}
+    cells = [
+        cell for pair in combinations(values, 2) for cell in _cells(pair, values, shapes, tried)
+    ]
+    modes = [mode.name for mode in job.recompute]
+    words = {
+        name: tuple(modes[value] if name == "recompute" else str(value) for value in found.tolist())
+        for name, found in values.items()
+    }
+    return HeatMap(words, tuple(cells))
+
+
+def _shapes(costed: CostedJob, result: SearchResult) -> _Shapes:
+    job, modes = costed.job, [mode.name for mode in costed.job.recompute]
+    plans = tuple(plan for plan in result.plans if plan.recompute in modes)
+    limit = likely_limit_bytes(job, job.fit_probability) / GIB
+    columns = {
+        name: np.concatenate(
+            (costed.candidates.columns[name], [_value(plan, name, modes) for plan in plans])
+        )
+        for name in _NAMES
+    }
+    speed = np.concatenate((speeds(costed), [plan.tokens_per_s_per_gpu for plan in plans]))
+    size = np.concatenate((peaks_gib(costed), [plan.peak_bytes / GIB for plan in plans]))
+    fits = size <= limit
+    fits[len(size) - len(plans) :] = True
+    return _Shapes(costed, columns, speed, size, fits, plans)
+
+
+def _value(plan: Plan, name: str, modes: list[str]) -> int:
+    return modes.index(plan.recompute) if name == "recompute" else int(getattr(plan.degrees, name))
+
+
+def _values(name: str, shapes: _Shapes, tried: _Tried) -> IntArray:
+    """Values of a degree, ascending: those of legal shapes first where there are too many."""
+    legal = np.unique(shapes.columns[name])
+    if name == "recompute":
+        return legal
+    others = np.setdiff1d(tried.degrees[name], legal)
+    return np.sort(np.concatenate((legal, others))[:_MOST_VALUES])
+
+
+def _cells(
+    pair: tuple[str, str], values: Mapping[str, IntArray], shapes: _Shapes, tried: _Tried
+) -> Iterator[Cell]:
+    best = _best_rows(pair, values, shapes)
+    for places in product(range(len(values[pair[0]])), range(len(values[pair[1]]))):
+        row = best.get(places)
+        if row is None:
+            given = {name: int(values[name][at]) for name, at in zip(pair, places, strict=True)}
+            yield _without_shape(pair, places, tried.conflict(given), tried.context)
+        else:
+            yield _with_shape(pair, places, shapes, row)
+
+
+def _best_rows(
+    pair: tuple[str, str], values: Mapping[str, IntArray], shapes: _Shapes
+) -> dict[tuple[int, int], int]:
+    """Places of a cell -> its best row: the fastest that fits, else the lightest."""
+    order = shapes.best
+    kept = order[
+        np.logical_and.reduce([np.isin(shapes.columns[name][order], values[name]) for name in pair])
+    ]
+    places = np.stack([np.searchsorted(values[name], shapes.columns[name][kept]) for name in pair])
+    cells, first = np.unique(places, axis=1, return_index=True)
+    rows = kept[first].tolist()
+    return {(int(x), int(y)): row for (x, y), row in zip(cells.T, rows, strict=True)}
+
+
+def _with_shape(pair: tuple[str, str], places: tuple[int, int], shapes: _Shapes, row: int) -> Cell:
+    speed, size, text = float(shapes.speed[row]), float(shapes.size[row]), shapes.text(row)
+    if shapes.fits[row]:
+        said = f"fastest that fits: {speed:,.0f} tokens/s a GPU, {size:.1f} GiB ({text})"
+        return Cell(*pair, *places, "fits", speed, f"{speed:,.0f}", said)
+    kind: Kind = "may fit" if size <= shapes.costed.job.hbm_limit_bytes / GIB else "too large"
+    why = "may fit, but less surely than was asked" if kind == "may fit" else "too large"
+    said = f"{why}, with layers spread evenly: the lightest takes {size:.1f} GiB ({text})"
+    return Cell(*pair, *places, kind, 0.0, f"{size:.0f} GiB", said)
+
+
+def _without_shape(
+    pair: tuple[str, str], places: tuple[int, int], rules: tuple[ShapeRule, ...], ctx: RuleContext
+) -> Cell:
+    if not rules:
+        said = "not tried: of no use, as too few or too many tokens or layers are left to a GPU"
+        return Cell(*pair, *places, "not tried", 0.0, "", said)
+    said = "forbidden: " + "; ".join(f"{rule.explain(ctx)} [{rule.name}]" for rule in rules)
+    return Cell(*pair, *places, "forbidden", 0.0, " + ".join(rule.name for rule in rules), said)
+
+
+_CELL_HEIGHT = 34
+
+
+def heat_chart(found: HeatMap, choose: bool = True) -> Specification:
+    """A cell for each pair of values of two degrees; `choose`: lists below the picture change
+    which."""
+    cells = [cell for cell in found.cells if choose or {cell.a, cell.b} == set(found.first)]
+    across, up = found.first
+    return filled(
+        "heat",
+        height=_CELL_HEIGHT * len(found.values[up]),
+        cells=table(map(asdict, cells)),
+        across=across,
+        up=up,
+        choose=choose,
+        degrees=list(found.values),
+        # `tp 4`: the cells' places as the values that they stand for.
+        values=json.dumps(dict(found.values)),
+    )

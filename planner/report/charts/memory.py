@@ -1,0 +1,224 @@
+"""A step's memory drawn: bars of phases, stacked by what holds them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from planner.cost.terms import (
+    BESIDE_TENSORS,
+    LIVE_TERMS,
+    MEMORY_GROUPS,
+    MEMORY_TERMS,
+    MEMORY_WORDS,
+    OTHER_TENSORS,
+)
+from planner.job.quantities import GIB, gib
+from planner.predict.memory.account import Footprint, StageAccount
+from planner.predict.memory.terms import phase_rows
+from planner.predict.plan import StageMemory
+from planner.predict.plan_text import degrees_text
+from planner.report.charts.drawing import Row, Specification, colours, table
+from planner.report.charts.templates import PALETTE, filled
+from planner.report.memory import peak_text, phase_text, total_sentence
+
+# The group of each term of a phase and of a plan's stage (`StageMemory`), by its name.
+_GROUP_OF = {
+    **{term.name: term.group for term in MEMORY_TERMS},
+    **{name: term.group for name, term in LIVE_TERMS.items()},
+}
+# A limit this many times above the bars would leave nothing to see of them.
+_DWARFED = 0.25
+_MOST_LABELS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A phase; `sizes` in bytes, one for each of MEMORY_GROUPS."""
+
+    step: str
+    phase: str
+    sizes: tuple[float, ...]
+    is_peak: bool
+
+    @property
+    def total_bytes(self) -> float:
+        return sum(self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class StagePanel:
+    """The bars of one stage. `interval`: 80 % of the heaviest stage's total, on that stage only."""
+
+    title: str
+    bars: tuple[Bar, ...]
+    limit_bytes: float
+    interval: tuple[float, float] | None
+
+    @property
+    def shows_limit(self) -> bool:
+        """Whether the limit is on the scale; it is not if it dwarfs the bars."""
+        ends = (self.interval[1],) if self.interval else ()
+        highest: float = max((*(bar.total_bytes for bar in self.bars), *ends))
+        return highest > _DWARFED * self.limit_bytes
+
+    @property
+    def limit_text(self) -> str:
+        """What the line of the limit says, or the arrow towards it."""
+        beyond = "" if self.shows_limit else " (beyond the top)"
+        return f"HBM that may be used: {gib(self.limit_bytes)} GiB{beyond}"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What stands under the bars; of a long warm-up only the first and the last forward."""
+        if len(self.bars) <= _MOST_LABELS:
+            return tuple(bar.phase for bar in self.bars)
+        return tuple(
+            bar.phase if bar.is_peak or _is_end_of_warm_up(bar.phase) else "" for bar in self.bars
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFigure:
+    """Title, a sentence with the verdict, one panel a stage, and a note."""
+
+    title: str
+    subtitle: str
+    panels: tuple[StagePanel, ...]
+    note: str
+
+
+def _is_end_of_warm_up(phase: str) -> bool:
+    """Whether a phase is no forward of a warm-up (`forward 3/8`), or its first or last."""
+    words = phase.removeprefix("forward ").partition(",")[0]
+    index, slash, count = words.partition("/")
+    return not slash or index in ("1", count)
+
+
+def memory_figure(footprint: Footprint, stages: Sequence[StageAccount]) -> MemoryFigure:
+    """The picture of some stages of a configuration."""
+    configuration = footprint.configuration
+    job, degrees = configuration.job, configuration.degrees
+    return MemoryFigure(
+        f"{job.model.name} on {degrees.gpus:,} {job.cluster.gpu.name}, {job.framework.name}",
+        f"{degrees_text(degrees)}, {degrees.mbs:,} × {job.seq:,} tokens: "
+        f"{total_sentence(footprint)}",
+        tuple(memory_panel(footprint, account) for account in stages),
+        f"Whisker: 80 % interval of the total, from {footprint.interval.family}. "
+        "Beside the tensors: as at the peak.",
+    )
+
+
+def memory_panel(footprint: Footprint, account: StageAccount) -> StagePanel:
+    outside = sum(account.outside.values())
+    bars = tuple(
+        Bar(
+            "step 1" if row.step == "first" else "step 2 and later",
+            phase_text(row.phase.name),
+            group_sizes(dict(row.phase.terms), outside),
+            row.is_peak,
+        )
+        for row in phase_rows(account)
+    )
+    interval = footprint.interval
+    return StagePanel(
+        f"Stage {account.stage} of {len(footprint.stages)}, peak: {peak_text(account)}",
+        bars,
+        footprint.limit_bytes,
+        (interval.low, interval.high) if account is footprint.heaviest else None,
+    )
+
+
+def group_sizes(terms: Mapping[str, float], outside: float = 0.0) -> tuple[float, ...]:
+    """Bytes of each of MEMORY_GROUPS; `outside`: those beside the tensors, if `terms` has none."""
+    sizes = dict.fromkeys(MEMORY_GROUPS, 0.0)
+    for name, size in terms.items():
+        sizes[_GROUP_OF.get(name, OTHER_TENSORS)] += size
+    sizes[BESIDE_TENSORS] += outside
+    return tuple(sizes.values())
+
+
+def stage_sizes(stage: StageMemory) -> tuple[float, ...]:
+    """`group_sizes` of a plan's stage at its peak."""
+    return group_sizes({name: float(getattr(stage, name)) for name in MEMORY_WORDS})
+
+
+_NAMES = list(MEMORY_GROUPS)
+
+
+def memory_chart(figure: MemoryFigure) -> Specification:
+    """The whole picture, one panel below the other."""
+    used = [name for panel in figure.panels for name in _used(panel)]
+    return {
+        "vconcat": [memory_panel_chart(panel, panel.title, used) for panel in figure.panels],
+        "resolve": {"scale": {"color": "shared"}},
+        "title": {"text": figure.title, "subtitle": [figure.subtitle, figure.note]},
+    }
+
+
+def memory_panel_chart(
+    panel: StagePanel, title: str = "", used: Sequence[str] | None = None
+) -> Specification:
+    """One stage: a bar for each phase, a gap between the two steps; a legend of the groups that
+    are `used`; the whisker of the heaviest bar's interval; the limit, of which the words alone
+    are shown if it lies beyond the top."""
+    places = _places(panel)
+    names = [name for name in _NAMES if name in (_used(panel) if used is None else used)]
+    return filled(
+        "memory",
+        title=title,
+        told=panel.title,
+        domain=list(range(places[-1] + 1)),
+        labels=json.dumps(dict(zip(map(str, places), panel.labels, strict=True))),
+        bars=table(_bars(panel, places)),
+        groups=names,
+        colours=colours(names, [PALETTE[_NAMES.index(name)] for name in names]),
+        steps=table(_steps(panel, places)),
+        peak=table([_peak(panel, places)]),
+        has_interval=panel.interval is not None,
+        limit=table([{"limit": panel.limit_bytes / GIB, "text": panel.limit_text}]),
+        shows_limit=panel.shows_limit,
+        limit_is_beyond=not panel.shows_limit,
+    )
+
+
+def _used(panel: StagePanel) -> list[str]:
+    """Names of the groups that hold something."""
+    return [
+        name for index, name in enumerate(_NAMES) if any(bar.sizes[index] for bar in panel.bars)
+    ]
+
+
+def _places(panel: StagePanel) -> list[int]:
+    first = sum(bar.step == panel.bars[0].step for bar in panel.bars)
+    return [index + (index >= first) for index in range(len(panel.bars))]
+
+
+def _bars(panel: StagePanel, places: list[int]) -> Iterator[Row]:
+    for place, bar in zip(places, panel.bars, strict=True):
+        for layer, (group, size) in enumerate(zip(MEMORY_GROUPS, bar.sizes, strict=True)):
+            if size:
+                text = f"{bar.step}, {bar.phase}: {group} {gib(size, 2)} GiB"
+                yield {
+                    "place": place, "group": group, "layer": layer, "gib": size / GIB,
+                    "text": text,
+                }  # fmt: skip
+
+
+def _steps(panel: StagePanel, places: list[int]) -> Iterator[Row]:
+    """Names of the two steps, where the bars of each begin."""
+    first: dict[str, int] = {}
+    for place, bar in zip(places, panel.bars, strict=True):
+        first.setdefault(bar.step, place)
+    return ({"place": place, "text": name} for name, place in first.items())
+
+
+def _peak(panel: StagePanel, places: list[int]) -> Row:
+    """The total of the heaviest bar and the ends of its interval."""
+    place, bar = next(pair for pair in zip(places, panel.bars, strict=True) if pair[1].is_peak)
+    low, high = panel.interval or (bar.total_bytes, bar.total_bytes)
+    return {
+        "place": place, "low": low / GIB, "high": high / GIB,
+        "text": f"{gib(bar.total_bytes)} GiB",
+    }  # fmt: skip

@@ -1,0 +1,283 @@
+"""A pipeline schedule played pass by pass, as bars on a time axis, and a step as a trace that
+Perfetto (ui.perfetto.dev) and chrome://tracing open.
+
+Format: "Trace Event Format", Google, object form: complete events (`ph` X, `ts` and `dur` in
+microseconds) and metadata events (`ph` M) that name processes and threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from planner.job.errors import UsageError
+from planner.job.schedules import SCHEDULES
+from planner.predict import pipeline_simulator as simulator
+from planner.predict.pipeline_simulator import ChunkTimes, Schedule, SimulatedPass
+from planner.predict.plan import Plan
+from planner.predict.plan_text import configuration_text
+from planner.report.charts.drawing import BAR_HEIGHT, Specification, colours, table
+from planner.report.charts.plan import waterfall
+from planner.report.charts.templates import filled
+
+# Passes that are drawn at most; those beyond which parts of a pass below a share are left out.
+MOST_PASSES = 2400
+_MOST_DETAILED = 800
+_SMALL_PART = 0.03
+KINDS = (
+    "forward", "backward", "weight gradients", "recompute", "communication", "optimizer", "bubble",
+)  # fmt: skip
+_KIND_OF = {"F": "forward", "B": "backward", "W": "weight gradients", "D": "backward"}
+
+
+@dataclass(frozen=True, slots=True)
+class PassBar:
+    """What a stage does from `start_s` to `end_s`."""
+
+    stage: int
+    kind: str
+    start_s: float
+    end_s: float
+    chunk: int
+    microbatch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gantt:
+    """The bars, bubbles below all others; `microbatches` of `of` are played."""
+
+    bars: tuple[PassBar, ...]
+    microbatches: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    """Parts of a pass: of a stage's backward pass what runs again, of every pass what communicates;
+    parts below `least` are not drawn."""
+
+    recompute: tuple[float, ...]
+    communication: float
+    least: float
+
+
+def schedule_gantt(plan: Plan) -> Gantt | None:
+    """The schedule of a plan with as many micro-batches as can be seen; None without a pipeline,
+    and where there is too much to draw."""
+    count = _microbatches(plan)
+    if plan.degrees.pp == 1 or count == 0:
+        return None
+    return played(plan, count)
+
+
+def played(plan: Plan, count: int) -> Gantt:
+    """The schedule of a plan with `count` micro-batches."""
+    schedule = _schedule(plan, count)
+    outcome = simulator.simulate(schedule, _chunk_times(plan, schedule))
+    detailed = sum(len(steps) for steps in schedule.steps) <= _MOST_DETAILED
+    shares = _shares(plan, 0.0 if detailed else _SMALL_PART)
+    span_s = max(outcome.end_s)
+    bars = []
+    for stage, passes in enumerate(outcome.played):
+        bars.append(PassBar(stage, "bubble", 0.0, span_s, -1, -1))
+        for run, start_s, end_s in passes:
+            bars += _pass_bars(stage, run, start_s, end_s, shares)
+        bars += _end_bars(plan, stage, span_s)
+    return Gantt(tuple(bars), count, plan.degrees.grad_acc)
+
+
+def passes_of(plan: Plan, count: int) -> int:
+    """Forward and backward passes of all stages with `count` micro-batches."""
+    pp = plan.degrees.pp
+    chunks = max(len(plan.layout.block_layers) // pp, plan.degrees.vpp)
+    return 2 * count * pp * chunks
+
+
+def _microbatches(plan: Plan) -> int:
+    """Micro-batches to play: all, or as many as show the pattern; 0 if even these are too many."""
+    degrees = plan.degrees
+    pp, acc = degrees.pp, degrees.grad_acc
+    folded = SCHEDULES[plan.schedule].placement != "straight"
+    for rounds in (4, 3, 2, 1):
+        count = min(acc, max(rounds * pp, 8 if rounds == 4 and pp < 4 else 1))
+        if folded and count < min(acc, 2 * pp):
+            return 0
+        if plan.schedule == "interleaved":
+            count -= count % pp
+        if count and passes_of(plan, count) <= MOST_PASSES:
+            return count
+    return 0
+
+
+def _schedule(plan: Plan, count: int) -> Schedule:
+    pp, vpp = plan.degrees.pp, plan.degrees.vpp
+    orders = {
+        "1f1b": lambda: simulator.one_forward_one_backward(pp, count),
+        "interleaved": lambda: simulator.interleaved(pp, vpp, count),
+        "gpipe": lambda: simulator.gpipe(pp, count),
+        "zb-h1": lambda: simulator.zero_bubble(pp, count, vpp),
+        "zb-h2": lambda: simulator.zero_bubble(pp, count, rounds=2),
+        "zb-v": lambda: simulator.zb_v(pp, count),
+        "dualpipe": lambda: simulator.dualpipe(pp, count),
+        "dualpipev": lambda: simulator.dualpipe_v(pp, count),
+    }
+    return orders[plan.schedule]()
+
+
+def _chunk_times(plan: Plan, schedule: Schedule) -> list[ChunkTimes]:
+    """Seconds of every chunk's passes: a stage's, over its chunks alike. Where the backward pass
+    is split, both halves are taken to last equally long."""
+    mirrored = SCHEDULES[plan.schedule].placement == "mirrored"
+    each = 1 if mirrored else len(schedule.device) // plan.degrees.pp
+    split = 0.5 if SCHEDULES[plan.schedule].splits_backward else 0.0
+    return [
+        ChunkTimes(
+            plan.stages[device].forward_s / each,
+            plan.stages[device].backward_s / each * (1.0 - split),
+            plan.stages[device].backward_s / each * split,
+        )
+        for device in schedule.device
+    ]
+
+
+def _shares(plan: Plan, least: float) -> _Shares:
+    """Parts of the slowest stage's passes, from the terms of the step; stages recompute in
+    proportion to their layers that do."""
+    time, count = plan.time, plan.degrees.grad_acc
+    slowest = max(plan.stages, key=lambda stage: stage.forward_s + stage.backward_s)
+    busy_s = count * (slowest.forward_s + slowest.backward_s)
+    again_s = min(time.recompute_s / (count * slowest.backward_s), 0.9)
+    again = plan.layout.stage_recomputed
+    layers = [again[stage.stage] / max(1, stage.layers) for stage in plan.stages]
+    most = layers[slowest.stage] or 1.0
+    recompute = tuple(again_s * share / most for share in layers)
+    communication = time.tp_s + time.cp_s + time.ep_s + time.fsdp_s + time.pp_s
+    return _Shares(recompute, min(communication / busy_s, 0.9), least)
+
+
+def _pass_bars(
+    stage: int, run: SimulatedPass, start_s: float, end_s: float, shares: _Shares
+) -> Iterator[PassBar]:
+    """The bars of one pass: what runs again first, what communicates last."""
+    again = shares.recompute[stage] if run.kind in ("B", "D") else 0.0
+    talk = (1.0 - again) * shares.communication
+    again, talk = (share if share > shares.least else 0.0 for share in (again, talk))
+    length_s = end_s - start_s
+    for kind, share in (
+        ("recompute", again),
+        (_KIND_OF[run.kind], 1.0 - again - talk),
+        ("communication", talk),
+    ):
+        if share > 0.0:
+            stop_s = start_s + share * length_s
+            yield PassBar(stage, kind, start_s, stop_s, run.chunk, run.microbatch)
+            start_s = stop_s
+
+
+def _end_bars(plan: Plan, stage: int, span_s: float) -> Iterator[PassBar]:
+    for kind, length_s in (("communication", plan.time.dp_s), ("optimizer", plan.time.optimizer_s)):
+        if length_s > 0.0:
+            yield PassBar(stage, kind, span_s, span_s + length_s, -1, -1)
+            span_s += length_s
+
+
+# Passes of all stages beyond which a trace would be too large to open with ease.
+MOST_TRACED = 60_000
+_MICROSECONDS = 1e6
+_STAGES, _TERMS = 0, 1
+_NOTE = (
+    "Predicted, not recorded. Passes of a chunk last equally long; what recomputes and "
+    "communicates inside a pass is at its start and its end, by its share of the step."
+)
+
+Event = dict[str, Any]
+
+
+def step_trace(plan: Plan) -> dict[str, Any]:
+    """The trace of one step: a thread for each pipeline stage, and one with the terms of the step
+    time. UsageError if the step has more than MOST_TRACED passes."""
+    count = plan.degrees.grad_acc
+    if passes_of(plan, count) > MOST_TRACED:
+        raise UsageError(
+            f"--trace: a step of this plan has {passes_of(plan, count):,} passes of "
+            f"{count:,} micro-batches, and a trace holds {MOST_TRACED:,}; planner report draws "
+            "the beginning of its schedule"
+        )
+    gantt = played(plan, count)
+    return {
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "plan": configuration_text(plan),
+            "schedule": plan.schedule,
+            "step_time_s": plan.step_time_s,
+            "note": _NOTE,
+        },
+        "traceEvents": [
+            *_names(plan),
+            *_passes(gantt),
+            *(_event(one.label, one.start, one.end, _TERMS, 0, {}) for one in waterfall(plan)[:-1]),
+        ],
+    }
+
+
+def _names(plan: Plan) -> Iterator[Event]:
+    yield _name("process_name", _STAGES, 0, f"pipeline stages, {plan.schedule}")
+    for stage in plan.stages:
+        words = f"stage {stage.stage}, {stage.layers} layers"
+        yield _name("thread_name", _STAGES, stage.stage, words)
+    yield _name("process_name", _TERMS, 0, "step time by term, on the slowest stage")
+    yield _name("thread_name", _TERMS, 0, "terms")
+
+
+def _name(what: str, process: int, thread: int, words: str) -> Event:
+    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": words}}
+
+
+def _passes(gantt: Gantt) -> Iterator[Event]:
+    for bar in gantt.bars:
+        if bar.kind != "bubble" and bar.end_s > bar.start_s:
+            place = {"micro_batch": bar.microbatch, "chunk": bar.chunk}
+            args = place if bar.microbatch >= 0 else {}
+            yield _event(bar.kind, bar.start_s, bar.end_s, _STAGES, bar.stage, args)
+
+
+def _event(
+    name: str, start_s: float, end_s: float, process: int, thread: int, args: dict[str, int]
+) -> Event:
+    return {
+        "ph": "X", "name": name, "cat": name, "pid": process, "tid": thread,
+        "ts": start_s * _MICROSECONDS, "dur": (end_s - start_s) * _MICROSECONDS, "args": args,
+    }  # fmt: skip
+
+
+_KIND_COLOURS = dict(
+    zip(
+        KINDS,
+        ("#0072b2", "#009e73", "#56b4e9", "#e69f00", "#d55e00", "#cc79a7", "#bbbbbb"),
+        strict=True,
+    )
+)
+
+
+def schedule_chart(gantt: Gantt) -> Specification:
+    """What every stage does when; what is grey is the bubble."""
+    kinds = [kind for kind in KINDS if any(bar.kind == kind for bar in gantt.bars)]
+    stages = 1 + max(bar.stage for bar in gantt.bars)
+    passes = (
+        {
+            "s": bar.stage, "k": kinds.index(bar.kind), "a": round(bar.start_s, 4),
+            "b": round(bar.end_s, 4),
+            "c": bar.chunk, "m": bar.microbatch,
+        }
+        for bar in gantt.bars
+    )  # fmt: skip
+    return filled(
+        "schedule",
+        height=max(120, min(BAR_HEIGHT, 900 // stages) * stages),
+        passes=table(passes),
+        kinds=kinds,
+        colours=colours(kinds, [_KIND_COLOURS[kind] for kind in kinds]),
+        # Where passes are narrow, borders would hide them.
+        bordered_from=4 * len(gantt.bars) // stages,
+    )

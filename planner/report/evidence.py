@@ -1,0 +1,253 @@
+"""Errors of predictions against measured runs, and what a calibration learnt, as reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+from hardware.calibration import PARAMETERS, Calibration
+from planner.evidence.learn.calibrate import FigureFit
+from planner.evidence.learn.study import Learnt
+from planner.evidence.learn.suggest import Suggestion
+from planner.evidence.runs.families import Family
+from planner.evidence.runs.predict import Prediction
+from planner.evidence.runs.report import (
+    FamilyReport,
+    Summary,
+    comparison,
+    family_report,
+    family_reports,
+    in_doubt,
+    mean_of_sources,
+    summary_of,
+)
+from planner.evidence.runs.worst import GOOD, missed_picks
+from planner.job.job import SURE_TO_FIT
+from planner.job.quantities import gib, plural, seconds, share
+from planner.predict.uncertainty.families import Figure
+from planner.report.said import described, notes, said, table_of
+from planner.report.tables import Block, Facts, Notes, TableData, as_report
+
+_NONE = "-"
+_MEAN = "mean of sources"
+_SHOWN_REFUSALS = 8
+_SHOWN_PICKS = 12
+# So many runs are also shown one by one.
+_MOST_RUNS = 6
+
+
+_TITLES: dict[str, Figure] = {"Step time": "time", "Peak memory": "memory"}
+_LEFT_OUT, _IN_DOUBT = ", source left out", ", in doubt"
+
+
+@as_report
+def validation_report(
+    predictions: Sequence[Prediction], family: Family, left_out: Sequence[Prediction] = ()
+) -> Iterator[Block]:
+    """Tables of time, memory, picks and fit by family, then what was refused and why; `left_out`:
+    predictions with constants that were fitted without the rows' sources."""
+    found = summary_of(predictions, family)
+    means, halves = found.mean_of_sources, (found.stated, found.unstated)
+    unseen = mean_of_sources(left_out)
+    totals = (found.total, *(halves if all(half.rows for half in halves) else ()))
+    parts = {
+        words: (family_reports(some, family), (family_report("all of them", some),))
+        for words, some in ((_LEFT_OUT, left_out), (_IN_DOUBT, in_doubt(predictions)))
+        if some
+    }
+    errors = (
+        one
+        for title, figure in _TITLES.items()
+        for one in (
+            _errors(title, figure, found.families, totals, means),
+            *(
+                _errors(f"{title}{words}", figure, *part, unseen if words == _LEFT_OUT else None)
+                for words, part in parts.items()
+            ),
+        )
+    )
+    tables = [
+        *_runs(predictions),
+        *errors,
+        _picks(found.families, totals, means),
+        table_of("validation.missed", missed_picks(predictions)[:_SHOWN_PICKS], good=GOOD),
+        table_of(
+            "validation.fits",
+            (
+                {**asdict(one.fit), "family": one.family}
+                for one in (*found.families, *totals)
+                if one.fit.ran or one.fit.out_of_memory
+            ),
+        ),
+    ]
+    yield from (one for one in tables if one.rows)
+    yield Notes(tuple(_notes(found, parts)))
+
+
+def _runs(predictions: Sequence[Prediction]) -> Iterator[TableData]:
+    """Each of a few runs beside what was predicted of it."""
+    rows = [
+        {
+            "line": f"line {one.row.line}", "figure": figure, "found": found,
+            "predicted": text(found.predicted), "measured": text(found.measured),
+            "low": text(found.interval.low), "high": text(found.interval.high),
+        }
+        for one in predictions
+        for figure, found, text in (
+            ("step time", comparison(one, "time"), seconds),
+            ("memory", comparison(one, "memory"), lambda size: f"{gib(size)} GiB"),
+        )
+        if found is not None
+    ]  # fmt: skip
+    if 0 < len(predictions) <= _MOST_RUNS:
+        yield table_of("validation.runs", rows)
+
+
+def _errors(
+    title: str,
+    figure: Figure,
+    families: Sequence[FamilyReport],
+    totals: Sequence[FamilyReport],
+    means: Mapping[str, float | None] | None = None,
+) -> TableData:
+    """Families by their median error, the largest first, then the totals."""
+    found = _sorted(families, totals, figure, lambda item: -item.median)
+    rows = [
+        {**asdict(item), "family": family, "coverage": share(item.coverage, 0),
+         "rank": _NONE if item.rank_correlation is None else f"{item.rank_correlation:.2f}"}
+        for family, item in found
+    ]  # fmt: skip
+    if rows and means is not None:
+        mean = {name: means[f"{figure}_{name}"] for name in ("median", "mean")}
+        coverage = share_text(means[f"{figure}_coverage"])
+        none = dict.fromkeys(("rows", "p90", "bias"))
+        rows.append({"family": _MEAN, "rank": "", **mean, "coverage": coverage, **none})
+    return table_of("validation.errors", rows, titled=title)
+
+
+def _sorted(
+    families: Sequence[FamilyReport],
+    totals: Sequence[FamilyReport],
+    figure: str,
+    key: Callable[[Any], float],
+) -> list[tuple[str, Any]]:
+    """Summaries of a figure by a key, then those of the totals, each with its family."""
+    found = (
+        [(one.family, item) for one in some if (item := getattr(one, figure))]
+        for some in (families, totals)
+    )
+    return [*sorted(next(found), key=lambda pair: key(pair[1])), *next(found)]
+
+
+def share_text(value: float | None) -> str:
+    """`12.3 %`, or a dash for nothing."""
+    return _NONE if value is None else share(value)
+
+
+def _picks(
+    families: Sequence[FamilyReport],
+    totals: Sequence[FamilyReport],
+    means: Mapping[str, float | None],
+) -> TableData:
+    """Families by their mean pick, the worst first, then the totals."""
+    found = _sorted(families, totals, "picks", lambda item: item.mean)
+    rows = [{**asdict(item), "family": family} for family, item in found]
+    if rows and (ranks := means["rank_correlation"]) is not None:
+        mean = {"mean": means["pick_mean"], "rank_correlation": ranks}
+        rows.append({"family": _MEAN, **mean, **dict.fromkeys(("groups", "worst"))})
+    return table_of("validation.picks", rows)
+
+
+def _notes(shown: Summary, parts: Collection[str]) -> Iterator[str]:
+    total = shown.total
+    yield from notes(
+        "validation.notes", shown, both=bool(shown.stated.rows and shown.unstated.rows),
+        sure=SURE_TO_FIT, left_out=_LEFT_OUT in parts, doubted=_IN_DOUBT in parts,
+        refused_share=total.refused / total.rows if total.rows else 0.0,
+    )  # fmt: skip
+    if total.refused:
+        for reason, count in islice(shown.refusals.items(), _SHOWN_REFUSALS):
+            yield f"  {plural(count, 'row')}: {reason}"
+
+
+_FIGURES = {"time": "step time", "memory": "peak memory"}
+
+
+@as_report
+def calibration_report(
+    calibration: Calibration, fits: Sequence[FigureFit], notes: Sequence[str]
+) -> Iterator[Block]:
+    """Errors before and after, factors with intervals, what the runs cannot determine."""
+    errors = (
+        {"figure": title, "errors": one, "factor": math.exp(1.2816 * one.spread)}
+        for name, title in _FIGURES.items()
+        if (one := getattr(calibration, name)) is not None
+    )
+    runs = (
+        {"run": run, "figure": _FIGURES[fit.figure], "before": math.expm1(-before),
+         "after": math.expm1(-after)}
+        for fit in fits
+        for run, before, after in zip(fit.runs, fit.before, fit.after, strict=True)
+    )  # fmt: skip
+    tables = (
+        table_of("calibration.errors", errors),
+        table_of("calibration.runs", runs),
+        table_of("calibration.factors", (one for one in calibration.factors if one.determined)),
+    )
+    yield from (one for one in tables if one.rows)
+    if lines := tuple(_remarks(calibration, fits)):
+        yield Notes(lines)
+    if notes:
+        yield Notes(tuple(notes), "Read")
+
+
+def _remarks(calibration: Calibration, fits: Sequence[FigureFit]) -> Iterator[str]:
+    """What is not taken whole, what the runs cannot determine, and which of them are odd."""
+    words = described("calibration.remarks")
+    told = {factor.name for factor in calibration.factors if factor.determined}
+    figures = {fit.figure for fit in fits}
+    left = [one.name for one in PARAMETERS if one.figure in figures and one.name not in told]
+    remarks = (
+        *(said(words["share"], fit, figure=_FIGURES[fit.figure])
+          for fit in fits if 0.0 < fit.share < 0.95),
+        said(words["left"], None, left=left) if left else None,
+        *(said(words["odd"], run) for fit in fits for run in fit.odd),
+    )  # fmt: skip
+    return filter(None, remarks)
+
+
+@as_report
+def study_report(found: Sequence[Learnt], runs: int) -> Iterator[Block]:
+    """Learning from k runs of every held-out source."""
+    if not found:
+        yield Notes(("No source has enough runs to hold some back.",))
+        return
+    noun = "run" if runs == 1 else "runs"
+    yield Facts((
+        ("learnt from", f"{runs} {noun} of each cluster, drawn again and again"),
+        ("chosen", "by the runs that `calibrate --suggest` would choose, whatever they cost"),
+    ))  # fmt: skip
+    rows = [_means(str(one.cluster), one.runs, [one]) for one in found]
+    rows.append(_means("mean of clusters", len(found), found))
+    yield table_of("calibration.study", rows)
+
+
+def _means(name: str, runs: int, found: Sequence[Learnt]) -> dict[str, object]:
+    names = ("before", "factor", "after", "chosen", "refused", "covered")
+    means = {each: sum(getattr(one, each) for one in found) / len(found) for each in names}
+    return {"name": name, "runs": runs, **means}
+
+
+@as_report
+def suggestion_report(found: Sequence[Suggestion], runs: int) -> Iterator[Block]:
+    """The runs to make next, in order, and what each leaves of the error bars."""
+    if not found:
+        yield Notes(("No short run would tell more than is known already.",))
+        return
+    rows = ({"number": number, "run": one} for number, one in enumerate(found, start=1))
+    yield table_of("calibration.next", rows)
+    known = "published runs alone" if not runs else f"{runs} of your runs"
+    yield Notes(tuple(notes("calibration.suggestions", None, known=known)))

@@ -1,1 +1,0 @@
-"""What figures show, as plain data: no plotting library is imported here."""
