@@ -100,7 +100,6 @@ def _fixed_path(changed: str, options: dict[str, Any]) -> Path:
 
 
 def _advice(assessment: Assessment, watch: Watch, over: Over) -> Advice | None:
-    """What makes the launch fit, where it does not surely fit."""
     proposal, plan = assessment.proposal, assessment.plan
     if proposal is None or plan is None or plan.fit_probability >= SURE_TO_FIT:
         return None

@@ -14,7 +14,6 @@ import click
 from constraints.axes import AXES, Axis
 from hardware.files import shipped_toml
 from hardware.ranges import FIGURE_RANGES, FIGURES_ABOVE_LEAST
-from planner.cli import complete as completions
 from planner.cli import option_types as types
 
 # Title -> names of options, in the order of the help. What no group has is under "Other".
@@ -136,7 +135,6 @@ def _run(name: str, /, **options: Any) -> None:
 
 
 def options_of(group: str) -> list[click.Parameter]:
-    """The options of a group of `options.toml`."""
     return [parameter(spelled, **row) for spelled, row in option_rows()[group].items()]
 
 
@@ -170,7 +168,7 @@ def _parameter(
     if choices:
         more["type"] = click.Choice(choices)
     if complete:
-        more["shell_complete"] = getattr(completions, complete)
+        more["shell_complete"] = getattr(types, complete)
     if given:
         name = given.name
         more |= {"type": types.Whole(given.least, given.largest), "default": given.default}

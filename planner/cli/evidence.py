@@ -69,7 +69,7 @@ from planner.search.explanation import pick_plan
 from planner.search.plan_file import read_plan, read_plan_file
 
 if TYPE_CHECKING:
-    from planner.report.pages.page import Page
+    pass
 
 
 def run_calibrate(paths: tuple[str, ...], **options: Any) -> None:
@@ -106,7 +106,6 @@ def run_calibrate(paths: tuple[str, ...], **options: Any) -> None:
 
 
 def _suggest(paths: tuple[str, ...], options: dict[str, Any]) -> None:
-    """Print which runs to make next for the plans of a file."""
     if options["plan_file"] is None:
         raise UsageError("--suggest: give the decision at hand, --plan-file plans.json")
     if options["output"] is not None:
@@ -238,7 +237,6 @@ def run_probe(**options: Any) -> None:
 def _write(
     mapped: Any, benches: Any, steps: Any, files: tuple[Path, Path, Path], force: bool
 ) -> None:
-    """The raw figures, then the calibrated cluster file, and a report."""
     output, raw, ran = files
     write_text(raw, raw_csv(benches), force=force)
     write_text(ran, csv_text(list(steps[0]) if steps else ["source"], steps), force=force)
@@ -273,8 +271,12 @@ def run_validate(paths: tuple[str, ...], **options: Any) -> None:
         return
     if plot is not None:
         from planner.report.accuracy import time_chart
+        from planner.report.pages.studies import validation_page
 
-        write_plot(plot, lambda: time_chart(predictions), lambda: _page(predictions, family))
+        write_plot(
+            plot, lambda: time_chart(predictions),
+            lambda: validation_page(predictions, family, _report(predictions, family)),
+        )  # fmt: skip
     match style:
         case "json":
             content = document(predictions, family)
@@ -289,14 +291,12 @@ def run_validate(paths: tuple[str, ...], **options: Any) -> None:
 
 
 def _study(predictions: Sequence[Prediction], runs: int, as_json: bool) -> None:
-    """What learning from so many runs of each source brings, as a table or JSON."""
     found = study(published(predictions, "time"), runs)
     records = [{**asdict(one), "cluster": one.cluster._asdict()} for one in found]
     show(as_json, lambda: records, lambda: study_report(found, runs))
 
 
 def _predictions(given: Sequence[str], unnamed: bool) -> list[Prediction]:
-    """All rows of all files, predicted. UsageError if there are none."""
     paths = [Path(path) for path in given] or [PUBLISHED]
     rows = [row for path in paths for row in read_rows(path)]
     predictions = predict_rows(row.unnamed if unnamed else row for row in rows)
@@ -311,12 +311,6 @@ def _predictions(given: Sequence[str], unnamed: bool) -> list[Prediction]:
             f"{', '.join(columns[:-1])} or {columns[-1]}"
         )
     return predictions
-
-
-def _page(predictions: Sequence[Prediction], family: Family) -> Page:
-    from planner.report.pages.studies import validation_page
-
-    return validation_page(predictions, family, _report(predictions, family))
 
 
 def _report(predictions: Sequence[Prediction], family: Family) -> Report:

@@ -61,7 +61,6 @@ def _explain(plan_file: str, number: int | None, until: Until, options: dict[str
 
 
 def _findings(result: SearchResult, number: int, measured: Measured) -> Findings:
-    """What the measurement of a run of a plan says."""
     if isinstance(result.request.gpu_words, SeveralTypes):
         raise UsageError(
             f"--measured-…: the plans are on GPUs of several types ({result.request.gpus}), where "
@@ -75,7 +74,6 @@ def _findings(result: SearchResult, number: int, measured: Measured) -> Findings
 def _explained(
     result: SearchResult, number: int, until: Until, options: dict[str, Any]
 ) -> Explanation:
-    """The explanation of a plan, as far as the time lasts."""
     plan = pick_plan(result, number)
     job, searched = (
         request.resolve().on_gpus(result.job.used_gpus)

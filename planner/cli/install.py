@@ -24,13 +24,7 @@ _NEEDED = ("click", "numba", "numpy", "ortools", "pandas", "pydantic", "rich")
 _EXTRAS = {
     "plot": (("altair", "jinja2", "vl-convert-python"), "figures and pages"),
     "serve": (("altair", "jinja2", "starlette", "uvicorn", "vl-convert-python"), "planner serve"),
-    "sweep": (
-        (
-            "filelock",
-            "pyarrow",
-        ),
-        "planner sweep",
-    ),
+    "sweep": (("filelock", "pyarrow"), "planner sweep"),
     "ray": (("filelock", "pyarrow", "ray"), "planner sweep --engine ray"),
     "dask": (("filelock", "pyarrow", "distributed"), "planner sweep --engine dask"),
     "probe": (("torch",), "planner probe"),

@@ -166,20 +166,13 @@ def _spelled(names: list[str]) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
-def _usual_etp(options: dict[str, Any]) -> int:
-    """Tensor parallelism inside experts as the framework has it."""
-    profile, model = (
-        load_framework(profile_named(options["framework"])),
-        load_model(options["model"]),
-    )
-    experts = model.spec.moe is not None
-    return profile.usual_etp(experts=experts, tp=options["tp"], ep=options["ep"])
-
-
 def _complete(options: dict[str, Any]) -> list[str]:
     """Fill in GPUs, dp and the batch where they were not given; says what was taken."""
     notes = []
-    options["etp"] = options["etp"] or _usual_etp(options)
+    profile = load_framework(profile_named(options["framework"]))
+    experts = load_model(options["model"]).spec.moe is not None
+    usual = profile.usual_etp(experts=experts, tp=options["tp"], ep=options["ep"])
+    options["etp"] = options["etp"] or usual
     if options["cluster"] is None and _needs_count(options["gpus"]):
         gpu = options["gpus"] or DEFAULT_GPU
         # Fewest replicas over which the experts spread: ep·etp divides dp·cp·tp.
@@ -262,7 +255,8 @@ def serving_memory(options: dict[str, Any]) -> int:
     """
 
     model = load_model(options["model"])
-    stated = _stated_format(options)
+    # The format that the checkpoint's own configuration states, if it states one.
+    stated = published_format(_configuration(options))
     deployment = given_deployment({**options, "weights": options.get("weights") or stated}, model)
     result = inference_memory(deployment)
     solved = None
@@ -307,14 +301,11 @@ def given_deployment(options: dict[str, Any], model: ResolvedModel) -> Deploymen
     return Deployment(
         model=model.spec,
         gpu=cluster.gpu,
-        batch=given["batch"],
-        context=given["context"],
         weights=weights,
         kv=kv_format(given.get("kv_cache", usual_kv)),
         tp=tp,
         pp=pp,
         dp=dp,
-        ep=given["ep"],
         utilization=given["gpu_memory_utilization"],
         block=given["block_size"],
         chunk=given.get("max_num_batched_tokens", chunk),
@@ -323,6 +314,7 @@ def given_deployment(options: dict[str, Any], model: ResolvedModel) -> Deploymen
         graphs=not given.get("enforce_eager"),
         window_cache=not given.get("disable_hybrid_kv_cache_manager"),
         engine=find_engine(given["engine"]),
+        **{name: given[name] for name in ("batch", "context", "ep")},
     )
 
 
@@ -330,11 +322,6 @@ def _configuration(options: dict[str, Any]) -> dict[str, Any]:
     """The config.json that --model names, which is known to be one; empty for a catalogue name."""
     path = Path(options["model"])
     return json.loads(path.read_text(encoding="utf-8")) if path.suffix == ".json" else {}
-
-
-def _stated_format(options: dict[str, Any]) -> str | None:
-    """The format that the checkpoint's own configuration states; None where it states none."""
-    return published_format(_configuration(options))
 
 
 def _of_checkpoint(options: dict[str, Any], stated: str | None) -> tuple[str, ...]:
@@ -354,7 +341,6 @@ def _cluster(options: dict[str, Any], gpus: int) -> Cluster:
 
 
 def _warnings(deployment: Deployment) -> tuple[str, ...]:
-    """What is legal here and will surprise elsewhere."""
     model, found = deployment.model, []
     if deployment.context > model.max_positions:
         found.append(

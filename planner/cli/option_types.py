@@ -1,11 +1,12 @@
 """Types of options: what a text means. `[types]` of `options.toml` has each with its range, or with
-one of the parsers below, what that takes beside the text, and examples of what people write."""
+one of the parsers below, what that takes beside the text, and examples of what people write. And
+values that a shell completes: models, GPUs, frameworks. Nothing heavy is imported."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from planner.job.quantities import parse_length, parse_tokens
 
 if TYPE_CHECKING:
     from constraints.numbers import DegreeLimit
+
 
 # Blocks of a pipeline that a list of layers may name.
 _MOST_BLOCKS = 2**16
@@ -302,3 +304,39 @@ def option_type(name: str) -> click.ParamType[Any]:
     text, parse, examples = row.pop("is"), row.pop("parse"), row.pop("examples")
     parsed = Length if parse == "length" else Parsed
     return parsed(text, partial(globals()[parse], **row), *examples)
+
+
+def known_models(_ctx: click.Context, _param: click.Parameter, start: str) -> list[CompletionItem]:
+    """Names and short names of the catalogue; else files: a config.json, a .toml."""
+    from planner.job.models.catalog import model_names, short_names
+
+    return _matching((*model_names(), *short_names()), start) or [
+        CompletionItem(start, type="file")
+    ]
+
+
+def known_gpus(_ctx: click.Context, _param: click.Parameter, start: str) -> list[CompletionItem]:
+    """GPUs and node shapes, behind a number as `64x` where there is one."""
+    from hardware.load import cluster_names, gpu_names
+
+    head, cross, _ = start.rpartition("x")
+    count = f"{head}{cross}" if head[-1:].isdigit() else ""
+    return _matching([f"{count}{name}" for name in (*gpu_names(), *cluster_names())], start)
+
+
+def known_frameworks(
+    _ctx: click.Context, _param: click.Parameter, start: str
+) -> list[CompletionItem]:
+    """Every name of a framework."""
+    from planner.job.frameworks.names import known_names
+
+    return _matching(known_names(), start)
+
+
+def known_budgets(_ctx: click.Context, _param: click.Parameter, start: str) -> list[CompletionItem]:
+    """The word among numbers."""
+    return _matching(("chinchilla",), start)
+
+
+def _matching(names: Iterable[str], start: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in names if name.lower().startswith(start.lower())]

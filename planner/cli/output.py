@@ -114,7 +114,6 @@ def write_plot(path: Path, chart: Callable[[], Any], page: Callable[[], Page]) -
 
 
 def _may_overwrite() -> bool:
-    """Whether the command that runs was given --force."""
     return bool(click.get_current_context().params["force"])
 
 

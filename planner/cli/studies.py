@@ -97,7 +97,6 @@ def run_scale(**options: Any) -> None:
 
 
 def _counts(options: dict[str, Any]) -> tuple[int, ...]:
-    """Numbers of GPUs, from --counts or from --from and --to."""
     given, first, last = options["counts"], options["first"], options["last"]
     if given is not None:
         if first is not None or last is not None:
@@ -127,7 +126,6 @@ def run_buy(**options: Any) -> None:
 
 
 def _runs(options: dict[str, Any]) -> Iterator[TrainingRun]:
-    """The training runs of the file, or the one of the command line."""
     if options["jobs_file"] is None:
         if options["model"] is None or options["tokens"] is None:
             raise UsageError("give --model 70b --tokens 15T, or several jobs by --jobs FILE.toml")

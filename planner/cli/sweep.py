@@ -178,7 +178,6 @@ def _parameters() -> tuple[dict[str, click.Parameter], ...]:
 
 
 def _fixed(file: _File, known: dict[str, click.Parameter]) -> dict[str, Any]:
-    """Options outside [grid], by the names that commands give them."""
     found: dict[str, Any] = {}
     for key, value in file.fixed.items():
         if key not in ("gpus", "clusters"):
@@ -218,7 +217,6 @@ def _hashes(values: Any) -> dict[str, str]:
 
 
 def _clusters(file: _File) -> tuple[Value, ...]:
-    """The clusters of `gpus` and of the file that `clusters` names."""
     texts = file.grid.get("gpus", file.fixed.get("gpus", []))
     name = file.fixed.get("clusters")
     offers = offers_for(
@@ -234,7 +232,6 @@ def _clusters(file: _File) -> tuple[Value, ...]:
 def _pricings(
     file: _File, defaults: dict[str, Any], prices: dict[str, tuple[Value, ...]]
 ) -> tuple[Pricing, ...]:
-    """Every combination of prices and tokens."""
     found = []
     for values in product(*prices.values()):
         options = defaults | {"quiet": True} | merged(values)

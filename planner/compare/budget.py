@@ -138,7 +138,6 @@ class Ask:
 
     @property
     def has_size(self) -> bool:
-        """Whether the model is given."""
         return self.parameters is not None or self.model is not None
 
 
@@ -346,7 +345,6 @@ class _Study:
         return min(max(wanted, LEAST), MOST)
 
     def _size(self, wanted: float | None) -> _Sized:
-        """The given model, or the shape of about so many parameters."""
         if self.ask.model is not None:
             request: Request = self.request.model_copy(update={"model": self.ask.model})
             spec = request.find_model().spec
@@ -359,7 +357,6 @@ class _Study:
         return _Sized(request, spec, float(active))
 
     def _searched(self, sized: _Sized, number: int) -> _Sized:
-        """The size with the run of its best plan on the GPUs."""
         how = self.how
         if how.progress is not None:
             how.progress(f"searching {sized.spec.name}", number - 1, MOST_SEARCHES)

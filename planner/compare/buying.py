@@ -218,7 +218,6 @@ class _Case:
         return self.row(searched=False, beyond="another", reason=reason) if cluster else None
 
     def searched(self, outcome: Outcome) -> BuyRow:
-        """The row of a search."""
         found, reason = run_of(self.entry, outcome, self.run.tokens, self.settings)
         if found is None:
             return self.row(reason=reason)
@@ -235,7 +234,6 @@ def _answer(
     objective: Objective,
     order: Order,
 ) -> Buying:
-    """The choice among the rows that have a plan."""
     choices = [row.choice for row in rows if row.choice is not None]
     lost = [run.name for run in runs if not any(one.job == run.name for one in choices)]
     return Buying(

@@ -254,7 +254,6 @@ def _least(table: _Table, order: Order, limits: ChoiceLimits, name: str) -> Take
 
 
 def _value(taken: Taken | None, name: str) -> float | None:
-    """The sum that a limit holds for."""
     value = None if taken is None else getattr(taken, SUMS[name][1])
     return None if value is None else float(value)
 

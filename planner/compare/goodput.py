@@ -62,7 +62,6 @@ class GoodputRun:
 
 
 def run_of(job: Job) -> GoodputRun:
-    """The run of a job."""
     cluster = job.cluster
     host_bytes_per_s = cluster.gpu.host_link_bytes_per_s_per_direction
     return GoodputRun(cluster.num_gpus, cluster.num_nodes, checkpoint_bytes(job), host_bytes_per_s)

@@ -198,6 +198,5 @@ def price_of(batch: float, largest: int, tokens: float) -> BatchPrice:
 
 @cache
 def load_laws() -> tuple[LossLaw, BatchLaw]:
-    """The laws of the package."""
     data = shipped_toml("planner.compare", "laws.toml")
     return LossLaw.model_validate(data["loss"]), BatchLaw.model_validate(data["critical_batch"])

@@ -74,7 +74,6 @@ class Offer(Frozen):
 
     @property
     def label(self) -> str:
-        """Name in tables."""
         return self.name or self.gpus or Path(self.cluster or "").stem
 
     def resolve(self) -> Cluster:
@@ -156,7 +155,8 @@ def several_clusters(texts: Iterable[str]) -> tuple[str, ...]:
     catalogue, `any` at every size. UsageError or HardwareError."""
     found: list[str] = []
     for text in texts:
-        for item in _sizes(text):
+        words = read_gpus(text)
+        for item in words.texts() if isinstance(words, SeveralSizes) else [text]:
             parse_one_type(item)
             if item in found:
                 raise UsageError(f"--gpus: {item} is given twice; give each cluster once")
@@ -177,11 +177,6 @@ def _each_size(offer: Offer) -> Iterator[Offer]:
     for text in words.texts():
         name = offer.name and f"{offer.name} {text}"
         yield offer.model_copy(update={"gpus": text, "name": name, "cluster": None})
-
-
-def _sizes(text: str) -> list[str]:
-    words = read_gpus(text)
-    return words.texts() if isinstance(words, SeveralSizes) else [text]
 
 
 # Older prices, and those without a date, say so.
@@ -263,7 +258,6 @@ def _candidates(
 
 
 def _is_smaller(price: Price, cluster: Cluster) -> bool:
-    """Whether the priced instance holds fewer GPUs than a node of the cluster."""
     return price.instance_gpus is not None and price.instance_gpus < cluster.gpus_per_node
 
 

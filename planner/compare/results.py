@@ -216,7 +216,6 @@ class Run(Frozen):
         return self.owning if basis == "owned" else self.rental(basis)
 
     def rental(self, kind: PriceKind) -> Rental | None:
-        """The rental of a kind."""
         return next((rental for rental in self.rentals if rental.kind == kind), None)
 
 
@@ -259,7 +258,6 @@ class Comparison(Frozen):
     notes: tuple[str, ...] = ()
 
     def row(self, name: str) -> ComparisonRow | None:
-        """The row of a cluster by its name."""
         return next((row for row in self.rows if row.name == name), None)
 
     def to_frame(self) -> pd.DataFrame:

@@ -55,7 +55,6 @@ class OwnedHour:
 
     @property
     def total(self) -> float:
-        """Sum of the parts."""
         return self.hardware + self.around + self.electricity + self.hosting
 
 

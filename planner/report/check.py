@@ -201,13 +201,11 @@ def problem_text(problem: Problem) -> str:
 
 
 def _places(problem: Problem) -> str:
-    """Where a problem's settings stand, the first few."""
     places = ", ".join(_short(place) for place in problem.places[:_MOST_PLACES])
     return places + (" …" if len(problem.places) > _MOST_PLACES else "")
 
 
 def _short(place: str) -> str:
-    """A place by the file's name alone."""
     return place.rsplit("/", 1)[-1]
 
 

@@ -29,7 +29,6 @@ _FEWEST_LOSS = 0.005
 
 @as_report
 def comparison_report(comparison: Comparison) -> Iterator[Block]:
-    """The whole report."""
     runs = [(row, row.run) for row in comparison.rows if row.run is not None]
     about = fact_rows("comparison.facts", comparison, count=len(comparison.rows))
     yield Facts((*about, *techniques_row([run.plan for _, run in runs])))
@@ -61,7 +60,6 @@ def _loss_text(run: Run) -> str:
 
 
 def _money_tables(runs: Runs, comparison: Comparison) -> Iterator[TableData]:
-    """What the run costs at each kind of price, and what a GPU hour does."""
     rows = [
         {
             "name": row.name, "run": run, "on_front": row.on_front,

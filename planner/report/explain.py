@@ -31,7 +31,7 @@ from planner.predict.plan_text import (
     offload_text,
     ramp_rows,
 )
-from planner.report.plan_table import full_memory_facts, limit_text
+from planner.report.plan_table import full_memory_facts, limit_text, stage_row
 from planner.report.said import described, fact_rows, notes, said, table_of
 from planner.report.search import error_note, job_facts, metric_note
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
@@ -129,19 +129,10 @@ def stage_table(explanation: Explanation) -> TableData:
 def _stage_row(group: StageGroup) -> tuple[str, ...]:
     stage = group.memory
     shown = [float(getattr(stage, term.field)) for term in _HEADED]
-    return (
-        number_ranges(group.stages),
-        str(stage.layers),
-        f"{stage.in_flight:.3g}",
-        *(gib(size) for size in shown),
-        gib(stage.peak - sum(shown)),
-        gib(stage.peak),
-        stage.phase,
-    )
+    return stage_row(group.stages, stage, shown, stage.peak, stage.phase)
 
 
 def time_table(explanation: Explanation) -> TableData:
-    """Terms of the step time."""
     terms = explanation.time
     rows = [row for term in terms for row in _time_rows(term, explanation)]
     whole = sum(term.share for term in terms)

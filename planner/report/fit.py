@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from planner.job.quantities import gib, plural, signed_share
-from planner.job.request import Request
 from planner.launch.registry import target_of_profile
 from planner.predict.memory.advice import Advice, Move
 from planner.predict.memory.solve import SAFE_PROBABILITY
@@ -78,28 +77,21 @@ def advice_blocks(advice: Advice, most: int = _MOST_ROWS) -> Iterator[Block]:
                 "advice.moves", moves[:most], titled=title + more, also=_also,
                 costs=lambda move: _cost_text(move, advice.base.step_time_s),
             )  # fmt: skip
-    yield Notes(_advice_notes(advice))
+    base = advice.base
+    told = notes(
+        "advice.notes", base, error=error_text(base.peak_bytes, base.peak_interval),
+        tried=advice.tried, nothing=not (advice.sufficient or advice.pairs),
+    )  # fmt: skip
+    yield Notes(tuple(told))
 
 
 def _also(move: Move) -> str:
-    """What a change touches beside memory and time."""
     words = (move.learns, plural(move.more_gpus, "more GPU") if move.more_gpus else "")
     return ", ".join(word for word in words if word)
 
 
 def _cost_text(move: Move, base_s: float) -> str:
     return signed_share(0.0 if abs(move.extra_s) < _LEAST_SHARE * base_s else move.extra_s / base_s)
-
-
-def _advice_notes(advice: Advice) -> tuple[str, ...]:
-    base = advice.base
-    return tuple(
-        notes(
-            "advice.notes", base, error=error_text(base.peak_bytes, base.peak_interval),
-            tried=advice.tried,
-            nothing=not (advice.sufficient or advice.pairs),
-        )
-    )  # fmt: skip
 
 
 @as_report
@@ -112,7 +104,9 @@ def fit_report(
         yield from _fitting(answer.result)
     elif answer.why is not None:
         leading = () if advice is None else leading_facts(advice)
-        yield Facts((*_asked(answer.request), ("fits", _no(answer.why)), *leading))
+        job = answer.request.resolve()
+        asked = job_facts(job_summary(job, job.cluster.num_gpus))
+        yield Facts((*asked, ("fits", _no(answer.why)), *leading))
         yield from nothing_fits_report(answer.why).blocks
     if answer.largest:
         largest = tuple((WHAT[item.what], _largest_text(item)) for item in answer.largest)
@@ -131,12 +125,6 @@ def _fitting(result: SearchResult) -> Iterator[Block]:
     yield Facts((*job_facts(result.job), ("batch", batch), ("fits", verdict)))
     named = (("→ use", best), ("lightest", lightest))[: 2 if lightest != best else 1]
     yield fitting_table("Plans", "plan", "as", named)
-
-
-def _asked(request: Request) -> tuple[tuple[str, str], ...]:
-    """What nothing fits: the job as its names were resolved."""
-    job = request.resolve()
-    return job_facts(job_summary(job, job.cluster.num_gpus))
 
 
 def _no(why: WhyNothingFits) -> str:

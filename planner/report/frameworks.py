@@ -21,7 +21,6 @@ _USED = {"on": "unless excluded", "searched": "as is fastest", "asked": "if aske
 
 @as_report
 def frameworks_report(profiles: Sequence[FrameworkProfile]) -> Iterator[Block]:
-    """The list of framework profiles."""
     yield table_of(
         "frameworks.list", profiles, offered=offered_degrees,
         stages=lambda one: map(str, sorted(one.parallelism.zero_stages)),
@@ -64,7 +63,6 @@ def framework_report(profile: FrameworkProfile, whole: bool = False) -> Iterator
 
 
 def _launch_files(profile: str) -> str:
-    """Whether they are written and read."""
     try:
         written = f"written for {target_named(profile).name}"
     except UsageError:

@@ -29,7 +29,6 @@ from planner.report.tables import Block, Facts, Notes, Report, TableData, as_rep
 
 @as_report
 def hardware_report() -> Iterator[Block]:
-    """The GPUs and node shapes of the catalogue."""
     yield table_of(
         "hardware.gpus", map(load_gpu, gpu_names()),
         half=lambda gpu: gpu.peak_flop_per_s.get("bf16", gpu.peak_flop_per_s.get("fp16")),
@@ -63,7 +62,6 @@ def _gpu_document(name: str) -> dict[str, Any]:
 
 
 def _formats(gpu: Gpu) -> Iterator[tuple[str, NumberFormat]]:
-    """The number formats that the GPU multiplies."""
     formats = load_formats()
     return ((name, formats[name]) for name in gpu.peak_flop_per_s if name in formats)
 

@@ -56,7 +56,6 @@ def inference_report(
     warnings: Sequence[str],
     tuning: Tuning | None = None,
 ) -> Iterator[Block]:
-    """The whole report."""
     yield _identity(result, model)
     yield _terms_table(result)
     yield _cache_facts(result)

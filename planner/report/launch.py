@@ -39,7 +39,6 @@ def launch_report(
 
 
 def _replaced_lines(replaced: Replaced) -> Iterator[str]:
-    """What became of the files of an earlier launch."""
     for name, new in replaced.kept.items():
         yield f"{name} of the earlier launch is kept as {new}."
     if replaced.removed:

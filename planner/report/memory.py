@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from planner.cost.terms import LIVE_TERMS
-from planner.job.quantities import gib, number_ranges, plural, run_lengths
+from planner.job.quantities import gib, plural, run_lengths
 from planner.job.request import Request
 from planner.job.written import picked
 from planner.predict.assumptions import framework_assumptions
@@ -29,7 +29,7 @@ from planner.predict.memory.terms import (
 from planner.predict.ops.table import parameter_count
 from planner.predict.plan_text import error_text, fit_text, fraction_text
 from planner.predict.techniques import used_techniques
-from planner.report.plan_table import limit_text
+from planner.report.plan_table import limit_text, stage_row
 from planner.report.said import described, facts, rows_of, said, table_of
 from planner.report.said import notes as told
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
@@ -80,8 +80,9 @@ def memory_report(
     if len(footprint.stages) > 1:
         yield stage_table(footprint)
     yield from more
-    yield Notes(_notes(footprint))
     configuration = footprint.configuration
+    evidence = configuration.job.framework.outside.evidence
+    yield Notes(tuple(told("memory.notes", footprint, evidence=evidence)))
     assumed = (*notes, *framework_assumptions(configuration.job, configuration.degrees))
     if assumed:
         yield Notes(tuple(f"- {text}" for text in assumed), "Assumed")
@@ -258,15 +259,8 @@ def _stage_row(group: Sequence[StageAccount]) -> tuple[str, ...]:
     account = group[0]
     terms = account.peak.terms
     shown = [sum(terms.get(name, 0.0) for name in names) for names in _STAGE_COLUMNS.values()]
-    return (
-        number_ranges([each.stage for each in group]),
-        str(account.layers),
-        f"{account.in_flight:.3g}",
-        *(gib(size) for size in shown),
-        gib(account.total_bytes - sum(shown)),
-        gib(account.total_bytes),
-        phase_text(account.peak.name),
-    )
+    stages, phase = [each.stage for each in group], phase_text(account.peak.name)
+    return stage_row(stages, account, shown, account.total_bytes, phase)
 
 
 def tensor_table(tensors: Sequence[KeptTensor], account: StageAccount) -> TableData:
@@ -289,11 +283,6 @@ def tensor_table(tensors: Sequence[KeptTensor], account: StageAccount) -> TableD
         rows.append(together(f"{len(rest)} smaller ones", rest))
     rows.append(together("all kept", tensors))
     return table_of("memory.tensors", rows, stage=account.stage)
-
-
-def _notes(footprint: Footprint) -> tuple[str, ...]:
-    evidence = footprint.configuration.job.framework.outside.evidence
-    return tuple(told("memory.notes", footprint, evidence=evidence))
 
 
 _NAMES = {"mbs": "micro-batch", "seq": "sequence", "layers": "number of layers"}

@@ -16,7 +16,6 @@ from planner.report.tables import Block, Facts, Notes, as_report
 
 @as_report
 def models_report(entries: Sequence[tuple[ResolvedModel, ParameterCount]]) -> Iterator[Block]:
-    """The list of models."""
     yield table_of("models.list", map(_listed, entries))
     yield Notes((
         f"{plural(len(entries), 'model')}; seq is the pretraining length in tokens. Also taken: "

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from constraints.axes import AXES
 from planner.job.quantities import gib, number_ranges, percent_sure, seconds, share, signed_share
@@ -91,6 +92,15 @@ def _parts(
         yield (Column("gap", optional=6), lambda plan: share(plan.gap) if plan.gap else "-")
 
 
+def stage_row(
+    stages: Sequence[int], held: Any, shown: Sequence[float], total: float, phase: str
+) -> tuple[str, ...]:
+    """Equal pipeline stages in a row of a table: bytes that have columns, the rest, and the peak.
+    `held`: a plan's stage or an account of one."""
+    sizes = map(gib, (*shown, total - sum(shown), total))
+    return number_ranges(stages), str(held.layers), f"{held.in_flight:.3g}", *sizes, phase
+
+
 def _degree(plan: Plan, name: str) -> str:
     return f"{getattr(plan.degrees, name):,}"
 
@@ -145,12 +155,13 @@ def beyond_text(plans: Numbered, numbered: bool) -> str:
             reason = _EXPOSED.sub("{} % of the step", text, count=1)
             shares[reason].update(int(share) for share in _EXPOSED.findall(text)[:1])
             holders[reason].add(index)
-    texts = [
-        _with_shares(reason, shares[reason])
-        if len(held) == len(plans)
-        else f"{_with_shares(reason, shares[reason])} ({_holders(plans, held, numbered)})"
-        for reason, held in holders.items()
-    ]
+    texts = []
+    for reason, held in holders.items():
+        text = _with_shares(reason, shares[reason])
+        if len(held) < len(plans):
+            numbers = [plans[index][0] for index in sorted(held)]
+            text += f" ({numbered_plans(numbers) if numbered else 'some plans'})"
+        texts.append(text)
     said = f" Wider because nothing like it was measured: {'; '.join(texts)}."
     return said if texts else ""
 
@@ -159,10 +170,6 @@ def _with_shares(reason: str, shares: set[int]) -> str:
     """A reason with its share of the step, or from the least to the most of several."""
     ends = dict.fromkeys((min(shares), max(shares))) if shares else ()
     return reason.replace("{}", " to ".join(map(str, ends)))
-
-
-def _holders(plans: Numbered, held: set[int], numbered: bool) -> str:
-    return numbered_plans([plans[index][0] for index in sorted(held)]) if numbered else "some plans"
 
 
 def numbered_plans(numbers: Sequence[int]) -> str:

@@ -187,17 +187,14 @@ def fact_rows(key: str, *about: Any, **named: Any) -> tuple[Row, ...]:
 
 
 def facts(key: str, *about: Any, title: str = "", **named: Any) -> Facts:
-    """Facts that have something to say."""
     return Facts(fact_rows(key, *about, **named), title)
 
 
 def notes(key: str, *about: Any, **named: Any) -> Iterator[str]:
-    """Sentences that have something to say."""
     return (text for one in described(key) if (text := said(one, *about, **named)))
 
 
 def _columns(key: str, named: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Title and cell of each column of a table."""
     titled = ((said(text, None, **named), cell) for text, cell in described(key)["columns"].items())
     return [(title, cell) for title, cell in titled if title is not None]
 

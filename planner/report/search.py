@@ -301,7 +301,6 @@ def ties(plans: Numbered) -> list[int]:
 
 
 def _tie_note(plans: Numbered) -> str:
-    """What the mark of a tie means."""
     near = ties(plans)
     return f"≈ Within the error bar of plan {plans[0][0]}: {numbered_plans(near)}." if near else ""
 

@@ -36,7 +36,6 @@ _MOST_NAMED = 4
 
 @as_report
 def buying_report(buying: Buying) -> Iterator[Block]:
-    """The whole report."""
     decision = buying.decision
     if buying.reason:
         yield Notes((buying.reason,))
@@ -56,7 +55,6 @@ def buying_report(buying: Buying) -> Iterator[Block]:
 
 
 def _reasons(rows: tuple[BuyRow, ...]) -> Iterator[str]:
-    """What was left out, clusters of one kind of reason together."""
     groups: dict[tuple[str, str], list[BuyRow]] = {}
     for row in rows:
         if row.choice is None:
@@ -72,7 +70,6 @@ def _reasons(rows: tuple[BuyRow, ...]) -> Iterator[str]:
 
 @as_report
 def budget_report(found: Budget) -> Iterator[Block]:
-    """The whole report."""
     run = found.run
     price = run and run.batch_price
     yield facts(
@@ -95,7 +92,6 @@ TITLES: dict[Batch, str] = {
 
 @as_report
 def scaling_report(scaling: Scaling) -> Iterator[Block]:
-    """The whole report."""
     tokens = short_count(scaling.tokens)
     yield Facts((("model", scaling.model), ("GPUs", scaling.gpu), ("tokens", tokens)))
     if scaling.decision is not None:

@@ -69,7 +69,6 @@ def _effort(grid: Grid, journal: Journal, count: SearchCounts) -> dict[str, Any]
 
 @as_report
 def sweep_report(grid: Grid, journal: Journal, count: SearchCounts) -> Iterator[Block]:
-    """The whole report."""
     effort, found = _effort(grid, journal, count), _found(grid, journal)
     hosts = effort["hosts"][:3]
     yield facts("sweep.facts", {**effort, "total": effort["searches"], "hosts": hosts})
@@ -82,7 +81,6 @@ def sweep_report(grid: Grid, journal: Journal, count: SearchCounts) -> Iterator[
 
 
 def _best(grid: Grid, found: _Found) -> TableData:
-    """The cheapest and the fastest row of each model."""
     names = {"cost": "cheapest", "days": "fastest"}
     lines = (
         {

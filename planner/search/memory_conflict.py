@@ -15,7 +15,7 @@ from planner.job.job import Job
 from planner.job.quantities import number_ranges
 from planner.job.specs import ModelSpec
 from planner.predict.costed_plan import configured_plan
-from planner.predict.layout_wording import split_sentence
+from planner.predict.evaluate import split_sentence
 from planner.predict.plan import Plan
 from planner.search.explorer import Explorer
 from planner.search.infeasibility import GIB, ConflictingRule

@@ -270,7 +270,6 @@ def _outcomes(engine: Engine, points: Iterator[GridPoint]) -> Iterator[Batch]:
 
 
 def _why(error: BaseException) -> str:
-    """A failure in one line."""
     if isinstance(error, BrokenExecutor):
         return "its process was killed, twice"
     lines = str(error).strip().splitlines() or [""]

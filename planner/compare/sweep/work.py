@@ -233,7 +233,6 @@ def _compile_once() -> None:
 
 
 def _figures(entry: EnteredOffer, outcome: Outcome | None, pricing: Pricing) -> dict[str, Any]:
-    """The figures of `columns.toml` that there are."""
     run, reason = run_of(entry, outcome, pricing.tokens, pricing.settings)
     gpus = entry.cluster.num_gpus
     if run is None:

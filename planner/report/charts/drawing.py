@@ -51,7 +51,6 @@ def table(rows: Iterable[Row]) -> Specification:
 
 
 def _cell(value: object) -> object:
-    """A value as Vega reads it from CSV."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.6g}" if isinstance(value, float) else value

@@ -174,7 +174,6 @@ def _values(name: str, shapes: _Shapes, tried: _Tried) -> IntArray:
 def _cells(
     pair: tuple[str, str], values: Mapping[str, IntArray], shapes: _Shapes, tried: _Tried
 ) -> Iterator[Cell]:
-    """Every cell of two degrees."""
     best = _best_rows(pair, values, shapes)
     for places in product(range(len(values[pair[0]])), range(len(values[pair[1]]))):
         row = best.get(places)

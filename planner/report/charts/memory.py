@@ -44,7 +44,6 @@ class Bar:
 
     @property
     def total_bytes(self) -> float:
-        """Height of the bar."""
         return sum(self.sizes)
 
 
@@ -112,7 +111,6 @@ def memory_figure(footprint: Footprint, stages: Sequence[StageAccount]) -> Memor
 
 
 def memory_panel(footprint: Footprint, account: StageAccount) -> StagePanel:
-    """The bars of one stage."""
     outside = sum(account.outside.values())
     bars = tuple(
         Bar(

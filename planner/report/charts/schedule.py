@@ -176,7 +176,6 @@ def _pass_bars(
 
 
 def _end_bars(plan: Plan, stage: int, span_s: float) -> Iterator[PassBar]:
-    """Gradient traffic that nothing hides, and the update."""
     for kind, length_s in (("communication", plan.time.dp_s), ("optimizer", plan.time.optimizer_s)):
         if length_s > 0.0:
             yield PassBar(stage, kind, span_s, span_s + length_s, -1, -1)
@@ -214,7 +213,11 @@ def step_trace(plan: Plan) -> dict[str, Any]:
             "step_time_s": plan.step_time_s,
             "note": _NOTE,
         },
-        "traceEvents": [*_names(plan), *_passes(gantt), *_terms(plan)],
+        "traceEvents": [
+            *_names(plan),
+            *_passes(gantt),
+            *(_event(one.label, one.start, one.end, _TERMS, 0, {}) for one in waterfall(plan)[:-1]),
+        ],
     }
 
 
@@ -232,17 +235,11 @@ def _name(what: str, process: int, thread: int, words: str) -> Event:
 
 
 def _passes(gantt: Gantt) -> Iterator[Event]:
-    """What each stage does; the bubble is the space between."""
     for bar in gantt.bars:
         if bar.kind != "bubble" and bar.end_s > bar.start_s:
             place = {"micro_batch": bar.microbatch, "chunk": bar.chunk}
             args = place if bar.microbatch >= 0 else {}
             yield _event(bar.kind, bar.start_s, bar.end_s, _STAGES, bar.stage, args)
-
-
-def _terms(plan: Plan) -> Iterator[Event]:
-    for term in waterfall(plan)[:-1]:
-        yield _event(term.label, term.start, term.end, _TERMS, 0, {})
 
 
 def _event(

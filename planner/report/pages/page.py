@@ -55,7 +55,6 @@ class Page:
 
     @property
     def charts(self) -> dict[str, Specification]:
-        """Charts by their names."""
         return {
             drawing.name: on_page(drawing.chart)
             for section in self.sections

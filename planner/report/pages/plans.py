@@ -23,14 +23,13 @@ from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text
 from planner.report.charts.drawing import Drawing
 from planner.report.charts.front import (
-    CandidateDots,
     candidates,
     costed_or_reason,
     front_chart,
     front_plans,
     riskier_plans,
 )
-from planner.report.charts.heat import HeatMap, heat_chart, heat_map
+from planner.report.charts.heat import heat_chart, heat_map
 from planner.report.charts.memory import memory_panel
 from planner.report.charts.plan import cluster_chart, cluster_of
 from planner.report.explain import explanation_report
@@ -57,7 +56,6 @@ class PagePlan:
 
     @property
     def plan(self) -> Plan:
-        """The plan."""
         return self.result.plans[self.number - 1]
 
     @property
@@ -112,7 +110,8 @@ class Front:
         yield overview_section(self.entries, self.results, notes)
         costed = self.costed[0][0] if len(self.results) == 1 else None
         if costed is not None and (found := heat_map(costed, self.results[0])) is not None:
-            yield heat_section(found)
+            drawing = Drawing("heat", "", heat_chart(found), described("pages.heat"))
+            yield Section("Two degrees at a time", (drawing,))
 
     def _picture(self) -> Section:
         found = [
@@ -131,20 +130,9 @@ class Front:
         )
         note = said(described("pages.front"), self, riskier=bool(riskier)) or ""
         reasons = [f"Candidates are not drawn: {reason}." for _, reason in self.costed if reason]
-        told = " ".join((note, *(_dots_text(each) for each in found), *reasons))
+        dots = (said(described("pages.dots"), one, drawn=len(one.dots)) or "" for one in found)
+        told = " ".join((note, *dots, *reasons))
         return Section("Speed against memory", (Drawing("front", "", chart, told),), picks=True)
-
-
-def _dots_text(found: CandidateDots) -> str:
-    """Which candidates are drawn."""
-    return said(described("pages.dots"), found, drawn=len(found.dots)) or ""
-
-
-def heat_section(found: HeatMap) -> Section:
-    """Two degrees of choice."""
-    note = described("pages.heat")
-    drawing = Drawing("heat", "", heat_chart(found), note)
-    return Section("Two degrees at a time", (drawing,))
 
 
 def overview_section(
@@ -190,7 +178,6 @@ def first_page(result: SearchResult, path: Path, before: Sequence[Plan]) -> Page
 
 
 def plan_page(result: SearchResult, path: Path, number: int) -> Page:
-    """The sections of one plan."""
     return Page("", "", [*_plan_sections(path, number, PagePlan(result, number))])
 
 
@@ -222,7 +209,6 @@ def plans_page(
 
 
 def _results(entries: Sequence[PagePlan]) -> list[SearchResult]:
-    """The searches of the entries, each once."""
     return list({id(entry.result): entry.result for entry in entries}.values())
 
 
@@ -232,7 +218,6 @@ def _page(
     notes: Sequence[str] = (),
     before: Sequence[Plan] = (),
 ) -> Page:
-    """What stands above the single plans."""
     results = _results(entries)
     job = results[0].job
     front = Front(results, entries, _shown_numbers(results, len(entries)), before)

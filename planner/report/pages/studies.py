@@ -44,7 +44,6 @@ Study = Scaling | Comparison | Buying | Budget
 
 
 def figure_of(study: Study) -> CurvesFigure:
-    """The figures of a study."""
     return _OF[type(study)][0](study)
 
 
@@ -84,7 +83,6 @@ def memory_page(figure: MemoryFigure) -> Page:
 
 
 def memory_drawing(panel: StagePanel, name: str, title: str = "", note: str = "") -> Drawing:
-    """The chart of one stage."""
     return Drawing(name, title, memory_panel_chart(panel), note)
 
 
