@@ -205,7 +205,6 @@ def kind_capacity(ctx: LayoutContext, stage: int, kind: int) -> int:
 
 
 def _holds(ctx: LayoutContext, stage: int, layers: list[int]) -> bool:
-    """Whether a stage's memory holds so many layers of each kind."""
     memory = ctx.memory
     if memory is None:
         return True
