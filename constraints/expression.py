@@ -112,7 +112,6 @@ def parse_condition(text: str, names: Collection[str]) -> Condition:
 
 
 def _tree(text: str) -> ast.expr:
-    """Python's syntax tree of the text."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -231,7 +230,6 @@ class _Checker:
                 )
 
     def _list(self, side: ast.expr, is_last: bool, depth: int) -> None:
-        """What stands after in."""
         if not isinstance(side, ast.Tuple | ast.List | ast.Set):
             part = ast.unparse(side)
             self.refuse(side, f"a list of numbers stands after in: ({part},) or (1, 2, 4)")

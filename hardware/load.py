@@ -284,7 +284,6 @@ def load_shape_file(path: Path) -> tuple[ClusterShape, Cluster]:
 
 
 def _calibration(path: Path, given: Any) -> Calibration | None:
-    """The table [calibration] of a user's file, that `planner calibrate` writes."""
     if given is None:
         return None
     try:

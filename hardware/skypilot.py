@@ -8,12 +8,13 @@ which are summed here within a zone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -26,7 +27,39 @@ _NEEDED = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Regi
 _PRICE_COLUMNS: tuple[tuple[PriceKind, str], ...] = (("on_demand", "Price"), ("spot", "SpotPrice"))
 _GCP_LARGEST_A100 = (16, "a2-megagpu-16g")
 
-Row = Mapping[str, str]
+
+class _Row(NamedTuple):
+    """One row of a cloud's file."""
+
+    path: Path
+    line: int
+    cells: Mapping[str, str]
+
+    def number(self, column: str) -> float | None:
+        text = self.cells.get(column) or ""
+        if not text:
+            return None
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            place = list(self.cells).index(column) + 1
+            raise HardwareError(
+                f"{self.path}, line {self.line}, column {place}: {column} {text!r} is not a number"
+            )
+        return number
+
+    @property
+    def place(self) -> str:
+        return self.cells.get("AvailabilityZone") or self.cells["Region"]
+
+    def gcp_host(self) -> str:
+        """Google Cloud's host of the row's accelerators."""
+        name, count = self.cells["AcceleratorName"], int(self.number("AcceleratorCount") or 0)
+        if name == "A100" and count == _GCP_LARGEST_A100[0]:
+            return _GCP_LARGEST_A100[1]
+        return str(_tables()["gcp_hosts"].get(name, "")).format(count)
 
 
 @dataclass(frozen=True)
@@ -51,23 +84,23 @@ def load_skypilot(path: Path) -> SkypilotPrices:
             "catalogs/v8"
         )
     prices: list[Price] = []
-    skipped: dict[str, int] = {}
+    skipped = Counter[str]()
     for file in files:
         prices += _of_file(file, skipped)
     return SkypilotPrices(tuple(prices), skipped)
 
 
-def _of_file(path: Path, skipped: dict[str, int]) -> list[Price]:
+def _of_file(path: Path, skipped: Counter[str]) -> list[Price]:
     cloud = path.resolve().parent.name
     lines = csv_rows(read_text(path), str(path))
     header = next(lines, (1, []))[1]
     _check_header(path, header)
     rows = [
-        (line, dict(zip_longest(header, cells[: len(header)], fillvalue="")))
+        _Row(path, line, dict(zip_longest(header, cells[: len(header)], fillvalue="")))
         for line, cells in lines
     ]
     best: dict[tuple[str, str, PriceKind], Price] = {}
-    for price in _prices(path, cloud, rows, skipped):
+    for price in _prices(cloud, rows, skipped):
         key = (price.gpu, price.instance, price.kind)
         if key not in best or price.price_per_gpu_hour < best[key].price_per_gpu_hour:
             best[key] = price
@@ -84,22 +117,17 @@ def _check_header(path: Path, header: Iterable[str]) -> None:
             )
 
 
-def _prices(
-    path: Path, cloud: str, rows: list[tuple[int, dict[str, str]]], skipped: dict[str, int]
-) -> Iterator[Price]:
-    hosts = _hosts(path, rows) if cloud == "gcp" else {}
-    for line, row in rows:
-        accelerator = row["AcceleratorName"]
+def _prices(cloud: str, rows: Sequence[_Row], skipped: Counter[str]) -> Iterator[Price]:
+    hosts = _hosts(rows) if cloud == "gcp" else {}
+    for row in rows:
+        accelerator = row.cells["AcceleratorName"]
         if not accelerator:
             continue
         gpu = _gpu(cloud, accelerator)
-        found = list(_of_row(path, line, row, hosts, cloud == "gcp")) if gpu else []
-        if gpu is None or not found:
-            skipped[accelerator] = skipped.get(accelerator, 0) + 1
-            continue
-        count = _number(path, line, row, "AcceleratorCount")
-        if count is None or count < 1 or count != int(count):
-            skipped[accelerator] = skipped.get(accelerator, 0) + 1
+        found = list(_of_row(row, hosts, cloud == "gcp")) if gpu else []
+        count = row.number("AcceleratorCount") if found else None
+        if gpu is None or count is None or count < 1 or count != int(count):
+            skipped[accelerator] += 1
             continue
         for kind, amount, instance in found:
             try:
@@ -108,57 +136,39 @@ def _prices(
                     provider=cloud,
                     kind=kind,
                     price_per_gpu_hour=amount / count,
-                    source=str(path),
+                    source=str(row.path),
                     instance=instance,
                     instance_gpus=int(count),
-                    note=row["Region"],
+                    note=row.cells["Region"],
                 )
             except ValidationError as error:
-                raise invalid_file(f"{path}, line {line}", error) from None
+                raise invalid_file(f"{row.path}, line {row.line}", error) from None
 
 
 def _of_row(
-    path: Path,
-    line: int,
-    row: Row,
-    hosts: Mapping[tuple[str, str, str], float],
-    is_gcp: bool,
+    row: _Row, hosts: Mapping[tuple[str, str, str], float], is_gcp: bool
 ) -> Iterator[tuple[PriceKind, float, str]]:
     """(kind, price of the whole instance, instance) of a row; none where a price is missing."""
-    separate = is_gcp and not row["InstanceType"]
-    instance = _gcp_host(path, line, row) if separate else row["InstanceType"]
+    separate = is_gcp and not row.cells["InstanceType"]
+    instance = row.gcp_host() if separate else row.cells["InstanceType"]
     for kind, column in _PRICE_COLUMNS:
-        amount = _number(path, line, row, column)
+        amount = row.number(column)
         if separate and amount is not None:
-            host = hosts.get((instance, _place(row), column))
+            host = hosts.get((instance, row.place, column))
             amount = None if host is None else amount + host
         if amount is not None and amount > 0.0:
             yield kind, amount, instance
 
 
-def _hosts(path: Path, rows: list[tuple[int, dict[str, str]]]) -> dict[tuple[str, str, str], float]:
+def _hosts(rows: Sequence[_Row]) -> dict[tuple[str, str, str], float]:
     """(instance, place, price column) -> price of a host without accelerators."""
-    found: dict[tuple[str, str, str], float] = {}
-    for line, row in rows:
-        if not row["InstanceType"] or row["AcceleratorName"]:
-            continue
-        for _, column in _PRICE_COLUMNS:
-            amount = _number(path, line, row, column)
-            if amount is not None:
-                found[row["InstanceType"], _place(row), column] = amount
-    return found
-
-
-def _gcp_host(path: Path, line: int, row: Row) -> str:
-    name = row["AcceleratorName"]
-    count = int(_number(path, line, row, "AcceleratorCount") or 0)
-    if name == "A100" and count == _GCP_LARGEST_A100[0]:
-        return _GCP_LARGEST_A100[1]
-    return str(_tables()["gcp_hosts"].get(name, "")).format(count)
-
-
-def _place(row: Row) -> str:
-    return row.get("AvailabilityZone") or row["Region"]
+    return {
+        (row.cells["InstanceType"], row.place, column): amount
+        for row in rows
+        if row.cells["InstanceType"] and not row.cells["AcceleratorName"]
+        for _, column in _PRICE_COLUMNS
+        if (amount := row.number(column)) is not None
+    }
 
 
 @cache
@@ -173,19 +183,3 @@ def _gpu(cloud: str, accelerator: str) -> str | None:
         return load_gpu(name).name
     except HardwareError:
         return None
-
-
-def _number(path: Path, line: int, row: Row, column: str) -> float | None:
-    text = row.get(column) or ""
-    if not text:
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        place = list(row).index(column) + 1
-        raise HardwareError(
-            f"{path}, line {line}, column {place}: {column} {text!r} is not a number"
-        )
-    return number

@@ -1,7 +1,7 @@
 """Phases of a step and what is recorded of them: contents of a stage, passes, bytes by term.
 
 `planner.cost.phases` fills them in. The end of forward holds no more than its heaviest point:
-nothing asks for it but what shows a step over time (`planner.predict.memory.timeline`).
+nothing asks for it but what shows a step over time (`planner.predict.memory.account`).
 """
 
 from __future__ import annotations

@@ -128,7 +128,6 @@ def _base(wanted: str, spelling: str) -> Optimizer:
 
 
 def _changed(base: Optimizer, changes: str, spelling: str) -> Optimizer:
-    """The optimizer with the types that `changes` names."""
     states = dict(base.states)
     others: dict[str, str] = {}
     for item in changes.split(","):

@@ -6,25 +6,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import cache
 from itertools import groupby
 from textwrap import fill
+from typing import Any
 
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 from planner.evidence.runs.rows import PLAN_COLUMN
 from planner.job.frameworks.profile import load_framework
-from planner.job.quantities import gib, percent_sure, seconds, share
+from planner.job.quantities import gib, seconds, share
 from planner.job.written import csv_text, markdown_table, picked
-from planner.launch.contract import STOP, ExplainedSetting, Files, Launch, Variable, checkpoints_of
+from planner.launch.contract import ExplainedSetting, Files, Launch, Variable, checkpoints_of
 from planner.launch.launchers import how_to_start, start_script
-from planner.launch.launchers.kubernetes import SUBMIT
-from planner.launch.launchers.shell import PREFLIGHT
-from planner.launch.quoting import Code, Value, markdown_prose, markdown_text
+from planner.launch.quoting import Code, markdown_prose, markdown_text
 from planner.launch.registry import targets
+from planner.launch.sentences import filled_in, holds, names_of
 from planner.launch.settings_text import filled
-from planner.launch.time_limit import SIGNAL_S, limit_text, save_steps, stop_minutes
+from planner.launch.time_limit import SIGNAL_S, is_limited, limit_text, save_steps, stop_minutes
 from planner.predict.plan import Plan, StageMemory
 from planner.search.explanation import time_terms
 
@@ -136,10 +137,8 @@ _WIDTH = 88
 
 
 @cache
-def _goes_on() -> dict[str, str]:
-    """How a run goes on where no script of ours puts it back, by what starts the nodes."""
-    found: dict[str, str] = shipped_toml("planner.launch", "templates/readme.toml")["goes-on"]
-    return found
+def _words() -> Mapping[str, Any]:
+    return shipped_toml("planner.launch", "templates/readme.toml")
 
 
 def readme(
@@ -152,21 +151,31 @@ def readme(
     variables: Sequence[Variable],
 ) -> str:
     """The Markdown text."""
+    target, names = targets()[launch.target], _names(launch, expected)
+    alone = f"Without the folder: {target.alone}, and `--gpus` for the machine."
+    more = [row["text"] for row in _words()["more_steps"] if holds(row["when"], names)]
+    submitted = launch.nodes_as in ("k8s", "skypilot")
+    plain = {name: filled_in(text, names) for name, text in _words()["plain"].items()}
+    code = {name: Code(filled_in(text, names)) for name, text in _words()["markdown"].items()}
     text = filled(
         "readme.md.txt",
         needs=[f"* {need}" for need in requirements],
         files=_files(written),
         variables=_variables(variables),
-        weights=[targets()[launch.target].weights, ""],
-        time_limit=_time_limit(launch),
+        weights=[target.weights, ""],
+        time_limit=[filled_in(_words()["goes_on"][launch.nodes_as], names), ""],
         choices=markdown_table(
             ("choice", "purpose"), [(choice.setting, choice.purpose) for choice in choices]
         ).splitlines(),
         departures=_departures(launch, departures),
         assumptions=[f"* {markdown_prose(note)}" for note in launch.plan.assumptions],
-        **_of_the_plan(launch),
-        **_memory(launch, expected),
-        **_time(launch, expected),
+        modes=Code(filled_in(_words()["modes"]["submitted" if submitted else "script"], names)),
+        alone=[alone, ""] if target.alone else [],
+        more_steps=[f"{at}. {filled_in(one, names)}" for at, one in enumerate(more, start=6)],
+        memory=_memory(expected),
+        terms=_terms(launch.plan),
+        **plain,
+        **code,
     )
     if launch.job.cluster.gpu.vendor == "amd":
         text = text.replace("nvidia-smi", "rocm-smi")
@@ -184,33 +193,28 @@ def _wrapped(line: str) -> str:
     )
 
 
-def _of_the_plan(launch: Launch) -> dict[str, Value]:
-    """What is said of job, machine and folder."""
-    job, plan = launch.job, launch.plan
-    target = targets()[launch.target]
-    words = f"Without the folder: {target.alone}, and `--gpus` for the machine."
-    return {
-        "model": job.model.name,
-        "target": launch.target,
-        "gpus": plan.degrees.gpus,
-        "gpu": job.cluster.gpu.name,
-        "nodes": "1 node" if launch.nodes == 1 else f"{launch.nodes} nodes",
-        "gpus_per_node": launch.gpus_per_node,
-        "sequences": f"{plan.gbs:,}",
-        "seq": f"{plan.seq:,}",
-        "tokens": f"{plan.gbs_tokens:,}",
-        "precision": job.precision,
-        "how": Code(how_to_start(launch)),
-        "rounding": Code(_rounding(launch)),
+def _names(launch: Launch, expected: Expectations) -> Mapping[str, object]:
+    """What the words may name."""
+    target, heaviest = targets()[launch.target], expected.heaviest
+    reserved = target.held == "reserved"
+    names = names_of(launch) | {
+        "target": target,
+        "expected": expected,
+        "heaviest": heaviest,
+        "held_bytes": heaviest.reserved_bytes if reserved else heaviest.allocated_bytes,
+        "total_high": min(heaviest.total_high_bytes, expected.usable_bytes),
+        "first_loss": math.log(launch.job.model.vocab),
         "script": start_script(launch),
+        "how": how_to_start(launch),
         "checkpoints": checkpoints_of(launch),
-        "modes": Code(_modes(launch)),
-        "measured": MEASURED_FILE,
-        "plan": PLAN_FILE,
-        "from_plan": target.from_plan,
-        "alone": [words, ""] if target.alone else [],
-        "ramp": " The batch ramp starts below it, as said above." if plan.ramp else "",
-        "more_steps": [f"{at}. {text}" for at, text in enumerate(_more_steps(launch), start=6)],
+        "rounding": _rounding(launch),
+    }
+    if not is_limited(launch):
+        return names
+    names |= {"limit": limit_text(launch), "signal": SIGNAL_S, "save_steps": save_steps(launch)}
+    names |= {"stop_minutes": stop_minutes(launch)}
+    return names | {
+        "ends": filled_in(_words()["ends"]["stops" if target.stops else "runs_on"], names)
     }
 
 
@@ -223,32 +227,12 @@ def _rounding(launch: Launch) -> str:
     return f", but for its rounding ({'; '.join(words)})" if words else ""
 
 
-def _modes(launch: Launch) -> str:
-    """How to look before the job starts."""
-    check = "checks nodes, GPUs, the framework and its version, and one all-reduce on all nodes"
-    dry = "prints the command and needs nothing"
-    if launch.nodes_as in ("k8s", "skypilot"):
-        return f"MODE=--dry-run in the environment {dry}; MODE=--preflight {check}."
-    script = start_script(launch)
-    return f"`bash {script} --dry-run` {dry}; `bash {script} --preflight` {check}."
-
-
 def _files(written: Files) -> list[str]:
-    known = {
-        "README.md": "this page",
-        PREFLIGHT: "what `--preflight` runs",
-        PLAN_FILE: "the plan with every prediction; `planner explain plan.json` shows it",
-        MEASURED_FILE: "where your measurement goes, for `planner validate` and `calibrate`",
-    }
-    for name in written:
-        if name == SUBMIT:
-            known[name] = "refuses placeholders, then submits"
-        elif name.startswith(("launch.", "sky.", "jobset.", "trainjob.")):
-            known[name] = "starts the job"
-        elif name.endswith(".jsonl"):
-            known[name] = "made-up texts for a trial"
-        known.setdefault(name, "configuration of the framework")
-    rows = [(f"`{name}`", known[name]) for name in sorted(written)]
+    known = _words()["files"].items()
+    rows = [
+        (f"`{name}`", next(words for pattern, words in known if fnmatchcase(name, pattern)))
+        for name in sorted(written)
+    ]
     return markdown_table(("file", "what it is"), rows).splitlines()
 
 
@@ -266,28 +250,6 @@ def _variables(variables: Sequence[Variable]) -> list[str]:
     return markdown_table(("variable", "default", "meaning"), rows).splitlines()
 
 
-def _time_limit(launch: Launch) -> list[str]:
-    """What becomes of the run at the time limit."""
-    if launch.nodes_as != "slurm":
-        return [_goes_on()[launch.nodes_as], ""]
-    ends = (
-        f"{launch.target} cannot be told when to end: what was trained since the last checkpoint "
-        "is trained again. "
-        if not targets()[launch.target].stops
-        else f"The run saves and ends after `{STOP}` minutes ({stop_minutes(launch)}), and the "
-        "script puts the job back in the queue; change `--time` and this variable together. "
-    )
-    return [
-        f"The job's time limit is {limit_text(launch)}. It saves every {save_steps(launch)} steps, "
-        f"{seconds(save_steps(launch) * launch.plan.step_time_s)} as predicted. {ends}"
-        f"{SIGNAL_S} s before the limit Slurm sends the script a signal, on which it calls "
-        "`scontrol requeue` if this job has saved a checkpoint; the next start goes on from it. "
-        "With `CONTAINER=IMAGE` srun starts the nodes inside of an image (pyxis), which sees this "
-        "folder and what the variables name.",
-        "",
-    ]
-
-
 def _departures(launch: Launch, departures: Sequence[str]) -> list[str]:
     """What the framework cannot train as the model was trained."""
     if not departures:
@@ -298,7 +260,7 @@ def _departures(launch: Launch, departures: Sequence[str]) -> list[str]:
     return ["## Not as the model says", "", text, "", *items, ""]
 
 
-def _memory(launch: Launch, expected: Expectations) -> dict[str, Value]:
+def _memory(expected: Expectations) -> list[str]:
     rows = []
     # Consecutive stages whose figures print alike.
     for shown, group in groupby(expected.stages, _shown):
@@ -307,22 +269,7 @@ def _memory(launch: Launch, expected: Expectations) -> dict[str, Value]:
         interval = f"{gib(first.total_low_bytes)} to {gib(first.total_high_bytes)}"
         rows.append((stages, *shown, interval))
     titles = ("stage", "layers", "max allocated", "max reserved", "nvidia-smi")
-    heaviest, target = expected.heaviest, targets()[launch.target]
-    held = target.held
-    held_bytes = heaviest.reserved_bytes if held == "reserved" else heaviest.allocated_bytes
-    return {
-        "memory": markdown_table((*titles, "80 % interval of it"), rows).splitlines(),
-        "unfit": Code("" if expected.fits else "**This plan does not fit its memory limit.** "),
-        "usable": gib(expected.usable_bytes),
-        "heaviest": heaviest.stage,
-        "fits": percent_sure(expected.fit_probability),
-        "memory_family": expected.memory_family,
-        "memory_line": Code(target.memory),
-        "held": held,
-        "expected_held": gib(held_bytes),
-        "held_high": gib(held_bytes * heaviest.total_high_bytes / heaviest.total_bytes),
-        "total_high": gib(min(heaviest.total_high_bytes, expected.usable_bytes)),
-    }
+    return markdown_table((*titles, "80 % interval of it"), rows).splitlines()
 
 
 def _shown(stage: StageExpectation) -> tuple[str, ...]:
@@ -330,37 +277,10 @@ def _shown(stage: StageExpectation) -> tuple[str, ...]:
     return str(stage.layers), *(gib(value) for value in figures)
 
 
-def _time(launch: Launch, expected: Expectations) -> dict[str, Value]:
+def _terms(plan: Plan) -> list[str]:
     rows = [
         (term.label, seconds(term.amount), share(term.share))
-        for term in sorted(time_terms(launch.plan), key=lambda time_term: -time_term.amount)
+        for term in sorted(time_terms(plan), key=lambda time_term: -time_term.amount)
         if term.share >= 0.001
     ]
-    return {
-        "terms": markdown_table(("of which", "", ""), rows).splitlines(),
-        "step": seconds(expected.step_time_s),
-        "step_low": seconds(expected.step_time_low_s),
-        "step_high": seconds(expected.step_time_high_s),
-        "step_family": expected.step_time_family,
-        "rate": f"{expected.tokens_per_s_per_gpu:,.0f}",
-        "rate_low": f"{expected.tokens_per_s_per_gpu_low:,.0f}",
-        "mfu": share(expected.mfu),
-        "time_line": Code(targets()[launch.target].time),
-        "loss": f"{math.log(launch.job.model.vocab):.1f}",
-    }
-
-
-def _more_steps(launch: Launch) -> Iterator[str]:
-    """What some runs are to be watched for besides."""
-    if launch.nodes > 1:
-        yield (
-            "Network: start once with `NCCL_DEBUG=INFO`. Worry if the log says `via NET/Socket`: "
-            "the step time counts on RDMA between the nodes. `NCCL_SOCKET_IFNAME` names the "
-            "interface where the nodes do not find each other."
-        )
-    if launch.job.model.moe is not None:
-        yield (
-            f"Experts: the prediction has the busiest rank at "
-            f"{launch.job.expert_imbalance:g} times the mean load. An untrained router may be "
-            "worse: memory and time then exceed it until balancing works."
-        )
+    return markdown_table(("of which", "", ""), rows).splitlines()

@@ -3,7 +3,7 @@
 A row has texts and, in `when`, the condition under which it stands; without one it always does.
 Conditions, and what stands in the braces of a text, are small Python expressions over the names of
 `names_of` and those that a writer adds, without Python's built-in functions. A text may format a
-value as Python does (`{seq:,}`), or as `share`, `whole-share`, `seconds` or `listed`.
+value as Python does (`{seq:,}`), or by the names of `_FORMATS`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import CodeType
 from typing import Any
 
 from planner.job.job import Job
-from planner.job.quantities import seconds, share
+from planner.job.quantities import gib, percent_sure, seconds, share
 from planner.launch.contract import VARIABLES, ExplainedSetting, Launch, Refusal, Variable
 from planner.launch.options import Options, last
 from planner.launch.read.found import Edit, Placed, Problem
@@ -27,6 +27,8 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "share": share,
     "whole-share": lambda value: share(value, 0),
     "seconds": seconds,
+    "gib": gib,
+    "percent-sure": percent_sure,
     "listed": lambda values: ", ".join(map(str, values)),
 }
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import BaseModel, ConfigDict
 
 from constraints.rule import Layout
 from hardware.curves import host_curves
 from hardware.load import Fact, cluster_facts, cluster_names, gpu_facts, gpu_names
+from hardware.schema import Cluster
 from planner.job.job import Job
 from planner.job.models.catalog import beside_notes
 from planner.job.models.hf_config import supported_model_types
@@ -29,64 +32,63 @@ def choice_notes(configuration: Configuration, offloaded_bytes: float) -> tuple[
     job, degrees, layout = configuration.job, configuration.degrees, configuration.layout
     return (
         *_recompute_notes(job, layout),
-        *_standalone_notes(layout),
+        *((_MTP_APART,) if layout.mtp_standalone else ()),
         *sharp_notes(job, degrees),
         *_offload_notes(job, degrees),
         *_activation_notes(job, offloaded_bytes, job.offload_fraction),
     )
 
 
-def _recompute_notes(job: Job, layout: Layout) -> tuple[str, ...]:
+def _recompute_notes(job: Job, layout: Layout) -> Iterator[str]:
     """What a mode for some of the layers means: two notations are easily taken for each other."""
     forms = job.framework.recomputing
-    notes = []
     for mode in map(job.framework.recompute_mode, layout.recomputed):
         if mode.every > 1:
             other = f"; one checkpoint for {mode.every} layers is full:uniform={mode.every}"
-            notes.append(
+            yield (
                 f"recompute {mode.name}: one layer in {mode.every} recomputes, the others keep all "
                 f"their activations{other if forms.uniform_flags else ''}"
             )
         elif mode.span > 1:
             other = f"; to recompute one layer in {mode.span} alone is full/{mode.span}"
-            notes.append(
+            yield (
                 f"recompute {mode.name}: one checkpoint for {mode.span} layers, which all "
                 f"recompute{other if forms.every_flags else ''}"
             )
-    return tuple(notes)
 
 
-def _offload_notes(job: Job, degrees: Degrees) -> tuple[str, ...]:
+def _host_share(cluster: Cluster, size_gib: float) -> str:
+    """`12 GiB of the 2,048 GiB of a node's memory`."""
+    there = cluster.host_memory_bytes_per_node / GIB
+    verdict = "MORE than the" if size_gib > there else "of the"
+    return f"{size_gib:,.0f} GiB {verdict} {there:,.0f} GiB of a node's memory"
+
+
+def _offload_notes(job: Job, degrees: Degrees) -> Iterator[str]:
     """What an offloaded optimizer takes of the host, and how fast the host is taken to be."""
     setting, cluster = job.optimizer_setting, job.cluster
     if not setting.offload:
-        return ()
+        return
     shard = degrees.shard or degrees.dp * degrees.cp
     copies = degrees.dp * degrees.cp / shard if degrees.zero else degrees.dp * degrees.cp
     total = parameter_count(job.model).total * copies
-    share = min(1.0, cluster.gpus_per_node / degrees.gpus)
-    size = total * share * host_bytes_per_parameter(job.framework, setting) / GIB
-    there = cluster.host_memory_bytes_per_node / GIB
-    verdict = "MORE than the" if size > there else "of the"
+    share_of_node = min(1.0, cluster.gpus_per_node / degrees.gpus)
+    size = total * share_of_node * host_bytes_per_parameter(job.framework, setting) / GIB
     hidden = job.framework.optimizer.offload_overlap
     rate = host_curves().cpu_adam_bytes_per_s_per_node.value
-    return (
-        f"offloaded optimizer: {size:,.0f} GiB {verdict} {there:,.0f} GiB of a node's memory; "
+    yield (
+        f"offloaded optimizer: {_host_share(cluster, size)}; "
         f"CPU-Adam at {rate / 1e9:.0f} GB/s a node (arXiv 2101.06840); "
-        f"{hidden * 100:.0f} % of the way down beside backward, the way back exposed",
+        f"{hidden * 100:.0f} % of the way down beside backward, the way back exposed"
     )
 
 
-def _standalone_notes(layout: Layout) -> tuple[str, ...]:
-    """What a plan with multi-token prediction apart takes for granted."""
-    if not layout.mtp_standalone:
-        return ()
-    return (
-        "multi-token prediction apart from the loss: Megatron-Core then exchanges shapes before "
-        "every transfer between stages, counted as a message and a launch each; the final norm "
-        "counts with the head, though it follows the last layer; no measured run has it, so the "
-        "error bars do not cover it",
-    )
+_MTP_APART = (
+    "multi-token prediction apart from the loss: Megatron-Core then exchanges shapes before "
+    "every transfer between stages, counted as a message and a launch each; the final norm "
+    "counts with the head, though it follows the last layer; no measured run has it, so the "
+    "error bars do not cover it"
+)
 
 
 def unmeasured_notes(interval: Interval) -> tuple[str, ...]:
@@ -103,34 +105,32 @@ FRACTION_NOTE = (
 )
 
 
-def _activation_notes(job: Job, size_bytes: float, fraction: float) -> tuple[str, ...]:
+def _activation_notes(job: Job, size_bytes: float, fraction: float) -> Iterator[str]:
     """What offloaded activations take of the host, and how fast its link is taken to be."""
     if not job.activation_offload:
-        return ()
-    cluster = job.cluster
-    size = size_bytes * cluster.gpus_per_node / GIB
-    there = cluster.host_memory_bytes_per_node / GIB
-    verdict = "MORE than the" if size > there else "of the"
-    rate = link_inputs(cluster).host_bytes_per_s / 1e9
-    return (
-        f"offloaded activations: at most {size:,.0f} GiB {verdict} {there:,.0f} GiB of a node's "
-        f"memory, pinned; copies at {rate:.0f} GB/s a GPU and direction, beside the compute of a "
+        return
+    size = size_bytes * job.cluster.gpus_per_node / GIB
+    rate = link_inputs(job.cluster).host_bytes_per_s / 1e9
+    yield (
+        f"offloaded activations: at most {_host_share(job.cluster, size)}, pinned; copies at "
+        f"{rate:.0f} GB/s a GPU and direction, beside the compute of a "
         "layer; traffic of NICs on the same link is not counted; few measured runs offload, so the "
-        "error bars do not cover it",
-        *([FRACTION_NOTE] if fraction < 1.0 else []),
+        "error bars do not cover it"
     )
+    if fraction < 1.0:
+        yield FRACTION_NOTE
 
 
 def schedule_assumptions(job: Job) -> list[str]:
     """What the time of a pipeline schedule takes for granted."""
-    one_schedule_named = schedule_named(job.schedule)
+    schedule = schedule_named(job.schedule)
     notes = []
-    if one_schedule_named.splits_backward:
+    if schedule.splits_backward:
         notes.append(
             "backward split in gradients of inputs and of weights; attention and norms count "
             "with the inputs"
         )
-    if one_schedule_named.placement == "mirrored":
+    if schedule.placement == "mirrored":
         notes.append("two copies of the model, each with gradients and optimizer state")
     return notes
 

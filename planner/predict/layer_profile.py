@@ -154,12 +154,8 @@ class _CoreView:
         for op, row in zip(piece.ops, mine, strict=True):
             forward, backward, _ = op_seconds(row, self.key, self.job, self.framework, self.gpu)
             forward += row.host_waits * self.framework.issue_s
-            bound = BOUNDS[op.kind]
-            found.append(
-                OpProfile(
-                    name=op.name, bound=bound, forward_s=float(forward), backward_s=float(backward)
-                )
-            )
+            seconds = {"forward_s": float(forward), "backward_s": float(backward)}
+            found.append(OpProfile(name=op.name, bound=BOUNDS[op.kind], **seconds))
         return found
 
     def _collectives(self, index: int, piece: Piece) -> list[CollectiveProfile]:

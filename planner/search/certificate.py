@@ -129,7 +129,6 @@ def _chosen(job: Job, plan: Plan) -> bool:
 
 
 def _sample_s(plan: Plan) -> float:
-    """Seconds of step time per sequence."""
     return plan.step_time_s / plan.gbs
 
 
@@ -156,7 +155,6 @@ def _missing_problems(
 
 
 def _same(one: float, other: float) -> bool:
-    """Whether two figures are."""
     return abs(one - other) <= SAME * abs(other)
 
 

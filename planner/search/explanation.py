@@ -351,7 +351,6 @@ def slowest_stage(plan: Plan) -> float:
 
 
 def _disobeyed(job: Job, degrees: Degrees) -> str:
-    """The user's conditions that a configuration does not obey."""
     if not job.conditions:
         return ""
     from planner.predict.configuration import degree_columns

@@ -222,7 +222,6 @@ class Explorer(BoundedShapes):
         return Point(row, layout, float(self.sample_s[row]), float(self.peak[row]), self.source)
 
     def _walks(self, position: int, index: int) -> bool:
-        """Whether a walk may find a layout of a shape."""
         return walk.applies(self.linear(int(self.rows[position]), float(self.limits[index]))[1])
 
     def _walk(self, position: int, index: int, target: float, look: Look) -> Point | None:
@@ -283,7 +282,6 @@ class Explorer(BoundedShapes):
         return point if point.peak <= limit else None
 
     def _parts(self, row: int) -> tuple[int, ...]:
-        """Of a pool, the cluster of each stage."""
         pool = self.cost_model.job.pool
         return pool.places[int(self.columns["place"][row])] if pool else ()
 

@@ -15,7 +15,7 @@ from planner.job.job import Job
 from planner.job.quantities import number_ranges
 from planner.job.specs import ModelSpec
 from planner.predict.costed_plan import configured_plan
-from planner.predict.layout_wording import split_sentence
+from planner.predict.evaluate import split_sentence
 from planner.predict.plan import Plan
 from planner.search.explorer import Explorer
 from planner.search.infeasibility import GIB, ConflictingRule
@@ -205,7 +205,6 @@ def kind_capacity(ctx: LayoutContext, stage: int, kind: int) -> int:
 
 
 def _holds(ctx: LayoutContext, stage: int, layers: list[int]) -> bool:
-    """Whether a stage's memory holds so many layers of each kind."""
     memory = ctx.memory
     if memory is None:
         return True

@@ -107,7 +107,6 @@ def _recompute_modes(plan: Proposal, job: Job) -> Iterator[Neighbour]:
 
 
 def _step(plan: Proposal, job: Job, gbs: int, changes: dict[str, int]) -> Neighbour:
-    """The neighbour with some degrees changed."""
     degrees = _complete(plan.degrees.model_copy(update=changes), plan.degrees, job, gbs)
     (name, value), *others = changes.items()
     forced = [f"{other} {given}" for other, given in others]

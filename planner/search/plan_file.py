@@ -72,7 +72,6 @@ def _framework(request: dict[str, Any]) -> FrameworkProfile:
 
 
 def _offered(request: dict[str, Any]) -> tuple[Technique, ...]:
-    """Techniques of a request's framework."""
     return _framework(request).techniques
 
 
@@ -126,7 +125,6 @@ def _plans(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _layouts(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Plans and their layouts."""
     for plan in _plans(document):
         if isinstance(layout := plan.get("layout"), dict):
             yield plan, layout

@@ -365,7 +365,6 @@ class SharesExplorer:
 
 
 def _target(best: Point | None, target_sample_s: float) -> float:
-    """Sample time that a plan must beat."""
     return min(target_sample_s, np.inf if best is None else best.sample_s)
 
 

@@ -240,7 +240,6 @@ def _scaled(interval: Interval, factor: float) -> Interval:
 
 
 def _uses_all(job: Job) -> bool:
-    """Whether some configuration uses all GPUs of a job."""
     try:
         return legal_candidates(job.decided()[0]).job.cluster.num_gpus == job.cluster.num_gpus
     except (UsageError, HardwareError):

@@ -7,8 +7,7 @@ import pytest
 from constraints.layout_context import LayoutContext, LayoutShape
 from planner.job.errors import UsageError
 from planner.job.request import Request
-from planner.predict.evaluate import evaluate
-from planner.predict.layout_wording import nearest_split
+from planner.predict.evaluate import evaluate, nearest_split
 from planner.predict.plan import Degrees
 
 

@@ -29,8 +29,7 @@ from planner.job.recompute import Module, RecomputeMode
 from planner.job.specs import ModelSpec
 from planner.predict.configuration import even_layout
 from planner.predict.cost_tables import context_inputs
-from planner.predict.memory.account import layout_inputs
-from planner.predict.memory.timeline import MemoryTimeline, stage_timeline
+from planner.predict.memory.account import MemoryTimeline, layout_inputs, stage_timeline
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Piece
 from planner.predict.ops.table import parameter_count, pieces

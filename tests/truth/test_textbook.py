@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from planner.job.frameworks.profile import DtypeModeName, load_framework
-from planner.predict.memory.timeline import MemoryTimeline
+from planner.predict.memory.account import MemoryTimeline
 from planner.predict.ops.table import parameter_count
 from planner.predict.plan import Degrees
 from tests.truth.predicted import counted_job, job_timeline, reference_model

@@ -214,7 +214,6 @@ def _saved_of(profile: FrameworkProfile, family: str) -> SavedTensors:
 
 @cache
 def _with_mode(profile: FrameworkProfile, mode: DtypeMode | PrecisionMode) -> FrameworkProfile:
-    """The profile with a mode's values in place."""
     tables = {name: dict(getattr(mode, name)) for name in ("saved", "state", "kernels")}
     changed = with_tables(profile, tables)
     if isinstance(mode, PrecisionMode):

@@ -137,7 +137,6 @@ def settings_of(table: str) -> tuple[DeclaredSetting, ...]:
 
 
 def _declared(table: str, name: str, row: Mapping[str, Any]) -> DeclaredSetting:
-    """A setting of `settings.toml`."""
     unit = row.get("unit", "1" if row["type"].startswith(("number", "integer")) else "")
     default, source = row.get("default"), row.get("source", "")
     return DeclaredSetting(table, name, row["type"], unit, default, row["meaning"], source)

@@ -218,7 +218,6 @@ def _reader(
     refuses: Mapping[str, str] = MappingProxyType({}),
     fixed: Mapping[str, Any] = MappingProxyType({}),
 ) -> Reader:
-    """The reader of a row of `hf_readers.toml`."""
     if like:
         return _reader(**ROWS[like])
     if reader:

@@ -97,7 +97,6 @@ def _mamba1(fields: Fields, inner: int, bias: str, rank: str, state: str) -> Sta
 
 
 def _mixers_alone(fields: Fields, space: StateSpaceSpec) -> SpecFields:
-    """A model of mixers; the heads that rules read are those of the state space."""
     layers = fields.positive("num_hidden_layers")
     return {
         "layers": layers,

@@ -1,15 +1,18 @@
-"""What starts the processes on the nodes: a script each way, all around the same shell lines."""
+"""What starts the processes on the nodes: a script each way, all around the same shell lines.
+
+On Kubernetes a JobSet, and the same as a Kubeflow TrainJob: one pod a node, the configuration
+beside it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from planner.launch.contract import STOP, Files, Launch, NodesAs, RunCommand
-from planner.launch.launchers.kubernetes import SCRIPT as JOB_SET
-from planner.launch.launchers.kubernetes import SUBMIT, kubernetes_files
 from planner.launch.launchers.shell import (
     ALONE,
     PORT,
+    UNSET,
     Rendezvous,
     headline,
     job_name,
@@ -20,10 +23,11 @@ from planner.launch.launchers.shell import (
     unset_lines,
     variable_lines,
 )
-from planner.launch.quoting import Code, Value
+from planner.launch.quoting import Code, Value, kubernetes_script, yaml_value
 from planner.launch.settings_text import comment, filled
 from planner.launch.time_limit import SIGNAL_S, limit_text
 
+JOB_SET, TRAIN_JOB, SUBMIT = "jobset.yaml", "trainjob.yaml", "submit"
 _SCRIPTS: Mapping[NodesAs, str] = {
     "slurm": "launch.sbatch", "torchrun": "launch.sh", "k8s": JOB_SET, "skypilot": "sky.yaml",
 }  # fmt: skip
@@ -64,7 +68,7 @@ def how_to_start(launch: Launch) -> str:
 def launcher_files(launch: Launch, command: RunCommand, configuration: Files) -> Files:
     """The script of `launch.nodes_as`, filled in. `configuration`: the framework's own files."""
     if launch.nodes_as == "k8s":
-        return kubernetes_files(launch, command, configuration, how_to_start(launch))
+        return _kubernetes_files(launch, command, configuration, how_to_start(launch))
     script, many = start_script(launch), launch.nodes > 1
     meeting = _MEETINGS[launch.nodes_as] if many else ALONE
     more: Mapping[str, Value] = {}
@@ -147,3 +151,122 @@ def _skypilot(launch: Launch, command: RunCommand) -> Mapping[str, Value]:
         "network": wants if launch.nodes > 1 else "",
         "environment": environment,
     }
+
+
+# --- Kubernetes -----------------------------------------------------------------------------------
+
+_MOUNT = "/launch"
+_WORK = "/tmp/launch"
+# Name of the replicated job and of its container: Kubeflow's runtimes have the same. What its
+# plugin sets in each pod: pkg/constants/constants.go. Patches of pods: Trainer 2.2 and newer.
+_GROUP = "node"
+_IMAGE, _CLAIM = "registry.example.com/train:latest", "set-me-claim"
+# A disk of all nodes, for what outlives a pod: data and checkpoints.
+_SHARED = "/shared"
+# What pods on several nodes want beside GPUs, by a name that only the cluster knows.
+_NETWORK = "# Add your cluster's RDMA devices (such as rdma/ib: 8): the step time counts on them."
+_MEMORY_MOUNT = ("- name: shared-memory", "  mountPath: /dev/shm")
+_SHARED_MOUNT = ("- name: shared-disk", f"  mountPath: {_SHARED}")
+_CONFIGURATION_MOUNT = ("- name: configuration", f"  mountPath: {_MOUNT}")
+_KUBEFLOW = Rendezvous('"${PET_NODE_RANK}"', '"${PET_MASTER_ADDR}"', '"${PET_MASTER_PORT}"')
+
+
+def _kubernetes_files(
+    launch: Launch, command: RunCommand, configuration: Files, start: str
+) -> Files:
+    """`jobset.yaml` and `trainjob.yaml`, each with the framework's files inside; `start`: how a
+    person starts the first."""
+    name = job_name(launch)
+    first = f"{name}-{_GROUP}-0-0.{name}"
+    kubeflow = f"Run: bash {SUBMIT} {TRAIN_JOB} (needs Kubeflow Trainer 2.2 or newer)"
+    jobs = {
+        JOB_SET: (start, Rendezvous('"${JOB_COMPLETION_INDEX}"', first)),
+        TRAIN_JOB: (kubeflow, _KUBEFLOW),
+    }
+    files: dict[str, str] = {}
+    for file, (run, meeting) in jobs.items():
+        lines = [
+            f"# {headline(launch)}.",
+            f"# Written by planner launch; README.md says what to expect. {run}",
+            "# PLACEHOLDERS: the image, the claim of the shared disk, and the values of env.",
+            *(_config_map(name, configuration) if configuration else []),
+        ]
+        job = _job(f"{file}.txt", launch, command, meeting, configuration)
+        files[file] = "\n".join(lines) + "\n" + job
+    return files | {SUBMIT: filled(f"{SUBMIT}.txt", image=_IMAGE, claim=_CLAIM)}
+
+
+def _job(
+    template: str, launch: Launch, command: RunCommand, meeting: Rendezvous, configuration: Files
+) -> str:
+    """A pod a node, with all its GPUs, shared memory and the script."""
+    meeting = meeting if launch.nodes > 1 else ALONE
+    return filled(
+        template,
+        job=job_name(launch),
+        group=_GROUP,
+        image=_IMAGE,
+        port=PORT,
+        nodes=launch.nodes,
+        local=launch.gpus_per_node,
+        resource="amd.com/gpu" if launch.job.cluster.gpu.vendor == "amd" else "nvidia.com/gpu",
+        environment=_pod_environment(command),
+        bash=_bash(launch, command, meeting, bool(configuration)),
+        network=_NETWORK if launch.nodes > 1 else "",
+        mounts=[*_MEMORY_MOUNT, *_SHARED_MOUNT, *(_CONFIGURATION_MOUNT if configuration else [])],
+        volumes=_volumes(launch, configuration),
+    )
+
+
+def _key(file: str) -> str:
+    """A file's key in the ConfigMap: letters, digits, dots, dashes and underscores."""
+    return file.replace("/", ".")
+
+
+def _config_map(name: str, configuration: Files) -> list[str]:
+    lines = ["apiVersion: v1", "kind: ConfigMap", "metadata:", f"  name: {name}", "data:"]
+    for file, text in configuration.items():
+        # Indentation and last lines as they are.
+        content = _block(text.removesuffix("\n").split("\n"), 4)
+        lines += [f"  {yaml_value(_key(file))}: |2+", *content]
+    return [*lines, "---"]
+
+
+def _block(lines: list[str], indent: int) -> list[str]:
+    return [" " * indent + line if line else "" for line in lines]
+
+
+def _bash(launch: Launch, command: RunCommand, meeting: Rendezvous, mounted: bool) -> list[str]:
+    """`command` and `args` of the container."""
+    script = ["set -euo pipefail"]
+    if mounted:
+        # A ConfigMap cannot be written to; frameworks write beside their configuration.
+        script.append(f"mkdir -p {_WORK} && cp -rL {_MOUNT}/* {_WORK} && cd {_WORK}")
+    script += ["", *variable_lines(command)]
+    script += [*looking_lines(command), *start_notes(command)]
+    script += program_lines(launch, command, meeting)
+    lines = [kubernetes_script(line) for line in script]
+    return ['command: ["bash", "-c"]', "args:", "  - |", *_block(lines, 4)]
+
+
+def _volumes(launch: Launch, configuration: Files) -> list[str]:
+    """Shared memory for NCCL and data loaders; the configuration, with its folders."""
+    volumes = ["- name: shared-memory", "  emptyDir:", "    medium: Memory"]
+    volumes += ["- name: shared-disk", "  persistentVolumeClaim:", f"    claimName: {_CLAIM}"]
+    if not configuration:
+        return volumes
+    volumes += ["- name: configuration", "  configMap:", f"    name: {job_name(launch)}"]
+    if any("/" in file for file in configuration):
+        volumes.append("    items:")
+        for file in configuration:
+            volumes += [f"      - key: {_key(file)}", f"        path: {file}"]
+    return volumes
+
+
+def _pod_environment(command: RunCommand) -> list[str]:
+    """Variables that the user must set."""
+    lines = ["env:"] if command.needed else []
+    for entry in command.needed:
+        lines += [*comment(entry.meaning, 2), f"  - name: {entry.name}"]
+        lines.append(f"    value: {yaml_value(f'{UNSET}{entry.name}')}")
+    return lines

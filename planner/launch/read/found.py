@@ -155,22 +155,13 @@ def telling(unknown: str) -> str:
 
 def unresolved(setting: Setting) -> Problem:
     """A setting that decides, and whose value is not known."""
-    return Problem(
-        "unresolved",
-        f"{setting.key} is {setting.unknown}",
-        "missing",
-        (setting.place,),
-        fix=_told_by(setting),
-    )
-
-
-def _told_by(setting: Setting) -> str:
-    """What tells a value that is not known."""
+    fix = telling(setting.unknown)
     if setting.variable:
-        return f"--env {setting.variable}=VALUE"
-    if setting.unknown.startswith(PLACEHOLDER):
-        return f"its value in {setting.place}"
-    return telling(setting.unknown)
+        fix = f"--env {setting.variable}=VALUE"
+    elif setting.unknown.startswith(PLACEHOLDER):
+        fix = f"its value in {setting.place}"
+    text = f"{setting.key} is {setting.unknown}"
+    return Problem("unresolved", text, "missing", (setting.place,), fix)
 
 
 @dataclass(frozen=True, slots=True)

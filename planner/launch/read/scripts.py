@@ -56,8 +56,7 @@ def _of_a_pair(read: Opened) -> Iterator[LaunchCommand]:
     if len(sharding) == len(settings) == 1:
         words = ("accelerate", "launch", "--config_file", sharding[0], "train.py", settings[0])
         command = Command(tuple(Word(Text.made(word)) for word in words), {}, sharding[0], 1)
-        found = split_command(command)
-        yield from () if found is None else (found,)
+        yield from filter(None, [split_command(command)])
 
 
 def _noted_once(notes: Sequence[str]) -> Iterator[str]:

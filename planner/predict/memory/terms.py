@@ -19,8 +19,7 @@ from planner.cost.terms import LIVE_TERMS, OUTSIDE_TERMS
 from planner.job.job import Job
 from planner.job.recompute import Module
 from planner.predict.cost_tables import job_pieces
-from planner.predict.memory.account import Footprint, StageAccount
-from planner.predict.memory.timeline import Kept, PhaseMemory
+from planner.predict.memory.account import Footprint, Kept, PhaseMemory, StageAccount
 from planner.predict.ops.rows import Piece, Saved
 from planner.predict.stage import Stage
 

@@ -3,7 +3,7 @@ stops, and which tensors torch's memory budget drops."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, product
 
@@ -59,11 +59,17 @@ def _keeps(op: Op) -> bool:
 
 
 def _not_again(op: Op) -> Op:
+    return _rerun(op, lambda modules: modules & ~WHOLE_LAYER)
+
+
+def _rerun(op: Op, changed: Callable[[Module], Module], *, backward: bool = True) -> Op:
+    """The row with other modules that run it and its collectives again; `backward`: also those of
+    backward alone."""
     collectives = tuple(
-        replace(collective, rerun_with=collective.rerun_with & ~WHOLE_LAYER)
-        for collective in op.collectives
+        replace(one, rerun_with=changed(one.rerun_with)) if one.forward or backward else one
+        for one in op.collectives
     )
-    return replace(op, rerun_with=op.rerun_with & ~WHOLE_LAYER, collectives=collectives)
+    return replace(op, rerun_with=changed(op.rerun_with), collectives=collectives)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +104,8 @@ def _marked(op: Op, names: set[str], again: bool) -> Op:
         replace(row, freed_by=row.freed_by | Module.BUDGET) if row.name in names else row
         for row in op.saved
     )
-    if not again:
-        return replace(op, saved=saved)
-    collectives = tuple(
-        replace(
-            collective,
-            rerun_with=collective.rerun_with
-            | (Module.BUDGET if collective.forward else Module.NOTHING),
-        )
-        for collective in op.collectives
-    )
-    return replace(
-        op, saved=saved, rerun_with=op.rerun_with | Module.BUDGET, collectives=collectives
-    )
+    op = replace(op, saved=saved)
+    return _rerun(op, lambda modules: modules | Module.BUDGET, backward=False) if again else op
 
 
 def _choices(piece: Piece) -> list[_Choice]:

@@ -24,47 +24,30 @@ class OffloadGroup:
     shared: tuple[str, ...] = ()
 
 
-_QKV = (
-    "attention/qkv/input",
-    "attention/q/input",
-    "attention/q_down/input",
-    "attention/kv_down/input",
-    "attention/q_norm/input",
-    "attention/kv_norm/input",
-    "attention/k_norm/input",
-    "attention/q_up/input",
-    "attention/kv_up/input",
-)
 # Megatron-Core 0.19, `--offload-modules`: attention.py, multi_latent_attention.py,
 # transformer_layer.py, moe/experts.py. Statistics of norms and the log-sum-exp of attention are
 # left out: they are small, and most are below the least size.
+_QKV = ("qkv", "q", "q_down", "kv_down", "q_norm", "kv_norm", "k_norm", "q_up", "kv_up")
+_CORE = ("attention/q", "attention/k", "attention/v")
+_OUTPUT = ("attention/output",)
 GROUPS: Mapping[str, OffloadGroup] = {
     "attn_norm": OffloadGroup(("attention/norm/input",)),
-    "qkv_linear": OffloadGroup(_QKV),
-    "core_attn": OffloadGroup(("attention/q", "attention/k", "attention/v"), ("attention/output",)),
-    "attn_proj": OffloadGroup((), ("attention/output",)),
+    "qkv_linear": OffloadGroup(tuple(f"attention/{row}/input" for row in _QKV)),
+    "core_attn": OffloadGroup(_CORE, _OUTPUT),
+    "attn_proj": OffloadGroup((), _OUTPUT),
     "mlp_norm": OffloadGroup(("ffn/norm/input",)),
     "expert_fc1": OffloadGroup(("moe/experts_up/input",)),
     "moe_act": OffloadGroup(("moe/activation_input",)),
     # torchtune, `enable_activation_offloading`: what checkpointed layers keep.
     "checkpoints": OffloadGroup(("layer/checkpoint",)),
 }
-
+_SCORES = ("attention/scores", "attention/k_expanded", "attention/v_expanded")
 _EAGER: Mapping[str, OffloadGroup] = {
-    "core_attn": OffloadGroup(
-        (
-            *GROUPS["core_attn"].alone,
-            "attention/scores",
-            "attention/k_expanded",
-            "attention/v_expanded",
-        )
-    ),
-    "attn_proj": OffloadGroup(("attention/output",)),
+    "core_attn": OffloadGroup((*_CORE, *_SCORES)),
+    "attn_proj": OffloadGroup(_OUTPUT),
 }
-
-
 _QUANTISED: Mapping[str, OffloadGroup] = {
-    "core_attn": OffloadGroup((*GROUPS["core_attn"].alone, "attention/output")),
+    "core_attn": OffloadGroup((*_CORE, *_OUTPUT)),
     "attn_proj": OffloadGroup(("attention/output_quantised",)),
 }
 

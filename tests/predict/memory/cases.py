@@ -17,9 +17,8 @@ from planner.job.models.catalog import load_model
 from planner.job.recomputation import recomputation
 from planner.predict.configuration import degree_columns, even_layout, kernel_layout, plain_context
 from planner.predict.cost_model import CostModel
-from planner.predict.memory.account import StageAccount
+from planner.predict.memory.account import PhaseMemory, StageAccount, phase_memory
 from planner.predict.memory.terms import kept_tensors
-from planner.predict.memory.timeline import PhaseMemory, phase_memory
 from planner.predict.plan import Degrees
 from tests.configurations import stage_accounts
 from tests.cost.jobs import make_job

@@ -13,7 +13,7 @@ from planner.job.models.catalog import load_model
 from planner.job.recompute import Module
 from planner.predict.configuration import degree_columns
 from planner.predict.cost_model import CostModel
-from planner.predict.memory.timeline import stage_timeline
+from planner.predict.memory.account import stage_timeline
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Op, Saved
 from planner.predict.ops.table import pieces

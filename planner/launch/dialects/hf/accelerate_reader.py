@@ -14,7 +14,7 @@ from planner.launch.dialects.hf import ACCELERATE, DEEPSPEED
 from planner.launch.dialects.hf.scripted_reader import ScriptedReader
 from planner.launch.read.beside import source_beside
 from planner.launch.read.document import Document, Source, below, json_document, unknown_key
-from planner.launch.read.found import Edit, Found, Problem, Setting, nearest
+from planner.launch.read.found import Found, Problem, Setting, nearest
 from planner.launch.read.names import is_known, known_names
 
 TOP_KEYS = known_names("hf", "accelerate")
@@ -120,9 +120,7 @@ class AccelerateReader(ScriptedReader):
         key = f"{_F}auto_wrap_policy"
         self.document.get(f"{_F}transformer_layer_cls_to_wrap")
         if self.document.get(key) in (None, "NO_WRAP"):
-            text = "no fsdp_auto_wrap_policy: the whole model is one unit, gathered at once"
-            edits = (Edit(key, "TRANSFORMER_BASED_WRAP"),)
-            self.refuse("fsdp-wrapping", text, key, severity="warning", edits=edits)
+            self.said("accelerate_wrapping")
 
     def _parallelism(self, world: int, tp: int, cp: int) -> int:
         """Ranks that share a parameter (0: all), and what ParallelismConfig refuses."""
@@ -130,17 +128,8 @@ class AccelerateReader(ScriptedReader):
         stated = f"{_P}dp_shard_size" in self.document.settings
         ranks = self.whole(f"{_P}dp_shard_size", 1)
         sp = self.whole(f"{_P}sp_size", 1)
-        if stated and replicate * ranks * tp * cp * sp != world:
-            text = (
-                f"dp_replicate·dp_shard·tp·cp·sp = {replicate}·{ranks}·{tp}·{cp}·{sp} is not "
-                f"{world} processes"
-            )
-            keys = (f"{_P}dp_shard_size", "num_processes")
-            self.refuse("world-size", text, *keys)
-        if max(tp, cp, sp) > 1:
-            text = "tp, cp and sp of accelerate are not modelled: no prediction"
-            sizes = (f"{_P}tp_size", f"{_P}cp_size", f"{_P}sp_size")
-            self.unpredictable(text, *sizes)
+        sizes = {"replicate": replicate, "ranks": ranks, "tp": tp, "cp": cp, "sp": sp}
+        self.said("accelerate_parallelism", stated=stated, world=world, **sizes)
         strategy = str(self.document.get(f"{_F}sharding_strategy", "")).upper()
         if strategy.startswith("HYBRID"):
             machines = self.whole("num_machines", 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from planner.launch.dialects.hf.accelerate_reader import AccelerateReader, deepspeed_in
@@ -128,19 +129,10 @@ def _trained_by(program: Program, source: Source) -> Found:
     return replace(found, problems=(*found.problems, unsharded))
 
 
-def read_llamafactory(source: Source) -> Found:
-    """LLaMA-Factory's settings."""
-    return _trained_by("llamafactory", source)
-
-
-def read_axolotl(source: Source) -> Found:
-    """axolotl's settings."""
-    return _trained_by("axolotl", source)
-
-
-def read_settings(source: Source) -> Found:
-    """Settings of a Trainer script."""
-    return _trained_by("trainer", source)
+read_llamafactory = partial(_trained_by, "llamafactory")
+read_axolotl = partial(_trained_by, "axolotl")
+# Settings of a Trainer script.
+read_settings = partial(_trained_by, "trainer")
 
 
 def read_python(source: Source) -> Found:

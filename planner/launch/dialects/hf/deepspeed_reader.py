@@ -6,7 +6,7 @@ Keys: DeepSpeed 0.19, runtime/config.py, runtime/constants.py and runtime/zero/c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from planner.launch.dialects.hf.scripted_reader import ScriptedReader
 from planner.launch.read.document import Document, unknown_key
 from planner.launch.read.found import Edit, Found, Problem, nearest
 from planner.launch.read.names import is_known, known_names, left_out, meanings
+from planner.launch.registry import dialect_toml
 
 _Z = "zero_optimization"
 _TRUE = ("1", "on", "t", "true", "y", "yes")
@@ -98,6 +99,8 @@ _OPTIMIZERS = {
     "adam": "adamw", "adamw": "adamw", "lion": "lion", "sgd": "sgd", "muon": "muon",
 }  # fmt: skip
 _OFF = (None, False, "none", "auto")
+_OPTIMIZER_NAMES: Mapping[str, str] = dialect_toml("hf", "rules.toml")["optimizers"]
+_DEPRECATED = {"cpu_offload": "offload_optimizer", "cpu_offload_param": "offload_param"}
 
 
 class DeepspeedReader(ScriptedReader):
@@ -107,30 +110,19 @@ class DeepspeedReader(ScriptedReader):
 
     def found(self) -> Found:
         """Everything that was read."""
-        self.problems += [*self._unknown(), *self._zero_values(), *type_problems(self.document)]
+        self.problems += [*self._unknown(), *self._no_tables()]
+        self._exclusions()
+        self.problems += type_problems(self.document)
         tp = self.whole(DEEPSPEED["tp"].key, 1)
         stage = self._stage()
         batch = self._batch(self.hints.gpus or self.world, tp)
-        self._offload_rules(stage)
-        self.problems += optimizer_problems(self.document, stage)
+        if self.document.get(f"{_Z}.offload_param.device") not in _OFF:
+            self.said("deepspeed_offload", stage=stage)
+        self._optimizer_rules(stage)
         if self.hints.recompute is None:
             self.assumed.append("no recomputation (not in this file; give --recompute full)")
         self.demand_model()
-        sequences = self.whole("sequence_parallel_size", 1)
-        if sequences > 1:
-            self._unmodelled("Ulysses sequence parallelism", "sequence_parallel_size")
-        stated = {self.document.get(f"{name}.enabled") for name in _PRECISION_NAMES}
-        words = self.launch.command.words if self.launch is not None else ()
-        told = any(_HALF.search(word.text.value) for word in words)
-        if False in stated and not stated & {True, "auto"} and not told:
-            text = "neither fp16 nor bf16 is enabled, and DeepSpeed in fp32"
-            self._unmodelled(text, "fp16.enabled", "bf16.enabled")
-        if self._on(efficiency := "data_efficiency.enabled"):
-            self._unmodelled("lengths that grow and layers that drop tokens", efficiency)
-        self._secondary_weights(stage, self.hints.gpus or self.world)
-        mics = self.document.get(f"{_Z}.mics_shard_size", -1)
-        if stage == 3 and mics != -1:
-            self._unmodelled("MiCS (replicas of shards)", f"{_Z}.mics_shard_size")
+        self._other_rules(stage, self.hints.gpus or self.world)
         return self.scripted(
             partial(is_known, {"": TOP_KEYS, _Z: ZERO_KEYS}),
             {"mbs": _MBS, "grad_acc": _ACC, "gbs": _GBS, "zero": DEEPSPEED["zero"].key},
@@ -197,18 +189,22 @@ class DeepspeedReader(ScriptedReader):
             return 3
         return int(value)
 
-    def _secondary_weights(self, stage: int, gpus: int | None) -> None:
-        """ZeRO++'s copy of the weights inside a node, which saves gathers between nodes and is not
-        modelled; below stage 3 DeepSpeed makes none."""
-        key = f"{_Z}.zero_hpz_partition_size"
-        size = as_whole(self.document.get(key, 1)) or 1
-        if stage == 3 and size > 1 and gpus and gpus % min(size, gpus):
-            text = f"{key} {size}: it must divide the {gpus} processes"
-            self.refuse("hpz-divides", text, key, late=True)
-        elif stage == 3 and size > 1:
-            text = f"the second copy of the weights that each {size} GPUs share (ZeRO++) is not"
-            fix = "leave zero_hpz_partition_size out for a prediction without that copy"
-            self.refuse("not-predictable", f"{text} modelled", key, severity="warning", fix=fix)
+    def _other_rules(self, stage: int, gpus: int | None) -> None:
+        stated = [self.document.get(f"{name}.enabled") for name in _PRECISION_NAMES]
+        words = self.launch.command.words if self.launch is not None else ()
+        told = any(_HALF.search(word.text.value) for word in words)
+        size = as_whole(self.document.get(f"{_Z}.zero_hpz_partition_size", 1)) or 1
+        self.said(
+            "deepspeed",
+            sequences=self.whole("sequence_parallel_size", 1),
+            fp32=False in stated and True not in stated and "auto" not in stated and not told,
+            efficiency=self._on("data_efficiency.enabled"),
+            stage=stage,
+            gpus=gpus,
+            size=size,
+            left_over=gpus and size > 1 and gpus % min(size, gpus),
+            mics=self.document.get(f"{_Z}.mics_shard_size", -1),
+        )
 
     def _batch(self, gpus: int | None, tp: int) -> dict[str, Any]:
         """mbs, grad_acc and gbs: two of the three give the third, as DeepSpeed has it."""
@@ -218,9 +214,7 @@ class DeepspeedReader(ScriptedReader):
         dp = gpus // tp if gpus else None
         if gbs and dp and mbs and acc and gbs != mbs * acc * dp:
             product = mbs * acc * dp
-            text = f"{_GBS} {gbs} is not {_MBS}·{_ACC}·GPUs = {mbs}·{acc}·{dp} = {product}"
-            edits, keys = (Edit(_GBS, str(product)),), (_GBS, _MBS, _ACC)
-            self.refuse("batch-size", text, *keys, edits=edits)
+            self.said("deepspeed_batch", gbs=gbs, mbs=mbs, acc=acc, dp=dp, product=product)
             gbs = product
         if mbs is None and gbs and dp:
             mbs = max(1, gbs // (dp * (acc or 1)))
@@ -252,7 +246,8 @@ class DeepspeedReader(ScriptedReader):
         if device in _OFF:
             return 0.0
         if device == "nvme":
-            self._unmodelled("offload to NVMe", f"{_Z}.offload_optimizer.device")
+            key = f"{_Z}.offload_optimizer.device"
+            self.unpredictable("offload to NVMe is not modelled", key)
         return self.share(f"{_Z}.offload_optimizer.ratio", 1.0)
 
     # --- rules ----------------------------------------------------------------------------------
@@ -268,7 +263,7 @@ class DeepspeedReader(ScriptedReader):
                 says = "DeepSpeed has no such key and refuses it"
                 yield unknown_key(self.document, f"{_Z}.{key}", says, nearest(key, ZERO_KEYS))
 
-    def _zero_values(self) -> Iterator[Problem]:
+    def _no_tables(self) -> Iterator[Problem]:
         for key in (_Z, "bf16", "fp16"):
             setting = self.document.settings.get(key)
             # `true` is what `zero_optimization` was before it had stages.
@@ -279,71 +274,33 @@ class DeepspeedReader(ScriptedReader):
             ):
                 text = f"{key}: {setting.value!r} is no table of settings"
                 yield self.document.wrong(text, key)
-        both = ("fp16.enabled", "bf16.enabled")
-        if all(map(self._on, both)):
-            edits = (Edit("fp16.enabled", "false"),)
-            text = "fp16 and bf16 are both enabled"
-            yield self.document.problem("precision", text, *both, edits=edits)
-        for old, new in (
-            ("cpu_offload", "offload_optimizer"),
-            ("cpu_offload_param", "offload_param"),
-        ):
-            if f"{_Z}.{old}" in self.document.settings and self.document.has(f"{_Z}.{new}"):
-                text = f"{_Z}.{old} (deprecated) and {new} exclude each other"
-                yield self.document.problem("deprecated-option", text, f"{_Z}.{old}")
 
-    def _offload_rules(self, stage: int) -> None:
-        key = f"{_Z}.offload_param.device"
-        device = self.document.get(key)
-        if device in _OFF:
-            return
-        if stage == 3:
-            self._unmodelled("an offload of parameters", key)
-            return
-        text = (
-            f"offload_param works at stage 3 only; at stage {stage} DeepSpeed ignores it "
-            "without a word"
+    def _exclusions(self) -> None:
+        twice = {
+            old: f"{_Z}.{old}" in self.document.settings and self.document.has(f"{_Z}.{new}")
+            for old, new in _DEPRECATED.items()
+        }
+        self.said(
+            "deepspeed_types",
+            both=all(map(self._on, ("fp16.enabled", "bf16.enabled"))),
+            optimizer_twice=twice["cpu_offload"],
+            parameters_twice=twice["cpu_offload_param"],
         )
-        fix = "stage 3, or leave offload_param out"
-        self.refuse("offload-param-stage", text, key, severity="warning", fix=fix, late=True)
 
-    def _unmodelled(self, what: str, *keys: str) -> None:
-        text = f"{what} is not modelled"
-        self.unpredictable(text, *keys)
-
-
-# In any spelling.
-_DEEPSPEED = ("adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon")
-# Those that releases before 0.19 had besides.
-_OF_OLDER_RELEASES = ("onebitadam", "zerooneadam", "onebitlamb")
-# Else a class of torch.optim, as it is spelt there.
-_TORCH = (
-    "ASGD", "Adadelta", "Adafactor", "Adamax", "LBFGS", "NAdam", "RAdam", "RMSprop", "Rprop",
-    "SGD", "SparseAdam",
-)  # fmt: skip
-_TESTED_WITH_ZERO = ("adagrad", "adam", "adamw", "lion", "muon")
-_TYPE, _UNTESTED = "optimizer.type", "zero_allow_untested_optimizer"
-
-
-def optimizer_problems(document: Document, stage: int) -> Iterator[Problem]:
-    """What DeepSpeed refuses of `optimizer.type` once its engine is built."""
-    name = document.get(_TYPE)
-    if name in (None, "auto"):
-        return
-    if str(name).lower() in _OF_OLDER_RELEASES:
-        text = f"{_TYPE} {name!r}: only DeepSpeed before 0.19 has it, and it is not modelled"
-        yield document.unpredictable(text, _TYPE)
-    elif str(name).lower() not in _DEEPSPEED and name not in _TORCH:
-        close = nearest(str(name), ("AdamW", "Adam", "Lion", *_TORCH)) or "AdamW"
-        text = (
-            f"{_TYPE} {name!r}: neither DeepSpeed 0.19 nor torch.optim has it (found out when the "
-            "engine is built)"
+    def _optimizer_rules(self, stage: int) -> None:
+        """What DeepSpeed refuses of `optimizer.type`."""
+        name = self.document.get("optimizer.type")
+        if name in (None, "auto"):
+            return
+        named = {kind: text.split() for kind, text in _OPTIMIZER_NAMES.items()}
+        lower = str(name).lower()
+        known = lower in named["deepspeed"] or name in named["torch"]
+        untested = bool(known and stage and lower not in named["tested"])
+        self.said(
+            "deepspeed_optimizer",
+            name=name,
+            older=lower in named["older"],
+            known=known,
+            close=nearest(str(name), ("AdamW", "Adam", "Lion", *named["torch"])) or "AdamW",
+            untested=untested and self.document.get("zero_allow_untested_optimizer") is not True,
         )
-        edits = (Edit(_TYPE, close),)
-        yield document.problem("optimizer-unknown", text, _TYPE, edits=edits, late=True)
-    elif (
-        stage and str(name).lower() not in _TESTED_WITH_ZERO and document.get(_UNTESTED) is not True
-    ):
-        text = f"{_TYPE} {name!r} with ZeRO needs {_UNTESTED} (found out when the engine is built)"
-        edits = (Edit(_UNTESTED, "true"),)
-        yield document.problem("zero-untested-optimizer", text, _TYPE, edits=edits, late=True)

@@ -10,6 +10,7 @@ from typing import Any
 from planner.launch.dialects.hf.arguments import HfArguments
 from planner.launch.read.document import NO_LENGTH, NO_RECOMPUTE, Document, DocumentReader, Source
 from planner.launch.read.found import Found, Problem, Setting
+from planner.launch.sentences import said_problems
 
 # Options by which programs of one's own may call the micro-batch.
 _BATCH = re.compile(r"--(?!\w*(eval|val|test|infer|global|total))\w*(batch|bsz)\w*")
@@ -29,6 +30,10 @@ class ScriptedReader(DocumentReader):
         if script.hints.recompute is None and not script.given:
             why = "the program that is started may recompute: less memory than predicted"
             self.unmodelled += ((Setting(NO_RECOMPUTE, None, document.path), why),)
+
+    def said(self, table: str, **facts: Any) -> None:
+        """Note the problems of a table of `rules.toml`."""
+        self.problems += said_problems("hf", table, facts, self.document)
 
     def scripted(
         self, known: Callable[[str], bool], keys: Mapping[str, str], framework: str, **fields: Any

@@ -133,10 +133,14 @@ def read_primus(source: Source) -> Found:
     prefix = f"modules.{name}."
     framework = str(document.get(f"{prefix}framework"))
     settings, missing = _merged(document, prefix, framework, source.files)
-    if framework == "torchtitan":
-        return _primus_torchtitan(settings, source)
-    found = _PrimusReader(source, framework, settings, missing).found()
-    return replace(found, format="settings")
+    if framework != "torchtitan":
+        found = _PrimusReader(source, framework, settings, missing).found()
+        return replace(found, format="settings")
+    inner = Document(source.path, {key.removeprefix("job."): one for key, one in settings.items()})
+    reader = TorchtitanReader(inner, replace(source, launch=None))
+    # Old names are read under the new ones; Primus has keys of its own besides.
+    reader.problems += [one for one in unknown_keys(inner) if one.severity == "warning"]
+    return replace(reader.found("torchtitan-0.2"), format="settings")
 
 
 def _merged(
@@ -147,13 +151,11 @@ def _merged(
     missing: list[str] = []
     for kind, key in (("modules", "config"), ("models", "model")):
         file = document.get(prefix + key)
-        if file is None:
-            continue
-        file = _VARIABLE.sub(lambda item: item[2] or "", str(file))
-        preset = _preset(f"primus/configs/{kind}/{framework}/{file}", document.path, files, {})
-        if preset is None:
-            missing.append(str(file))
-        settings |= preset or {}
+        if file is not None:
+            file = _VARIABLE.sub(lambda item: item[2] or "", str(file))
+            preset = _preset(f"primus/configs/{kind}/{framework}/{file}", document.path, files, {})
+            missing += [file] if preset is None else []
+            settings |= preset or {}
     return settings | below(document.settings, f"{prefix}overrides"), missing
 
 
@@ -196,15 +198,14 @@ class _PrimusReader(SettingsReader):
             self.problems.append(not_predictable(text, chosen.place))
         kind = settings.get("model_type")
         if kind is not None and str(kind.value) not in ("gpt", "None"):
-            text = f"model_type {kind.value} is not modelled"
-            self.problems.append(not_predictable(text, kind.place))
+            said = not_predictable(f"model_type {kind.value} is not modelled", kind.place)
+            self.problems.append(said)
 
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         """Primus' profile; it names layers one by one, and has core's methods besides."""
         framework, names = super()._profile(degrees)
-        by_method = ":" in recompute_of(self.arguments)
-        is_usual = framework == "megatron-core" and not by_method
-        return ("primus", names) if is_usual else (framework, names)
+        is_usual = framework == "megatron-core" and ":" not in recompute_of(self.arguments)
+        return "primus" if is_usual else framework, names
 
     def _shape(self) -> Any:
         """The model of the preset, which the catalogue may know where the file is not there."""
@@ -229,15 +230,6 @@ def flags_of(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
             continue  # the presets state them all; perform_rl_step turns them on
         if name in options() or name in other_options():
             yield name, setting
-
-
-def _primus_torchtitan(settings: dict[str, Setting], source: Source) -> Found:
-    plain = {key.removeprefix("job."): setting for key, setting in settings.items()}
-    inner = Document(source.path, plain)
-    reader = TorchtitanReader(inner, replace(source, launch=None))
-    # Old names are read under the new ones; Primus has keys of its own besides.
-    reader.problems += [one for one in unknown_keys(inner) if one.severity == "warning"]
-    return replace(reader.found("torchtitan-0.2"), format="settings")
 
 
 # --- ms-swift -------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Reader of Megatron-Bridge launches: overrides `section.field=value` after a start script.
 
 Bridge's fields are Megatron's options under other names, so overrides are read as those options;
-what is said of them names the fields again. Read in megatron-bridge 0.6.2 (`megatron_bridge.toml`).
+what is said of them names the fields again. Read in megatron-bridge 0.6.2 (`bridge.toml`).
 What the recipe of a start script sets is not seen, so only launches around the bare recipe, as
 `planner launch` writes them, are predicted; of others the overrides are checked.
 """

@@ -39,7 +39,11 @@ _KINDS = {
 def schema() -> Mapping[str, str]:
     """`section.field` -> pattern of its values, of all that is ever written."""
     return {
-        f"{section}.{field}": _pattern(kind)
+        f"{section}.{field}": "|".join(
+            [_KINDS[name] for name in kind.split(" or ")]
+            if isinstance(kind, str)
+            else map(re.escape, kind)
+        )
         for section, fields in dialect_toml("megatron", "bridge.toml").items()
         for field, kind in fields.items()
     }
@@ -61,12 +65,6 @@ def field_of(flag: str) -> str:
     return min(fields, key=lambda key: key.partition(".")[0] not in _FIRST_SECTIONS, default="")
 
 
-def _pattern(kind: str | Sequence[str]) -> str:
-    if isinstance(kind, str):
-        return "|".join(_KINDS[name] for name in kind.split(" or "))
-    return "|".join(re.escape(word) for word in kind)
-
-
 def wrong_overrides(overrides: Mapping[str, str]) -> Iterator[str]:
     """A sentence for each override whose name or value Megatron-Bridge does not have."""
     known = schema()
@@ -80,7 +78,7 @@ def wrong_overrides(overrides: Mapping[str, str]) -> Iterator[str]:
 SCRIPT = "bridge_pretrain.py"
 
 
-plan_refusals = megatron.run_refusals
+plan_refusals = megatron.plan_refusals
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
@@ -92,12 +90,11 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
 
 def files(launch: Launch) -> Files:
     """The start script."""
-    provider = "MLAModelProvider" if launch.job.model.mla else "GPTModelProvider"
-    module = "mla_provider" if launch.job.model.mla else "gpt_provider"
-    names = {"module": Code(module), "provider": Code(provider)}
-    return {
-        SCRIPT: filled(f"megatron/{SCRIPT}.txt", precision=RECIPES[launch.job.precision], **names)
-    }
+    kind, precision = "mla" if launch.job.model.mla else "gpt", RECIPES[launch.job.precision]
+    names = {
+        "module": Code(f"{kind}_provider"), "provider": Code(f"{kind.upper()}ModelProvider"),
+    }  # fmt: skip
+    return {SCRIPT: filled(f"megatron/{SCRIPT}.txt", precision=precision, **names)}
 
 
 def command(launch: Launch) -> RunCommand:
@@ -111,15 +108,11 @@ def command(launch: Launch) -> RunCommand:
         if wrong:
             raise ValueError(wrong)
         words += [f"{key}={value}" for key, value in overrides.items()]
+    weights = "a Hugging Face model's folder, or a checkpoint of Megatron-Bridge's"
+    weights_variable = contract.pretrained_variable(weights)
     return RunCommand(
         argv=(SCRIPT, *words),
-        variables=(
-            contract.pretrained_variable(
-                "a Hugging Face model's folder, or a checkpoint of Megatron-Bridge's"
-            ),
-            *megatron.VARIABLES,
-            stop_variable(launch),
-        ),
+        variables=(weights_variable, *megatron.VARIABLES, stop_variable(launch)),
         branches=_branches(launch),
         environment=megatron.environment(launch),
         comments=comments,
@@ -127,26 +120,18 @@ def command(launch: Launch) -> RunCommand:
 
 
 def _branches(launch: Launch) -> tuple[Branch, ...]:
+    tokenizer = {"type": "HuggingFaceTokenizer", "model": "${TOKENIZER}"}
     saved = {
-        "save": "${CHECKPOINTS}",
-        "load": "${CHECKPOINTS}",
+        "save": "${CHECKPOINTS}", "load": "${CHECKPOINTS}",
         "save_interval": str(save_steps(launch)),
-        # Megatron-FSDP has a format of its own.
-        **({} if megatron.is_fsdp(launch) else {"ckpt_format": "torch_dist"}),
-    }
+    }  # fmt: skip
+    # Megatron-FSDP has a format of its own.
+    saved |= {} if megatron.is_fsdp(launch) else {"ckpt_format": "torch_dist"}
+    words = tuple(f"tokenizer.tokenizer_{key}={value}" for key, value in tokenizer.items())
+    saves = tuple(f"checkpoint.{key}={value}" for key, value in saved.items())
     return (
-        Branch(
-            "TOKENIZER",
-            (
-                "tokenizer.tokenizer_type=HuggingFaceTokenizer",
-                "tokenizer.tokenizer_model=${TOKENIZER}",
-            ),
-        ),
-        Branch(
-            "CHECKPOINTS",
-            tuple(f"checkpoint.{key}={value}" for key, value in saved.items()),
-            ("checkpoint.save=null",),
-        ),
+        Branch("TOKENIZER", words),
+        Branch("CHECKPOINTS", saves, ("checkpoint.save=null",)),
         Branch("TENSORBOARD", ("logger.tensorboard_dir=${TENSORBOARD}",)),
         Branch(contract.PRETRAINED, ("checkpoint.pretrained_checkpoint=${PRETRAINED}",)),
         Branch(contract.STOP, ("train.exit_duration_in_mins=${STOP_AFTER_MINUTES}",)),
@@ -159,13 +144,11 @@ choices = megatron.choices
 
 def requirements(launch: Launch) -> tuple[str, ...]:
     """What the overrides are written for."""
-    return sentences.said_needs(
-        "megatron", "bridge_needs", launch, sharp_group=megatron.sharp_group(launch)
-    )
+    group = megatron.sharp_group(launch)
+    return sentences.said_needs("megatron", "bridge_needs", launch, sharp_group=group)
 
 
 Overrides = Mapping[str, str]
-Groups = Sequence[tuple[str, Overrides]]
 
 # Precision of the plan -> Bridge's recipe of it; fields that the plan decides are set after.
 RECIPES = {
@@ -177,7 +160,7 @@ RECIPES = {
 }
 
 
-def all_overrides(launch: Launch) -> Groups:
+def all_overrides(launch: Launch) -> Sequence[tuple[str, Overrides]]:
     """Titled groups of `section.field` and value."""
     names = megatron.names_in(launch)
     groups = dialect_toml("megatron", "groups.toml")["overrides"].values()

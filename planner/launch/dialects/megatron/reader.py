@@ -213,6 +213,7 @@ class MegatronReader:
         drops = [
             arguments.real(MEGATRON[name].name) > 0.0 for name in ("dropout", "attention-dropout")
         ]
+        offloaded = arguments.real("optimizer-offload-fraction")
         alone = local and not self.dialect.framework
         framework, variations = ("megatron-local", ()) if alone else self._profile(degrees)
         if framework == "megatron-fsdp":
@@ -223,7 +224,7 @@ class MegatronReader:
             "zero": self._zero(),
             "recompute": self.hints.recompute or settings.recompute_of(arguments),
             "optimizer": self._optimizer(),
-            "optimizer_offload": settings.optimizer_offload_of(self.arguments),
+            "optimizer_offload": offloaded if self._has("optimizer_offload") else 0.0,
             "precision": settings.precision_of(self.arguments),
             "attention": "eager" if eager else "flash",
             "dropout": drops[0] or (eager and drops[1]),

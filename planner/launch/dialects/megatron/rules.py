@@ -1,7 +1,7 @@
 """Combinations of options that Megatron-LM refuses, at the start or only at run time.
 
 Rules over degrees (divisibility, batch, experts) are those of `constraints`; here is what only the
-options say: megatron_rules.toml, and what no row can. Source of all: megatron-core 0.19.2,
+options say: rules.toml, and what no row can. Source of all: megatron-core 0.19.2,
 training/arguments.py (validate_args), transformer_config.py (__post_init__), parallel_state.py
 (initialize_model_parallel), core/num_microbatches_calculator.py.
 """
@@ -129,10 +129,8 @@ Rule = Callable[[MegatronFacts], Iterator[Problem]]
 
 def _recompute(facts: MegatronFacts) -> Iterator[Problem]:
     arguments, rule = facts.arguments, "recompute-method"
-    whole, how, count = (
-        MEGATRON_RECOMPUTE[name].name
-        for name in ("recompute", "recompute-method", "recompute-layers")
-    )
+    names = ("recompute", "recompute-method", "recompute-layers")
+    whole, how, count = (MEGATRON_RECOMPUTE[name].name for name in names)
     granularity, method = arguments.text(whole), arguments.text(how)
     layers = arguments.number(count)
     if granularity == "selective" and method:
@@ -152,47 +150,33 @@ def _connections(facts: MegatronFacts) -> Iterator[Problem]:
     arguments = facts.arguments
     value = facts.environment.get(CONNECTIONS)
     shards = arguments.has(MEGATRON["fsdp"].name) or arguments.has("use-torch-fsdp2")
+    rule, places = "cuda-device-max-connections", (facts.command_place,)
     if shards and value == "1":
-        yield Problem(
-            "cuda-device-max-connections",
-            f"{CONNECTIONS}=1 is refused with FSDP: its collectives must run beside compute",
-            places=(facts.command_place,),
-            fix=f"unset {CONNECTIONS}",
-        )
+        text = f"{CONNECTIONS}=1 is refused with FSDP: its collectives must run beside compute"
+        yield Problem(rule, text, "error", places, f"unset {CONNECTIONS}")
     elif not shards and max(facts.degrees["tp"], facts.degrees["cp"]) > 1 and value != "1":
         seen = f"is {value}" if value else "is not set in the files"
-        yield Problem(
-            "cuda-device-max-connections",
-            f"{CONNECTIONS} {seen}: tp or cp > 1 need 1 on GPUs before Blackwell",
-            "error" if value or facts.has_command else "warning",
-            places=(facts.command_place,),
-            fix=f"export {CONNECTIONS}=1",
-            edits=(Edit(f"${CONNECTIONS}", "1"),) if facts.has_command else (),
-        )
+        text = f"{CONNECTIONS} {seen}: tp or cp > 1 need 1 on GPUs before Blackwell"
+        severity: Severity = "error" if value or facts.has_command else "warning"
+        edits = (Edit(f"${CONNECTIONS}", "1"),) if facts.has_command else ()
+        yield Problem(rule, text, severity, places, f"export {CONNECTIONS}=1", edits)
 
 
-def _optimizer(facts: MegatronFacts) -> Iterator[Problem]:
+def _values(facts: MegatronFacts) -> Iterator[Problem]:
+    """Values that another option, or a range, does not go with."""
     arguments, aware = facts.arguments, MEGATRON["state-types"].name
     types = [MEGATRON[name].name for name in ("grad", "master", "exp_avg", "exp_avg_sq")]
     given = [name for name in types if arguments.has(name) and arguments.text(name) != "fp32"]
     if given and not arguments.has(aware):
         text = f"--{given[0]} {arguments.text(given[0])} needs --{aware}"
-        yield arguments.problem(
-            "precision-aware-optimizer", text, *given, edits=(Edit(f"--{aware}", ""),)
-        )
-
-
-def _attention(facts: MegatronFacts) -> Iterator[Problem]:
-    arguments, positions, length = facts.arguments, option("max_positions"), MEGATRON["seq"].name
+        edits = (Edit(f"--{aware}", ""),)
+        yield arguments.problem("precision-aware-optimizer", text, *given, edits=edits)
+    positions, length = option("max_positions"), MEGATRON["seq"].name
     seq, most = arguments.number(length), arguments.number(positions)
     if seq and most and seq > most:
         text = f"--{positions} {most} is less than --{length} {seq}"
         edits = (Edit(f"--{positions}", str(seq)),)
         yield arguments.problem("positions", text, positions, length, edits=edits)
-
-
-def _fraction(facts: MegatronFacts) -> Iterator[Problem]:
-    arguments = facts.arguments
     if arguments.has(FINE_GRAINED) and not 0.0 <= (fraction := arguments.real(FRACTION)) <= 1.0:
         text = f"--{FRACTION} {fraction:g}: Megatron takes 0 to 1"
         yield arguments.problem(FRACTION, text, FRACTION)
@@ -217,6 +201,4 @@ def _learning_rate(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 _OF_EVERY = frozenset(("learning-rate",))
-_RULES: tuple[Rule, ...] = (
-    _recompute, _connections, _optimizer, _attention, _fraction, _learning_rate,
-)  # fmt: skip
+_RULES: tuple[Rule, ...] = (_recompute, _connections, _values, _learning_rate)

@@ -247,12 +247,6 @@ def optimizer_of(arguments: Arguments) -> str:
     return (base or "adamw") + (":" + ",".join(changes) if changes else "")
 
 
-def optimizer_offload_of(arguments: Arguments) -> float:
-    """The share of the states that the host keeps."""
-    share = arguments.real("optimizer-offload-fraction")
-    return share if arguments.has(MEGATRON["optimizer_offload"].name) else 0.0
-
-
 def precision_of(arguments: Arguments) -> str:
     """The type that products are computed in; where none is stated, what follows is said."""
     if arguments.has(MEGATRON["fp4"].name):

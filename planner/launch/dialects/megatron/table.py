@@ -28,8 +28,8 @@ from planner.launch.architecture import (
     parts_of,
     scaling_kind,
     value_of_text,
+    without,
 )
-from planner.launch.architecture import without as absent
 from planner.launch.dialects.megatron.flags import Flag, flag
 from planner.launch.quoting import Value
 from planner.launch.registry import dialect_toml
@@ -56,55 +56,6 @@ class MegatronRow(ArchitectureRow):
     def override(self, model: ModelSpec) -> Value:
         """Bridge's value."""
         return (self.bridge or self.value)(model)
-
-
-def row(
-    fields: str,
-    flag: str = "",
-    field: str = "",
-    value: Callable[[ModelSpec], Value] | None = None,
-    default: Value = ...,  # type: ignore[assignment]
-    **more: object,
-) -> MegatronRow:
-    """A row, its fields as words; without a value as `planner.launch.architecture.row` has it."""
-    names = tuple(fields.split())
-    if (flag or field) and value is None:
-        value = as_it_is(names[0])
-        more = {"when": has_table_of(names[0]), "plain": True} | more
-    return MegatronRow(names, flag, value or nothing, default, field=field, **more)  # type: ignore[arg-type]
-
-
-def switch(
-    fields: str,
-    flag: str,
-    field: str = "",
-    is_on: Callable[[ModelSpec], object] | None = None,
-    **more: object,
-) -> MegatronRow:
-    """A flag that is there, and true for Bridge, where `is_on` holds: without it, where the field
-    itself is true."""
-    first = fields.partition(" ")[0]
-    holds = is_on or as_it_is(first)
-    if is_on is None:
-        more = {"when": has_table_of(first), "plain": True} | more
-    bridge = {"bridge": lambda model: bool(holds(model))}
-    return row(fields, flag, field, lambda model: yes(bool(holds(model))), None, **bridge, **more)
-
-
-def without(name: str, phrase: str) -> MegatronRow:
-    """A field that Megatron does not know."""
-    absence = absent(name, phrase)
-    return MegatronRow(absence.fields, refuses=absence.refuses)
-
-
-def yes(value: bool) -> bool | None:
-    """A switch: present or not."""
-    return True if value else None
-
-
-def unless(right: Callable[[ModelSpec], bool], phrase: str) -> Callable[[ModelSpec], str | None]:
-    """The phrase where a model is not right."""
-    return lambda model: None if right(model) else phrase
 
 
 def pattern(marks: list[bool]) -> str:
@@ -255,16 +206,22 @@ _NAMES = names_of_model(_facts)
 
 
 def _row(entry: Mapping[str, Any]) -> MegatronRow:
-    """A row of `model.toml`."""
-    fields, flag, field = entry["fields"], entry.get("flag", ""), entry.get("field", "")
+    """A row of `model.toml`; without a value it has that of its first field as it is, for models
+    that have the field's table. A switch is there, and true for Bridge, where its value holds."""
+    names = tuple(entry["fields"].split())
     if "lacks" in entry:
-        return without(fields, entry["lacks"])
+        return MegatronRow(names, refuses=without(names[0], entry["lacks"]).refuses)
+    flag, field = entry.get("flag", ""), entry.get("field", "")
     value, default, more = parts_of(entry, _NAMES, ("refuses", "departs", "no_flag"))
-    if entry.get("switch"):
-        return switch(fields, flag, field, value, **more)
-    if "bridge" in entry:
+    if value is None and (flag or field):
+        value = as_it_is(names[0])
+        more = {"when": has_table_of(names[0]), "plain": True} | more
+    if value is not None and entry.get("switch"):
+        holds, default = value, None
+        value, more["bridge"] = lambda model: bool(holds(model)) or None, lambda m: bool(holds(m))
+    elif "bridge" in entry:
         more["bridge"] = value_of_text(entry["bridge"], _NAMES)
-    return row(fields, flag, field, value, default, **more)
+    return MegatronRow(names, flag, value or nothing, default, field=field, **more)
 
 
 _ROWS = {

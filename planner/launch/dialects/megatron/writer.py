@@ -64,8 +64,8 @@ def model_groups(model: ModelSpec, seq: int, *, dropout: bool, low: bool) -> tup
 
     `low`: products in 8 or 4 bits.
     """
-    names = {"model": model, "seq": seq, "dropout": dropout, "low": low}
-    names["linear_bias"] = linear_bias(model)
+    bias = linear_bias(model)
+    names = {"model": model, "seq": seq, "dropout": dropout, "low": low, "linear_bias": bias}
     return tuple(_group(name, names) for name, group in _GROUPS.items() if "table" in group)
 
 
@@ -73,7 +73,7 @@ _GROUPS: Mapping[str, Any] = dialect_toml("megatron", "groups.toml")["flags"]
 
 
 def _group(name: str, names: Mapping[str, Any]) -> FlagGroup:
-    """A group of `groups.toml`; without rows of the model's that say nothing of it."""
+    """A group of `groups.toml`, filled in."""
     group = _GROUPS[name]
     of_model = settings(dict(GROUPS)[group["table"]], names["model"]) if "table" in group else {}
     flags = (Flag(key) if value is True else flag(key, value) for key, value in of_model.items())
@@ -104,13 +104,13 @@ def model_overrides(model: ModelSpec, title: str) -> dict[str, str]:
     """The fields of Megatron-Bridge in a group of the table, all of them."""
     rows = dict(GROUPS)[title]
     return {
-        f"model.{row.field}": override_text(row.override(model))
+        f"model.{row.field}": _override(row.override(model))
         for row in rows
         if row.field and row.when(model)
     }
 
 
-def override_text(value: Value) -> str:
+def _override(value: Value) -> str:
     """A value as Hydra reads it: lists without blanks."""
     if isinstance(value, list | tuple):
         return "[" + ",".join(str(item) for item in value) + "]"
@@ -118,13 +118,9 @@ def override_text(value: Value) -> str:
 
 
 _SIXTEEN_BITS = 2.0
+_DATA = "prefix of your tokenized data (.bin and .idx); empty: mock data"
 VARIABLES = (
-    contract.Variable(
-        "DATA_PATH",
-        "",
-        "prefix of your tokenized data (.bin and .idx); empty: mock data",
-        holds="${DATA_PATH}.bin",
-    ),
+    contract.Variable("DATA_PATH", "", _DATA, holds="${DATA_PATH}.bin"),
     contract.path_variable("TOKENIZER", "folder or name of its Hugging Face tokenizer"),
     contract.folder_variable("DATA_PATH"),
     contract.path_variable("TENSORBOARD", "folder of TensorBoard's logs"),
@@ -182,27 +178,20 @@ def reduces_in_bf16(launch: Launch) -> bool:
     return size == _SIXTEEN_BITS
 
 
-def run_refusals(launch: Launch) -> Iterator[Refusal]:
+def plan_refusals(launch: Launch) -> Iterator[Refusal]:
     """Everything about degrees, schedule and sharding that would not run."""
     layout, pp = launch.plan.layout, launch.plan.degrees.pp
     chunks = max(1, len(layout.block_layers) // pp)
     least = max(1, min(layout.stage_recomputed, default=0) // chunks)
-    yield from sentences.said_refusals(
-        "megatron", "run_refusals", sentences.names_of(launch) | {"least": least}
-    )
-
-
-plan_refusals = run_refusals
-PROGRAM = "${MEGATRON_LM}/pretrain_gpt.py"
-HYBRID_PROGRAM = "${MEGATRON_LM}/pretrain_hybrid.py"
+    names = sentences.names_of(launch) | {"least": least}
+    yield from sentences.said_refusals("megatron", "run_refusals", names)
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
     """What Megatron-LM cannot express of the job."""
     yield from model_refusals(job.model, job.seq)
-    yield from sentences.said_refusals(
-        "megatron", "attention_refusals", sentences.names_of_job(job)
-    )
+    names = sentences.names_of_job(job)
+    yield from sentences.said_refusals("megatron", "attention_refusals", names)
 
 
 def files(launch: Launch) -> Files:  # noqa: ARG001 (the writers' contract)
@@ -213,18 +202,17 @@ def files(launch: Launch) -> Files:  # noqa: ARG001 (the writers' contract)
 def command(launch: Launch) -> RunCommand:
     """`pretrain_gpt.py`, or a hybrid's `pretrain_hybrid.py`, with the plan's flags."""
     words, comments = as_argv(groups(launch))
+    kind = "hybrid" if is_hybrid(launch.job.model) else "gpt"
+    program = f"${{MEGATRON_LM}}/pretrain_{kind}.py"
+    checkout = "folder of a Megatron-LM checkout of core 0.19"
+    weights = (
+        "a checkpoint of Megatron's in its distributed format (README.md says how to make one)"
+    )
     return RunCommand(
-        argv=(HYBRID_PROGRAM if is_hybrid(launch.job.model) else PROGRAM, *words),
+        argv=(program, *words),
         variables=(
-            contract.needed(
-                "MEGATRON_LM",
-                "folder of a Megatron-LM checkout of core 0.19",
-                holds=HYBRID_PROGRAM if is_hybrid(launch.job.model) else PROGRAM,
-            ),
-            contract.pretrained_variable(
-                "a checkpoint of Megatron's in its distributed format (README.md says how to make "
-                "one)"
-            ),
+            contract.needed("MEGATRON_LM", checkout, holds=program),
+            contract.pretrained_variable(weights),
             *VARIABLES,
             stop_variable(launch),
         ),

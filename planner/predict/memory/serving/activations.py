@@ -39,11 +39,6 @@ class Activations:
         after = self.sampling + (self.experts if self.experts_stay else 0.0)
         return self.streams + max(self.layers + self.experts, after)
 
-    @property
-    def beside_streams(self) -> float:
-        """What of the peak is not the hidden states of a chunk."""
-        return self.peak - self.streams
-
 
 def stage_activations(deployment: Deployment, stage: int) -> Activations:
     """Peak of one stage; the last one samples."""
@@ -64,13 +59,9 @@ def stage_activations(deployment: Deployment, stage: int) -> Activations:
 
 def _share(deployment: Deployment, shard: Shard) -> float:
     """Share of a width on the rank; serving splits no sequences."""
-    match shard:
-        case Shard.TP | Shard.ROUTED_TP:
-            return 1 / deployment.tp
-        case Shard.KV:
-            return 1 / min(deployment.tp, deployment.model.kv_heads)
-        case _:
-            return 1.0
+    if shard in (Shard.TP, Shard.ROUTED_TP):
+        return 1 / deployment.tp
+    return 1 / min(deployment.tp, deployment.model.kv_heads) if shard is Shard.KV else 1.0
 
 
 def _op_width(deployment: Deployment, op: Op) -> float:
@@ -90,13 +81,10 @@ def _op_width(deployment: Deployment, op: Op) -> float:
         # input and the attention's output are not freed yet (a compiled graph's buffers).
         model = deployment.model
         gates = 2.0 if model.gated else 1.0
-        width = model.ffn if op.name.startswith("mlp/") else _shared_width(deployment)
+        shared = model.moe.shared_ffn if model.moe else 0
+        width = model.ffn if op.name.startswith("mlp/") else shared
         return (gates + 1.0) * width / deployment.tp + _STREAMS * model.hidden
     return 0.0
-
-
-def _shared_width(deployment: Deployment) -> int:
-    return deployment.model.moe.shared_ffn if deployment.model.moe else 0
 
 
 def _expert_elements(deployment: Deployment, ops: list[Op]) -> float:

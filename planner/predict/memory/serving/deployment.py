@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -27,8 +28,15 @@ VOCABULARY_MULTIPLE = 64
 # Largest values that are taken: far beyond any machine, and small enough to count with.
 MAX_BATCH = 1_000_000
 MAX_TOKENS = 100_000_000
-MAX_DEGREE = 4096
-MAX_BLOCK = 4096
+_MAX_DEGREE = 4096
+_RANGES = {
+    "--batch": ("batch", MAX_BATCH),
+    "--context": ("context", MAX_TOKENS),
+    "--max-num-batched-tokens": ("chunk", MAX_TOKENS),
+    "--max-num-seqs": ("sequences", MAX_BATCH),
+    "--block-size": ("block", _MAX_DEGREE),
+    **{f"--{degree}": (degree, _MAX_DEGREE) for degree in ("tp", "pp", "ep", "dp")},
+}
 
 
 @dataclass(frozen=True)
@@ -119,78 +127,67 @@ def layer_piece(deployment: Deployment, kind: LayerKind) -> Piece:
 
 def check_deployment(deployment: Deployment) -> None:
     """UsageError for settings that no engine accepts, with the nearest that one does."""
-    if deployment.model.has_states:
-        raise UsageError(
-            f"{deployment.model.name}: the caches of state-space layers in serving are not "
+    for problem in _problems(deployment):
+        raise UsageError(problem)
+
+
+def _problems(deployment: Deployment) -> Iterator[str]:
+    model = deployment.model
+    if model.has_states:
+        yield (
+            f"{model.name}: the caches of state-space layers in serving are not "
             "modelled; `planner memory` without --inference sizes their training"
         )
-    _check_ranges(deployment)
-    _check_tensor_parallel(deployment)
-    _check_experts(deployment)
-    if deployment.pp > deployment.model.layers:
-        raise UsageError(
-            f"--pp {deployment.pp} exceeds the {deployment.model.layers} layers of "
-            f"{deployment.model.name}; every stage holds at least one layer"
-        )
-
-
-def _check_ranges(deployment: Deployment) -> None:
-    for option, value, largest in (
-        ("--batch", deployment.batch, MAX_BATCH),
-        ("--context", deployment.context, MAX_TOKENS),
-        ("--max-num-batched-tokens", deployment.chunk, MAX_TOKENS),
-        ("--max-num-seqs", deployment.sequences, MAX_BATCH),
-        ("--block-size", deployment.block, MAX_BLOCK),
-        ("--tp", deployment.tp, MAX_DEGREE),
-        ("--pp", deployment.pp, MAX_DEGREE),
-        ("--ep", deployment.ep, MAX_DEGREE),
-        ("--dp", deployment.dp, MAX_DEGREE),
-    ):
+    for option, (name, largest) in _RANGES.items():
+        value = getattr(deployment, name)
         if not 1 <= value <= largest:
-            raise UsageError(f"{option} {value:,} is outside of 1 to {largest:,}")
+            yield f"{option} {value:,} is outside of 1 to {largest:,}"
     if not 0 < deployment.utilization <= 1:
-        raise UsageError(
+        yield (
             f"--gpu-memory-utilization {deployment.utilization:g} is outside of 0 to 1; vLLM's "
             "usual value is 0.9"
         )
-
-
-def _check_tensor_parallel(deployment: Deployment) -> None:
-    model, tp = deployment.model, deployment.tp
-    if model.heads % tp:
-        raise UsageError(
-            f"--tp {tp} does not divide the {model.heads} attention heads of {model.name}; "
-            f"nearest: {_nearest_divisors(model.heads, tp)}"
+    yield from _tensor_problems(model, deployment.tp)
+    yield from _expert_problems(deployment)
+    if deployment.pp > model.layers:
+        yield (
+            f"--pp {deployment.pp} exceeds the {model.layers} layers of {model.name}; every stage "
+            "holds at least one layer"
         )
+
+
+def _tensor_problems(model: ModelSpec, tp: int) -> Iterator[str]:
+    heads = f"nearest: {_nearest_divisors(model.heads, tp)}"
+    if model.heads % tp:
+        of_heads = f"the {model.heads} attention heads of {model.name}"
+        yield f"--tp {tp} does not divide {of_heads}; {heads}"
     if model.mla is None and model.kv_heads % tp and tp % model.kv_heads:
-        raise UsageError(
+        yield (
             f"--tp {tp} neither divides the {model.kv_heads} kv heads of {model.name} nor is a "
-            f"multiple of them; nearest: {_nearest_divisors(model.heads, tp)}"
+            f"multiple of them; {heads}"
         )
     dense = any(kind.ffn == "dense" for kind in model.kinds)
     if dense and model.ffn % tp:
-        raise UsageError(
+        yield (
             f"--tp {tp} does not divide the FFN width {model.ffn:,} of {model.name}; "
             f"nearest: {_nearest_divisors(math.gcd(model.ffn, model.heads), tp)}"
         )
 
 
-def _check_experts(deployment: Deployment) -> None:
-    model, ep = deployment.model, deployment.ep
+def _expert_problems(deployment: Deployment) -> Iterator[str]:
+    model, ep, ranks = deployment.model, deployment.ep, deployment.tp * deployment.dp
     if model.moe is None:
         if ep > 1:
-            raise UsageError(f"--ep {ep}: {model.name} has no experts; leave --ep out")
-        return
-    ranks = deployment.tp * deployment.dp
-    if ranks % ep:
-        raise UsageError(
+            yield f"--ep {ep}: {model.name} has no experts; leave --ep out"
+    elif ranks % ep:
+        yield (
             f"--ep {ep} does not divide tp·dp = {ranks} ranks of a stage; "
             f"nearest: {_nearest_divisors(ranks, ep)}"
         )
-    if ep > model.moe.experts:
-        raise UsageError(f"--ep {ep} exceeds the {model.moe.experts} experts of {model.name}")
-    if model.moe.ffn % deployment.expert_tp:
-        raise UsageError(
+    elif ep > model.moe.experts:
+        yield f"--ep {ep} exceeds the {model.moe.experts} experts of {model.name}"
+    elif model.moe.ffn % deployment.expert_tp:
+        yield (
             f"tp·dp/ep = {deployment.expert_tp} does not divide the experts' width "
             f"{model.moe.ffn:,}; give --ep {ranks} so that every rank holds whole experts"
         )

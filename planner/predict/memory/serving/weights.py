@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 
 from planner.cost.codes import OpKind, ParamShard
 from planner.predict.memory.serving.deployment import Deployment, layer_piece
-from planner.predict.ops.rows import Op, Piece
+from planner.predict.ops.rows import Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,28 +30,20 @@ class WeightBytes:
     @property
     def total(self) -> float:
         """All of them."""
-        return self.matrices + self.scales + self.kept + self.absorbed + self.rotary
+        return float(sum(astuple(self)))
 
     def __add__(self, other: WeightBytes) -> WeightBytes:
-        return WeightBytes(
-            self.matrices + other.matrices,
-            self.scales + other.scales,
-            self.kept + other.kept,
-            self.absorbed + other.absorbed,
-            self.rotary + other.rotary,
-        )
+        return WeightBytes(*map(add, astuple(self), astuple(other)))
 
 
 def stage_weights(deployment: Deployment, stage: int) -> WeightBytes:
     """Weights on a rank of one pipeline stage; multi-token-prediction modules are not loaded."""
-    names = []
-    if stage == 0:
-        names.append("embedding")
-    if stage == deployment.pp - 1:
-        names.append("head")
+    last = stage == deployment.pp - 1
+    names = (*(("embedding",) if stage == 0 else ()), *(("head",) if last else ()))
     held = [deployment.table[name] for name in names]
     held += [layer_piece(deployment, kind) for kind in deployment.stages[stage]]
-    total = sum((_piece_weights(deployment, piece) for piece in held), WeightBytes())
+    ops = (op for piece in held for op in piece.ops)
+    total = sum((op_weights(deployment, op) for op in ops), WeightBytes())
     return total + _tied_head(deployment, stage) + WeightBytes(rotary=_rotary(deployment))
 
 
@@ -72,16 +65,11 @@ def _rotary(deployment: Deployment) -> float:
     return deployment.weights.kept_bytes * model.max_positions * width
 
 
-def _piece_weights(deployment: Deployment, piece: Piece) -> WeightBytes:
-    return sum((op_weights(deployment, op) for op in piece.ops), WeightBytes())
-
-
 def op_weights(deployment: Deployment, op: Op) -> WeightBytes:
     """Weights of one row on the rank."""
     fmt = deployment.weights
     padding = deployment.padded_vocabulary / deployment.model.vocab if op.pads_vocabulary else 1.0
     kept = matrices = 0.0
-    share = 0.0
     quantised = _takes_format(deployment, op)
     matrix_part = _matrix_share(op) if quantised else 0.0
     for count, shard in op.parameters:
@@ -90,12 +78,13 @@ def op_weights(deployment: Deployment, op: Op) -> WeightBytes:
         in_matrix = on_rank * matrix_part if _carries_matrix(op, shard) else 0.0
         matrices += in_matrix
         kept += on_rank - in_matrix
-    if matrices:
-        share = matrices / _matrix_elements(op)
+    share = matrices / _matrix_elements(op) if matrices else 0.0
     padded_matrix = _kernel_padding(deployment, op)
+    # Of one of the row's matrices, unsharded.
+    scales = fmt.scales(op.out_width + op.kv_out_width, op.in_width)
     return WeightBytes(
         matrices=matrices * fmt.element_bytes * padded_matrix,
-        scales=share * padded_matrix * op.groups * _row_scales(deployment, op),
+        scales=share * padded_matrix * op.groups * scales,
         kept=kept * fmt.kept_bytes,
         absorbed=_absorbed(deployment, op) if quantised else 0.0,
     )
@@ -151,11 +140,6 @@ def _matrix_share(op: Op) -> float:
     """Share of the carrying parameters that are matrix elements, the rest being biases."""
     carried = sum(count for count, shard in op.parameters if _carries_matrix(op, shard))
     return _matrix_elements(op) / carried if carried else 0.0
-
-
-def _row_scales(deployment: Deployment, op: Op) -> float:
-    """Bytes of the scales of one of the row's matrices, unsharded."""
-    return deployment.weights.scales(op.out_width + op.kv_out_width, op.in_width)
 
 
 def _kernel_padding(deployment: Deployment, op: Op) -> float:
