@@ -138,11 +138,14 @@ Progress = Callable[[str, int, int], None]
 LINE_EVERY_S = 4.0
 
 
-def compile_if_first_run(quiet: bool, time_limit_s: float | None = None) -> None:
-    """Compile the cost core if it is not yet, saying so. CannotTellError once the time is over."""
+def compile_if_first_run(
+    quiet: bool, time_limit_s: float | None = None, pools: bool = False
+) -> None:
+    """Compile the cost core if it is not yet, saying so; with what only `pools` of GPUs need.
+    CannotTellError once the time is over."""
     from planner.predict.warmup import missing, warm_up
 
-    if not missing():
+    if not missing(pools):
         return
     deadline = None if time_limit_s is None else time.perf_counter() + time_limit_s
     if not quiet and not sys.stderr.isatty():
@@ -151,7 +154,7 @@ def compile_if_first_run(quiet: bool, time_limit_s: float | None = None) -> None
             err=True,
         )
     with watched(quiet) as progress:
-        warm_up(progress, deadline)
+        warm_up(progress, deadline, pools)
 
 
 @contextmanager

@@ -60,8 +60,9 @@ def run(**options: Any) -> None:
     options["gpus"] = next(iter(options["gpus"]), None)
 
     request = build_request(options, recompute=options["recompute"])
-    request = with_limits(request, options, request.resolve())
-    compile_if_first_run(options["quiet"], options["time_limit"])
+    job = request.resolve()
+    request = with_limits(request, options, job)
+    compile_if_first_run(options["quiet"], options["time_limit"], pools=job.pool is not None)
 
     started, said = perf_counter(), list[WhyNothingFits]()
     try:

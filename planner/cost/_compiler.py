@@ -18,13 +18,18 @@ from typing import Any
 
 from planner.cost._jit import marked
 
+Constants = tuple[tuple[str, Any], ...]
+"""Names of constants in the core's modules, and what they mean in compiled code instead."""
 
-def machine_code(function: Callable[..., Any], arguments: list[Any]) -> tuple[str, bytes]:
+
+def machine_code(
+    function: Callable[..., Any], arguments: list[Any], constants: Constants = ()
+) -> tuple[str, bytes]:
     """(symbol, object file) of a function for arguments of such types."""
     import numba
 
     types = tuple(numba.typeof(each) for each in arguments)
-    twin = _twin(function)
+    twin = _twin(function, constants)
     with _in_haste():
         twin.compile(types)
         compiled = twin.overloads[types]
@@ -106,17 +111,17 @@ def _plain_numbers(codes: EnumMeta) -> ModuleType:
 
 
 class _TwinGlobals(dict[str, Any]):
-    """Globals of a twin: those of the module, marked functions as their twins, made when read, and
-    enumerations as modules of numbers."""
+    """Globals of a twin: those of the module, marked functions as their twins, made when read,
+    enumerations as modules of numbers, and `constants`."""
 
-    def __init__(self, outer: dict[str, Any]) -> None:
+    def __init__(self, outer: dict[str, Any], constants: Constants) -> None:
         super().__init__(__name__=outer["__name__"], __builtins__=outer["__builtins__"])
-        self._outer = outer
+        self._outer, self._constants = outer, constants
 
     def __missing__(self, name: str) -> Any:
-        value = self._outer[name]
+        value = dict(self._constants).get(name, self._outer[name])
         if isinstance(value, FunctionType) and value in marked:
-            value = _twin(value)
+            value = _twin(value, self._constants)
         elif isinstance(value, EnumMeta):
             value = _plain_numbers(value)
         self[name] = value
@@ -139,14 +144,14 @@ def _makes_arrays(function: FunctionType) -> bool:
 
 
 @cache
-def _twin(function: FunctionType) -> Any:
+def _twin(function: FunctionType, constants: Constants) -> Any:
     """The numba function of a marked one."""
     import numba
 
     njit: Any = numba.njit
     same = FunctionType(
         function.__code__,
-        _TwinGlobals(function.__globals__),
+        _TwinGlobals(function.__globals__, constants),
         function.__name__,
         function.__defaults__,
     )

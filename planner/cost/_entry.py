@@ -27,9 +27,14 @@ class Entry:
     Python.
     """
 
-    def __init__(self, function: Callable[..., Any], **tables: np.dtype[Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], several: bool | None = None, **tables: np.dtype[Any]
+    ) -> None:
+        """`several`: whether it is for several machines (`planner.cost.machines`); None for what
+        knows none."""
         self.function = function
-        self.__name__ = function.__name__
+        self.__name__ = function.__name__ + ("_on_several" if several else "")
+        self._constants = () if several is None else (("SEVERAL", several),)
         self.__doc__ = function.__doc__
         names = tuple(signature(function).parameters)
         self._rows = [tables.get(name) for name in names]
@@ -84,7 +89,7 @@ class Entry:
             from planner.cost._compiler import machine_code
 
             plain = [each[()] if isinstance(each, np.ndarray) else each for each in items]
-            found = machine_code(self.function, plain)
+            found = machine_code(self.function, plain, self._constants)
             write_code(name, *found)
         return found
 

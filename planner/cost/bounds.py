@@ -17,6 +17,7 @@ import numpy as np
 
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.columns import greatest, least, weighted
+from planner.cost.frame import same_stages
 from planner.cost.linear import (
     SCALAR_COLUMNS,
     SCALAR_FIXED_BYTES,
@@ -30,12 +31,12 @@ from planner.cost.linear import (
     layout_terms,
 )
 from planner.cost.linear_memory import (
-    fill_layers,
     no_maxima,
     phase_bytes,
     stage_layers,
     vocab_counts,
 )
+from planner.cost.machines import machine_at, machine_count
 from planner.cost.phase_passes import exists, fullest_pass
 from planner.cost.phase_records import (
     GROUP_ROW,
@@ -52,7 +53,8 @@ from planner.cost.schedule import (
     held_microbatches,
     microbatch_share,
 )
-from planner.cost.stage import layer_maxima
+from planner.cost.stage import fill_kept, layer_maxima
+from planner.cost.stage_parameters import fill_parameters
 from planner.cost.step import model_bubble_share
 from planner.cost.step_bounds import mixed_bubble_share
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
@@ -161,14 +163,17 @@ def empty_stages(
     pp = int(grid.pp)
     counts = vocab_counts(pp, job, framework.schedule, 0.0)
     share = microbatch_share(framework.schedule)
-    zero = no_maxima()
-    holds = np.zeros(1, GROUP_ROW)[0]
+    zero, nothing = no_maxima(), np.zeros(counts.shape)
+    holds, known = np.zeros(1, GROUP_ROW)[0], -1
     for stage in range(pp):
-        if int(place[stage]) != machine:
+        if machine_at(place, stage) != machine:
             continue
         held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
         fullest = fullest_pass(held, grid.grad_acc, framework)
-        fill_layers(stage, 0, 0.0, 0.0, costs, counts, key, grid, job, framework, holds)
+        if known < 0 or not same_stages(known, stage, counts):
+            fill_parameters(stage, counts, costs, grid, job, framework, holds)
+            known = stage
+        fill_kept(stage, float(stage), counts, nothing, costs, key, grid, job, framework, holds)
         rest = at_rest(holds, key, grid, job, framework)
         base = phase_bytes(LAYER, rest, holds, zero, fullest, key, grid, job, framework)
         stages[stage, STAGE_FLIGHT] = fullest.in_flight
@@ -193,22 +198,21 @@ def shape_parts(
 ) -> tuple[Array, Array, Array, Array]:  # fmt: skip
     """(terms[piece, TERM_*] on the machine with the least, scalars[machine, SCALAR_*],
     stages[stage, STAGE_*] on their own, layers[machine, kind, LAYER_*]) of a shape."""
-    machines = frameworks.shape[0]
+    machines = machine_count(frameworks)
     lowest, scalars = np.zeros((job.pieces, TERM_COLUMNS)), np.zeros((machines, SCALAR_COLUMNS))
     stages = np.zeros((int(grid.pp), STAGE_BOUND_COLUMNS))
     layers = np.zeros((machines, job.kinds, LAYER_COLUMNS))
     for at in range(machines):
-        terms = np.zeros((job.pieces, TERM_COLUMNS))
+        terms = lowest if at == 0 else np.zeros((job.pieces, TERM_COLUMNS))
         framework = frameworks[at]
         layout_terms(
             grid, key, costs[at], job, framework, gpus[at], networks, at, terms, scalars[at]
         )
         empty_stages(terms, costs[at], key, grid, job, framework, place, at, stages)
         layer_columns(terms, recompute, costs[at], key, grid, job, framework, layers[at])
-        for piece in range(job.pieces):
+        for piece in range(job.pieces if at > 0 else 0):
             for column in range(TERM_COLUMNS):
-                value = terms[piece, column]
-                lowest[piece, column] = min(lowest[piece, column], value) if at > 0 else value
+                lowest[piece, column] = min(lowest[piece, column], terms[piece, column])
     return lowest, scalars, stages, layers
 
 
@@ -322,7 +326,7 @@ def slowest_stage_bound_s(
     if low_s == np.inf:
         return low_s
     for stage in range(stages.shape[0]):
-        at = int(place[stage])
+        at = machine_at(place, stage)
         fill_capacity(stages[stage], cheapest[at], recompute, live_bytes[at], capacities[stage])
     known_s, enough_s = float(wider[0]), float(wider[1])
     if enough_s > 0.0 and low_s <= known_s:
@@ -416,7 +420,7 @@ def layout_bounds_s(
 ) -> None:  # fmt: skip
     """Fill one bound per memory limit (reserved bytes of the largest memory, context included),
     quickest when falling."""
-    framework, machines = frameworks[0], frameworks.shape[0]
+    framework, machines = frameworks[0], machine_count(frameworks)
     terms, scalars, stages, layers = shape_parts(
         grid, recompute, key, costs, job, frameworks, gpus, networks, place
     )

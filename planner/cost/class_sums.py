@@ -30,19 +30,19 @@ class ClassShare(NamedTuple):
 
 
 @jit
-def sharing_ranks(one_class: ClassInputs, grid: Row) -> float:
-    """Ranks over which ZeRO divides the parameters of a class."""
-    if one_class.sharers == Sharers.EXPERT_DATA:
+def sharing_ranks(sharers: float, grid: Row) -> float:
+    """Ranks over which ZeRO divides parameters that such ranks share."""
+    if sharers == Sharers.EXPERT_DATA:
         return float(grid.expert_shards)
     return float(grid.shards)
 
 
 @jit
-def divided(value: float, divides: bool, one_class: ClassInputs, grid: Row) -> float:
-    """A value of the parameters of a class, or a rank's share of it where ZeRO `divides` it."""
+def divided(value: float, divides: bool, sharers: float, grid: Row) -> float:
+    """A value of parameters, or a rank's share of it where ZeRO `divides` it over its `sharers`."""
     if value == 0.0 or not divides:
         return value
-    return value / sharing_ranks(one_class, grid)
+    return value / sharing_ranks(sharers, grid)
 
 
 @jit
@@ -72,7 +72,7 @@ def resting_parameters(
             return 0.0
         stage = 2
     divides = grid.zero >= stage and one_class.gathered > 0.0
-    return divided(parameters, divides, one_class, grid)
+    return divided(parameters, divides, one_class.sharers, grid)
 
 
 @jit
@@ -84,10 +84,10 @@ def class_share(
     return ClassShare(
         one_class.weights * resting_parameters(parameters, one_class, grid, framework),
         updated,
-        divided(updated, grid.zero > 0, one_class, grid),
+        divided(updated, grid.zero > 0, one_class.sharers, grid),
         one_class.gathered * parameters,
         trained,
-        divided(trained, grid.zero > 1, one_class, grid),
+        divided(trained, grid.zero > 1, one_class.sharers, grid),
     )
 
 
@@ -114,22 +114,21 @@ def no_share() -> ClassShare:
 def updated_parameters(holds: Row, grid: Row, framework: FrameworkInputs) -> tuple[float, float]:
     """`ClassShare.updated` and `.states` of the parameters of a piece or a stage."""
     updated = states = 0.0
-    for number in range(framework.class_count):
+    for number in range(len(framework.classes)):
         one_class = framework.classes[number]
         counted = one_class.states * holds.parameters[number]
         updated += counted
-        states += divided(counted, grid.zero > 0, one_class, grid)
+        states += divided(counted, grid.zero > 0, one_class.sharers, grid)
     return updated, states
 
 
 @jit
-def extra_update(cost: Row, grid: Row, framework: FrameworkInputs) -> tuple[float, float]:
+def extra_update(cost: Row, grid: Row) -> tuple[float, float]:
     """(FLOP, bytes of extra state) of the update of one piece, as ZeRO divides them."""
     flop = state = 0.0
-    for number in range(framework.class_count):
-        one_class = framework.classes[number]
-        flop += divided(cost.update_flop[number], grid.zero > 0, one_class, grid)
-        state += divided(cost.state[number], grid.zero > 0, one_class, grid)
+    for sharers in (Sharers.DATA, Sharers.EXPERT_DATA):
+        flop += divided(cost.update_flop[int(sharers)], grid.zero > 0, float(sharers), grid)
+        state += divided(cost.state[int(sharers)], grid.zero > 0, float(sharers), grid)
     return flop, state
 
 
@@ -137,9 +136,11 @@ def extra_update(cost: Row, grid: Row, framework: FrameworkInputs) -> tuple[floa
 def trained_share(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
     """Gradients of a piece or a stage, divided over the ranks that share them."""
     total = 0.0
-    for number in range(framework.class_count):
+    for number in range(len(framework.classes)):
         one_class = framework.classes[number]
-        total += divided(one_class.gradients * holds.parameters[number], True, one_class, grid)
+        total += divided(
+            one_class.gradients * holds.parameters[number], True, one_class.sharers, grid
+        )
     return total
 
 
@@ -148,7 +149,7 @@ def reduced_parameters(holds: Row, framework: FrameworkInputs) -> tuple[float, f
     """Parameters of a piece or a stage whose gradients are reduced: (over dp·cp, over the
     expert-data group)."""
     data = experts = 0.0
-    for number in range(framework.class_count):
+    for number in range(len(framework.classes)):
         one_class = framework.classes[number]
         if one_class.sharers == Sharers.EXPERT_DATA:
             experts += one_class.reduced * holds.parameters[number]
@@ -165,7 +166,7 @@ def gathered_parameters(holds: Row, grid: Row, framework: FrameworkInputs) -> tu
     Where weights stay whole on every rank, those that the optimizer has updated.
     """
     data = experts = 0.0
-    for number in range(framework.class_count):
+    for number in range(len(framework.classes)):
         one_class = framework.classes[number]
         if grid.zero < 3 and one_class.states == 0.0 and keeps_weights(grid, framework):
             continue

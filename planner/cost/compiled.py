@@ -29,6 +29,18 @@ _SHAPES: dict[str, Any] = {
     "costs": fields.PIECE_ROW,
 }
 
+
+class MachineCore:
+    """What is compiled apart for one machine and for `several` (`planner.cost.machines`)."""
+
+    def __init__(self, several: bool) -> None:
+        self.cost_shapes = Entry(
+            kernel.cost_shapes, several, out=fields.STEP_ROW, stages=fields.STAGE_ROW, **_SHAPES
+        )
+        self.bound_shapes = Entry(tight_bounds.bound_shapes, several, **_SHAPES)
+
+
+on_one, on_several = MachineCore(several=False), MachineCore(several=True)
 cost_keys = Entry(
     kernel.cost_keys,
     keys=fields.KEY_ROW,
@@ -38,13 +50,6 @@ cost_keys = Entry(
     collectives=fields.COMM_ROW,
     out=fields.PIECE_ROW,
 )
-cost_shapes = Entry(
-    kernel.cost_shapes,
-    out=fields.STEP_ROW,
-    stages=fields.STAGE_ROW,
-    **_SHAPES,
-)
 layout_terms = Entry(linear.layout_terms, **_SHAPE)
 memory_phases = Entry(linear_memory.memory_phases, **_SHAPE)
-bound_shapes = Entry(tight_bounds.bound_shapes, **_SHAPES)
 least_together = Entry(stage_sums.least_together)

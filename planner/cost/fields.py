@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from constraints.axes import GROUPS, OF_LAYER, OF_STEP
+from planner.cost.codes import Sharers
 from planner.cost.tables import CLASSES
 from planner.cost.terms import MEMORY_TERMS, TIME_TERMS, TRAFFIC_TERMS, StageTerm, TimeTerm
 
@@ -154,12 +155,12 @@ PIECE_ISSUE_AGAIN = PIECE_ISSUE + 1
 # is fused; parameters whose gradients a rank has made by then.
 PIECE_SOFTMAX = PIECE_ISSUE_AGAIN + 1
 PIECE_AFTER_CORE = PIECE_SOFTMAX + 1
-# By class of parameters: how many a rank has before ZeRO; of the optimizer, bytes of state beyond
-# that of every parameter, and FLOP.
+# By class of parameters, how many a rank has before ZeRO; by the ranks that share them (`Sharers`),
+# of the optimizer bytes of state beyond that of every parameter, and FLOP.
 PIECE_PARAMETERS = PIECE_AFTER_CORE + 1
 PIECE_STATE = PIECE_PARAMETERS + CLASSES
-PIECE_UPDATE_FLOP = PIECE_STATE + CLASSES
-PIECE_COLUMNS = PIECE_UPDATE_FLOP + CLASSES
+PIECE_UPDATE_FLOP = PIECE_STATE + len(Sharers)
+PIECE_COLUMNS = PIECE_UPDATE_FLOP + len(Sharers)
 
 # --- result of one step ----------------------------------------------------------------------
 # Its seconds, and these by term (`planner.cost.terms`): STEP_COMPUTE and so on, those that are

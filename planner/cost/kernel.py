@@ -16,6 +16,7 @@ from planner.cost.frame import fill_group, fill_passes, fill_traffic, group_stag
 from planner.cost.inputs import GpuInputs
 from planner.cost.layer import piece_cost
 from planner.cost.layout import usual_counts
+from planner.cost.machines import machine_at, machine_count, machine_of
 from planner.cost.passes import exposed_pipeline_seconds
 from planner.cost.stage import stage_memory
 from planner.cost.step import StepFrame, evaluate_step, step_frame
@@ -124,10 +125,10 @@ def fill_frame(
     gpus: Rows, networks: Rows, traffic: Rows, groups: Rows,
 ) -> None:  # fmt: skip
     """Fill what depends on degrees and layout alone (`planner.cost.frame`)."""
-    for at in range(frameworks.shape[0]):
+    for at in range(machine_count(frameworks)):
         fill_traffic(costs[at], key, grid, frameworks[at], networks[at], traffic[at])
     for group in range(groups.shape[0]):
-        at = int(groups[group].machine)
+        at = machine_of(groups[group])
         fill_group(
             group, counts, costs[at], key, grid, job, frameworks[at], gpus[at], networks[at],
             groups[group],
@@ -142,7 +143,7 @@ def fill_seconds(
     """Fill the seconds of each piece on each machine; seconds of a step that the busiest stage
     spends on its neighbours. A boundary between machines goes at the pace of the slower one."""
     exposed_s = 0.0
-    for at in range(frameworks.shape[0]):
+    for at in range(machine_count(frameworks)):
         framework = frameworks[at]
         fill_passes(costs[at], grid, framework, traffic[at])
         exposed_s = max(
@@ -185,7 +186,7 @@ def cost_layout(
     )  # fmt: skip
     heaviest, most = 0, 0.0
     for stage in range(stages.shape[0]):
-        at = int(place[stage])
+        at = machine_at(place, stage)
         stage_memory(
             stage, float(stage), groups[stage], counts, recomputed, costs[at], key, grid, job,
             frameworks[at], stages[stage],

@@ -28,7 +28,7 @@ from planner.cost.phase_records import (
 )
 from planner.cost.phases import at_rest, phase_terms
 from planner.cost.schedule import copies_of_model, held_microbatches
-from planner.cost.stage import fill_stage, layer_maxima
+from planner.cost.stage import fill_kept, fill_stage, layer_maxima
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.terms import PhaseTerms
 
@@ -86,34 +86,27 @@ def vocab_counts(pp: int, job: JobInputs, schedule: int, mtp_standalone: float) 
 
 
 @jit
-def fill_layers(
-    stage: int, kind: int, layers: float, again: float, costs: Rows, counts: Array, key: Row,
-    grid: Row, job: JobInputs, framework: FrameworkInputs, out: Row,
-) -> None:  # fmt: skip
-    """Fill the contents of a stage with its ends and so many layers of one kind; `counts`: of a
-    pipeline without layers."""
-    recomputed = np.zeros(counts.shape)
-    counts[kind, stage], recomputed[kind, stage] = layers, again
-    fill_stage(stage, float(stage), counts, recomputed, costs, key, grid, job, framework, out)
-    counts[kind, stage] = 0.0
-
-
-@jit
 def stage_layers(
     stage: int, costs: Rows, counts: Array, key: Row, grid: Row, job: JobInputs,
     framework: FrameworkInputs,
 ) -> Rows:  # fmt: skip
     """Contents of a stage: with its ends alone, with two layers of the first kind besides, with one
-    layer of each kind, and with one of each kind that recomputes."""
-    out = np.zeros(2 + 2 * job.kinds, GROUP_ROW)
-    fill_layers(stage, 0, 0.0, 0.0, costs, counts, key, grid, job, framework, out[0])
-    fill_layers(stage, 0, 2.0, 0.0, costs, counts, key, grid, job, framework, out[1])
+    layer of each kind, and with one of each kind that recomputes. `counts`: of a pipeline without
+    layers."""
+    out, again = np.zeros(2 + 2 * job.kinds, GROUP_ROW), np.zeros(counts.shape)
+    position = float(stage)
+    fill_stage(stage, position, counts, again, costs, key, grid, job, framework, out[0])
+    counts[0, stage] = 2.0
+    fill_stage(stage, position, counts, again, costs, key, grid, job, framework, out[1])
+    counts[0, stage] = 0.0
     for kind in range(job.kinds):
-        for again in range(2):
-            one_out = out[2 + again * job.kinds + kind]
-            fill_layers(
-                stage, kind, 1.0, float(again), costs, counts, key, grid, job, framework, one_out
-            )
+        plain, remade = 2 + kind, 2 + job.kinds + kind
+        counts[kind, stage] = 1.0
+        fill_stage(stage, position, counts, again, costs, key, grid, job, framework, out[plain])
+        # Recomputing changes what a layer keeps, not its parameters.
+        out[remade], again[kind, stage] = out[plain], 1.0
+        fill_kept(stage, position, counts, again, costs, key, grid, job, framework, out[remade])
+        counts[kind, stage] = again[kind, stage] = 0.0
     return out
 
 

@@ -89,7 +89,7 @@ def piece_parameters(
         if piece == job.kinds and found == 0:
             out.table_class = row.parameter_class
         found += 1
-    for number in range(framework.class_count):
+    for number in range(len(framework.classes)):
         one_class = framework.classes[number]
         out.trained += one_class.gradients * out.parameters[number]
         out.gathered += one_class.gathered * out.parameters[number]

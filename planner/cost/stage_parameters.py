@@ -30,7 +30,7 @@ def fill_classes(
     table."""
     total, table_class = no_share(), int(costs[job.kinds].table_class)
     copy = table_copy(stage, counts, costs, job)
-    for number in range(framework.class_count):
+    for number in range(len(framework.classes)):
         parameters = copy if number == table_class else 0.0
         for piece in range(job.pieces):
             parameters += counts[piece, stage] * costs[piece].parameters[number]
@@ -60,7 +60,7 @@ def fill_ends(
     divides, table_class = reduces_at_once(grid, framework), int(costs[first].table_class)
     vocab_gathered = mtp_gathered = embedding_trained = head_trained = 0.0
     by_head = by_mtp = by_layers = 0.0
-    for number in range(framework.class_count):
+    for number in range(len(framework.classes)):
         one_class = framework.classes[number]
         embedding = has_first * costs[first].parameters[number]
         head = has_last * costs[last].parameters[number]
@@ -72,11 +72,11 @@ def fill_ends(
         embedding_trained += one_class.gradients * embedding
         head_trained += one_class.gradients * head
         made = one_class.gradients * head
-        by_head += divided(made, divides, one_class, grid)
+        by_head += divided(made, divides, one_class.sharers, grid)
         made = one_class.gradients * (head + predicted)
-        by_mtp += divided(made, divides, one_class, grid)
+        by_mtp += divided(made, divides, one_class.sharers, grid)
         made = one_class.gradients * (out.parameters[number] - embedding)
-        by_layers += divided(made, divides, one_class, grid)
+        by_layers += divided(made, divides, one_class.sharers, grid)
     # A table that embedding and head share gets a gradient of the head's.
     shared = has_first * has_last * trained_table(costs, job, framework)
     head_made = head_trained + (shared if job.tied_embeddings > 0.0 else 0.0)
@@ -102,7 +102,7 @@ def fill_parameters(
     for piece in range(job.pieces):
         largest = largest_update_bytes(costs[piece], grid, framework)
         out.update_bytes = max(out.update_bytes, largest)
-    out.extra_state = stage_extra_state(stage, counts, costs, grid, job, framework)
+    out.extra_state = stage_extra_state(stage, counts, costs, grid, job)
     first, last = job.kinds, job.kinds + 1
     mtp, loss = min(last + 1, job.pieces - 1), min(last + 2, job.pieces - 1)
     has_first, has_last = counts[first, stage], counts[last, stage]

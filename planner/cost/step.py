@@ -18,6 +18,7 @@ from planner.cost.data_parallel import (
     optimizer_seconds,
 )
 from planner.cost.inputs import GpuInputs
+from planner.cost.machines import machine_at, machine_count, machine_of
 from planner.cost.memory import (
     gradient_bytes,
     outside_bytes,
@@ -102,11 +103,11 @@ def step_frame(
     """See `StepFrame`. `totals[piece]`: how many of each piece the model has."""
     memories = 0.0
     for stage in range(int(grid.pp)):
-        memories += 1.0 / gpus[int(place[stage])].memory_scale
+        memories += 1.0 / gpus[machine_at(place, stage)].memory_scale
     found = machine_frame(
         totals, costs[0], key, grid, job, frameworks[0], gpus[0], networks[0], memories
     )
-    for at in range(1, frameworks.shape[0]):
+    for at in range(1, machine_count(frameworks)):
         other = machine_frame(
             totals, costs[at], key, grid, job, frameworks[at], gpus[at], networks[at], memories
         )
@@ -128,7 +129,7 @@ def machine_frame(
 ) -> StepFrame:  # fmt: skip
     """The frame of a step with all stages on one machine."""
     share = no_share()
-    for number in range(framework.class_count):
+    for number in range(len(framework.classes)):
         parameters = 0.0
         for piece in range(job.pieces):
             parameters += totals[piece] * costs[piece].parameters[number]
@@ -156,7 +157,7 @@ def stage_times(
     longest_forward = longest_backward = forward_s = weight_s = 0.0
     share = microbatch_share(framework.schedule)
     for stage in range(groups.shape[0]):
-        at = int(groups[stage].machine)
+        at = machine_of(groups[stage])
         cost, seconds = costs[at], traffic[at]
         forward = backward = weight = 0.0
         for piece in range(cost.shape[0]):
@@ -231,7 +232,7 @@ def exposed_end_s(
     hide_gather = hideable * framework.hide_parameter_gather
     for stage in range(groups.shape[0]):
         reduce_s, gather_s = groups[stage].reduce_s, groups[stage].gather_s
-        pieces = traffic[int(groups[stage].machine)]
+        pieces = traffic[machine_of(groups[stage])]
         seconds = taken_forward = taken_backward = 0.0
         for piece in range(pieces.shape[0]):
             count, one_traffic = counts[piece, stage], pieces[piece]
@@ -308,7 +309,7 @@ def evaluate_step(
     slowest, slowest_s = times.slowest, times.slowest_s
     span = step_span_s(times, grid, framework)
     pp_s, constant = 0.0, constant_seconds(framework)
-    for at in range(frameworks.shape[0]):
+    for at in range(machine_count(frameworks)):
         if at > 0 and sum(constant_seconds(frameworks[at])) > sum(constant):
             constant = constant_seconds(frameworks[at])
         waited_s = pipeline_traffic_seconds(
@@ -319,7 +320,7 @@ def evaluate_step(
     dp_s = exposed_end_s(counts, traffic, groups, grid, framework, stages)
     optimizer_s = longest_update_s(groups)
     m = grid.grad_acc * microbatch_share(framework.schedule)
-    stage_terms(slowest, m, counts, recomputed, costs[int(groups[slowest].machine)], out)
+    stage_terms(slowest, m, counts, recomputed, costs[machine_of(groups[slowest])], out)
     if grid.zero >= 2:
         # What the stage takes beyond its own terms are the gathers and reductions of ZeRO-2/3.
         passes_s = out.compute + out.recompute
@@ -339,7 +340,7 @@ def evaluate_step(
     out.straggler = out.time - alike_s
     most, first_outside = -np.inf, outside_bytes(key, grid, job, framework)
     for stage in range(groups.shape[0]):
-        at = int(groups[stage].machine)
+        at = machine_of(groups[stage])
         framework, scale = frameworks[at], gpus[at].memory_scale
         allocated = group_bytes(
             stage, groups[stage], counts, recomputed, costs[at], key, grid, job, framework

@@ -82,7 +82,10 @@ class ClassInputs(NamedTuple):
     states: float
 
 
-NO_CLASSES = CLASSES * (ClassInputs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0),)
+LEAST_CLASSES = 2
+"""Fewest classes of a record: their number is part of its type, and so of compiled code, which
+dense models and mixtures then share."""
+NO_CLASSES = LEAST_CLASSES * (ClassInputs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0),)
 """Classes that a job does not have."""
 
 
@@ -218,6 +221,4 @@ class FrameworkInputs(NamedTuple):
     reloads_ahead: float = 0.0
     """1 where some layers' activations stay: copies back then run ahead until a chunk is back."""
     classes: tuple[ClassInputs, ...] = NO_CLASSES
-    """Classes of the job's parameters, then unused ones."""
-    class_count: int = 0
-    """How many of them the job has."""
+    """Classes of the job's parameters; unused ones up to `LEAST_CLASSES`."""

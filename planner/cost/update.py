@@ -27,15 +27,15 @@ def update_costs(
     """
     for index in range(parameters.shape[0]):
         row = parameters[index]
-        number = int(row.parameter_class)
-        states = framework.classes[number].states
+        one_class = framework.classes[int(row.parameter_class)]
+        sharers, states = int(one_class.sharers), one_class.states
         if int(row.piece) != piece or states == 0.0:
             continue
         out.tensors += 1.0
         out.update_bytes = max(out.update_bytes, row.temporary_bytes)
-        out.state[number] += states * on_rank(row.state_bytes, row, key, job)
+        out.state[sharers] += states * on_rank(row.state_bytes, row, key, job)
         groups = key.ep if int(row.shard) == ParamShard.EXPERT else 1.0
-        out.update_flop[number] += row.flop / groups
+        out.update_flop[sharers] += row.flop / groups
 
 
 @jit
@@ -67,7 +67,7 @@ def extra_update_seconds(cost: Row, grid: Row, framework: FrameworkInputs, gpu: 
     Under ZeRO each rank orthogonalises its share of the matrices (Liu et al. 2025, arXiv
     2502.16982, section 2.3); products in bf16 at the rate of large ones.
     """
-    flop, state = extra_update(cost, grid, framework)
+    flop, state = extra_update(cost, grid)
     traffic = 2.0 * state
     products_s = flop / (gpu.matmul16_flop_per_s * gpu.gemm16_max_efficiency)
     traffic_s = traffic / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
@@ -100,13 +100,11 @@ def pieces_of(piece: int, stage: int, counts: Array, job: JobInputs) -> float:
 
 
 @jit
-def stage_extra_state(
-    stage: int, counts: Array, costs: Rows, grid: Row, job: JobInputs, framework: FrameworkInputs
-) -> float:
+def stage_extra_state(stage: int, counts: Array, costs: Rows, grid: Row, job: JobInputs) -> float:
     """Optimizer state of a stage beyond `FrameworkInputs.optimizer_bytes` per parameter, bytes."""
     state = 0.0
     for piece in range(job.pieces):
-        _, more = extra_update(costs[piece], grid, framework)
+        _, more = extra_update(costs[piece], grid)
         state += pieces_of(piece, stage, counts, job) * more
     return state
 

@@ -20,6 +20,7 @@ from planner.cost import compiled, linear, linear_memory
 from planner.cost import fields as f
 from planner.cost._entry import Entry
 from planner.cost._jit import as_records
+from planner.cost.compiled import MachineCore
 from planner.cost.frame import TRAFFIC_ROW
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.linear_memory import MemoryPhases
@@ -216,6 +217,11 @@ class CostModel:
             self.places,
         )
 
+    @property
+    def core(self) -> MachineCore:
+        """Entries of the compiled core for as many machines as there are."""
+        return compiled.on_one if len(self.machines) == 1 else compiled.on_several
+
     @cached_property
     def memory_scales(self) -> tuple[float, ...]:
         """`planner.predict.uncertainty.likely.memory_scales`."""
@@ -279,7 +285,7 @@ class CostModel:
         def cost(part: slice) -> None:
             *space, stages = work_arrays(len(self.pieces), most, len(self.machines))
             self.run(
-                compiled.cost_shapes, price_shapes.shapes, order[part], price_shapes.keys,
+                self.core.cost_shapes, price_shapes.shapes, order[part], price_shapes.keys,
                 price_shapes.costs, self.prefix, self.totals, self.job_inputs,
                 *self.machine_inputs, False, *space, price_shapes.steps, stages,
             )  # fmt: skip
@@ -413,7 +419,7 @@ class CostModel:
         layouts, groups, traffic, stages = work_arrays(len(counts), pp, len(inputs))
         layouts[0], layouts[1] = counts, first.layout.recomputed
         self.run(
-            compiled.cost_shapes, first.shape[None], np.zeros(1), first.key[None], costs[None],
+            self.core.cost_shapes, first.shape[None], np.zeros(1), first.key[None], costs[None],
             self.prefix, counts.sum(axis=1), first.job,
             as_records([one.framework for one in inputs]), *self.machine_inputs[1:], True, layouts,
             groups, traffic, steps, stages,

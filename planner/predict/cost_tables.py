@@ -49,7 +49,7 @@ def class_names(all_pieces: Sequence[Piece]) -> tuple[str, ...]:
 
 
 def class_inputs(all_pieces: Sequence[Piece], profile: FrameworkProfile) -> tuple[ClassInputs, ...]:
-    """The classes of some pieces under a profile, and unused ones up to what the core takes."""
+    """The classes of some pieces under a profile, and unused ones up to the fewest of a record."""
     found = tuple(
         _one_class(parameter_classes()[name], profile) for name in class_names(all_pieces)
     )
@@ -304,7 +304,6 @@ def parameter_inputs(
     """What the compiled core reads of the model's parameters and their classes."""
     return {
         "classes": class_inputs(all_pieces, profile),
-        "class_count": len(class_names(all_pieces)),
         "model_parameters": trained_parameters(job, all_pieces),
     }
 

@@ -32,25 +32,31 @@ _LOOKS_UP_S = 0.1
 # Those of the second half share most of their functions, which a process compiles once; they take
 # another process about as long as the first ones this.
 _HERE = (
-    compiled.cost_keys, compiled.cost_shapes,
+    compiled.cost_keys, compiled.on_one.cost_shapes, compiled.on_several.cost_shapes,
 )  # fmt: skip
 _BESIDE = (
-    compiled.bound_shapes, compiled.layout_terms, compiled.memory_phases, compiled.least_together,
+    compiled.on_one.bound_shapes, compiled.layout_terms, compiled.memory_phases,
+    compiled.least_together, compiled.on_several.bound_shapes,
 )  # fmt: skip
+_FOR_POOLS = (compiled.on_several.cost_shapes, compiled.on_several.bound_shapes)
 
 
-def missing() -> list[Entry]:
-    """Entries that a search calls and that are not in the cache."""
-    return [entry for entry in (*_HERE, *_BESIDE) if not entry.is_on_disk()]
+def missing(pools: bool = False) -> list[Entry]:
+    """Entries that a search calls and that are not in the cache; those that only `pools` call
+    too."""
+    wanted = [entry for entry in (*_HERE, *_BESIDE) if pools or entry not in _FOR_POOLS]
+    return [entry for entry in wanted if not entry.is_on_disk()]
 
 
-def warm_up(progress: Progress | None = None, deadline: float | None = None) -> None:
-    """Compile what is missing; `progress` is told (what, done, total).
+def warm_up(
+    progress: Progress | None = None, deadline: float | None = None, pools: bool = False
+) -> None:
+    """Compile what is `missing`; `progress` is told (what, done, total).
 
     LLVM hears no signal while it works, so that is done in a thread: Ctrl-C ends the waiting, and
     so does `deadline` (`time.perf_counter`): CannotTellError.
     """
-    wanted = missing()
+    wanted = missing(pools)
     if not wanted:
         return
     beside = [entry for entry in wanted if entry in _BESIDE]
@@ -159,33 +165,18 @@ def _samples() -> dict[str, tuple[Any, ...]]:
         inputs[0], *(as_records([one]) for one in inputs[1:3]), inputs[3][None], matrix
     )  # fmt: skip
     *space, stages = work_arrays(1, 1)
+    cost_shapes = (
+        shapes, vector, keys, costs[None], matrix, vector, *machines, False, *space, steps, stages
+    )  # fmt: skip
+    bound_shapes = (
+        shapes, vector, vector, False, keys, costs[None], matrix, vector, *machines, matrix
+    )  # fmt: skip
     return {
         "cost_keys": (keys, *ops, *inputs, np.zeros(TRAFFICS, TRAFFIC_ROW), costs),
-        "cost_shapes": (
-            shapes,
-            vector,
-            keys,
-            costs[None],
-            matrix,
-            vector,
-            *machines,
-            False,
-            *space,
-            steps,
-            stages,
-        ),
-        "bound_shapes": (
-            shapes,
-            vector,
-            vector,
-            False,
-            keys,
-            costs[None],
-            matrix,
-            vector,
-            *machines,
-            matrix,
-        ),
+        "cost_shapes": cost_shapes,
+        "cost_shapes_on_several": cost_shapes,
+        "bound_shapes": bound_shapes,
+        "bound_shapes_on_several": bound_shapes,
         "layout_terms": (*shape, *inputs[:3], inputs[3][None], 0, matrix, vector),
         "memory_phases": (*shape, *inputs[:2], matrix, cube, cube, *[matrix] * 5),
         "least_together": (
@@ -200,6 +191,6 @@ def _samples() -> dict[str, tuple[Any, ...]]:
 
 
 if __name__ == "__main__":
-    for each in compiled.__dict__.copy().values():
-        if isinstance(each, Entry) and each.__name__ in sys.argv[1:]:
+    for each in (*_HERE, *_BESIDE):
+        if each.__name__ in sys.argv[1:]:
             _compile(each)

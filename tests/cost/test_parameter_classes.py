@@ -15,6 +15,7 @@ from planner.job.job import Job
 from planner.job.optimizers import load_optimizer
 from planner.job.parameter_classes import ParameterClass, parameter_classes
 from planner.predict.cost_model import CostModel
+from planner.predict.cost_tables import class_names
 from planner.predict.ops.rows import Op, Piece
 from tests.configurations import even_counts
 from tests.cost.jobs import cost, make_job
@@ -91,8 +92,8 @@ def test_a_class_split_in_two_changes_nothing(
         ))
         for piece in with_empty.pieces
     )  # fmt: skip
-    used = CostModel(job).framework_inputs.class_count
-    assert with_empty.framework_inputs.class_count == used + 1
+    used = len(class_names(CostModel(job).pieces))
+    assert len(class_names(with_empty.pieces)) == used + 1
     for field, values in figures(with_empty, **degrees).items():
         assert np.array_equal(values, whole[field]), field
 
@@ -101,7 +102,7 @@ def test_a_class_split_in_two_changes_nothing(
         return copies[op.parameter_class] if moves else op.parameter_class
 
     model = changed(job, halved)
-    assert model.framework_inputs.class_count > used
+    assert len(class_names(model.pieces)) > used
     for field, values in figures(model, **degrees).items():
         assert values == pytest.approx(whole[field], rel=1e-12, abs=1e-12), field
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from planner.launch.dialects.maxtext import writer
-from planner.launch.dialects.maxtext.schema import keys, model_names, shipped_config
+from planner.launch.dialects.maxtext.settings import keys, model_names, shipped_config
 from tests.launch.maxtext_cases import MATRIX
 from tests.launch.read.test_maxtext import BASE, WRONG
 from tests.launch.torch_plans import Case, launch_of

@@ -11,7 +11,7 @@ from planner.job.errors import UsageError
 from planner.launch.contract import Launch
 from planner.launch.dialects.maxtext import writer
 from planner.launch.dialects.maxtext.mesh import AXES, key, sizes_of, spread
-from planner.launch.dialects.maxtext.schema import is_known, keys
+from planner.launch.dialects.maxtext.settings import is_known, keys
 from tests.launch.golden_files import check_golden
 from tests.launch.maxtext_cases import BASE, LLAMA, MATRIX
 from tests.launch.torch_contract import assert_complete, reasons

@@ -45,7 +45,7 @@ CLASSES = tuple(ClassInputs(sharers, 1.0, 1.0, 1.0, 1.0, 1.0) for sharers in Sha
 def framework_inputs(**changes: Any) -> FrameworkInputs:
     """Framework numbers of which only a few matter here."""
     values: dict[str, Any] = dict.fromkeys(FrameworkInputs._fields, 0.0)
-    return FrameworkInputs(**values | {"classes": CLASSES, "class_count": 2} | changes)
+    return FrameworkInputs(**values | {"classes": CLASSES} | changes)
 
 
 def context(*numbers: Any, modes: tuple[str, ...] = ("full",), **more: Any) -> LayoutContext:

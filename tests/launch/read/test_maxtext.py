@@ -10,7 +10,7 @@ import pytest
 
 from planner.job.errors import CannotTellError
 from planner.launch.check.assess import Assessment, assess
-from planner.launch.dialects.maxtext.schema import keys, model_config, model_names
+from planner.launch.dialects.maxtext.settings import keys, model_config, model_names
 from planner.launch.read.found import Hints
 from planner.launch.read.launch import read_launch
 

@@ -31,9 +31,11 @@ from planner.launch.architecture import (
     has_rope,
     leading_dense,
     moe_indices,
+    names_of_model,
     row,
     settings,
     value_of,
+    value_of_text,
 )
 from planner.launch.contract import (
     PRETRAINED,
@@ -148,36 +150,21 @@ def _layer_types(model: ModelSpec) -> list[str]:
     return [_LAYER_TYPES.get(kind.attention, "") for kind in model.kind_sequence]
 
 
-# By the names that the table has for them.
+# By the names that the table has for them; others are expressions in the table.
 _VALUES: Mapping[str, Callable[[ModelSpec], Any]] = {
-    "alibi": lambda m: m.position == "alibi",
     "block_width": _block_width,
-    "chunked_layers": lambda m: [int(kind.attention == "sliding") for kind in m.kind_sequence],
     "dense_first": lambda m: leading_dense(m) or 0,
     "dense_layers": lambda m: sorted(set(range(m.layers)) - set(moe_indices(m))),
     "expansion": lambda m:
         max(1, m.state_space.inner // m.hidden) if m.state_space else None,
     "expert_layers": lambda m: list(moe_indices(m)),
     "first_window": lambda m: next(iter(_sliding(m)), m.layers),
-    "has_loss": lambda m: experts(m).aux_loss > 0,
     "layer_types": _layer_types,
-    "multi_query": lambda m: m.kv_heads == 1,
-    "new_falcon": lambda m: m.block == "parallel" or m.kv_heads not in (1, m.heads),
-    "norms_heads": lambda m: m.qk_norm == "head",
-    "norms_of_falcon": lambda m: 2 if m.block == "parallel" else 1,
-    "over_sequences": lambda m: experts(m).aux_loss_over == "sequence",
-    "parallel": lambda m: m.block != "pre",
-    "parallel_falcon": lambda m: m.block in ("single", "parallel"),
     "pattern": layer_pattern,
-    "positions_of_opt": lambda m: m.max_positions - 2,
     "rope": _rope,
     "scalar": _scalar,
     "shared_experts": _shared_experts,
-    "shared_width": lambda m: experts(m).shared_ffn or experts(m).ffn,
     "slides": lambda m: bool(_sliding(m)),
-    "sparse_or_dense": lambda m:
-        ["sparse" if kind.ffn == "moe" else "dense" for kind in m.kind_sequence],
-    "top_method": lambda m: "greedy" if experts(m).groups == 1 else "group_limited_greedy",
 }  # fmt: skip
 # What holds of a model, its type among those that a row names or not.
 _CONDITIONS: Mapping[str, Callable[[ModelSpec, bool], object]] = {
@@ -205,6 +192,8 @@ def _row(entry: Sequence[Any]) -> ArchitectureRow:
     if fields.endswith("*"):
         fields = " ".join(name for name in fields_of() if name.startswith(fields[:-1]))
     value = _VALUES.get(named) if named in ("", *_VALUES) else lambda _: named
+    if named in _TABLE["values"]:
+        value = value_of_text(_TABLE["values"][named], names_of_model(lambda _: {}))
     if not models:
         return row(fields, key, value, default)
     return row(fields, key, value, default, when=_when(models))

@@ -10,7 +10,7 @@ from typing import Any
 from hardware.files import shipped_toml
 from planner.job.models.hf_config import model_from_hf_config
 from planner.job.specs import ModelSpec
-from planner.launch.dialects.maxtext.schema import default
+from planner.launch.dialects.maxtext.settings import default
 from planner.launch.registry import package_of
 
 # Kinds of stretched rotary positions: Hugging Face's name and keys -> MaxText's.

@@ -23,8 +23,15 @@ from planner.launch.dialects.maxtext.mesh import (
     tiles,
 )
 from planner.launch.dialects.maxtext.model import blocks, keys_of, model_of
-from planner.launch.dialects.maxtext.schema import RELEASE, default, is_known, shipped_config
-from planner.launch.dialects.maxtext.settings import Settings, config_of, settled
+from planner.launch.dialects.maxtext.settings import (
+    RELEASE,
+    Settings,
+    config_of,
+    default,
+    is_known,
+    settled,
+    shipped_config,
+)
 from planner.launch.dialects.maxtext.writer import OPTIONS
 from planner.launch.languages.text import Text
 from planner.launch.read.beside import source_beside

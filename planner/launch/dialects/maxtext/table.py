@@ -16,7 +16,7 @@ from planner.launch.architecture import (
     stretched,
     value_of,
 )
-from planner.launch.dialects.maxtext.schema import default, model_config, model_names
+from planner.launch.dialects.maxtext.settings import default, model_config, model_names
 from planner.launch.registry import dialect_toml
 
 # What layers/embeddings.py, LLaMARotaryEmbedding, has built in.

@@ -36,7 +36,7 @@ from planner.launch.dialects.maxtext.mesh import (
     spread,
     tiles,
 )
-from planner.launch.dialects.maxtext.schema import RELEASE
+from planner.launch.dialects.maxtext.settings import RELEASE
 from planner.launch.dialects.maxtext.table import MAXTEXT, block_of, model_name
 from planner.launch.launchers import start_script
 from planner.launch.launchers.shell import PREFLIGHT

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
-from planner.launch.architecture import ArchitectureRow, lacking, row, settings
+from planner.launch.architecture import ArchitectureRow, lacking, model_rows, settings
 from planner.launch.architecture import refusals as architecture_refusals
 from planner.launch.contract import (
     FOLDER,
@@ -19,6 +19,7 @@ from planner.launch.contract import (
 )
 from planner.launch.options import run_options
 from planner.launch.quoting import Value
+from planner.launch.registry import dialect_toml
 from planner.launch.sentences import (
     names_of,
     names_of_job,
@@ -104,21 +105,9 @@ def sections(launch: Launch) -> tuple[SettingsSection, ...]:
 # How nanotron says a model: keys of model_config, but for the initialiser.
 _STD = "init_method.std"
 NANOTRON: tuple[ArchitectureRow, ...] = (
-    row("hidden", "hidden_size"),
-    row("ffn", "intermediate_size"),
-    row("layers", "num_hidden_layers"),
-    row("heads", "num_attention_heads"),
-    row("kv_heads", "num_key_value_heads"),
-    row("vocab", "vocab_size"),
-    row("max_positions", "max_position_embeddings"),
-    row("activation", "hidden_act"),
-    row("tied_embeddings", "tie_word_embeddings"),
-    row("qkv_bias", "attention_bias", default=False),
-    row("rope.theta", "rope_theta"),
-    row("norm_eps", "rms_norm_eps"),
-    row("init_std", _STD),
+    *model_rows(dialect_toml("nanotron", "model.toml")["rows"], lambda _: {}),
     *lacking({"qkv-bias", "tied"}),
-)  # fmt: skip
+)
 
 
 def model_config(model: ModelSpec) -> dict[str, Value]:

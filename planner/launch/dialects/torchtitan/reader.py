@@ -34,6 +34,7 @@ from planner.launch.languages.text import digits
 from planner.launch.read.document import Document, DocumentReader, Source, toml_document
 from planner.launch.read.found import Edit, Found, Problem, Setting, model_unknown, nearest
 from planner.launch.read.names import left_out, meanings
+from planner.launch.sentences import said_problems
 
 # (model.name, model.flavor) -> catalogue name: sizes that the writer knows, the first of those that
 # share one, and such as differ from the catalogue's in a detail.
@@ -99,6 +100,10 @@ class TorchtitanReader(DocumentReader):
             **layout,
         )
 
+    def _said(self, table: str, **facts: object) -> None:
+        """Note the problems of a table of `rules.toml`."""
+        self.problems += said_problems("torchtitan", table, facts, self.document)
+
     def _exchange(self) -> ContextKind:
         """Keys and values gathered after the first part of attention, or passed round."""
         method = self.document.get(f"{_P}.context_parallel_rotate_method", "allgather")
@@ -132,10 +137,7 @@ class TorchtitanReader(DocumentReader):
         given = self.whole(TORCHTITAN["etp"].key, 1)
         if degrees["ep"] == 1:
             return None
-        if given not in (1, degrees["tp"]):
-            text = f"expert_tensor_parallel_degree {given}: torchtitan has 1 or tp"
-            key = TORCHTITAN["etp"].key
-            self.refuse("expert-tensor-degree", text, key)
+        self._said("degrees", etp=given, ep=degrees["ep"], tp=degrees["tp"])
         return given
 
     def _batch(self, degrees: dict[str, int], dp: int) -> dict[str, Any]:
@@ -147,23 +149,12 @@ class TorchtitanReader(DocumentReader):
             return {"mbs": local, "gbs": gbs}
         mbs = self.whole(TORCHTITAN["microbatch"].key, 1)
         if local % mbs:
-            text = (
-                f"pipeline_parallel_microbatch_size {mbs} does not divide local_batch_size {local}"
-            )
-            self.refuse("micro-batch", text, _DEGREES["mbs"])
+            self._said("micro_batch", mbs=mbs, local=local)
             mbs = 1
         schedule = schedule_of(str(self.document.get(TORCHTITAN["schedule"].key, "1F1B")))
-        if gbs > local * dp and schedule is not None and schedule[1] == "gpipe":
-            # All micro-batches of one accumulation are in flight, not all of the step.
-            text = "GPipe over several gradient accumulations is not modelled"
-            self.unpredictable(text, _DEGREES["gbs"], _DEGREES["mbs"])
-        elif gbs > local * dp:
-            text = (
-                "the pipeline drains between gradient accumulations: slower than predicted; "
-                f"local_batch_size = {gbs // dp} would run them in one"
-            )
-            keys = _DEGREES["gbs"], _DEGREES["mbs"]
-            self.refuse("not-modelled", text, *keys, severity="warning")
+        if gbs > local * dp:
+            gpipe = schedule is not None and schedule[1] == "gpipe"
+            self._said("accumulation", gpipe=gpipe, gbs=gbs, dp=dp)
         return {"mbs": mbs, "gbs": gbs}
 
     def _check_batch(self, gbs: int, local: int, dp: int) -> None:
@@ -172,12 +163,7 @@ class TorchtitanReader(DocumentReader):
         if gbs % (local * dp) and not hidden:
             below = gbs // (local * dp) * local * dp
             near = " or ".join(str(item) for item in (below, below + local * dp) if item)
-            text = (
-                f"global_batch_size {gbs} is not a multiple of local_batch_size·dp = "
-                f"{local}·{dp}; nearest {near}"
-            )
-            keys = _DEGREES["gbs"], _DEGREES["mbs"]
-            self.refuse("batch-size", text, *keys)
+            self._said("batch", gbs=gbs, local=local, dp=dp, near=near)
 
     # --- the model and its layers ---------------------------------------------------------------
 
@@ -197,8 +183,7 @@ class TorchtitanReader(DocumentReader):
             self.assumed.append(f"{name} {flavor} as in {shape.source}")
             return None, shape
         if _OTHER_MODELS.search(name.lower()):
-            text = f"model {name} {flavor} is no language model, and is not modelled"
-            self.unpredictable(text, "model.name", "model.flavor")
+            self._said("model", name=name, flavor=flavor)
             return None, None
         self.problems.append(
             model_unknown(
@@ -252,8 +237,7 @@ class TorchtitanReader(DocumentReader):
             return {"vpp": chunks}
         blocks = stage_layers(layers, pp * chunks, less_layers)
         if blocks is None:
-            text = f"{layers} layers cannot be split over {pp * chunks} stages"
-            self.refuse("layers-per-stage", text, key)
+            self._said("stages", layers=layers, stages=pp * chunks)
         return {"vpp": chunks, "block_layers": blocks}
 
     # --- how it trains --------------------------------------------------------------------------
@@ -287,8 +271,7 @@ class TorchtitanReader(DocumentReader):
         if self.document.get(TORCHTITAN["kernel"].key) == HALF_STATES:
             return "adamw-bf16"
         if name.lower() not in _OPTIMIZERS:
-            text = f"optimizer {name} is not modelled; costed as AdamW"
-            self.refuse("not-modelled", text, "optimizer.name", severity="warning")
+            self._said("optimizer", name=name)
         return _OPTIMIZERS.get(name.lower(), "adamw")
 
     def _in_bf16(self, name: str) -> bool:
@@ -316,8 +299,7 @@ class TorchtitanReader(DocumentReader):
         if any("float8" in converter for converter in converters):
             return "fp8"
         if str(self.document.get(f"{_T}.mixed_precision_param", "bfloat16")) == "float32":
-            text = "training in fp32 is not modelled for torchtitan"
-            self.unpredictable(text, f"{_T}.mixed_precision_param")
+            self._said("fp32")
         return "bf16"
 
     def _types(self) -> None:
