@@ -20,7 +20,6 @@ from constraints.errors import ConstraintError
 from hardware.files import shipped_toml
 from hardware.ranges import LARGEST_PRICE
 from planner.job import bounds
-from planner.job.batch_ramp import read_ramp
 from planner.job.bounds import LONGEST_SEQ, MOST_LAYERS
 from planner.job.errors import UsageError
 from planner.job.quantities import parse_length, parse_tokens
@@ -114,6 +113,8 @@ def measured_share(text: str) -> float:
 
 def ramp(text: str) -> str:
     """The text, read once: Megatron's form with a batch that suits, which is given elsewhere."""
+    from planner.job.batch_ramp import read_ramp
+
     words = text.split()
     suits = len(words) == 3 and all(word.isdecimal() and len(word) < 19 for word in words)
     read_ramp(text, int(words[0]) + int(words[1]) if suits else None)

@@ -35,7 +35,7 @@ from planner.report.explain import (
 )
 from planner.report.fit import advice_blocks, leading_facts
 from planner.report.plan_table import full_memory_facts
-from planner.report.said import table_of
+from planner.report.said import described, table_of
 from planner.report.search import job_facts
 from planner.report.tables import Block, Facts, Notes, as_report
 from planner.search.explanation import Explanation
@@ -100,23 +100,12 @@ def verdict(assessment: Assessment) -> str:
         reasons = " ".join(_reasons(assessment.unpredictable))
         return f"CANNOT TELL: no error was found, and there is no prediction. {reasons}"
     sure = percent_sure(plan.fit_probability)
+    verdicts = described("check.verdicts")
     if assessment.leaves_out_memory:
-        return (
-            f"CANNOT TELL: as predicted it would not fit (probability {sure}), but something that "
-            "saves memory is left out: see Problems"
-        )
+        return str(verdicts["memory left out"].format(sure=sure))
     warned = sum(problem.severity == "warning" for problem in assessment.problems)
     also = f"; {plural(warned, 'warning')}" if warned else ""
-    fits = fit_verdict(plan.fit_probability)
-    if fits == "fits":
-        return f"runs and fits (probability {sure}){also}"
-    words = {
-        "probably fits": "runs, PROBABLY FITS",
-        "cannot tell": "runs, CANNOT TELL whether it fits",
-        "probably does not fit": "PROBABLY WILL NOT FIT",
-        "does not fit": "WILL NOT FIT",
-    }[fits]
-    return f"{words} (probability to fit {sure}){also}"
+    return f"{verdicts[fit_verdict(plan.fit_probability)].format(sure=sure)}{also}"
 
 
 def _reasons(problems: Sequence[Problem]) -> Iterator[str]:

@@ -8,16 +8,10 @@ from planner.compare.cluster_front import ClusterFront, ClusterPoint
 from planner.job.quantities import number_ranges, plural, share
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.report.plan_table import plan_table, techniques_row
-from planner.report.said import notes, table_of
+from planner.report.said import described, notes, table_of
 from planner.report.search import KEEP, error_note, ties
 from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report
 
-_WEIGHED = {
-    "tokens_per_s": "tokens/s",
-    "peak_bytes": "peak HBM",
-    "num_gpus": "GPUs",
-    "usd_per_billion_tokens": "dollars a token",
-}
 Numbered = Sequence[tuple[int, ClusterPoint]]
 
 
@@ -45,8 +39,12 @@ def cluster_front_report(
         yield Notes((kept, f"    planner explain {saved_as or 'plans.json'} {numbered[0][0]}"))
 
 
+def _weighed(front: ClusterFront) -> str:
+    return ", ".join(described("clusters.weighed")[name] for name in front.dimensions)
+
+
 def _facts(front: ClusterFront, plans: Sequence[Plan]) -> tuple[tuple[str, str], ...]:
-    weighed = ", ".join(_WEIGHED[name] for name in front.dimensions)
+    weighed = _weighed(front)
     clusters = f"{plural(len(front.clusters), 'cluster')}, each searched on its own"
     first = next(iter(front.results.values()), None)
     job = () if first is None else (("model", first.job.model), ("framework", first.job.framework))
@@ -86,7 +84,7 @@ def _notes(front: ClusterFront, numbered: Numbered, plans: Sequence[Plan]) -> It
     near = sorted(ties([(n, plan) for (n, _), plan in zip(numbered, plans, strict=True)]))
     yield from notes(
         "clusters.notes", front, errors=error_note(plans), first=numbered[0][0],
-        weighed=", ".join(_WEIGHED[name] for name in front.dimensions),
+        weighed=_weighed(front),
         priced="usd_per_billion_tokens" in front.dimensions,
         bare=[cluster.cluster for cluster in unpriced], near=number_ranges(near),
         hidden=len(front.points) - len(numbered),

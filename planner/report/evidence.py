@@ -28,8 +28,8 @@ from planner.evidence.runs.worst import GOOD, missed_picks
 from planner.job.job import SURE_TO_FIT
 from planner.job.quantities import gib, plural, seconds, share
 from planner.predict.uncertainty.families import Figure
-from planner.report.said import described, notes, said, table_of
-from planner.report.tables import Block, Facts, Notes, TableData, as_report
+from planner.report.said import described, facts, notes, said, table_of
+from planner.report.tables import Block, Notes, TableData, as_report
 
 _NONE = "-"
 _MEAN = "mean of sources"
@@ -225,11 +225,7 @@ def study_report(found: Sequence[Learnt], runs: int) -> Iterator[Block]:
     if not found:
         yield Notes(("No source has enough runs to hold some back.",))
         return
-    noun = "run" if runs == 1 else "runs"
-    yield Facts((
-        ("learnt from", f"{runs} {noun} of each cluster, drawn again and again"),
-        ("chosen", "by the runs that `calibrate --suggest` would choose, whatever they cost"),
-    ))  # fmt: skip
+    yield facts("calibration.learnt", None, runs=runs)
     rows = [_means(str(one.cluster), one.runs, [one]) for one in found]
     rows.append(_means("mean of clusters", len(found), found))
     yield table_of("calibration.study", rows)

@@ -9,7 +9,7 @@ from planner.job.written_folder import Replaced
 from planner.launch.contract import FOLDER, Launch, checkpoints_of
 from planner.launch.folder import LaunchFolder
 from planner.launch.launchers import how_to_start
-from planner.report.said import facts
+from planner.report.said import facts, notes
 from planner.report.tables import Block, Notes, as_report, table
 
 
@@ -30,12 +30,7 @@ def launch_report(
     lines = [] if plan.fits else ["This plan DOES NOT FIT its memory limit: see README.md."]
     lines += [f"NOT AS THE MODEL SAYS: {sentence}." for sentence in folder.departures]
     lines += _replaced_lines(replaced)
-    lines += [
-        "The run starts FROM SCRATCH, with random weights, unless PRETRAINED in the script names "
-        "weights; learning rate and warm-up are placeholders that are yours to choose."
-    ]
-    lines += [f"{how_to_start(launch)}. README.md says what to check in the first ten steps."]
-    yield Notes(tuple(lines))
+    yield Notes((*lines, *notes("launch.notes", None, how=how_to_start(launch))))
 
 
 def _replaced_lines(replaced: Replaced) -> Iterator[str]:

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from planner.job.models.catalog import ResolvedModel
-from planner.job.quantities import plural, share, short_count
+from planner.job.quantities import share, short_count
 from planner.job.specs import BIASES, ModelSpec
 from planner.predict.ops.table import ParameterCount, flop_per_token, parameters_by_component
 from planner.report.said import fact_rows, facts, notes, table_of
@@ -17,11 +17,7 @@ from planner.report.tables import Block, Facts, Notes, as_report
 @as_report
 def models_report(entries: Sequence[tuple[ResolvedModel, ParameterCount]]) -> Iterator[Block]:
     yield table_of("models.list", map(_listed, entries))
-    yield Notes((
-        f"{plural(len(entries), 'model')}; seq is the pretraining length in tokens. Also taken: "
-        "aliases such as 70b, Hugging Face names, and paths to a config.json or a model .toml.",
-        "    planner models llama-3-70b",
-    ))  # fmt: skip
+    yield Notes(tuple(notes("models.notes", None, count=len(entries))))
 
 
 def _listed(entry: tuple[ResolvedModel, ParameterCount]) -> dict[str, Any]:

@@ -24,13 +24,6 @@ from planner.report.study_words import (
 )
 from planner.report.tables import Block, Facts, Notes, TableData, as_report
 
-_BEYOND = {
-    "deadline": "over the deadline",
-    "budget": "over the budget",
-    "power": "over the power",
-    "racks": "over the racks",
-    "another": "a plan on another cluster is better in all that counts",
-}
 _MOST_NAMED = 4
 
 
@@ -58,14 +51,15 @@ def _reasons(rows: tuple[BuyRow, ...]) -> Iterator[str]:
     groups: dict[tuple[str, str], list[BuyRow]] = {}
     for row in rows:
         if row.choice is None:
-            said = _BEYOND.get(row.beyond, row.reason + ("" if row.searched else " (not searched)"))
-            groups.setdefault((row.job, said), []).append(row)
-    for (job, said), alike in groups.items():
+            why = row.reason + ("" if row.searched else " (not searched)")
+            why = described("buying.beyond").get(row.beyond, why)
+            groups.setdefault((row.job, why), []).append(row)
+    for (job, why), alike in groups.items():
         names = ", ".join(row.cluster for row in alike[:_MOST_NAMED])
         more = f" and {len(alike) - _MOST_NAMED} more" if len(alike) > _MOST_NAMED else ""
         first = alike[0]
         example = f" (not searched); {first.cluster} {first.reason}" if first.beyond else ""
-        yield f"{job} on {names}{more}: {said}{example}"
+        yield f"{job} on {names}{more}: {why}{example}"
 
 
 @as_report

@@ -13,14 +13,9 @@ from planner.evidence.traces.rank import TERMS, RankTrace
 from planner.evidence.traces.snapshot import Snapshot
 from planner.job.quantities import GIB, seconds
 from planner.predict.plan import Plan
-from planner.report.said import facts, table_of
+from planner.report.said import described, facts, table_of
 from planner.report.tables import Block, Notes, TableData, as_report
 
-_COPIES = {
-    "pinned": "of pinned host memory",
-    "pageable": "of pageable host memory",
-    "GPU": "within GPUs",
-}
 _GROUPS = ("tp", "cp", "ep", "dp", "pp", "unnamed group")
 
 
@@ -77,9 +72,9 @@ def _lines(
     for name in TERMS:
         if name != "optimizer":
             yield f"  {name}", terms[name], None
-    for memory in ("pinned", "pageable", "GPU"):
+    for memory, where in described("traced.copies").items():
         copied = float(median(rank.copies.get(memory, 0.0) for rank in ranks))
-        yield f"    {_COPIES[memory]}", copied, None
+        yield f"    {where}", copied, None
     yield "optimizer", terms["optimizer"], predicted.get("optimizer")
     for group in _GROUPS:
         exposed = float(median(rank.exposed.get(group, 0.0) for rank in ranks))
