@@ -39,6 +39,11 @@ class Activations:
         after = self.sampling + (self.experts if self.experts_stay else 0.0)
         return self.streams + max(self.layers + self.experts, after)
 
+    @property
+    def beside_streams(self) -> float:
+        """What of the peak is not the hidden states of a chunk."""
+        return self.peak - self.streams
+
 
 def stage_activations(deployment: Deployment, stage: int) -> Activations:
     """Peak of one stage; the last one samples."""
