@@ -13,6 +13,8 @@ from functools import cache
 from operator import or_
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import ConfigDict
+
 from hardware.errors import HardwareError, did_you_mean
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
@@ -31,6 +33,8 @@ FIGURES = "hardware", "efficiency/curves.toml"
 
 class Curve(Frozen):
     """A table of coefficients."""
+
+    model_config = ConfigDict(defer_build=True)
 
     if TYPE_CHECKING:
 

@@ -7,7 +7,7 @@ from functools import cache
 from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import BeforeValidator, ConfigDict, Field, create_model
 
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
@@ -90,6 +90,9 @@ def declared(package: str, file: str, table: str) -> Callable[[type[Kind]], type
 
 class Settings(Frozen):
     """A table of settings: numbers and switches, where it says nothing else to a type checker."""
+
+    # Of each class there are two, without its fields and with them.
+    model_config = ConfigDict(defer_build=True)
 
     if TYPE_CHECKING:
 

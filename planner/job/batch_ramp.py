@@ -1,21 +1,15 @@
-"""The global batch of a request, and batch ramps: growing batches, each until so many tokens are
-trained on."""
+"""Batch ramps: growing global batches, each until so many tokens are trained on."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from planner.job.bounds import MOST_SEQUENCES
 from planner.job.errors import UsageError
-from planner.job.job import BatchTarget, RampBatch
 from planner.job.quantities import parse_tokens, plural
-from planner.job.request_fields import RequestFields
 
 # More are no ramp that anyone ran: GPT-3's of Megatron's examples have 100.
 MOST_BATCHES = 1024
-# How far gradient accumulation may bring a step from the mean batch of a ramp.
-_AROUND = 0.25
 
 HINT = (
     "write 3072..15360/469B (growing by its start over so many tokens; 3072..15360+1536/469B by "
@@ -125,62 +119,3 @@ def _checked(text: str, ramp: BatchRamp) -> BatchRamp:
             f"--batch-ramp {text!r}: batches and the tokens until which they hold must grow"
         )
     return ramp
-
-
-def global_batches(request: RequestFields, seq: int) -> tuple[BatchTarget, tuple[RampBatch, ...]]:
-    """The global batch of a request, and those that a ramp has before it; at the mean batch of a
-    ramp, all of them, and gradient accumulation that a schedule can run may lie around the mean."""
-    batch, ramp = _stated_batches(request, seq)
-    mean = request.overrides.mean_batch
-    if mean is None:
-        return batch, ramp
-    return BatchTarget(mean, _AROUND), (*ramp, RampBatch(batch, ramp[-1].until_tokens + 1))
-
-
-def _stated_batches(request: RequestFields, seq: int) -> tuple[BatchTarget, tuple[RampBatch, ...]]:
-    if request.batch_ramp is None:
-        return _target(request, request.gbs, request.gbs_tokens, seq), ()
-    ramp = read_ramp(request.batch_ramp, request.gbs)
-    *before, last = ramp.batches
-    given = request.gbs_tokens if last.in_tokens else request.gbs
-    other = request.gbs if last.in_tokens else request.gbs_tokens
-    if other is not None or given not in (None, last.number):
-        said = f"--gbs {request.gbs}" if request.gbs else f"--gbs-tokens {request.gbs_tokens}"
-        raise UsageError(
-            f"--batch-ramp {request.batch_ramp!r} ends with {last}, and {said} is given: let it "
-            "end with that batch, in the same unit, or leave one out"
-        )
-    targets = [
-        _target(
-            request,
-            None if batch.in_tokens else batch.number,
-            batch.number if batch.in_tokens else None,
-            seq,
-        )
-        for batch in (*before, last)
-    ]
-    until = ramp.until_tokens(seq)
-    return targets[-1], tuple(map(RampBatch, targets, until))
-
-
-def _target(
-    request: RequestFields, gbs: int | None, gbs_tokens: int | None, seq: int
-) -> BatchTarget:
-    """A global batch in sequences or in tokens. UsageError where it is given twice, or not."""
-    if (gbs_tokens is None) == (gbs is None):
-        raise UsageError("give the global batch once: --gbs-tokens 4M, or --gbs 512 (sequences)")
-    sequences = gbs or (gbs_tokens or 0) / seq
-    if sequences > MOST_SEQUENCES:
-        raise UsageError(
-            f"a global batch of {sequences:,.0f} sequences is beyond the solver's 64-bit "
-            f"integers; give at most {MOST_SEQUENCES:,}"
-        )
-    if gbs is not None:
-        return BatchTarget(float(gbs), tolerance=0.0, exact=True)
-    tokens = gbs_tokens or 0
-    if tokens < seq:
-        raise UsageError(
-            f"a global batch of {tokens:,} tokens is less than one sequence of {seq:,}; "
-            f"give at least --gbs-tokens {seq} or a shorter --seq"
-        )
-    return BatchTarget(tokens / seq, request.gbs_tolerance)

@@ -14,7 +14,7 @@ from hardware.load import load_cluster_file, parse_gpus
 from hardware.schema import Cluster
 from hardware.sharp import why_not, with_sharp
 from planner.job.amounts import Resolution, parse_reserve, parse_resolution
-from planner.job.batch_ramp import global_batches
+from planner.job.batches import global_batches
 from planner.job.errors import UsageError
 from planner.job.frameworks.profile import (
     FP32_PRECISIONS,

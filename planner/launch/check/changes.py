@@ -13,6 +13,7 @@ from planner.job.job import Job, searched_modes
 from planner.job.request_fields import Launched
 from planner.launch.check.assess import Assessment
 from planner.launch.check.network import unset_network
+from planner.launch.check.request import variation_tables
 from planner.launch.read.found import Found
 from planner.launch.registry import formats, function
 from planner.predict.evaluate import Proposal
@@ -28,17 +29,6 @@ MOST_CHANGES = 3
 # A gain or a saving below this share is not worth an edit.
 LEAST_GAIN = 0.01
 _FACTORS = (4, 8)
-# Variations that a single switch of the file removes, and what to write.
-_REMOVABLE = {
-    "no-sequence-parallel": "sequence parallelism on",
-    "gradient-reduction-exposed": "overlap the gradient reduction",
-    "parameter-gather-exposed": "overlap the parameter gather",
-    "unfused-accumulation": "fuse gradient accumulation",
-    "pipeline-exposed": "overlap pipeline exchanges",
-    "eager-blocks": "torch.compile on",
-    "blocking-launches": "unset CUDA_LAUNCH_BLOCKING",
-}
-_EMBEDDING_AND_HEAD = (1, 1)
 
 
 # A configuration one change away, and that change in words.
@@ -203,10 +193,10 @@ def _switches(assessment: Assessment, proposal: Proposal, job: Job) -> Iterator[
         return
     if unset := unset_network(assessment.found, proposal):
         yield unset
-    for name, words in _REMOVABLE.items():
-        if name in launched.variations:
+    for name, table in variation_tables().items():
+        if "removed" in table and name in launched.variations:
             gone = (name, "uncompiled-loss") if name == "eager-blocks" else (name,)
-            yield words, _launched_as(proposal, launched.without(*gone))
+            yield table["removed"], _launched_as(proposal, launched.without(*gone))
     compiled = "eager-blocks" not in launched.variations
     for technique in _untried(proposal, job) if compiled else ():
         flags = "" if "{" in technique.flags else f", {technique.flags}"

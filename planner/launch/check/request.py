@@ -139,7 +139,7 @@ class Variation:
 
 
 @cache
-def _variations() -> Mapping[str, Mapping[str, Any]]:
+def variation_tables() -> Mapping[str, Mapping[str, Any]]:
     """Words and tables of each variation, by name."""
     return shipped_toml("planner.launch.check", "variations.toml")
 
@@ -151,13 +151,14 @@ def variation(name: str, profile: str) -> Variation:
     if technique is not None:
         without = "without: " if name.startswith("no-") else ""
         return Variation(f"{name.removeprefix('no-')}: {without}{technique.words}", {})
-    tables = dict(_variations().get(name, {}))
+    tables = dict(variation_tables().get(name, {}))
     if not tables and (
         technique := load_framework("megatron-core").technique(name.removeprefix("no-"))
     ):
         # A profile of the same family that lacks it: Primus, Megatron-FSDP.
         return Variation(f"{technique.words}: not counted on under {profile}", {})
     words, variant = tables.pop("words"), tables.pop("variant", None)
+    tables.pop("removed", None)
     if variant is not None:
         from planner.evidence.runs.software import tables_of
 

@@ -4,9 +4,9 @@
 around them.
 """
 
-from planner.launch.languages.shell.arithmetic import evaluate_arithmetic as evaluate_arithmetic
 from planner.launch.languages.shell.calls import Starters as Starters
 from planner.launch.languages.shell.calls import assignments as assignments
+from planner.launch.languages.shell.expansions import evaluate_arithmetic as evaluate_arithmetic
 from planner.launch.languages.shell.script import Script as Script
 from planner.launch.languages.shell.script import read_scripts as read_scripts
 from planner.launch.languages.shell.state import OF_THE_MACHINE as OF_THE_MACHINE

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from planner.launch.languages.shell.arithmetic import evaluate_arithmetic
 from planner.launch.languages.shell.builtins import formatted
-from planner.launch.languages.shell.expansions import edited
+from planner.launch.languages.shell.expansions import edited, evaluate_arithmetic
 from planner.launch.languages.shell.state import (
     NO_ARGUMENT,
     NOT_SET,
