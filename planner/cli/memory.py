@@ -269,7 +269,7 @@ def serving_memory(options: dict[str, Any]) -> int:
     tuning = None
     if full:
         links = _cluster(options, deployment.gpus)
-        tuning = Tuning(splits(deployment, links), with_grouped_queries(deployment))
+        tuning = Tuning(tuple(splits(deployment, links)), with_grouped_queries(deployment))
     if options.get("as_json"):
         click.echo(json.dumps(inference_document(result, solved, advice, tuning), indent=2))
     else:

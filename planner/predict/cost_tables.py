@@ -29,7 +29,6 @@ from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Piece
 from planner.predict.ops.table import parameter_count, pieces
 from planner.predict.optimizer_terms import (
-    gradients_on_gpu,
     moment_bytes,
     offload_seconds_per_parameter,
     traffic_bytes,
@@ -259,7 +258,7 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
         "communicator_bytes": profile.outside.channel_bytes * channels(job.cluster),
         "workspace_bytes": job.workspace_bytes,
         "unreduced_gradient_bytes": whole if unreduced is None else unreduced,
-        "gradients_on_gpu": gradients_on_gpu(profile, setting),
+        "gradients_on_gpu": 1.0 - setting.offload * profile.optimizer.offload_gradients,
         "offload_s": offload_seconds_per_parameter(
             job.framework,
             setting,

@@ -138,13 +138,10 @@ def evaluate(
     recomputed: Recomputed | None = None,
     mtp_standalone: bool = False,
 ) -> Plan:
-    """Cost one given configuration, without searching.
+    """Cost one given configuration, without searching; arguments as in `Proposal`.
 
-    `block_layers`: layers of each block in pipeline order (default: even). `recomputed`: layers
-    of each stage that recompute, or those of each mode (default: all, unless the mode is `none`).
-    `mtp_standalone`: multi-token prediction in the block before the last. The plan may not fit:
-    read `fits`. Without `request.cp_comm_type` context parallelism exchanges as is fastest, as in
-    a search. UsageError names every rule that the configuration breaks.
+    The plan may not fit: read `fits`. Without `request.cp_comm_type` context parallelism exchanges
+    as is fastest, as in a search. UsageError names every rule that the configuration breaks.
     """
     blocks = None if block_layers is None else tuple(block_layers)
     return Proposal(request, degrees, recompute, blocks, recomputed, mtp_standalone).plan()
@@ -206,19 +203,15 @@ _FIXES = {
 }
 
 
-def _broken(job: Job, degrees: Degrees) -> list[str]:
-    """What each rule that degrees break demands, with its nearest fix."""
-    return [
-        text + (_FIXES[rule](job, degrees) if rule in _FIXES else "")
-        for rule, text in broken_rules(job, degrees).items()
-    ]
-
-
 def _demand_degrees(job: Job, degrees: Degrees) -> None:
     """UsageError if the degrees or the job's recompute modes break a rule."""
     for mode in job.recompute:
         demand_parts(mode, job.model)
-    if broken := _broken(job, degrees):
+    broken = [
+        text + (_FIXES[rule](job, degrees) if rule in _FIXES else "")
+        for rule, text in broken_rules(job, degrees).items()
+    ]
+    if broken:
         raise UsageError("this configuration breaks rules:\n  - " + "\n  - ".join(broken))
 
 

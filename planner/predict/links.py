@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from hardware.link_curves import (
     InNetworkCurve,
     LinkCurves,
-    ScaleUpCurve,
     is_pcie_box,
     load_curve_table,
     load_link_curves,
@@ -27,13 +26,6 @@ if TYPE_CHECKING:
 
 # A rate at which any transfer takes for ever, where there is no network.
 _NO_LINK = sys.float_info.min
-
-
-def _mesh_bytes_per_s(curve: ScaleUpCurve, pair_bytes_per_s: float | None) -> float:
-    """Achievable rate of the link between two GPUs of a mesh; unlimited behind a switch."""
-    if pair_bytes_per_s is None or curve.mesh_share is None:
-        return math.inf
-    return pair_bytes_per_s * curve.mesh_share.value
 
 
 def _rate(nominal_bytes_per_s: float, share: Coefficient | None) -> float:
@@ -71,6 +63,10 @@ def assemble(
     root = up.root_bytes_per_s
     pair = out.pair_share or out.share
     stored = up.store_share if stores else None
+    # Unlimited behind a switch.
+    mesh = math.inf
+    if pair_bytes_per_s is not None and up.mesh_share is not None:
+        mesh = pair_bytes_per_s * up.mesh_share.value
     links = as_declared(
         LinkInputs(
             job_gpus=float(job_gpus),
@@ -86,7 +82,7 @@ def assemble(
             collective_launch_s=curves.launch_s.value,
             scale_up_reduction_latency_s=up.reduction_latency_s.value,
             scale_up_start_s=up.start_s.value if up.start_s else 0.0,
-            scale_up_mesh_bytes_per_s=_mesh_bytes_per_s(up, pair_bytes_per_s),
+            scale_up_mesh_bytes_per_s=mesh,
             scale_up_exchange_bytes_per_s=scale_up_bytes_per_s * up.exchange_share.value,
             scale_up_pair_bytes_per_s=scale_up_bytes_per_s * up.pair_share.value,
             scale_up_dispatch_bytes_per_s=_rate(scale_up_bytes_per_s, stored or up.dispatch_share),
@@ -128,16 +124,9 @@ def with_in_network(
 def network(links: LinkInputs) -> NDArray[Any]:
     """What the compiled core takes: [2] records of the links, as seen through the spine and as
     groups below one leaf switch see them, with every NIC's full rate."""
-    full = links._replace(
-        scale_out_bytes_per_s=links.scale_out_bytes_per_s * links.oversubscription,
-        scale_out_pair_bytes_per_s=links.scale_out_pair_bytes_per_s * links.oversubscription,
-        scale_out_exchange_bytes_per_s=(
-            links.scale_out_exchange_bytes_per_s * links.oversubscription
-        ),
-        scale_out_dispatch_bytes_per_s=(
-            links.scale_out_dispatch_bytes_per_s * links.oversubscription
-        ),
-    )
+    kinds = ("", "pair_", "exchange_", "dispatch_")
+    rates = [f"scale_out_{kind}bytes_per_s" for kind in kinds]
+    full = links._replace(**{name: getattr(links, name) * links.oversubscription for name in rates})
     both: NDArray[Any] = np.array([record(links)[()], record(full)[()]], record(links).dtype)
     return both
 

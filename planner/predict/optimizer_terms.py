@@ -26,6 +26,8 @@ FOREACH_TENSORS = 21 - 7
 # (Jordan et al. 2024, modded-nanogpt).
 NEWTON_SCHULZ_STEPS = 5
 _HALF = 2.0
+# Optimizers whose kernels torch chooses; quantised ones and Muon bring their own.
+_TORCH = "adamw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +75,9 @@ def _cast_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
 
 def foreach_temporary_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
     """Bytes per parameter of the copy that torch's list kernels make of what they update."""
-    if setting.kernel != "foreach" or not _is_torch_adamw(setting.optimizer):
+    if setting.kernel != "foreach" or setting.optimizer.family != _TORCH:
         return 0.0
     return profile.state.optimizer_temporary_bytes * (1.0 - setting.offload)
-
-
-def _is_torch_adamw(optimizer: Optimizer) -> bool:
-    """Optimizers whose kernels torch chooses; quantised ones and Muon bring their own."""
-    return optimizer.family == "adamw"
 
 
 def moment_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
@@ -102,7 +99,7 @@ def traffic_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float
     alone = not profile.state.master_bytes and setting.optimizer.follows_weights
     element = profile.state.weight_bytes if alone else _FP32
     whole = _lone_traffic_bytes(profile) if alone else _traffic_bytes(setting.optimizer)
-    if setting.kernel != "fused" and _is_torch_adamw(setting.optimizer):
+    if setting.kernel != "fused" and setting.optimizer.family == _TORCH:
         whole += FOREACH_TENSORS * element
     return whole * (1.0 - setting.offload)
 
@@ -120,11 +117,6 @@ def _traffic_bytes(optimizer: Optimizer) -> float:
         if item is not None:
             total -= 2.0 * (_FP32 - item)
     return total
-
-
-def gradients_on_gpu(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
-    """Share of the settled gradients that waits on the GPU."""
-    return 1.0 - setting.offload if profile.optimizer.offload_gradients else 1.0
 
 
 def offload_seconds_per_parameter(
@@ -207,7 +199,7 @@ def parameter_update(
 
 def _elementwise(one: _Updated) -> ParameterUpdate:
     """Square root and quotient of the second moment: two tensors, where torch loops over them."""
-    if one.setting.kernel != "forloop" or not _is_torch_adamw(one.setting.optimizer):
+    if one.setting.kernel != "forloop" or one.setting.optimizer.family != _TORCH:
         return ParameterUpdate()
     largest = one.count / one.op.groups
     temporaries = 2.0 * one.profile.state.optimizer_temporary_bytes * largest

@@ -88,7 +88,7 @@ def simulate(
 
     ValueError if the order waits for itself.
     """
-    before = _predecessors(schedule)
+    chain = _neighbours(schedule)
     ended: dict[SimulatedPass, float] = {}
     clock = [0.0] * len(schedule.steps)
     starts: list[float | None] = [None] * len(schedule.steps)
@@ -100,7 +100,7 @@ def simulate(
         for device, steps in enumerate(schedule.steps):
             while position[device] < len(steps):
                 step = steps[position[device]]
-                ready = _ready_s(step, before, ended)
+                ready = _ready_s(step, chain, ended)
                 if ready is None:
                     break
                 begin = max(clock[device], ready)
@@ -127,23 +127,16 @@ def simulate(
     )
 
 
-class _Chain(NamedTuple):
-    """Neighbours of each chunk in its chain."""
-
-    earlier: dict[int, int]
-    later: dict[int, int]
+# Neighbours of each chunk in its chain: the earlier one, the later one.
+_Neighbours = tuple[dict[int, int], dict[int, int]]
 
 
-def _predecessors(schedule: Schedule) -> _Chain:
-    earlier: dict[int, int] = {}
-    later: dict[int, int] = {}
-    for chain in schedule.chains:
-        for one, other in pairwise(chain):
-            earlier[other], later[one] = one, other
-    return _Chain(earlier, later)
+def _neighbours(schedule: Schedule) -> _Neighbours:
+    pairs = [pair for chain in schedule.chains for pair in pairwise(chain)]
+    return {other: one for one, other in pairs}, dict(pairs)
 
 
-def _ready_s(step: Step, chain: _Chain, ended: dict[SimulatedPass, float]) -> float | None:
+def _ready_s(step: Step, chain: _Neighbours, ended: dict[SimulatedPass, float]) -> float | None:
     """When all that a step depends on is done; None if something is not."""
     ready = 0.0
     for item in step:
@@ -155,18 +148,18 @@ def _ready_s(step: Step, chain: _Chain, ended: dict[SimulatedPass, float]) -> fl
     return ready
 
 
-def _needed(one_pass: SimulatedPass, chain: _Chain) -> list[tuple[SimulatedPass, ...]]:
+def _needed(one_pass: SimulatedPass, chain: _Neighbours) -> list[tuple[SimulatedPass, ...]]:
     """What a pass waits for, each as options of which one exists."""
-    chunk, microbatch = one_pass.chunk, one_pass.microbatch
-    if one_pass.kind == "F":
-        if chunk not in chain.earlier:
-            return []
-        return [(SimulatedPass("F", chain.earlier[chunk], microbatch),)]
-    if one_pass.kind == "W":
+    kind, chunk, microbatch = one_pass
+    earlier, later = chain
+    if kind == "F":
+        first = chunk not in earlier
+        return [] if first else [(SimulatedPass("F", earlier[chunk], microbatch),)]
+    if kind == "W":
         return [(SimulatedPass("B", chunk, microbatch),)]
-    if chunk not in chain.later:
+    if chunk not in later:
         return [(SimulatedPass("F", chunk, microbatch),)]
-    nearer = chain.later[chunk]
+    nearer = later[chunk]
     return [(SimulatedPass("B", nearer, microbatch), SimulatedPass("D", nearer, microbatch))]
 
 

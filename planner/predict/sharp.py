@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from hardware.link_curves import load_curve_table
+from planner.cost.placement import touched_domains
 from planner.job.job import Job
 from planner.job.quantities import share
+from planner.predict.links import link_inputs
 from planner.predict.plan import Degrees, Interval
 
 SharpGroup = Literal["dp", "dp_replica"]
@@ -35,11 +37,6 @@ class SharpUse:
     reason: str = ""
 
 
-def most_groups(name: str) -> int:
-    """Communicators at most that switches of a generation reduce for at once."""
-    return int(load_curve_table().in_network[name].groups.value)
-
-
 def sharp_use(job: Job, degrees: Degrees) -> SharpUse | None:
     """What the switches do for a plan; None where the job has none that reduce."""
     if not job.cluster.sharp:
@@ -53,14 +50,11 @@ def sharp_use(job: Job, degrees: Degrees) -> SharpUse | None:
 
 
 def _reason(job: Job, degrees: Degrees, use: SharpUse, stride: int) -> str:
-    from planner.cost.placement import touched_domains
-    from planner.predict.links import link_inputs
-
     links = link_inputs(job.cluster)
     domain = int(links.scale_up_domain)
     if use.size <= 1 or touched_domains(use.size, stride, domain, degrees.gpus) == 1:
         return "its data-parallel groups stay inside a scale-up domain"
-    most = most_groups(job.cluster.sharp)
+    most = int(load_curve_table().in_network[job.cluster.sharp].groups.value)
     if use.groups > most:
         return (
             f"{use.groups} data-parallel groups; switches of SHARP{job.cluster.sharp} reduce for "

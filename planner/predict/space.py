@@ -151,26 +151,19 @@ def _gpu_counts(cluster: ClusterNumbers) -> list[int]:
 def _parallel_degrees(ctx: RuleContext) -> Shape:
     """Columns tp, pp, cp, dp: splits of the GPUs, and whatever the user names."""
     gpus = ctx.cluster.num_gpus
-    shape: Shape = {"tp": _values({*_tensor_degrees(ctx), *ctx.named("tp")})}
+    widest = ctx.cluster.scale_up_domain
+    if ctx.allow_tp_across_nodes:
+        widest = max(widest, MOST_TENSOR_ACROSS_NODES)
+    longest = max(1, min(ctx.model.seq // LEAST_TOKENS_PER_RANK, gpus))
+    powers = [1 << power for power in range(longest.bit_length())]
+    shape: Shape = {"tp": _values({*_divisors(gpus, widest), *ctx.named("tp")})}
     shape = _cross(shape, "pp", {*_divisors(gpus, ctx.model.layers), *ctx.named("pp")})
-    shape = _cross(shape, "cp", {*_context_degrees(ctx), *ctx.named("cp")})
+    shape = _cross(shape, "cp", {*powers, *ctx.named("cp")})
     replica = shape["tp"] * shape["pp"] * shape["cp"]
     shape = _keep(shape, (gpus % replica == 0) | _names_any(ctx, shape, ("tp", "pp", "cp")))
     replica = shape["tp"] * shape["pp"] * shape["cp"]
     shape["dp"] = np.maximum(1, gpus // replica)
     return _with_missing(ctx, shape, "dp")
-
-
-def _tensor_degrees(ctx: RuleContext) -> list[int]:
-    widest = ctx.cluster.scale_up_domain
-    if ctx.allow_tp_across_nodes:
-        widest = max(widest, MOST_TENSOR_ACROSS_NODES)
-    return _divisors(ctx.cluster.num_gpus, widest)
-
-
-def _context_degrees(ctx: RuleContext) -> list[int]:
-    most = max(1, min(ctx.model.seq // LEAST_TOKENS_PER_RANK, ctx.cluster.num_gpus))
-    return [1 << power for power in range(most.bit_length())]
 
 
 def _interleaving(ctx: RuleContext, shape: Shape) -> Shape:

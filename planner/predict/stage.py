@@ -5,7 +5,7 @@ Nothing is computed here that the core does not compute: its functions run as pl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
@@ -204,16 +204,11 @@ class Stage:
         )
         return changed, OneLayer(kind, remade, -1.0 if gone else 0.0)
 
-    def _kinds(self) -> Iterator[int]:
-        """Kinds of layers on the stage."""
-        return (kind for kind in range(self.inputs.job.kinds) if self.counts(kind)[0])
-
     def _kind(self, name: str, value: float) -> int:
         """The kind that a maximum is of."""
-        return next(kind for kind in self._kinds() if getattr(self._maxima(kind), name) == value)
-
-    def _maxima(self, kind: int) -> LayerMaxima:
-        return layer_maxima(*self._layer(kind))
+        held = (kind for kind in range(self.inputs.job.kinds) if self.counts(kind)[0])
+        maxima = ((kind, layer_maxima(*self._layer(kind))) for kind in held)
+        return next(kind for kind, most in maxima if getattr(most, name) == value)
 
     def _parts(self, kind: int) -> LayerParts:
         return layer_parts(*self._layer(kind))

@@ -114,31 +114,26 @@ def _without_state(stage: Stage, phase: PhaseMemory) -> PhaseMemory:
 def _step(stage: Stage, kinds: tuple[str, ...]) -> Iterator[PhaseMemory]:
     """Phases of one step in order; forward and backward for the first and for later micro-batches,
     which find gradients of the earlier ones."""
-    first, later, late = passes(stage.held, stage.grid.grad_acc, stage.inputs.framework)
+    framework = stage.inputs.framework
+    first, later, late = passes(stage.held, stage.grid.grad_acc, framework)
     resting, moving = stage.rest
     settled = PhaseTerms(resting, moving._replace(optimizer_temporaries=0.0))
     begun = settled.moving._replace(gradients=moving.gradients * first.before)
     yield _phase("start", PhaseTerms(resting, begun))
-    yield from _warm_up(stage, first)
+    # While those in flight grow, the last one left out.
+    count = ceil(first.in_flight)
+    for index in range(1, count):
+        head = min(first.head, float(index))
+        early = first._replace(in_flight=float(index), head=head, deferred=0.0, head_deferred=0.0)
+        yield phase_memory(stage, FORWARD, early, f"forward {index}/{count}")
     yield from _pass(stage, first, "", kinds)
     if later.counts:
         yield from _pass(stage, later, " (accumulating)", kinds)
     if late.counts:
-        yield from _backward(stage, late, " (weight gradients deferred)", kinds)
+        yield _backward(stage, late, " (weight gradients deferred)", kinds)
     yield _phase("gradient reduction", settled)
-    aside = set_aside_bytes(stage.key, stage.grid, stage.inputs.framework)
+    aside = set_aside_bytes(stage.key, stage.grid, framework)
     yield _phase("optimizer", in_update(stage.rest, aside))
-
-
-def _warm_up(stage: Stage, one_pass: Pass) -> Iterator[PhaseMemory]:
-    """Forward of each micro-batch while those in flight grow, the last one left out."""
-    count = ceil(one_pass.in_flight)
-    for index in range(1, count):
-        flight = float(index)
-        early = one_pass._replace(
-            in_flight=flight, head=min(one_pass.head, flight), deferred=0.0, head_deferred=0.0
-        )
-        yield phase_memory(stage, FORWARD, early, f"forward {index}/{count}")
 
 
 def _pass(
@@ -150,20 +145,15 @@ def _pass(
     loss = "loss" if stage.holds.head else ""
     yield replace(phase_memory(stage, FORWARD, one_pass, name + label), at=loss)
     yield phase_memory(stage, FORWARD_END, one_pass, "forward end" + label)
-    yield from _backward(stage, one_pass, label, kinds)
+    yield _backward(stage, one_pass, label, kinds)
 
 
-def _backward(
-    stage: Stage, one_pass: Pass, label: str, kinds: tuple[str, ...]
-) -> Iterator[PhaseMemory]:
+def _backward(stage: Stage, one_pass: Pass, label: str, kinds: tuple[str, ...]) -> PhaseMemory:
     """The backward of a pass at its worst phase."""
-    there = [
-        phase
-        for phase in range(FORWARD + 1, OPTIMIZER)
-        if exists(phase, stage.holds, one_pass, stage.grid)
-    ]
+    phases = range(FORWARD + 1, OPTIMIZER)
+    there = [phase for phase in phases if exists(phase, stage.holds, one_pass, stage.grid)]
     worst = max(there, key=lambda phase: total_bytes(stage.terms(phase, one_pass)))
-    yield phase_memory(stage, worst, one_pass, "backward" + label, kinds)
+    return phase_memory(stage, worst, one_pass, "backward" + label, kinds)
 
 
 def phase_memory(

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hardware.schema import Cluster
+from planner.cost.communication import all_reduce_time_s
 from planner.job.errors import UsageError
+from planner.predict.links import link_inputs
 from planner.predict.memory.serving.deployment import Deployment, check_deployment
 from planner.predict.memory.serving.logs import CacheSpread, spread_of
 from planner.predict.memory.serving.stage import (
@@ -129,12 +131,8 @@ class ServingSplit:
         return self.memory.concurrency * self.memory.deployment.dp
 
 
-def splits(deployment: Deployment, cluster: Cluster) -> tuple[ServingSplit, ...]:
+def splits(deployment: Deployment, cluster: Cluster) -> Iterator[ServingSplit]:
     """Every legal tp·dp of as many ranks, the deepest tp first. `cluster`: whose links they use."""
-    return tuple(_splits(deployment, cluster))
-
-
-def _splits(deployment: Deployment, cluster: Cluster) -> Iterator[ServingSplit]:
     ranks = deployment.tp * deployment.dp
     for tp in (count for count in range(ranks, 0, -1) if ranks % count == 0):
         near = replace(deployment, tp=tp, dp=ranks // tp)
@@ -145,9 +143,6 @@ def _splits(deployment: Deployment, cluster: Cluster) -> Iterator[ServingSplit]:
 
 
 def _split(memory: InferenceMemory, cluster: Cluster) -> ServingSplit:
-    from planner.cost.communication import all_reduce_time_s
-    from planner.predict.links import link_inputs
-
     deployment, links = memory.deployment, link_inputs(cluster)
     reduction = all_reduce_time_s(
         _HALF * deployment.replica_batch * deployment.model.hidden,
@@ -155,13 +150,9 @@ def _split(memory: InferenceMemory, cluster: Cluster) -> ServingSplit:
         links.scale_up_domain,
         links,
     )
+    read_bytes = sum(stage.weights.total + stage.kv_needed for stage in memory.stages)
     return ServingSplit(
         memory,
-        sum(_read_bytes(stage) for stage in memory.stages) / deployment.gpu.hbm_bytes_per_s,
+        read_bytes / deployment.gpu.hbm_bytes_per_s,
         _REDUCTIONS_A_LAYER * deployment.model.layers * reduction,
     )
-
-
-def _read_bytes(stage: ServingStageMemory) -> float:
-    """Weights and cache of a rank."""
-    return stage.weights.total + stage.kv_needed

@@ -15,6 +15,7 @@ import csv
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from hardware.load import load_gpu
 from planner.job.models.catalog import load_model
@@ -115,19 +116,15 @@ def _number(text: str) -> float | None:
 
 def _log_row(fields: dict[str, str]) -> LogRow:
     total = float(fields["gpu_total_gib"]) * GIB
-    gpu = load_gpu(fields["gpu"]).model_copy(update={"hbm_usable_bytes": total})
+    names = ("context", "tp", "pp", "block", "chunk", "sequences")
+    counts: dict[str, Any] = {name: int(fields[name]) for name in names}
     deployment = Deployment(
+        **counts,
         model=load_model(fields["model"]).spec,
-        gpu=gpu,
-        context=int(fields["context"]),
+        gpu=load_gpu(fields["gpu"]).model_copy(update={"hbm_usable_bytes": total}),
         weights=weight_format(fields["weights"]),
         kv=kv_format(fields["kv_cache"]),
-        tp=int(fields["tp"]),
-        pp=int(fields["pp"]),
         utilization=float(fields["utilization"]),
-        block=int(fields["block"]),
-        chunk=int(fields["chunk"]),
-        sequences=int(fields["sequences"]),
         engine=next(e for e in ENGINES.values() if _prints(e.name, fields["engine"])),
     )
     return LogRow(
