@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from planner.compare.interval import Range
 from planner.compare.laws import BatchPrice, load_laws
-from planner.compare.results import Decision, Taken
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import percent_sure, share
 from planner.report.said import counted, days_text, described, money, notes, said
@@ -16,7 +15,7 @@ from planner.report.tables import Facts
 from planner.search.result import JobSummary
 
 if TYPE_CHECKING:
-    from planner.compare.results import Run
+    from planner.compare.results import Decision, Run, Taken
 
 _PROVEN = " (proven among all below)"
 _AIMS = {"cost": "the cheapest", "time": "the fastest", "energy": "the one of least energy"}
