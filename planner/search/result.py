@@ -199,6 +199,9 @@ class SearchResult(Frozen):
     rule_counts: dict[str, int] = Field(default_factory=dict)
     # None in files written before the field existed.
     proof: Proof | None = None
+    # How fast the number of plans grows near the fastest (`planner.predict.uncertainty.selection`);
+    # 0 in files written before the field existed.
+    crowding: float = 0.0
 
     def to_frame(self) -> pd.DataFrame:
         """One row a plan, fastest first, as the search sorted them. Columns, their units and what

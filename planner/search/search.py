@@ -22,6 +22,7 @@ from planner.search.infeasibility import Verdict, silent
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.layout_model import SolverOptions
 from planner.search.limit_results import MOST_WORK_S, TIE, WORK_OF_TIME, Effort, Point, Progress
+from planner.search.near_plans import crowding_of
 from planner.search.outcome import (
     SORT_KEYS,
     best_point,
@@ -121,6 +122,7 @@ def find_plans(
         ),
         rule_counts=shares.rule_counts,
         proof=proof_of(limit_results, explorer),
+        crowding=crowding_of(explorer.explorers),
         **found,
     )
 

@@ -22,7 +22,11 @@ from planner.predict.configuration import even_layout, in_mode
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text, degrees_text
 from planner.predict.techniques import works_with
+from planner.predict.uncertainty.differences import Ratio, degrees_of, standing_of
 from planner.predict.uncertainty.intervals import fit_probability
+from planner.predict.uncertainty.measured_range import UNKNOWN
+from planner.predict.uncertainty.selection import expected_ratio
+from planner.search.near_plans import crowding_of
 from planner.search.trial import try_job
 
 # A claimed gain from which on it is explained.
@@ -33,7 +37,7 @@ _SAME = 1e-3
 # What falls by less of the step time is not named beside what falls most.
 _COUNTS = 0.005
 # Of a plan that is faster by more than NOTABLE and as likely no faster.
-NOT_CLAIMED = "no gain is claimed: the recipe lies within the plan's error bar"
+NOT_CLAIMED = "no gain is claimed: of the best of so many plans it is not sure"
 # Limits by probability are found by bisection: the recipe itself must lie within its.
 _BISECTED = 1e-3
 
@@ -47,13 +51,15 @@ class RecipeComparison:
 
     `peak_share`: the recipe's predicted peak over the memory there is. `gain`: step time that the
     best plan saves of what is predicted for the recipe, negative where it is slower; None where
-    nothing fits as surely. `verdict`: a search should have found the recipe (`lost`); the best plan
-    is at most NOTABLE faster (`as good`); it is, by other degrees alone, but the prediction of the
-    recipe itself is off by all that was published of it (`cannot tell`), or its error bar reaches
-    the recipe (NOT_CLAIMED); or it is a `gain`. `unused_gain`: what it would save at its degrees
-    with the plan's techniques that no published recipe of the job has. `reason`: what the plan has
-    otherwise, by which terms of the predicted step time, and where one cannot tell the run that
-    would.
+    nothing fits as surely. `expected`: the recipe's time over the best plan's as expected of a
+    winner (`planner.predict.uncertainty.selection`), with its 80 % interval; `crowding`: of the
+    plans that it won against. `verdict`: a search should have found the recipe (`lost`); the best
+    plan is at most NOTABLE faster (`as good`); it is, by other degrees alone, but the prediction of
+    the recipe itself is off by all that was published of it (`cannot tell`), or the interval of
+    what is expected of it reaches no gain (NOT_CLAIMED); or it is a `gain`. `unused_gain`: what it
+    would save at its degrees with the plan's techniques that no published recipe of the job has.
+    `reason`: what the plan has otherwise, by which terms of the predicted step time, and where one
+    cannot tell the run that would.
     """
 
     source: str
@@ -71,6 +77,8 @@ class RecipeComparison:
     best_s: float | None
     best_probability: float | None
     gain: float | None
+    expected: Ratio | None
+    crowding: float
     unused_gain: float
     verdict: Verdict
     reason: str
@@ -93,8 +101,8 @@ def recipe_rows(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
     ]
 
 
-# Jobs that were searched, and their fastest plans.
-Searched = list[tuple[Job, Plan | None]]
+# Jobs that were searched, their fastest plans, and the crowding of the plans near these.
+Searched = list[tuple[Job, Plan | None, float]]
 
 
 @dataclass
@@ -140,16 +148,17 @@ def compare_recipe(
     job, of_job = mapped.job, recipes[_job_key(mapped)]
     asked = fit_probability(job, peak, job.hbm_limit_bytes) - _BISECTED
     asked = min(SURE_TO_FIT, max(_BISECTED, asked))
-    plan = _best(replace(search_job(mapped), fit_probability=asked), searched)
+    plan, rate = _best(replace(search_job(mapped), fit_probability=asked), searched)
+    expected = None if plan is None else _expected(prediction, mapped, plan, rate)
     unused = () if plan is None else _unused(mapped, plan, of_job)
     unused_s = _with_techniques_s(prediction, mapped, unused) if unused else predicted_s
     times_s = of_job.measured_s[mapped.degrees, mapped.mode.name]
-    verdict = _verdict(plan, predicted_s, unused_s, times_s)
+    verdict = _verdict(plan, expected, predicted_s, unused_s, times_s)
     reason = "" if plan is None else _reason(prediction, mapped, plan, predicted_s, unused)
     if plan is not None and verdict == "cannot tell":
         reason += _telling_run(prediction, mapped, plan)
-    if plan is not None and verdict == "within the error bar":
-        reason += f"; {NOT_CLAIMED}, which reaches {seconds(plan.step_time.high)}"
+    if expected is not None and verdict == "within the error bar":
+        reason += f"; {NOT_CLAIMED}"
     return RecipeComparison(
         source=prediction.row.source,
         model=job.model.name,
@@ -167,6 +176,8 @@ def compare_recipe(
         best_s=None if plan is None else plan.step_time_s,
         best_probability=None if plan is None else plan.fit_probability,
         gain=None if plan is None else 1.0 - plan.step_time_s / predicted_s,
+        expected=expected,
+        crowding=rate,
         unused_gain=1.0 - unused_s / predicted_s,
         verdict=verdict,
         reason=reason,
@@ -221,17 +232,42 @@ def _has(profile: FrameworkProfile, technique: Technique) -> bool:
     return with_tables(profile, technique.changes(used=True)) == profile
 
 
-def _best(job: Job, searched: Searched) -> Plan | None:
-    for other, plan in searched:
+def _best(job: Job, searched: Searched) -> tuple[Plan | None, float]:
+    """The fastest plan of a job, and the crowding of the plans near it."""
+    for other, plan, rate in searched:
         if other == job:
-            return plan
+            return plan, rate
     trial = try_job(lambda: job)
-    searched.append((job, None if trial is None else trial.plan()))
-    return searched[-1][1]
+    plan = None if trial is None else trial.plan()
+    rate = 0.0 if trial is None else crowding_of(trial.explorer.explorers)
+    searched.append((job, plan, rate))
+    return plan, rate
+
+
+def _expected(prediction: Prediction, mapped: MappedRow, plan: Plan, rate: float) -> Ratio:
+    """The recipe's time over the plan's, as expected of a winner."""
+    job, profile, degrees = mapped.job, mapped.job.framework, mapped.degrees
+    winner = standing_of(plan, "", job.model.moe is not None)
+    known = [profile.technique(name) for name in plan.techniques]
+    has_all = all(one is not None and _has(profile, one) for one in known)
+    time_s, at = prediction.step_time_s or plan.step_time_s, prediction.conditions or UNKNOWN
+    _, _, techniques, *others = winner.switches
+    recipe = winner._replace(
+        degrees=degrees_of(degrees),
+        tokens=degrees.mbs * job.seq / degrees.cp,
+        switches=(degrees.zero, mapped.mode.name, techniques if has_all else "others", *others),
+        exposed=at.exposed,
+        pace=winner.pace * time_s / plan.step_time_s,
+    )
+    return expected_ratio(winner, recipe, time_s / plan.step_time_s, rate)
 
 
 def _verdict(
-    plan: Plan | None, predicted_s: float, unused_s: float, times_s: Sequence[float]
+    plan: Plan | None,
+    expected: Ratio | None,
+    predicted_s: float,
+    unused_s: float,
+    times_s: Sequence[float],
 ) -> Verdict:
     """What a difference is: see `RecipeComparison`."""
     gain = -1.0 if plan is None else 1.0 - plan.step_time_s / predicted_s
@@ -243,7 +279,7 @@ def _verdict(
     off = not low_s <= predicted_s <= high_s
     if off and 1.0 - plan.step_time_s / unused_s > NOTABLE:
         return "cannot tell"
-    return "within the error bar" if plan.step_time.high >= predicted_s else "gain"
+    return "gain" if expected is not None and expected.low > 1.0 else "within the error bar"
 
 
 def _reason(
