@@ -46,7 +46,8 @@ def ends_text(ratio: Ratio) -> str:
 
 def gain_text(ratio: Ratio) -> str:
     """What a change gains in tokens/s, `ratio` over those before it: `+4 %, -3 to +11 %`."""
-    value, low, high = (round(100.0 * (end - 1.0)) for end in ratio)
+    ends = (ratio.value, ratio.low, ratio.high)
+    value, low, high = (round(100.0 * (end - 1.0)) for end in ends)
     return f"{value:+d} %, {low:+d} to {high:+d} %"
 
 

@@ -198,7 +198,7 @@ def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
         listed = "Stages differ in layers: --wide and planner explain list them."
         lines.append(listed + _standalone_vocab_note(plans))
     near = tie_note(numbered[0][0], ties(numbered, is_mixture(job))) if numbered else ""
-    lines += [note for note in (near, _doubt_note(numbered)) if note]
+    lines += [note for note in (near, _luck_note(result), _doubt_note(numbered)) if note]
     lines += _technique_notes(numbered)
     largest = max((plan.gbs_tokens for plan in plans), default=0)
     lines += search_note(job, largest) if largest else ()
@@ -291,6 +291,18 @@ def error_note(plans: Sequence[Plan], numbered: Numbered = ()) -> str:
     shown = "-below/+above" if both else "its larger side"
     beyond = beyond_text(numbered or [(0, plan) for plan in plans], bool(numbered))
     return f"±: 80 % interval ({shown}), from {'; '.join(families)}.{beyond}"
+
+
+# Luck below this share of the step time is not worth a line.
+_LEAST_LUCK = 0.01
+
+
+def _luck_note(result: SearchResult) -> str:
+    """What the fastest plan is expected to take beyond its prediction, as it was chosen by it."""
+    luck = result.luck
+    if luck is None or luck.longer < _LEAST_LUCK:
+        return ""
+    return said(described("search.luck"), luck) or ""
 
 
 def _doubt_note(plans: Numbered) -> str:

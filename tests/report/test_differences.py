@@ -9,11 +9,11 @@ from tests.cli.made_up import plan
 
 
 def test_a_difference_has_its_interval_in_its_direction() -> None:
-    assert ratio_text(Ratio(1.03, 0.99, 1.07)) == "3.0 % slower, -1 to +7 %"
-    assert ratio_text(Ratio(1.12, 1.04, 1.2)) == "12.0 % slower, 4 to 20 %"
-    assert ratio_text(Ratio(0.9, 0.8, 1.05)) == "10.0 % faster, -5 to +20 %"
-    assert beside_text(Ratio(0.9, 0.85, 0.96)) == "10.0 % (4 to 15 %) faster"
-    assert gain_text(Ratio(1.04, 0.97, 1.11)) == "+4 %, -3 to +11 %"
+    assert ratio_text(Ratio(value=1.03, low=0.99, high=1.07)) == "3.0 % slower, -1 to +7 %"
+    assert ratio_text(Ratio(value=1.12, low=1.04, high=1.2)) == "12.0 % slower, 4 to 20 %"
+    assert ratio_text(Ratio(value=0.9, low=0.8, high=1.05)) == "10.0 % faster, -5 to +20 %"
+    assert beside_text(Ratio(value=0.9, low=0.85, high=0.96)) == "10.0 % (4 to 15 %) faster"
+    assert gain_text(Ratio(value=1.04, low=0.97, high=1.11)) == "+4 %, -3 to +11 %"
 
 
 def test_ties_are_the_plans_that_are_not_surely_slower() -> None:

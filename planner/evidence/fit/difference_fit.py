@@ -8,21 +8,23 @@ source that agree in model, sequence length, precision, framework and its versio
 fabric; in GPU, number of GPUs and batch, too, where it tells of plans of one cluster. Runs are
 predicted with the constants that leave their source out, or stand as they were predicted at first
 sight where that was kept. Each scale is the one of a short list with the best mean interval score,
-all in turn until none changes; first those of plans of one cluster, then those between clusters. A
-source weighs as the square root of its runs, however many pairs they make. `left_out` has how the
-intervals of differences held, and how wide they were, with the scales fitted without the pair's own
-source, beside what two intervals that share nothing would have given.
+all in turn, with the first, until none changes; first those of plans of one cluster, then those
+between clusters. A source weighs as the square root of its runs, however many pairs they make.
+`left_out` has how the intervals of differences held, and how wide they were, with the scales fitted
+without the pair's own source, beside what two intervals that share nothing would have given.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import combinations
+from functools import cache
+from itertools import combinations, product
 from math import hypot, log
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +36,8 @@ from planner.evidence.fit.held_out import predict_held_out, shipped
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.report import error_of
 from planner.evidence.runs.rows import grouped
+from planner.job.frameworks.profile import FrameworkProfile, with_tables
+from planner.job.frameworks.switches import has_technique
 from planner.job.written import toml_text
 from planner.predict.uncertainty.differences import (
     BETWEEN,
@@ -44,6 +48,7 @@ from planner.predict.uncertainty.differences import (
     degrees_of,
     half_width,
     squares,
+    switches_of,
 )
 from planner.predict.uncertainty.intervals import log_bounds, spread_of
 from planner.predict.uncertainty.residuals import COVERAGE
@@ -101,15 +106,19 @@ def _judged(one: Prediction) -> JudgedRun | None:
         *map(row.text, _STATED),
     )  # fmt: skip
     mode = one.configured.mode.name
+    techniques, plain = _techniques(job.framework)
     standing = Standing(
         gpu=job.cluster.gpu.name,
         gpus=gpus,
         degrees=degrees_of(degrees),
         tokens=degrees.mbs * job.seq / degrees.cp,
         switches=(
-            degrees.zero, mode, _Same(job.framework), job.schedule, job.optimizer_offload,
-            job.activation_offload, job.context_kinds if degrees.cp > 1 else (),
+            *switches_of(
+                degrees.zero, mode, job.schedule, (job.optimizer_offload, job.activation_offload),
+                str(job.context_kinds) if degrees.cp > 1 else "",
+            ), plain,
         ),
+        techniques=techniques,
         exposed=at.exposed,
         pace=float(one.step[f.STEP_TIME]) * gpus / (degrees.gbs * job.seq),
         mixture=model.moe is not None,
@@ -118,11 +127,14 @@ def _judged(one: Prediction) -> JudgedRun | None:
     return JudgedRun(row.source, float(log_ratio), 0.5 * (high - low), standing, cluster, same)
 
 
-@dataclass(frozen=True)
-class _Same:
-    """A framework's profile, which equals another with the same settings."""
-
-    profile: Any
+@cache
+def _techniques(profile: FrameworkProfile) -> tuple[frozenset[str], FrameworkProfile]:
+    """Techniques that a profile is as they make it, and what it is without them."""
+    had = [one for one in profile.techniques if has_technique(profile, one)]
+    plain = profile
+    for technique in had:
+        plain = with_tables(plain, technique.changes(used=False))
+    return frozenset(one.name for one in had), plain
 
 
 @dataclass(frozen=True)
@@ -145,7 +157,8 @@ class Pairs:
     def half_widths(self, scales: Mapping[str, float]) -> Array:
         """Of the intervals, in ln."""
         variances = self.squares @ np.array([scales[term] ** 2 for term in TERMS])
-        return half_width(1.0) * np.sqrt(variances) * np.where(self.mixture, scales["mixture"], 1.0)
+        wider = np.where(self.mixture, scales["mixture"], 1.0)
+        return np.asarray(half_width(1.0) * np.sqrt(variances) * wider)
 
     def scores(self, half: Array) -> Array:
         """Interval scores (Gneiting and Raftery 2007, equation 43), in ln."""
@@ -163,7 +176,7 @@ def pairs_of(runs: Iterable[JudgedRun], *, between: bool = False) -> Pairs:
         members[one.source] |= {id(one), id(other)}
     of_source = np.array([len(members[str(name)]) ** 0.5 for name in names])
     return Pairs(
-        squares=np.array([differing for _, _, differing in rows], dtype=np.float64),
+        squares=np.array([differing for _, _, differing in rows]).reshape(-1, len(TERMS)),
         mixture=np.array([one.standing.mixture for one, _, _ in rows], dtype=np.bool_),
         values=np.array([one.log_ratio - other.log_ratio for one, other, _ in rows]),
         apart=np.array([hypot(one.half, other.half) for one, other, _ in rows]),
@@ -190,14 +203,20 @@ def fitted(pairs: Pairs, tried: Sequence[str], start: Mapping[str, float]) -> di
     """The scales of these names with the best mean score, the others as they are in `start`."""
     scales = dict(start)
 
-    def score(name: str, value: float) -> float:
-        half = pairs.half_widths(scales | {name: value})
+    def score(changed: dict[str, float]) -> float:
+        half = pairs.half_widths(scales | changed)
         return float(np.average(pairs.scores(half), weights=pairs.weights))
 
+    # Two at a time: the first, which every pair has, makes up for any other.
+    first, *others = tried
     for _ in range(_ROUNDS):
         before = dict(scales)
-        for name in tried:
-            scales[name] = min(_TRIED[name], key=lambda value, name=name: score(name, value))  # type: ignore[misc]
+        for other in others:
+            names = first, other
+            numbers = product(_TRIED[first], _TRIED[other])
+            both = [dict(zip(names, two, strict=True)) for two in numbers]
+            best: dict[str, float] = min(both, key=score)
+            scales |= best
         if scales == before:
             break
     return scales
@@ -252,21 +271,63 @@ def _held(pairs: Pairs, half: Array) -> dict[str, float]:
     }  # fmt: skip
 
 
+# Runs of a sweep of which fewer tell nothing of how errors go with predictions.
+_SMALLEST_SWEEP = 3
+
+
+def flattering_share(runs: Iterable[JudgedRun]) -> float:
+    """Share of the variance of errors that predictions owe their order to: over the sweeps of one
+    job on one cluster, -cov(ln(measured / predicted), ln(predicted)) over the variance of
+    ln(measured / predicted), between 0 and 1. A source weighs as the square root of its runs."""
+    against: dict[str, float] = defaultdict(float)
+    varied: dict[str, float] = defaultdict(float)
+    counts: Counter[str] = Counter()
+    for sweep in grouped(runs, lambda one: (one.source, one.job, one.cluster)).values():
+        fastest = _fastest_of_each(sweep)
+        if len(fastest) < _SMALLEST_SWEEP:
+            continue
+        errors = np.array([one.log_ratio for one in fastest])
+        paces = np.log([one.standing.pace for one in fastest])
+        errors, paces = errors - errors.mean(), paces - paces.mean()
+        source = fastest[0].source
+        against[source] -= float(errors @ paces)
+        varied[source] += float(errors @ errors)
+        counts[source] += len(fastest)
+    weights = {source: counts[source] ** -0.5 for source in counts}
+    whole = sum(weights[source] * varied[source] for source in counts)
+    share = sum(weights[source] * against[source] for source in counts) / whole if whole else 1.0
+    return round(min(1.0, max(0.0, share)), 3)
+
+
+def _fastest_of_each(sweep: Iterable[JudgedRun]) -> list[JudgedRun]:
+    """Of runs in one place the one that is predicted fastest: it is what a search would choose."""
+    found: dict[object, JudgedRun] = {}
+    for one in sorted(sweep, key=lambda one: one.standing.pace):
+        place = one.standing
+        found.setdefault((place.degrees, place.tokens, place.switches, place.techniques), one)
+    return list(found.values())
+
+
 _ABOUT = """\
 # How surely one plan is faster than another: standard deviations of ln(measured ratio / predicted
 # ratio) by what differs (planner/predict/uncertainty/differences.py), fitted to pairs of measured
 # runs of one source; `mixture`: how many times as large they are of mixtures of experts.
+# `flattering`: share of the variance that a prediction owes its place to, over measured sweeps
+# (planner/predict/uncertainty/selection.py).
 # `left_out`: how the 80 % intervals held without the pair's source, and how those would that take
 # the two errors as independent (pairs weighed as in the fit; mean of each source's mean).
 """
 
 
-def render(scales: Mapping[str, float], judged: Mapping[str, Mapping[str, float]]) -> str:
+def render(
+    scales: Mapping[str, float], flattering: float, judged: Mapping[str, Mapping[str, float]]
+) -> str:
     """The TOML file."""
     content = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "command": COMMAND,
         "mixture": scales["mixture"],
+        "flattering": flattering,
         "scales": {term: scales[term] for term in TERMS},
         "left_out": {name: dict(one) for name, one in judged.items()},
     }
@@ -282,7 +343,8 @@ def main(paths: Sequence[str]) -> None:
     """Write the file to standard output."""
     runs = judged_runs(predict_rows(rows_of_errors(paths)))
     inside, between = pairs_of(runs), pairs_of(runs, between=True)
-    sys.stdout.write(render(fitted_all(inside, between), left_out(inside, between)))
+    scales, judged = fitted_all(inside, between), left_out(inside, between)
+    sys.stdout.write(render(scales, flattering_share(runs), judged))
 
 
 if __name__ == "__main__":

@@ -13,20 +13,19 @@ from planner.evidence.runs.mapping import MappedRow
 from planner.evidence.runs.predict import Prediction, cost_predictions
 from planner.evidence.runs.rows import MeasuredRow
 from planner.evidence.runs.worst import term_seconds
-from planner.job.frameworks.profile import FrameworkProfile, with_tables
-from planner.job.frameworks.switches import site_of, with_techniques
-from planner.job.frameworks.techniques import Technique, decide
+from planner.job.frameworks.switches import has_technique, site_of, with_techniques
+from planner.job.frameworks.techniques import decide
 from planner.job.job import SURE_TO_FIT, Job, searched_modes
 from planner.job.quantities import seconds
 from planner.predict.configuration import even_layout, in_mode
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text, degrees_text
 from planner.predict.techniques import works_with
-from planner.predict.uncertainty.differences import Ratio, degrees_of, standing_of
+from planner.predict.uncertainty.differences import Ratio, Standing, degrees_of, standing_of
 from planner.predict.uncertainty.intervals import fit_probability
 from planner.predict.uncertainty.measured_range import UNKNOWN
 from planner.predict.uncertainty.selection import expected_ratio
-from planner.search.near_plans import crowding_of
+from planner.search.near_plans import rivals_of
 from planner.search.trial import try_job
 
 # A claimed gain from which on it is explained.
@@ -52,8 +51,8 @@ class RecipeComparison:
     `peak_share`: the recipe's predicted peak over the memory there is. `gain`: step time that the
     best plan saves of what is predicted for the recipe, negative where it is slower; None where
     nothing fits as surely. `expected`: the recipe's time over the best plan's as expected of a
-    winner (`planner.predict.uncertainty.selection`), with its 80 % interval; `crowding`: of the
-    plans that it won against. `verdict`: a search should have found the recipe (`lost`); the best
+    winner (`planner.predict.uncertainty.selection`), with its 80 % interval; `rivals`: how many
+    plans it won against. `verdict`: a search should have found the recipe (`lost`); the best
     plan is at most NOTABLE faster (`as good`); it is, by other degrees alone, but the prediction of
     the recipe itself is off by all that was published of it (`cannot tell`), or the interval of
     what is expected of it reaches no gain (NOT_CLAIMED); or it is a `gain`. `unused_gain`: what it
@@ -78,7 +77,7 @@ class RecipeComparison:
     best_probability: float | None
     gain: float | None
     expected: Ratio | None
-    crowding: float
+    rivals: int
     unused_gain: float
     verdict: Verdict
     reason: str
@@ -101,8 +100,9 @@ def recipe_rows(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
     ]
 
 
-# Jobs that were searched, their fastest plans, and the crowding of the plans near these.
-Searched = list[tuple[Job, Plan | None, float]]
+# Jobs that were searched, their fastest plans, and those that these won against.
+Rivals = list[Standing]
+Searched = list[tuple[Job, Plan | None, Rivals]]
 
 
 @dataclass
@@ -123,7 +123,8 @@ def published(predictions: Iterable[Prediction]) -> dict[object, PublishedRecipe
             continue
         profile = mapped.job.framework
         of_job = found.setdefault(_job_key(mapped), PublishedRecipes())
-        of_job.techniques |= {each.name for each in profile.techniques if _has(profile, each)}
+        had = (each for each in profile.techniques if has_technique(profile, each))
+        of_job.techniques |= {each.name for each in had}
         of_job.measured_s.setdefault((mapped.degrees, mapped.mode.name), []).append(measured_s)
     return found
 
@@ -148,8 +149,8 @@ def compare_recipe(
     job, of_job = mapped.job, recipes[_job_key(mapped)]
     asked = fit_probability(job, peak, job.hbm_limit_bytes) - _BISECTED
     asked = min(SURE_TO_FIT, max(_BISECTED, asked))
-    plan, rate = _best(replace(search_job(mapped), fit_probability=asked), searched)
-    expected = None if plan is None else _expected(prediction, mapped, plan, rate)
+    plan, rivals = _best(replace(search_job(mapped), fit_probability=asked), searched)
+    expected = None if plan is None else _expected(prediction, mapped, plan, rivals)
     unused = () if plan is None else _unused(mapped, plan, of_job)
     unused_s = _with_techniques_s(prediction, mapped, unused) if unused else predicted_s
     times_s = of_job.measured_s[mapped.degrees, mapped.mode.name]
@@ -177,7 +178,7 @@ def compare_recipe(
         best_probability=None if plan is None else plan.fit_probability,
         gain=None if plan is None else 1.0 - plan.step_time_s / predicted_s,
         expected=expected,
-        crowding=rate,
+        rivals=len(rivals),
         unused_gain=1.0 - unused_s / predicted_s,
         verdict=verdict,
         reason=reason,
@@ -215,7 +216,7 @@ def search_job(mapped: MappedRow) -> Job:
         one.name
         for one in job.framework.techniques
         if one.effect == "numerics" and not one.profile and not site.obstacle(one)
-        if _has(job.framework, one)
+        if has_technique(job.framework, one)
     )
     decision = decide(job.framework.name, job.framework.techniques, asked, (), site)
     return replace(
@@ -227,39 +228,34 @@ def search_job(mapped: MappedRow) -> Job:
     )
 
 
-def _has(profile: FrameworkProfile, technique: Technique) -> bool:
-    """Whether a profile is already as a technique makes it."""
-    return with_tables(profile, technique.changes(used=True)) == profile
-
-
-def _best(job: Job, searched: Searched) -> tuple[Plan | None, float]:
-    """The fastest plan of a job, and the crowding of the plans near it."""
-    for other, plan, rate in searched:
+def _best(job: Job, searched: Searched) -> tuple[Plan | None, Rivals]:
+    """The fastest plan of a job, and those that it won against."""
+    for other, plan, rivals in searched:
         if other == job:
-            return plan, rate
+            return plan, rivals
     trial = try_job(lambda: job)
     plan = None if trial is None else trial.plan()
-    rate = 0.0 if trial is None else crowding_of(trial.explorer.explorers)
-    searched.append((job, plan, rate))
-    return plan, rate
+    rivals = [] if trial is None else rivals_of(trial.explorer.explorers)
+    searched.append((job, plan, rivals))
+    return plan, rivals
 
 
-def _expected(prediction: Prediction, mapped: MappedRow, plan: Plan, rate: float) -> Ratio:
-    """The recipe's time over the plan's, as expected of a winner."""
+def _expected(prediction: Prediction, mapped: MappedRow, plan: Plan, rivals: Rivals) -> Ratio:
+    """The recipe's time over the plan's, as expected of a winner beside what was tuned."""
     job, profile, degrees = mapped.job, mapped.job.framework, mapped.degrees
     winner = standing_of(plan, "", job.model.moe is not None)
     known = [profile.technique(name) for name in plan.techniques]
-    has_all = all(one is not None and _has(profile, one) for one in known)
+    has = frozenset(one.name for one in known if one and has_technique(profile, one))
     time_s, at = prediction.step_time_s or plan.step_time_s, prediction.conditions or UNKNOWN
-    _, _, techniques, *others = winner.switches
     recipe = winner._replace(
         degrees=degrees_of(degrees),
         tokens=degrees.mbs * job.seq / degrees.cp,
-        switches=(degrees.zero, mapped.mode.name, techniques if has_all else "others", *others),
+        switches=(degrees.zero, mapped.mode.name, *winner.switches[2:]),
+        techniques=has,
         exposed=at.exposed,
         pace=winner.pace * time_s / plan.step_time_s,
     )
-    return expected_ratio(winner, recipe, time_s / plan.step_time_s, rate)
+    return expected_ratio(winner, recipe, rivals, tuned=True)
 
 
 def _verdict(
@@ -300,7 +296,7 @@ def _reason(
     profile = mapped.job.framework
     for name in plan.techniques:
         technique = profile.technique(name)
-        if technique is not None and not _has(profile, technique):
+        if technique is not None and not has_technique(profile, technique):
             changed.append(f"{name} (unused)" if name in unused else name)
     what = ", ".join(changed) or "the same degrees, layers split otherwise"
     return ": ".join(filter(None, (what, falling_terms(prediction, plan))))
@@ -362,7 +358,9 @@ def _single_changes(mapped: MappedRow, plan: Plan) -> Iterator[tuple[str, Mapped
     profile = mapped.job.framework
     for name in plan.techniques:
         technique = profile.technique(name)
-        if technique and not _has(profile, technique) and works_with(mapped.job, degrees, name):
+        if technique is None or has_technique(profile, technique):
+            continue
+        if works_with(mapped.job, degrees, name):
             used = replace(mapped.job, framework=with_techniques(profile, (name,)))
             yield name, replace(mapped, job=used)
 

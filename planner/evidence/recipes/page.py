@@ -107,7 +107,8 @@ def _row(members: Sequence[RecipeComparison]) -> tuple[str, ...]:
 
 def _saved_text(expected: Ratio) -> str:
     """Step time saved, as expected of the best of many: `+4 % (-3 to +10)`."""
-    value, low, high = (signed_share(1.0 - 1.0 / end, 0) for end in expected)
+    ends = (expected.value, expected.low, expected.high)
+    value, low, high = (signed_share(1.0 - 1.0 / end, 0) for end in ends)
     return f"{value} ({low.removesuffix(' %')} to {high.removesuffix(' %')})"
 
 

@@ -22,7 +22,7 @@ from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Degrees, Plan
 from planner.predict.techniques import further_techniques
 from planner.predict.uncertainty.differences import Ratio, standing_of
-from planner.predict.uncertainty.selection import crowding, expected_ratio
+from planner.predict.uncertainty.selection import expected_ratio
 from planner.search.neighbours import neighbours
 
 Watch = Callable[[str, int, int], None]
@@ -93,18 +93,10 @@ def _as_expected(
 ) -> tuple[LaunchChange, ...]:
     """The best changes with what is expected of them, chosen as they are from all that were tried
     and would fit."""
-    times = [1.0 / one.plan.tokens_per_s for one in tried if one.sufficient]
-    rate, ours = crowding(times), standing_of(base, "", mixture)
+    ours = standing_of(base, "", mixture)
+    rivals = [standing_of(one.plan, "", mixture) for one in tried if one.sufficient]
     return tuple(
-        replace(
-            one,
-            expected=expected_ratio(
-                standing_of(one.plan, "", mixture),
-                ours,
-                one.plan.tokens_per_s / base.tokens_per_s,
-                rate,
-            ),
-        )
+        replace(one, expected=expected_ratio(standing_of(one.plan, "", mixture), ours, rivals))
         for one in best
     )
 

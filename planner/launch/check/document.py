@@ -139,4 +139,4 @@ def _change(change: LaunchChange) -> Record:
 
 def _expected(ratio: Ratio) -> Record:
     """Tokens/s over those of the launch, minus one, as expected of the best of many changes."""
-    return {name: end - 1.0 for name, end in ratio._asdict().items()}
+    return {name: end - 1.0 for name, end in ratio.model_dump().items()}

@@ -26,6 +26,7 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from hardware.files import shipped_toml
+from hardware.frozen import Frozen
 from planner.cost.terms import TRAFFIC_TERMS
 from planner.predict.plan import Plan
 from planner.predict.uncertainty.residuals import COVERAGE
@@ -44,8 +45,9 @@ class Standing(NamedTuple):
     """What of a run decides how much of its error another run shares.
 
     `degrees`: tp, pp, cp and ep; `tokens`: of a micro-batch on one GPU; `switches`: choices without
-    a size, as the sharding stage, the recompute mode and techniques; `exposed`: share of the step
-    that is exposed communication; `pace`: predicted GPU seconds a token; `mixture`: of experts.
+    a size, as the sharding stage and the recompute mode; `techniques`: names of those in use;
+    `exposed`: share of the step that is exposed communication; `pace`: predicted GPU seconds a
+    token; `mixture`: of experts.
     """
 
     gpu: str
@@ -53,12 +55,13 @@ class Standing(NamedTuple):
     degrees: tuple[int, ...]
     tokens: float
     switches: tuple[Hashable, ...]
+    techniques: frozenset[str]
     exposed: float
     pace: float
     mixture: bool
 
 
-class Ratio(NamedTuple):
+class Ratio(Frozen):
     """One step time over another, with the ends of its 80 % interval."""
 
     value: float
@@ -74,10 +77,12 @@ class Ratio(NamedTuple):
 @dataclass(frozen=True)
 class DifferenceScales:
     """Standard deviations by kind of difference, of dense models; `mixture`: how many times as
-    large they are of mixtures of experts."""
+    large they are of mixtures of experts; `flattering`: share of the errors' variance that a
+    prediction owes its place to, so that choosing by predictions chooses it."""
 
     scales: dict[str, float]
     mixture: float = 1.0
+    flattering: float = 1.0
 
     def deviation(self, one: Standing, other: Standing) -> float:
         """Standard deviation of ln(measured ratio / predicted ratio)."""
@@ -96,6 +101,7 @@ def squares(one: Standing, other: Standing) -> tuple[float, ...]:
     doublings = sum(map(_doublings, one.degrees, other.degrees))
     micro_batch = _doublings(one.tokens, other.tokens)
     switches = sum(map(ne, one.switches, other.switches))
+    switches += len(one.techniques ^ other.techniques)
     gpus, gpu = _doublings(one.gpus, other.gpus), float(one.gpu != other.gpu)
     return (
         float(any((doublings, micro_batch, switches, gpus, gpu))),
@@ -117,7 +123,17 @@ def _doublings(one: float, other: float) -> float:
 def shipped_scales() -> DifferenceScales:
     """The scales of `planner/predict/uncertainty/differences.toml`."""
     content = shipped_toml("planner.predict", "uncertainty/differences.toml")
-    return DifferenceScales(content["scales"], content["mixture"])
+    return DifferenceScales(content["scales"], content["mixture"], content["flattering"])
+
+
+def switches_of(
+    zero: int, recompute: str, schedule: str | None, offloaded: Hashable, exchange: str
+) -> tuple[Hashable, ...]:
+    """The choices without a size, in the order in which they are compared. Interleaving follows
+    from the chunks of a stage, so it is no choice of its own; `exchange`: of context parallelism,
+    empty without any."""
+    usual = schedule in (None, "1f1b", "interleaved")
+    return zero, recompute, "" if usual else schedule, offloaded, exchange
 
 
 def standing_of(plan: Plan, gpu: str, mixture: bool) -> Standing:
@@ -129,10 +145,11 @@ def standing_of(plan: Plan, gpu: str, mixture: bool) -> Standing:
         gpus=degrees.gpus,
         degrees=degrees_of(degrees),
         tokens=degrees.mbs * plan.seq / degrees.cp,
-        switches=(
-            degrees.zero, plan.recompute, plan.techniques, plan.schedule, plan.optimizer_offload,
-            plan.activation_offload, plan.cp_comm_type,
+        switches=switches_of(
+            degrees.zero, plan.recompute, plan.schedule,
+            (plan.optimizer_offload, plan.activation_offload), plan.cp_comm_type,
         ),
+        techniques=frozenset(plan.techniques),
         exposed=exposed_s / plan.step_time_s,
         pace=degrees.gpus * seconds_a_token(plan),
         mixture=mixture,
@@ -162,7 +179,7 @@ def half_width(deviation: float) -> float:
 
 def ratio_between(value: float, below: float, above: float) -> Ratio:
     """A ratio with the half widths of its interval in ln."""
-    return Ratio(value, value * exp(-below), value * exp(above))
+    return Ratio(value=value, low=value * exp(-below), high=value * exp(above))
 
 
 def seconds_a_token(plan: Plan) -> float:

@@ -1,31 +1,37 @@
 """The winner's curse: what the plan that wins a search is expected to take.
 
-A search takes the fastest of thousands of plans, and so one whose error flatters it. If a predicted
-ln(time) is the true one less a normal error of variance σ², and f is the density of the plans'
-predicted ln(time), a plan predicted at p is expected to take
+A search takes the fastest of thousands of plans, and so one whose error flatters it. How much is
+found by a parametric bootstrap (Efron and Tibshirani 1993, An introduction to the bootstrap,
+sections 6.5 and 10): take the predicted times of the plans that might have won for true ones, draw
+errors as plans of one cluster have them (`planner.predict.uncertainty.differences`: what differs
+more shares less), choose the fastest anew in each draw, and see by how much its prediction is then
+too short, beside the mean error of all. Near ties and independent errors make that large, a clear
+winner and shared errors small.
 
-    σ² · d ln f / dp
+Not all of an error is chosen: where predictions are plans' means and truth scatters about them,
+choosing the least prediction chooses no luck. Over the measured sweeps -cov(ln(true / predicted),
+ln(predicted)) is a share of the errors' variance that is 1 if predictions scatter about the truth
+and 0 if truth scatters about predictions; that share of the variance is drawn (`flattering`).
 
-longer, in ln: Tweedie's formula (Efron 2011, Tweedie's formula and selection bias, Journal of the
-American Statistical Association 106, section 2). It holds for the winner, too, as for every plan
-chosen by its prediction alone. Near the fastest plan, f grows at a rate that the search itself
-shows: the `crowding` of its plans. Where another plan shares part of the winner's error, only what
-they do not share counts. With s² the variance of the difference of their errors
-(`planner.predict.uncertainty.differences`) that is s²/2, and the winner's lead over a plan that
-nobody chose by its prediction is expected to be ½ · crowding · s² smaller than predicted.
+The rest of the variance, truth about predictions, is what measuring chooses: a plan that somebody
+tuned is lucky in that part.
 
-Ignores that the other plan was chosen, too, where somebody tuned it by measuring: its own lead over
-its neighbours is then partly luck of its measurements.
+Ignores that the predictions' near ties are partly made by their errors.
 """
 
 from __future__ import annotations
 
-from math import exp
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from math import exp, log, log2
+from statistics import fmean
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
+from pydantic import Field
 
+from hardware.frozen import Frozen
 from planner.predict.uncertainty.differences import (
+    DifferenceScales,
     Ratio,
     Standing,
     half_width,
@@ -33,52 +39,127 @@ from planner.predict.uncertainty.differences import (
     shipped_scales,
 )
 
-# So many plans next to the fastest show how fast their number grows. Simulated searches of 300 to
-# 30,000 plans, with errors of 3 to 10 %, find the curse to 0.7 to 1.4 times with it, without bias;
-# with 40 plans they find 0.4 to 1.1 times of it.
-NEAREST = 10
-# Fewer say nothing of a rate.
-_FEWEST = 5
-# In units of the span that the plans take.
-_MOST_RATE = 30.0
-_HALVINGS = 60
+Array = NDArray[np.float64]
+
+# Plans slower than the fastest by more, in ln, might hardly have won: over two standard deviations
+# of the difference of most plans of a dense model.
+REACH = 0.3
+# Plans that are drawn at most, the fastest of them.
+_MOST_RIVALS = 150
+_DRAWS = 200
 
 
-def crowding(seconds: ArrayLike) -> float:
-    """How fast the number of plans grows near the fastest: the rate of ln(number) with ln(time).
+class Luck(Frozen):
+    """What the winner of a search owes to its error. `rivals`: plans within reach of it, of other
+    degrees or micro-batch each; `longer`: share by which it is expected to take longer than
+    predicted, beside what errors all plans share."""
 
-    `seconds`: predicted times of the plans that might have won, of those that share nearly all of
-    their error the fastest. The rate of an exponential density over the span of the `NEAREST`, by
-    maximum likelihood; 0 where the number does not grow, or plans are few.
+    rivals: int = Field(ge=0)
+    longer: float
+
+
+def luck_of(winner: Standing, rivals: Sequence[Standing]) -> Luck:
+    """How lucky the winner among these plans is."""
+    near = _near(winner, rivals)
+    longer = exp(_flattery([winner, *near], shipped_scales().flattering)) - 1.0
+    return Luck(rivals=len(near), longer=longer)
+
+
+def expected_ratio(
+    winner: Standing, other: Standing, rivals: Sequence[Standing], *, tuned: bool = False
+) -> Ratio:
+    """The time of a plan that nobody chose by its prediction over the winner's: as predicted, less
+    the winner's curse, with its 80 % interval. `rivals`: that the winner was chosen from; `tuned`:
+    the other plan was chosen from them, too, by measuring, and so is as lucky in the rest of its
+    error.
+
+    Of the winner's luck the other plan shares what of its error it shares: with s² the variance of
+    the difference of two errors, min(1, s²(winner, other) / mean of s²(winner, rival)) of it is the
+    winner's alone.
     """
-    times = np.asarray(seconds, dtype=np.float64)
-    times = times[np.isfinite(times)]
-    if len(times) <= _FEWEST:
-        return 0.0
-    excess = np.sort(np.log(times / times.min()))[1 : NEAREST + 1]
-    span = float(excess[-1])
-    return _rate(float(excess.mean()) / span) / span if span > 0.0 else 0.0
-
-
-def _rate(mean: float) -> float:
-    """The rate λ of a density exp(λ·x) on 0 to 1 with this mean (bisection): 0 up to an even one's.
-
-    mean = 1 / (1 - exp(-λ)) - 1 / λ.
-    """
-    if mean <= 0.5:
-        return 0.0
-    low, high = 1e-9, _MOST_RATE
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        expected = 1.0 / -np.expm1(-middle) - 1.0 / middle
-        low, high = (middle, high) if expected < mean else (low, middle)
-    return low
-
-
-def expected_ratio(winner: Standing, other: Standing, predicted: float, rate: float) -> Ratio:
-    """The time of a plan that nobody chose by its prediction over the winner's: as `predicted`,
-    less the winner's curse, with its 80 % interval. `rate`: the crowding of the plans that the
-    winner was chosen from."""
-    deviation = shipped_scales().deviation(winner, other)
+    known, near = shipped_scales(), _near(winner, rivals)
+    deviation = known.deviation(winner, other)
+    among = fmean(known.deviation(winner, one) ** 2 for one in near) if near else 0.0
+    alone = min(1.0, deviation**2 / among) if among > 0.0 else 0.0
     half = half_width(deviation)
-    return ratio_between(predicted * exp(-0.5 * rate * deviation**2), half, half)
+    share = known.flattering
+    flattery = _flattery([winner, *near], share)
+    if tuned:
+        flattery += _flattery([winner, *near], 1.0 - share)
+    flattery *= alone
+    return ratio_between(other.pace / winner.pace * exp(-flattery), half, half)
+
+
+def _near(winner: Standing, rivals: Iterable[Standing]) -> list[Standing]:
+    """Plans within reach of the winner, one of each degrees and micro-batch but its own."""
+    place = (winner.degrees, winner.tokens)
+    reach = winner.pace * exp(REACH)
+    near = [one for one in rivals if one.pace <= reach and (one.degrees, one.tokens) != place]
+    found: dict[Hashable, Standing] = {}
+    for one in sorted(near, key=lambda one: one.pace):
+        found.setdefault((one.degrees, one.tokens), one)
+    return list(found.values())[:_MOST_RIVALS]
+
+
+def _flattery(contest: Sequence[Standing], share: float) -> float:
+    """By how much the fastest is lucky in a part of the errors with this share of their variance,
+    in ln, mean of all draws."""
+    errors = share**0.5 * _errors(contest)
+    chosen = (np.log([one.pace for one in contest]) + errors).argmin(axis=1)
+    beside = errors.mean(axis=1)
+    return float((beside - errors[np.arange(len(errors)), chosen]).mean())
+
+
+def _errors(plans: Sequence[Standing]) -> Array:
+    """Draws of ln(predicted / true) of plans, a row a draw: the difference of any two has the
+    variance that `DifferenceScales` gives it."""
+    draws = np.random.default_rng(0)
+    known = shipped_scales()
+    total = np.zeros((_DRAWS, len(plans)))
+
+    def normal(count: int) -> Array:
+        return draws.standard_normal((_DRAWS, count))
+
+    for degree in range(len(plans[0].degrees)):
+        sizes = [log2(one.degrees[degree]) for one in plans]
+        total += known.scales["degrees"] * _walk(sizes, normal)
+    total += known.scales["micro_batch"] * _walk([log2(one.tokens) for one in plans], normal)
+    for named in _choices(plans):
+        total += _switch_errors(named, known, normal)
+    for name in sorted(frozenset().union(*(one.techniques for one in plans))):
+        has = np.array([name in one.techniques for one in plans])
+        total += known.scales["switches"] * normal(1) * has
+    places = [(one.degrees, one.tokens, one.switches, one.techniques) for one in plans]
+    total += known.scales["configuration"] / 2**0.5 * _of_each(places, normal)
+    for name, sizes in (
+        ("exposed", [one.exposed for one in plans]),
+        ("pace", [log(one.pace) for one in plans]),
+    ):
+        total += known.scales[name] * normal(1) * np.array(sizes)
+    return total * (known.mixture if any(one.mixture for one in plans) else 1.0)
+
+
+_Normal = Callable[[int], Array]
+
+
+def _choices(plans: Sequence[Standing]) -> Iterable[Sequence[Hashable]]:
+    """What each plan has of each switch, where they differ."""
+    each = zip(*(one.switches for one in plans), strict=True)
+    return (values for values in each if len(set(values)) > 1)
+
+
+def _switch_errors(values: Sequence[Hashable], known: DifferenceScales, normal: _Normal) -> Array:
+    return known.scales["switches"] / 2**0.5 * _of_each(values, normal)
+
+
+def _of_each(values: Sequence[Hashable], normal: _Normal) -> Array:
+    """An independent error for each distinct value."""
+    places = {value: index for index, value in enumerate(dict.fromkeys(values))}
+    return normal(len(places))[:, [places[value] for value in values]]
+
+
+def _walk(sizes: Sequence[float], normal: _Normal) -> Array:
+    """A random walk along a size: the variance of a difference is the distance."""
+    distinct, place = np.unique(np.array(sizes), return_inverse=True)
+    steps = np.sqrt(np.diff(distinct, prepend=distinct[:1]))
+    return np.cumsum(normal(len(distinct)) * steps, axis=1)[:, place]
