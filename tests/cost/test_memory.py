@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from planner.cost.class_sums import ClassShare, both_shares, class_share
-from planner.cost.codes import ParamShard, Shard
+from planner.cost.codes import GROUP_CP, GROUP_EP, ParamShard, Shard
 from planner.cost.keys import on_rank, shard_factor
 from planner.cost.memory import (
     communicator_bytes,
+    exchange_buffer_bytes,
     gradient_bytes,
     outside_bytes,
     set_aside_bytes,
@@ -93,6 +94,29 @@ def test_communicators(tp: int, cp: int, dp: int, pp: int, ep: int, count: int) 
 
 
 @pytest.mark.parametrize(
+    ("ep", "heads", "fused", "held"),
+    [
+        (1, 1, 0, 0.0),  # nobody to exchange with, or a ring
+        (8, 1, 0, 7 * 32.0),  # 7 peers in the node
+        (16, 1, 0, 15 * 2.0),  # two nodes
+        (8, 1, 1, 0.0),  # a fused dispatcher
+        (8, 4, 1, 3 * 32.0),  # heads, beside one
+        (8, 0, 0, 7 * 32.0),  # keys and values gathered
+    ],
+)
+def test_an_all_to_all_connects_every_pair(ep: int, heads: int, fused: int, held: float) -> None:
+    """One byte a channel, in nodes of 8 of 32 GPUs; heads are exchanged by neighbours two apart."""
+    framework = framework_inputs(
+        near_peer_bytes=32.0, far_peer_bytes=2.0, domain_gpus=8.0, job_gpus=32.0,
+        dispatch_deduplicates=float(fused),
+    )  # fmt: skip
+    stride = [1.0, 1.0, 1.0]
+    stride[GROUP_CP], stride[GROUP_EP] = 2.0, 1.0
+    key = SimpleNamespace(ep=float(ep), exchange=float(heads), stride=stride)
+    assert exchange_buffer_bytes(key, framework) == held
+
+
+@pytest.mark.parametrize(
     ("stage", "vpp", "grad_acc", "held"),
     [(0, 1, 16, 4), (3, 1, 16, 1), (0, 1, 2, 2), (0, 2, 16, 4), (2, 2, 16, 3), (3, 2, 16, 1),
      (0, 2, 2, 2)],
@@ -120,7 +144,7 @@ def test_blocks_of_a_flat_update(zero: int, aside: float) -> None:
         flat_update_bytes=6.0, model_parameters=8000.0, update_group_parameters=100.0,
         context_bytes=7.0,
     )  # fmt: skip
-    key = SimpleNamespace(tp=2.0, cp=1.0, ep=1.0, mbs=1.0)
+    key = SimpleNamespace(tp=2.0, cp=1.0, ep=1.0, mbs=1.0, exchange=1.0, stride=[1.0] * 3)
     grid = SimpleNamespace(zero=zero, shards=4.0, pp=4.0, dp=4.0)
     assert set_aside_bytes(key, grid, framework) == aside
     assert outside_bytes(key, grid, SimpleNamespace(), framework) == 7.0 + aside
