@@ -3,6 +3,7 @@ head with its loss, multi-token prediction), and sums over their rows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -370,8 +371,24 @@ def flop_per_token(model: ModelSpec, seq: int, causal: bool = False) -> float:
     with True only the lower triangle. Sliding layers count their window.
     """
     forward = 0.0
+    for _, flop in _forward_flop(model, seq, causal=causal):
+        forward += flop
+    return 3.0 * forward
+
+
+def causal_flop_per_token(model: ModelSpec, seq: int) -> tuple[float, float]:
+    """`flop_per_token` with `causal` in two parts: of the linear layers that run in 8 or 4 bits
+    where the job does, and of what stays in 16 bits (attention, scans, router, head)."""
+    parts = [0.0, 0.0]
+    for op, flop in _forward_flop(model, seq, causal=True):
+        parts[not (op.is_product and op.low_precision)] += 3.0 * flop
+    return parts[0], parts[1]
+
+
+def _forward_flop(model: ModelSpec, seq: int, *, causal: bool) -> Iterator[tuple[Op, float]]:
+    """Each row of the model's pieces, with the forward FLOP per token of all that the model holds
+    of it."""
     for piece, count in _counted_pieces(model):
         for op in piece.ops:
             share = 0.5 if causal and op.kind is OpKind.ATTENTION and not op.window else 1.0
-            forward += count * share * op_flop(op, seq)
-    return 3.0 * forward
+            yield op, count * share * op_flop(op, seq)
