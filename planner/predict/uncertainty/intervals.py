@@ -23,7 +23,7 @@ from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.job import Job
 from planner.predict.cost_tables import head_precision
-from planner.predict.ops.table import causal_flop_per_token
+from planner.predict.ops.table import least_flop_per_token
 from planner.predict.plan import Degrees, Interval
 from planner.predict.uncertainty.families import UNFAMILIAR, Family, Figure, architecture_text
 from planner.predict.uncertainty.measured_range import Conditions
@@ -42,8 +42,8 @@ _DIGITS = re.compile(r"\d+")
 _Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 
 # Rate of a whole step over that of the best product in a short benchmark, at most: of the published
-# runs without a doubt none reaches more than 0.82 (Llama 3 8B on B200), on RTX 3090 none more than
-# 0.79.
+# pretraining runs without a doubt one reaches 0.85 (Llama 3 8B with 16,384 tokens on B200), all
+# others 0.80 or less (TinyLlama on RTX 3090), the backward pass of attention counted as it runs.
 _STEP_SHARE = 0.85
 # Stands for the cluster's runs among the sources of a spread.
 LEARNT = "this cluster"
@@ -128,12 +128,11 @@ def plan_conditions(job: Job, degrees: Degrees, step: Array) -> Conditions:
 def least_step_s(job: Job, degrees: Degrees) -> float:
     """Seconds that the model's own FLOP take at the fastest rate that a whole step may have.
 
-    tokens / GPUs * sum of FLOP(causal) / rate, where the rate is peak * share of the best product *
-    `_STEP_SHARE`: that of the job's precision for linear layers, and that of 16 bits for attention,
-    scans, router and head, which no framework runs in 8 or 4 bits. Ignores memory, communication
-    and recomputation.
+    tokens / GPUs * sum of FLOP / rate (`least_flop_per_token`), where the rate is peak * share of
+    the best product * `_STEP_SHARE`: in the job's precision for linear layers, in 16 bits for
+    attention, scans, router and head. Ignores memory, communication and recomputed layers.
     """
-    low, wide = causal_flop_per_token(job.model, job.seq)
+    low, wide = least_flop_per_token(job.model, job.seq)
     gpu = job.cluster.gpu
     seconds = low / _fastest(gpu, job.precision)
     seconds += wide / _fastest(gpu, head_precision(gpu, job.precision))
@@ -141,8 +140,10 @@ def least_step_s(job: Job, degrees: Degrees) -> float:
 
 
 def _fastest(gpu: Gpu, precision: str) -> float:
-    """FLOP/s of a whole step in one precision, at most."""
-    return gpu.peak(precision) * load_compute_curves(gpu).max_share(precision) * _STEP_SHARE
+    """FLOP/s of a whole step in one precision, at most. A short benchmark may run at a clock above
+    that of the printed peak, which no step under load holds."""
+    share = min(1.0, load_compute_curves(gpu).max_share(precision))
+    return gpu.peak(precision) * share * _STEP_SHARE
 
 
 def spread_of(
