@@ -57,7 +57,7 @@ def with_promotions(piece: Piece, context: OpContext) -> Piece:
 
 def _rows(op: Op, context: OpContext) -> Iterator[Op]:
     """A row of a layer as it runs then, between the casts around it."""
-    fused = context.saved.norms_in_linears
+    fused = bool(context.saved.norms_in_linears)
     biased = _has_bias(op, context)
     if op.kind is OpKind.ATTENTION and not fused and context.model.qkv_bias:
         yield _casts(op, "casts", context, _heads_width(op), Shard.TP, _HEADS)
