@@ -179,7 +179,7 @@ def _totals(content: Mapping[str, Any], figure: str) -> list[Mapping[str, Any]]:
 
 def _goodness(figures: Mapping[str, Any]) -> float:
     """Greater is better: of picks their mean, of errors less of their median."""
-    return -figures["median"] if "median" in figures else figures["mean"]
+    return float(-figures["median"] if "median" in figures else figures["mean"])
 
 
 def _error_table(content: Mapping[str, Any], figure: Figure, title: str) -> str:

@@ -45,12 +45,13 @@ def test_what_was_met_at_first_sight_is_shown_as_it_was_met() -> None:
     ]
     for item in at_first_sight(predict_rows(rows)):
         for figure, (measured, first) in FIRST_SIGHT.items():
-            at_first = item.row.number(first), item.row.measurement(measured)
-            if None in at_first:
-                assert known(item, figure) is None
+            said, value = item.row.number(first), item.row.measurement(measured)
+            found = known(item, figure)
+            if said is None or value is None:
+                assert found is None
             else:
-                said, value = known(item, figure)
-                assert said / value == pytest.approx(at_first[0] / at_first[1])
+                assert found is not None
+                assert found[0] / found[1] == pytest.approx(said / value)
 
 
 def test_every_constant_names_the_sources_that_have_a_say_in_it() -> None:

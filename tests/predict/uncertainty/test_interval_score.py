@@ -18,7 +18,8 @@ def test_the_quantiles_of_a_distribution_score_best() -> None:
     """80 % of a normal distribution lie within 1.2816 standard deviations."""
     values = np.random.default_rng(1).normal(size=20_000)
     halves = (0.9, 1.1, 1.2816, 1.5, 1.9)
-    means = [float(interval_scores(-half, half, values).mean()) for half in halves]
+    ends = [np.full_like(values, half) for half in halves]
+    means = [float(interval_scores(-end, end, values).mean()) for end in ends]
     assert min(means) == means[2]
     # 2 z + 20 (phi(z) - 0.1 z)
     assert means[2] == pytest.approx(20 * 0.17550, rel=0.01)
