@@ -22,6 +22,7 @@ from planner.predict.ops.linear import column_parallel, linear_inputs
 from planner.predict.ops.mlp import mlp_rows
 from planner.predict.ops.moe import moe_rows
 from planner.predict.ops.offload import with_offload
+from planner.predict.ops.promotion import with_promotions
 from planner.predict.ops.rows import Op, Piece, Saved
 from planner.predict.ops.state_space import state_rows
 
@@ -282,7 +283,7 @@ def pieces(context: OpContext) -> tuple[Piece, ...]:
 def _layer(context: OpContext, kind: LayerKind) -> Piece:
     """One layer, with the rows that checkpoints of the framework run again."""
     rows = layer_rows(context, kind)
-    layer = Piece(f"layer[{kind.attention},{kind.ffn}]", rows)
+    layer = with_promotions(Piece(f"layer[{kind.attention},{kind.ffn}]", rows), context)
     if context.profile.recomputing.stops_early:
         layer = stop_early(layer)
     if context.memory_budget is not None:
