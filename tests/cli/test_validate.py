@@ -42,7 +42,7 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
 
 def write(path: Path, *changes: Mapping[str, str]) -> str:
     """A CSV file of the Korthikanti row with these changes; its path."""
-    rows = [KORTHIKANTI_175B | change for change in changes]
+    rows = [KORTHIKANTI_175B | dict(change) for change in changes]
     with path.open("w", newline="", encoding="utf-8") as handle:
         writer = csv.DictWriter(handle, list(dict.fromkeys(name for row in rows for name in row)))
         writer.writeheader()
