@@ -246,34 +246,42 @@ def head_width_share(head_dim: float, gpu: GpuInputs) -> float:
 
 
 @jit
+def padded(width: float, other: float, gpu: GpuInputs) -> float:
+    """Width at which a kernel multiplies heads of `width` beside others: the larger of both where
+    it has but one."""
+    return width + gpu.attention_padding * max(0.0, other - width)
+
+
+@jit
 def flash_time_s(
     batch: float,
     seq_q: float,
     seq_kv: float,
     heads: float,
     head_dim: float,
+    widths: float,
     causal: float,
     window: float,
-    products: float,
     efficiency: float,
     tile: float,
     start_columns: float,
     tail_share: float,
     gpu: GpuInputs,
 ) -> float:
-    """Seconds of a fused attention kernel that runs `products` matrix products per score block.
+    """Seconds of a fused attention kernel whose products per score block have `widths` in all.
 
-        work(c) = products · 2 · T · d · (c + c0);  rate = P16 · e · share(d)
+        work(c) = 2 · T · w · (c + c0);  rate = P16 · e · share(d)
         t = t_floor + max(work(longest), total/N + q · work(longest)) · N / rate
         total = b · a · ⌈s_q/T⌉ · work(mean visited columns)
 
-    T (`tile`): queries of a tile (backward: keys, which see as many queries); c0
+    w (`widths`): head widths of the block's products, added up; T (`tile`): queries of a tile
+    (backward: keys, which see as many queries); c0
     (`start_columns`): columns that a tile's start and end cost; q (`tail_share`): tiles of unequal
     length on N SMs end within q of the longest one after the mean, and Graham's list-scheduling
     bound (SIAM J. Appl. Math. 17(2), 1969) is q ≤ 1 - 1/N. Ignores HBM traffic, which does not
     limit a fused kernel at s ≥ 512.
     """
-    per_column = products * 2.0 * tile * head_dim
+    per_column = 2.0 * tile * widths
     mean = per_column * (visited_columns(seq_kv, causal, window, tile) + start_columns)
     longest = per_column * (min(seq_kv, longest_row(seq_kv, window) + tile) + start_columns)
     total = batch * heads * math.ceil(seq_q / tile) * mean
@@ -296,11 +304,13 @@ def attention_forward_time_s(
 ) -> float:
     """Seconds of fused attention forward: 2 products (scores, output) per block, `flash_time_s`.
 
-    Kernels pad unequal widths to max(qk, v). `causal`: 1 or 0; `window`: keys seen, 0 for all.
-    Dao, FlashAttention-2 (arXiv 2307.08691), section 3.1: 4·s²·d·a FLOP, half when causal.
+    Kernels of one width pad the other to max(qk, v); of two widths, scores take qk and the output
+    v. `causal`: 1 or 0; `window`: keys seen, 0 for all. Dao, FlashAttention-2 (arXiv 2307.08691),
+    section 3.1: 4·s²·d·a FLOP, half when causal.
     """
+    keys, values = padded(qk_head_dim, v_head_dim, gpu), padded(v_head_dim, qk_head_dim, gpu)
     return flash_time_s(
-        batch, seq_q, seq_kv, heads, max(qk_head_dim, v_head_dim), causal, window, 2.0,
+        batch, seq_q, seq_kv, heads, max(keys, values), keys + values, causal, window,
         gpu.attention_forward_efficiency, gpu.attention_forward_tile,
         gpu.attention_forward_start_columns, gpu.attention_forward_tail_share, gpu,
     )  # fmt: skip
@@ -320,11 +330,13 @@ def attention_backward_time_s(
 ) -> float:
     """Seconds of fused attention backward: 5 products per block, 2.5 × forward's FLOP.
 
-    Scores again, then the gradients of probabilities, values, queries and keys. Dao,
-    FlashAttention-2 (arXiv 2307.08691), section 4.1. Otherwise `attention_forward_time_s`.
+    Scores again, then the gradients of probabilities, values, queries and keys: three of width qk
+    and two of width v. Dao, FlashAttention-2 (arXiv 2307.08691), section 4.1. Otherwise
+    `attention_forward_time_s`.
     """
+    keys, values = padded(qk_head_dim, v_head_dim, gpu), padded(v_head_dim, qk_head_dim, gpu)
     return flash_time_s(
-        batch, seq_q, seq_kv, heads, max(qk_head_dim, v_head_dim), causal, window, 5.0,
+        batch, seq_q, seq_kv, heads, max(keys, values), 3.0 * keys + 2.0 * values, causal, window,
         gpu.attention_backward_efficiency, gpu.attention_backward_tile,
         gpu.attention_backward_start_columns, gpu.attention_backward_tail_share, gpu,
     )  # fmt: skip

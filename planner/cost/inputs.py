@@ -76,6 +76,7 @@ class GpuInputs(NamedTuple):
     attention_forward_tail_share: float
     attention_backward_tail_share: float
     attention_half_head_dim: float
+    attention_padding: float
     hbm_efficiency: float
     kernel_floor_s: float
     odd_rows_flop_per_s_per_sm: float

@@ -104,12 +104,18 @@ def _varied(name: str, row: MeasuredRow, precision: str, *, unfamiliar: bool) ->
     all), and a precision it did train in; `unfamiliar`: it stands for a framework without one."""
     rules = enumerate(_variants())
     applied = tuple(index for index, one in rules if not one.use and one.applies(name, row))
-    mixed = row.says("state_precision", "^fp32") or (
+    mixed = (row.says("state_precision", "^fp32") and _holds_fp32_weights(name, row)) or (
         row.says("precision", r"\b(amp|autocast)|mixed")
         and not row.says("state_precision", r"^(bf|fp)16")
     )
     spread = row.text("seq_parallel")
     return _profile(name, applied, spread, precision, unfamiliar, mixed, optimizer_share(row) > 0.0)
+
+
+def _holds_fp32_weights(name: str, row: MeasuredRow) -> bool:
+    """Whether fp32 states tell of fp32 weights: Megatron's own optimizers keep an fp32 copy beside
+    16-bit weights, so there only a loop of the source's own tells it."""
+    return not name.startswith("megatron") or row.says("framework", r"\bown loop\b")
 
 
 @cache

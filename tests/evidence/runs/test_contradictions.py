@@ -11,6 +11,7 @@ import pytest
 
 from planner.evidence.runs.contradictions import in_known_words
 from planner.evidence.runs.mapping import map_row
+from planner.evidence.runs.open_facts import open_facts
 from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.rows import PUBLISHED, MeasuredRow, grouped, read_rows, words_of
 from tests.evidence.runs.rows_for_tests import KORTHIKANTI_175B, row
@@ -111,6 +112,15 @@ def test_unknown_words_are_as_if_nothing_were_stated_and_are_named() -> None:
     assert all(repr(text) in " ".join(mapped.assumed) for text in strange.values())
 
 
+def test_a_fact_in_unknown_words_is_open() -> None:
+    cells = {"framework": "HF Trainer", "pp": "1", "vpp": "1", "tp": "1", "zero": "3", "gbs": "64"}
+    plain, strange, stated = (
+        open_facts(one) or ()
+        for one in predict_rows(row(**cells, loss=text) for text in ("", "magic", "plain"))
+    )
+    assert "loss" in plain and strange == plain and "loss" not in stated
+
+
 @cache
 def _published() -> tuple[MeasuredRow, ...]:
     return tuple(read_rows(PUBLISHED))
@@ -147,8 +157,8 @@ def _with_one_cell_changed(seed: int) -> Iterator[MeasuredRow]:
 
 
 def _kind(one: MeasuredRow) -> tuple[bool, ...]:
-    several = ((one.integer(name) or 1) > 1 for name in ("tp", "pp", "vpp"))
-    stated = (one.text(name) is not None for name in ("moe", "layers_per_stage", "mbs"))
+    several = ((one.integer(name) or 1) > 1 for name in ("pp", "vpp"))
+    stated = (one.text(name) is not None for name in ("moe", "layers_per_stage"))
     return *several, *stated
 
 
