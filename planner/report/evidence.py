@@ -143,8 +143,11 @@ def _errors(
 
 
 def _bars(title: str, families: Sequence[FamilyBars]) -> TableData:
-    """Width, coverage and score of a figure's error bars, by family of the bars."""
-    return table_of("validation.bars", families, titled=title)
+    """Width, coverage and score of a figure's error bars, by family of the bars; of a few runs of
+    one source the table of errors says it all."""
+    total = families[-1].quality if families else None
+    few = total is None or (total.sources == 1 and total.runs <= _MOST_RUNS)
+    return table_of("validation.bars", () if few else families, titled=title)
 
 
 def _sorted(
