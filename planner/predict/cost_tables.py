@@ -106,6 +106,7 @@ def gpu_inputs(gpu: Gpu, precision: str, attention: str) -> GpuInputs:
     derived = {
         "matmul_flop_per_s": gpu.peak(precision),
         "matmul16_flop_per_s": gpu.peak(half),
+        "element_bytes": 4.0 if precision in FP32_PRECISIONS else 2.0,
         "hbm_bytes_per_s": gpu.hbm_bytes_per_s,
         "sm_count": gpu.sm_count,
         "gemm_max_efficiency": loaded.sustained_share(precision),

@@ -203,7 +203,7 @@ STATES: dict[str, list[Case]] = {
     ],
     "DeepSpeed's bucket is that of who configures it": [
         (
-            {"framework": framework, "zero": zero, "tp": "1", "pp": "1"},
+            {"framework": framework, "zero": zero, "tp": "1", "pp": "1", "vpp": "1"},
             {"state.whole_bucket_bytes": size},
         )
         for framework, zero, size in (
