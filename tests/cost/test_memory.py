@@ -71,7 +71,7 @@ def test_parameters_of_a_row(shard: int, pads: int, parameters: float) -> None:
     """480 of them over tp 4, two key/value heads, or ep 2 and etp 3; 10 tokens padded to 16."""
     row = SimpleNamespace(shard=shard, pads_vocabulary=pads)
     key = SimpleNamespace(tp=4.0, expert_ranks=6.0)
-    job = SimpleNamespace(vocab=10.0, vocabulary_multiple=4.0, kv_heads=2.0)
+    job: Any = SimpleNamespace(vocab=10.0, vocabulary_multiple=4.0, kv_heads=2.0)
     assert on_rank(480.0, row, key, job) == parameters
 
 
@@ -79,7 +79,7 @@ def test_parameters_of_a_row(shard: int, pads: int, parameters: float) -> None:
 def test_buffers_beside_products_hold_an_activation(tp: int, hides: int, held: int) -> None:
     """Three bytes for each element of two sequences of 40 tokens over two ranks, four wide."""
     framework = framework_inputs(hide_tensor=float(hides), tensor_buffer_bytes=3.0)
-    job = SimpleNamespace(seq=40.0, hidden=4.0)
+    job: Any = SimpleNamespace(seq=40.0, hidden=4.0)
     assert tensor_buffer_bytes(float(tp), 2.0, 2.0, job, framework) == held
 
 
@@ -147,4 +147,5 @@ def test_blocks_of_a_flat_update(zero: int, aside: float) -> None:
     key = SimpleNamespace(tp=2.0, cp=1.0, ep=1.0, mbs=1.0, exchange=1.0, stride=[1.0] * 3)
     grid = SimpleNamespace(zero=zero, shards=4.0, pp=4.0, dp=4.0)
     assert set_aside_bytes(key, grid, framework) == aside
-    assert outside_bytes(key, grid, SimpleNamespace(), framework) == 7.0 + aside
+    job: Any = SimpleNamespace()
+    assert outside_bytes(key, grid, job, framework) == 7.0 + aside
