@@ -164,6 +164,25 @@ def channels_at(bytes_per_s: float) -> int:
     return min(_MOST_CHANNELS, max(_LEAST_CHANNELS, rings))
 
 
+# NCCL 2.29, src/graph/paths.cc: twice as many channels as NVLink links join two GPUs, as a power of
+# two and at most 32; two for all pairs of a group that leaves its domain.
+_MOST_PEER_CHANNELS, FAR_PEER_CHANNELS = 32, 2
+
+
+def peer_channels(cluster: Cluster) -> int:
+    """Channels by which an all-to-all inside a scale-up domain joins two of its ranks."""
+    most: int = 2 ** (channels(cluster) - 1).bit_length()
+    return min(_MOST_PEER_CHANNELS, most)
+
+
+def job_domain_gpus(cluster: Cluster) -> int:
+    """GPUs of each scale-up domain that the cluster's job is placed on; a box of PCIe links is
+    one."""
+    if is_pcie_box(cluster):
+        return cluster.gpus_per_node
+    return placed_domain_gpus(cluster.num_gpus, cluster.scale_up_domain_gpus, cluster.gpus_per_node)
+
+
 def _scale_up_bytes_per_s(cluster: Cluster) -> float:
     """Link rate of a GPU inside its node; without a scale-up domain over all of it, PCIe's."""
     if is_pcie_box(cluster):
@@ -180,20 +199,14 @@ def link_inputs(cluster: Cluster, *, stores: bool = False) -> LinkInputs:
     GPUs' host-link rate. Oversubscription divides each GPU's NIC share: what leaves a domain is
     taken to cross the spine.
     """
-    pcie, curves = is_pcie_box(cluster), load_link_curves(cluster)
+    curves = load_link_curves(cluster)
     usable = curves.scale_out.usable(cluster.nic_bytes_per_s)
     nic = cluster.scale_out_bytes_per_s_per_gpu_per_direction * usable
     host_bytes_per_s = cluster.gpu.host_link_bytes_per_s_per_direction
     links = assemble(
         curves,
         job_gpus=cluster.num_gpus,
-        domain_gpus=(
-            cluster.gpus_per_node
-            if pcie
-            else placed_domain_gpus(
-                cluster.num_gpus, cluster.scale_up_domain_gpus, cluster.gpus_per_node
-            )
-        ),
+        domain_gpus=job_domain_gpus(cluster),
         scale_up_bytes_per_s=_scale_up_bytes_per_s(cluster),
         scale_out_bytes_per_s=nic / cluster.oversubscription,
         # All GPUs copy at the same time.

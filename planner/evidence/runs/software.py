@@ -69,7 +69,7 @@ class Variant(Frozen):
         technique = load_framework(*framework or ("megatron-core",)).technique(name)
         if technique is None:
             raise KeyError(self.technique)
-        return dict(technique.changes(used=True))
+        return dict(technique.changes(used=True, mode=profile.mode))
 
 
 def _value(table: str, key: str, given: Any, profile: FrameworkProfile) -> Any:
@@ -77,8 +77,16 @@ def _value(table: str, key: str, given: Any, profile: FrameworkProfile) -> Any:
     if given == "one pass":
         return 1.0 / profile.kernels.memory_traffic
     if isinstance(given, str) and given.startswith("as "):
-        return getattr(getattr(load_framework(given.removeprefix("as ")), table), key)
+        return getattr(getattr(_like(given.removeprefix("as "), profile), table), key)
     return given
+
+
+def _like(words: str, profile: FrameworkProfile) -> FrameworkProfile:
+    """`PROFILE`, of 32-bit tensors where `profile` is; `PROFILE, same mode`: in its dtype mode."""
+    name, _, same = words.partition(", ")
+    other = load_framework(name)
+    wanted = profile.mode if same or profile.mode == "fp32" else other.mode
+    return other.in_mode(wanted) if any(mode.name == wanted for mode in other.modes) else other
 
 
 @cache
