@@ -48,6 +48,7 @@ def assemble(
     pair_bytes_per_s: float | None = None,
     nic_bytes_per_s: float | None = None,
     nic_per_gpu: bool = True,
+    nic_sharers: float = 1.0,
     leaf_gpus: int = 0,
     stores: bool = False,
 ) -> LinkInputs:
@@ -55,7 +56,8 @@ def assemble(
 
     `pair_bytes_per_s` is the link between two GPUs of a full mesh; `nic_bytes_per_s`: what reaches
     the leaf switch, where the network beyond it is oversubscribed; `leaf_gpus`: GPUs below one leaf
-    (0: unknown); `nic_per_gpu`: a node has at least as many NICs as GPUs; `stores`: tokens go to
+    (0: unknown); `nic_per_gpu`: a node has at least as many NICs as GPUs, `nic_sharers`: how many
+    GPUs have a NIC between them else; `stores`: tokens go to
     experts by loads and stores, as DeepEP's kernels send them.
     """
     up, out = curves.scale_up, curves.scale_out
@@ -97,6 +99,7 @@ def assemble(
             straggler_share=curves.straggler_share.value,
             oversubscription=nominal / scale_out_bytes_per_s if scale_out_bytes_per_s else 1.0,
             leaf_gpus=float(leaf_gpus),
+            nic_sharers=nic_sharers,
         )
     )
     if curves.in_network is None:
@@ -212,6 +215,7 @@ def link_inputs(cluster: Cluster, *, stores: bool = False) -> LinkInputs:
         nic_bytes_per_s=nic,
         leaf_gpus=cluster.leaf_nodes * cluster.gpus_per_node,
         nic_per_gpu=cluster.nics_per_node >= cluster.node_gpus,
+        nic_sharers=max(1.0, cluster.node_gpus / max(1, cluster.nics_per_node)),
         stores=stores,
     )
     return _as_switched(links, cluster)
