@@ -35,12 +35,15 @@ def predict(**cells: str) -> Prediction:
 
 
 def test_weights_that_autograd_holds_and_attention_that_a_row_names() -> None:
-    """All 16-bit weights without DeepSpeed's linear; FlashAttention-2 is slower on Hopper."""
-    ours, held = (predict(recompute="none", variant=text) for text in ("", "plain linear"))
-    assert held.memory_bytes("allocated") - ours.memory_bytes("allocated") > 1.1e10
+    """All 16-bit weights without DeepSpeed's linear, which trainers bring, unless a row says
+    otherwise; FlashAttention-2 is slower on Hopper."""
+    trainer = {"framework": "LLaMA-Factory (DeepSpeed)", "recompute": "none"}
+    ours, named = (predict(**trainer, variant=text) for text in ("", "plain linear"))
+    for held in (named, predict(recompute="none")):
+        assert held.memory_bytes("allocated") - ours.memory_bytes("allocated") > 1.05e10
     hopper = {"framework": "Megatron-Core", "gpu": "H100-80GB", "zero": "dist_opt"}
-    named = predict(**hopper, kernel="flash_attention2").step_time_s
-    assert predict(**hopper).step_time_s * 1.03 < named
+    second = predict(**hopper, kernel="flash_attention2").step_time_s
+    assert predict(**hopper).step_time_s * 1.03 < second
 
 
 def test_gradients_reduced_once_a_step_are_kept_whole() -> None:
