@@ -140,6 +140,8 @@ class LinkInputs(NamedTuple):
     root_bytes_per_s: float = math.inf
     # What one send to a GPU of another domain reaches.
     scale_out_pair_bytes_per_s: float = math.inf
+    # GPUs of a node to each NIC, at least 1.
+    nic_sharers: float = 1.0
     # Share of a step that ranks wait for the slowest of them, per doubling of the domains.
     straggler_share: float = 0.0
     # Nominal rate below a leaf switch over that through the spine, and GPUs among which no traffic
