@@ -122,8 +122,8 @@ def map_row(row: MeasuredRow) -> MappedRow:
 def _layout(row: MeasuredRow, job: Job, degrees: Degrees) -> Layout:
     """The layers of each block that the row states, else the framework's usual layout; all of them
     in the job's recompute mode."""
-    even = even_layout(job, degrees.pp, degrees.vpp)
     blocks = block_layers(row, degrees, job.model.layers)
+    even = even_layout(job, degrees.pp, degrees.vpp)
     if blocks is not None:
         even = replace(even, block_layers=blocks)
     return in_mode(even, job.recompute[0])

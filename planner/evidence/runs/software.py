@@ -105,11 +105,18 @@ def _varied(name: str, row: MeasuredRow, precision: str, *, unfamiliar: bool) ->
     rules = enumerate(_variants())
     applied = tuple(index for index, one in rules if not one.use and one.applies(name, row))
     mixed = (row.says("state_precision", "^fp32") and _holds_fp32_weights(name, row)) or (
-        row.says("precision", r"\b(amp|autocast)|mixed")
-        and not row.says("state_precision", r"^(bf|fp)16")
+        _under_autocast(row) and not row.says("state_precision", r"^(bf|fp)16")
     )
     spread = row.text("seq_parallel")
     return _profile(name, applied, spread, precision, unfamiliar, mixed, optimizer_share(row) > 0.0)
+
+
+def _under_autocast(row: MeasuredRow) -> bool:
+    """Whether the row says so, or its framework does so unless told otherwise."""
+    if row.says("precision", r"\b(amp|autocast)|mixed"):
+        return True
+    usual = named("usual_autocast", row.fact("framework")) is not None
+    return usual and not row.says("precision", "pure")
 
 
 def _holds_fp32_weights(name: str, row: MeasuredRow) -> bool:

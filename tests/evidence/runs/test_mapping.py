@@ -280,3 +280,11 @@ def test_fp32_states_are_weights_only_in_a_loop_of_ones_own(
     local = cells.get("transformer_impl") == "local"
     assert mapped.job.framework.name == ("megatron-local" if local else "megatron-core")
     assert mapped.job.framework.mode == mode
+
+
+@pytest.mark.parametrize(("precision", "traffic"), [("fp32", 8.0), ("bf16", 3.5)])
+def test_a_softmax_in_operators_moves_its_scores_more_often(precision: str, traffic: float) -> None:
+    """162 bytes of an fp32 score, where a fused softmax with dropout moves 20."""
+    cells = {"framework": "plain PyTorch", "flash": "n", "precision": precision, "tp": "1"}
+    kernels = map_row(row(**(cells | {"pp": "1", "zero": "none"}))).job.framework.kernels
+    assert kernels.softmax_traffic == traffic

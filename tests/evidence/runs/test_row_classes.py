@@ -56,14 +56,17 @@ def test_time_and_memory_count_on_the_same_compilation(precision: str) -> None:
 
 def test_a_compiled_row_of_nanogpt_trains_as_nanogpt_does() -> None:
     """`evaluate` and `validate` count on one graph, one account of what it keeps."""
-    for dtype, precision in (("amp", "bf16 autocast"), ("bf16", "bf16"), ("fp32", "fp32")):
+    for dtype, precision, stated in (
+        (None, "bf16", ""), ("amp", "bf16", "autocast"), ("bf16", "bf16", "(pure)"),
+        ("fp32", "fp32", ""),
+    ):  # fmt: skip
         job = Request(
             model="gpt2", gpus="1xA100", gbs=4, framework="nanogpt", dtype=dtype,
-            precision=precision.split()[0],
+            precision=precision,
         ).resolve()  # fmt: skip
-        cells = {"framework": "nanoGPT", "software": "torch 2.11", "precision": precision}
-        found, _ = profile_of(row(**SMALL | cells), precision.split()[0])
-        assert _tables(found) == _tables(job.framework), precision
+        cells = {"software": "torch 2.11", "precision": f"{precision} {stated}"}
+        found, _ = profile_of(row(framework="nanoGPT", **SMALL | cells), precision)
+        assert _tables(found) == _tables(job.framework), (dtype, stated)
         assert job.techniques == ("compile",)
 
 
@@ -75,17 +78,29 @@ def test_what_a_compiled_loss_keeps_in_32_bits_is_32_bits_wide() -> None:
         assert found.saved.residual_bytes == 4
 
 
-@pytest.mark.parametrize(("precision", "kept"), [("bf16", 8), ("bf16 autocast", 14)])
-def test_gelu_in_torch_operations_costs_what_it_keeps_in_every_plain_stack(
-    precision: str, kept: int
-) -> None:
+def test_a_loop_that_always_runs_autocast_does_so_where_a_row_does_not_say() -> None:
+    modes = {
+        ("nanoGPT DDP (build-nanogpt)", "bf16", ""): "amp",
+        ("nanochat", "fp8", ""): "amp",
+        ("nanochat", "bf16(pure)", ""): "bf16",
+        ("nanochat", "bf16", "bf16"): "bf16",
+        ("plain PyTorch", "bf16", ""): "bf16",
+    }
+    for (framework, precision, states), mode in modes.items():
+        cells = {"framework": framework, "precision": precision, "state_precision": states}
+        found, _ = profile_of(row(**SMALL | cells), precision.partition("(")[0])
+        assert found.mode == mode, framework
+
+
+@pytest.mark.parametrize("precision", ["bf16", "bf16 autocast"])
+def test_gelu_in_torch_operations_costs_what_it_keeps_in_every_plain_stack(precision: str) -> None:
     """Whoever shards the blocks; kernels that torch.compile or Megatron fuses keep its input."""
     plain = ("nanoGPT", "FSDP1", "HF transformers", "torchtitan", "llm-foundry", "colossal")
     for framework in plain:
         cells = SMALL | {"framework": framework, "act": "gelu_new", "precision": precision}
         eager, compiled = (profile_of(row(compile=word, **cells), "bf16")[0] for word in ("n", "y"))
-        wide = eager.mode == "amp"
-        assert eager.saved.unfused_gelu_bytes == (kept if wide else 8), framework
+        kept = 14 if eager.mode == "amp" else 8
+        assert eager.saved.unfused_gelu_bytes == kept, framework
         assert compiled.saved.unfused_gelu_bytes is None, framework
     fused, _ = profile_of(row(framework="Megatron-Core", act="gelu_new", **SMALL), "bf16")
     assert fused.saved.unfused_gelu_bytes is None
