@@ -97,6 +97,7 @@ def accuracy() -> str:
         f"{content['rows'] - content['refused']:,} of {content['rows']:,} runs predicted.",
         _error_table(content, "time", "step time"),
         _error_table(content, "memory", "peak memory"),
+        *(_bar_table(content.get("bars", {}), figure) for figure in FIRST_SIGHT),
         _reliability_table("stated to fit", content.get("fit_bin", ())),
         _reliability_table(
             "the same, of sources that list failures", content.get("open_fit_bin", ())
@@ -178,13 +179,14 @@ def _totals(content: Mapping[str, Any], figure: str) -> list[Mapping[str, Any]]:
 
 def _goodness(figures: Mapping[str, Any]) -> float:
     """Greater is better: of picks their mean, of errors less of their median."""
-    return -figures["median"] if "median" in figures else figures["mean"]
+    return float(-figures["median"] if "median" in figures else figures["mean"])
 
 
 def _error_table(content: Mapping[str, Any], figure: Figure, title: str) -> str:
     key = HELD_OUT[figure]
     left_out = f"{key}_mean_of_sources" in content
     titles = [title, "rows", "median", "mean", "p90", "bias", "rank", "in 80 % interval"]
+    titles += [name for name in ("width", "score") if name in content[figure]]
     rows = []
     for total in _totals(content, figure):
         held_out = (_percent(total.get(key, {}).get("median")),) if left_out else ()
@@ -193,9 +195,62 @@ def _error_table(content: Mapping[str, Any], figure: Figure, title: str) -> str:
     middle, mean, coverage = (
         _percent(means.get(f"{figure}_{name}")) for name in ("median", "mean", "coverage")
     )
+    bars = _bar_cells({name: means.get(f"{figure}_{name}") for name in ("width", "score")})
     held_out = (_percent(content[f"{key}_mean_of_sources"]["held_out_median"]),) if left_out else ()
-    rows.append(("mean of sources", "", middle, mean, "", "", "", coverage, *held_out))
+    rows.append(("mean of sources", "", middle, mean, "", "", "", coverage, *bars, *held_out))
     return markdown_table([*titles, "held-out median"] if left_out else titles, rows)
+
+
+def _bar_cells(mapping: Mapping[str, Any]) -> tuple[str, ...]:
+    """Width and interval score, as far as they are known."""
+    known = (mapping.get(name) for name in ("width", "score"))
+    return tuple(f"{value:.2f}" for value in known if value is not None)
+
+
+_VIEWS = {"known": "known", "left_out": "left out", "first_sight": "first sight"}
+_OF_BARS = ("width", "in 80 %", "score")
+
+
+def _bar_table(bars: Mapping[str, Any], figure: Figure) -> str:
+    """Width, coverage and score of error bars by family in every view; empty without any."""
+    words = {"time": "step time", "memory": "peak memory"}[figure]
+    titles = [f"80 % intervals of {words}", "sources", "runs"]
+    shown = {name: _by_family(bars[name].get(figure, ())) for name in _VIEWS if name in bars}
+    for name in shown:
+        first, *others = ("runs", *_OF_BARS) if name == "first_sight" else _OF_BARS
+        titles += [f"{_VIEWS[name]}: {first}", *others]
+    known = shown.get("known", {})
+    lines = [(family, one, "of_runs") for family, one in known.items()]
+    lines += [("mean of sources", one, "of_sources") for one in [*known.values()][-1:]]
+    rows = [
+        (
+            title,
+            f"{quality['sources']:,}",
+            f"{quality['runs']:,}",
+            *(
+                cell
+                for name, families in shown.items()
+                for cell in _view_cells(name, families.get(quality["family"]), of)
+            ),
+        )
+        for title, quality, of in lines
+    ]
+    return markdown_table(titles, rows) if rows else ""
+
+
+def _by_family(families: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    return {one["family"]: one for one in families}
+
+
+def _view_cells(name: str, quality: Mapping[str, Any] | None, of: str) -> tuple[str, ...]:
+    """Cells of a family in one view; empty where it has no run there."""
+    counted = name == "first_sight"
+    if quality is None:
+        return ("",) * (len(_OF_BARS) + counted)
+    mean = quality[of]
+    width, score = _bar_cells(mean)
+    runs = (f"{quality['runs']:,}",) if counted else ()
+    return (*runs, width, f"{mean['coverage'] * 100:.0f} %", score)
 
 
 def _error_cells(mapping: Mapping[str, Any]) -> tuple[str, ...]:
@@ -206,6 +261,7 @@ def _error_cells(mapping: Mapping[str, Any]) -> tuple[str, ...]:
         f"{mapping['bias'] * 100:+.1f} %",
         "-" if rank is None else f"{rank:.2f}",
         f"{mapping['coverage'] * 100:.0f} %",
+        *_bar_cells(mapping),
     )
 
 

@@ -14,12 +14,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
+from planner.cli.declared import commands
 from planner.cli.program import planner_command
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -254,7 +256,8 @@ def test_every_room_is_drawn_and_has_a_line() -> None:
         assert f"`planner/{room}/" in TOUR, room
 
 
-def test_every_command_has_a_file_of_its_own() -> None:
-    assert "one file a command in `planner/cli/`" in TOUR
+def test_every_command_is_a_function_that_its_table_names() -> None:
+    assert "a function in `planner/cli/`, which `planner/cli/commands.toml` names" in TOUR
     for name in planner_command.list_commands(click.Context(planner_command)):
-        assert (ROOT / "planner" / "cli" / f"{name.replace('-', '_')}.py").exists(), name
+        module, _, does = commands()[name].get("does", f"{name}.run").partition(".")
+        assert callable(getattr(import_module(f"planner.cli.{module}"), does)), name

@@ -23,7 +23,7 @@ from planner.cli.output import (
     watched,
     write_plot,
 )
-from planner.evidence.fit.held_out import left_out
+from planner.evidence.fit.held_out import other_views
 from planner.evidence.learn.benches import bench_equations
 from planner.evidence.learn.calibrate import FigureFit, calibrate, calibration_of, fit_figure
 from planner.evidence.learn.cluster_file import cluster_text
@@ -45,7 +45,6 @@ from planner.evidence.runs.document import csv_columns, csv_record, document
 from planner.evidence.runs.families import Family, family_by
 from planner.evidence.runs.mapping import MappedRow, planned_row
 from planner.evidence.runs.predict import Prediction, predict_rows, recalibrated
-from planner.evidence.runs.report import family_reports
 from planner.evidence.runs.rows import MEASURED_COLUMNS, PUBLISHED, MeasuredRow, read_rows
 from planner.evidence.traces.findings import findings
 from planner.evidence.traces.rank import RankTrace, read_rank
@@ -279,9 +278,7 @@ def run_validate(paths: tuple[str, ...], **options: Any) -> None:
         )  # fmt: skip
     match style:
         case "json":
-            content = document(predictions, family)
-            unseen = family_reports(left_out(predictions), family)
-            content["summary"]["left_out"] = [asdict(one) for one in unseen]
+            content = document(predictions, family, other_views(predictions))
             click.echo(json.dumps(content, indent=1, allow_nan=False))
         case "csv":
             records = map(csv_record, predictions)
@@ -314,7 +311,7 @@ def _predictions(given: Sequence[str], unnamed: bool) -> list[Prediction]:
 
 
 def _report(predictions: Sequence[Prediction], family: Family) -> Report:
-    return validation_report(predictions, family, left_out(predictions))
+    return validation_report(predictions, family, other_views(predictions))
 
 
 def run_trace(paths: tuple[str, ...], **options: Any) -> None:

@@ -13,7 +13,8 @@ import math
 from planner.cost._jit import jit
 from planner.cost.inputs import GpuInputs
 
-# Bytes of an element: bf16/fp16 activations and weights, one dropout-mask entry.
+# Bytes of a score of Megatron's fused softmax, the unit of the passes over them, and of one
+# dropout-mask entry.
 _HALF_BYTES = 2.0
 _MASK_BYTES = 1.0
 # Parts into which the depth of a product is split over SMs, depth of one at least, and bytes of an
@@ -41,7 +42,7 @@ def memory_bound_time_s(total_bytes: float, kernels: float, gpu: GpuInputs) -> f
 @jit
 def operand_bytes(peak_flop_per_s: float, gpu: GpuInputs) -> float:
     """Bytes of an input element, from the rule that halving the width doubles the peak."""
-    return _HALF_BYTES * min(1.0, gpu.matmul16_flop_per_s / peak_flop_per_s)
+    return gpu.element_bytes * min(1.0, gpu.matmul16_flop_per_s / peak_flop_per_s)
 
 
 @jit
@@ -156,8 +157,9 @@ def gemm_time_s(
 
         t = t_floor + max(compute, batch·(i·(m·k + k·n) + o·m·n) / (W·e_hbm))
 
-    i: operand bytes per element; o (`output_bytes`): output bytes per element, 2 for bf16, 8 for
-    a weight gradient added into an fp32 buffer (read and write), 4 for one added into bf16.
+    i: operand bytes per element; o (`output_bytes`): output bytes per element, 2 for bf16, 4 for
+    fp32 and TF32, 8 for a weight gradient added into an fp32 buffer (read and write), 4 for one
+    added into bf16.
     Roofline with tile and wave quantisation. Ignores layout (TN/NN/NT differ by 1 % in the
     fitted rows), operands that stay in L2 and operands that are read twice.
     """
@@ -246,34 +248,42 @@ def head_width_share(head_dim: float, gpu: GpuInputs) -> float:
 
 
 @jit
+def padded(width: float, other: float, gpu: GpuInputs) -> float:
+    """Width at which a kernel multiplies heads of `width` beside others: the larger of both where
+    it has but one."""
+    return width + gpu.attention_padding * max(0.0, other - width)
+
+
+@jit
 def flash_time_s(
     batch: float,
     seq_q: float,
     seq_kv: float,
     heads: float,
     head_dim: float,
+    widths: float,
     causal: float,
     window: float,
-    products: float,
     efficiency: float,
     tile: float,
     start_columns: float,
     tail_share: float,
     gpu: GpuInputs,
 ) -> float:
-    """Seconds of a fused attention kernel that runs `products` matrix products per score block.
+    """Seconds of a fused attention kernel whose products per score block have `widths` in all.
 
-        work(c) = products · 2 · T · d · (c + c0);  rate = P16 · e · share(d)
+        work(c) = 2 · T · w · (c + c0);  rate = P16 · e · share(d)
         t = t_floor + max(work(longest), total/N + q · work(longest)) · N / rate
         total = b · a · ⌈s_q/T⌉ · work(mean visited columns)
 
-    T (`tile`): queries of a tile (backward: keys, which see as many queries); c0
+    w (`widths`): head widths of the block's products, added up; T (`tile`): queries of a tile
+    (backward: keys, which see as many queries); c0
     (`start_columns`): columns that a tile's start and end cost; q (`tail_share`): tiles of unequal
     length on N SMs end within q of the longest one after the mean, and Graham's list-scheduling
     bound (SIAM J. Appl. Math. 17(2), 1969) is q ≤ 1 - 1/N. Ignores HBM traffic, which does not
     limit a fused kernel at s ≥ 512.
     """
-    per_column = products * 2.0 * tile * head_dim
+    per_column = 2.0 * tile * widths
     mean = per_column * (visited_columns(seq_kv, causal, window, tile) + start_columns)
     longest = per_column * (min(seq_kv, longest_row(seq_kv, window) + tile) + start_columns)
     total = batch * heads * math.ceil(seq_q / tile) * mean
@@ -296,11 +306,13 @@ def attention_forward_time_s(
 ) -> float:
     """Seconds of fused attention forward: 2 products (scores, output) per block, `flash_time_s`.
 
-    Kernels pad unequal widths to max(qk, v). `causal`: 1 or 0; `window`: keys seen, 0 for all.
-    Dao, FlashAttention-2 (arXiv 2307.08691), section 3.1: 4·s²·d·a FLOP, half when causal.
+    Kernels of one width pad the other to max(qk, v); of two widths, scores take qk and the output
+    v. `causal`: 1 or 0; `window`: keys seen, 0 for all. Dao, FlashAttention-2 (arXiv 2307.08691),
+    section 3.1: 4·s²·d·a FLOP, half when causal.
     """
+    keys, values = padded(qk_head_dim, v_head_dim, gpu), padded(v_head_dim, qk_head_dim, gpu)
     return flash_time_s(
-        batch, seq_q, seq_kv, heads, max(qk_head_dim, v_head_dim), causal, window, 2.0,
+        batch, seq_q, seq_kv, heads, max(keys, values), keys + values, causal, window,
         gpu.attention_forward_efficiency, gpu.attention_forward_tile,
         gpu.attention_forward_start_columns, gpu.attention_forward_tail_share, gpu,
     )  # fmt: skip
@@ -320,11 +332,13 @@ def attention_backward_time_s(
 ) -> float:
     """Seconds of fused attention backward: 5 products per block, 2.5 × forward's FLOP.
 
-    Scores again, then the gradients of probabilities, values, queries and keys. Dao,
-    FlashAttention-2 (arXiv 2307.08691), section 4.1. Otherwise `attention_forward_time_s`.
+    Scores again, then the gradients of probabilities, values, queries and keys: three of width qk
+    and two of width v. Dao, FlashAttention-2 (arXiv 2307.08691), section 4.1. Otherwise
+    `attention_forward_time_s`.
     """
+    keys, values = padded(qk_head_dim, v_head_dim, gpu), padded(v_head_dim, qk_head_dim, gpu)
     return flash_time_s(
-        batch, seq_q, seq_kv, heads, max(qk_head_dim, v_head_dim), causal, window, 5.0,
+        batch, seq_q, seq_kv, heads, max(keys, values), 3.0 * keys + 2.0 * values, causal, window,
         gpu.attention_backward_efficiency, gpu.attention_backward_tile,
         gpu.attention_backward_start_columns, gpu.attention_backward_tail_share, gpu,
     )  # fmt: skip
@@ -359,11 +373,11 @@ def eager_attention_forward_time_s(
     Narayanan et al. (arXiv 2104.04473), section 4.2. The causal mask saves nothing here.
     `traffic`: bytes of those passes over fused ones, 1 as above.
     """
-    pairs = batch * heads
+    pairs, element = batch * heads, gpu.element_bytes
     peak = gpu.matmul16_flop_per_s
     share = gpu.gemm16_max_efficiency * alignment_share(qk_head_dim, gpu)
-    scores = gemm_time_s(seq_q, seq_kv, qk_head_dim, pairs, peak, share, _HALF_BYTES, gpu)
-    output = gemm_time_s(seq_q, v_head_dim, seq_kv, pairs, peak, share, _HALF_BYTES, gpu)
+    scores = gemm_time_s(seq_q, seq_kv, qk_head_dim, pairs, peak, share, element, gpu)
+    output = gemm_time_s(seq_q, v_head_dim, seq_kv, pairs, peak, share, element, gpu)
     entries = pairs * seq_q * seq_kv
     softmax = memory_bound_time_s(traffic * 2.0 * _HALF_BYTES * entries, 1.0, gpu)
     dropout = memory_bound_time_s(traffic * (2.0 * _HALF_BYTES + _MASK_BYTES) * entries, 1.0, gpu)
@@ -386,13 +400,13 @@ def eager_attention_backward_time_s(
     Dropout reads a gradient and the mask and writes a gradient; softmax reads a gradient and the
     probabilities and writes a gradient. See `eager_attention_forward_time_s`.
     """
-    pairs = batch * heads
+    pairs, element = batch * heads, gpu.element_bytes
     peak = gpu.matmul16_flop_per_s
     share = gpu.gemm16_max_efficiency * alignment_share(qk_head_dim, gpu)
-    probabilities = gemm_time_s(seq_q, seq_kv, v_head_dim, pairs, peak, share, _HALF_BYTES, gpu)
-    values = gemm_time_s(seq_kv, v_head_dim, seq_q, pairs, peak, share, _HALF_BYTES, gpu)
-    queries = gemm_time_s(seq_q, qk_head_dim, seq_kv, pairs, peak, share, _HALF_BYTES, gpu)
-    keys = gemm_time_s(seq_kv, qk_head_dim, seq_q, pairs, peak, share, _HALF_BYTES, gpu)
+    probabilities = gemm_time_s(seq_q, seq_kv, v_head_dim, pairs, peak, share, element, gpu)
+    values = gemm_time_s(seq_kv, v_head_dim, seq_q, pairs, peak, share, element, gpu)
+    queries = gemm_time_s(seq_q, qk_head_dim, seq_kv, pairs, peak, share, element, gpu)
+    keys = gemm_time_s(seq_kv, qk_head_dim, seq_q, pairs, peak, share, element, gpu)
     entries = pairs * seq_q * seq_kv
     dropout = memory_bound_time_s(traffic * (2.0 * _HALF_BYTES + _MASK_BYTES) * entries, 1.0, gpu)
     softmax = memory_bound_time_s(traffic * 3.0 * _HALF_BYTES * entries, 1.0, gpu)

@@ -11,15 +11,18 @@ Rows of `out` are filled in place, so that threads can share a table (`planner.p
 
 from __future__ import annotations
 
+import math
+
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.frame import fill_group, fill_passes, fill_traffic, group_stages
 from planner.cost.inputs import GpuInputs
 from planner.cost.layer import piece_cost
 from planner.cost.layout import usual_counts
 from planner.cost.machines import machine_at, machine_count, machine_of
+from planner.cost.memory import outside_bytes
 from planner.cost.passes import exposed_pipeline_seconds
 from planner.cost.stage import stage_memory
-from planner.cost.step import StepFrame, evaluate_step, step_frame
+from planner.cost.step import ShapeFrame, StepFrame, evaluate_step, step_frame
 from planner.cost.step_bounds import step_bounds
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
@@ -108,13 +111,13 @@ def cost_shapes(
             frame = step_frame(
                 totals, cost, key, grid, job, frameworks, gpus, networks, places[row_of_places]
             )
-        exposed_s = fill_seconds(cost, key, grid, job, frameworks, networks, traffic)
+        shape = fill_seconds(cost, key, grid, job, frameworks, networks, traffic)
         evaluate_step(
             counts, recomputed if key.modules != 0 else nothing, cost, traffic, groups[:found],
-            frame, exposed_s, key, grid, job, frameworks, gpus, networks, out[row], stages,
+            frame, shape, key, grid, job, frameworks, gpus, networks, out[row], stages,
         )  # fmt: skip
         step_bounds(
-            totals, cost, traffic, frame, exposed_s, key, grid, job, frameworks,
+            totals, cost, traffic, frame, shape, key, grid, job, frameworks,
             places[row_of_places], out[row],
         )  # fmt: skip
 
@@ -139,9 +142,9 @@ def fill_frame(
 def fill_seconds(
     costs: Rows, key: Row, grid: Row, job: JobInputs, frameworks: Rows, networks: Rows,
     traffic: Rows,
-) -> float:  # fmt: skip
-    """Fill the seconds of each piece on each machine; seconds of a step that the busiest stage
-    spends on its neighbours. A boundary between machines goes at the pace of the slower one."""
+) -> ShapeFrame:  # fmt: skip
+    """Fill the seconds of each piece on each machine; see `ShapeFrame`. A boundary between machines
+    goes at the pace of the slower one."""
     exposed_s = 0.0
     for at in range(machine_count(frameworks)):
         framework = frameworks[at]
@@ -152,7 +155,8 @@ def fill_seconds(
                 costs[at], traffic[at], key, grid, job, framework, networks[at]
             ),
         )
-    return exposed_s
+    outside = outside_bytes(key, grid, job, frameworks[0])
+    return ShapeFrame(exposed_s, math.exp(grid.learnt), outside)
 
 
 @jit
@@ -179,9 +183,9 @@ def cost_layout(
         groups[stage].machine = place[stage]
     fill_frame(counts, costs, key, grid, job, frameworks, gpus, networks, traffic, groups)
     frame = step_frame(totals, costs, key, grid, job, frameworks, gpus, networks, place)
-    exposed_s = fill_seconds(costs, key, grid, job, frameworks, networks, traffic)
+    shape = fill_seconds(costs, key, grid, job, frameworks, networks, traffic)
     evaluate_step(
-        counts, recomputed, costs, traffic, groups, frame, exposed_s, key, grid, job, frameworks,
+        counts, recomputed, costs, traffic, groups, frame, shape, key, grid, job, frameworks,
         gpus, networks, out, stages,
     )  # fmt: skip
     heaviest, most = 0, 0.0

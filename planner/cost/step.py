@@ -64,6 +64,18 @@ def loading_seconds(key: Row, grid: Row, framework: FrameworkInputs) -> float:
     return framework.sample_load_s * key.mbs * grid.grad_acc
 
 
+class ShapeFrame(NamedTuple):
+    """What of a step depends on the shape and not on the layout of its layers.
+
+    `exposed_s`: seconds that the busiest stage spends on its neighbours; `learnt`: factor on the
+    step time that like runs of the cluster taught; `outside_bytes`: on the first machine.
+    """
+
+    exposed_s: float
+    learnt: float
+    outside_bytes: float
+
+
 class StageTimes(NamedTuple):
     """Seconds of one micro-batch: of the slowest stage, of the longest forward and backward of
     any stage, of all stages, and of those the forward passes and the gradients of weights."""
@@ -286,7 +298,7 @@ def evaluate_step(
     traffic: Rows,
     groups: Rows,
     frame: StepFrame,
-    exposed_s: float,
+    shape: ShapeFrame,
     key: Row,
     grid: Row,
     job: JobInputs,
@@ -300,9 +312,8 @@ def evaluate_step(
 
     What the framework sets is alike on all machines, and read from the first.
 
-    `counts`, `recomputed`: [piece, group]; `traffic`, `groups`: filled (`planner.cost.frame`);
-    `exposed_s`: `exposed_pipeline_seconds`. The peak is of the stage that takes the largest share
-    of its machine's memory.
+    `counts`, `recomputed`: [piece, group]; `traffic`, `groups`: filled (`planner.cost.frame`).
+    The peak is of the stage that takes the largest share of its machine's memory.
     """
     framework = frameworks[0]
     times = stage_times(counts, recomputed, costs, traffic, groups, framework, stages)
@@ -313,7 +324,7 @@ def evaluate_step(
         if at > 0 and sum(constant_seconds(frameworks[at])) > sum(constant):
             constant = constant_seconds(frameworks[at])
         waited_s = pipeline_traffic_seconds(
-            exposed_s, frame.table_s, costs[at], traffic[at], key, grid, job, frameworks[at],
+            shape.exposed_s, frame.table_s, costs[at], traffic[at], key, grid, job, frameworks[at],
             networks[at],
         )  # fmt: skip
         pp_s = max(pp_s, waited_s)
@@ -336,9 +347,9 @@ def evaluate_step(
         out.constant[place] = constant[place]
     out.constant[0] += alike_s
     out.constant[0] -= busy_s
-    out.time = alike_s * frame.slowdown * math.exp(grid.learnt)
+    out.time = alike_s * frame.slowdown * shape.learnt
     out.straggler = out.time - alike_s
-    most, first_outside = -np.inf, outside_bytes(key, grid, job, framework)
+    most, first_outside = -np.inf, shape.outside_bytes
     for stage in range(groups.shape[0]):
         at = machine_of(groups[stage])
         framework, scale = frameworks[at], gpus[at].memory_scale

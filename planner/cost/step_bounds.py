@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from planner.cost._jit import Row, Rows, jit
@@ -12,7 +10,7 @@ from planner.cost.memory import outside_bytes
 from planner.cost.phase_passes import fullest_pass
 from planner.cost.pipeline import pipeline_bound_s
 from planner.cost.schedule import SCHEDULE_ALL_FORWARD_FIRST, held_microbatches, microbatch_share
-from planner.cost.step import StepFrame, model_bubble_share
+from planner.cost.step import ShapeFrame, StepFrame, model_bubble_share
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.terms import constant_seconds
 
@@ -23,7 +21,7 @@ def step_bounds(
     costs: Rows,
     traffic: Rows,
     frame: StepFrame,
-    exposed_s: float,
+    shape: ShapeFrame,
     key: Row,
     grid: Row,
     job: JobInputs,
@@ -68,16 +66,16 @@ def step_bounds(
             constant_s = max(constant_s, sum(constant_seconds(frameworks[at])))
     out.time_bound = (
         frame.slowdown
-        * math.exp(grid.learnt)
+        * shape.learnt
         * (
             pipeline_bound_s(total_s, largest_s, stages, grid.grad_acc, share)
-            + exposed_s
+            + shape.exposed_s
             + frame.update_s / grid.pp
             + constant_s
         )
     )
-    weighed = least_workspace = np.inf
-    for at in range(machines):
+    weighed, least_workspace = shape.outside_bytes, framework.workspace_bytes
+    for at in range(1, machines):
         weighed = min(weighed, outside_bytes(key, grid, job, frameworks[at]))
         least_workspace = min(least_workspace, frameworks[at].workspace_bytes)
     each = grid.pp / frame.memories

@@ -6,8 +6,9 @@ predicts every measured run from its configuration alone and writes `accuracy.to
 `accuracy.svg` beside the other files of `planner/evidence/data`; `examples/refresh_readme.py` then
 puts them into the README. `-o FOLDER` writes elsewhere. Refit first the held-out
 constants (`planner.evidence.fit.held_out`, whose errors are taken over), then the intervals
-(`planner.evidence.fit.residual_fit`): coverage is that of the intervals that ship, which leave out
-a run's source.
+(`planner.evidence.fit.residual_fit`): width, coverage and score are those of the intervals that
+ship, which leave out a run's source. They are shown for what is known today, with constants fitted
+without the run's source, and at first sight (`planner.evidence.runs.bars`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 from planner.evidence.fit import held_out
 from planner.evidence.fit.command import measured_rows, run
+from planner.evidence.runs.bars import bars_record
 from planner.evidence.runs.document import summary_record
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.report import (
@@ -29,7 +31,6 @@ from planner.evidence.runs.report import (
     fit_reliability,
     known,
     of_sources_with_failures,
-    time_interval,
 )
 from planner.job.quantities import share
 from planner.job.written import toml_text, write_text
@@ -59,6 +60,7 @@ def accuracy(predictions: Sequence[Prediction]) -> dict[str, Any]:
         **summary,
         "source": [family | _held_out(family["family"]) for family in families],
         **_held_out_means(),
+        "bars": bars_record({"known": predictions, **held_out.other_views(predictions)}),
         "fit_bin": [asdict(interval) for interval in fit_reliability(predictions)],
         "open_fit_bin": [
             asdict(interval) for interval in fit_reliability(of_sources_with_failures(predictions))
@@ -98,11 +100,8 @@ def _held_out_means() -> dict[str, Any]:
 
 def _coverage_with_its_source(predictions: Sequence[Prediction]) -> float | None:
     """Coverage where the run's source stays in: of someone who has measured there before."""
-    hits = []
-    for prediction in predictions:
-        if (found := comparison(prediction, "time")) is not None:
-            full = time_interval(prediction, found.predicted, with_its_source=True)
-            hits.append(full.low <= found.measured <= full.high)
+    found = (comparison(one, "time", with_its_source=True) for one in predictions)
+    hits = [one.covered for one in found if one is not None]
     return fmean(hits) if hits else None
 
 

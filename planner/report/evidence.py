@@ -12,6 +12,7 @@ from hardware.calibration import PARAMETERS, Calibration
 from planner.evidence.learn.calibrate import FigureFit
 from planner.evidence.learn.study import Learnt
 from planner.evidence.learn.suggest import Suggestion
+from planner.evidence.runs.bars import FamilyBars, Views, family_bars
 from planner.evidence.runs.families import Family
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.report import (
@@ -40,38 +41,43 @@ _MOST_RUNS = 6
 
 
 _TITLES: dict[str, Figure] = {"Step time": "time", "Peak memory": "memory"}
-_LEFT_OUT, _IN_DOUBT = ", source left out", ", in doubt"
+# Views of the same rows (`planner.evidence.runs.bars`), as titles of tables say them.
+_VIEWS = {"known": "", "left_out": ", source left out", "first_sight": ", at first sight"}
+_IN_DOUBT = ", in doubt"
 
 
 @as_report
 def validation_report(
-    predictions: Sequence[Prediction], family: Family, left_out: Sequence[Prediction] = ()
+    predictions: Sequence[Prediction], family: Family, views: Views | None = None
 ) -> Iterator[Block]:
-    """Tables of time, memory, picks and fit by family, then what was refused and why; `left_out`:
-    predictions with constants that were fitted without the rows' sources."""
+    """Tables of time, memory, picks and fit by family, then what was refused and why; `views`: the
+    rows predicted without their sources (`left_out`), and at first sight (`first_sight`)."""
     found = summary_of(predictions, family)
     means, halves = found.mean_of_sources, (found.stated, found.unstated)
-    unseen = mean_of_sources(left_out)
     totals = (found.total, *(halves if all(half.rows for half in halves) else ()))
-    parts = {
-        words: (family_reports(some, family), (family_report("all of them", some),))
-        for words, some in ((_LEFT_OUT, left_out), (_IN_DOUBT, in_doubt(predictions)))
-        if some
-    }
+    parts = {_VIEWS[name]: some for name, some in (views or {}).items() if some}
+    doubted = in_doubt(predictions)
     errors = (
         one
         for title, figure in _TITLES.items()
         for one in (
             _errors(title, figure, found.families, totals, means),
             *(
-                _errors(f"{title}{words}", figure, *part, unseen if words == _LEFT_OUT else None)
-                for words, part in parts.items()
+                _errors(f"{title}{words}", figure, *_reports(some, family), mean_of_sources(some))
+                for words, some in parts.items()
             ),
+            _errors(f"{title}{_IN_DOUBT}", figure, *_reports(doubted, family)),
         )
+    )
+    bars = (
+        _bars(f"{title}{words}", family_bars(some, figure))
+        for title, figure in _TITLES.items()
+        for words, some in ({"": predictions} | parts).items()
     )
     tables = [
         *_runs(predictions),
         *errors,
+        *bars,
         _picks(found.families, totals, means),
         table_of("validation.missed", missed_picks(predictions)[:_SHOWN_PICKS], good=GOOD),
         table_of(
@@ -84,7 +90,15 @@ def validation_report(
         ),
     ]
     yield from (one for one in tables if one.rows)
-    yield Notes(tuple(_notes(found, parts)))
+    shown = (*parts, *((_IN_DOUBT,) if doubted else ()))
+    yield Notes(tuple(_notes(found, shown)))
+
+
+def _reports(
+    some: Sequence[Prediction], family: Family
+) -> tuple[list[FamilyReport], tuple[FamilyReport, ...]]:
+    """Families of a view and their total."""
+    return family_reports(some, family), (family_report("all of them", some),)
 
 
 def _runs(predictions: Sequence[Prediction]) -> Iterator[TableData]:
@@ -121,11 +135,19 @@ def _errors(
         for family, item in found
     ]  # fmt: skip
     if rows and means is not None:
-        mean = {name: means[f"{figure}_{name}"] for name in ("median", "mean")}
+        mean = {name: means[f"{figure}_{name}"] for name in ("median", "mean", "width", "score")}
         coverage = share_text(means[f"{figure}_coverage"])
         none = dict.fromkeys(("rows", "p90", "bias"))
         rows.append({"family": _MEAN, "rank": "", **mean, "coverage": coverage, **none})
     return table_of("validation.errors", rows, titled=title)
+
+
+def _bars(title: str, families: Sequence[FamilyBars]) -> TableData:
+    """Width, coverage and score of a figure's error bars, by family of the bars; of a few runs of
+    one source the table of errors says it all."""
+    total = families[-1].quality if families else None
+    few = total is None or (total.sources == 1 and total.runs <= _MOST_RUNS)
+    return table_of("validation.bars", () if few else families, titled=title)
 
 
 def _sorted(
@@ -165,7 +187,8 @@ def _notes(shown: Summary, parts: Collection[str]) -> Iterator[str]:
     total = shown.total
     yield from notes(
         "validation.notes", shown, both=bool(shown.stated.rows and shown.unstated.rows),
-        sure=SURE_TO_FIT, left_out=_LEFT_OUT in parts, doubted=_IN_DOUBT in parts,
+        sure=SURE_TO_FIT, left_out=_VIEWS["left_out"] in parts,
+        first_sight=_VIEWS["first_sight"] in parts, doubted=_IN_DOUBT in parts,
         refused_share=total.refused / total.rows if total.rows else 0.0,
     )  # fmt: skip
     if total.refused:

@@ -42,7 +42,7 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
 
 def write(path: Path, *changes: Mapping[str, str]) -> str:
     """A CSV file of the Korthikanti row with these changes; its path."""
-    rows = [KORTHIKANTI_175B | change for change in changes]
+    rows = [KORTHIKANTI_175B | dict(change) for change in changes]
     with path.open("w", newline="", encoding="utf-8") as handle:
         writer = csv.DictWriter(handle, list(dict.fromkeys(name for row in rows for name in row)))
         writer.writeheader()
@@ -84,6 +84,29 @@ def test_families_are_chosen_and_lines_fit_a_page(tmp_path: Path) -> None:
     assert "Refused: 1 of 7 rows (14.29 %)." in output
     assert "LoRA fine-tuning is not modelled" in output
     assert lines_are_short(output)
+
+
+def test_bars_are_judged_by_score_known_and_at_first_sight(tmp_path: Path) -> None:
+    """The source is not among those that ship, so that nothing is left out."""
+    stranger = {"source": "nobody", "first_sight_s": "40"}
+    rows = [stranger | one for one in GROUP] + [{"source": "another", "step_time_s": "18"}]
+    path = write(tmp_path / "mine.csv", *rows)
+    code, output, _ = invoke("--data", path)
+    assert code == 0
+    assert lines_are_short(output)
+    assert "Step time: 80 % intervals, by family of the intervals" in output
+    assert "Step time, at first sight: error of the prediction" in output
+    assert "source left out" not in output
+    assert "Gneiting and Raftery 2007" in output
+    summary = json.loads(invoke("--data", path, "--json")[1])["summary"]
+    known, first = (summary["bars"][view]["time"][-1] for view in ("known", "first_sight"))
+    assert (known["runs"], known["sources"], first["runs"], first["sources"]) == (6, 2, 5, 1)
+    assert known["of_runs"]["score"] == pytest.approx(summary["time"]["score"])
+    assert known["of_sources"]["width"] == pytest.approx(summary["mean_of_sources"]["time_width"])
+    assert first["of_runs"]["coverage"] < known["of_runs"]["coverage"]
+    assert first["of_runs"]["score"] > first["of_runs"]["width"]
+    assert summary["first_sight"][0]["time"]["score"] == first["of_runs"]["score"]
+    assert (summary["left_out"], summary["bars"]["left_out"]) == ([], {})
 
 
 def test_rows_are_printed_as_data_and_drawn(tmp_path: Path) -> None:

@@ -54,3 +54,18 @@ def test_the_command_writes_both_files(tmp_path: Path) -> None:
 def test_wrong_use_says_how(arguments: list[str]) -> None:
     with pytest.raises(SystemExit, match="usage: python -m planner"):
         accuracy.main(arguments)
+
+
+def test_bars_are_judged_in_three_views() -> None:
+    rows = [predicted(seconds, step_time_s="10", first_sight_s="20") for seconds in (10.0, 11.0)]
+    bars = tomllib.loads(toml_text(accuracy.accuracy(rows)))["bars"]
+    for view in ("known", "left_out", "first_sight"):
+        family, total = bars[view]["time"]
+        assert family["family"] == "megatron-lm-2022, ampere, several domains, dense"
+        assert (total["family"], total["runs"], total["sources"]) == ("all runs", 2, 1)
+        assert total["of_runs"]["width"] > 0.0
+        assert set(total["of_sources"]) == {"width", "coverage", "score"}
+    first = bars["first_sight"]["time"][-1]["of_runs"]
+    assert first["coverage"] == 0.0
+    assert first["score"] > first["width"] + 1.0
+    assert "memory" not in bars["known"]

@@ -12,8 +12,8 @@ held-out predictions.
 Tables of `planner validate` show rows as somebody predicts them who has not seen their source
 (`left_out`). A framework that no other source has measured is predicted as a stranger to it would
 be: by what the row says that it does, with no name, so that nothing in a profile that was made from
-one source helps to predict that source. Where a row was predicted before anything was changed for
-it, that is shown. So these tables leave out mechanisms as well.
+one source helps to predict that source. What such a source taught in the form of a mechanism stays;
+how rows were predicted before it was there, the tables of first sights show.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -39,7 +39,7 @@ from planner.evidence.fit.constants_fit import (
 )
 from planner.evidence.fit.step_fit import CONSTANTS
 from planner.evidence.runs.predict import Prediction, cost_predictions, predict_rows
-from planner.evidence.runs.report import error_of
+from planner.evidence.runs.report import at_first_sight, error_of
 from planner.evidence.runs.rows import FIRST_SIGHT, grouped
 from planner.job.job import Job
 from planner.job.written import toml_text
@@ -211,8 +211,7 @@ def measured_by() -> dict[str, frozenset[str]]:
 
 
 def left_out(predictions: Sequence[Prediction]) -> list[Prediction]:
-    """Rows of the shipped sources, each predicted without its own, as it was at first sight where
-    that was kept; refused ones are left away."""
+    """Rows of the shipped sources, each predicted without its own; refused ones are left away."""
     factors = {source: item.factors for source, item in shipped().items()}
     sources = measured_by()
     everyone = frozenset(factors).union(*sources.values())
@@ -227,7 +226,13 @@ def left_out(predictions: Sequence[Prediction]) -> list[Prediction]:
     strange = predict_rows(known[index].row.unnamed for index in alone)
     for index, item in zip(alone, strange, strict=True):
         known[index] = item
-    return [replace(item, as_met=True) for item in predict_held_out(known, factors)]
+    return predict_held_out(known, factors)
+
+
+def other_views(predictions: Sequence[Prediction]) -> dict[str, list[Prediction]]:
+    """What `planner.evidence.runs.bars` judges beside today's predictions: the same rows without
+    their sources, and at first sight."""
+    return {"left_out": left_out(predictions), "first_sight": at_first_sight(predictions)}
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from planner.evidence.runs.rows import grouped
 from planner.predict.uncertainty.families import Family, Figure
+from planner.predict.uncertainty.interval_score import interval_scores
 from planner.predict.uncertainty.intervals import further_width
 from planner.predict.uncertainty.measured_range import AXES, UNKNOWN, Conditions, ranges
 from planner.predict.uncertainty.residuals import (
@@ -127,11 +128,9 @@ class Judged:
         return HeldOut(float(inside.mean()), by_source, first)
 
     def score(self, inflation: float, growth: float = 1.0) -> float:
-        """Mean interval score (Gneiting & Raftery 2007, eq. 43: width plus 2/0.2 times what sticks
-        out); a source weighs as the square root of its rows."""
-        low, high = self.bounds(inflation, growth)
-        outside = np.maximum(0.0, np.maximum(low - self.values, self.values - high))
-        scores = high - low + 2.0 / (1.0 - COVERAGE) * outside
+        """Mean interval score (`planner.predict.uncertainty.interval_score`); a source weighs as
+        the square root of its rows."""
+        scores = interval_scores(*self.bounds(inflation, growth), self.values)
         return float(np.average(scores, weights=self.weights))
 
     @property

@@ -6,9 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from planner.evidence.runs.bars import Views, bars_record
+from planner.evidence.runs.open_facts import open_facts
 from planner.evidence.runs.predict import Prediction, assumed
 from planner.evidence.runs.ranking import rank_groups
-from planner.evidence.runs.report import error_of, predicted, summary_of, time_interval
+from planner.evidence.runs.report import (
+    error_of,
+    family_reports,
+    memory_interval,
+    predicted,
+    summary_of,
+    time_interval,
+)
 from planner.evidence.runs.worst import missed_picks, worst_rows
 
 Record = dict[str, Any]
@@ -29,6 +38,7 @@ def _predicted(prediction: Prediction) -> Record:
         rate = sequences * mapped.job.seq / (seconds * mapped.job.cluster.num_gpus)
     time, memory = error_of(prediction, "time"), error_of(prediction, "memory")
     peak = predicted(prediction, "memory")
+    held = None if peak is None else memory_interval(prediction, peak)
     return {
         "predicted_step_time_s": seconds,
         "predicted_low_s": interval and interval.low,
@@ -36,11 +46,16 @@ def _predicted(prediction: Prediction) -> Record:
         "predicted_expected_s": prediction.expected_step_time_s,
         "predicted_tokens_per_s_per_gpu": rate,
         "predicted_peak_mem_gib": None if peak is None else peak / _GIB,
+        "predicted_low_gib": held and held.low / _GIB,
+        "predicted_high_gib": held and held.high / _GIB,
         "predicted_fits": prediction.fits,
+        "fit_probability": prediction.fit_probability,
         "time_ape": None if time is None else abs(time),
         "mem_ape": None if memory is None else abs(memory),
         "interval_family": interval and interval.family,
+        "memory_interval_family": held and held.family,
         "assumed": list(assumed(prediction)),
+        "open_facts": None if (left := open_facts(prediction)) is None else list(left),
     }
 
 
@@ -59,12 +74,21 @@ def summary_record(
     }
 
 
-def document(predictions: Sequence[Prediction], family: Callable[[Prediction], str]) -> Record:
-    """Everything: one record a row, then the summary."""
-    return {
-        "rows": [row_record(prediction) for prediction in predictions],
-        "summary": summary_record(predictions, family),
+def document(
+    predictions: Sequence[Prediction],
+    family: Callable[[Prediction], str],
+    views: Views | None = None,
+) -> Record:
+    """Everything: one record a row, then the summary, with the error bars of each view by family of
+    the bars; `views`: other predictions of the rows (`planner.evidence.runs.bars`), whose errors
+    stand in the summary under their names."""
+    views = views or {}
+    others = {
+        name: [asdict(one) for one in family_reports(some, family)] for name, some in views.items()
     }
+    summary = summary_record(predictions, family) | others
+    summary["bars"] = bars_record({"known": predictions, **views})
+    return {"rows": [row_record(prediction) for prediction in predictions], "summary": summary}
 
 
 def csv_columns(predictions: Sequence[Prediction]) -> list[str]:
@@ -77,4 +101,5 @@ def csv_columns(predictions: Sequence[Prediction]) -> list[str]:
 def csv_record(prediction: Prediction) -> Record:
     """A row of the CSV file: as `row_record`, with lists as text."""
     record = row_record(prediction)
-    return record | {"assumed": "; ".join(record["assumed"])}
+    lists = {name: "; ".join(record[name] or ()) for name in ("assumed", "open_facts")}
+    return record | lists

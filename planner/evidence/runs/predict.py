@@ -42,7 +42,7 @@ class Prediction:
     """What the cost model says of one row; `error` says why it could not, with the rest empty.
 
     `completed` names the defaults without which the row would have been refused. `as_met`: it
-    stands for what was said of the row before anything was changed for it, where that was kept.
+    stands for what was said of the row before anything was changed for it, as far as that was kept.
     """
 
     row: MeasuredRow
@@ -77,13 +77,18 @@ class Prediction:
         return float(self.step[f.STEP_TIME]) * self.configured.batch_share
 
     @property
+    def fit_probability(self) -> float | None:
+        """Probability that the run fits, by runs of other sources; None where memory is unknown."""
+        peak, limit = self.memory_bytes(), self.limit_bytes
+        if not peak or not limit:
+            return None
+        return fit_probability(self.job, peak, limit, self.row.source)
+
+    @property
     def full_chance(self) -> float:
         """Chance that memory is full, by runs of other sources; 0 where memory is unknown."""
-        peak = self.memory_bytes()
-        if peak is None:
-            return 0.0
-        limit = self.job.hbm_limit_bytes
-        return 1.0 - fit_probability(self.job, peak, limit, self.row.source)
+        fits = self.fit_probability
+        return 0.0 if fits is None else 1.0 - fits
 
     @property
     def full_step_time_s(self) -> float | None:

@@ -6,9 +6,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, median
+
+import numpy as np
 
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.ranking import GroupRanking, rank_groups, spearman
@@ -16,7 +18,8 @@ from planner.evidence.runs.rows import FIRST_SIGHT, grouped
 from planner.predict.plan import Interval
 from planner.predict.uncertainty.families import Figure
 from planner.predict.uncertainty.full_memory import with_full_memory
-from planner.predict.uncertainty.intervals import fit_probability, peak_interval, step_time_interval
+from planner.predict.uncertainty.interval_score import Array, interval_scores
+from planner.predict.uncertainty.intervals import peak_interval, step_time_interval
 
 _UNIT: dict[Figure, float] = {"time": 1.0, "memory": 2.0**30}
 # Below this many runs a rank correlation says nothing.
@@ -45,13 +48,20 @@ class RunComparison:
         """Whether the interval holds the measured value."""
         return self.interval.low <= self.measured <= self.interval.high
 
+    @property
+    def log_bar(self) -> tuple[float, float, float]:
+        """Natural logarithms of the interval's ends and of the measured value."""
+        low, high = self.interval.low, self.interval.high
+        return math.log(low), math.log(high), math.log(self.measured)
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorSummary:
     """Errors of one figure over one family. Shares, not percent; `bias` is the median signed.
 
     `rank_correlation` is Spearman's, over all rows of the family (None for fewer than three);
-    `coverage` the share of rows in their 80 % interval.
+    `coverage` the share of rows in their 80 % interval, `width` the mean of ln(upper / lower end),
+    `score` the mean interval score (`planner.predict.uncertainty.interval_score`).
     """
 
     rows: int
@@ -62,6 +72,8 @@ class ErrorSummary:
     bias: float
     rank_correlation: float | None
     coverage: float
+    width: float
+    score: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +112,11 @@ class FamilyReport:
 
 # Means over sources, each of which weighs the same, by what is averaged: figure and its name.
 _MEANS = {
-    "time_median": ("time", "median"),
-    "time_mean": ("time", "mean"),
-    "time_coverage": ("time", "coverage"),
-    "memory_median": ("memory", "median"),
-    "memory_mean": ("memory", "mean"),
-    "memory_coverage": ("memory", "coverage"),
+    **{
+        f"{figure}_{name}": (figure, name)
+        for figure in FIRST_SIGHT
+        for name in ("median", "mean", "coverage", "width", "score")
+    },
     "pick_mean": ("picks", "mean"),
     "rank_correlation": ("picks", "rank_correlation"),
 }
@@ -146,8 +157,9 @@ def summary_of(predictions: Sequence[Prediction], family: Callable[[Prediction],
 
 def predicted(prediction: Prediction, figure: Figure) -> float | None:
     """Seconds of a step, or bytes of the kind and stage that the row measured."""
-    if prediction.as_met and (said := prediction.row.number(FIRST_SIGHT[figure][1])) is not None:
-        return said * _UNIT[figure]
+    if prediction.as_met:
+        said = prediction.row.number(FIRST_SIGHT[figure][1])
+        return None if said is None else said * _UNIT[figure]
     if figure == "time":
         return prediction.step_time_s
     row = prediction.row
@@ -168,14 +180,26 @@ def error_of(prediction: Prediction, figure: Figure) -> float | None:
     return None if found is None else found[0] / found[1] - 1.0
 
 
-def comparison(prediction: Prediction, figure: Figure) -> RunComparison | None:
+def at_first_sight(predictions: Iterable[Prediction]) -> list[Prediction]:
+    """Rows as they were predicted before anything was changed for them, where that was kept: each
+    with its `first_sight_*` in place of what is predicted today."""
+    return [
+        replace(one, as_met=True)
+        for one in predictions
+        if one.error is None
+        and any(one.row.number(column) is not None for _, column in FIRST_SIGHT.values())
+    ]
+
+
+def comparison(
+    prediction: Prediction, figure: Figure, *, with_its_source: bool = False
+) -> RunComparison | None:
     """A figure beside its interval, None where not measured or predicted."""
     found = known(prediction, figure)
     if found is None:
         return None
-    if figure == "time":
-        return RunComparison(*found, time_interval(prediction, found[0]))
-    return RunComparison(*found, peak_interval(prediction.job, found[0], prediction.row.source))
+    interval = time_interval if figure == "time" else memory_interval
+    return RunComparison(*found, interval(prediction, found[0], with_its_source=with_its_source))
 
 
 def time_interval(
@@ -183,8 +207,22 @@ def time_interval(
 ) -> Interval:
     """The interval of a predicted row's step time, without its source unless asked for."""
     without = "" if with_its_source else prediction.row.source
-    interval = step_time_interval(prediction.job, seconds, without, prediction.conditions)
-    return with_full_memory(interval, seconds, prediction.full_step_time_s, prediction.full_chance)
+    at, full_s = prediction.conditions, prediction.full_step_time_s
+    # What was said at first sight is not the step that the shares are of.
+    times = seconds / (prediction.step_time_s or seconds)
+    if at is not None:
+        at = at._replace(least=min(1.0, at.least / times))
+    interval = step_time_interval(prediction.job, seconds, without, at)
+    full_s = None if full_s is None else full_s * times
+    return with_full_memory(interval, seconds, full_s, prediction.full_chance)
+
+
+def memory_interval(
+    prediction: Prediction, peak_bytes: float, *, with_its_source: bool = False
+) -> Interval:
+    """The interval of a predicted row's peak memory, without its source unless asked for."""
+    without = "" if with_its_source else prediction.row.source
+    return peak_interval(prediction.job, peak_bytes, without)
 
 
 def is_stated(prediction: Prediction) -> bool:
@@ -206,6 +244,7 @@ def summarise(comparisons: Sequence[RunComparison]) -> ErrorSummary | None:
             [comparison.predicted for comparison in comparisons],
             [comparison.measured for comparison in comparisons],
         )
+    low, high, measured = log_bars(comparisons)
     return ErrorSummary(
         rows=len(sizes),
         median=median(sizes),
@@ -215,7 +254,15 @@ def summarise(comparisons: Sequence[RunComparison]) -> ErrorSummary | None:
         bias=median(errors),
         rank_correlation=rank,
         coverage=fmean(comparison.covered for comparison in comparisons),
+        width=float((high - low).mean()),
+        score=float(interval_scores(low, high, measured).mean()),
     )
+
+
+def log_bars(comparisons: Sequence[RunComparison]) -> tuple[Array, Array, Array]:
+    """Natural logarithms of lower ends, upper ends and measured values, one element a run."""
+    low, high, measured = np.array([one.log_bar for one in comparisons]).T
+    return low, high, measured
 
 
 def states_fit(prediction: Prediction) -> bool | None:
@@ -347,6 +394,6 @@ def fit_errors(predictions: Iterable[Prediction]) -> FitErrors:
 
 def _stated_and_ran(predictions: Iterable[Prediction]) -> Iterator[tuple[float, bool]]:
     for prediction in predictions:
-        ran, peak, limit = states_fit(prediction), prediction.memory_bytes(), prediction.limit_bytes
-        if ran is not None and peak and limit:
-            yield fit_probability(prediction.job, peak, limit, prediction.row.source), ran
+        ran, stated = states_fit(prediction), prediction.fit_probability
+        if ran is not None and stated is not None:
+            yield stated, ran

@@ -3,6 +3,7 @@ head with its loss, multi-token prediction), and sums over their rows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -22,6 +23,7 @@ from planner.predict.ops.linear import column_parallel, linear_inputs
 from planner.predict.ops.mlp import mlp_rows
 from planner.predict.ops.moe import moe_rows
 from planner.predict.ops.offload import with_offload
+from planner.predict.ops.promotion import with_promotions
 from planner.predict.ops.rows import Op, Piece, Saved
 from planner.predict.ops.state_space import state_rows
 
@@ -282,7 +284,7 @@ def pieces(context: OpContext) -> tuple[Piece, ...]:
 def _layer(context: OpContext, kind: LayerKind) -> Piece:
     """One layer, with the rows that checkpoints of the framework run again."""
     rows = layer_rows(context, kind)
-    layer = Piece(f"layer[{kind.attention},{kind.ffn}]", rows)
+    layer = with_promotions(Piece(f"layer[{kind.attention},{kind.ffn}]", rows), context)
     if context.profile.recomputing.stops_early:
         layer = stop_early(layer)
     if context.memory_budget is not None:
@@ -362,6 +364,12 @@ def op_flop(op: Op, seq: int) -> float:
     return 0.0
 
 
+# Forward and backward FLOP over forward FLOP. Backward takes two products for each forward one; of
+# fused attention five for two, because it computes the scores again (Dao et al. 2022, arXiv
+# 2205.14135, algorithm 4). Unfused attention computes the full square instead, which is more.
+_TRAINED, _TRAINED_ATTENTION = 3.0, 3.5
+
+
 def flop_per_token(model: ModelSpec, seq: int, causal: bool = False) -> float:
     """Model FLOP of one trained token: forward plus backward (3x forward), no recompute.
 
@@ -370,8 +378,28 @@ def flop_per_token(model: ModelSpec, seq: int, causal: bool = False) -> float:
     with True only the lower triangle. Sliding layers count their window.
     """
     forward = 0.0
+    for _, flop in _forward_flop(model, seq, causal=causal):
+        forward += flop
+    return _TRAINED * forward
+
+
+def least_flop_per_token(model: ModelSpec, seq: int) -> tuple[float, float]:
+    """FLOP that a step executes for each trained token at the least, without recomputed layers: of
+    the linear layers that run in 8 or 4 bits where the job does, and of what stays in 16 bits
+    (attention, scans, router, head). Attention counts the lower triangle."""
+    low = wide = 0.0
+    for op, flop in _forward_flop(model, seq, causal=True):
+        if op.is_product and op.low_precision:
+            low += _TRAINED * flop
+        else:
+            wide += flop * (_TRAINED_ATTENTION if op.kind is OpKind.ATTENTION else _TRAINED)
+    return low, wide
+
+
+def _forward_flop(model: ModelSpec, seq: int, *, causal: bool) -> Iterator[tuple[Op, float]]:
+    """Each row of the model's pieces, with the forward FLOP per token of all that the model holds
+    of it."""
     for piece, count in _counted_pieces(model):
         for op in piece.ops:
             share = 0.5 if causal and op.kind is OpKind.ATTENTION and not op.window else 1.0
-            forward += count * share * op_flop(op, seq)
-    return 3.0 * forward
+            yield op, count * share * op_flop(op, seq)

@@ -18,10 +18,12 @@ import numpy as np
 
 from hardware.calibration import LearntFigure
 from hardware.curves import load_compute_curves
+from hardware.schema import Gpu
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.job import Job
-from planner.predict.ops.table import flop_per_token
+from planner.predict.cost_tables import head_precision
+from planner.predict.ops.table import least_flop_per_token
 from planner.predict.plan import Degrees, Interval
 from planner.predict.uncertainty.families import UNFAMILIAR, Family, Figure, architecture_text
 from planner.predict.uncertainty.measured_range import Conditions
@@ -40,8 +42,8 @@ _DIGITS = re.compile(r"\d+")
 _Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 
 # Rate of a whole step over that of the best product in a short benchmark, at most: of the published
-# runs without a doubt none reaches more than 0.82 (Llama 3 8B on B200), on RTX 3090 none more than
-# 0.79.
+# pretraining runs without a doubt one reaches 0.85 (Llama 3 8B with 16,384 tokens on B200), all
+# others 0.80 or less (TinyLlama on RTX 3090), the backward pass of attention counted as it runs.
 _STEP_SHARE = 0.85
 # Stands for the cluster's runs among the sources of a spread.
 LEARNT = "this cluster"
@@ -76,9 +78,11 @@ def widest_interval(machines: Sequence[Job], degrees: Degrees, step: Array) -> I
         return each[0]
     widest = max(each, key=lambda item: item.high / item.low)
     below = hypot(log(step_time_s / min(item.low for item in each)), MIXTURE_SPREAD)
+    # As if all GPUs were of the fastest of its types.
+    floor_s = min(step_time_s, *(least_step_s(job, degrees) for job in machines))
     above = hypot(log(max(item.high for item in each) / step_time_s), MIXTURE_SPREAD)
     return Interval(
-        low=step_time_s * exp(-below),
+        low=max(floor_s, step_time_s * exp(-below)),
         high=step_time_s * exp(above),
         family=f"{widest.family}, widened: no mixed pool was measured",
         beyond=widest.beyond,
@@ -124,14 +128,22 @@ def plan_conditions(job: Job, degrees: Degrees, step: Array) -> Conditions:
 def least_step_s(job: Job, degrees: Degrees) -> float:
     """Seconds that the model's own FLOP take at the fastest rate that a whole step may have.
 
-    tokens * FLOP(causal) / (GPUs * peak * share of the best product * `_STEP_SHARE`). Ignores
-    memory, communication, recomputation, and that only linear layers run in 8 or 4 bits.
+    tokens / GPUs * sum of FLOP / rate (`least_flop_per_token`), where the rate is peak * share of
+    the best product * `_STEP_SHARE`: in the job's precision for linear layers, in 16 bits for
+    attention, scans, router and head. Ignores memory, communication and recomputed layers.
     """
+    low, wide = least_flop_per_token(job.model, job.seq)
     gpu = job.cluster.gpu
-    rate = gpu.peak(job.precision) * load_compute_curves(gpu).max_share(job.precision)
-    rate *= _STEP_SHARE
-    flop = flop_per_token(job.model, job.seq, causal=True)
-    return degrees.gbs * job.seq * flop / (degrees.gpus * rate)
+    seconds = low / _fastest(gpu, job.precision)
+    seconds += wide / _fastest(gpu, head_precision(gpu, job.precision))
+    return degrees.gbs * job.seq * seconds / degrees.gpus
+
+
+def _fastest(gpu: Gpu, precision: str) -> float:
+    """FLOP/s of a whole step in one precision, at most. A short benchmark may run at a clock above
+    that of the printed peak, which no step under load holds."""
+    share = min(1.0, load_compute_curves(gpu).max_share(precision))
+    return gpu.peak(precision) * share * _STEP_SHARE
 
 
 def spread_of(

@@ -17,8 +17,9 @@ BY_SOURCE = family_by("source")
 
 PREDICTED_COLUMNS = (
     "predicted_step_time_s", "predicted_low_s", "predicted_high_s", "predicted_expected_s",
-    "predicted_tokens_per_s_per_gpu", "predicted_peak_mem_gib", "predicted_fits", "time_ape",
-    "mem_ape", "interval_family", "assumed", "error",
+    "predicted_tokens_per_s_per_gpu", "predicted_peak_mem_gib", "predicted_low_gib",
+    "predicted_high_gib", "predicted_fits", "fit_probability", "time_ape", "mem_ape",
+    "interval_family", "memory_interval_family", "assumed", "open_facts", "error",
 )  # fmt: skip
 
 
@@ -33,7 +34,11 @@ def test_a_record_holds_the_row_and_its_prediction() -> None:
     assert good["time_ape"] == pytest.approx(abs(good["predicted_step_time_s"] / 18.13 - 1))
     assert (good["mem_ape"], good["error"]) == (None, None)
     assert good["assumed"] == ["vocab 50,304"]
-    assert refused["predicted_step_time_s"] is None
+    low, peak, high = (good[f"predicted_{name}_gib"] for name in ("low", "peak_mem", "high"))
+    assert low < peak < high
+    assert good["fit_probability"] > 0.5
+    assert good["open_facts"] == ["vocab", "fabric"]
+    assert refused["predicted_step_time_s"] is refused["open_facts"] is None
     assert "LoRA" in refused["error"]
 
 

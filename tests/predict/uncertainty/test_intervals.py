@@ -6,11 +6,15 @@ from collections.abc import Callable
 from math import exp, hypot, log
 from statistics import NormalDist
 
+import numpy as np
 import pytest
 
 from hardware.curves import load_compute_curves
+from planner.cost import fields as f
 from planner.evidence.fit.judging import Residual, summarised
+from planner.job.models.catalog import load_model
 from planner.job.request import Request
+from planner.predict.ops.table import least_flop_per_token
 from planner.predict.plan import Degrees
 from planner.predict.uncertainty import intervals as uncertainty
 from planner.predict.uncertainty.families import Family, Figure
@@ -23,6 +27,7 @@ from planner.predict.uncertainty.intervals import (
     spread_of,
     step_time_interval,
     widened,
+    widest_interval,
 )
 from planner.predict.uncertainty.measured_range import Conditions
 from planner.predict.uncertainty.residuals import Further, ResidualTable, Spread
@@ -183,6 +188,41 @@ def test_no_interval_reaches_beyond_what_a_gpu_can_do(
     assert plan.step_time.low >= min(plan.step_time_s, least_step_s(job, degrees))
     gpu = job.cluster.gpu
     causal = plan.mfu_causal * gpu.peak("bf16") / gpu.peak(precision)
-    fastest = max(causal, 0.85 * load_compute_curves(gpu).max_share(precision))
+    fastest = max(causal, 0.85 * min(1.0, load_compute_curves(gpu).max_share(precision)))
     assert causal * plan.step_time_s / plan.step_time.low <= fastest + 1e-9
     assert fastest < 1.0
+
+
+def test_attention_and_head_are_no_faster_in_8_bits() -> None:
+    """Of an 8 B model with 32,768 tokens a third of the FLOP is attention, and 7 % the head's."""
+    least = {}
+    for precision in ("bf16", "fp8"):
+        request = Request(model="llama-3-8b", gpus="8xH100", gbs=8, seq=32768, precision=precision)
+        least[precision] = least_step_s(request.resolve(), Degrees(dp=8, zero=1))
+    low, wide = least_flop_per_token(load_model("llama-3-8b").spec, 32768)
+    curves = load_compute_curves(JOB.cluster.gpu)
+    gpu = JOB.cluster.gpu
+    faster = gpu.peak("fp8") * curves.max_share("fp8")
+    faster /= gpu.peak("bf16") * curves.max_share("bf16")
+    expected = (low / faster + wide) / (low + wide)
+    assert least["fp8"] / least["bf16"] == pytest.approx(expected, rel=1e-3)
+    assert 0.6 < expected < 0.8
+
+
+def test_backward_attention_computes_its_scores_again() -> None:
+    """12 layers of h 768: 72 h² + 6 h s/2 · 7/6 a layer and token, as the head 6 h v."""
+    model = load_model("gpt2").spec
+    low, wide = least_flop_per_token(model, 1024)
+    assert low == pytest.approx(12 * 72 * 768**2)
+    assert wide == pytest.approx(12 * 6 * 768 * 1024 * 7 / 6 + 6 * 768 * model.vocab)
+
+
+def test_a_mixture_ends_where_its_fastest_gpus_would() -> None:
+    request = Request(model="llama-3-8b", gpus="8xH100+8xA100", gbs=64, seq=4096)
+    job, degrees = request.resolve(), Degrees(pp=2, dp=8, zero=1, mbs=1, grad_acc=8)
+    least = min(least_step_s(machine, degrees) for machine in job.machines)
+    for step_time_s in (1.02 * least, 4.0 * least):
+        step = np.zeros(f.STEP_COLUMNS)
+        step[f.STEP_TIME] = step_time_s
+        interval = widest_interval(job.machines, degrees, step)
+        assert least * (1.0 - 1e-9) <= interval.low < step_time_s

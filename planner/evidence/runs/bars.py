@@ -1,0 +1,66 @@
+"""Error bars judged by width, coverage and interval score, by family of runs.
+
+The families are those of the error bars (framework profile, GPU architecture, inside one scale-up
+domain or beyond, dense or mixture). Each has the mean over its runs, and the mean over its sources
+of each source's mean: a source of 200 runs is one witness. There are three views of the same runs:
+
+* known: predicted with today's constants;
+* left out: predicted with constants that were fitted without the run's source;
+* at first sight: what was predicted before anything was changed for the run (`first_sight_*`).
+
+In every view the interval is the one that runs of other sources give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from planner.evidence.runs.predict import Prediction
+from planner.evidence.runs.report import RunComparison, comparison, log_bars
+from planner.evidence.runs.rows import FIRST_SIGHT, grouped
+from planner.predict.uncertainty.families import Figure
+from planner.predict.uncertainty.interval_score import BarQuality, bar_quality
+from planner.predict.uncertainty.intervals import family_of
+
+# Predictions of the same rows, by what is known of them: `known`, `left_out`, `first_sight`.
+Views = Mapping[str, Sequence[Prediction]]
+ALL_RUNS = "all runs"
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyBars:
+    """The quality of one figure's error bars over one family of runs."""
+
+    family: str
+    quality: BarQuality
+
+
+def family_bars(predictions: Sequence[Prediction], figure: Figure) -> list[FamilyBars]:
+    """The bars of a figure by family, those of the most sources first, then of all runs; empty
+    where nothing was measured."""
+    found = [(one, run) for one in predictions if (run := comparison(one, figure)) is not None]
+    if not found:
+        return []
+    by_family = grouped(found, lambda pair: ", ".join(family_of(pair[0].job)))
+    families = [_bars(name, members) for name, members in by_family.items()]
+    families.sort(key=lambda one: (-one.quality.sources, -one.quality.runs, one.family))
+    return [*families, _bars(ALL_RUNS, found)]
+
+
+def _bars(name: str, members: Sequence[tuple[Prediction, RunComparison]]) -> FamilyBars:
+    sources = [one.row.source for one, _ in members]
+    return FamilyBars(name, bar_quality(*log_bars([run for _, run in members]), sources))
+
+
+def bars_record(views: Views) -> dict[str, Any]:
+    """The bars of every view and figure as plain records, families as `family_bars` orders them."""
+    return {
+        view: {
+            figure: [{"family": one.family, **asdict(one.quality)} for one in families]
+            for figure in FIRST_SIGHT
+            if (families := family_bars(predictions, figure))
+        }
+        for view, predictions in views.items()
+    }

@@ -1,0 +1,134 @@
+"""Facts that a prediction depends on and that a measured row leaves empty.
+
+`open_facts.toml` lists the facts and says when each matters; this module asks a predicted row. A
+row that names a plan leaves nothing open: the launch folder that was written for it states it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from constraints.condition import NAMES, shape_values
+from constraints.expression import Condition, condition_mask, parse_condition
+from constraints.numbers import IntArray
+from hardware.files import shipped_toml
+from hardware.frozen import Frozen
+from planner.evidence.runs.contradictions import in_known_words
+from planner.evidence.runs.mapping import MappedRow
+from planner.evidence.runs.predict import Prediction
+from planner.evidence.runs.rows import PLAN_COLUMN, MeasuredRow
+from planner.predict.shapes import rule_context
+from planner.predict.uncertainty.families import Figure
+from planner.predict.uncertainty.intervals import conditions_of
+
+# Facts of a job that no condition of `--require` names.
+Size = Literal["ungated", "16 bits", "several micro-batches"]
+_16_BITS = 16
+
+
+class Fact(Frozen):
+    """A fact of `open_facts.toml`: the column that states it, what it changes, when it matters."""
+
+    column: str
+    figures: tuple[Figure, ...] = Field(min_length=1)
+    when: str = ""
+    profiles: tuple[str, ...] = ()
+    row: dict[str, str] = Field(default_factory=dict)
+    waiting: float = 0.0
+    sizes: tuple[Size, ...] = ()
+    also_stated_by: tuple[dict[str, str], ...] = ()
+
+    @model_validator(mode="after")
+    def _condition_can_be_read(self) -> Fact:
+        _ = self.condition
+        return self
+
+    @property
+    def condition(self) -> Condition | None:
+        """`when`, read. ConstraintError for a text that is no condition."""
+        return _condition(self.when) if self.when else None
+
+    def is_stated(self, row: MeasuredRow) -> bool:
+        """Whether the row says what the fact is."""
+        return bool(row.fact(self.column)) or any(
+            _says(row, words) for words in self.also_stated_by
+        )
+
+    def matters(self, prediction: Prediction, values: Mapping[str, IntArray]) -> bool:
+        """Whether a prediction depends on the fact; `values`: of the names in conditions, one
+        element each. ValueError for a refused row."""
+        mapped = prediction.configured
+        return (
+            (not self.profiles or mapped.job.framework.name in self.profiles)
+            and _says(prediction.row, self.row)
+            and all(_is_so(size, mapped) for size in self.sizes)
+            and (not self.waiting or _waiting(prediction) >= self.waiting)
+            and (self.condition is None or bool(condition_mask(self.condition, values)[0]))
+        )
+
+
+@cache
+def _condition(text: str) -> Condition:
+    return parse_condition(text, tuple(NAMES))
+
+
+def _says(row: MeasuredRow, words: Mapping[str, str]) -> bool:
+    """Whether all columns have words that match; of `!column`: none that do."""
+    return all(
+        row.says(column.removeprefix("!"), pattern) != column.startswith("!")
+        for column, pattern in words.items()
+    )
+
+
+def _is_so(size: Size, mapped: MappedRow) -> bool:
+    job, degrees = mapped.job, mapped.degrees
+    match size:
+        case "ungated":
+            return not job.model.gated
+        case "several micro-batches":
+            return degrees.mbs * degrees.grad_acc > 1
+        case "16 bits":
+            return conditions_of(job).bits == _16_BITS
+
+
+def _waiting(prediction: Prediction) -> float:
+    at = prediction.conditions
+    return 0.0 if at is None else at.waiting
+
+
+@cache
+def facts() -> tuple[Fact, ...]:
+    """The facts of `open_facts.toml`, in its order."""
+    content = shipped_toml("planner.evidence.runs", "open_facts.toml")
+    lists = content["profiles"]
+
+    def read(column: str, given: dict[str, Any]) -> Fact:
+        named = given.get("profiles", ())
+        profiles = lists[named] if isinstance(named, str) else named
+        return Fact(**given | {"column": column, "profiles": tuple(profiles)})
+
+    return tuple(read(column, given) for column, given in content["facts"].items())
+
+
+def open_facts(prediction: Prediction, figure: Figure | None = None) -> tuple[str, ...] | None:
+    """Columns that the prediction (of one figure, or of any) depends on and that the row leaves
+    empty; none where everything is stated, None for a refused row."""
+    mapped = prediction.mapped
+    if mapped is None:
+        return None
+    if prediction.row.text(PLAN_COLUMN):
+        return ()
+    # What nobody can read is not known.
+    row, _ = in_known_words(prediction.row)
+    values = shape_values(mapped.columns, rule_context(mapped.job))
+    return tuple(
+        fact.column
+        for fact in facts()
+        if (figure is None or figure in fact.figures)
+        and not fact.is_stated(row)
+        and fact.matters(prediction, values)
+    )
