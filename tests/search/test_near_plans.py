@@ -34,8 +34,9 @@ def test_fewer_plans_are_near_where_degrees_are_fixed() -> None:
 
 def test_a_shape_stands_where_its_plan_does() -> None:
     trial = try_job(REQUEST.model_copy(update={"limits": {"pp": (1,), "cp": (1,)}}).resolve)
-    plan = trial and trial.plan()
-    assert trial is not None and plan is not None
+    assert trial is not None
+    plan = trial.plan()
+    assert plan is not None
     found = standing_of(plan, "", mixture=False)
     near = rivals_of(trial.explorer.explorers)
     (same,) = (one for one in near if (one.degrees, one.tokens) == (found.degrees, found.tokens))
