@@ -73,7 +73,7 @@ def undoubted(source: str, file: str) -> list[Prediction]:
         # GPT of 2.7B to 28B under FSDP on up to 1,024 H100 of 64 GB.
         ("strangers_2026_11g", "modalities-mn5", 0.18, None),
         # Qwen3 235B over 32 B300: torchtitan beside prime-rl.
-        ("strangers_2026_11g", "prime-rl-235b-b300", 0.17, 0.03),
+        ("strangers_2026_11g", "prime-rl-235b-b300", 0.17, 0.04),
         # Pipelines of four H200: 1F1B, GPipe, interleaved, ZB-V.
         ("strangers_2026_11g", "pp4-titan-h200", 0.1, 0.17),
         ("strangers_2026_11g", "dgx-station-gb300", 0.21, 0.06),
