@@ -73,6 +73,11 @@ def switched(profile: FrameworkProfile, switches: Switches, world: int) -> Frame
     return profile
 
 
+def has_technique(profile: FrameworkProfile, technique: Technique) -> bool:
+    """Whether a profile is already as a technique makes it."""
+    return with_tables(profile, technique.changes(used=True)) == profile
+
+
 @cache
 def with_techniques(
     profile: FrameworkProfile, used: tuple[str, ...], unused: tuple[str, ...] = ()
