@@ -332,11 +332,25 @@ def dispatch_rates_bytes_per_s(
 
 
 @jit
-def point_to_point_time_s(payload_bytes: float, same_domain: bool, links: LinkInputs) -> float:
+def lone_sender_gain(members_inside: float, links: LinkInputs) -> float:
+    """Rate at which a GPU sends to another domain over its share of the NICs, where of each m
+    members of a group in its domain only the last one does: min(m, GPUs to a NIC), at least 1.
+
+    A pipeline of neighbouring stages, or a ring, leaves a node by one member; the other m - 1 leave
+    it their part of the NIC. A sender uses one NIC, so this gains nothing where each GPU has one.
+    """
+    return max(1.0, min(members_inside, links.nic_sharers))
+
+
+@jit
+def point_to_point_time_s(
+    payload_bytes: float, same_domain: bool, links: LinkInputs, members_inside: float = 1.0
+) -> float:
     """Send of `payload_bytes` from one GPU to one other (pipeline neighbours), s.
 
     T = launch + latency + (S + sqrt(h S))/B with the pair's rate inside a domain and the GPU's
-    NIC share between domains (Hockney 1994).
+    NIC share between domains (Hockney 1994), or what its neighbours leave of the NIC
+    (`lone_sender_gain`).
     """
     if payload_bytes <= 0.0:
         return 0.0
@@ -348,5 +362,6 @@ def point_to_point_time_s(payload_bytes: float, same_domain: bool, links: LinkIn
     rate = links.scale_out_pair_bytes_per_s
     if math.isinf(rate):
         rate = links.scale_out_bytes_per_s
+    rate *= lone_sender_gain(members_inside, links)
     wire_s = transfer_time_s(payload_bytes, rate, links.scale_out_half_bytes)
     return links.collective_launch_s + links.scale_out_latency_s + wire_s

@@ -13,7 +13,8 @@ import math
 from planner.cost._jit import jit
 from planner.cost.inputs import GpuInputs
 
-# Bytes of an element: bf16/fp16 activations and weights, one dropout-mask entry.
+# Bytes of a score of Megatron's fused softmax, the unit of the passes over them, and of one
+# dropout-mask entry.
 _HALF_BYTES = 2.0
 _MASK_BYTES = 1.0
 # Parts into which the depth of a product is split over SMs, depth of one at least, and bytes of an
@@ -41,7 +42,7 @@ def memory_bound_time_s(total_bytes: float, kernels: float, gpu: GpuInputs) -> f
 @jit
 def operand_bytes(peak_flop_per_s: float, gpu: GpuInputs) -> float:
     """Bytes of an input element, from the rule that halving the width doubles the peak."""
-    return _HALF_BYTES * min(1.0, gpu.matmul16_flop_per_s / peak_flop_per_s)
+    return gpu.element_bytes * min(1.0, gpu.matmul16_flop_per_s / peak_flop_per_s)
 
 
 @jit
@@ -156,8 +157,9 @@ def gemm_time_s(
 
         t = t_floor + max(compute, batch·(i·(m·k + k·n) + o·m·n) / (W·e_hbm))
 
-    i: operand bytes per element; o (`output_bytes`): output bytes per element, 2 for bf16, 8 for
-    a weight gradient added into an fp32 buffer (read and write), 4 for one added into bf16.
+    i: operand bytes per element; o (`output_bytes`): output bytes per element, 2 for bf16, 4 for
+    fp32 and TF32, 8 for a weight gradient added into an fp32 buffer (read and write), 4 for one
+    added into bf16.
     Roofline with tile and wave quantisation. Ignores layout (TN/NN/NT differ by 1 % in the
     fitted rows), operands that stay in L2 and operands that are read twice.
     """
@@ -371,11 +373,11 @@ def eager_attention_forward_time_s(
     Narayanan et al. (arXiv 2104.04473), section 4.2. The causal mask saves nothing here.
     `traffic`: bytes of those passes over fused ones, 1 as above.
     """
-    pairs = batch * heads
+    pairs, element = batch * heads, gpu.element_bytes
     peak = gpu.matmul16_flop_per_s
     share = gpu.gemm16_max_efficiency * alignment_share(qk_head_dim, gpu)
-    scores = gemm_time_s(seq_q, seq_kv, qk_head_dim, pairs, peak, share, _HALF_BYTES, gpu)
-    output = gemm_time_s(seq_q, v_head_dim, seq_kv, pairs, peak, share, _HALF_BYTES, gpu)
+    scores = gemm_time_s(seq_q, seq_kv, qk_head_dim, pairs, peak, share, element, gpu)
+    output = gemm_time_s(seq_q, v_head_dim, seq_kv, pairs, peak, share, element, gpu)
     entries = pairs * seq_q * seq_kv
     softmax = memory_bound_time_s(traffic * 2.0 * _HALF_BYTES * entries, 1.0, gpu)
     dropout = memory_bound_time_s(traffic * (2.0 * _HALF_BYTES + _MASK_BYTES) * entries, 1.0, gpu)
@@ -398,13 +400,13 @@ def eager_attention_backward_time_s(
     Dropout reads a gradient and the mask and writes a gradient; softmax reads a gradient and the
     probabilities and writes a gradient. See `eager_attention_forward_time_s`.
     """
-    pairs = batch * heads
+    pairs, element = batch * heads, gpu.element_bytes
     peak = gpu.matmul16_flop_per_s
     share = gpu.gemm16_max_efficiency * alignment_share(qk_head_dim, gpu)
-    probabilities = gemm_time_s(seq_q, seq_kv, v_head_dim, pairs, peak, share, _HALF_BYTES, gpu)
-    values = gemm_time_s(seq_kv, v_head_dim, seq_q, pairs, peak, share, _HALF_BYTES, gpu)
-    queries = gemm_time_s(seq_q, qk_head_dim, seq_kv, pairs, peak, share, _HALF_BYTES, gpu)
-    keys = gemm_time_s(seq_kv, qk_head_dim, seq_q, pairs, peak, share, _HALF_BYTES, gpu)
+    probabilities = gemm_time_s(seq_q, seq_kv, v_head_dim, pairs, peak, share, element, gpu)
+    values = gemm_time_s(seq_kv, v_head_dim, seq_q, pairs, peak, share, element, gpu)
+    queries = gemm_time_s(seq_q, qk_head_dim, seq_kv, pairs, peak, share, element, gpu)
+    keys = gemm_time_s(seq_kv, qk_head_dim, seq_q, pairs, peak, share, element, gpu)
     entries = pairs * seq_q * seq_kv
     dropout = memory_bound_time_s(traffic * (2.0 * _HALF_BYTES + _MASK_BYTES) * entries, 1.0, gpu)
     softmax = memory_bound_time_s(traffic * 3.0 * _HALF_BYTES * entries, 1.0, gpu)

@@ -52,11 +52,11 @@ PARAM_ROW = record_of(
     "temporary_bytes", "flop", "after_core",
 )  # fmt: skip
 # `pads_vocabulary`: the loss's logits; `fixed_bytes`: per micro-batch, however many sequences it
-# holds; `copies`: times that the tensor crosses the host link each way, and `leaves` 1 where it
-# leaves the GPU for it.
+# holds; `exchanged`: 1 where it exists only if attention exchanges heads; `copies`: times that the
+# tensor crosses the host link each way, and `leaves` 1 where it leaves the GPU for it.
 SAVED_ROW = record_of(
     "piece", "bytes_per_token", "shard", "freed_by", "only_with", "pads_vocabulary", "fixed_bytes",
-    "copies", "leaves", "after_core",
+    "exchanged", "copies", "leaves", "after_core",
 )  # fmt: skip
 COMM_ROW = record_of(
     "piece", "kind", "group", "bytes_per_token", "forward", "backward", "shard", "hidden_forward",

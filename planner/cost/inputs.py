@@ -48,6 +48,8 @@ class GpuInputs(NamedTuple):
     """Dense datasheet peak of the precision in which the linear layers run."""
     matmul16_flop_per_s: float
     """That of bf16/fp16: attention, and the LM head when it stays in 16 bit."""
+    element_bytes: float
+    """Of activations and weights outside 8 and 4 bits: 2, or 4 where products are fp32 or TF32."""
     hbm_bytes_per_s: float
     """The datasheet's."""
     sm_count: float
@@ -138,6 +140,8 @@ class LinkInputs(NamedTuple):
     root_bytes_per_s: float = math.inf
     # What one send to a GPU of another domain reaches.
     scale_out_pair_bytes_per_s: float = math.inf
+    # GPUs of a node to each NIC, at least 1.
+    nic_sharers: float = 1.0
     # Share of a step that ranks wait for the slowest of them, per doubling of the domains.
     straggler_share: float = 0.0
     # Nominal rate below a leaf switch over that through the spine, and GPUs among which no traffic

@@ -7,6 +7,8 @@ Sources: ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054, section 5), 1F1B and i
 from __future__ import annotations
 
 from planner.cost._jit import Row, jit
+from planner.cost.codes import GROUP_CP, GROUP_EP
+from planner.cost.placement import touched_domains
 from planner.cost.tables import FrameworkInputs, JobInputs
 
 # Names of the communicators, in the order of `communicator_sizes`.
@@ -90,9 +92,39 @@ def recorded_bytes(
 
 @jit
 def communication_bytes(key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs) -> float:
-    """Buffers of communicators, and those of overlapped tensor-parallel exchanges."""
+    """Buffers of communicators, of all-to-alls, and of overlapped tensor-parallel exchanges."""
     communicators = communicator_bytes(key.tp, key.cp, grid.dp, grid.pp, key.ep, framework)
-    return communicators + tensor_buffer_bytes(key.tp, key.cp, key.mbs, job, framework)
+    buffers = tensor_buffer_bytes(key.tp, key.cp, key.mbs, job, framework)
+    return communicators + exchange_buffer_bytes(key, framework) + buffers
+
+
+@jit
+def exchange_buffer_bytes(key: Row, framework: FrameworkInputs) -> float:
+    """NCCL buffers of the all-to-alls of experts and of attention heads.
+
+    (ranks - 1) * peer bytes for each group: an all-to-all sends to and receives from every other
+    rank of its group, and NCCL connects each pair by as many channels as their links can use, up
+    to 32 over NVLink, but by two for all pairs once the group leaves its scale-up domain. So 32
+    ranks inside a rack hold 14 GB and 16 ranks of two nodes 0.4. A fused dispatcher sends tokens
+    another way. Ignores the buffers of that one. Source: NCCL 2.29, src/graph/paths.cc,
+    ncclTopoComputeP2pChannelsPerPeer; github NVIDIA/nccl, issue 1685.
+    """
+    # A ring or a gather of keys and values connects neighbours alone.
+    held = peer_bytes(key.exchange, key.stride[GROUP_CP], framework)
+    if framework.dispatch_deduplicates > 0.0:
+        return held
+    return held + peer_bytes(key.ep, key.stride[GROUP_EP], framework)
+
+
+@jit
+def peer_bytes(size: float, stride: float, framework: FrameworkInputs) -> float:
+    """NCCL buffers of one rank of a group of `size`, `stride` ranks apart, that exchanges all to
+    all."""
+    if size <= 1.0:
+        return 0.0
+    domain, world = int(framework.domain_gpus), int(framework.job_gpus)
+    near = touched_domains(int(size), int(stride), domain, world) == 1
+    return (size - 1.0) * (framework.near_peer_bytes if near else framework.far_peer_bytes)
 
 
 @jit

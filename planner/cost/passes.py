@@ -266,10 +266,11 @@ def transfer_alone_seconds(
     """
     size = 2.0 * states * job.hidden * local_tokens(key, job)
     same_domain = stages_share_domain(key, grid, network)
+    inside = network[0].scale_up_domain / stage_stride(key, grid, network)
     if key.sequence_parallel > 0 or framework.pipeline_scatters > 0.0:
-        seconds = point_to_point_time_s(size / key.tp, same_domain, network[0])
+        seconds = point_to_point_time_s(size / key.tp, same_domain, network[0], inside)
     else:
-        seconds = point_to_point_time_s(size, same_domain, network[0])
+        seconds = point_to_point_time_s(size, same_domain, network[0], inside)
     if key.sequence_parallel > 0 or framework.pipeline_scatters == 0.0:
         return seconds
     group = group_of(key.tp, 1.0, network[0])

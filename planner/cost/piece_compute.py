@@ -79,8 +79,8 @@ def gemm_seconds(
     low = op.low_precision > 0
     peak, share = product_rate(low, framework, gpu)
     least = 0.0 if framework.pads_products > 0.0 else odd_rows_time_s(rows, out, depth, gpu)
-    forward = max(least, gemm_time_s(rows, out, depth, 1.0, peak, share, 2.0, gpu))
-    data = max(least, gemm_time_s(rows, depth, out, 1.0, peak, share, 2.0, gpu))
+    forward = max(least, gemm_time_s(rows, out, depth, 1.0, peak, share, gpu.element_bytes, gpu))
+    data = max(least, gemm_time_s(rows, depth, out, 1.0, peak, share, gpu.element_bytes, gpu))
     weight = op.trained * max(least, gemm_time_s(out, depth, rows, 1.0, peak, share, 8.0, gpu))
     if low:
         forward += cast_seconds(rows * depth, framework, gpu)
@@ -98,8 +98,8 @@ def grouped_gemm_seconds(
     each = rows / groups
     low = op.low_precision > 0
     peak, share = product_rate(low, framework, gpu)
-    forward = grouped_gemm_time_s(each, out, depth, groups, peak, share, 2.0, gpu)
-    data = grouped_gemm_time_s(each, depth, out, groups, peak, share, 2.0, gpu)
+    forward = grouped_gemm_time_s(each, out, depth, groups, peak, share, gpu.element_bytes, gpu)
+    data = grouped_gemm_time_s(each, depth, out, groups, peak, share, gpu.element_bytes, gpu)
     weight = op.trained * grouped_gemm_time_s(out, depth, each, groups, peak, share, 8.0, gpu)
     if low:
         forward += cast_seconds(rows * depth, framework, gpu)

@@ -26,7 +26,9 @@ def saved_bytes(piece: int, key: Row, modules: int, saved: Rows, job: JobInputs)
 
 @jit
 def saved_row_bytes(row: Row, tokens: float, key: Row, job: JobInputs) -> float:
-    """Bytes of one kept tensor on a rank."""
+    """Bytes of one kept tensor on a rank; `exchanged` ones exist where heads are exchanged."""
+    if row.exchanged > 0 and key.exchange <= 1.0:
+        return 0.0
     size = row.bytes_per_token * shard_factor(int(row.shard), key, job.kv_heads)
     if row.pads_vocabulary > 0:
         size *= padding_factor(job.vocab, job.vocabulary_multiple, key.tp)

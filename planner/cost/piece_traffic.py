@@ -14,6 +14,7 @@ from planner.cost.communication import (
     deduplicated_bytes,
     deduplicated_exchange_time_s,
     exchange_bytes,
+    lone_sender_gain,
     parts_hit,
     point_to_point_time_s,
     reduction_gain,
@@ -58,7 +59,7 @@ def collective_stream(
         inner, outer = exchange_bytes(size_bytes, size, inside)
         return exchange_stream(seconds, inner, outer, inside, links, roots)
     if kind == CollectiveKind.RING_EXCHANGE:
-        return ring_exchange_stream(size_bytes, size, inside >= size, links)
+        return ring_exchange_stream(size_bytes, size, inside, links)
     seconds = all_reduce_time_s(size_bytes, size, inside, links, roots)
     wire *= 2.0 / reduction_gain(min(inside, size), links)
     return ring_stream(seconds, wire, size, inside, links, roots)
@@ -66,16 +67,17 @@ def collective_stream(
 
 @jit
 def ring_exchange_stream(
-    size_bytes: float, size: float, same_domain: bool, links: LinkInputs
+    size_bytes: float, size: float, inside: float, links: LinkInputs
 ) -> Stream:
-    """size - 1 steps, each of which passes one rank's share of `size_bytes`; a ring that leaves
-    the domain waits for the step that does."""
-    value = size_bytes / size
-    seconds = (size - 1.0) * point_to_point_time_s(value, same_domain, links)
+    """size - 1 steps, each of which passes one rank's share of `size_bytes`; a ring with `inside`
+    members in a domain that leaves it waits for the step that does."""
+    value, same_domain = size_bytes / size, inside >= size
+    seconds = (size - 1.0) * point_to_point_time_s(value, same_domain, links, inside)
     wire = (size - 1.0) * value
     if same_domain:
         return on_links(seconds, wire / links.scale_up_bytes_per_s, 0.0, wire, links)
-    return on_links(seconds, 0.0, wire / links.scale_out_bytes_per_s, wire, links)
+    rate = links.scale_out_bytes_per_s * lone_sender_gain(inside, links)
+    return on_links(seconds, 0.0, wire / rate, wire, links)
 
 
 @jit

@@ -195,6 +195,15 @@ class FrameworkInputs(NamedTuple):
     """What the GPU's context takes."""
     communicator_bytes: float
     """NCCL buffers of one communicator: `channel_bytes` of each of its channels."""
+    near_peer_bytes: float
+    """NCCL buffers of one peer of an all-to-all that stays inside a scale-up domain:
+    `peer_channel_bytes` of each channel between the two."""
+    far_peer_bytes: float
+    """The same where the group leaves the domain."""
+    domain_gpus: float
+    """GPUs of each scale-up domain that the job is placed on."""
+    job_gpus: float
+    """GPUs of the job."""
     workspace_bytes: float
     """The setting, or torch's on the job's GPU."""
     unreduced_gradient_bytes: float

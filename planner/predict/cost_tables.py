@@ -23,7 +23,13 @@ from planner.job.optimizers import ELEMENT_BYTES
 from planner.job.parameter_classes import ParameterClass, parameter_classes
 from planner.job.schedules import schedule_named
 from planner.job.specs import ModelSpec
-from planner.predict.links import channels, link_inputs
+from planner.predict.links import (
+    FAR_PEER_CHANNELS,
+    channels,
+    job_domain_gpus,
+    link_inputs,
+    peer_channels,
+)
 from planner.predict.ops.attention_core import score_parts
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Piece
@@ -100,6 +106,7 @@ def gpu_inputs(gpu: Gpu, precision: str, attention: str) -> GpuInputs:
     derived = {
         "matmul_flop_per_s": gpu.peak(precision),
         "matmul16_flop_per_s": gpu.peak(half),
+        "element_bytes": 4.0 if precision in FP32_PRECISIONS else 2.0,
         "hbm_bytes_per_s": gpu.hbm_bytes_per_s,
         "sm_count": gpu.sm_count,
         "gemm_max_efficiency": loaded.sustained_share(precision),
@@ -129,6 +136,7 @@ def op_context(job: Job) -> OpContext:
         mode=job.dtype,
         offload=job.on_host,
         rack=job.cluster.gpu.traits.dispatcher == "hybridep",
+        exchanges_heads=any(kind.startswith("a2a") for kind in job.context_kinds),
     )
 
 
@@ -256,6 +264,10 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
         "schedule": schedule_named(job.schedule).code,
         "context_bytes": job.cluster.gpu.context_bytes + profile.outside.kernels_bytes,
         "communicator_bytes": profile.outside.channel_bytes * channels(job.cluster),
+        "near_peer_bytes": profile.outside.peer_channel_bytes * peer_channels(job.cluster),
+        "far_peer_bytes": profile.outside.peer_channel_bytes * FAR_PEER_CHANNELS,
+        "domain_gpus": job_domain_gpus(job.cluster),
+        "job_gpus": job.cluster.num_gpus,
         "workspace_bytes": job.workspace_bytes,
         "unreduced_gradient_bytes": whole if unreduced is None else unreduced,
         "gradients_on_gpu": 1.0 - setting.offload * profile.optimizer.offload_gradients,
@@ -323,14 +335,16 @@ def _softmax_bytes(job: Job, profile: FrameworkProfile) -> float:
     """Bytes per score that the backward of an unfused softmax holds beyond what is kept.
 
     Gradients of its output and of its input, in its own type; what the product with the values
-    kept for itself is freed by then.
+    kept for itself is freed by then. Written in operators, the quotient's backward makes three
+    more: the gradient's negative, and the exponents divided by their sum once and twice.
     """
     if job.attention != "eager":
         return 0.0
     softmax, operand, mask = score_parts(profile.saved, dropout=job.dropout)
     if not (job.framework.state.unfused_backward or softmax > profile.saved.activation_bytes):
         return 0.0
-    return 2.0 * softmax - operand - mask
+    gradients = 5.0 if profile.saved.softmax_in_operators else 2.0
+    return gradients * softmax - operand - mask
 
 
 def kind_prefix(model: ModelSpec) -> Array:

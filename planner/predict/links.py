@@ -48,6 +48,7 @@ def assemble(
     pair_bytes_per_s: float | None = None,
     nic_bytes_per_s: float | None = None,
     nic_per_gpu: bool = True,
+    nic_sharers: float = 1.0,
     leaf_gpus: int = 0,
     stores: bool = False,
 ) -> LinkInputs:
@@ -55,7 +56,8 @@ def assemble(
 
     `pair_bytes_per_s` is the link between two GPUs of a full mesh; `nic_bytes_per_s`: what reaches
     the leaf switch, where the network beyond it is oversubscribed; `leaf_gpus`: GPUs below one leaf
-    (0: unknown); `nic_per_gpu`: a node has at least as many NICs as GPUs; `stores`: tokens go to
+    (0: unknown); `nic_per_gpu`: a node has at least as many NICs as GPUs, `nic_sharers`: how many
+    GPUs have a NIC between them else; `stores`: tokens go to
     experts by loads and stores, as DeepEP's kernels send them.
     """
     up, out = curves.scale_up, curves.scale_out
@@ -97,6 +99,7 @@ def assemble(
             straggler_share=curves.straggler_share.value,
             oversubscription=nominal / scale_out_bytes_per_s if scale_out_bytes_per_s else 1.0,
             leaf_gpus=float(leaf_gpus),
+            nic_sharers=nic_sharers,
         )
     )
     if curves.in_network is None:
@@ -161,6 +164,25 @@ def channels_at(bytes_per_s: float) -> int:
     return min(_MOST_CHANNELS, max(_LEAST_CHANNELS, rings))
 
 
+# NCCL 2.29, src/graph/paths.cc: twice as many channels as NVLink links join two GPUs, as a power of
+# two and at most 32; two for all pairs of a group that leaves its domain.
+_MOST_PEER_CHANNELS, FAR_PEER_CHANNELS = 32, 2
+
+
+def peer_channels(cluster: Cluster) -> int:
+    """Channels by which an all-to-all inside a scale-up domain joins two of its ranks."""
+    most: int = 2 ** (channels(cluster) - 1).bit_length()
+    return min(_MOST_PEER_CHANNELS, most)
+
+
+def job_domain_gpus(cluster: Cluster) -> int:
+    """GPUs of each scale-up domain that the cluster's job is placed on; a box of PCIe links is
+    one."""
+    if is_pcie_box(cluster):
+        return cluster.gpus_per_node
+    return placed_domain_gpus(cluster.num_gpus, cluster.scale_up_domain_gpus, cluster.gpus_per_node)
+
+
 def _scale_up_bytes_per_s(cluster: Cluster) -> float:
     """Link rate of a GPU inside its node; without a scale-up domain over all of it, PCIe's."""
     if is_pcie_box(cluster):
@@ -177,20 +199,14 @@ def link_inputs(cluster: Cluster, *, stores: bool = False) -> LinkInputs:
     GPUs' host-link rate. Oversubscription divides each GPU's NIC share: what leaves a domain is
     taken to cross the spine.
     """
-    pcie, curves = is_pcie_box(cluster), load_link_curves(cluster)
+    curves = load_link_curves(cluster)
     usable = curves.scale_out.usable(cluster.nic_bytes_per_s)
     nic = cluster.scale_out_bytes_per_s_per_gpu_per_direction * usable
     host_bytes_per_s = cluster.gpu.host_link_bytes_per_s_per_direction
     links = assemble(
         curves,
         job_gpus=cluster.num_gpus,
-        domain_gpus=(
-            cluster.gpus_per_node
-            if pcie
-            else placed_domain_gpus(
-                cluster.num_gpus, cluster.scale_up_domain_gpus, cluster.gpus_per_node
-            )
-        ),
+        domain_gpus=job_domain_gpus(cluster),
         scale_up_bytes_per_s=_scale_up_bytes_per_s(cluster),
         scale_out_bytes_per_s=nic / cluster.oversubscription,
         # All GPUs copy at the same time.
@@ -199,6 +215,7 @@ def link_inputs(cluster: Cluster, *, stores: bool = False) -> LinkInputs:
         nic_bytes_per_s=nic,
         leaf_gpus=cluster.leaf_nodes * cluster.gpus_per_node,
         nic_per_gpu=cluster.nics_per_node >= cluster.node_gpus,
+        nic_sharers=max(1.0, cluster.node_gpus / max(1, cluster.nics_per_node)),
         stores=stores,
     )
     return _as_switched(links, cluster)

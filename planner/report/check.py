@@ -26,6 +26,7 @@ from planner.predict.plan_text import (
     recompute_text,
     step_time_text,
 )
+from planner.report.differences import gain_text
 from planner.report.explain import (
     measured_blocks,
     metric_notes,
@@ -212,12 +213,16 @@ def _changes(assessment: Assessment, changes: Sequence[LaunchChange]) -> Block:
     return Notes((text,))
 
 
+# The best of many predictions flatters itself (`planner.predict.uncertainty.selection`).
+_EXPECT = "expect: what the best of so many brings, its luck taken off, with the 80 % interval"
+
+
 def _change_title(assessment: Assessment, changes: Sequence[LaunchChange]) -> str:
     if assessment.plan is None:
         others = " once the other errors are mended" if len(assessment.errors) > 1 else ""
         return f"Single changes that would run{others}"
     if assessment.plan.fits and changes[0].sufficient:
-        return "Best single changes"
+        return f"Best single changes ({_EXPECT})"
     if not changes[0].sufficient:
         return "No single change makes it fit safely; those that help most"
     return "Best single changes that make it fit"
@@ -227,6 +232,8 @@ def _gain(change: LaunchChange) -> str:
     if change.faster is None or change.saved_bytes is None:
         return "runs"
     faster_by = f"{signed_share(change.faster)} tokens/s"
+    if change.expected is not None:
+        faster_by += f" (expect {gain_text(change.expected)})"
     size = gib(abs(change.saved_bytes))
     if float(size) == 0.0:
         return f"{faster_by}, same memory"

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from planner.compare.cluster_front import ClusterFront, ClusterPoint
 from planner.job.quantities import number_ranges, plural, share
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
+from planner.report.differences import is_mixture, ties
 from planner.report.plan_table import plan_table, techniques_row
 from planner.report.said import described, notes, table_of
-from planner.report.search import KEEP, error_note, ties
+from planner.report.search import KEEP, error_note
 from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report
 
 Numbered = Sequence[tuple[int, ClusterPoint]]
@@ -81,7 +82,9 @@ def _usd_text(point: ClusterPoint) -> str:
 
 def _notes(front: ClusterFront, numbered: Numbered, plans: Sequence[Plan]) -> Iterator[str]:
     unpriced = (one for one in front.clusters if one.plans and not one.usd_per_gpu_hour)
-    near = sorted(ties([(n, plan) for (n, _), plan in zip(numbered, plans, strict=True)]))
+    shown = [(number, plan) for (number, _), plan in zip(numbered, plans, strict=True)]
+    mixture = is_mixture(front.results[numbered[0][1].cluster].job)
+    near = sorted(ties(shown, mixture, [point.gpu for _, point in numbered]))
     yield from notes(
         "clusters.notes", front, errors=error_note(plans), first=numbered[0][0],
         weighed=_weighed(front),

@@ -10,6 +10,7 @@ from typing import Any
 
 from hardware.facts import Figure, load_sources
 from hardware.prices import PRICE_KINDS
+from planner.compare.differences import days_ratio
 from planner.compare.goodput import high_rates
 from planner.compare.laws import load_laws
 from planner.compare.offers import STALE_DAYS
@@ -17,6 +18,7 @@ from planner.compare.results import Comparison, ComparisonRow, Rental, Run
 from planner.compare.run import HOURS_PER_YEAR
 from planner.compare.settings import BASIS_NAMES, Settings
 from planner.predict.plan_text import error_text, ramp_rows
+from planner.report.differences import ratio_text
 from planner.report.plan_table import plan_table, techniques_row
 from planner.report.said import NONE, described, fact_rows, notes, said, table_of
 from planner.report.study_words import critical_text, decision_facts, runs_note, share_text
@@ -103,11 +105,11 @@ def _notes(runs: Runs, comparison: Comparison) -> Iterator[str]:
     if not runs:
         return
     by_days = sorted(runs, key=lambda row: row[1].days.value)
-    fastest, days = by_days[0][0].name, by_days[0][1].days
+    fastest = by_days[0]
     yield from notes(
         "comparison.notes", comparison, front=FRONT, kind=BASIS_NAMES[comparison.basis],
-        priced=any(run.cost(comparison.basis) is not None for _, run in runs), fastest=fastest,
-        near=[row.name for row, run in by_days[1:] if run.days.low <= days.high],
+        priced=any(run.cost(comparison.basis) is not None for _, run in runs),
+        fastest=fastest[0].name, near=list(_not_slower(fastest[1], by_days[1:])),
     )  # fmt: skip
     yield from runs_note((run for _, run in runs), comparison.tokens)
     rentals = [rental for _, run in runs for rental in run.rentals]
@@ -121,6 +123,14 @@ def _notes(runs: Runs, comparison: Comparison) -> Iterator[str]:
     yield from comparison.notes
     first = runs[0][0].name
     yield f"Every factor with its source: add --explain {shlex.quote(first)}"
+
+
+def _not_slower(fastest: Run, others: Runs) -> Iterator[str]:
+    """Clusters that are not surely slower than the fastest, each with its difference."""
+    for row, run in others:
+        ratio = days_ratio(fastest, run)
+        if ratio.low <= 1.0:
+            yield f"{row.name} ({ratio_text(ratio)})"
 
 
 @as_report

@@ -31,6 +31,7 @@ from planner.predict.plan_text import (
     offload_text,
     ramp_rows,
 )
+from planner.report.differences import beside_text, ends_text
 from planner.report.plan_table import full_memory_facts, limit_text, stage_row
 from planner.report.said import described, fact_rows, notes, said, table_of
 from planner.report.search import error_note, job_facts, metric_note
@@ -90,7 +91,10 @@ def _plan_facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
         uneven_blocks=plan.degrees.vpp > 1 and not plan.layout.is_even,
     )  # fmt: skip
     yield from (("placed", place_sentence(place)) for place in explanation.places)
-    yield from fact_rows("explain.end", plan, peak_words=peak_sentence)
+    ratio = explanation.ratio_to_first
+    yield from fact_rows(
+        "explain.end", plan, peak_words=peak_sentence, beside_first=ratio and beside_text(ratio)
+    )
     yield from full_memory_facts(plan)
 
 
@@ -236,7 +240,8 @@ def _slowdown(near: NeighbourReport) -> str:
         return "equally fast"
     kind = "faster" if faster_by > 0 else "slower"
     per = " a token" if "gbs" in near.change else ""  # the step then has other tokens
-    return f"{share(abs(1 / (1 + faster_by) - 1))} {kind}{per}"
+    bar = "" if near.ratio is None else f" ({ends_text(near.ratio)})"
+    return f"{share(abs(1 / (1 + faster_by) - 1))} {kind}{bar}{per}"
 
 
 _BAR_CELLS = 8

@@ -17,6 +17,7 @@ from planner.predict.plan_text import (
     ramp_rows,
     shared_techniques,
 )
+from planner.report.differences import is_mixture, tie_note, ties
 from planner.report.plan_table import (
     Numbered,
     beyond_text,
@@ -163,7 +164,7 @@ def _missing_text(result: SearchResult) -> str:
 
 def front_table(plans: Numbered, result: SearchResult) -> TableData:
     """One row a plan, under its number in the whole front."""
-    near = ties(plans)
+    near = ties(plans, is_mixture(result.job))
     marks = {number: "≈" if number in near else "" for number, _ in plans}
     if result.recommended:
         marks[result.recommended] = "→" + marks.get(result.recommended, "")
@@ -196,7 +197,8 @@ def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
     if any(layers_text(plan) or blocks_text(plan) for plan in (*plans, *result.riskier)):
         listed = "Stages differ in layers: --wide and planner explain list them."
         lines.append(listed + _standalone_vocab_note(plans))
-    lines += [note for note in (_tie_note(numbered), _doubt_note(numbered)) if note]
+    near = tie_note(numbered[0][0], ties(numbered, is_mixture(job))) if numbered else ""
+    lines += [note for note in (near, _luck_note(result), _doubt_note(numbered)) if note]
     lines += _technique_notes(numbered)
     largest = max((plan.gbs_tokens for plan in plans), default=0)
     lines += search_note(job, largest) if largest else ()
@@ -291,18 +293,16 @@ def error_note(plans: Sequence[Plan], numbered: Numbered = ()) -> str:
     return f"±: 80 % interval ({shown}), from {'; '.join(families)}.{beyond}"
 
 
-def ties(plans: Numbered) -> list[int]:
-    """Numbers of the plans that the error bar of the first cannot tell from it."""
-    if not plans:
-        return []
-    _, first = plans[0]
-    slowest_likely = first.tokens_per_s * first.step_time_s / first.step_time.high
-    return [number for number, plan in plans[1:] if plan.tokens_per_s >= slowest_likely]
+# Luck below this share of the step time is not worth a line.
+_LEAST_LUCK = 0.01
 
 
-def _tie_note(plans: Numbered) -> str:
-    near = ties(plans)
-    return f"≈ Within the error bar of plan {plans[0][0]}: {numbered_plans(near)}." if near else ""
+def _luck_note(result: SearchResult) -> str:
+    """What the fastest plan is expected to take beyond its prediction, as it was chosen by it."""
+    luck = result.luck
+    if luck is None or luck.longer < _LEAST_LUCK:
+        return ""
+    return said(described("search.luck"), luck) or ""
 
 
 def _doubt_note(plans: Numbered) -> str:

@@ -22,6 +22,7 @@ from planner.predict.layer_profile import StepProfile, step_profile
 from planner.predict.link_account import LinkShare, link_account
 from planner.predict.plan import Degrees, Plan, StageMemory
 from planner.predict.techniques import works_with
+from planner.predict.uncertainty.differences import Ratio, plan_ratio
 from planner.search.neighbours import neighbours
 from planner.search.result import JobSummary, SearchResult, WhatIf
 
@@ -63,7 +64,8 @@ class NeighbourReport(Frozen):
     `reason` is the term of the step that explains the difference most (its field in plans)
     and `reason_s` by how many seconds, at the plan's batch; `slowest_stage`: forward and backward
     of the slowest pipeline stage over the mean of all; `text` the rule that it breaks, or
-    the user's conditions that it does not obey.
+    the user's conditions that it does not obey. `ratio`: its seconds a token over the plan's, with
+    the ends of the 80 % interval; None in results written before the field existed.
     """
 
     change: str
@@ -78,6 +80,7 @@ class NeighbourReport(Frozen):
     reason_s: float | None = None
     slowest_stage: float | None = None
     text: str = ""
+    ratio: Ratio | None = None
 
 
 class StagePlace(Frozen):
@@ -95,7 +98,8 @@ class Explanation(Frozen):
     `places`: which stages live where, if there are several types of GPUs. `not_used`: techniques
     that a search would try, which a plan that is given goes without. `compute`: parts of the
     step's compute term by what bounds them; `profile`: layers op by op, with their collectives.
-    Both are empty on GPUs of several types.
+    Both are empty on GPUs of several types. `ratio_to_first`: seconds a token over those of the
+    first plan, with the ends of the 80 % interval; None of the first itself.
     """
 
     number: int
@@ -113,6 +117,7 @@ class Explanation(Frozen):
     compute: tuple[Term, ...] = ()
     profile: StepProfile | None = None
     links: tuple[LinkShare, ...] = ()
+    ratio_to_first: Ratio | None = None
 
 
 def _not_used(job: Job, plan: Plan) -> tuple[str, ...]:
@@ -159,6 +164,9 @@ def explain(
         profile=profile,
         links=link_account(job, plan),
         places=stage_places(plan),
+        ratio_to_first=(
+            None if number == 1 else plan_ratio(result.plans[0], plan, job.model.moe is not None)
+        ),
     )
 
 
@@ -341,6 +349,7 @@ def _report(plan: Plan, near: Neighbour, evaluator: Evaluator, job: Job) -> Neig
         reason_s=reason_s,
         slowest_stage=slowest_stage(other),
         text=_disobeyed(job, there.degrees),
+        ratio=plan_ratio(plan, other, job.model.moe is not None),
     )
 
 

@@ -11,6 +11,7 @@ from hardware.frozen import Frozen
 from planner.job.request import Request
 from planner.predict.displays import displays
 from planner.predict.plan import PLAN_FILE_VERSION, Degrees, Interval, Plan
+from planner.predict.uncertainty.selection import Luck
 from planner.search.frame import plan_frame
 from planner.search.unused import UnusedTechnique
 
@@ -199,6 +200,8 @@ class SearchResult(Frozen):
     rule_counts: dict[str, int] = Field(default_factory=dict)
     # None in files written before the field existed.
     proof: Proof | None = None
+    # What the fastest plan owes to its error; None in files written before the field existed.
+    luck: Luck | None = None
 
     def to_frame(self) -> pd.DataFrame:
         """One row a plan, fastest first, as the search sorted them. Columns, their units and what

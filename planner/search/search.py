@@ -16,12 +16,15 @@ from planner.job.request import Request
 from planner.predict.plan import Plan
 from planner.predict.plan_text import step_time_text
 from planner.predict.threads import OutOfTimeError, until
+from planner.predict.uncertainty.differences import standing_of
 from planner.predict.uncertainty.likely import likely_limit_bytes
+from planner.predict.uncertainty.selection import Luck, luck_of
 from planner.search.exact_front import front, thin_points, undominated
 from planner.search.infeasibility import Verdict, silent
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.layout_model import SolverOptions
 from planner.search.limit_results import MOST_WORK_S, TIE, WORK_OF_TIME, Effort, Point, Progress
+from planner.search.near_plans import rivals_of
 from planner.search.outcome import (
     SORT_KEYS,
     best_point,
@@ -121,8 +124,16 @@ def find_plans(
         ),
         rule_counts=shares.rule_counts,
         proof=proof_of(limit_results, explorer),
+        luck=_luck(found["plans"], shares.job, explorer),
         **found,
     )
+
+
+def _luck(plans: Sequence[Plan], job: Job, explorer: SharesExplorer) -> Luck:
+    """What the fastest plan of a search owes to the error of its prediction."""
+    fastest = max(plans, key=lambda plan: plan.tokens_per_s)
+    winner = standing_of(fastest, "", job.model.moe is not None)
+    return luck_of(winner, rivals_of(explorer.explorers))
 
 
 def _riskier(

@@ -446,3 +446,16 @@ def test_tokens_leave_over_efa_message_by_message() -> None:
     assert infiniband.scale_out_message_s == 0.0
     alone = deduplicated_exchange_time_s(2048.0 * 4096.0, 2048.0, 7.0, 1.0, 8, 8, efa)
     assert alone < 0.1 * small
+
+
+def test_a_lone_sender_has_what_its_neighbours_leave_of_the_nic() -> None:
+    """Eight GPUs on two NICs: of stages that are neighbours one crosses, and has a whole NIC."""
+    links = IDEAL._replace(nic_sharers=4.0)
+    shared, alone = (point_to_point_time_s(8e9, False, links, m) for m in (1.0, 8.0))
+    assert shared == pytest.approx(4.0 * alone)
+    assert point_to_point_time_s(8e9, False, links, 2.0) == pytest.approx(2.0 * alone)
+    # A NIC for each GPU leaves nothing, and inside a domain no NIC is used.
+    own = IDEAL._replace(nic_sharers=1.0)
+    assert point_to_point_time_s(8e9, False, own, 8.0) == shared
+    inside = [point_to_point_time_s(8e9, True, links, m) for m in (1.0, 8.0)]
+    assert inside[0] == inside[1]

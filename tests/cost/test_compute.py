@@ -376,3 +376,15 @@ def test_pattern_search_finds_a_minimum_inside_and_on_the_border() -> None:
     )
     assert found["x"] == pytest.approx(0.3, abs=1e-6)
     assert found["y"] == pytest.approx(0.2, abs=1e-6)
+
+
+@pytest.mark.parametrize(("precision", "element"), [("fp32", 4.0), ("tf32", 4.0), ("bf16", 2.0)])
+def test_products_move_bytes_of_their_type(precision: str, element: float) -> None:
+    """Probabilities times values of 48 heads, a product that waits for HBM in every type."""
+    gpu = gpu_inputs(load_gpu("RTX4090"), precision, "torch")
+    seq, heads, width = 1024.0, 48.0, 64.0
+    peak, share = gpu.matmul16_flop_per_s, gpu.gemm16_max_efficiency
+    seconds = compute.gemm_time_s(seq, width, seq, heads, peak, share, gpu.element_bytes, gpu)
+    moved = element * heads * (seq**2 + 2.0 * seq * width)
+    streamed = moved / (gpu.hbm_bytes_per_s * gpu.gemm_hbm_efficiency)
+    assert seconds == pytest.approx(gpu.kernel_floor_s + streamed)

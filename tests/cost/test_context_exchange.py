@@ -151,6 +151,13 @@ def test_gathered_keys_and_values_are_held() -> None:
     assert held["p2p"] < held["all_gather"]
 
 
+def test_heads_that_come_back_are_kept_twice() -> None:
+    """Attention's output in the order of heads, and as the projection reads it."""
+    kept = {kind: exchanged(kind, cp=8, dp=8)[1][f.PIECE_SAVED] for kind in ("p2p", "a2a")}
+    output = 2.0 * job().seq / 8 * HEADS * WIDTH
+    assert kept["a2a"] - kept["p2p"] == pytest.approx(output)
+
+
 def test_the_fastest_that_the_heads_allow_is_taken() -> None:
     """Whatever is taken is as fast as the fastest kind alone; 32 ranks never share 8 heads."""
     both = CostModel(job(context_kinds=KINDS))

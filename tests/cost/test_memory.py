@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from planner.cost.class_sums import ClassShare, both_shares, class_share
-from planner.cost.codes import ParamShard, Shard
+from planner.cost.codes import GROUP_CP, GROUP_EP, ParamShard, Shard
 from planner.cost.keys import on_rank, shard_factor
 from planner.cost.memory import (
     communicator_bytes,
+    exchange_buffer_bytes,
     gradient_bytes,
     outside_bytes,
     set_aside_bytes,
@@ -70,7 +71,7 @@ def test_parameters_of_a_row(shard: int, pads: int, parameters: float) -> None:
     """480 of them over tp 4, two key/value heads, or ep 2 and etp 3; 10 tokens padded to 16."""
     row = SimpleNamespace(shard=shard, pads_vocabulary=pads)
     key = SimpleNamespace(tp=4.0, expert_ranks=6.0)
-    job = SimpleNamespace(vocab=10.0, vocabulary_multiple=4.0, kv_heads=2.0)
+    job: Any = SimpleNamespace(vocab=10.0, vocabulary_multiple=4.0, kv_heads=2.0)
     assert on_rank(480.0, row, key, job) == parameters
 
 
@@ -78,7 +79,7 @@ def test_parameters_of_a_row(shard: int, pads: int, parameters: float) -> None:
 def test_buffers_beside_products_hold_an_activation(tp: int, hides: int, held: int) -> None:
     """Three bytes for each element of two sequences of 40 tokens over two ranks, four wide."""
     framework = framework_inputs(hide_tensor=float(hides), tensor_buffer_bytes=3.0)
-    job = SimpleNamespace(seq=40.0, hidden=4.0)
+    job: Any = SimpleNamespace(seq=40.0, hidden=4.0)
     assert tensor_buffer_bytes(float(tp), 2.0, 2.0, job, framework) == held
 
 
@@ -90,6 +91,29 @@ def test_buffers_beside_products_hold_an_activation(tp: int, hides: int, held: i
 def test_communicators(tp: int, cp: int, dp: int, pp: int, ep: int, count: int) -> None:
     """Context parallelism is data parallelism too; first and last stage share a second one."""
     assert communicator_bytes(tp, cp, dp, pp, ep, framework_inputs(communicator_bytes=1.0)) == count
+
+
+@pytest.mark.parametrize(
+    ("ep", "heads", "fused", "held"),
+    [
+        (1, 1, 0, 0.0),  # nobody to exchange with, or a ring
+        (8, 1, 0, 7 * 32.0),  # 7 peers in the node
+        (16, 1, 0, 15 * 2.0),  # two nodes
+        (8, 1, 1, 0.0),  # a fused dispatcher
+        (8, 4, 1, 3 * 32.0),  # heads, beside one
+        (8, 0, 0, 7 * 32.0),  # keys and values gathered
+    ],
+)
+def test_an_all_to_all_connects_every_pair(ep: int, heads: int, fused: int, held: float) -> None:
+    """One byte a channel, in nodes of 8 of 32 GPUs; heads are exchanged by neighbours two apart."""
+    framework = framework_inputs(
+        near_peer_bytes=32.0, far_peer_bytes=2.0, domain_gpus=8.0, job_gpus=32.0,
+        dispatch_deduplicates=float(fused),
+    )  # fmt: skip
+    stride = [1.0, 1.0, 1.0]
+    stride[GROUP_CP], stride[GROUP_EP] = 2.0, 1.0
+    key = SimpleNamespace(ep=float(ep), exchange=float(heads), stride=stride)
+    assert exchange_buffer_bytes(key, framework) == held
 
 
 @pytest.mark.parametrize(
@@ -120,7 +144,8 @@ def test_blocks_of_a_flat_update(zero: int, aside: float) -> None:
         flat_update_bytes=6.0, model_parameters=8000.0, update_group_parameters=100.0,
         context_bytes=7.0,
     )  # fmt: skip
-    key = SimpleNamespace(tp=2.0, cp=1.0, ep=1.0, mbs=1.0)
+    key = SimpleNamespace(tp=2.0, cp=1.0, ep=1.0, mbs=1.0, exchange=1.0, stride=[1.0] * 3)
     grid = SimpleNamespace(zero=zero, shards=4.0, pp=4.0, dp=4.0)
     assert set_aside_bytes(key, grid, framework) == aside
-    assert outside_bytes(key, grid, SimpleNamespace(), framework) == 7.0 + aside
+    job: Any = SimpleNamespace()
+    assert outside_bytes(key, grid, job, framework) == 7.0 + aside

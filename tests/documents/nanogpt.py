@@ -11,12 +11,12 @@ from tests.documents.rows import Row, command, figure, layers_bytes, number, pha
 _L, _B, _S, _H, _A, _V = 12, 12, 1024, 768, 12, 50304
 _E, _SCORES, _LOGITS = _B * _S * _H, _B * _A * _S**2, _B * _S * _V
 _MASKS = _L * _S**2
-_WORDS = (
-    "memory --model nanogpt-124m --framework nanogpt --gpus A100-80G --attention eager --mbs 12"
-)
+# The document's model is not compiled.
+_EAGER = "memory --model nanogpt-124m --framework nanogpt --without compile --mbs 12"
+_WORDS = f"{_EAGER} --gpus A100-80G --attention eager"
 # Gradients stay between steps, as in the trace.
 _KEPT = f"{_WORDS} --no-set-to-none"
-_DDP = "memory --model nanogpt-124m --framework nanogpt --gpus 8xA100-80G --mbs 12{}"
+_DDP = f"{_EAGER} --gpus 8xA100-80G{{}}"
 
 
 def nanogpt() -> list[Row]:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from hardware.frozen import Frozen
 from planner.evidence.fit.command import measured_rows, run
 from planner.evidence.recipes.compare import (
     RecipeComparison,
@@ -44,7 +45,8 @@ def main(arguments: Sequence[str]) -> None:
     comparisons = _compared(predict_rows(recipes))
     if given.json:
         records = [asdict(one) for one in comparisons]
-        sys.stdout.write(json.dumps(records, indent=1, allow_nan=False) + "\n")
+        text = json.dumps(records, indent=1, allow_nan=False, default=Frozen.model_dump)
+        sys.stdout.write(text + "\n")
         return
     text = page(comparisons, predict_rows(rows) if given.markdown else ())
     if given.markdown:

@@ -13,16 +13,19 @@ from planner.evidence.runs.mapping import MappedRow
 from planner.evidence.runs.predict import Prediction, cost_predictions
 from planner.evidence.runs.rows import MeasuredRow
 from planner.evidence.runs.worst import term_seconds
-from planner.job.frameworks.profile import FrameworkProfile, with_tables
-from planner.job.frameworks.switches import site_of, with_techniques
-from planner.job.frameworks.techniques import Technique, decide
+from planner.job.frameworks.switches import has_technique, site_of, with_techniques
+from planner.job.frameworks.techniques import decide
 from planner.job.job import SURE_TO_FIT, Job, searched_modes
 from planner.job.quantities import seconds
 from planner.predict.configuration import even_layout, in_mode
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text, degrees_text
 from planner.predict.techniques import works_with
+from planner.predict.uncertainty.differences import Ratio, Standing, degrees_of, standing_of
 from planner.predict.uncertainty.intervals import fit_probability
+from planner.predict.uncertainty.measured_range import UNKNOWN
+from planner.predict.uncertainty.selection import expected_ratio
+from planner.search.near_plans import rivals_of
 from planner.search.trial import try_job
 
 # A claimed gain from which on it is explained.
@@ -33,7 +36,7 @@ _SAME = 1e-3
 # What falls by less of the step time is not named beside what falls most.
 _COUNTS = 0.005
 # Of a plan that is faster by more than NOTABLE and as likely no faster.
-NOT_CLAIMED = "no gain is claimed: the recipe lies within the plan's error bar"
+NOT_CLAIMED = "no gain is claimed: of the best of so many plans it is not sure"
 # Limits by probability are found by bisection: the recipe itself must lie within its.
 _BISECTED = 1e-3
 
@@ -47,13 +50,15 @@ class RecipeComparison:
 
     `peak_share`: the recipe's predicted peak over the memory there is. `gain`: step time that the
     best plan saves of what is predicted for the recipe, negative where it is slower; None where
-    nothing fits as surely. `verdict`: a search should have found the recipe (`lost`); the best plan
-    is at most NOTABLE faster (`as good`); it is, by other degrees alone, but the prediction of the
-    recipe itself is off by all that was published of it (`cannot tell`), or its error bar reaches
-    the recipe (NOT_CLAIMED); or it is a `gain`. `unused_gain`: what it would save at its degrees
-    with the plan's techniques that no published recipe of the job has. `reason`: what the plan has
-    otherwise, by which terms of the predicted step time, and where one cannot tell the run that
-    would.
+    nothing fits as surely. `expected`: the recipe's time over the best plan's as expected of a
+    winner (`planner.predict.uncertainty.selection`), with its 80 % interval; `rivals`: how many
+    plans it won against. `verdict`: a search should have found the recipe (`lost`); the best
+    plan is at most NOTABLE faster (`as good`); it is, by other degrees alone, but the prediction of
+    the recipe itself is off by all that was published of it (`cannot tell`), or the interval of
+    what is expected of it reaches no gain (NOT_CLAIMED); or it is a `gain`. `unused_gain`: what it
+    would save at its degrees with the plan's techniques that no published recipe of the job has.
+    `reason`: what the plan has otherwise, by which terms of the predicted step time, and where one
+    cannot tell the run that would.
     """
 
     source: str
@@ -71,6 +76,8 @@ class RecipeComparison:
     best_s: float | None
     best_probability: float | None
     gain: float | None
+    expected: Ratio | None
+    rivals: int
     unused_gain: float
     verdict: Verdict
     reason: str
@@ -93,8 +100,9 @@ def recipe_rows(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
     ]
 
 
-# Jobs that were searched, and their fastest plans.
-Searched = list[tuple[Job, Plan | None]]
+# Jobs that were searched, their fastest plans, and those that these won against.
+Rivals = list[Standing]
+Searched = list[tuple[Job, Plan | None, Rivals]]
 
 
 @dataclass
@@ -115,7 +123,8 @@ def published(predictions: Iterable[Prediction]) -> dict[object, PublishedRecipe
             continue
         profile = mapped.job.framework
         of_job = found.setdefault(_job_key(mapped), PublishedRecipes())
-        of_job.techniques |= {each.name for each in profile.techniques if _has(profile, each)}
+        had = (each for each in profile.techniques if has_technique(profile, each))
+        of_job.techniques |= {each.name for each in had}
         of_job.measured_s.setdefault((mapped.degrees, mapped.mode.name), []).append(measured_s)
     return found
 
@@ -140,16 +149,17 @@ def compare_recipe(
     job, of_job = mapped.job, recipes[_job_key(mapped)]
     asked = fit_probability(job, peak, job.hbm_limit_bytes) - _BISECTED
     asked = min(SURE_TO_FIT, max(_BISECTED, asked))
-    plan = _best(replace(search_job(mapped), fit_probability=asked), searched)
+    plan, rivals = _best(replace(search_job(mapped), fit_probability=asked), searched)
+    expected = None if plan is None else _expected(prediction, mapped, plan, rivals)
     unused = () if plan is None else _unused(mapped, plan, of_job)
     unused_s = _with_techniques_s(prediction, mapped, unused) if unused else predicted_s
     times_s = of_job.measured_s[mapped.degrees, mapped.mode.name]
-    verdict = _verdict(plan, predicted_s, unused_s, times_s)
+    verdict = _verdict(plan, expected, predicted_s, unused_s, times_s)
     reason = "" if plan is None else _reason(prediction, mapped, plan, predicted_s, unused)
     if plan is not None and verdict == "cannot tell":
         reason += _telling_run(prediction, mapped, plan)
-    if plan is not None and verdict == "within the error bar":
-        reason += f"; {NOT_CLAIMED}, which reaches {seconds(plan.step_time.high)}"
+    if expected is not None and verdict == "within the error bar":
+        reason += f"; {NOT_CLAIMED}"
     return RecipeComparison(
         source=prediction.row.source,
         model=job.model.name,
@@ -167,6 +177,8 @@ def compare_recipe(
         best_s=None if plan is None else plan.step_time_s,
         best_probability=None if plan is None else plan.fit_probability,
         gain=None if plan is None else 1.0 - plan.step_time_s / predicted_s,
+        expected=expected,
+        rivals=len(rivals),
         unused_gain=1.0 - unused_s / predicted_s,
         verdict=verdict,
         reason=reason,
@@ -204,7 +216,7 @@ def search_job(mapped: MappedRow) -> Job:
         one.name
         for one in job.framework.techniques
         if one.effect == "numerics" and not one.profile and not site.obstacle(one)
-        if _has(job.framework, one)
+        if has_technique(job.framework, one)
     )
     decision = decide(job.framework.name, job.framework.techniques, asked, (), site)
     return replace(
@@ -216,22 +228,42 @@ def search_job(mapped: MappedRow) -> Job:
     )
 
 
-def _has(profile: FrameworkProfile, technique: Technique) -> bool:
-    """Whether a profile is already as a technique makes it."""
-    return with_tables(profile, technique.changes(used=True)) == profile
-
-
-def _best(job: Job, searched: Searched) -> Plan | None:
-    for other, plan in searched:
+def _best(job: Job, searched: Searched) -> tuple[Plan | None, Rivals]:
+    """The fastest plan of a job, and those that it won against."""
+    for other, plan, rivals in searched:
         if other == job:
-            return plan
+            return plan, rivals
     trial = try_job(lambda: job)
-    searched.append((job, None if trial is None else trial.plan()))
-    return searched[-1][1]
+    plan = None if trial is None else trial.plan()
+    rivals = [] if trial is None else rivals_of(trial.explorer.explorers)
+    searched.append((job, plan, rivals))
+    return plan, rivals
+
+
+def _expected(prediction: Prediction, mapped: MappedRow, plan: Plan, rivals: Rivals) -> Ratio:
+    """The recipe's time over the plan's, as expected of a winner beside what was tuned."""
+    job, profile, degrees = mapped.job, mapped.job.framework, mapped.degrees
+    winner = standing_of(plan, "", job.model.moe is not None)
+    known = [profile.technique(name) for name in plan.techniques]
+    has = frozenset(one.name for one in known if one and has_technique(profile, one))
+    time_s, at = prediction.step_time_s or plan.step_time_s, prediction.conditions or UNKNOWN
+    recipe = winner._replace(
+        degrees=degrees_of(degrees),
+        tokens=degrees.mbs * job.seq / degrees.cp,
+        switches=(degrees.zero, mapped.mode.name, *winner.switches[2:]),
+        techniques=has,
+        exposed=at.exposed,
+        pace=winner.pace * time_s / plan.step_time_s,
+    )
+    return expected_ratio(winner, recipe, rivals, tuned=True)
 
 
 def _verdict(
-    plan: Plan | None, predicted_s: float, unused_s: float, times_s: Sequence[float]
+    plan: Plan | None,
+    expected: Ratio | None,
+    predicted_s: float,
+    unused_s: float,
+    times_s: Sequence[float],
 ) -> Verdict:
     """What a difference is: see `RecipeComparison`."""
     gain = -1.0 if plan is None else 1.0 - plan.step_time_s / predicted_s
@@ -243,7 +275,7 @@ def _verdict(
     off = not low_s <= predicted_s <= high_s
     if off and 1.0 - plan.step_time_s / unused_s > NOTABLE:
         return "cannot tell"
-    return "within the error bar" if plan.step_time.high >= predicted_s else "gain"
+    return "gain" if expected is not None and expected.low > 1.0 else "within the error bar"
 
 
 def _reason(
@@ -264,7 +296,7 @@ def _reason(
     profile = mapped.job.framework
     for name in plan.techniques:
         technique = profile.technique(name)
-        if technique is not None and not _has(profile, technique):
+        if technique is not None and not has_technique(profile, technique):
             changed.append(f"{name} (unused)" if name in unused else name)
     what = ", ".join(changed) or "the same degrees, layers split otherwise"
     return ": ".join(filter(None, (what, falling_terms(prediction, plan))))
@@ -326,7 +358,9 @@ def _single_changes(mapped: MappedRow, plan: Plan) -> Iterator[tuple[str, Mapped
     profile = mapped.job.framework
     for name in plan.techniques:
         technique = profile.technique(name)
-        if technique and not _has(profile, technique) and works_with(mapped.job, degrees, name):
+        if technique is None or has_technique(profile, technique):
+            continue
+        if works_with(mapped.job, degrees, name):
             used = replace(mapped.job, framework=with_techniques(profile, (name,)))
             yield name, replace(mapped, job=used)
 

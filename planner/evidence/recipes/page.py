@@ -18,6 +18,7 @@ from planner.evidence.runs.report import (
 )
 from planner.job.quantities import share, signed_share
 from planner.job.written import markdown_table
+from planner.predict.uncertainty.differences import Ratio
 
 
 def page(comparisons: Sequence[RecipeComparison], predictions: Sequence[Prediction]) -> str:
@@ -41,14 +42,21 @@ def _summary(comparisons: Sequence[RecipeComparison]) -> str:
     verdicts = "; ".join(f"{words}: {counts[name]}" for name, words in _VERDICTS.items())
     beyond = sum(one.peak_share > 1.0 for one in comparisons)
     slower = sum(gain < -_RESOLVED for gain in gains)
+    left = [1.0 - 1.0 / one.expected.value for one in comparisons if one.expected is not None]
+    sure = [one for one in comparisons if one.expected is not None and one.expected.low > 1.0]
+    large = [sum(gain > _LARGE for gain in some) for some in (gains, left)]
     return (
         f"{len(comparisons)} recipes; the best plan is slower than the recipe as predicted in "
-        f"{slower}; median gain {share(median(gains))}. {verdicts}. Of all, {beyond} are predicted "
-        "beyond their memory, though they ran."
+        f"{slower}; median gain {share(median(gains))}, as expected of the best of so many plans "
+        f"{share(median(left))}. More than {share(_LARGE, 0)} are gained in {large[0]} as "
+        f"predicted, in {large[1]} as expected; in {len(sure)} any gain is sure (80 % interval). "
+        f"{verdicts}. Of all, {beyond} are predicted beyond their memory, though they ran."
     )
 
 
 _RESOLVED = 0.001
+# A gain from which on a tuned recipe is hardly believed to leave so much.
+_LARGE = 0.15
 _VERDICTS: dict[Verdict, str] = {
     "as good": f"at most {share(NOTABLE, 0)} faster",
     "gain": "faster by more, which is named",
@@ -63,7 +71,7 @@ def _table(comparisons: Sequence[RecipeComparison]) -> str:
     """One row for each recipe, with all measurements of it."""
     titles = (
         "source, model, GPUs", "recipe", "measured s", "predicted", "fits", "best found", "s",
-        "gain", "verdict, what differs",
+        "gain", "expected", "verdict, what differs",
     )  # fmt: skip
     same: dict[tuple[object, ...], list[RecipeComparison]] = {}
     for one in comparisons:
@@ -91,9 +99,17 @@ def _row(members: Sequence[RecipeComparison]) -> tuple[str, ...]:
         one.best or "none",
         "" if one.best_s is None else f"{one.best_s:.3g}",
         "" if one.gain is None else signed_share(one.gain),
+        "" if one.expected is None else _saved_text(one.expected),
         f"{one.verdict}: {one.reason}" if one.reason else one.verdict,
     )
     return tuple(cell.replace("|", "/") for cell in cells)
+
+
+def _saved_text(expected: Ratio) -> str:
+    """Step time saved, as expected of the best of many: `+4 % (-3 to +10)`."""
+    ends = (expected.value, expected.low, expected.high)
+    value, low, high = (signed_share(1.0 - 1.0 / end, 0) for end in ends)
+    return f"{value} ({low.removesuffix(' %')} to {high.removesuffix(' %')})"
 
 
 def _reliability(predictions: Sequence[Prediction]) -> str:

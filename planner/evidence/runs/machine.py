@@ -19,11 +19,12 @@ _GBIT = 1e9 / 8.0
 @dataclass(frozen=True, slots=True)
 class Fabric:
     """Kind of network (a name or alias of `hardware/efficiency/collectives.toml`; None: as the
-    GPU's default nodes have it) and bytes/s per node and direction (None: likewise); `sharp`: the
-    switches reduce."""
+    GPU's default nodes have it), bytes/s per node and direction, and NICs of a node (None:
+    likewise); `sharp`: the switches reduce."""
 
     kind: str | None
     node_bytes_per_s: float | None = None
+    nics: int | None = None
     sharp: bool = False
 
     def applied(self, cluster: Cluster) -> Cluster:
@@ -35,7 +36,9 @@ class Fabric:
             # A partial node keeps its share of a complete node's NICs.
             share = self.node_bytes_per_s / cluster.node_gpus
             changes["scale_out_bytes_per_s_per_gpu_per_direction"] = share
-            changes["nic_bytes_per_s"] = self.node_bytes_per_s / max(1, cluster.nics_per_node)
+            nics = max(1, self.nics or cluster.nics_per_node)
+            changes["nics_per_node"] = nics
+            changes["nic_bytes_per_s"] = self.node_bytes_per_s / nics
         return cluster.model_copy(update=changes)
 
 
@@ -72,10 +75,12 @@ def fabric_of(row: MeasuredRow) -> Fabric | None:
             "'infiniband 8x400Gbps sharp'"
         )
     if found is None:
-        return Fabric(kind, None, sharp)
-    return Fabric(
-        kind, float(found["rate"]) * float(found.groupdict().get("nics") or 1) * _GBIT, sharp
-    )
+        return Fabric(kind, sharp=sharp)
+    nics = found.groupdict().get("nics")
+    count = int(nics) if nics else None
+    if count == 0 or float(found["rate"]) == 0.0:
+        raise UnpredictableRowError(f"fabric {cell!r} has no rate; leave the column empty")
+    return Fabric(kind, float(found["rate"]) * (count or 1) * _GBIT, count, sharp)
 
 
 _GPUS = {
@@ -115,16 +120,37 @@ def _nodes(gpu: str, kind: str | None) -> str:
 @cache
 def _parse(name: str, count: int, per_node: int, fabric: Fabric | None) -> Cluster:
     cluster = parse_gpus(f"{count}x{_nodes(name, fabric.kind if fabric else None)}")
-    if per_node and per_node < cluster.node_gpus:
-        # The source states a smaller node: fewer GPUs behind each switch, same links per GPU.
-        smaller = {
-            "gpus_per_node": min(per_node, cluster.gpus_per_node),
-            "scale_up_domain_gpus": min(cluster.scale_up_domain_gpus, per_node),
-            "node_gpus": per_node,
-        }
-        cluster = cluster.model_copy(update=smaller)
+    if per_node:
+        cluster = _in_nodes_of(cluster, per_node)
     # A stated rate is that of the stated node.
     return cluster if fabric is None else fabric.applied(cluster)
+
+
+def _gpu_of(name: str, memory_gb: float | None) -> str:
+    """The catalogue's name: of GPUs of several sizes the one of the row's memory, if any is."""
+    sized = f"{name}-{memory_gb:g}GB" if memory_gb and not re.search(r"\dGB", name) else name
+    if sized in _GPUS:
+        return _GPUS[sized]
+    try:
+        return load_gpu(sized).name
+    except HardwareError:
+        return _GPUS.get(name, name)
+
+
+def _in_nodes_of(cluster: Cluster, per_node: int) -> Cluster:
+    """The GPUs in nodes of the size that the source states. A smaller node has fewer GPUs behind
+    its switch, with the same links each; a larger one (DGX-2's 16 V100) has more where the
+    catalogue's node has a switch for all. The 72 GPUs of a GB200 rack are a domain, not a node."""
+    domain, usual = cluster.scale_up_domain_gpus, cluster.node_gpus
+    if per_node == usual or (domain > usual and per_node > usual):
+        return cluster
+    whole = domain == usual and per_node > usual
+    changes = {
+        "gpus_per_node": min(per_node, cluster.num_gpus),
+        "scale_up_domain_gpus": per_node if whole else min(domain, per_node),
+        "node_gpus": per_node,
+    }
+    return cluster.model_copy(update=changes)
 
 
 def cluster_of(row: MeasuredRow) -> Cluster:
@@ -135,7 +161,7 @@ def cluster_of(row: MeasuredRow) -> Cluster:
         raise UnpredictableRowError("gpu is not stated")
     if not count:
         raise UnpredictableRowError("num_gpus is not stated")
-    fabric, known = fabric_of(row), _GPUS.get(name, name)
+    fabric, known = fabric_of(row), _gpu_of(name, row.number("gpu_mem_gb"))
     # At the power that the row states, where that is a part of its own.
     limited = f"{known}-{row.integer('power_w')}W"
     gpu = limited if limited in gpu_names() else known

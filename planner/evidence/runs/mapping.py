@@ -12,6 +12,7 @@ from constraints.axes import ContextKind
 from constraints.rule import Layout
 from hardware.curves import load_compute_curves
 from hardware.schema import Cluster
+from planner.evidence.runs.contradictions import demand_consistent, in_known_words
 from planner.evidence.runs.machine import cluster_of
 from planner.evidence.runs.model import UnpredictableRowError, model_of
 from planner.evidence.runs.recomputing import recompute_mode, recomputed_share
@@ -83,6 +84,8 @@ def map_row(row: MeasuredRow) -> MappedRow:
     if row.text(PLAN_COLUMN):
         return _planned(row)
     demand_counts(row)
+    demand_consistent(row)
+    met, (row, unknown) = row, in_known_words(row)
     model = model_of(row)
     cluster = cluster_of(row)
     precision = _precision(row, cluster)
@@ -111,7 +114,7 @@ def map_row(row: MeasuredRow) -> MappedRow:
     )
     demand_possible(row, job, degrees)
     return MappedRow(
-        job, degrees, mode, _layout(row, job, degrees), row, assumed, memory_gap(row),
+        job, degrees, mode, _layout(row, job, degrees), met, (*assumed, *unknown), memory_gap(row),
         time_gap(row), recomputed_share(row, mode, job),
     )  # fmt: skip
 
@@ -119,9 +122,10 @@ def map_row(row: MeasuredRow) -> MappedRow:
 def _layout(row: MeasuredRow, job: Job, degrees: Degrees) -> Layout:
     """The layers of each block that the row states, else the framework's usual layout; all of them
     in the job's recompute mode."""
-    even, blocks = even_layout(job, degrees.pp, degrees.vpp), block_layers(row)
+    blocks = block_layers(row, degrees, job.model.layers)
+    even = even_layout(job, degrees.pp, degrees.vpp)
     if blocks is not None:
-        even = replace(even, block_layers=blocks, vpp=len(blocks) // degrees.pp)
+        even = replace(even, block_layers=blocks)
     return in_mode(even, job.recompute[0])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from planner.evidence.runs.rows import MeasuredRow, named, words_of, yes_or_no
 from planner.job.models.layout import hybrid_kinds
@@ -19,6 +20,10 @@ _SMALLEST_HEAD_DIM = 8
 _USUAL_HEAD_DIM = 128
 # A `mixer` that is attention, in whichever words; any other is refused, not priced as attention.
 _OF_ATTENTION = r"^(?!.*(linear|lightning|delta)).*(attention|window|\b(m[hq]a|gqa|mla)\b)"
+# Attention beside FFN: behind two norms (GPT-NeoX) or one.
+_BLOCKS: dict[str, Literal["pre", "single", "parallel"]] = {
+    "parallel": "parallel", "single": "single",
+}  # fmt: skip
 # Up to so many experts each is as wide as a dense FFN (Mixtral, Grok); more are narrower.
 _COARSE_EXPERTS = 16
 
@@ -98,6 +103,7 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         layer_kinds=kinds,
         mtp_layers=row.integer("mtp_layers") or 0,
         qk_norm="head" if row.says("qk_norm", "^y") else "none",
+        block=_BLOCKS.get(row.fact("block"), "pre"),
     )
 
 

@@ -17,6 +17,7 @@ from constraints.expression import Condition, condition_mask, parse_condition
 from constraints.numbers import IntArray
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
+from planner.evidence.runs.contradictions import in_known_words
 from planner.evidence.runs.mapping import MappedRow
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.rows import PLAN_COLUMN, MeasuredRow
@@ -116,11 +117,13 @@ def facts() -> tuple[Fact, ...]:
 def open_facts(prediction: Prediction, figure: Figure | None = None) -> tuple[str, ...] | None:
     """Columns that the prediction (of one figure, or of any) depends on and that the row leaves
     empty; none where everything is stated, None for a refused row."""
-    mapped, row = prediction.mapped, prediction.row
+    mapped = prediction.mapped
     if mapped is None:
         return None
-    if row.text(PLAN_COLUMN):
+    if prediction.row.text(PLAN_COLUMN):
         return ()
+    # What nobody can read is not known.
+    row, _ = in_known_words(prediction.row)
     values = shape_values(mapped.columns, rule_context(mapped.job))
     return tuple(
         fact.column

@@ -63,7 +63,12 @@ class MeasuredRow:
         return self.cells.get(column, "").strip() or None
 
     def fact(self, column: str) -> str:
-        """A fact in lower case, from its own column or a word of `variant`; "" where unknown."""
+        """A fact in lower case, from its own column or a word of `variant`; "" where unknown. The
+        software is what the framework's name says of versions and dates where its column is empty.
+        """
+        if column == "software" and self.text(column) is None:
+            name = (self.text("framework") or "").lower()
+            return name if re.search(r"\d", name) else ""
         words = (self.text("variant") or "").lower().split()
         known = words_of("variant")
         said = (known[word][1] for word in words if known.get(word, [""])[0] == column)

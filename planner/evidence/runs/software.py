@@ -69,7 +69,7 @@ class Variant(Frozen):
         technique = load_framework(*framework or ("megatron-core",)).technique(name)
         if technique is None:
             raise KeyError(self.technique)
-        return dict(technique.changes(used=True))
+        return dict(technique.changes(used=True, mode=profile.mode))
 
 
 def _value(table: str, key: str, given: Any, profile: FrameworkProfile) -> Any:
@@ -77,8 +77,16 @@ def _value(table: str, key: str, given: Any, profile: FrameworkProfile) -> Any:
     if given == "one pass":
         return 1.0 / profile.kernels.memory_traffic
     if isinstance(given, str) and given.startswith("as "):
-        return getattr(getattr(load_framework(given.removeprefix("as ")), table), key)
+        return getattr(getattr(_like(given.removeprefix("as "), profile), table), key)
     return given
+
+
+def _like(words: str, profile: FrameworkProfile) -> FrameworkProfile:
+    """`PROFILE`, of 32-bit tensors where `profile` is; `PROFILE, same mode`: in its dtype mode."""
+    name, _, same = words.partition(", ")
+    other = load_framework(name)
+    wanted = profile.mode if same or profile.mode == "fp32" else other.mode
+    return other.in_mode(wanted) if any(mode.name == wanted for mode in other.modes) else other
 
 
 @cache
@@ -97,11 +105,18 @@ def _varied(name: str, row: MeasuredRow, precision: str, *, unfamiliar: bool) ->
     rules = enumerate(_variants())
     applied = tuple(index for index, one in rules if not one.use and one.applies(name, row))
     mixed = (row.says("state_precision", "^fp32") and _holds_fp32_weights(name, row)) or (
-        row.says("precision", r"\b(amp|autocast)|mixed")
-        and not row.says("state_precision", r"^(bf|fp)16")
+        _under_autocast(row) and not row.says("state_precision", r"^(bf|fp)16")
     )
     spread = row.text("seq_parallel")
     return _profile(name, applied, spread, precision, unfamiliar, mixed, optimizer_share(row) > 0.0)
+
+
+def _under_autocast(row: MeasuredRow) -> bool:
+    """Whether the row says so, or its framework does so unless told otherwise."""
+    if row.says("precision", r"\b(amp|autocast)|mixed"):
+        return True
+    usual = named("usual_autocast", row.fact("framework")) is not None
+    return usual and not row.says("precision", "pure")
 
 
 def _holds_fp32_weights(name: str, row: MeasuredRow) -> bool:

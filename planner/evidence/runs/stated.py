@@ -23,12 +23,15 @@ _INTERLEAVING, _LAYERS_A_CHUNK = "megatron-bridge", 2
 
 
 def unstated_chunks(row: MeasuredRow, profile: FrameworkProfile, pp: int) -> int:
-    """Chunks of a stage where a row does not give them; they divide its layers, or there is one.
+    """Chunks of a stage where a row does not give them: as many as its list of layers has for each
+    stage; without a list they divide its layers, or there is one.
 
     Where it says that it interleaves, or that p2p overlaps, which Megatron-LM does under the
     interleaved schedule alone: the fewest. In NeMo's tables every dense pipeline that gives them
     interleaves (144 of 144 rows), with one to four layers a chunk: two layers.
     """
+    if (listed := _listed_blocks(row)) is not None:
+        return max(1, len(listed) // pp)
     each, spare = divmod(row.integer("layers") or 0, max(1, pp))
     if spare or pp == 1:
         return 1
@@ -40,29 +43,40 @@ def unstated_chunks(row: MeasuredRow, profile: FrameworkProfile, pp: int) -> int
     return 1
 
 
-def block_layers(row: MeasuredRow) -> tuple[int, ...] | None:
-    """`6/5x2/0` = 6, 5, 5, 0; None where an even split is not ruled out."""
+def block_layers(row: MeasuredRow, degrees: Degrees, layers: int) -> tuple[int, ...] | None:
+    """Layers of each block; None where an even split is not ruled out. UnpredictableRowError for a
+    list that does not fit the row's stages, chunks or layers."""
+    blocks = _listed_blocks(row)
+    if blocks is None:
+        return _beside_prediction(row, degrees, layers)
+    if sum(blocks) != layers:
+        raise UnpredictableRowError(f"layers_per_stage adds up to {sum(blocks)} of {layers} layers")
+    if len(blocks) != degrees.pp * degrees.vpp:
+        raise UnpredictableRowError(
+            f"layers_per_stage lists {len(blocks)} blocks, and pp·vpp = {degrees.pp}·{degrees.vpp} "
+            f"= {degrees.pp * degrees.vpp}; list one for each stage and chunk, or leave vpp out"
+        )
+    return blocks
+
+
+def _listed_blocks(row: MeasuredRow) -> tuple[int, ...] | None:
+    """`6/5x2/0` = 6, 5, 5, 0; None where the row lists nothing."""
     text = row.text("layers_per_stage")
     if text is None:
-        return _beside_prediction(row)
+        return None
     blocks: list[int] = []
     for part in text.split("/"):
         read = re.fullmatch(r"\s*(\d{1,4})(?:x(\d{1,4}))?\s*", part)
         if read is None:
             raise UnpredictableRowError(f"layers_per_stage {text!r} is not written as 6/5x2/0")
         blocks += [int(read[1])] * int(read[2] or 1)
-    if sum(blocks) != row.integer("layers"):
-        raise UnpredictableRowError(
-            f"layers_per_stage adds up to {sum(blocks)} of {row.integer('layers')} layers"
-        )
     return tuple(blocks)
 
 
-def _beside_prediction(row: MeasuredRow) -> tuple[int, ...] | None:
+def _beside_prediction(row: MeasuredRow, degrees: Degrees, layers: int) -> tuple[int, ...] | None:
     """Layers that do not divide evenly beside multi-token prediction, which the last block holds:
     as even as it gets with that counted as a layer."""
-    blocks = (row.integer("pp") or 1) * (row.integer("vpp") or 1)
-    layers, predicted = row.integer("layers") or 0, row.integer("mtp_layers") or 0
+    blocks, predicted = degrees.pp * degrees.vpp, row.integer("mtp_layers") or 0
     if not predicted or layers % blocks == 0:
         return None
     each, spare = divmod(layers + predicted, blocks)
@@ -138,11 +152,15 @@ def _stated_types(row: MeasuredRow) -> str:
 
 
 def demand_counts(row: MeasuredRow) -> None:
-    """UnpredictableRowError names a count of the row that is too small to be one."""
+    """UnpredictableRowError names a count of the row that is too small to be one, or too large."""
     for column, least in words_of("least").items():
         value = row.integer(column)
         if value is not None and value < least:
             raise UnpredictableRowError(f"{column} is {value}, and must be {least} or more")
+    for column, most in words_of("most").items():
+        value = row.integer(column)
+        if value is not None and value > most:
+            raise UnpredictableRowError(f"{column} is {value:,}, and must be {most:,} or less")
 
 
 def demand_possible(row: MeasuredRow, job: Job, degrees: Degrees) -> None:

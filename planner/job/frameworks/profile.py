@@ -166,8 +166,9 @@ class FrameworkProfile(Frozen):
 
     def in_mode(self, name: str) -> FrameworkProfile:
         """The profile under a dtype mode: `bf16` (16-bit weights), `amp` (autocast over fp32
-        weights) or `fp32`; UsageError lists the framework's modes otherwise."""
-        if name == "bf16":
+        weights) or `fp32`; UsageError lists the framework's modes otherwise. One that is in that
+        mode stays as it is, with what techniques made of it since."""
+        if name in ("bf16", self.mode):
             return self
         for mode in self.modes:
             if mode.name == name:

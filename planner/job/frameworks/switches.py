@@ -73,6 +73,11 @@ def switched(profile: FrameworkProfile, switches: Switches, world: int) -> Frame
     return profile
 
 
+def has_technique(profile: FrameworkProfile, technique: Technique) -> bool:
+    """Whether a profile is already as a technique makes it."""
+    return with_tables(profile, technique.changes(used=True)) == profile
+
+
 @cache
 def with_techniques(
     profile: FrameworkProfile, used: tuple[str, ...], unused: tuple[str, ...] = ()
@@ -84,7 +89,7 @@ def with_techniques(
             other = load_framework(technique.profile).in_mode(profile.mode)
             return _noted(other, _technique_note(technique))
         if technique.name in used:
-            profile = with_tables(profile, technique.changes(used=True))
+            profile = with_tables(profile, technique.changes(used=True, mode=profile.mode))
             profile = _without_notes(profile, technique.ends)
             profile = _noted(profile, _technique_note(technique))
         elif technique.name in unused:

@@ -30,6 +30,7 @@ class SavedTensors(Settings):
         shared_experts_share_input: bool = False
         batched_products_copy: bool = False
         dropout: bool = False
+        softmax_in_operators: bool = False
 
 
 @declared(*SETTINGS, "state")

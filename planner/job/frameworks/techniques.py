@@ -28,10 +28,12 @@ Changes = Annotated[
 
 @declared(*SETTINGS, "technique")
 class Technique(Settings):
-    """One technique of a framework. `tables`: what it changes in the profile; `without`: what the
-    profile is without it, where the profile counts on it."""
+    """One technique of a framework. `tables`: what it changes in the profile; `autocast`: what
+    besides where autocast runs over fp32 weights; `without`: what the profile is without it, where
+    the profile counts on it."""
 
     tables: Changes = ()
+    autocast: Changes = ()
     without: Changes = ()
     if TYPE_CHECKING:
         name: str
@@ -58,9 +60,12 @@ class Technique(Settings):
         """Its flags in words for any job: `...` for what only a job tells."""
         return re.sub(r"\{\w+\}", "...", self.flags)
 
-    def changes(self, *, used: bool) -> Mapping[str, Mapping[str, Any]]:
-        """What the profile's tables become with it, or without."""
-        return {name: dict(values) for name, values in (self.tables if used else self.without)}
+    def changes(self, *, used: bool, mode: str = "bf16") -> Mapping[str, Mapping[str, Any]]:
+        """What the profile's tables become with it, or without, in a dtype mode."""
+        tables = {name: dict(values) for name, values in (self.tables if used else self.without)}
+        for name, values in self.autocast if used and mode == "amp" else ():
+            tables[name] = tables.get(name, {}) | dict(values)
+        return tables
 
 
 def _named(table: object) -> object:

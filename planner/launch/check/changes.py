@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from constraints.errors import ConstraintError
@@ -21,6 +21,8 @@ from planner.predict.memory.advice import Over
 from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Degrees, Plan
 from planner.predict.techniques import further_techniques
+from planner.predict.uncertainty.differences import Ratio, standing_of
+from planner.predict.uncertainty.selection import expected_ratio
 from planner.search.neighbours import neighbours
 
 Watch = Callable[[str, int, int], None]
@@ -40,6 +42,8 @@ class LaunchChange:
     """A candidate that is worth making. `change`: what changes, in words.
 
     `faster`: tokens/s over those of the launch, minus one; None where the launch does not run.
+    `expected`: the launch's step time over the change's as expected of the best of so many changes
+    (`planner.predict.uncertainty.selection`), with its 80 % interval; None likewise.
     `saved_bytes`: less at the peak; `sufficient`: fits with the probability that a recommendation
     needs.
     """
@@ -49,6 +53,7 @@ class LaunchChange:
     plan: Plan
     faster: float | None
     saved_bytes: float | None
+    expected: Ratio | None = None
 
     @property
     def sufficient(self) -> bool:
@@ -79,7 +84,21 @@ def best_changes(
         faster = None if base is None else plan.tokens_per_s / base.tokens_per_s - 1.0
         saved = None if base is None else base.peak_bytes - plan.peak_bytes
         found.append(LaunchChange(change, changed, plan, faster, saved))
-    return _best(found, base)
+    best = _best(found, base)
+    return best if base is None else _as_expected(best, found, base, mixture=bool(job.model.moe))
+
+
+def _as_expected(
+    best: Sequence[LaunchChange], tried: Sequence[LaunchChange], base: Plan, *, mixture: bool
+) -> tuple[LaunchChange, ...]:
+    """The best changes with what is expected of them, chosen as they are from all that were tried
+    and would fit."""
+    ours = standing_of(base, "", mixture)
+    rivals = [standing_of(one.plan, "", mixture) for one in tried if one.sufficient]
+    return tuple(
+        replace(one, expected=expected_ratio(standing_of(one.plan, "", mixture), ours, rivals))
+        for one in best
+    )
 
 
 def _best(changes: list[LaunchChange], base: Plan | None) -> tuple[LaunchChange, ...]:

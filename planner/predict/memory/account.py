@@ -20,6 +20,7 @@ from planner.cost import fields as f
 from planner.cost.memory import (
     COMMUNICATORS,
     communicator_sizes,
+    exchange_buffer_bytes,
     set_aside_bytes,
     tensor_buffer_bytes,
 )
@@ -231,9 +232,11 @@ def _account(configuration: Configuration, stage: Stage, kinds: tuple[str, ...])
     row = stage.memory()
     each = stage.inputs.framework.communicator_bytes
     communicating = {f"communicator {name}": each for name in communicators(configuration.degrees)}
-    buffers = tensor_buffers(stage)
-    if buffers:
-        communicating["overlapped tensor-parallel exchanges"] = buffers
+    further = {
+        "all-to-all connections": float(exchange_buffer_bytes(stage.key, stage.inputs.framework)),
+        "overlapped tensor-parallel exchanges": tensor_buffers(stage),
+    }
+    communicating |= {name: size for name, size in further.items() if size}
     return StageAccount(
         timeline.first_step,
         timeline.later_steps,

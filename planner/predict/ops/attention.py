@@ -241,9 +241,15 @@ def _output(context: OpContext) -> Op:
     # A product in fp8 keeps its own quantised input beside the output that attention keeps.
     quantised = context.quantised_input_bytes * width
     copy = Saved("attention/output_quantised", quantised, Shard.TP, WHOLE_LAYER)
+    # Heads that come back by an all-to-all are a new tensor, the projection's; attention keeps its
+    # output in the order of heads besides (Transformer Engine, context_parallel.py; DeepSpeed,
+    # sequence/layer.py).
+    twice = context.exchanges_heads and context.attention == "flash" and not quantised
+    freed = WHOLE_LAYER | Module.CORE_ATTENTION
+    returned = context.kept("attention/output_exchanged", twice * width, Shard.TP, freed)
     return row_parallel(
         "attention/out_proj",
         (width, float(model.hidden)),
-        (kept, *present((copy,))),
+        (kept, *present((copy, replace(returned, exchanged=True)))),
         bias=model.attention_out_bias,
     )

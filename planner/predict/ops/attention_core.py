@@ -128,10 +128,12 @@ def _expanded_key_value(heads: _Heads, projected: tuple[Saved, ...]) -> tuple[Sa
 
 
 def score_parts(saved: SavedTensors, *, dropout: bool) -> tuple[float, float, float]:
-    """Bytes of a score that unfused attention keeps: of the softmax's output, of the operand of the
-    product with the values if that is another tensor, of dropout's mask."""
+    """Bytes of a score that unfused attention keeps: of the softmax's output (of its exponents,
+    where it is written in operators), of the operand of the product with the values if that is
+    another tensor, of dropout's mask."""
     element, softmax = saved.activation_bytes, saved.score_bytes
-    operand = element if softmax and (softmax != element or dropout) else 0.0
+    another = saved.softmax_in_operators or softmax != element or dropout
+    operand = element if softmax and another else 0.0
     return softmax, operand, 1.0 if dropout else 0.0
 
 

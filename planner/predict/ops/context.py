@@ -27,7 +27,8 @@ class OpContext:
     over fp32 weights, or fp32); `one_sequence` whether a micro-batch is a single sequence, of
     which batched products need no contiguous copy; `memory_budget` torch's budget of kept
     activations, 0..1, for recompute modes with `Module.BUDGET`; `offload` the modules whose
-    activations are kept on the host; `rack` whether the fused dispatcher is that for racks.
+    activations are kept on the host; `rack` whether the fused dispatcher is that for racks;
+    `exchanges_heads` whether context parallelism may exchange heads by an all-to-all.
     """
 
     model: ModelSpec
@@ -41,6 +42,7 @@ class OpContext:
     memory_budget: float | None = None
     offload: tuple[str, ...] = ()
     rack: bool = False
+    exchanges_heads: bool = False
 
     @property
     def mapped_experts(self) -> float:

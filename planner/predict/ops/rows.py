@@ -21,7 +21,8 @@ class Saved:
     `freed_by` names the modules whose recomputation makes it unnecessary; a row with
     `only_with` set exists only under those modes (the checkpoint they keep instead).
     `fixed_bytes`: further bytes per micro-batch, however many sequences it holds (masks, rotary
-    tables, random seeds), which nothing shards.
+    tables, random seeds), which nothing shards. `exchanged`: it exists only where attention
+    exchanges heads over context parallelism.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Saved:
     freed_by: Module = Module.FULL
     only_with: Module = Module.NOTHING
     fixed_bytes: float = 0.0
+    exchanged: bool = False
     # Offloaded to the host: copies each way, and 1 where the tensor leaves the GPU for them.
     copies: float = 0.0
     leaves: float = 0.0

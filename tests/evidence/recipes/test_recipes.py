@@ -32,6 +32,7 @@ from planner.evidence.runs.report import fit_errors
 from planner.evidence.runs.rows import MeasuredRow
 from planner.evidence.runs.worst import term_seconds
 from planner.job.quantities import seconds
+from planner.predict.uncertainty.differences import Ratio
 
 
 @pytest.fixture(scope="module")
@@ -185,8 +186,24 @@ def test_both_errors_of_the_probability(predictions: list[Prediction]) -> None:
 def test_what_a_gain_is(
     predicted_s: float, unused_s: float, times_s: list[float], verdict: str
 ) -> None:
-    plan: Any = SimpleNamespace(step_time_s=8.0, step_time=SimpleNamespace(high=9.0))
-    assert _verdict(plan, predicted_s, unused_s, times_s) == verdict
+    plan: Any = SimpleNamespace(step_time_s=8.0)
+    sure = Ratio(value=1.2, low=1.1, high=1.3)
+    assert _verdict(plan, sure, predicted_s, unused_s, times_s) == verdict
+
+
+def test_no_gain_is_claimed_that_is_not_sure_of_the_best_of_so_many() -> None:
+    plan: Any = SimpleNamespace(step_time_s=8.0)
+    doubtful = Ratio(value=1.1, low=0.95, high=1.27)
+    assert _verdict(plan, doubtful, 10.0, 10.0, [10.5]) == "within the error bar"
+
+
+def test_what_is_expected_of_the_best_is_at_most_what_is_predicted(
+    comparisons: list[RecipeComparison],
+) -> None:
+    for one in comparisons:
+        assert one.expected is not None and one.best_s is not None
+        assert one.expected.low <= one.expected.value <= one.predicted_s / one.best_s * (1 + 1e-9)
+    assert any(one.rivals > 1 for one in comparisons)
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,7 +48,7 @@ Cells = dict[str, str]
 Case = tuple[Cells, dict[str, Any]]
 
 
-def cases(by_sentence: Mapping[str, list[Case]]) -> Any:
+def cases(by_sentence: Mapping[str, list[Case]]) -> pytest.MarkDecorator:
     """A decorator of `check_settings`: every case under its sentence."""
     listed = [(words, case) for words, some in by_sentence.items() for case in some]
     return pytest.mark.parametrize(

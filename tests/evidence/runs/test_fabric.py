@@ -14,22 +14,24 @@ GBIT = 1e9 / 8
 
 
 @pytest.mark.parametrize(
-    ("cells", "kind", "gbits"),
+    ("cells", "kind", "gbits", "nics"),
     [
-        ({"fabric": "roce 8x400Gbps"}, "roce", 3200),
-        ({"fabric": "400Gbps/node"}, None, 400),
-        ({"fabric": "8x400 Gb/s InfiniBand"}, "infiniband", 3200),
-        ({"fabric": "2x100GbE"}, "roce", 200),
-        ({"fabric": "slingshot 4x200G"}, "slingshot", 800),
-        ({"fabric": "omni-path 400Gbps/node"}, "omni-path", 400),
-        ({"fabric": "efa 3200Gbps/node"}, "efa", 3200),
-        ({"fabric": "efa-v1 400Gbps/node"}, "efa-v1", 400),
-        ({"fabric": "infiniband"}, "infiniband", None),
+        ({"fabric": "roce 8x400Gbps"}, "roce", 3200, 8),
+        ({"fabric": "400Gbps/node"}, None, 400, None),
+        ({"fabric": "8x400 Gb/s InfiniBand"}, "infiniband", 3200, 8),
+        ({"fabric": "2x100GbE"}, "roce", 200, 2),
+        ({"fabric": "slingshot 4x200G"}, "slingshot", 800, 4),
+        ({"fabric": "omni-path 400Gbps/node"}, "omni-path", 400, None),
+        ({"fabric": "efa 3200Gbps/node"}, "efa", 3200, None),
+        ({"fabric": "efa-v1 400Gbps/node"}, "efa-v1", 400, None),
+        ({"fabric": "infiniband"}, "infiniband", None, None),
     ],
 )
-def test_network_of_a_row(cells: dict[str, str], kind: str | None, gbits: int | None) -> None:
+def test_network_of_a_row(
+    cells: dict[str, str], kind: str | None, gbits: int | None, nics: int | None
+) -> None:
     rate = None if gbits is None else gbits * GBIT
-    assert fabric_of(row(**cells)) == Fabric(kind, rate)
+    assert fabric_of(row(**cells)) == Fabric(kind, rate, nics)
 
 
 @pytest.mark.parametrize("cell", ["garbage", "8x50GB/s", "100 Gbps", "25GbE"])
@@ -40,9 +42,9 @@ def test_a_network_that_cannot_be_read_is_not_taken_for_the_usual_one(cell: str)
 
 def test_a_row_says_that_its_switches_reduce() -> None:
     stated = fabric_of(row(fabric="infiniband 8x400Gbps sharp"))
-    assert stated == Fabric("infiniband", 3200 * GBIT, sharp=True)
-    assert fabric_of(row(fabric="SHARPv3")) == Fabric("infiniband", None, True)
-    cells = {"gpu": "H100", "num_gpus": "16", "dp": "16", "tp": "1", "pp": "1"}
+    assert stated == Fabric("infiniband", 3200 * GBIT, 8, sharp=True)
+    assert fabric_of(row(fabric="SHARPv3")) == Fabric("infiniband", sharp=True)
+    cells = {"gpu": "H100", "num_gpus": "16", "dp": "16", "tp": "1", "pp": "1", "vpp": "1"}
     megatron = row(**cells, framework="megatron-core", fabric="8x400Gbps InfiniBand SHARP")
     assert map_row(megatron).job.cluster.sharp == "v3"
     titan = row(**cells, framework="torchtitan", zero="3", fabric="infiniband sharp")
@@ -50,8 +52,9 @@ def test_a_row_says_that_its_switches_reduce() -> None:
 
 
 def test_a_row_whose_switches_cannot_reduce_is_refused() -> None:
+    cells = {"gpu": "H100", "num_gpus": "16", "dp": "16", "tp": "1", "pp": "1", "vpp": "1"}
     with pytest.raises(UnpredictableRowError, match="only InfiniBand switches reduce"):
-        map_row(row(gpu="H100", num_gpus="16", dp="16", tp="1", pp="1", fabric="roce sharp"))
+        map_row(row(**cells, fabric="roce sharp"))
 
 
 def test_rows_that_say_nothing_have_the_usual_network() -> None:
@@ -66,7 +69,7 @@ def test_a_network_is_shared_by_the_gpus_of_a_node() -> None:
 
 def test_a_batch_that_does_not_divide_ends_with_a_smaller_microbatch() -> None:
     """256 sequences on 8 GPUs in micro-batches of 6: 6 of them, the last a third full."""
-    mapped = map_row(row(num_gpus="8", dp="8", tp="1", pp="1", mbs="6", gbs="256"))
+    mapped = map_row(row(num_gpus="8", dp="8", tp="1", pp="1", vpp="1", mbs="6", gbs="256"))
     assert mapped.degrees.grad_acc == 6
     assert mapped.batch_share == pytest.approx(256 / 288)
 

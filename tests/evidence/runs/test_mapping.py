@@ -249,3 +249,41 @@ def test_a_gpu_without_bf16_trains_in_fp16_unless_the_row_says_bf16() -> None:
     assert map_row(row(gpu="V100-32GB", precision="")).job.precision == "fp16"
     with pytest.raises(UnpredictableRowError, match="V100-SXM2-32GB has no bf16"):
         map_row(row(gpu="V100-32GB", precision="bf16"))
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "profile"),
+    [
+        ("Megatron-LM (2022-04)", "V100-16GB", "megatron-lm-2022"),
+        ("Megatron-LM (2023)", "A100-80GB", "megatron-core"),
+    ],
+)
+def test_a_year_names_the_megatron(name: str, gpu: str, profile: str) -> None:
+    mapped = map_row(row(framework=name, gpu=gpu, flash="n", act="gelu", software=""))
+    assert mapped.job.framework.name == profile
+
+
+@pytest.mark.parametrize(
+    ("cells", "mode"),
+    [
+        ({"framework": "Megatron-Core GPTModel (own loop)", "transformer_impl": "local"}, "amp"),
+        ({"framework": "Megatron-Core GPTModel (own loop)"}, "amp"),
+        ({"framework": "Megatron-Core"}, "bf16"),
+    ],
+)
+def test_fp32_states_are_weights_only_in_a_loop_of_ones_own(
+    cells: dict[str, str], mode: str
+) -> None:
+    """Megatron's own optimizers keep an fp32 copy beside 16-bit weights."""
+    mapped = map_row(row(**({"state_precision": "fp32", "flash": "y"} | cells)))
+    local = cells.get("transformer_impl") == "local"
+    assert mapped.job.framework.name == ("megatron-local" if local else "megatron-core")
+    assert mapped.job.framework.mode == mode
+
+
+@pytest.mark.parametrize(("precision", "traffic"), [("fp32", 8.0), ("bf16", 3.5)])
+def test_a_softmax_in_operators_moves_its_scores_more_often(precision: str, traffic: float) -> None:
+    """162 bytes of an fp32 score, where a fused softmax with dropout moves 20."""
+    plain = {"framework": "plain PyTorch", "zero": "none", "tp": "1", "pp": "1", "vpp": "1"}
+    kernels = map_row(row(**plain, flash="n", precision=precision)).job.framework.kernels
+    assert kernels.softmax_traffic == traffic

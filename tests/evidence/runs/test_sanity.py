@@ -18,6 +18,8 @@ from tests.evidence.runs.rows_for_tests import KORTHIKANTI_175B, row
         ({"layers": "-3"}, "layers is -3, and must be 1 or more"),
         ({"num_gpus": "-8"}, "num_gpus is -8, and must be 1 or more"),
         ({"gpus_per_node": "0"}, "gpus_per_node is 0, and must be 1 or more"),
+        ({"gpus_per_node": "2000"}, "gpus_per_node is 2,000, and must be 1,024 or less"),
+        ({"num_gpus": "9e6"}, "num_gpus is 9,000,000, and must be 4,194,304 or less"),
         ({"num_gpus": "72"}, "tp·pp·cp = 64 does not divide 72 GPUs"),
         ({"num_gpus": "8192"}, "gbs 64 is less than one sequence for each of dp 128"),
         ({"heads": "100", "kv_heads": "100", "hidden": "12800"}, "tp 8 does not divide 100 heads"),

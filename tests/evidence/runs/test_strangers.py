@@ -34,13 +34,28 @@ def predict(**cells: str) -> Prediction:
     return found
 
 
+def allocated(prediction: Prediction) -> float:
+    size = prediction.memory_bytes("allocated")
+    assert size is not None
+    return size
+
+
+def seconds(prediction: Prediction) -> float:
+    step_s = prediction.step_time_s
+    assert step_s is not None
+    return step_s
+
+
 def test_weights_that_autograd_holds_and_attention_that_a_row_names() -> None:
-    """All 16-bit weights without DeepSpeed's linear; FlashAttention-2 is slower on Hopper."""
-    ours, held = (predict(recompute="none", variant=text) for text in ("", "plain linear"))
-    assert held.memory_bytes("allocated") - ours.memory_bytes("allocated") > 1.1e10
+    """All 16-bit weights without DeepSpeed's linear, which trainers bring, unless a row says
+    otherwise; FlashAttention-2 is slower on Hopper."""
+    trainer = {"framework": "LLaMA-Factory (DeepSpeed)", "recompute": "none"}
+    ours, named = (predict(**trainer, variant=text) for text in ("", "plain linear"))
+    for held in (named, predict(recompute="none")):
+        assert allocated(held) - allocated(ours) > 1.05e10
     hopper = {"framework": "Megatron-Core", "gpu": "H100-80GB", "zero": "dist_opt"}
-    named = predict(**hopper, kernel="flash_attention2").step_time_s
-    assert predict(**hopper).step_time_s * 1.03 < named
+    second = seconds(predict(**hopper, kernel="flash_attention2"))
+    assert seconds(predict(**hopper)) * 1.03 < second
 
 
 def test_gradients_reduced_once_a_step_are_kept_whole() -> None:
@@ -55,9 +70,9 @@ def test_gradients_reduced_once_a_step_are_kept_whole() -> None:
         degrees, model = once.mapped.degrees, once.mapped.job.model
         table = model.vocab * model.hidden
         whole = (parameter_count(model).total - table) / degrees.tp + table
-        kept = once.memory_bytes("allocated") - each.memory_bytes("allocated")
+        kept = allocated(once) - allocated(each)
         assert kept == pytest.approx(4.0 * whole * (1.0 - 1.0 / degrees.dp), rel=0.1)
-        assert once.step_time_s < each.step_time_s
+        assert seconds(once) < seconds(each)
         assert abs(error_of(once, "memory") or 1.0) < 0.1
 
 

@@ -67,10 +67,55 @@ SAVED: dict[str, list[Case]] = {
     ],
     "a loop without a graph has an eager loss": [
         (
-            {"framework": "nanochat (plain PyTorch)", "loss": "plain", "compile": compiled},
+            {"framework": framework, "loss": "plain", "compile": compiled},
             {"saved.logits_peak_bytes": peak},
         )
-        for compiled, peak in (("n", 12.0), ("y", "as nanogpt"))
+        for framework, compiled, peak in (
+            ("nanoGPT", "n", 12.0),
+            ("nanochat (plain PyTorch)", "n", 16.0),
+            ("nanochat (plain PyTorch)", "y", "as nanogpt"),
+        )
+    ],
+    "a script's softmax keeps exponents and quotient": [
+        (
+            GPT2_XL
+            | {"framework": framework, "flash": flash, "precision": "fp32", "state_precision": ""},
+            {"saved.softmax_in_operators": kept},
+        )
+        for framework, flash, kept in (
+            ("plain PyTorch", "n", True),
+            ("plain PyTorch", "y", False),
+            ("HF Trainer (transformers)", "n", False),
+        )
+    ],
+    "a script without zero.Init holds what ZeRO-3 gathered": [
+        (
+            {"framework": framework, "zero": "zero3", "recompute": recompute},
+            {"state.live_parameters": live},
+        )
+        for framework, recompute, live in (
+            ("DeepSpeed", "none", 1e15),
+            ("DeepSpeed", "full", 1e9),
+            ("LLaMA-Factory (DeepSpeed)", "none", 1e9),
+        )
+    ],
+    "torch's own AdamW works in lists": [
+        (
+            AUTOCAST
+            | {"framework": "plain PyTorch", "optimizer": optimizer, "state_precision": ""},
+            {"optimizer.kernels": kernels},
+        )
+        for optimizer, kernels in (
+            ("", ("foreach", "fused", "forloop")),
+            ("adamw fused", ("fused", "foreach", "forloop")),
+        )
+    ],
+    "tokens that are gathered need no connection of every pair": [
+        (
+            CORE | {"ep_dispatch": dispatch},
+            {"outside.peer_channel_bytes": size},
+        )
+        for dispatch, size in (("allgather", 0.0), ("alltoall", 1.46e7))
     ],
     "Primus runs Transformer Engine's loss unless told otherwise": [
         (
@@ -158,7 +203,7 @@ STATES: dict[str, list[Case]] = {
     ],
     "DeepSpeed's bucket is that of who configures it": [
         (
-            {"framework": framework, "zero": zero, "tp": "1", "pp": "1"},
+            {"framework": framework, "zero": zero, "tp": "1", "pp": "1", "vpp": "1"},
             {"state.whole_bucket_bytes": size},
         )
         for framework, zero, size in (

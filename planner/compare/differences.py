@@ -1,0 +1,34 @@
+"""How surely one cluster trains a job in fewer days than another.
+
+Both predictions come from one model of one framework, so their errors are partly the same and the
+ratio of the two is surer than either (`planner.predict.uncertainty.differences`). Published failure
+rates are too low or too high for both clusters at once, so of them only the difference of their
+effects counts.
+"""
+
+from __future__ import annotations
+
+from math import hypot, log
+
+from planner.compare.goodput import Goodput
+from planner.compare.results import Run
+from planner.predict.uncertainty.differences import Ratio, plan_ratio, ratio_between
+
+
+def days_ratio(first: Run, other: Run) -> Ratio:
+    """Days of another run over those of the first, with the 80 % interval."""
+    mixture = first.job.active_parameters < first.job.parameters
+    steps = plan_ratio(first.plan, other.plan, mixture, (first.job.gpu, other.job.gpu))
+    (fewer, more), (other_fewer, other_more) = map(_interruptions, (first.goodput, other.goodput))
+    return ratio_between(
+        other.days.value / first.days.value,
+        hypot(log(steps.value / steps.low), fewer - other_fewer),
+        hypot(log(steps.high / steps.value), more - other_more),
+    )
+
+
+def _interruptions(goodput: Goodput) -> tuple[float, float]:
+    """How many fewer and more days interruptions may take than expected, in ln; where they may
+    leave no useful time, as many more as fewer."""
+    fewer = log(goodput.high / goodput.share)
+    return fewer, log(goodput.share / goodput.low) if goodput.low > 0.0 else fewer

@@ -1,0 +1,193 @@
+"""How surely one plan is faster than another: the error of the ratio of two step times.
+
+Two plans of one job on one cluster share most of their error: the host, the links, the version of
+the software and the kernels' rates are the same for both. What is left grows with what differs
+between them. ln(measured ratio / predicted ratio) is taken as normal with
+
+    sd² = mixture² · Σ (scale · difference)²,
+
+one term for each kind of difference (`TERMS`). Of degrees, micro-batches and numbers of GPUs each
+doubling adds an independent error, so there the variance is linear in the doublings. The scales
+ship in `differences.toml`; `planner.evidence.fit.difference_fit` fits them to pairs of measured
+runs of one source, and judges them with that source left out.
+
+Ignores what two plans of the same degrees, switches and micro-batch differ in otherwise, as how
+layers are split: their ratio is as sure as their predicted times are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import cache
+from math import exp, hypot, log, log2, sqrt
+from operator import ne
+from statistics import NormalDist
+from typing import NamedTuple
+
+from hardware.files import shipped_toml
+from hardware.frozen import Frozen
+from planner.cost.terms import TRAFFIC_TERMS
+from planner.predict.plan import Plan
+from planner.predict.uncertainty.residuals import COVERAGE
+
+# Half width of an interval in standard deviations.
+_Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
+# Kinds of difference, in the order of `squares`; those of one cluster, then those between clusters.
+INSIDE = ("configuration", "degrees", "micro_batch", "switches", "exposed", "pace")
+BETWEEN = ("gpus", "gpu")
+TERMS = (*INSIDE, *BETWEEN)
+# Degrees whose doublings count; chunks of a stage hardly matter to the error.
+_DEGREES = ("tp", "pp", "cp", "ep")
+
+
+class Standing(NamedTuple):
+    """What of a run decides how much of its error another run shares.
+
+    `degrees`: tp, pp, cp and ep; `tokens`: of a micro-batch on one GPU; `switches`: choices without
+    a size, as the sharding stage and the recompute mode; `techniques`: names of those in use;
+    `exposed`: share of the step that is exposed communication; `pace`: predicted GPU seconds a
+    token; `mixture`: of experts.
+    """
+
+    gpu: str
+    gpus: int
+    degrees: tuple[int, ...]
+    tokens: float
+    switches: tuple[Hashable, ...]
+    techniques: frozenset[str]
+    exposed: float
+    pace: float
+    mixture: bool
+
+
+class Ratio(Frozen):
+    """One step time over another, with the ends of its 80 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the interval leaves no doubt which of the two is faster."""
+        return self.low > 1.0 or self.high < 1.0
+
+
+@dataclass(frozen=True)
+class DifferenceScales:
+    """Standard deviations by kind of difference, of dense models; `mixture`: how many times as
+    large they are of mixtures of experts; `flattering`: share of the errors' variance that a
+    prediction owes its place to, so that choosing by predictions chooses it."""
+
+    scales: dict[str, float]
+    mixture: float = 1.0
+    flattering: float = 1.0
+
+    def deviation(self, one: Standing, other: Standing) -> float:
+        """Standard deviation of ln(measured ratio / predicted ratio)."""
+        parts = zip(TERMS, squares(one, other), strict=True)
+        variance = sum(self.scales.get(term, 0.0) ** 2 * size for term, size in parts)
+        return sqrt(variance) * (self.mixture if one.mixture or other.mixture else 1.0)
+
+
+def degrees_of(degrees: object) -> tuple[int, ...]:
+    """The degrees whose doublings count."""
+    return tuple(int(getattr(degrees, name)) for name in _DEGREES)
+
+
+def squares(one: Standing, other: Standing) -> tuple[float, ...]:
+    """How far two runs differ, a variance in units of the scale's square for each of `TERMS`."""
+    doublings = sum(map(_doublings, one.degrees, other.degrees))
+    micro_batch = _doublings(one.tokens, other.tokens)
+    switches = sum(map(ne, one.switches, other.switches))
+    switches += len(one.techniques ^ other.techniques)
+    gpus, gpu = _doublings(one.gpus, other.gpus), float(one.gpu != other.gpu)
+    return (
+        float(any((doublings, micro_batch, switches, gpus, gpu))),
+        doublings,
+        micro_batch,
+        float(switches),
+        (one.exposed - other.exposed) ** 2,
+        log(one.pace / other.pace) ** 2,
+        gpus,
+        gpu,
+    )
+
+
+def _doublings(one: float, other: float) -> float:
+    return abs(log2(one / other))
+
+
+@cache
+def shipped_scales() -> DifferenceScales:
+    """The scales of `planner/predict/uncertainty/differences.toml`."""
+    content = shipped_toml("planner.predict", "uncertainty/differences.toml")
+    return DifferenceScales(content["scales"], content["mixture"], content["flattering"])
+
+
+def switches_of(
+    zero: int, recompute: str, schedule: str | None, offloaded: Hashable, exchange: str
+) -> tuple[Hashable, ...]:
+    """The choices without a size, in the order in which they are compared. Interleaving follows
+    from the chunks of a stage, so it is no choice of its own; `exchange`: of context parallelism,
+    empty without any."""
+    usual = schedule in (None, "1f1b", "interleaved")
+    return zero, recompute, "" if usual else schedule, offloaded, exchange
+
+
+def standing_of(plan: Plan, gpu: str, mixture: bool) -> Standing:
+    """Where a plan stands; `gpu`: the type, or types, that it runs on."""
+    degrees = plan.degrees
+    exposed_s = sum(getattr(plan.time, term.field) for term in TRAFFIC_TERMS)
+    return Standing(
+        gpu=gpu,
+        gpus=degrees.gpus,
+        degrees=degrees_of(degrees),
+        tokens=degrees.mbs * plan.seq / degrees.cp,
+        switches=switches_of(
+            degrees.zero, plan.recompute, plan.schedule,
+            (plan.optimizer_offload, plan.activation_offload), plan.cp_comm_type,
+        ),
+        techniques=frozenset(plan.techniques),
+        exposed=exposed_s / plan.step_time_s,
+        pace=degrees.gpus * seconds_a_token(plan),
+        mixture=mixture,
+    )  # fmt: skip
+
+
+def plan_ratio(first: Plan, other: Plan, mixture: bool, gpus: tuple[str, str] = ("", "")) -> Ratio:
+    """Seconds a token of another plan over the first's; `gpus`: their types, where they differ.
+
+    Never wider than two independent errors would make it: own runs may have taught more of both
+    plans than is known of differences.
+    """
+    standings = standing_of(first, gpus[0], mixture), standing_of(other, gpus[1], mixture)
+    half = half_width(shipped_scales().deviation(*standings))
+    (first_below, first_above), (below, above) = map(_sides, (first, other))
+    return ratio_between(
+        seconds_a_token(other) / seconds_a_token(first),
+        min(half, hypot(below, first_above)),
+        min(half, hypot(above, first_below)),
+    )
+
+
+def half_width(deviation: float) -> float:
+    """Half width of the 80 % interval of a normal error in ln."""
+    return _Z * deviation
+
+
+def ratio_between(value: float, below: float, above: float) -> Ratio:
+    """A ratio with the half widths of its interval in ln."""
+    return Ratio(value=value, low=value * exp(-below), high=value * exp(above))
+
+
+def seconds_a_token(plan: Plan) -> float:
+    """Predicted seconds a token of the global batch."""
+    return 1.0 / plan.tokens_per_s
+
+
+def _sides(plan: Plan) -> tuple[float, float]:
+    """How far the interval of a plan reaches below and above its prediction, in ln."""
+    bar, value = plan.step_time, plan.step_time_s
+    return log(value / bar.low), log(bar.high / value)

@@ -1,0 +1,165 @@
+"""The winner's curse: what the plan that wins a search is expected to take.
+
+A search takes the fastest of thousands of plans, and so one whose error flatters it. How much is
+found by a parametric bootstrap (Efron and Tibshirani 1993, An introduction to the bootstrap,
+sections 6.5 and 10): take the predicted times of the plans that might have won for true ones, draw
+errors as plans of one cluster have them (`planner.predict.uncertainty.differences`: what differs
+more shares less), choose the fastest anew in each draw, and see by how much its prediction is then
+too short, beside the mean error of all. Near ties and independent errors make that large, a clear
+winner and shared errors small.
+
+Not all of an error is chosen: where predictions are plans' means and truth scatters about them,
+choosing the least prediction chooses no luck. Over the measured sweeps -cov(ln(true / predicted),
+ln(predicted)) is a share of the errors' variance that is 1 if predictions scatter about the truth
+and 0 if truth scatters about predictions; that share of the variance is drawn (`flattering`).
+
+The rest of the variance, truth about predictions, is what measuring chooses: a plan that somebody
+tuned is lucky in that part.
+
+Ignores that the predictions' near ties are partly made by their errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from math import exp, log, log2
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from hardware.frozen import Frozen
+from planner.predict.uncertainty.differences import (
+    DifferenceScales,
+    Ratio,
+    Standing,
+    half_width,
+    ratio_between,
+    shipped_scales,
+)
+
+Array = NDArray[np.float64]
+
+# Plans slower than the fastest by more, in ln, might hardly have won: over two standard deviations
+# of the difference of most plans of a dense model.
+REACH = 0.3
+# Plans that are drawn at most, the fastest of them.
+_MOST_RIVALS = 150
+_DRAWS = 200
+
+
+class Luck(Frozen):
+    """What the winner of a search owes to its error. `rivals`: plans within reach of it, of other
+    degrees or micro-batch each; `longer`: share by which it is expected to take longer than
+    predicted, beside what errors all plans share."""
+
+    rivals: int = Field(ge=0)
+    longer: float
+
+
+def luck_of(winner: Standing, rivals: Sequence[Standing]) -> Luck:
+    """How lucky the winner among these plans is."""
+    near = _near(winner, rivals)
+    longer = exp(_flattery([winner, *near], shipped_scales().flattering)) - 1.0
+    return Luck(rivals=len(near), longer=longer)
+
+
+def expected_ratio(
+    winner: Standing, other: Standing, rivals: Sequence[Standing], *, tuned: bool = False
+) -> Ratio:
+    """The time of a plan that nobody chose by its prediction over the winner's: as predicted, less
+    the winner's curse, with its 80 % interval. `rivals`: that the winner was chosen from; `tuned`:
+    the other plan was chosen from them, too, by measuring, and so is as lucky in the rest of its
+    error.
+
+    Of the winner's luck the other plan shares what of its error it shares: with s² the variance of
+    the difference of two errors, min(1, s²(winner, other) / mean of s²(winner, rival)) of it is the
+    winner's alone.
+    """
+    known, near = shipped_scales(), _near(winner, rivals)
+    deviation = known.deviation(winner, other)
+    among = fmean(known.deviation(winner, one) ** 2 for one in near) if near else 0.0
+    alone = min(1.0, deviation**2 / among) if among > 0.0 else 0.0
+    half = half_width(deviation)
+    share = known.flattering
+    flattery = _flattery([winner, *near], share)
+    if tuned:
+        flattery += _flattery([winner, *near], 1.0 - share)
+    flattery *= alone
+    return ratio_between(other.pace / winner.pace * exp(-flattery), half, half)
+
+
+def _near(winner: Standing, rivals: Iterable[Standing]) -> list[Standing]:
+    """Plans within reach of the winner, one of each degrees and micro-batch but its own."""
+    place = (winner.degrees, winner.tokens)
+    reach = winner.pace * exp(REACH)
+    near = [one for one in rivals if one.pace <= reach and (one.degrees, one.tokens) != place]
+    found: dict[Hashable, Standing] = {}
+    for one in sorted(near, key=lambda one: one.pace):
+        found.setdefault((one.degrees, one.tokens), one)
+    return list(found.values())[:_MOST_RIVALS]
+
+
+def _flattery(contest: Sequence[Standing], share: float) -> float:
+    """By how much the fastest is lucky in a part of the errors with this share of their variance,
+    in ln, mean of all draws."""
+    errors = share**0.5 * _errors(contest)
+    chosen = (np.log([one.pace for one in contest]) + errors).argmin(axis=1)
+    beside = errors.mean(axis=1)
+    return float((beside - errors[np.arange(len(errors)), chosen]).mean())
+
+
+def _errors(plans: Sequence[Standing]) -> Array:
+    """Draws of ln(predicted / true) of plans, a row a draw: the difference of any two has the
+    variance that `DifferenceScales` gives it."""
+    draws = np.random.default_rng(0)
+    known = shipped_scales()
+    total = np.zeros((_DRAWS, len(plans)))
+
+    def normal(count: int) -> Array:
+        return draws.standard_normal((_DRAWS, count))
+
+    for degree in range(len(plans[0].degrees)):
+        sizes = [log2(one.degrees[degree]) for one in plans]
+        total += known.scales["degrees"] * _walk(sizes, normal)
+    total += known.scales["micro_batch"] * _walk([log2(one.tokens) for one in plans], normal)
+    for named in _choices(plans):
+        total += _switch_errors(named, known, normal)
+    for name in sorted(frozenset().union(*(one.techniques for one in plans))):
+        has = np.array([name in one.techniques for one in plans])
+        total += known.scales["switches"] * normal(1) * has
+    places = [(one.degrees, one.tokens, one.switches, one.techniques) for one in plans]
+    total += known.scales["configuration"] / 2**0.5 * _of_each(places, normal)
+    for name, sizes in (
+        ("exposed", [one.exposed for one in plans]),
+        ("pace", [log(one.pace) for one in plans]),
+    ):
+        total += known.scales[name] * normal(1) * np.array(sizes)
+    return total * (known.mixture if any(one.mixture for one in plans) else 1.0)
+
+
+_Normal = Callable[[int], Array]
+
+
+def _choices(plans: Sequence[Standing]) -> Iterable[Sequence[Hashable]]:
+    """What each plan has of each switch, where they differ."""
+    each = zip(*(one.switches for one in plans), strict=True)
+    return (values for values in each if len(set(values)) > 1)
+
+
+def _switch_errors(values: Sequence[Hashable], known: DifferenceScales, normal: _Normal) -> Array:
+    return known.scales["switches"] / 2**0.5 * _of_each(values, normal)
+
+
+def _of_each(values: Sequence[Hashable], normal: _Normal) -> Array:
+    """An independent error for each distinct value."""
+    places = {value: index for index, value in enumerate(dict.fromkeys(values))}
+    return normal(len(places))[:, [places[value] for value in values]]
+
+
+def _walk(sizes: Sequence[float], normal: _Normal) -> Array:
+    """A random walk along a size: the variance of a difference is the distance."""
+    distinct, place = np.unique(np.array(sizes), return_inverse=True)
+    steps = np.sqrt(np.diff(distinct, prepend=distinct[:1]))
+    return np.cumsum(normal(len(distinct)) * steps, axis=1)[:, place]

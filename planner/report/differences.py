@@ -1,0 +1,85 @@
+"""How two plans differ, in words: `3.1 % slower, -1 to +7 %`, and which plans nobody can tell from
+the first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from planner.job.quantities import number_ranges, share
+from planner.predict.plan import Plan
+from planner.predict.uncertainty.differences import Ratio, plan_ratio
+from planner.report.plan_table import Numbered
+from planner.search.result import JobSummary
+
+# Ties that are compared one by one.
+_MOST_COMPARED = 3
+
+
+def is_mixture(job: JobSummary) -> bool:
+    """Whether the job's model is a mixture of experts: a token uses some parameters only."""
+    return job.active_parameters < job.parameters
+
+
+def ratio_text(ratio: Ratio) -> str:
+    """How much slower or faster one of two is than the other, with the 80 % interval:
+    `3.1 % slower, -1 to +7 %`."""
+    return f"{share(abs(ratio.value - 1.0))} {slower_or_faster(ratio)}, {ends_text(ratio)}"
+
+
+def beside_text(ratio: Ratio) -> str:
+    """The same for a sentence that goes on: `3.1 % (-1 to +7 %) slower`."""
+    size = share(abs(ratio.value - 1.0))
+    return f"{size} ({ends_text(ratio)}) {slower_or_faster(ratio)}"
+
+
+def slower_or_faster(ratio: Ratio) -> str:
+    """The word for the side of 1 that a ratio of times lies on."""
+    return "slower" if ratio.value >= 1.0 else "faster"
+
+
+def ends_text(ratio: Ratio) -> str:
+    """The interval of a difference in the direction of its value: `-1 to +7 %`, `2 to 7 %`."""
+    sign = 1.0 if ratio.value >= 1.0 else -1.0
+    low, high = sorted(round(100.0 * sign * (end - 1.0)) for end in (ratio.low, ratio.high))
+    return f"{low} to {high} %" if low >= 0 else f"{low:+d} to {high:+d} %"
+
+
+def gain_text(ratio: Ratio) -> str:
+    """What a change gains in tokens/s, `ratio` over those before it: `+4 %, -3 to +11 %`."""
+    ends = (ratio.value, ratio.low, ratio.high)
+    value, low, high = (round(100.0 * (end - 1.0)) for end in ends)
+    return f"{value:+d} %, {low:+d} to {high:+d} %"
+
+
+def ties(plans: Numbered, mixture: bool, gpus: Sequence[str] = ()) -> dict[int, Ratio]:
+    """Numbers of the plans that are not surely slower than the first, each with its time over the
+    first's; `gpus`: the types that the plans run on, where they differ."""
+    if not plans:
+        return {}
+    types = gpus or [""] * len(plans)
+    (_, first), *others = plans
+    ratios = {
+        number: plan_ratio(first, plan, mixture, (types[0], types[index]))
+        for index, (number, plan) in enumerate(others, start=1)
+    }
+    return {number: ratio for number, ratio in ratios.items() if ratio.low <= 1.0}
+
+
+def tie_note(first: int, near: Mapping[int, Ratio]) -> str:
+    """Which plans are not surely slower than the first, the nearest with their differences; an
+    empty text without any."""
+    if not near:
+        return ""
+    listed = sorted(near, key=lambda number: near[number].value)
+    compared = sorted(listed[:_MOST_COMPARED])
+    said = "; ".join(f"plan {number} is {ratio_text(near[number])}" for number in compared)
+    others = sorted(listed[_MOST_COMPARED:])
+    noun = "plan" if len(others) == 1 else "plans"
+    also = f"; nor are {noun} {number_ranges(others)}" if others else ""
+    return f"≈ Not surely slower than plan {first}: {said}{also}."
+
+
+def first_ratio(plans: Sequence[Plan], number: int, mixture: bool) -> Ratio | None:
+    """Seconds a token of a plan, by its number from 1, over those of the first; None of the first
+    itself."""
+    return None if number == 1 else plan_ratio(plans[0], plans[number - 1], mixture)
