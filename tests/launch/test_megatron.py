@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from planner.job.request import Request
+from planner.job.resolve import resolve
 from planner.launch.contract import Launch
 from planner.launch.dialects.megatron import writer as megatron
 from planner.launch.dialects.megatron.flags import layout_text
@@ -221,3 +223,12 @@ def test_sequence_longer_than_learned_positions() -> None:
     assert "learned positions" in refused.reason
     assert refused.nearest == "--seq 2048"
     assert costed(MEGATRON["gpt3"]).plan.seq == 2048
+
+
+def test_autocast_over_fp32_parameters_is_no_launch_of_megatrons() -> None:
+    job = resolve(
+        Request(model="gpt2", gpus="1xA100", gbs=8, framework="megatron-core", dtype="amp")
+    )
+    (refusal,) = megatron.job_refusals(job)
+    assert "autocast" in refusal.reason
+    assert refusal.nearest == "--dtype bf16"
