@@ -33,8 +33,8 @@ from planner.predict.uncertainty.residuals import (
     represent,
 )
 
-# Fewer sources than this do not tell how often strangers are met.
-_FEWEST_STRANGERS = 5
+# What the name of a source is followed by where its runs are judged at first sight.
+AT_FIRST_SIGHT = ", at first sight"
 _LEAST_INFLATION, _MOST_INFLATION = 0.25, 8.0
 _HALVINGS = 30
 
@@ -63,33 +63,44 @@ class Residual:
 
     @property
     def group(self) -> str:
-        """What its runs are judged with: its source's, apart where no name told the framework."""
-        return self.source + ("" if self.named else ", unnamed")
+        """What its runs are judged with: its source's, apart where it is the error of first
+        sight."""
+        return self.source + ("" if self.first is None else AT_FIRST_SIGHT)
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
-    """How often 80 % intervals held runs of sources that had no part in them.
+class Covered:
+    """How often intervals held runs of sources that had no part in them.
 
-    `rows`: share of all runs; `by_source`: share and number of runs of each; `at_first_sight`: mean
-    over the sources that were met so, of all where none was.
+    `rows`: share of all runs; `by_source`: share and number of runs of each.
     """
 
     rows: float
     by_source: dict[str, tuple[float, int]]
-    at_first_sight: float
 
     @property
     def sources(self) -> float:
         """Mean over sources."""
         return math.fsum(share for share, _ in self.by_source.values()) / len(self.by_source)
 
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """How often 80 % intervals held runs as they are predicted `today`, and at first sight, `met`;
+    both the same where none was met so."""
+
+    today: Covered
+    met: Covered
+
     @property
     def covered(self) -> float:
-        """The mean over sources, those met at first sight counting half of it; or what is midway
-        from it to the share of rows if that is less."""
-        mean = 0.5 * (self.sources + self.at_first_sight)
-        return min(mean, 0.5 * (self.rows + mean))
+        """The mean of both, each midway between the share of rows and the mean over sources.
+
+        What a stranger's runs show lies between: today's errors are of a model that knows the runs,
+        those of first sight are of a model that knew less than today's.
+        """
+        shares = (self.today.rows, self.today.sources, self.met.rows, self.met.sources)
+        return math.fsum(shares) / len(shares)
 
 
 @dataclass(frozen=True)
@@ -121,27 +132,29 @@ class Judged:
         """How many runs lie in their intervals."""
         low, high = self.bounds(inflation)
         inside = (low <= self.values) & (self.values <= high)
-        of_source = {str(one): inside[self.sources == one] for one in np.unique(self.sources)}
-        by_source = {name: (float(one.mean()), len(one)) for name, one in of_source.items()}
-        met = np.unique(self.sources[self.met] if self.met.any() else self.sources)
-        first = math.fsum(by_source[str(one)][0] for one in met) / len(met)
-        return HeldOut(float(inside.mean()), by_source, first)
+        halves = [
+            _covered(inside[of], self.sources[of]) for of in (~self.met, self.met) if of.any()
+        ]
+        return HeldOut(halves[0], halves[-1])
 
     def score(self, inflation: float, growth: float = 1.0) -> float:
-        """Mean interval score (`planner.predict.uncertainty.interval_score`); a source weighs as
-        the square root of its rows."""
+        """Mean interval score (`planner.predict.uncertainty.interval_score`), by `weights`."""
         scores = interval_scores(*self.bounds(inflation, growth), self.values)
         return float(np.average(scores, weights=self.weights))
 
     @property
     def weights(self) -> Array:
-        """Weight of each run: those of a source add up to the square root of their number."""
+        """Weight of each run: those of a source add up to the square root of their number, within
+        those of today and those at first sight, which weigh as much together."""
         _, place, counts = np.unique(self.sources, return_inverse=True, return_counts=True)
-        return np.asarray(counts[place] ** -0.5, dtype=np.float64)
+        weights = np.asarray(counts[place] ** -0.5, dtype=np.float64)
+        if self.met.any() and not self.met.all():
+            for half in (self.met, ~self.met):
+                weights[half] *= len(weights) / weights[half].sum()
+        return weights
 
     def inflation(self) -> float:
-        """The inflation at which 80 % are covered (bisection): in the mean over sources, for a
-        stranger's runs are one more source, but not of large ones far less."""
+        """The inflation at which 80 % are covered (bisection), as `HeldOut.covered` counts."""
         low, high = _LEAST_INFLATION, _MOST_INFLATION
         for _ in range(_HALVINGS):
             middle = 0.5 * (low + high)
@@ -152,16 +165,18 @@ class Judged:
         return math.ceil(high * 1000.0) / 1000.0
 
 
-def as_met(found: Iterable[Residual]) -> list[Residual]:
-    """Runs under their frameworks' names, at first sight where that was kept."""
-    return [residual.to_a_stranger(1.0) for residual in found if residual.named]
+def _covered(inside: NDArray[np.bool_], sources: NDArray[np.str_]) -> Covered:
+    of_source = {str(one): inside[sources == one] for one in np.unique(sources)}
+    by_source = {name: (float(one.mean()), len(one)) for name, one in of_source.items()}
+    return Covered(float(inside.mean()), by_source)
 
 
-def strangers(found: Iterable[Residual]) -> list[Residual]:
-    """Those of them that were met at first sight; all where too few sources were."""
-    named = as_met(found)
-    met = [residual for residual in named if residual.first is not None]
-    return met if len({one.source for one in met}) >= _FEWEST_STRANGERS else named
+def both_ways(found: Iterable[Residual]) -> list[Residual]:
+    """Runs under their frameworks' names: all as they are predicted today, and once more as they
+    were at first sight where that was kept."""
+    named = [residual for residual in found if residual.named]
+    met = [residual.to_a_stranger(1.0) for residual in named if residual.first is not None]
+    return [*(replace(residual, first=None) for residual in named), *met]
 
 
 def judge(table: ResidualTable, found: Sequence[Residual]) -> Judged:

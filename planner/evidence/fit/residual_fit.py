@@ -10,12 +10,13 @@ predicted before anything was changed for it, that error stands in the distribut
 its framework's name, as much more or less as the name changes today), elsewhere that of today
 `taught` times. Every run is judged by the interval that the runs of all *other* sources make.
 `prior_rows`, `source_power`, `taught`, `communication` and `launches` are those of short lists with
-the best mean interval score of the runs met at first sight; the runs' residuals keep what the last
+the best mean interval score of all runs as they are predicted today and of those met at first
+sight, both of which weigh as much (`judging.both_ways`); the runs' residuals keep what the last
 two leave of them (`judging.without_unmeasured_errors`). `growth` and `unmeasured` come from ranges
 left out (`planner.evidence.fit.judging`). Every run is there twice: as it is, and predicted without
-its framework's name (`unfamiliar`). `inflation` then makes these held-out intervals cover 80 %: in
-the mean over sources, of which those met at first sight count half, or midway from that to the
-share of rows where this is less.
+its framework's name (`unfamiliar`). `inflation` then makes these held-out intervals cover 80 % in
+the mean of today's errors, which are those of a model that has learnt from the runs, and of errors
+at first sight, which are those of a model that knew less than today's (`judging.HeldOut`).
 """
 
 from __future__ import annotations
@@ -37,9 +38,8 @@ from planner.evidence.fit.judging import (
     HeldOut,
     Judged,
     Residual,
-    as_met,
+    both_ways,
     judge,
-    strangers,
     summarised,
     with_growth,
     without_unmeasured_errors,
@@ -117,7 +117,7 @@ def _at_first_sight(row: MeasuredRow, figure: Figure) -> float | None:
 
 def fitted_table(found: Sequence[Residual], figure: Figure) -> FittedTable:
     """The table of one figure with its constants fitted on held-out sources."""
-    judged_runs = strangers(found)
+    judged_runs = both_ways(found)
 
     def plain(prior_rows: float, power: float, taught: float) -> ResidualTable:
         entries = summarised(residual.to_a_stranger(taught) for residual in found)
@@ -132,7 +132,7 @@ def fitted_table(found: Sequence[Residual], figure: Figure) -> FittedTable:
     table = _with_unmeasured_errors(plain(*numbers), judged_runs)
     table = replace(table, entries=summarised(without_unmeasured_errors(table, found)))
     table = with_growth(table, [residual for residual in found if residual.named])
-    judged = judge(table, as_met(found))
+    judged = judge(table, judged_runs)
     inflation = judged.inflation()
     return FittedTable(replace(table, inflation=inflation), judged.coverage(inflation), taught)
 
@@ -178,15 +178,17 @@ def _render_table(fitted: FittedTable) -> str:
         "inflation": _rounded(table.inflation),
         "communication": table.communication,
         "launches": table.launches,
-        "held_out_rows": round(coverage.rows, 3),
-        "held_out_mean_of_sources": round(coverage.sources, 3),
-        "held_out_at_first_sight": round(coverage.at_first_sight, 3),
+        **{
+            f"held_out_{name}": {"rows": round(one.rows, 3), "sources": round(one.sources, 3)}
+            for name, one in (("today", coverage.today), ("at_first_sight", coverage.met))
+        },
         **{
             part: {name: _rounded(value) for name, value in getattr(table, part).items()}
             for part in ("growth", "unmeasured")
         },
         "held_out": {
-            source: (round(share, 3), rows) for source, (share, rows) in coverage.by_source.items()
+            source: (round(share, 3), rows)
+            for source, (share, rows) in (coverage.today.by_source | coverage.met.by_source).items()
         },
     }
     entries = (

@@ -212,6 +212,18 @@ class ResidualTable:
         return sorted({entry.source for entry in self.entries})
 
     @cached_property
+    def _families(self) -> dict[Family, list[SourceResiduals]]:
+        """Entries by their families."""
+        found: dict[Family, list[SourceResiduals]] = defaultdict(list)
+        for entry in self.entries:
+            found[entry.family].append(entry)
+        return found
+
+    @cached_property
+    def _known(self) -> dict[Family, bool]:
+        return {}
+
+    @cached_property
     def _views(self) -> dict[str, ResidualTable]:
         return {}
 
@@ -226,7 +238,9 @@ class ResidualTable:
     def _has_runs(self, family: Family) -> bool:
         """Whether a run of the family was measured; of the family of all runs this is said
         even if there is none."""
-        return family == Family() or any(family.includes(entry.family) for entry in self.entries)
+        if family not in self._known:
+            self._known[family] = any(map(family.includes, self._families))
+        return family == Family() or self._known[family]
 
     @property
     def _base(self) -> str:
@@ -254,7 +268,12 @@ class ResidualTable:
         return self._near_runs[base]
 
     def _members(self, family: Family) -> list[SourceResiduals]:
-        return [entry for entry in self.entries if family.includes(entry.family)]
+        return [
+            entry
+            for one, entries in self._families.items()
+            if family.includes(one)
+            for entry in entries
+        ]
 
     def _family_share(self, family: Family, members: Sequence[SourceResiduals]) -> float:
         if parent_family(family, self.figure) is None:

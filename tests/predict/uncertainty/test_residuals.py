@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from planner.evidence.fit.judging import (
+    Covered,
     HeldOut,
     Residual,
-    as_met,
+    both_ways,
     judge,
-    strangers,
     summarised,
     without_unmeasured_errors,
 )
@@ -157,18 +157,23 @@ def test_a_framework_that_was_never_measured_has_the_spread_of_unnamed_runs(figu
     assert chain[-1] == Family(UNFAMILIAR)
 
 
-def test_runs_met_at_first_sight_judge_the_intervals() -> None:
-    """Where there are enough sources of them, and under their names; all runs otherwise."""
-    found = [replace(one, first=0.3) for name in "abcde" for one in runs(name, NEAR, 0.1)]
+def test_runs_judge_the_intervals_as_they_are_today_and_at_first_sight() -> None:
+    """Under their names: all of them today, and once more those that were met so."""
+    found = [replace(one, first=0.3) for name in "ab" for one in runs(name, NEAR, 0.1)]
     unnamed = [replace(one, named=False) for one in found]
-    others = runs("f", FAR, 0.1)
-    judged = strangers([*found, *unnamed, *others])
-    assert [item.source for item in judged] == [*"abcde"]
-    assert {item.value for item in judged} == {0.3}
-    few = [*found[:4], *others]
-    assert strangers(few) == as_met(few)
-    assert [item.value for item in as_met(few)] == [0.3, 0.3, 0.3, 0.3, 0.1]
-    assert unnamed[0].group == "a, unnamed"
+    judged = both_ways([*found, *unnamed, *runs("c", FAR, 0.2)])
+    assert [(item.group, item.value) for item in judged] == [
+        ("a", 0.1), ("b", 0.1), ("c", 0.2), ("a, at first sight", 0.3), ("b, at first sight", 0.3),
+    ]  # fmt: skip
+
+
+def test_runs_of_today_and_at_first_sight_weigh_alike() -> None:
+    met = [replace(one, first=0.3) for one in runs("a", NEAR, 0.1, 0.2)]
+    found = both_ways([*met, *runs("b", NEAR, *[0.1] * 4)])
+    judged = judge(table(*found), found)
+    assert judged.weights[judged.met].sum() == pytest.approx(judged.weights[~judged.met].sum())
+    # Of today's, two runs of one source and four of another: 2 / sqrt 2 against 4 / sqrt 4.
+    assert judged.weights[0] / judged.weights[2] == pytest.approx((4 / 2) ** 0.5)
 
 
 @pytest.mark.parametrize("figure", ["time", "memory"])
@@ -264,8 +269,9 @@ def test_held_out_intervals_do_not_see_their_own_source() -> None:
     """Two sources of one family far apart: each lies outside the other's interval."""
     found = [*runs("a", NEAR, -0.5, -0.49, -0.51), *runs("b", NEAR, 0.5, 0.49, 0.51)]
     coverage = held_out(table(*found), found)
-    assert coverage == HeldOut(0.0, {"a": (0.0, 3), "b": (0.0, 3)}, 0.0)
-    assert coverage.sources == coverage.covered == 0.0
+    none = Covered(0.0, {"a": (0.0, 3), "b": (0.0, 3)})
+    assert coverage == HeldOut(none, none)
+    assert none.sources == coverage.covered == 0.0
 
 
 def test_coverage_is_counted_by_row_and_by_source() -> None:
@@ -275,19 +281,20 @@ def test_coverage_is_counted_by_row_and_by_source() -> None:
     ]
     coverage = held_out(table(*found), found)
     # The interval of `a`, from the runs of `b`, starts at the prediction: 0 to 5 are in it.
-    assert coverage.by_source == {"a": (pytest.approx(6 / 11), 11), "b": (0.75, 4)}
-    assert coverage.rows == pytest.approx(9 / 15)
-    assert coverage.sources == pytest.approx((6 / 11 + 0.75) / 2)
-    assert coverage.at_first_sight == coverage.sources
-    assert coverage.covered == pytest.approx((coverage.rows + coverage.sources) / 2)
+    today = coverage.today
+    assert today.by_source == {"a": (pytest.approx(6 / 11), 11), "b": (0.75, 4)}
+    assert today.rows == pytest.approx(9 / 15)
+    assert today.sources == pytest.approx((6 / 11 + 0.75) / 2)
+    assert coverage.met == today
+    assert coverage.covered == pytest.approx((today.rows + today.sources) / 2)
 
 
-def test_sources_met_at_first_sight_count_half_of_the_coverage() -> None:
+def test_first_sights_count_half_of_the_coverage() -> None:
     wide = [*runs("a", NEAR, -0.5, 0.5), *runs("b", NEAR, 0.1), *runs("c", NEAR, 0.1)]
-    met = [replace(run, first=0.6) for run in runs("d", NEAR, 0.6)]
-    coverage = held_out(table(*wide, *met), [*wide, *met])
-    assert coverage.at_first_sight == coverage.by_source["d"][0]
-    assert coverage.covered <= 0.5 * (coverage.sources + coverage.at_first_sight)
+    met = [replace(run, first=5.0) for run in runs("d", NEAR, 0.1)]
+    coverage = held_out(table(*wide, *met), both_ways([*wide, *met]))
+    assert coverage.met == Covered(0.0, {"d, at first sight": (0.0, 1)})
+    assert coverage.covered == pytest.approx((coverage.today.rows + coverage.today.sources) / 4)
 
 
 def test_the_fit_inflates_until_held_out_intervals_cover_eighty_percent() -> None:
@@ -365,12 +372,13 @@ def test_what_was_said_before_a_run_taught_anything_is_kept() -> None:
     assert residuals(rows, "memory")[0].first == pytest.approx(math.log(40 / 36))
 
 
-def test_intervals_are_made_of_what_was_said_at_first() -> None:
-    """Errors of today are those of sources that taught the model what they are."""
+def test_intervals_lie_between_errors_of_today_and_of_first_sight() -> None:
+    """Errors of today are those of sources that taught the model what they are; those of first
+    sight are of a model that knew less than today's."""
     learnt = [run for name in "abcdef" for run in runs(name, NEAR, -0.02, -0.01, 0.0, 0.01, 0.02)]
     strange = [replace(run, first=4.0 * run.value) for run in learnt]
     narrow, wide = (fitted_table(found, "time").table for found in (learnt, strange))
-    assert wide.spread(NEAR).high == pytest.approx(4.0 * narrow.spread(NEAR).high, rel=0.05)
+    assert 1.5 < wide.spread(NEAR).high / narrow.spread(NEAR).high < 3.0
 
 
 def test_old_sources_count_as_much_wider_as_strangers_are() -> None:
