@@ -26,6 +26,7 @@ from planner.compare.results import (
     Taken,
 )
 from planner.compare.run import facility_kw
+from planner.compare.runner_up import runner_up
 from planner.compare.settings import CostBasis
 from planner.job.errors import CannotTellError, UsageError
 
@@ -57,6 +58,7 @@ def choice_of(job: str, cluster: str, num_gpus: int, run: Run, basis: CostBasis)
         provider="" if rental is None else rental.price.provider,
         price_age="" if priced is None else priced.age,
         beyond_measured=run.beyond_measured,
+        run=run,
     )
 
 
@@ -243,7 +245,14 @@ def decide(
             }
         )
     best = _taken(table, limits, solution)
-    return basis.model_copy(update={"best": best, "front": _front(table, order, limits)})
+    (first, *further), found = best.choices, table.choices
+    return basis.model_copy(
+        update={
+            "best": best,
+            "front": _front(table, order, limits),
+            "runner_up": None if further else runner_up(first, found, limits, objective),
+        }
+    )
 
 
 def _least(table: _Table, order: Order, limits: ChoiceLimits, name: str) -> Taken | None:

@@ -16,6 +16,7 @@ from planner.compare.laws import BatchPrice
 from planner.compare.settings import CostBasis
 from planner.job.written import picked
 from planner.predict.plan import Degrees, Plan
+from planner.predict.uncertainty.differences import Ratio
 from planner.search.result import JobSummary
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class Choice(Frozen):
     provider: str = ""
     price_age: str = ""
     beyond_measured: str = ""
+    # The run behind the figures, which tells how surely it is better than another.
+    run: Run | None = Field(None, exclude=True, repr=False)
 
     def bounds(self, certainty: float) -> dict[str, float]:
         """What each sum does not exceed with this probability, 0 for an unknown cost."""
@@ -101,12 +104,20 @@ class Taken(Frozen):
     gap: float = 0.0
 
 
+class RunnerUp(Frozen):
+    """The next best choice. `ratio`: its figure over that of the best, with the 80 % interval."""
+
+    cluster: str
+    ratio: Ratio
+
+
 class Decision(Frozen):
     """The choice to take, the front of money against time, or what would have to give.
 
     `least`: where nothing keeps all limits, the smallest value of each limit with which something
     does while the others hold, None where no value helps; `alone`: the smallest value without the
-    others, where none of them helps by itself; `front` then holds for no limits.
+    others, where none of them helps by itself; `front` then holds for no limits. `runner_up`: of
+    one job, the next best choice.
     """
 
     limits: ChoiceLimits
@@ -117,6 +128,7 @@ class Decision(Frozen):
     least: dict[str, float | None] = Field(default_factory=dict)
     alone: dict[str, float | None] = Field(default_factory=dict)
     reason: str = ""
+    runner_up: RunnerUp | None = None
 
 
 COMPARISON_VERSION = 1
@@ -217,6 +229,11 @@ class Run(Frozen):
 
     def rental(self, kind: PriceKind) -> Rental | None:
         return next((rental for rental in self.rentals if rental.kind == kind), None)
+
+
+# These name a run, which is defined after them.
+for _record in (Choice, Taken, Decision):
+    _record.model_rebuild()
 
 
 class ComparisonRow(Frozen):

@@ -94,8 +94,15 @@ def recorded_bytes(
 def communication_bytes(key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs) -> float:
     """Buffers of communicators, of all-to-alls, and of overlapped tensor-parallel exchanges."""
     communicators = communicator_bytes(key.tp, key.cp, grid.dp, grid.pp, key.ep, framework)
+    communicators += world_bytes(key.tp * key.cp * grid.dp * grid.pp, framework)
     buffers = tensor_buffer_bytes(key.tp, key.cp, key.mbs, job, framework)
     return communicators + exchange_buffer_bytes(key, framework) + buffers
+
+
+@jit
+def world_bytes(ranks: float, framework: FrameworkInputs) -> float:
+    """NCCL buffers of the communicators over all ranks (`world_communicators`)."""
+    return framework.world_communicators * framework.communicator_bytes if ranks > 1.0 else 0.0
 
 
 @jit

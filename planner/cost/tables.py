@@ -195,6 +195,7 @@ class FrameworkInputs(NamedTuple):
     """What the GPU's context takes."""
     communicator_bytes: float
     """NCCL buffers of one communicator: `channel_bytes` of each of its channels."""
+    world_communicators: float
     near_peer_bytes: float
     """NCCL buffers of one peer of an all-to-all that stays inside a scale-up domain:
     `peer_channel_bytes` of each channel between the two."""

@@ -74,8 +74,8 @@ def tie_note(first: int, near: Mapping[int, Ratio]) -> str:
     compared = sorted(listed[:_MOST_COMPARED])
     said = "; ".join(f"plan {number} is {ratio_text(near[number])}" for number in compared)
     others = sorted(listed[_MOST_COMPARED:])
-    noun = "plan" if len(others) == 1 else "plans"
-    also = f"; nor are {noun} {number_ranges(others)}" if others else ""
+    verb = "is plan" if len(others) == 1 else "are plans"
+    also = f"; nor {verb} {number_ranges(others)}" if others else ""
     return f"≈ Not surely slower than plan {first}: {said}{also}."
 
 

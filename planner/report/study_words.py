@@ -10,12 +10,13 @@ from planner.compare.interval import Range
 from planner.compare.laws import BatchPrice, load_laws
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import percent_sure, share
+from planner.report.differences import ends_text
 from planner.report.said import counted, days_text, described, money, notes, said
 from planner.report.tables import Facts
 from planner.search.result import JobSummary
 
 if TYPE_CHECKING:
-    from planner.compare.results import Decision, Run, Taken
+    from planner.compare.results import Decision, Objective, Run, RunnerUp, Taken
 
 _PROVEN = " (proven among all below)"
 _AIMS = {"cost": "the cheapest", "time": "the fastest", "energy": "the one of least energy"}
@@ -54,10 +55,24 @@ def _rows(decision: Decision, currency: str) -> Iterator[tuple[str, str]]:
         + (f" found; another may be {share(best.gap, 2)} better" if best.gap else _PROVEN),
     )
     yield "at most", _figures(best, currency)
+    if decision.runner_up is not None:
+        yield "next best", _next_text(decision.runner_up, decision.objective)
     chances = {"deadline": best.chance_in_time, "budget": best.chance_in_budget}
     for name, chance in chances.items():
         if chance is not None:
             yield f"{name} kept", f"with a probability of {percent_sure(chance)}"
+
+
+_WORSE = {"cost": ("dearer", "cheaper"), "time": ("slower", "faster"), "energy": ("more", "less")}
+
+
+def _next_text(other: RunnerUp, objective: Objective) -> str:
+    """`128xH100: 6.0 % dearer, -2 to +14 %`: how surely the choice is the best."""
+    more, less = _WORSE[objective]
+    word = more if other.ratio.value >= 1.0 else less
+    size = share(abs(other.ratio.value - 1.0))
+    sure = "" if other.ratio.is_sure else "; which is better is not sure"
+    return f"{other.cluster}: {size} {word}, {ends_text(other.ratio)}{sure}"
 
 
 def verdict_text(taken: Taken) -> str:

@@ -213,7 +213,10 @@ def test_the_document_that_is_written_is_the_one_that_is_printed(run: Run, tmp_p
             ("gpt2", "--framework", "nanogpt", "--recompute", "mlp"),
             ("--recompute mlp", "none, full"),
         ),
-        (("llama-3-8b", "--dtype", "amp"), ("'amp'", "megatron-core has: bf16")),
+        (
+            ("llama-3-8b", "--framework", "nanotron", "--dtype", "amp"),
+            ("'amp'", "nanotron has: bf16"),
+        ),
         (("llama-3-8b", "--mbs", "0"), ("1<=x<=1048576",)),
         (("llama-3-8b", "--mbs", "-4"), ("1<=x<=1048576",)),
         (("llama-3-8b", "--mbs", "1048577"), ("1<=x<=1048576",)),

@@ -17,6 +17,7 @@ from planner.cost.memory import (
     outside_bytes,
     set_aside_bytes,
     tensor_buffer_bytes,
+    world_bytes,
 )
 from planner.cost.schedule import SCHEDULE_ZB_V, block_stage, last_chunk_in_flight
 from planner.cost.tables import FrameworkInputs
@@ -91,6 +92,13 @@ def test_buffers_beside_products_hold_an_activation(tp: int, hides: int, held: i
 def test_communicators(tp: int, cp: int, dp: int, pp: int, ep: int, count: int) -> None:
     """Context parallelism is data parallelism too; first and last stage share a second one."""
     assert communicator_bytes(tp, cp, dp, pp, ep, framework_inputs(communicator_bytes=1.0)) == count
+
+
+@pytest.mark.parametrize(("ranks", "held"), [(1, 0.0), (2, 6.0), (64, 6.0)])
+def test_communicators_of_all_ranks(ranks: int, held: float) -> None:
+    """Two of three bytes each, where there is more than one rank."""
+    framework = framework_inputs(communicator_bytes=3.0, world_communicators=2.0)
+    assert world_bytes(float(ranks), framework) == held
 
 
 @pytest.mark.parametrize(

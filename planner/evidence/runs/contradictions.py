@@ -22,7 +22,8 @@ _WIDE = r"\b(tf32|fp32|float32)\b"
 
 def in_known_words(row: MeasuredRow) -> tuple[MeasuredRow, tuple[str, ...]]:
     """The row with `y` and `n` for yes and no in any spelling, without facts in words that are none
-    of their column's (`words.toml`, `known`); and which those were, in words."""
+    of their column's (`words.toml`, `known`); and which those were, in words. UnpredictableRowError
+    for another kind of step or model."""
     changed: dict[str, str] = {}
     unknown: list[str] = []
     for column, pattern in _known().items():
@@ -31,6 +32,8 @@ def in_known_words(row: MeasuredRow) -> tuple[MeasuredRow, tuple[str, ...]]:
             continue
         spellings = _SPELLINGS[yes_or_no(re.split(r"[\s,(;]", text)[0])]
         changed[column] = next((word for word in spellings if pattern.fullmatch(word)), "")
+        if not changed[column] and column in words_of("refusing")["columns"]:
+            raise UnpredictableRowError(f"{column} {text!r} is not modelled")
         if not changed[column]:
             unknown.append(f"{column} not stated ({text!r} is none of its words)")
     return (replace(row, cells=row.cells | changed) if changed else row), tuple(unknown)

@@ -116,6 +116,8 @@ def offloaded_modules(row: MeasuredRow) -> tuple[str, ...]:
 
 def states_dropout(row: MeasuredRow) -> bool | None:
     """Whether dropout is on, where the row says so."""
+    if row.fact("dropout") == "none":
+        return False
     hidden = re.search(r"hidden ([\d.]+)", row.fact("dropout"))
     return None if hidden is None else float(hidden[1]) > 0.0
 

@@ -23,6 +23,7 @@ from planner.cost.memory import (
     exchange_buffer_bytes,
     set_aside_bytes,
     tensor_buffer_bytes,
+    world_bytes,
 )
 from planner.cost.phase_passes import exists, passes
 from planner.cost.phase_records import (
@@ -233,6 +234,9 @@ def _account(configuration: Configuration, stage: Stage, kinds: tuple[str, ...])
     each = stage.inputs.framework.communicator_bytes
     communicating = {f"communicator {name}": each for name in communicators(configuration.degrees)}
     further = {
+        "communicators of all ranks": float(
+            world_bytes(configuration.degrees.gpus, stage.inputs.framework)
+        ),
         "all-to-all connections": float(exchange_buffer_bytes(stage.key, stage.inputs.framework)),
         "overlapped tensor-parallel exchanges": tensor_buffers(stage),
     }

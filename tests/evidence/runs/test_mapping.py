@@ -279,6 +279,9 @@ def test_fp32_states_are_weights_only_in_a_loop_of_ones_own(
     local = cells.get("transformer_impl") == "local"
     assert mapped.job.framework.name == ("megatron-local" if local else "megatron-core")
     assert mapped.job.framework.mode == mode
+    # Such a loop steps with torch's optimizer, of list kernels.
+    kernel = "fused" if mode == "bf16" else "foreach"
+    assert mapped.job.framework.optimizer.kernels[0] == kernel
 
 
 @pytest.mark.parametrize(("precision", "traffic"), [("fp32", 8.0), ("bf16", 3.5)])

@@ -19,7 +19,9 @@ def test_the_optimizer_is_the_one_that_is_stated() -> None:
 
 
 def test_dropout_as_the_row_states_it() -> None:
-    assert not map_row(row(dropout="attention 0.0 hidden 0.0")).job.dropout
+    for none in ("none", "n", "attention 0.0 hidden 0.0"):
+        assert not map_row(row(dropout=none)).job.dropout
+    assert map_row(row()).job.dropout
     assert map_row(row(dropout="attention 0.1 hidden 0.1")).job.dropout
 
 
