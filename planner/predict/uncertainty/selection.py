@@ -45,7 +45,7 @@ Array = NDArray[np.float64]
 # of the difference of most plans of a dense model.
 REACH = 0.3
 # Plans that are drawn at most, the fastest of them.
-_MOST_RIVALS = 150
+_MOST_DRAWN = 150
 _DRAWS = 200
 
 
@@ -61,7 +61,8 @@ class Luck(Frozen):
 def luck_of(winner: Standing, rivals: Sequence[Standing]) -> Luck:
     """How lucky the winner among these plans is."""
     near = _near(winner, rivals)
-    longer = exp(_flattery([winner, *near], shipped_scales().flattering)) - 1.0
+    drawn = [winner, *near[:_MOST_DRAWN]]
+    longer = exp(_flattery(drawn, shipped_scales().flattering)) - 1.0
     return Luck(rivals=len(near), longer=longer)
 
 
@@ -77,7 +78,7 @@ def expected_ratio(
     the difference of two errors, min(1, s²(winner, other) / mean of s²(winner, rival)) of it is the
     winner's alone.
     """
-    known, near = shipped_scales(), _near(winner, rivals)
+    known, near = shipped_scales(), _near(winner, rivals)[:_MOST_DRAWN]
     deviation = known.deviation(winner, other)
     among = fmean(known.deviation(winner, one) ** 2 for one in near) if near else 0.0
     alone = min(1.0, deviation**2 / among) if among > 0.0 else 0.0
@@ -91,14 +92,15 @@ def expected_ratio(
 
 
 def _near(winner: Standing, rivals: Iterable[Standing]) -> list[Standing]:
-    """Plans within reach of the winner, one of each degrees and micro-batch but its own."""
+    """Plans within reach of the winner, one of each degrees and micro-batch but its own, the
+    fastest first."""
     place = (winner.degrees, winner.tokens)
     reach = winner.pace * exp(REACH)
     near = [one for one in rivals if one.pace <= reach and (one.degrees, one.tokens) != place]
     found: dict[Hashable, Standing] = {}
     for one in sorted(near, key=lambda one: one.pace):
         found.setdefault((one.degrees, one.tokens), one)
-    return list(found.values())[:_MOST_RIVALS]
+    return list(found.values())
 
 
 def _flattery(contest: Sequence[Standing], share: float) -> float:
