@@ -42,7 +42,10 @@ def choice_notes(configuration: Configuration, offloaded_bytes: float) -> tuple[
 def _recompute_notes(job: Job, layout: Layout) -> Iterator[str]:
     """What a mode for some of the layers means: two notations are easily taken for each other."""
     forms = job.framework.recomputing
-    for mode in map(job.framework.recompute_mode, layout.recomputed):
+    # A mode may have the name by which a measured run's source calls it.
+    named = {mode.name: mode for mode in job.recompute}
+    for name in layout.recomputed:
+        mode = named.get(name) or job.framework.recompute_mode(name)
         if mode.every > 1:
             other = f"; one checkpoint for {mode.every} layers is full:uniform={mode.every}"
             yield (

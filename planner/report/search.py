@@ -17,7 +17,7 @@ from planner.predict.plan_text import (
     ramp_rows,
     shared_techniques,
 )
-from planner.report.differences import is_mixture, tie_note, ties
+from planner.report.differences import is_mixture, ratio_text, tie_note, ties
 from planner.report.plan_table import (
     Numbered,
     beyond_text,
@@ -191,7 +191,8 @@ def riskier_table(
 def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
     """What the columns mean, what the error bars rest on, and which plans are as good."""
     plans, job = [plan for _, plan in numbered], result.job
-    lines = [*recommended_note(result), metric_note(job, plans), error_note(plans, numbered)]
+    lines = [*recommended_note(result), *surer_note(result, numbered)]
+    lines += [metric_note(job, plans), error_note(plans, numbered)]
     if any(plan.status == "feasible" for plan in plans):
         lines.append(_gap_note(numbered))
     if any(layers_text(plan) or blocks_text(plan) for plan in (*plans, *result.riskier)):
@@ -229,6 +230,22 @@ def recommended_note(result: SearchResult) -> tuple[str, ...]:
     elif plan is not fastest:
         why = f"as fast as any, within {share(ALIKE, 0)}, and likelier to fit than the faster ones"
     return (f"→ Use plan {result.recommended}: {why} ({sure}).",)
+
+
+def surer_note(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
+    """The fastest plan that is likely to fit and not surely slower than the one to take, where that
+    is not so likely."""
+    taken = next((pair for pair in numbered if pair[0] == result.recommended), None)
+    if taken is None or taken[1].fit_probability >= LIKELY_TO_FIT:
+        return ()
+    surer = [pair for pair in numbered if pair[1].fit_probability >= LIKELY_TO_FIT]
+    near = ties([taken, *surer], is_mixture(result.job))
+    if not near:
+        return ()
+    number = min(near, key=lambda one: near[one].value)
+    sure = percent_sure(dict(surer)[number].fit_probability)
+    how = f"is not surely slower ({ratio_text(near[number])}) and fits more surely ({sure})"
+    return (f"→ Plan {number} {how}: take it where a run that dies costs more.",)
 
 
 def unused_note(unused: UnusedTechnique) -> str:

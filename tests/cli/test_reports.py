@@ -10,6 +10,7 @@ from constraints.rule import Layout
 from planner.job.quantities import gib, number_ranges, run_lengths, seconds, short_count
 from planner.predict.plan import Degrees, Interval, Plan
 from planner.predict.plan_text import degrees_text, error_text, recompute_text
+from planner.predict.uncertainty.selection import Luck
 from planner.report.draw import console, draw
 from planner.report.search import error_note, front_notes, printed, search_report
 from planner.report.tables import Column, Facts, Notes, Report, TableData
@@ -95,6 +96,28 @@ def test_doubts_gaps_and_ties_are_said() -> None:
     assert "Plan 2 may not fit on a real machine" in notes
     assert "Not proven optimal: plan 2; by 1.2 % at most" in notes
     assert "Not surely slower than plan 1: plan 2 is " in notes
+
+
+def test_a_surer_plan_that_is_not_surely_slower_is_named() -> None:
+    degrees = plan().degrees.model_copy(update={"tp": 8, "cp": 1})
+    surer = plan(degrees=degrees, tokens_per_s=70_000.0, fit_probability=0.999)
+    doubtful = plan(fit_probability=0.82)
+    taken = {"recommended": 1}
+    notes = notes_of(result(doubtful, surer).model_copy(update=taken))
+    assert any(note.startswith("→ Plan 2 is not surely slower (1.4 % slower, ") for note in notes)
+    slow = surer.model_copy(update={"tokens_per_s": 35_000.0})
+    for found in (result(doubtful, slow), result(plan(), surer)):
+        again = notes_of(found.model_copy(update=taken))
+        assert not any("fits more surely" in note for note in again)
+
+
+def test_the_luck_of_the_fastest_is_said_where_it_counts() -> None:
+    def said(longer: float) -> str:
+        luck = Luck(rivals=51, longer=longer)
+        return "\n".join(notes_of(result(plan()).model_copy(update={"luck": luck})))
+
+    assert "from 51 plans that may be as fast" in said(0.06) and "about 6.0 % more" in said(0.06)
+    assert "may be as fast" not in said(0.004)
 
 
 def test_a_sure_and_proven_front_has_no_doubts() -> None:

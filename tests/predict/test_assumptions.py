@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from constraints.rule import Layout
 from planner.job.frameworks.names import framework_names
 from planner.job.frameworks.profile import load_framework
+from planner.job.recompute import RecomputeMode
 from planner.job.request import Request
-from planner.predict.assumptions import framework_assumptions
+from planner.predict.assumptions import choice_notes, framework_assumptions
+from planner.predict.configuration import Configuration
 from planner.predict.plan import Degrees
 
 
@@ -56,3 +59,13 @@ def test_what_a_technique_ends_stands_in_a_profile() -> None:
     stated = {text for profile in profiles for text in profile.assumptions}
     ended = {text for one in profiles for technique in one.techniques for text in technique.ends}
     assert ended and ended <= stated
+
+
+def test_a_mode_under_a_measured_runs_name_for_it_has_its_notes() -> None:
+    """A search among a recipe's modes may split them over layers."""
+    job = Request(model="gpt2", gpus="1xA100", gbs=1, seq=1024).resolve()
+    mode = RecomputeMode(name="selective(moe,layernorm)", modules=("LAYERNORM",), every=2)
+    layout = Layout(1, 1, (12,), recomputed={mode.name: (6,)})
+    configuration = Configuration(replace(job, recompute=(mode,)), Degrees(), mode, layout)
+    (note,) = choice_notes(configuration, 0.0)
+    assert note.startswith("recompute selective(moe,layernorm): one layer in 2")
