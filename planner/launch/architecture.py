@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
@@ -279,6 +280,8 @@ def model_rows(rows: Iterable[Mapping[str, Any]], facts: Facts) -> tuple[Archite
 def names_of_model(facts: Facts) -> Facts:
     """What rows may name of a model: itself, its tables and some facts."""
 
+    # Every row of a table asks for them.
+    @lru_cache(maxsize=64)
     def names(model: ModelSpec) -> dict[str, object]:
         tables = {"moe": model.moe, "mla": model.mla, "stretch": model.rope.scaling}
         return {"model": model, "stretch_kind": scaling_kind(model), **tables, **facts(model)}

@@ -9,12 +9,13 @@ scanning reads texts alone. `planner.launch.contract` says what these functions 
 from __future__ import annotations
 
 import importlib
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+
+import tomli as tomllib
 
 from hardware.files import shipped_toml
 from planner.job.errors import UsageError

@@ -246,7 +246,11 @@ def _is_eager(row: MeasuredRow, profile: FrameworkProfile) -> bool:
     if "pax" in (row.text("framework") or "").lower():
         # XLA fuses no attention; Transformer Engine brings a fused one (JAX-Toolbox, Pax README).
         return "te" not in re.split(r"\W+", (row.text("precision") or "").lower())
-    return profile.attention == "eager"
+    # FlashAttention's kernels take 16 bits alone: what a script without a library says nothing of,
+    # in fp32 or TF32, is attention written out (four peaks of one source: 23 to 31 % light with
+    # fused attention, 1 to 6 % heavy so).
+    wide = row.says("precision", "fp32|tf32") and row.says("framework", "^plain pytorch")
+    return wide or profile.attention == "eager"
 
 
 # Widest heads that cuDNN trained on Blackwell before 9.11, of June 2025 (transformer_engine/common/

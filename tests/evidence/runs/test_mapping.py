@@ -290,3 +290,13 @@ def test_a_softmax_in_operators_moves_its_scores_more_often(precision: str, traf
     plain = {"framework": "plain PyTorch", "zero": "none", "tp": "1", "pp": "1", "vpp": "1"}
     kernels = map_row(row(**plain, flash="n", precision=precision)).job.framework.kernels
     assert kernels.softmax_traffic == traffic
+
+
+@pytest.mark.parametrize(
+    ("precision", "attention"), [("fp32", "eager"), ("tf32", "eager"), ("bf16", "flash")]
+)
+def test_a_plain_script_in_fp32_writes_its_attention_out(precision: str, attention: str) -> None:
+    """FlashAttention's kernels take 16 bits alone."""
+    plain = {"framework": "plain PyTorch", "zero": "none", "tp": "1", "pp": "1", "vpp": "1"}
+    assert map_row(row(**plain, flash="", precision=precision)).job.attention == attention
+    assert map_row(row(**plain, flash="y", precision=precision)).job.attention == "flash"
