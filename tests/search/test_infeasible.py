@@ -70,7 +70,7 @@ def test_conflict_names_the_choice_and_the_memory(tight: WhyNothingFits) -> None
     assert [rule.name for rule in tight.conflict] == ["--recompute", "stage-memory"]
     assert tight.proven
     text = tight.conflict[1].text
-    assert "stage 0 needs 90." in text
+    assert "stage 0 needs 91." in text
     assert "without recompute; 79.1 GiB are there" in text
 
 

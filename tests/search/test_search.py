@@ -117,7 +117,7 @@ def test_the_fastest_alone_is_that_of_the_front(main_result: SearchResult) -> No
 
 def test_the_one_to_take_is_the_same_however_few_are_wanted() -> None:
     """A plan that is hardly slower and fits more surely than the fastest."""
-    given = {"model": "llama-2-7b", "gpus": "8xA100-40GB", "gbs": 128, "seq": 1024}
+    given = {"model": "llama-2-7b", "gpus": "16xA100-40GB", "gbs": 128, "seq": 1024}
     job = Request(**given, fit_probability=0.2)
     whole = find_plans(job)
     taken = whole.plans[whole.recommended - 1]

@@ -96,7 +96,12 @@ _TRAINER = (
         ("a.sh", script(SMALL), "8xV100", "cannot tell"),
         ("a.sh", _TRAINER, "8xV100", "cannot tell"),
         ("t.toml", _TITAN, "8xV100", "cannot tell"),
-        ("a.sh", script(SMALL.replace("--bf16", "--fp16")), "8xV100", "runs and fits"),
+        (
+            "a.sh",
+            script(f"{SMALL.replace('--bf16', '--fp16')} --use-distributed-optimizer"),
+            "8xV100",
+            "runs and fits",
+        ),
         ("a.sh", script(f"{SMALL} --fp8-format hybrid"), "8xA100", "will not run"),
     ],
 )

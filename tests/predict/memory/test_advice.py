@@ -332,7 +332,7 @@ def test_what_the_largest_term_is_and_what_shrinks_it() -> None:
 
 def test_changes_of_what_is_trained_are_marked() -> None:
     """Other states, rounding and batches; nothing that recomputes, offloads or splits otherwise."""
-    advice = _advice("llama-3-8b", "deepspeed", Degrees(mbs=2, grad_acc=2, zero=2), pairs=False)
+    advice = _advice("llama-3-8b", "deepspeed", Degrees(mbs=2, grad_acc=1, zero=2), pairs=False)
     marked = {move.flags.split()[0]: move.learns for move in _all(advice) if move.learns}
     assert marked["--optimizer"] == OTHER_STATES
     assert marked["--with"] == OTHER_ROUNDING
