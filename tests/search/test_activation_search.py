@@ -30,8 +30,8 @@ from tests.search.brute import explore
 
 GIB = 2.0**30
 CHOICES = ((), ("core_attn", "attn_proj"), ("qkv_linear", "core_attn", "attn_proj"))
-# Two GPUs of which a job may use 11.8 GiB each: 24 layers over two stages, with or without layernorm
-# recomputation, and so many layers of each stage.
+# Two GPUs of which a job may use 11.8 GiB each: 24 layers over two stages, with or without
+# recomputation of layernorms, and so many layers of each stage.
 LEFT_GIB = 11.8
 TIGHT = Request(
     model="gpt2-medium", gpus="2xA100", gbs=32, seq=1024, recompute=("none", "layernorm"),
