@@ -198,7 +198,7 @@ def watched(quiet: bool, kept: str = "") -> Iterator[Progress]:
 
 @contextmanager
 def _lines(state: Callable[[], str]) -> Iterator[None]:
-    """Print on stderr every few seconds how far something is, whatever it waits for."""
+    """Print on stderr every few seconds how far a command has come, even while it waits."""
     started, done = time.perf_counter(), threading.Event()
 
     def say() -> None:

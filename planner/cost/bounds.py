@@ -217,24 +217,6 @@ def shape_parts(
 
 
 @jit
-def least_of(layers: Array, column: int) -> float:
-    """Smallest value of a column, over machines and kinds."""
-    value = np.inf
-    for at in range(layers.shape[0]):
-        value = min(value, least(layers[at], column))
-    return float(value)
-
-
-@jit
-def greatest_of(layers: Array, column: int) -> float:
-    """Largest value of a column of positive numbers, over machines and kinds."""
-    value = 0.0
-    for at in range(layers.shape[0]):
-        value = max(value, greatest(layers[at], column))
-    return float(value)
-
-
-@jit
 def whole(value: float) -> float:
     """Largest whole number not above `value`, which may be short of one by rounding."""
     return float(np.floor(value + WHOLE * max(1.0, abs(value))))

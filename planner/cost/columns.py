@@ -27,6 +27,24 @@ def greatest(table: Array, column: int) -> float:
 
 
 @jit
+def least_of(layers: Array, column: int) -> float:
+    """Smallest value of a column, over machines and kinds."""
+    value = np.inf
+    for at in range(layers.shape[0]):
+        value = min(value, least(layers[at], column))
+    return float(value)
+
+
+@jit
+def greatest_of(layers: Array, column: int) -> float:
+    """Largest value of a column of positive numbers, over machines and kinds."""
+    value = 0.0
+    for at in range(layers.shape[0]):
+        value = max(value, greatest(layers[at], column))
+    return float(value)
+
+
+@jit
 def weighted(weights: Array, table: Array, column: int) -> float:
     """Sum of a column, each row times its weight."""
     total = 0.0

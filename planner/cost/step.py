@@ -65,7 +65,7 @@ def loading_seconds(key: Row, grid: Row, framework: FrameworkInputs) -> float:
 
 
 class ShapeFrame(NamedTuple):
-    """What of a step depends on the shape and not on the layout of its layers.
+    """The parts of a step that depend on its shape, but not on how its layers are laid out.
 
     `exposed_s`: seconds that the busiest stage spends on its neighbours; `learnt`: factor on the
     step time that like runs of the cluster taught; `outside_bytes`: on the first machine.

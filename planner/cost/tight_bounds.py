@@ -41,15 +41,13 @@ from planner.cost.bounds import (
     STAGE_SECONDS,
     STAGE_VOCAB,
     fewest_layers,
-    greatest_of,
     layout_bounds_s,
-    least_of,
     live_room,
     model_seconds,
     shape_bubble_share,
     shape_parts,
 )
-from planner.cost.columns import greatest, least, weighted
+from planner.cost.columns import greatest, greatest_of, least, least_of, weighted
 from planner.cost.linear import (
     SCALAR_FIXED_S,
     TERM_OPTIMIZER,

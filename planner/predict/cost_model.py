@@ -21,10 +21,8 @@ from planner.cost import fields as f
 from planner.cost._entry import Entry
 from planner.cost._jit import as_records
 from planner.cost.compiled import MachineCore
-from planner.cost.frame import TRAFFIC_ROW
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.linear_memory import MemoryPhases
-from planner.cost.phase_records import GROUP_ROW
 from planner.cost.piece_traffic import TRAFFIC_ROW as PIECE_TRAFFIC_ROW
 from planner.cost.piece_traffic import TRAFFICS
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
@@ -32,7 +30,14 @@ from planner.job.job import Job, model_numbers
 from planner.predict import cost_tables, op_columns
 from planner.predict.calibrated import Factors, calibrated, learnt_factors, learnt_logs
 from planner.predict.cost_tables import gpu_inputs
-from planner.predict.kernel_rows import fill_frames, fill_groups, laid_out, numbered, with_ranks
+from planner.predict.kernel_rows import (
+    fill_frames,
+    fill_groups,
+    laid_out,
+    numbered,
+    with_ranks,
+    work_arrays,
+)
 from planner.predict.links import link_inputs, network
 from planner.predict.ops.rows import Piece
 from planner.predict.threads import in_threads
@@ -96,18 +101,6 @@ class LayoutInputs:
     layout: KernelLayout
     job: JobInputs
     framework: FrameworkInputs
-
-
-def work_arrays(
-    pieces: int, stages: int, machines: int = 1
-) -> tuple[Array, NDArray[Any], NDArray[Any], Array]:
-    """Where `cost_shapes` works: layouts, groups of stages, traffic of pieces, stages."""
-    return (
-        np.zeros((3, pieces, stages)),
-        np.zeros(stages, GROUP_ROW),
-        np.zeros((machines, pieces), TRAFFIC_ROW),
-        np.zeros((stages, f.STAGE_COLUMNS)),
-    )
 
 
 class CostModel:

@@ -1,16 +1,33 @@
-"""Columns of the key and shape tables that follow from the degrees: ranks, groups and frames."""
+"""Columns of the key and shape tables that follow from the degrees: ranks, groups and frames; and
+room for the kernel to work in."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from constraints.axes import EXPERTS, GROUPS, OF_LAYER, OF_STEP, WORLD, product_of, within
 from planner.cost import fields as f
+from planner.cost.frame import TRAFFIC_ROW
+from planner.cost.phase_records import GROUP_ROW
 from planner.cost.tables import Array
 
 # Whole numbers below this are ranked by a look-up table instead of sorting.
 _FEW = 1 << 16
+
+
+def work_arrays(
+    pieces: int, stages: int, machines: int = 1
+) -> tuple[Array, NDArray[Any], NDArray[Any], Array]:
+    """Where `cost_shapes` works: layouts, groups of stages, traffic of pieces, stages."""
+    return (
+        np.zeros((3, pieces, stages)),
+        np.zeros(stages, GROUP_ROW),
+        np.zeros((machines, pieces), TRAFFIC_ROW),
+        np.zeros((stages, f.STAGE_COLUMNS)),
+    )
 
 
 def laid_out(shape: Array, mtp_standalone: bool) -> Array:

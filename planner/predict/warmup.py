@@ -146,7 +146,7 @@ def _zeros(inputs: type[Any]) -> Any:
 
 def _samples() -> dict[str, tuple[Any, ...]]:
     """Arguments of the types that each entry is called with."""
-    from planner.predict.cost_model import work_arrays
+    from planner.predict.kernel_rows import work_arrays
     from planner.predict.links import network
 
     def table(columns: int, *shape: int) -> Any:
