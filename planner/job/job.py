@@ -32,6 +32,7 @@ from planner.job.optimizers import Optimizer, OptimizerSetting, check_optimizer
 from planner.job.pool import Pool
 from planner.job.recompute import RecomputeMode, has_part
 from planner.job.specs import ModelSpec
+from planner.job.tuning import FULL, Tuning
 
 if TYPE_CHECKING:
     from constraints.axes import ContextKind
@@ -126,6 +127,8 @@ class Job:
     # The clusters among which the pipeline stages are divided; `cluster` is the first, as if all
     # GPUs were of its kind. None: one cluster.
     pool: Pool | None = None
+    # How the weights are trained: all of them, a part, or adapters beside frozen ones.
+    tuning: Tuning = FULL
 
     def __post_init__(self) -> None:
         if self.seq <= 0:

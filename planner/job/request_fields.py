@@ -106,8 +106,9 @@ class RequestFields(Named):
     activations too. `sequence_parallel`, `gradient_as_bucket_view`, `set_to_none`:
     `planner.job.frameworks.switches`; `cublas_workspace_config`: the environment variable's value;
     `mtp_layers`: of multi-token prediction that are trained, None as the framework does by default;
-    `bias` False: linear layers and norms without biases. Raises UsageError (ValueError) for what
-    does not resolve.
+    `bias` False: linear layers and norms without biases; `train`, `freeze`: how the weights are
+    trained, and modules that nothing trains (`planner.job.tuning.read_tuning`). Raises UsageError
+    (ValueError) for what does not resolve.
     """
 
     model: str
@@ -150,6 +151,8 @@ class RequestFields(Named):
     cublas_workspace_config: str | None = None
     mtp_layers: Annotated[int, Field(ge=0, le=MOST_MTP_LAYERS)] | None = None
     bias: bool = True
+    train: str = "full"
+    freeze: tuple[str, ...] = ()
     # What is known beside the user's words; no part of a plan file.
     overrides: Overrides = Field(default=Overrides(), exclude=True, repr=False)
 
