@@ -34,6 +34,7 @@ from planner.job.recompute import RecomputeMode, has_part
 from planner.job.sample_rows import Row, row_of, row_tokens
 from planner.job.samples import Samples
 from planner.job.specs import ModelSpec
+from planner.job.tuning import FULL, Tuning
 
 if TYPE_CHECKING:
     from constraints.axes import ContextKind
@@ -130,6 +131,8 @@ class Job:
     # The clusters among which the pipeline stages are divided; `cluster` is the first, as if all
     # GPUs were of its kind. None: one cluster.
     pool: Pool | None = None
+    # How the weights are trained: all of them, a part, or adapters beside frozen ones.
+    tuning: Tuning = FULL
 
     def __post_init__(self) -> None:
         if self.seq <= 0:

@@ -107,10 +107,11 @@ class RequestFields(Named):
     activations too. `sequence_parallel`, `gradient_as_bucket_view`, `set_to_none`:
     `planner.job.frameworks.switches`; `cublas_workspace_config`: the environment variable's value;
     `mtp_layers`: of multi-token prediction that are trained, None as the framework does by default;
-    `bias` False: linear layers and norms without biases. `lengths` of the samples
-    (`planner.job.length_text`), None where rows are cut from one text; `packing`, `balance`: how
-    they become rows (`planner.job.samples`), None as the framework does; `seq` then is the longest
-    that is kept, or the tokens of a pack. Raises UsageError (ValueError) for what
+    `bias` False: linear layers and norms without biases; `train`, `freeze`: how the weights are
+    trained, and modules that nothing trains (`planner.job.tuning.read_tuning`). `lengths` of the
+    samples (`planner.job.length_text`), None where rows are cut from one text; `packing`,
+    `balance`: how they become rows (`planner.job.samples`), None as the framework does; `seq` is
+    then the longest that is kept, or the tokens of a pack. Raises UsageError (ValueError) for what
     does not resolve.
     """
 
@@ -157,6 +158,8 @@ class RequestFields(Named):
     cublas_workspace_config: str | None = None
     mtp_layers: Annotated[int, Field(ge=0, le=MOST_MTP_LAYERS)] | None = None
     bias: bool = True
+    train: str = "full"
+    freeze: tuple[str, ...] = ()
     # What is known beside the user's words; no part of a plan file.
     overrides: Overrides = Field(default=Overrides(), exclude=True, repr=False)
 

@@ -57,6 +57,7 @@ from planner.job.request_fields import RequestFields
 from planner.job.sampling import samples_of
 from planner.job.schedules import schedule_name
 from planner.job.specs import ModelSpec
+from planner.job.tuning import Tuning, read_tuning
 from planner.job.unmodelled import modules_not_modelled
 
 
@@ -156,6 +157,7 @@ def _on_cluster(request: RequestFields) -> Job:
         published_mtp=resolved.spec.mtp_layers,
         beside=resolved.beside,
         cublas_workspace_config=request.cublas_workspace_config,
+        tuning=_tuning(request, model),
     )
 
 
@@ -244,6 +246,17 @@ def _trained_mtp(request: RequestFields, model: ModelSpec, profile: FrameworkPro
         )
     usual = model.mtp_layers if profile.mtp == "model" else 0
     return usual if asked is None else asked
+
+
+def _tuning(request: RequestFields, model: ModelSpec) -> Tuning:
+    """How the weights are trained. UsageError where the model cannot be trained so."""
+    tuning = read_tuning(request.train, request.freeze).checked(model)
+    if not tuning.trains_all:
+        raise UsageError(
+            f"--train {tuning}: training a part of the weights is not planned yet; leave --train "
+            "and --freeze out to plan the training of all of them"
+        )
+    return tuning
 
 
 # --- precision, techniques, offload ---------------------------------------------------------------
