@@ -16,8 +16,7 @@ from typing import IO, Any
 
 from hardware.files import demand_file, is_name_at_fault
 from planner.job.errors import UsageError, demand_installed
-from planner.job.length_text import demand_length
-from planner.job.samples import Lengths, lengths_of
+from planner.job.samples import Lengths, demand_length, lengths_of
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 # Names of a column of lengths, or of token ids, as tools write them, the likeliest first.

@@ -10,7 +10,7 @@ from statistics import NormalDist
 from planner.job.bounds import LONGEST_SEQ
 from planner.job.errors import UsageError
 from planner.job.quantities import parse_length
-from planner.job.samples import Lengths, lengths_of
+from planner.job.samples import Lengths, demand_length, lengths_of
 
 HINT = (
     "write 450 (every sample), mean=450 (their mean), lognormal:median=600,p95=2500,max=8192, a "
@@ -73,15 +73,6 @@ def _length(text: str, part: str) -> int:
     except UsageError:
         raise UsageError(f"--lengths {text!r}: {part!r} is no length; {HINT}") from None
     return demand_length(number, f"--lengths {text!r}")
-
-
-def demand_length(number: int, where: str) -> int:
-    """A length that a sample may have. UsageError."""
-    if not 1 <= number <= LONGEST_SEQ:
-        raise UsageError(
-            f"{where}: a sample of {number:,} tokens; lengths are 1 to {LONGEST_SEQ:,} tokens"
-        )
-    return number
 
 
 def lengths_of_mean(mean: int) -> Lengths:

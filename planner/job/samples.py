@@ -16,6 +16,8 @@ from math import fsum
 from typing import Any, Literal, get_args
 
 from hardware.files import shipped_toml
+from planner.job.bounds import LONGEST_SEQ
+from planner.job.errors import UsageError
 
 Packing = Literal["limit", "longest", "pack", "pack-varlen"]
 Balance = Literal["none", "tokens", "flop"]
@@ -120,6 +122,15 @@ def lengths_of(
         origin,
         unstated,
     )
+
+
+def demand_length(number: int, where: str) -> int:
+    """A length that a sample may have. UsageError."""
+    if not 1 <= number <= LONGEST_SEQ:
+        raise UsageError(
+            f"{where}: a sample of {number:,} tokens; lengths are 1 to {LONGEST_SEQ:,} tokens"
+        )
+    return number
 
 
 def _joined(pairs: list[tuple[float, float]]) -> list[tuple[float, float]]:
