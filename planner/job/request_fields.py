@@ -107,8 +107,9 @@ class RequestFields(Named):
     `planner.job.frameworks.switches`; `cublas_workspace_config`: the environment variable's value;
     `mtp_layers`: of multi-token prediction that are trained, None as the framework does by default;
     `bias` False: linear layers and norms without biases; `train`, `freeze`: how the weights are
-    trained, and modules that nothing trains (`planner.job.tuning.read_tuning`). Raises UsageError
-    (ValueError) for what does not resolve.
+    trained, and modules that nothing trains (`planner.job.tuning.read_tuning`); `objective`: what
+    training minimises (`planner.job.objective.read_objective`). Raises UsageError (ValueError) for
+    what does not resolve.
     """
 
     model: str
@@ -153,6 +154,7 @@ class RequestFields(Named):
     bias: bool = True
     train: str = "full"
     freeze: tuple[str, ...] = ()
+    objective: str = "lm"
     # What is known beside the user's words; no part of a plan file.
     overrides: Overrides = Field(default=Overrides(), exclude=True, repr=False)
 
