@@ -55,6 +55,7 @@ from planner.job.optimizers import load_optimizer, searched_shares
 from planner.job.pool import GpuWords, Pool, SeveralTypes
 from planner.job.recompute import RecomputeMode, demand_parts
 from planner.job.request_fields import RequestFields
+from planner.job.sampling import samples_of
 from planner.job.schedules import schedule_name
 from planner.job.specs import ModelSpec
 from planner.job.tuning import Tuning, read_tuning
@@ -105,7 +106,7 @@ def _on_cluster(request: RequestFields) -> Job:
     dtype = _dtype(request, framework)
     profile = framework.in_mode(dtype)
     model = trained_model(request, resolved.spec, profile)
-    seq = request.seq or model.pretraining_seq
+    samples, seq = samples_of(request, profile, model)
     cluster = _job_cluster(request, profile)
     profile = switched(profile, _switches(request), cluster.num_gpus)
     decision = _techniques(request, profile, model, cluster)
@@ -119,7 +120,7 @@ def _on_cluster(request: RequestFields) -> Job:
     if request.recompute is None:
         modes = usable_modes(profile, offload, modes, precision) or modes
         modes = unrefused_modes(offered, decision.used, modes) or modes
-    batch, ramp = global_batches(request, seq)
+    batch, ramp = global_batches(request, seq, samples)
     share, searched = request.optimizer_offload, request.optimizer_offload == "search"
     return Job(
         model=model,
@@ -129,6 +130,7 @@ def _on_cluster(request: RequestFields) -> Job:
         batch=batch,
         ramp=ramp,
         seq=seq,
+        samples=samples,
         precision=precision,
         dtype=dtype,
         attention=request.attention or profile.attention,
