@@ -143,7 +143,7 @@ def _with_reference(
             f"--objective {text}: without adapters there is nothing to switch off; give "
             "reference=copied or precomputed, or --train lora"
         )
-    return replace(objective, reference=cast(Reference, word))
+    return replace(objective, reference=word)
 
 
 def _reference_word(given: str) -> str:
