@@ -21,6 +21,7 @@ from planner.job.frameworks.switches import (
 )
 from planner.job.frameworks.tables import OptimizerKernel
 from planner.job.frameworks.workspaces import torch_workspaces
+from planner.job.objective import NEXT_TOKEN, Objective
 from planner.job.offload import (
     Modules,
     demand_all_leave,
@@ -133,6 +134,8 @@ class Job:
     pool: Pool | None = None
     # How the weights are trained: all of them, a part, or adapters beside frozen ones.
     tuning: Tuning = FULL
+    # What training minimises, and what it is compared with.
+    objective: Objective = NEXT_TOKEN
 
     def __post_init__(self) -> None:
         if self.seq <= 0:

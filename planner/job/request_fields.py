@@ -108,7 +108,8 @@ class RequestFields(Named):
     `planner.job.frameworks.switches`; `cublas_workspace_config`: the environment variable's value;
     `mtp_layers`: of multi-token prediction that are trained, None as the framework does by default;
     `bias` False: linear layers and norms without biases; `train`, `freeze`: how the weights are
-    trained, and modules that nothing trains (`planner.job.tuning.read_tuning`). `lengths` of the
+    trained, and modules that nothing trains (`planner.job.tuning.read_tuning`); `objective`: what
+    training minimises (`planner.job.objective.read_objective`). `lengths` of the
     samples (`planner.job.length_text`), None where rows are cut from one text; `packing`,
     `balance`: how they become rows (`planner.job.samples`), None as the framework does; `seq` is
     then the longest that is kept, or the tokens of a pack. Raises UsageError (ValueError) for what
@@ -160,6 +161,7 @@ class RequestFields(Named):
     bias: bool = True
     train: str = "full"
     freeze: tuple[str, ...] = ()
+    objective: str = "lm"
     # What is known beside the user's words; no part of a plan file.
     overrides: Overrides = Field(default=Overrides(), exclude=True, repr=False)
 

@@ -41,6 +41,7 @@ from planner.job.frameworks.techniques import TechniqueDecision, decide
 from planner.job.frameworks.workspaces import workspace_bytes
 from planner.job.job import Job, offered_exchanges, searched_modes
 from planner.job.models.catalog import ResolvedModel, load_model
+from planner.job.objective import Objective, read_objective
 from planner.job.offload import (
     OPTION,
     Modules,
@@ -157,7 +158,8 @@ def _on_cluster(request: RequestFields) -> Job:
         published_mtp=resolved.spec.mtp_layers,
         beside=resolved.beside,
         cublas_workspace_config=request.cublas_workspace_config,
-        tuning=_tuning(request, model),
+        tuning=(tuning := _tuning(request, model)),
+        objective=_objective(request, tuning),
     )
 
 
@@ -257,6 +259,17 @@ def _tuning(request: RequestFields, model: ModelSpec) -> Tuning:
             "and --freeze out to plan the training of all of them"
         )
     return tuning
+
+
+def _objective(request: RequestFields, tuning: Tuning) -> Objective:
+    """What training minimises. UsageError where that cannot be planned."""
+    objective = read_objective(request.objective, adapters=tuning.has_adapters)
+    if not objective.is_plain:
+        raise UsageError(
+            f"--objective {objective}: {objective.rules.words} is not planned yet; leave "
+            "--objective out to plan next-token prediction on as many rows of tokens"
+        )
+    return objective
 
 
 # --- precision, techniques, offload ---------------------------------------------------------------

@@ -53,9 +53,10 @@ _HEADED = [term for term in MEMORY_TERMS if term.heading]
 
 @as_report
 def explanation_report(
-    explanation: Explanation, findings: Findings | None = None
+    explanation: Explanation, findings: Findings | None = None, taken: tuple[str, ...] = ()
 ) -> Iterator[Block]:
-    """The whole report; `findings`: of a measured run."""
+    """The whole report; `findings`: of a measured run; `taken`: what was taken for granted of the
+    request."""
     plan = explanation.plan
     yield Facts(tuple(_plan_facts(explanation)))
     yield memory_table(explanation)
@@ -65,6 +66,8 @@ def explanation_report(
     yield Notes(metric_notes(explanation))
     if findings is not None:
         yield from measured_blocks(findings)
+    if taken:
+        yield Notes(taken)
     if explanation.assumptions:
         assumed = tuple((entry.about, entry.text) for entry in explanation.assumptions)
         yield Facts(assumed, "Assumed")
