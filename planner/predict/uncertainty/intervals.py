@@ -249,16 +249,14 @@ def with_open_lengths(interval: Interval, step_time_s: float, others: Sequence[f
     `others` differ from it: lengths that would suit what was given as well."""
     if not others:
         return interval
+    reason = "the spread of the lengths, of which the mean alone is given"
     below = max(0.0, log(step_time_s / min(others)))
     above = max(0.0, log(max(others) / step_time_s))
     return interval.model_copy(
         update={
             "low": step_time_s * exp(-hypot(log(step_time_s / interval.low), below)),
             "high": step_time_s * exp(hypot(log(interval.high / step_time_s), above)),
-            "beyond": (
-                *interval.beyond,
-                "the spread of the lengths, of which the mean alone is given",
-            ),
+            "beyond": (*interval.beyond, reason),
         }
     )
 
