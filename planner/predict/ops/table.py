@@ -352,7 +352,7 @@ def _expert_parameters(piece: Piece) -> float:
     return sum(op.parameter_count for op in piece.ops if op.kind is OpKind.GROUPED_GEMM)
 
 
-def op_flop(op: Op, seq: int) -> float:
+def op_flop(op: Op, seq: float) -> float:
     """Forward FLOP of a row per token; a multiply-add is 2, attention counts the full square."""
     if op.is_product:
         return 2.0 * op.tokens_factor * (op.out_width + op.kv_out_width) * op.in_width
