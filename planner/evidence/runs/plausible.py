@@ -2,8 +2,8 @@
 
 `planner/evidence/data/open_priors.toml` keeps, for each fact, the shares of its values in each
 source, by the framework (or the GPU's architecture) and the year of the software. Sources weigh
-equally. The weights for a run are those of its framework, shrunk to those of all frameworks; where the year
-matters, those of its year, shrunk to those of its framework. Any source can be left out.
+equally. The weights for a run are those of its framework, shrunk to those of all frameworks; where
+the year matters, those of its year, shrunk to those of its framework. Any source can be left out.
 
 `silence` is how likely a fact that nobody states is what the framework does by default, whatever
 those weights are; both are fitted by `planner.evidence.fit.prior_fit`.
