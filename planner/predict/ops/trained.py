@@ -40,25 +40,25 @@ class TrainedFlop:
     passes: float
 
 
-def trained_flop(job: Job, *, causal: bool = False) -> TrainedFlop:
-    """Model FLOP of one trained token; see `flop_per_token`."""
+def trained_flop(job: Job, attended: float, *, causal: bool = False) -> TrainedFlop:
+    """Model FLOP of one trained token that attends to so many; see `flop_per_token`."""
     if job.tuning.trains_all:
-        return TrainedFlop(flop_per_token(job.model, job.seq, causal), TRAINED)
+        return TrainedFlop(flop_per_token(job.model, attended, causal=causal), TRAINED)
     forward = total = 0.0
     for op, count in _rows(job):
-        flop = count * op_flop(op, job.seq) * forward_share(op, causal=causal)
+        flop = count * op_flop(op, attended) * forward_share(op, causal=causal)
         forward += flop
         total += flop * (1.0 + _backward(op))
     return TrainedFlop(total, total / forward)
 
 
-def least_trained_flop(job: Job) -> tuple[float, float]:
+def least_trained_flop(job: Job, attended: float) -> tuple[float, float]:
     """The same of the least that a step executes; see `least_flop_per_token`."""
     if job.tuning.trains_all:
-        return least_flop_per_token(job.model, job.seq)
+        return least_flop_per_token(job.model, attended)
     low = wide = 0.0
     for op, count in _rows(job):
-        flop = count * op_flop(op, job.seq) * forward_share(op, causal=True)
+        flop = count * op_flop(op, attended) * forward_share(op, causal=True)
         if op.is_product and op.low_precision:
             low += flop * (1.0 + _backward(op))
         elif op.kind is OpKind.ATTENTION and op.returns:
