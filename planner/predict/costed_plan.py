@@ -186,7 +186,7 @@ def _sample_figures(
         samples=degrees.gbs * row.samples,
         samples_per_s=degrees.gbs * row.samples / step_time_s,
         computed_tokens_per_s=degrees.gbs * row.computed / step_time_s,
-        mfu_counted=counted * flop_per_token(job.model, lengths.attended) / peak_flop_per_s,
+        mfu_counted=counted * trained_flop(job, lengths.attended).total / peak_flop_per_s,
     )
 
 
