@@ -64,7 +64,8 @@ class NumberFormat(Frozen):
     """One format, as `catalog/formats.toml` has it.
 
     `bits` includes the sign. `largest` is the largest finite number. Formats that scale blocks of
-    values have `block` values to a scale of `scale_bits`; elsewhere both are 0.
+    values have `block` values to a scale of `scale_bits`; elsewhere both are 0. `weights_only`:
+    weights are held in it, and no product is made in it.
     """
 
     bits: int
@@ -73,7 +74,8 @@ class NumberFormat(Frozen):
     largest: float
     source: str
     block: int = 0
-    scale_bits: int = 0
+    scale_bits: int | float = 0
+    weights_only: bool = False
     note: str = ""
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from planner.cli.epochs import check_epochs, training_of
 from planner.cli.errors import ExitStatus
 from planner.cli.options import OutputFormat, build_request, output_format, with_limits
 from planner.cli.output import (
@@ -22,6 +23,7 @@ from planner.cli.output import (
     write_result,
     write_result_plot,
 )
+from planner.cli.usual_framework import take_usual_framework
 from planner.job.errors import UsageError
 from planner.job.pool import SeveralSizes, read_gpus
 from planner.job.request import Request
@@ -49,6 +51,7 @@ SORTS = {
 
 def run(**options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
+    check_epochs(options)
     output = check_files(options)
     usual = Request.model_fields["resolution"].default
     options["whole"] = options["whole"] or options["resolution"] != usual
@@ -59,6 +62,7 @@ def run(**options: Any) -> None:
         return
     options["gpus"] = next(iter(options["gpus"]), None)
 
+    assumed = take_usual_framework(options)
     request = build_request(options, recompute=options["recompute"])
     job = request.resolve()
     request = with_limits(request, options, job)
@@ -79,8 +83,12 @@ def run(**options: Any) -> None:
             )
     except DoesNotFitError as error:
         print_failure(error.why, style, said=bool(said))
+        click.echo("".join(f"{note}\n" for note in assumed), err=True, nl=False)
         click.get_current_context().exit(ExitStatus.NOTHING_FITS)
-    result = _with_fewer_gpus(request, result, options, started)
+    taken = result.plans[max(0, result.recommended - 1)]
+    training = training_of(options, request, job, taken)
+    assumed += (f"On plan {max(1, result.recommended)}, {training}",) if training else ()
+    result = _with_fewer_gpus(request, result, options, started).noted(*assumed)
     write_result(result, output)
     write_result_plot(options["plot"], result, output)
     show_result(result, style, lambda: _report(result, output, options))
@@ -106,7 +114,7 @@ def _with_fewer_gpus(
         )  # fmt: skip
 
     note = faster_on_fewer(request, result, fastest)
-    return result.model_copy(update={"notes": (*result.notes, note)}) if note else result
+    return result.noted(note) if note else result
 
 
 def _report(result: SearchResult, output: Path | None, options: dict[str, Any]) -> Report:

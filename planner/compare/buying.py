@@ -380,5 +380,5 @@ def least_days(job: Job, tokens: int) -> float:
             gpu.attention_backward_efficiency,
         ),
     )
-    flop = tokens * flop_per_token(job.model, job.seq, causal=True)
+    flop = tokens * flop_per_token(job.model, job.row(1).attended, causal=True)
     return flop / (rate * job.cluster.num_gpus) / DAY_S

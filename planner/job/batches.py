@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from planner.job.batch_ramp import read_ramp
 from planner.job.bounds import MOST_SEQUENCES
 from planner.job.errors import UsageError
 from planner.job.job import BatchTarget, RampBatch
 from planner.job.request_fields import RequestFields
+from planner.job.sample_rows import row_tokens
+from planner.job.samples import Samples
 
 # How far gradient accumulation may bring a step from the mean batch of a ramp.
 _AROUND = 0.25
 
 
-def global_batches(request: RequestFields, seq: int) -> tuple[BatchTarget, tuple[RampBatch, ...]]:
+def global_batches(
+    request: RequestFields, seq: int, samples: Samples
+) -> tuple[BatchTarget, tuple[RampBatch, ...]]:
     """The global batch of a request, and those that a ramp has before it; at the mean batch of a
-    ramp, all of them, and gradient accumulation that a schedule can run may lie around the mean."""
+    ramp, all of them, and gradient accumulation that a schedule can run may lie around the mean. A
+    batch in tokens counts those of samples, not those of their padding."""
+    if samples.lengths is not None:
+        if request.batch_ramp is not None:
+            raise UsageError(
+                f"--batch-ramp {request.batch_ramp!r} with --lengths: a batch that grows "
+                "is known of pretraining alone; give one batch, as --gbs 64"
+            )
+        return _target(request, request.gbs, request.gbs_tokens, row_tokens(samples, seq)), ()
     batch, ramp = _stated_batches(request, seq)
     mean = request.overrides.mean_batch
     if mean is None:
@@ -49,7 +63,7 @@ def _stated_batches(request: RequestFields, seq: int) -> tuple[BatchTarget, tupl
 
 
 def _target(
-    request: RequestFields, gbs: int | None, gbs_tokens: int | None, seq: int
+    request: RequestFields, gbs: int | None, gbs_tokens: int | None, seq: float
 ) -> BatchTarget:
     """A global batch in sequences or in tokens. UsageError where it is given twice, or not."""
     if (gbs_tokens is None) == (gbs is None):
@@ -65,7 +79,7 @@ def _target(
     tokens = gbs_tokens or 0
     if tokens < seq:
         raise UsageError(
-            f"a global batch of {tokens:,} tokens is less than one sequence of {seq:,}; "
-            f"give at least --gbs-tokens {seq} or a shorter --seq"
+            f"a global batch of {tokens:,} tokens is less than one sequence of {seq:,.0f}; "
+            f"give at least --gbs-tokens {ceil(seq)} or a shorter --seq"
         )
     return BatchTarget(tokens / seq, request.gbs_tolerance)

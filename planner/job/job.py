@@ -21,6 +21,7 @@ from planner.job.frameworks.switches import (
 )
 from planner.job.frameworks.tables import OptimizerKernel
 from planner.job.frameworks.workspaces import torch_workspaces
+from planner.job.objective import NEXT_TOKEN, Objective
 from planner.job.offload import (
     Modules,
     demand_all_leave,
@@ -31,7 +32,10 @@ from planner.job.offload import (
 from planner.job.optimizers import Optimizer, OptimizerSetting, check_optimizer
 from planner.job.pool import Pool
 from planner.job.recompute import RecomputeMode, has_part
+from planner.job.sample_rows import Row, row_of, row_tokens
+from planner.job.samples import Samples
 from planner.job.specs import ModelSpec
+from planner.job.tuning import FULL, Tuning
 
 if TYPE_CHECKING:
     from constraints.axes import ContextKind
@@ -66,9 +70,10 @@ class RampBatch:
 class Job:
     """A training job, every name already resolved.
 
-    `seq` in tokens; `precision` is that of the linear layers; `dtype` the mode that weights and
-    saved tensors follow, whose values `framework` already has (`in_mode`); `recompute` the modes
-    that the search may use; `limits` maps a degree to the values it may take, `conditions` are
+    `seq` in tokens: the longest row, of samples of unlike lengths (`samples`) too; `precision` is
+    that of the linear layers; `dtype` the mode that weights and saved tensors follow, whose values
+    `framework` already has (`in_mode`); `recompute` the modes that the search may use; `limits`
+    maps a degree to the values it may take, `conditions` are
     what the user requires, forbids and fixes beside them;
     `schedule` names the pipeline schedule (`planner.job.schedules`), None for 1F1B, interleaved
     where vpp > 1; `context_kinds`: see `constraints.context_exchange`.
@@ -80,6 +85,7 @@ class Job:
     optimizer: Optimizer
     batch: BatchTarget
     seq: int
+    samples: Samples = field(default_factory=Samples)
     precision: str = "bf16"
     dtype: DtypeModeName = "bf16"
     attention: Literal["flash", "eager"] = "flash"
@@ -126,6 +132,10 @@ class Job:
     # The clusters among which the pipeline stages are divided; `cluster` is the first, as if all
     # GPUs were of its kind. None: one cluster.
     pool: Pool | None = None
+    # How the weights are trained: all of them, a part, or adapters beside frozen ones.
+    tuning: Tuning = FULL
+    # What training minimises, and what it is compared with.
+    objective: Objective = NEXT_TOKEN
 
     def __post_init__(self) -> None:
         if self.seq <= 0:
@@ -147,6 +157,15 @@ class Job:
         budgets = {mode.budget for mode in self.recompute if mode.budget is not None}
         if len(budgets) > 1:
             raise UsageError("one memory budget at a time: give a single --recompute budget=...")
+
+    def row(self, mbs: int) -> Row:
+        """What a row of a micro-batch of so many rows holds and takes, on average."""
+        return row_of(self.samples, self.seq, mbs)
+
+    @property
+    def row_tokens(self) -> float:
+        """Tokens that count in a row, on average: `seq` where no row is padded."""
+        return self.seq if self.samples.lengths is None else row_tokens(self.samples, self.seq)
 
     @property
     def machines(self) -> tuple[Job, ...]:

@@ -20,6 +20,7 @@ from planner.job.frameworks.profile import DtypeModeName, Tables
 from planner.job.frameworks.tables import OptimizerKernel
 from planner.job.job import SURE_TO_FIT
 from planner.job.pool import GpuWords, read_gpus
+from planner.job.samples import Balance, Packing
 from planner.job.specs import ModelSpec
 
 if TYPE_CHECKING:
@@ -106,7 +107,12 @@ class RequestFields(Named):
     activations too. `sequence_parallel`, `gradient_as_bucket_view`, `set_to_none`:
     `planner.job.frameworks.switches`; `cublas_workspace_config`: the environment variable's value;
     `mtp_layers`: of multi-token prediction that are trained, None as the framework does by default;
-    `bias` False: linear layers and norms without biases. Raises UsageError (ValueError) for what
+    `bias` False: linear layers and norms without biases; `train`, `freeze`: how the weights are
+    trained, and modules that nothing trains (`planner.job.tuning.read_tuning`); `objective`: what
+    training minimises (`planner.job.objective.read_objective`). `lengths` of the
+    samples (`planner.job.length_text`), None where rows are cut from one text; `packing`,
+    `balance`: how they become rows (`planner.job.samples`), None as the framework does; `seq` is
+    then the longest that is kept, or the tokens of a pack. Raises UsageError (ValueError) for what
     does not resolve.
     """
 
@@ -118,6 +124,9 @@ class RequestFields(Named):
     gbs_tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.05
     batch_ramp: str | None = None
     seq: Annotated[int, Field(gt=0, le=LONGEST_SEQ)] | None = None
+    lengths: str | None = None
+    packing: Packing | None = None
+    balance: Balance | None = None
     framework: str = "megatron-core"
     precision: str = "bf16"
     dtype: DtypeModeName | None = None
@@ -150,6 +159,9 @@ class RequestFields(Named):
     cublas_workspace_config: str | None = None
     mtp_layers: Annotated[int, Field(ge=0, le=MOST_MTP_LAYERS)] | None = None
     bias: bool = True
+    train: str = "full"
+    freeze: tuple[str, ...] = ()
+    objective: str = "lm"
     # What is known beside the user's words; no part of a plan file.
     overrides: Overrides = Field(default=Overrides(), exclude=True, repr=False)
 

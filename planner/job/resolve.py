@@ -41,6 +41,7 @@ from planner.job.frameworks.techniques import TechniqueDecision, decide
 from planner.job.frameworks.workspaces import workspace_bytes
 from planner.job.job import Job, offered_exchanges, searched_modes
 from planner.job.models.catalog import ResolvedModel, load_model
+from planner.job.objective import Objective, read_objective
 from planner.job.offload import (
     OPTION,
     Modules,
@@ -54,8 +55,10 @@ from planner.job.optimizers import load_optimizer, searched_shares
 from planner.job.pool import GpuWords, Pool, SeveralTypes
 from planner.job.recompute import RecomputeMode, demand_parts
 from planner.job.request_fields import RequestFields
+from planner.job.sampling import samples_of
 from planner.job.schedules import schedule_name
 from planner.job.specs import ModelSpec
+from planner.job.tuning import Tuning, read_tuning
 from planner.job.unmodelled import modules_not_modelled
 
 
@@ -103,7 +106,7 @@ def _on_cluster(request: RequestFields) -> Job:
     dtype = _dtype(request, framework)
     profile = framework.in_mode(dtype)
     model = trained_model(request, resolved.spec, profile)
-    seq = request.seq or model.pretraining_seq
+    samples, seq = samples_of(request, profile, model)
     cluster = _job_cluster(request, profile)
     profile = switched(profile, _switches(request), cluster.num_gpus)
     decision = _techniques(request, profile, model, cluster)
@@ -117,7 +120,7 @@ def _on_cluster(request: RequestFields) -> Job:
     if request.recompute is None:
         modes = usable_modes(profile, offload, modes, precision) or modes
         modes = unrefused_modes(offered, decision.used, modes) or modes
-    batch, ramp = global_batches(request, seq)
+    batch, ramp = global_batches(request, seq, samples)
     share, searched = request.optimizer_offload, request.optimizer_offload == "search"
     return Job(
         model=model,
@@ -127,6 +130,7 @@ def _on_cluster(request: RequestFields) -> Job:
         batch=batch,
         ramp=ramp,
         seq=seq,
+        samples=samples,
         precision=precision,
         dtype=dtype,
         attention=request.attention or profile.attention,
@@ -154,6 +158,8 @@ def _on_cluster(request: RequestFields) -> Job:
         published_mtp=resolved.spec.mtp_layers,
         beside=resolved.beside,
         cublas_workspace_config=request.cublas_workspace_config,
+        tuning=(tuning := _tuning(request, model)),
+        objective=_objective(request, tuning),
     )
 
 
@@ -242,6 +248,28 @@ def _trained_mtp(request: RequestFields, model: ModelSpec, profile: FrameworkPro
         )
     usual = model.mtp_layers if profile.mtp == "model" else 0
     return usual if asked is None else asked
+
+
+def _tuning(request: RequestFields, model: ModelSpec) -> Tuning:
+    """How the weights are trained. UsageError where the model cannot be trained so."""
+    tuning = read_tuning(request.train, request.freeze).checked(model)
+    if not tuning.trains_all:
+        raise UsageError(
+            f"--train {tuning}: training a part of the weights is not planned yet; leave --train "
+            "and --freeze out to plan the training of all of them"
+        )
+    return tuning
+
+
+def _objective(request: RequestFields, tuning: Tuning) -> Objective:
+    """What training minimises. UsageError where that cannot be planned."""
+    objective = read_objective(request.objective, adapters=tuning.has_adapters)
+    if not objective.is_plain:
+        raise UsageError(
+            f"--objective {objective}: {objective.rules.words} is not planned yet; leave "
+            "--objective out to plan next-token prediction on as many rows of tokens"
+        )
+    return objective
 
 
 # --- precision, techniques, offload ---------------------------------------------------------------

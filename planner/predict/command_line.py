@@ -13,7 +13,7 @@ from planner.predict.plan import Degrees
 # Fields whose option has another name; other options are called like their field.
 _OPTIONS = {"allow_tp_across_domains": "--allow-tp-across-nodes", "use": "--with"}
 # Options that are given once a value.
-_REPEATED = ("require", "forbid", "fix", "use", "without")
+_REPEATED = ("require", "forbid", "fix", "use", "without", "freeze")
 # What follows from the others, or is chosen by a search: no option of one configuration.
 _CHOSEN = ("gbs", "gbs_tokens", "gbs_tolerance", "limits", "recompute")
 _CONDITIONS = ("require", "forbid", "fix", "fit_probability", "resolution")

@@ -152,7 +152,7 @@ def _pool_candidates(job: Job, pool: Pool) -> Candidates:
         columns, report = legal_shapes(ctx, shapes)
         if not report.legal:
             raise UsageError(no_legal_shape(ctx, shapes))
-        names, considered = tuple(columns), max(considered, report.considered)
+        names, considered = tuple(columns), max(considered, _placed(shapes, pool))
         table = np.column_stack(list(columns.values()))
         legal.append(dict.fromkeys(map(tuple, table.tolist())))
     pp = names.index("pp")
@@ -167,6 +167,14 @@ def _pool_candidates(job: Job, pool: Pool) -> Candidates:
     found = np.array(rows, dtype=np.int64)
     placed = {name: found[:, index].copy() for index, name in enumerate((*names, "place"))}
     return Candidates(job, placed, LegalityReport(considered, len(rows), {}))
+
+
+def _placed(shapes: Shapes, pool: Pool) -> int:
+    """Candidates on a pool: each shape with every place that its stages may have there, and once
+    where they fill none."""
+    degrees, counts = np.unique(shapes.degrees["pp"], return_counts=True)
+    places = [max(1, len(pool.places_of(pp))) for pp in degrees.tolist()]
+    return shapes.modes * int(counts @ places)
 
 
 def unfilled(pool: Pool) -> str:

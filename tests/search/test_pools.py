@@ -18,6 +18,7 @@ from planner.cost import fields as f
 from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN
+from planner.predict.shapes import legal_candidates
 from planner.predict.uncertainty.likely import weighed_bytes
 from planner.search.bounded_shapes import TIGHTEST
 from planner.search.certificate import verify
@@ -234,6 +235,12 @@ def test_plans_say_where_stages_live(mixed: SearchResult) -> None:
     alone = [note for note in mixed.notes if "alone" in note]
     assert len(alone) == 2
     assert all("±" in note or "/+" in note for note in alone)
+
+
+def test_no_more_configurations_are_legal_than_were_considered() -> None:
+    job = Request(model="8b", gpus="8xH100+8xA100", gbs=128).resolve()
+    report = legal_candidates(job).report
+    assert 0 < report.legal <= report.considered
 
 
 def test_a_time_limit_holds_for_a_large_pool() -> None:

@@ -171,8 +171,15 @@ def both_ways(found: Iterable[Residual]) -> list[Residual]:
     """All runs as they are predicted today, and once more as they were at first sight where
     that was kept."""
     runs = list(found)
-    met = [replace(one, value=one.first) for one in runs if one.first is not None]
-    return [*(replace(one, first=None) for one in runs), *met]
+    return [*(replace(one, first=None) for one in runs), *filter(None, map(_met, runs))]
+
+
+def _met(one: Residual) -> Residual | None:
+    """A run as it was at first sight: the time of its FLOP was that share of another step."""
+    if one.first is None:
+        return None
+    least = min(1.0, one.at.least * math.exp(one.first - one.value))
+    return replace(one, value=one.first, at=one.at._replace(least=least))
 
 
 def judge(table: ErrorTable, found: Sequence[Residual]) -> Judged:

@@ -237,7 +237,7 @@ ASKED = (
     "seq", "framework", "precision", "dtype", "optimizer", "attention", "schedule", "dropout",
     "expert_imbalance", "cp_comm_type", "cp_sizes", "sharp", "gradient_as_bucket_view",
     "set_to_none", "mtp_layers", "bias", "optimizer_offload", "activation_offload",
-    "activation_offload_fraction",
+    "activation_offload_fraction", "train", "freeze", "objective",
 )  # fmt: skip
 
 
@@ -305,6 +305,11 @@ class Found:
     # None: those of `shape`, else as the framework does by default.
     mtp_layers: int | None = None
     bias: bool = True
+    # How weights are trained, and what is frozen, as a request says it.
+    train: str = "full"
+    freeze: tuple[str, ...] = ()
+    # What training minimises, as a request says it.
+    objective: str = "lm"
     plan_gpus: str | None = None
     main_file: str = ""
     where: Mapping[str, Setting] = field(default_factory=dict)

@@ -27,8 +27,11 @@ from planner.predict.ops.table import least_flop_per_token
 from planner.predict.plan import Degrees, Interval
 from planner.predict.uncertainty.families import UNFAMILIAR, Family, Figure, architecture_text
 from planner.predict.uncertainty.measured_range import Conditions
+from planner.predict.uncertainty.open_mixture import NO_DOUBT, Doubt
 from planner.predict.uncertainty.residuals import (
     COVERAGE,
+    HIGH,
+    LOW,
     Further,
     Spread,
     Widths,
@@ -116,7 +119,7 @@ def plan_conditions(job: Job, degrees: Degrees, step: Array) -> Conditions:
     total = float(step[f.STEP_TIME])
     return conditions_of(job)._replace(
         gpus=degrees.gpus,
-        tokens=degrees.mbs * job.seq / degrees.cp,
+        tokens=degrees.mbs * job.row(degrees.mbs).computed / degrees.cp,
         overhead=total / max(total - exposed, 0.01 * total),
         waiting=min(1.0, float(step[f.STEP_ISSUE]) / total),
         least=min(1.0, least_step_s(job, degrees) / total),
@@ -126,15 +129,16 @@ def plan_conditions(job: Job, degrees: Degrees, step: Array) -> Conditions:
 def least_step_s(job: Job, degrees: Degrees) -> float:
     """Seconds that the model's own FLOP take at the fastest rate that a whole step may have.
 
-    tokens / GPUs * sum of FLOP / rate (`least_flop_per_token`), where the rate is peak * share of
-    the best product * `_STEP_SHARE`: in the job's precision for linear layers, in 16 bits for
-    attention, scans, router and head. Ignores memory, communication and recomputed layers.
+    computed tokens / GPUs * sum of FLOP / rate (`least_flop_per_token`), where the rate is peak *
+    share of the best product * `_STEP_SHARE`: in the job's precision for linear layers, in 16 bits
+    for attention, scans, router and head. Ignores memory, communication and recomputed layers.
     """
-    low, wide = least_flop_per_token(job.model, job.seq)
+    row = job.row(degrees.mbs)
+    low, wide = least_flop_per_token(job.model, row.attended)
     gpu = job.cluster.gpu
     seconds = low / _fastest(gpu, job.precision)
     seconds += wide / _fastest(gpu, head_precision(gpu, job.precision))
-    return degrees.gbs * job.seq * seconds / degrees.gpus
+    return degrees.gbs * row.computed * seconds / degrees.gpus
 
 
 def _fastest(gpu: Gpu, precision: str) -> float:
@@ -194,9 +198,14 @@ def further_width(figure: Figure, deviation: Widths) -> Widths:
     return wide
 
 
-def log_bounds(spread: Spread) -> tuple[float, float]:
-    """Ends of the interval as ln(bound / predicted); the prediction lies in it."""
-    return min(0.0, spread.low), max(0.0, spread.high)
+def log_bounds(spread: Spread, doubt: Doubt = NO_DOUBT) -> tuple[float, float]:
+    """Ends of the interval as ln(bound / predicted); the prediction lies in it. `doubt`: what open
+    facts leave of ln(value / predicted by default), where the prediction is its median."""
+    low, high = spread.low, spread.high
+    if doubt != NO_DOUBT:
+        about, reach = doubt.about_median, 4.0 * max(-low, high)
+        low, high = (about.quantile(spread.below, at, reach) for at in (LOW, HIGH))
+    return min(0.0, low), max(0.0, high)
 
 
 _MODELS = {"dense": "dense models", "moe": "mixture-of-experts models"}
@@ -234,25 +243,49 @@ def learnt_text(runs: int, width: float) -> str:
 
 
 def step_time_interval(
-    job: Job, step_time_s: float, without: str = "", at: Conditions | None = None
+    job: Job,
+    step_time_s: float,
+    without: str = "",
+    at: Conditions | None = None,
+    doubt: Doubt = NO_DOUBT,
 ) -> Interval:
-    """Where the true step time lies with 80 % probability, s; `at`: of its configuration.
+    """Where the true step time lies with 80 % probability, s; `at`: of its configuration; `doubt`:
+    what open facts leave open of it, of which it is the median.
 
     The one place where intervals of step times are made, so the one that keeps them physical: they
     end where the GPUs would exceed the fastest rate known of them (`least_step_s`).
     """
-    interval = _interval(step_time_s, *spread_of(job, "time", without, at))
+    interval = _interval(step_time_s, *spread_of(job, "time", without, at), doubt)
     floor_s = step_time_s * (at.least if at else 0.0)
     return interval.model_copy(update={"low": max(interval.low, floor_s)})
 
 
-def peak_interval(job: Job, peak_bytes: float, without: str = "") -> Interval:
-    """Where the true peak lies with 80 % probability, bytes."""
-    return _interval(peak_bytes, *spread_of(job, "memory", without))
+def peak_interval(
+    job: Job, peak_bytes: float, without: str = "", doubt: Doubt = NO_DOUBT
+) -> Interval:
+    """Where the true peak lies with 80 % probability, bytes; `doubt` as for the step time."""
+    return _interval(peak_bytes, *spread_of(job, "memory", without), doubt)
 
 
-def _interval(value: float, spread: Spread, further: Further) -> Interval:
-    low, high = log_bounds(spread)
+def with_open_lengths(interval: Interval, step_time_s: float, others: Sequence[float]) -> Interval:
+    """The interval of a step time, s, with an independent error as large as the step times of
+    `others` differ from it: lengths that would suit what was given as well."""
+    if not others:
+        return interval
+    reason = "the spread of the lengths, of which the mean alone is given"
+    below = max(0.0, log(step_time_s / min(others)))
+    above = max(0.0, log(max(others) / step_time_s))
+    return interval.model_copy(
+        update={
+            "low": step_time_s * exp(-hypot(log(step_time_s / interval.low), below)),
+            "high": step_time_s * exp(hypot(log(interval.high / step_time_s), above)),
+            "beyond": (*interval.beyond, reason),
+        }
+    )
+
+
+def _interval(value: float, spread: Spread, further: Further, doubt: Doubt) -> Interval:
+    low, high = log_bounds(spread, doubt)
     return Interval(
         low=value * exp(low),
         high=value * exp(high),
@@ -261,9 +294,12 @@ def _interval(value: float, spread: Spread, further: Further) -> Interval:
     )
 
 
-def fit_probability(job: Job, peak_bytes: float, limit_bytes: float, without: str = "") -> float:
-    """Probability that the true peak stays within the limit; `without` leaves one source out."""
+def fit_probability(
+    job: Job, peak_bytes: float, limit_bytes: float, without: str = "", doubt: Doubt = NO_DOUBT
+) -> float:
+    """Probability that the true peak stays within the limit; `without` leaves one source out;
+    `doubt`: what open facts leave open of the peak, of which it is the median."""
     if limit_bytes <= 0.0:
         return 0.0
     spread, _ = spread_of(job, "memory", without)
-    return spread.below(log(limit_bytes / peak_bytes))
+    return doubt.about_median.below(spread.below, log(limit_bytes / peak_bytes))

@@ -37,7 +37,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from math import exp, hypot
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,7 +126,6 @@ class Spread:
     `rests_on`: what it rests on where it is not these runs, in words.
     """
 
-    middle: ClassVar[float] = 0.0
     low: float
     high: float
     family: Family

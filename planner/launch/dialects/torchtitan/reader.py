@@ -286,14 +286,7 @@ class TorchtitanReader(DocumentReader):
     def _precision(self) -> str:
         """fp8 and mxfp8 by the converters that replace linear layers."""
         self._types()
-        key = "model.converters"
-        listed = self.document.get(key, [])
-        if isinstance(listed, str):  # of a command line
-            listed = re.split(r"[,\s]+", listed)
-        if not isinstance(listed, list):
-            self.problems.append(self.document.wrong(f"{key}: {listed!r} is no list", key))
-            listed = []
-        converters = [str(item) for item in listed]
+        converters = self._words("model.converters", ())
         if any("mx" in converter for converter in converters):
             return "mxfp8"
         if any("float8" in converter for converter in converters):
@@ -301,6 +294,17 @@ class TorchtitanReader(DocumentReader):
         if str(self.document.get(f"{_T}.mixed_precision_param", "bfloat16")) == "float32":
             self._said("fp32")
         return "bf16"
+
+    def _words(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
+        """The words of a list, which a command line has in one text; none, and a problem, where the
+        value is no list."""
+        listed = self.document.get(key, list(default))
+        if isinstance(listed, str):
+            listed = re.split(r"[,\s]+", listed)
+        if not isinstance(listed, list):
+            self.problems.append(self.document.wrong(f"{key}: {listed!r} is no list", key))
+            return ()
+        return tuple(str(item) for item in listed)
 
     def _types(self) -> None:
         """Types that torchtitan does not have, which its parsers let through, and fp16."""
@@ -318,7 +322,7 @@ class TorchtitanReader(DocumentReader):
     def _variations(self, degrees: dict[str, int]) -> tuple[str, ...]:
         names = []
         compiled = bool(self.document.get(TORCHTITAN["eager-blocks"].key, False))
-        components = self.document.get("compile.components", ["model", "loss"])
+        components = self._words("compile.components", ("model", "loss"))
         if not (compiled and "model" in components):
             names.append("eager-blocks")
         if not (compiled and "loss" in components):

@@ -1,0 +1,197 @@
+"""The texts of `--lengths`: one number, a mean, a named form, a histogram, or a file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import exp, isfinite, log, sqrt
+from pathlib import Path
+from statistics import NormalDist
+
+from planner.job.bounds import LONGEST_SEQ
+from planner.job.errors import UsageError
+from planner.job.quantities import parse_length
+from planner.job.samples import Lengths, demand_length, lengths_of
+
+HINT = (
+    "write 450 (every sample), mean=450 (their mean), lognormal:median=600,p95=2500,max=8192, a "
+    "histogram as 256:0.5,1024:0.3,4096:0.2 (length:share) or a file: data.csv, data.jsonl, "
+    "data.parquet, with :COLUMN behind it where that is not called length"
+)
+# Standard deviation of ln(length) where only a mean is given, and of what would suit as well. Sets
+# of instructions have 0.6 (one task) to 1.1 (conversations of all kinds); 0.85 lies between.
+USUAL_SIGMA = 0.85
+OTHER_SIGMAS = (0.6, 1.1)
+_USUAL = "an instruction set's usual spread (lognormal, sigma 0.85)"
+# Of a lognormal, shares of the samples up to which its classes reach: even ones, then a tail of
+# ever rarer samples up to one in a million.
+_EVEN = 400
+_TAIL = 200
+_RAREST = 1e-6
+_HISTOGRAM_MOST = 10_000
+
+
+def read_lengths(text: str) -> Lengths:
+    """The lengths that a text says. UsageError says what is wrong, and what to write."""
+    words = text.strip()
+    name, separator, rest = words.partition(":")
+    if name.lower() == "lognormal":
+        return _lognormal_text(text, rest if separator else "")
+    if words.lower().startswith("mean="):
+        return lengths_of_mean(_length(text, words[5:]))
+    if _is_file(words):
+        from planner.job.length_files import lengths_of_file
+
+        return lengths_of_file(words)
+    if separator:
+        return _histogram(text, words)
+    number = _length(text, words)
+    return Lengths((float(number),), (1.0,), f"{number:,} tokens each")
+
+
+def demand_lengths(text: str) -> None:
+    """UsageError for a text that says no lengths; a file is not opened."""
+    if not _is_file(text.strip()):
+        read_lengths(text)
+
+
+def _is_file(words: str) -> bool:
+    """Whether a text names a file: by its ending, or because there is one."""
+    from planner.job.length_files import ENDINGS
+
+    head = words.rpartition(":")[0]
+    if any(name.lower().endswith(ENDINGS) for name in (words, head) if name):
+        return True
+    try:
+        return "/" in words or Path(words).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _length(text: str, part: str) -> int:
+    try:
+        number = parse_length(part)
+    except UsageError:
+        raise UsageError(f"--lengths {text!r}: {part!r} is no length; {HINT}") from None
+    return demand_length(number, f"--lengths {text!r}")
+
+
+def lengths_of_mean(mean: int) -> Lengths:
+    """Lengths of a mean, with the usual spread; a narrower and a wider one suit as well."""
+    origin = f"mean {mean:,} tokens, {_USUAL}"
+    others = tuple(_lognormal(_median(mean, sigma), sigma, None, origin) for sigma in OTHER_SIGMAS)
+    median = _median(mean, USUAL_SIGMA)
+    return _lognormal(median, USUAL_SIGMA, None, origin, others)
+
+
+def _median(mean: float, sigma: float) -> float:
+    """Of a lognormal: mean = median·exp(sigma²/2)."""
+    return mean / exp(sigma**2 / 2.0)
+
+
+def _lognormal_text(text: str, rest: str) -> Lengths:
+    """`median=600,p95=2500,max=8192`; `mean` in place of the median, `sigma` of `p95`."""
+    given: dict[str, float] = {}
+    for item in filter(None, rest.split(",")):
+        name, _, value = (part.strip().lower() for part in item.partition("="))
+        if name not in ("median", "mean", "p95", "sigma", "max") or name in given:
+            raise UsageError(
+                f"--lengths {text!r}: {item!r} is none of median=, mean=, p95=, sigma=, max=, each "
+                "once; write lognormal:median=600,p95=2500,max=8192"
+            )
+        given[name] = _sigma(text, value) if name == "sigma" else _length(text, value)
+    if ("median" in given) == ("mean" in given) or ("p95" in given) == ("sigma" in given):
+        raise UsageError(
+            f"--lengths {text!r}: give median or mean, and p95 or sigma: "
+            "lognormal:median=600,p95=2500,max=8192"
+        )
+    median, sigma = _shape(text, given)
+    if given.get("max", median) < median:
+        raise UsageError(
+            f"--lengths {text!r}: max {given['max']:,.0f} is below the median {median:,.0f}; "
+            "give a larger max"
+        )
+    return _lognormal(median, sigma, given.get("max"), text.strip())
+
+
+def _shape(text: str, given: dict[str, float]) -> tuple[float, float]:
+    """(median, sigma) of what is given: ln p95 = ln median + z·s, ln mean = ln median + s²/2."""
+    at95 = NormalDist().inv_cdf(0.95)
+    if "sigma" in given:
+        sigma = given["sigma"]
+    elif "median" in given:
+        sigma = log(given["p95"] / given["median"]) / at95
+    else:
+        inside = at95**2 - 2.0 * log(given["p95"] / given["mean"])
+        if inside < 0.0:
+            most = given["mean"] * exp(at95**2 / 2.0)
+            raise UsageError(
+                f"--lengths {text!r}: no lognormal of this mean has a p95 above {most:,.0f}; "
+                "give the median in place of the mean"
+            )
+        sigma = at95 - sqrt(inside)
+    if sigma < 0.0:
+        raise UsageError(f"--lengths {text!r}: p95 is below the middle; give a larger p95")
+    return given.get("median") or _median(given["mean"], sigma), sigma
+
+
+def _sigma(text: str, value: str) -> float:
+    try:
+        sigma = float(value)
+    except ValueError:
+        sigma = -1.0
+    if not 0.0 <= sigma <= 3.0:
+        raise UsageError(f"--lengths {text!r}: sigma={value}: give 0 to 3, as sigma=0.85")
+    return sigma
+
+
+def _lognormal(
+    median: float,
+    sigma: float,
+    most: float | None,
+    origin: str,
+    unstated: tuple[Lengths, ...] = (),
+) -> Lengths:
+    """Classes of a lognormal: each stands for the samples between two shares of them, at its mean.
+
+    Mean of a class between z-scores a and b: median·exp(s²/2)·(Phi(b-s) - Phi(a-s)) / (share).
+    """
+    normal = NormalDist()
+    even = [index / _EVEN for index in range(_EVEN)]
+    ratio = (_RAREST * _EVEN) ** (1.0 / _TAIL)
+    shares = [*even, *(1.0 - ratio**index / _EVEN for index in range(1, _TAIL + 1))]
+    counted = []
+    longest = min(most or LONGEST_SEQ, LONGEST_SEQ)
+    for low, high in zip(shares, [*shares[1:], 1.0], strict=True):
+        below = normal.cdf(normal.inv_cdf(low) - sigma) if low > 0.0 else 0.0
+        above = normal.cdf(normal.inv_cdf(high) - sigma) if high < 1.0 else 1.0
+        mean = median * exp(sigma**2 / 2.0) * (above - below) / (high - low)
+        counted.append((float(min(max(1, round(mean)), longest)), high - low))
+    made = lengths_of(counted, origin, unstated)
+    return replace(made, open_ended=most is None)
+
+
+def _histogram(text: str, words: str) -> Lengths:
+    """`256:0.5,1024:0.3`: shares or numbers of samples."""
+    items = [item for item in words.replace(" ", "").split(",") if item]
+    if len(items) > _HISTOGRAM_MOST:
+        raise UsageError(
+            f"--lengths: a histogram of {len(items):,} lengths; put it into a CSV file with the "
+            "columns length and samples"
+        )
+    counted = []
+    for item in items:
+        length, _, share = item.partition(":")
+        counted.append((float(_length(text, length)), _share(text, share)))
+    if not any(share > 0.0 for _, share in counted):
+        raise UsageError(f"--lengths {text!r}: no length has a share above 0; {HINT}")
+    return lengths_of(counted, "the histogram given")
+
+
+def _share(text: str, share: str) -> float:
+    try:
+        value = float(share.removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not (isfinite(value) and 0.0 <= value <= 1e15):
+        raise UsageError(f"--lengths {text!r}: {share!r} is no share of samples; {HINT}")
+    return value

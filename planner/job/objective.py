@@ -1,0 +1,163 @@
+"""What training minimises: next-token prediction, preferences, rewards, a teacher's logits.
+
+`read_objective` reads what people write (`dpo:reference=copied`, `distill:teacher=70b`) into an
+`Objective`; `objectives.toml` says what each kind reads forward and backward for one sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal, cast, get_args
+
+from hardware.files import shipped_toml
+from hardware.frozen import Named
+from planner.job.errors import UsageError, unknown_name
+
+ObjectiveKind = Literal["lm", "dpo", "ipo", "kto", "orpo", "simpo", "cpo", "reward", "distill"]
+Reference = Literal["none", "copied", "adapters-off", "precomputed"]
+KINDS: tuple[ObjectiveKind, ...] = get_args(ObjectiveKind)
+
+_SETTINGS = ("reference", "teacher")
+_HINT = "write lm, dpo, ipo, kto, orpo, simpo, cpo, reward or distill, as dpo:reference=copied"
+# What people call the places that a reference's figures come from.
+_CALLED = {
+    "copy": "copied", "model": "copied", "ref-model": "copied", "adapter-off": "adapters-off",
+    "adapters": "adapters-off", "disabled": "adapters-off", "off": "adapters-off",
+    "precompute": "precomputed", "cached": "precomputed", "free": "none",
+}  # fmt: skip
+
+
+class ObjectiveRules(Named):
+    """What an objective computes for one sample; the fields of `objectives.toml`."""
+
+    name: str
+    words: str
+    source: str
+    names: tuple[str, ...] = ()
+    rows: int = 1
+    policy_rows: int = 0
+    references: tuple[Reference, ...] = ()
+    reference_rows: int = 0
+    scores: bool = False
+
+
+@cache
+def objective_rules() -> Mapping[str, ObjectiveRules]:
+    """The rules of each objective, by its name."""
+    tables = shipped_toml("planner.job", "objectives.toml")
+    return {name: ObjectiveRules(name=name, **entry) for name, entry in tables.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What training minimises. The default is next-token prediction.
+
+    `reference`: where the figures of the model that a preference is compared with come from: a
+    second copy of the weights on the GPUs, the model with its adapters off, or a file that was
+    computed before; `teacher`: the model whose logits a student learns, by its name.
+    """
+
+    kind: ObjectiveKind = "lm"
+    reference: Reference = "none"
+    teacher: str | None = None
+
+    @property
+    def rules(self) -> ObjectiveRules:
+        """What it computes for one sample."""
+        return objective_rules()[self.kind]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is next-token prediction, as in pretraining."""
+        return self.kind == "lm"
+
+    def __str__(self) -> str:
+        """The text that reads as this."""
+        if self.teacher is not None:
+            return f"{self.kind}:teacher={self.teacher}"
+        return self.kind if self.reference == "none" else f"{self.kind}:reference={self.reference}"
+
+
+NEXT_TOKEN = Objective()
+
+
+def read_objective(text: str, *, adapters: bool = False) -> Objective:
+    """What `--objective` says; `adapters`: whether adapters are trained, which decides the usual
+    reference. UsageError says what is wrong and the nearest fix."""
+    word, _, rest = text.strip().partition(":")
+    kind = _kind(word)
+    settings = _settings(text, rest)
+    objective = _with_reference(text, Objective(kind), settings.get("reference"), adapters)
+    return _with_teacher(text, objective, settings.get("teacher"))
+
+
+def _kind(word: str) -> ObjectiveKind:
+    name = word.strip().lower().replace("_", "-")
+    for kind, rules in objective_rules().items():
+        if name == kind or name in rules.names:
+            return cast(ObjectiveKind, kind)
+    raise unknown_name("objective --objective", word, KINDS, _HINT)
+
+
+def _settings(text: str, rest: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in rest.split(","))):
+        name, equals, value = (part.strip() for part in item.partition("="))
+        if name.lower() not in _SETTINGS or not equals or not value:
+            hint = f"as dpo:reference=copied; settings: {', '.join(_SETTINGS)}"
+            raise unknown_name("setting of --objective", name, _SETTINGS, hint)
+        if name.lower() in found:
+            raise UsageError(f"--objective {text}: {name.lower()} is given twice; give it once")
+        found[name.lower()] = value
+    return found
+
+
+def _with_reference(
+    text: str, objective: Objective, given: str | None, adapters: bool
+) -> Objective:
+    """With the reference that was given, else the usual one. UsageError."""
+    offered = objective.rules.references
+    if not offered:
+        if given is None or _reference_word(given) == "none":
+            return objective
+        with_one = [name for name, rules in objective_rules().items() if rules.references]
+        raise UsageError(
+            f"--objective {text}: {objective.kind} compares with no reference; leave reference= "
+            f"out, or give one of {', '.join(with_one)}"
+        )
+    if given is None:
+        return replace(objective, reference="adapters-off" if adapters else offered[0])
+    word = _reference_word(given)
+    if word == "none":
+        raise UsageError(
+            f"--objective {text}: {objective.kind} compares with a reference; give reference="
+            f"{offered[0]}, or simpo or orpo, which have none"
+        )
+    if word not in offered:
+        hint = f"known are {', '.join(offered)}"
+        raise unknown_name("place of reference=", given, offered, hint)
+    if word == "adapters-off" and not adapters:
+        raise UsageError(
+            f"--objective {text}: without adapters there is nothing to switch off; give "
+            "reference=copied or precomputed, or --train lora"
+        )
+    return replace(objective, reference=word)
+
+
+def _reference_word(given: str) -> str:
+    word = given.lower().replace("_", "-")
+    return _CALLED.get(word, word)
+
+
+def _with_teacher(text: str, objective: Objective, given: str | None) -> Objective:
+    """With its teacher, which distillation alone has. UsageError."""
+    if (objective.kind == "distill") == (given is not None):
+        return replace(objective, teacher=given)
+    if given is None:
+        raise UsageError(f"--objective {text}: give the teacher's model, as distill:teacher=70b")
+    raise UsageError(
+        f"--objective {text}: {objective.kind} has no teacher; leave teacher= out, or give "
+        f"distill:teacher={given}"
+    )

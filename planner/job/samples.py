@@ -1,0 +1,213 @@
+"""Lengths of samples, and how samples become the rows of a micro-batch.
+
+Pretraining has neither: its rows are cut from one long text and all have `--seq` tokens. Samples
+for fine-tuning have many lengths, and are padded or packed (`--packing`). Three sums then differ
+that are one in pretraining: tokens that count (those of samples), tokens that are computed (padding
+included), and squared lengths, on which attention's cost depends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from itertools import accumulate
+from math import fsum
+from typing import Any, Literal, get_args
+
+from hardware.files import shipped_toml
+from planner.job.bounds import LONGEST_SEQ
+from planner.job.errors import UsageError
+
+Packing = Literal["limit", "longest", "pack", "pack-varlen"]
+Balance = Literal["none", "tokens", "flop"]
+# How samples are put into packs: texts follow each other and are cut at the end of a pack; the next
+# sample that does not fit opens another pack; each sample goes into the fullest pack with room;
+# there are no packs.
+Packer = Literal["cut", "next-fit", "best-fit", "none"]
+PACKINGS: tuple[Packing, ...] = get_args(Packing)
+BALANCES: tuple[Balance, ...] = get_args(Balance)
+# Words for people by rule.
+PACKING_WORDS: Mapping[Packing, str] = {
+    "limit": "each sample padded to the limit",
+    "longest": "padded to the longest of each micro-batch",
+    "pack": "packed, with attention over the whole pack",
+    "pack-varlen": "packed, with attention within each sample",
+}
+# Classes of a distribution at most; more lengths are joined with their neighbours, at their mean.
+MOST_LENGTHS = 1024
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """A distribution of lengths: `tokens` of a sample, rising, and the share of the samples that
+    has each; shares add up to 1.
+
+    `origin`: where it comes from, for people. `unstated`: lengths that would suit what was given
+    as well, where that leaves the spread open: a narrower and a wider distribution. `open_ended`:
+    a form without a longest sample, of which the rarest are cut wherever a limit is.
+    """
+
+    tokens: tuple[float, ...]
+    shares: tuple[float, ...]
+    origin: str
+    unstated: tuple[Lengths, ...] = ()
+    open_ended: bool = False
+
+    @cached_property
+    def mean(self) -> float:
+        """Tokens of a sample on average."""
+        return fsum(length * share for length, share in zip(self.tokens, self.shares, strict=True))
+
+    @cached_property
+    def squared(self) -> float:
+        """Mean of the squared lengths."""
+        return fsum(
+            length**2 * share for length, share in zip(self.tokens, self.shares, strict=True)
+        )
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sample."""
+        return round(self.tokens[-1])
+
+    @property
+    def shortest(self) -> int:
+        """Tokens of the shortest sample."""
+        return round(self.tokens[0])
+
+    @property
+    def attended(self) -> float:
+        """Length of the sample that a token of the data is in, on average: E(l²)/E(l)."""
+        return self.squared / self.mean
+
+    def quantile(self, share: float) -> float:
+        """Length that this share of the samples does not exceed."""
+        for length, reached in zip(self.tokens, accumulate(self.shares), strict=True):
+            if reached >= share - 1e-12:
+                return length
+        return self.tokens[-1]
+
+    def above(self, limit: float) -> float:
+        """Share of the samples that are longer than a limit."""
+        return fsum(
+            share for length, share in zip(self.tokens, self.shares, strict=True) if length > limit
+        )
+
+    def cut(self, limit: int) -> Lengths:
+        """The samples cut at a limit: what is longer ends there."""
+        if self.longest <= limit:
+            return self
+        cut = [(min(length, float(limit)), share) for length, share in self._pairs]
+        others = tuple(other.cut(limit) for other in self.unstated)
+        return lengths_of(cut, self.origin, others)
+
+    @property
+    def _pairs(self) -> Iterable[tuple[float, float]]:
+        return zip(self.tokens, self.shares, strict=True)
+
+
+def lengths_of(
+    counted: Iterable[tuple[float, float]], origin: str, unstated: tuple[Lengths, ...] = ()
+) -> Lengths:
+    """The distribution of (length, how many samples have it), in any order."""
+    weights: dict[float, float] = {}
+    for length, number in counted:
+        weights[length] = weights.get(length, 0.0) + number
+    joined = _joined(sorted(pair for pair in weights.items() if pair[1] > 0.0))
+    total = fsum(number for _, number in joined)
+    return Lengths(
+        tuple(float(length) for length, _ in joined),
+        tuple(number / total for _, number in joined),
+        origin,
+        unstated,
+    )
+
+
+def demand_length(number: int, where: str) -> int:
+    """A length that a sample may have. UsageError."""
+    if not 1 <= number <= LONGEST_SEQ:
+        raise UsageError(
+            f"{where}: a sample of {number:,} tokens; lengths are 1 to {LONGEST_SEQ:,} tokens"
+        )
+    return number
+
+
+def _joined(pairs: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """At most `MOST_LENGTHS` classes, the longest kept: neighbours become one at their mean."""
+    if len(pairs) <= MOST_LENGTHS:
+        return pairs
+    *pairs, longest = pairs
+    each = -(-len(pairs) // (MOST_LENGTHS - 1))
+    groups = [pairs[at : at + each] for at in range(0, len(pairs), each)]
+    means = []
+    for group in groups:
+        number = fsum(share for _, share in group)
+        means.append((fsum(length * share for length, share in group) / number, number))
+    return [*means, longest]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """How a job's samples become rows. `lengths` None: rows are cut from one text (pretraining).
+
+    `lengths` are cut at the limit already; `cut`: share of the samples that this shortened.
+    """
+
+    lengths: Lengths | None = None
+    packing: Packing = "pack"
+    balance: Balance = "none"
+    packer: Packer = "cut"
+    cut: float = 0.0
+
+    @property
+    def differ(self) -> bool:
+        """Whether rows of a micro-batch may take unlike time: attention, or all, differs."""
+        return self.lengths is not None and self.packing in ("longest", "pack-varlen")
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether a row holds several samples."""
+        return self.packing in ("pack", "pack-varlen")
+
+    def spread_as(self, lengths: Lengths) -> Samples:
+        """The same with other lengths, of which nothing is open."""
+        return replace(self, lengths=replace(lengths, unstated=()))
+
+
+@dataclass(frozen=True)
+class Offered:
+    """What a framework does with samples: its rules, the usual one first, each with how it fills
+    packs; where it says so."""
+
+    packings: Mapping[Packing, Packer]
+    balances: tuple[Balance, ...]
+    source: str
+
+    @property
+    def usual(self) -> Packing:
+        """What it does unless told otherwise."""
+        return next(iter(self.packings))
+
+
+@cache
+def _offered() -> Mapping[str, Any]:
+    return shipped_toml("planner.job", "samples.toml")
+
+
+def offered_by(framework: str, family: str) -> Offered:
+    """What a framework, or the family of its versions, does with samples (`samples.toml`)."""
+    tables = _offered()
+    row = tables.get(framework) or tables.get(family) or tables["other"]
+    return Offered(row["packings"], ("none", *row.get("balances", ())), row["source"])
+
+
+def frameworks_that(packing: str | None = None, balance: str | None = None) -> list[str]:
+    """Frameworks of the table that have a rule of packing, or of balance."""
+    return [
+        name
+        for name, row in _offered().items()
+        if name != "other"
+        and (packing is None or packing in row["packings"])
+        and (balance is None or balance in row.get("balances", ()))
+    ]

@@ -1,0 +1,138 @@
+"""The samples of a request: their lengths, the limit, and how the framework makes rows of them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planner.job.errors import UsageError
+from planner.job.frameworks.profile import FrameworkProfile
+from planner.job.length_text import read_lengths
+from planner.job.quantities import share
+from planner.job.samples import (
+    PACKING_WORDS,
+    Balance,
+    Lengths,
+    Offered,
+    Packing,
+    Samples,
+    frameworks_that,
+    offered_by,
+)
+from planner.job.specs import ModelSpec
+
+if TYPE_CHECKING:
+    from planner.job.request_fields import RequestFields
+
+# A pack holds so many samples of the mean length at least, unless the model's usual length is
+# shorter.
+SAMPLES_A_PACK = 8
+
+
+def samples_of(
+    request: RequestFields, profile: FrameworkProfile, model: ModelSpec
+) -> tuple[Samples, int]:
+    """How a request's samples become rows, and the tokens of a row at most. UsageError."""
+    if request.lengths is None:
+        for option, value in (("packing", request.packing), ("balance", request.balance)):
+            if value is not None:
+                raise UsageError(
+                    f"--{option} {value}: says what becomes of samples of unlike lengths; give "
+                    "these too, as --lengths mean=450"
+                )
+        return Samples(), request.seq or model.pretraining_seq
+    lengths = _lengths(request.lengths, _stamp(request.lengths))
+    offered = offered_by(profile.name, profile.family)
+    packing = _packing(request, offered, profile)
+    balance = _balance(request, offered, profile, packing)
+    packer = offered.packings.get(packing, "best-fit")
+    limit = _limit(request, lengths, packing, model)
+    kept = lengths if packing == "pack" and packer == "cut" else lengths.cut(limit)
+    samples = Samples(kept, packing, balance, packer, lengths.above(limit))
+    return samples, min(limit, kept.longest) if packing == "longest" else limit
+
+
+@lru_cache(maxsize=16)
+def _lengths(text: str, _: tuple[int, int]) -> Lengths:
+    """`read_lengths`, once as long as the file stays as it is: a request is resolved often."""
+    return read_lengths(text)
+
+
+def _stamp(text: str) -> tuple[int, int]:
+    """(time, size) of the file that a text names, zeros where it names none."""
+    for name in (text.strip(), text.strip().rpartition(":")[0]):
+        try:
+            found = Path(name).stat()
+        except (OSError, ValueError):
+            continue
+        return found.st_mtime_ns, found.st_size
+    return 0, 0
+
+
+def _packing(request: RequestFields, offered: Offered, profile: FrameworkProfile) -> Packing:
+    """The rule that was given, else the framework's usual one. UsageError where it has it not."""
+    packing = request.packing or offered.usual
+    if request.overrides.launched is not None:
+        return packing
+    if packing not in offered.packings:
+        raise UsageError(
+            f"--packing {packing}: {profile.name} has {', '.join(offered.packings)}; frameworks "
+            f"that have it: {', '.join(frameworks_that(packing=packing))}"
+        )
+    if packing == "pack-varlen" and (request.attention or profile.attention) == "eager":
+        raise UsageError(
+            "--packing pack-varlen: attention within samples needs fused attention kernels; leave "
+            "--attention eager out, or give --packing pack"
+        )
+    return packing
+
+
+def _balance(
+    request: RequestFields, offered: Offered, profile: FrameworkProfile, packing: Packing
+) -> Balance:
+    """How rows are balanced. UsageError where the framework, or the packing, has it not."""
+    balance = request.balance or "none"
+    if balance == "none" or request.overrides.launched is not None:
+        return balance
+    if balance not in offered.balances:
+        having = frameworks_that(balance=balance)
+        raise UsageError(
+            f"--balance {balance}: {profile.name} has {', '.join(offered.balances)}; frameworks "
+            f"that have it: {', '.join(having)}"
+        )
+    suits: dict[Balance, Packing] = {"tokens": "longest", "flop": "pack-varlen"}
+    if packing != suits[balance]:
+        raise UsageError(
+            f"--balance {balance} with --packing {packing} ({PACKING_WORDS[packing]}): goes with "
+            f"--packing {suits[balance]}; give that, or leave --balance out"
+        )
+    return balance
+
+
+def _limit(request: RequestFields, lengths: Lengths, packing: Packing, model: ModelSpec) -> int:
+    """Tokens of a row at most: `--seq`, else what the samples and the model suggest. UsageError
+    where the longest sample is beyond the model's positions."""
+    given, most = request.seq, model.max_positions
+    reach = min(given or lengths.longest, lengths.longest)
+    learned = model.position == "learned"
+    if reach > most and (learned or (given is None and not lengths.open_ended)):
+        raise UsageError(
+            f"--lengths {request.lengths}: the longest sample has {lengths.longest:,} tokens, and "
+            f"the positions of {model.name} end at {most:,}; give --seq {most}, which cuts "
+            f"{share(lengths.above(most))} of the samples there"
+        )
+    if given is not None:
+        return given
+    longest = min(lengths.longest, model.pretraining_seq if lengths.open_ended else most)
+    if packing in ("limit", "longest"):
+        return longest
+    return pack_length(lengths, longest, model)
+
+
+def pack_length(lengths: Lengths, longest: int, model: ModelSpec) -> int:
+    """Tokens of a pack where nobody says: a power of two that holds the longest sample, and several
+    of the mean one where the model's usual length allows."""
+    several = min(SAMPLES_A_PACK * lengths.mean, float(model.pretraining_seq))
+    wanted = max(longest, int(several))
+    return max(longest, min(1 << (wanted - 1).bit_length(), model.max_positions))

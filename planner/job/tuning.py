@@ -1,0 +1,359 @@
+"""How the weights of a model are trained: all of them, a part, or adapters beside frozen ones.
+
+`read_tuning` reads what people write (`lora:rank=16,targets=all-linear,base=nf4-double`, and the
+modules of `--freeze`) into a `Tuning`; `Tuning.checked` compares it with a model. Words for linear
+layers: those of `linear_layers`, or groups of them (`all-linear`, `attention`, `mlp`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, cast, get_args
+
+from hardware.facts import load_formats
+from planner.job.bounds import WIDEST
+from planner.job.errors import UsageError, unknown_name
+from planner.job.specs import ModelSpec
+from planner.job.tuned_layers import EXPERTS, GROUPS, LinearLayer, in_groups, linear_layers
+
+Method = Literal["full", "lora", "qlora", "dora"]
+AdapterPrecision = Literal["fp32", "bf16", "fp16"]
+METHODS: tuple[Method, ...] = get_args(Method)
+ADAPTER_PRECISIONS: tuple[AdapterPrecision, ...] = get_args(AdapterPrecision)
+
+# What people take where they say nothing: the rank of most recipes, every linear layer of the
+# layers (QLoRA, arXiv 2305.14314, section 4: adapters on all of them match full tuning), and the
+# base of QLoRA's paper.
+USUAL_RANK = 16
+USUAL_TARGETS = ("all-linear",)
+QLORA_BASE = "nf4-double"
+
+# Modules that may be frozen, or trained whole beside adapters, besides linear layers.
+WHOLE_MODULES = ("embeddings", "head", "norms")
+_LAYERS = re.compile(r"layers:(\d{1,6})", re.ASCII)
+_HINT = "write full, lora, qlora or dora, as lora:rank=16,targets=all-linear,base=nf4-double"
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How weights are trained. The default trains all of them.
+
+    `rank`: of the adapters; `alpha`: their scale, which costs nothing; `targets`: linear layers
+    that have adapters, or groups of them; `base`: number format of the frozen linear layers
+    (`hardware/catalog/formats.toml`), None as the framework holds weights; `adapter`: type of the
+    adapters' weights, None as the library has it; `dropout`: of the adapters' inputs; `whole`:
+    modules that are trained in full beside adapters (peft's `modules_to_save`); `frozen`: modules
+    that nothing trains, `layers:8` for the first eight layers.
+    """
+
+    method: Method = "full"
+    rank: int = 0
+    alpha: float | None = None
+    targets: tuple[str, ...] = ()
+    base: str | None = None
+    adapter: AdapterPrecision | None = None
+    dropout: float = 0.0
+    whole: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether adapters are trained, and the weights beside them are frozen."""
+        return self.method != "full"
+
+    @property
+    def trains_all(self) -> bool:
+        """Whether every weight is trained, as in pretraining."""
+        return not self.has_adapters and not self.frozen
+
+    @property
+    def frozen_layers(self) -> int:
+        """How many layers, from the first on, nothing trains."""
+        found = (_LAYERS.fullmatch(name) for name in self.frozen)
+        return max((int(match[1]) for match in found if match), default=0)
+
+    @property
+    def frozen_modules(self) -> tuple[str, ...]:
+        """Modules that nothing trains in any layer, groups as the layers in them."""
+        return tuple(in_groups(name for name in self.frozen if not _LAYERS.fullmatch(name)))
+
+    def adapted(self, model: ModelSpec) -> tuple[str, ...]:
+        """Linear layers of a model that have adapters, in the model's order."""
+        if not self.has_adapters:
+            return ()
+        wanted = set(in_groups(self.targets)) - set(self.frozen_modules)
+        return tuple(name for name in linear_layers(model) if name in wanted)
+
+    def checked(self, model: ModelSpec) -> Tuning:
+        """Itself, if it can train the model. UsageError says what does not fit the model."""
+        layers = linear_layers(model)
+        _demand_modules(self, model, layers)
+        if self.has_adapters:
+            _demand_adapters(self, model, layers)
+        elif _trains_nothing(self, model, layers):
+            raise UsageError(
+                f"--freeze {' '.join(self.frozen)} leaves nothing of {model.name} to train; leave "
+                "a module out, as the last layers"
+            )
+        return self
+
+    def __str__(self) -> str:
+        """The text that reads as this, without what is frozen."""
+        if not self.has_adapters:
+            return self.method
+        settings = {
+            "rank": str(self.rank),
+            "alpha": "" if self.alpha is None else f"{self.alpha:g}",
+            "targets": ",".join(self.targets),
+            "base": self.base or "",
+            "adapter": self.adapter or "",
+            "dropout": f"{self.dropout:g}" if self.dropout else "",
+            "whole": ",".join(self.whole),
+        }
+        said = ",".join(f"{name}={value}" for name, value in settings.items() if value)
+        return f"{self.method}:{said}"
+
+
+FULL = Tuning()
+
+
+def read_tuning(text: str, freeze: Iterable[str] = ()) -> Tuning:
+    """What `--train` and `--freeze` say. UsageError says what is wrong and the nearest fix."""
+    method, _, rest = text.strip().partition(":")
+    name = method.strip().lower()
+    if name not in METHODS:
+        raise unknown_name("way of training --train", method, METHODS, _HINT)
+    settings = _settings(text, rest)
+    frozen = tuple(_frozen(item) for one in freeze for item in one.split(",") if item.strip())
+    if name == "full":
+        return _full(text, settings, frozen)
+    tuning = _usual(cast(Method, name))
+    for key, values in settings.items():
+        tuning = _READ[key](tuning, values)
+    return replace(_with_base(text, tuning), frozen=frozen)
+
+
+def _usual(method: Method) -> Tuning:
+    base = QLORA_BASE if method == "qlora" else None
+    return Tuning(method=method, rank=USUAL_RANK, targets=USUAL_TARGETS, base=base)
+
+
+def _full(text: str, settings: Mapping[str, tuple[str, ...]], frozen: tuple[str, ...]) -> Tuning:
+    if settings:
+        raise UsageError(
+            f"--train {text}: full training has no adapters; give lora:{text.partition(':')[2]}"
+        )
+    return Tuning(frozen=frozen)
+
+
+def _with_base(text: str, tuning: Tuning) -> Tuning:
+    """LoRA of a base in 8 or 4 bits is QLoRA, whatever it was called."""
+    if tuning.method == "qlora" and tuning.base is None:
+        raise UsageError(
+            f"--train {text}: qlora holds the frozen weights in 4 or 8 bits; give base=nf4, or lora"
+        )
+    return tuning
+
+
+def _settings(text: str, rest: str) -> dict[str, tuple[str, ...]]:
+    """Settings by name; an item without a name goes on with the list before it."""
+    found: dict[str, tuple[str, ...]] = {}
+    last = ""
+    for item in filter(None, (part.strip() for part in rest.split(","))):
+        name, equals, value = (part.strip() for part in item.partition("="))
+        if not equals and last in _LISTS:
+            found[last] = (*found[last], *_words(item))
+            continue
+        last = _ALIASES.get(name.lower(), name.lower())
+        if last not in _READ or not value:
+            hint = f"as lora:rank=16; settings: {', '.join(_READ)}"
+            raise unknown_name("setting of --train", name if equals else item, _READ, hint)
+        if last in found:
+            raise UsageError(f"--train {text}: {last} is given twice; give it once")
+        found[last] = _words(value) if last in _LISTS else (value,)
+    return found
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split("+") if word.strip())
+
+
+_LISTS = ("targets", "whole")
+_ALIASES = {"r": "rank", "target": "targets", "modules": "targets", "modules_to_save": "whole"}
+
+
+# --- settings, one by one -------------------------------------------------------------------------
+
+
+def _rank(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
+    (text,) = values
+    if not (text.isascii() and text.isdigit()) or not 0 < int(text) <= WIDEST:
+        raise UsageError(f"--train rank={text}: give a whole number from 1 on, as rank=16")
+    return replace(tuning, rank=int(text))
+
+
+def _alpha(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
+    return replace(tuning, alpha=_number("alpha", values, 0.0, 1e6, "as alpha=32"))
+
+
+def _dropout(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
+    share = _number("dropout", values, 0.0, 1.0, "a share below 1, as dropout=0.05")
+    if share == 1.0:
+        raise UsageError("--train dropout=1: adapters would see nothing; give a share below 1")
+    return replace(tuning, dropout=share)
+
+
+def _number(name: str, values: tuple[str, ...], low: float, high: float, hint: str) -> float:
+    (text,) = values
+    try:
+        number = float(text) if text.isascii() else -1.0
+    except ValueError:
+        number = -1.0
+    if not low <= number <= high:
+        raise UsageError(f"--train {name}={text}: give {hint}")
+    return number
+
+
+def _targets(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
+    if any(_CALLED.get(name.lower(), name.lower()) == "embeddings" for name in values):
+        raise UsageError(
+            "--train targets=embeddings: adapters stand beside linear layers; give "
+            "whole=embeddings, which trains the embeddings in full"
+        )
+    return replace(tuning, targets=tuple(_known(name, (*GROUPS, *_ALL)) for name in values))
+
+
+def _whole(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
+    return replace(tuning, whole=tuple(_known(name, WHOLE_MODULES) for name in values))
+
+
+def _base(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
+    (text,) = values
+    name = _BASES.get(text.lower(), text.lower())
+    if name in ("none", "bf16", "fp16"):
+        return replace(tuning, base=None)
+    known = load_formats()
+    if name not in known or known[name].bytes_per_value >= 2.0:
+        narrow = [one for one, form in known.items() if form.bytes_per_value < 2.0]
+        raise unknown_name("format of base=", text, narrow, f"known are {', '.join(narrow)}")
+    return replace(tuning, base=name)
+
+
+# What libraries call formats.
+_BASES = {
+    "nf4-double-quant": "nf4-double", "4bit": "nf4", "bnb-4bit": "nf4", "8bit": "int8",
+    "bnb-8bit": "int8", "gptq": "gptq4", "gptq-int4": "gptq4", "awq": "gptq4",
+}  # fmt: skip
+
+
+def _adapter(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
+    (text,) = values
+    hint = f"known are {', '.join(ADAPTER_PRECISIONS)}"
+    if text.lower() not in ADAPTER_PRECISIONS:
+        raise unknown_name("type of adapter=", text, ADAPTER_PRECISIONS, hint)
+    return replace(tuning, adapter=cast(AdapterPrecision, text.lower()))
+
+
+_READ: Mapping[str, Callable[[Tuning, tuple[str, ...]], Tuning]] = {
+    "rank": _rank,
+    "alpha": _alpha,
+    "targets": _targets,
+    "base": _base,
+    "adapter": _adapter,
+    "dropout": _dropout,
+    "whole": _whole,
+}
+
+
+# --- words for modules ----------------------------------------------------------------------------
+
+# Every linear layer that some model has.
+_ALL = (
+    "q", "k", "v", "q-down", "q-up", "kv-down", "kv-up", "o", "gate", "up", "down", "shared-gate",
+    "shared-up", "shared-down", "router", EXPERTS, "state-in", "state-out", "head",
+)  # fmt: skip
+# What Hugging Face, Megatron and torchtune call them.
+_CALLED = {
+    "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "out_proj": "o", "output_proj": "o",
+    "gate_proj": "gate", "up_proj": "up", "down_proj": "down", "q_a_proj": "q-down",
+    "q_b_proj": "q-up", "kv_a_proj_with_mqa": "kv-down", "kv_b_proj": "kv-up", "lm_head": "head",
+    "embed_tokens": "embeddings", "embedding": "embeddings", "w1": "gate", "w2": "down",
+    "w3": "up", "norm": "norms", "all": "all-linear", "attn": "attention", "expert": EXPERTS,
+    "linear_proj": "o", "linear_fc2": "down",
+}  # fmt: skip
+
+
+def _known(name: str, known: Iterable[str]) -> str:
+    """The planner's word for a module. UsageError lists the words that may stand there."""
+    wanted = _CALLED.get(name.lower(), name.lower())
+    words = tuple(known)
+    if wanted not in words:
+        raise unknown_name("module", name, words, f"known are {', '.join(words)}")
+    return wanted
+
+
+def _frozen(name: str) -> str:
+    text = re.sub(r"\s", "", name).lower()
+    if text.startswith("layers"):
+        match = _LAYERS.fullmatch(text)
+        if match is None or not int(match[1]):
+            raise UsageError(f"--freeze {name}: write layers:8 for the first eight layers")
+        return text
+    groups = tuple(group for group in GROUPS if group != "all-linear")
+    return _known(text, (*WHOLE_MODULES, *groups, *_ALL[:-1], "layers:8"))
+
+
+# --- against a model ------------------------------------------------------------------------------
+
+
+def _demand_modules(tuning: Tuning, model: ModelSpec, layers: Mapping[str, LinearLayer]) -> None:
+    """UsageError if a frozen module or a whole one is none of the model."""
+    if tuning.frozen_layers > model.layers:
+        raise UsageError(
+            f"--freeze layers:{tuning.frozen_layers}: {model.name} has {model.layers} layers; give "
+            f"layers:{model.layers - 1} or fewer"
+        )
+    for name in tuning.frozen:
+        words = set(in_groups((name,)))
+        if _LAYERS.fullmatch(name) or name in WHOLE_MODULES or words & set(layers):
+            continue
+        raise UsageError(f"--freeze {name}: {model.name} has no {name}; it has {_listed(layers)}")
+    if both := set(tuning.whole) & set(tuning.frozen):
+        raise UsageError(f"--train whole={'+'.join(sorted(both))}: --freeze freezes it as well")
+
+
+def _demand_adapters(tuning: Tuning, model: ModelSpec, layers: Mapping[str, LinearLayer]) -> None:
+    """UsageError if no adapter can be put where it is wanted."""
+    for name in tuning.targets:
+        if not set(in_groups((name,))) & set(layers):
+            raise UsageError(
+                f"--train targets={name}: {model.name} has no layer {name}; it has "
+                f"{_listed(layers)}"
+            )
+    adapted = tuning.adapted(model)
+    if not adapted or tuning.frozen_layers == model.layers:
+        raise UsageError(
+            f"--freeze {' '.join(tuning.frozen)} freezes every layer that has adapters, and leaves "
+            f"nothing of {model.name} to train; freeze fewer layers"
+        )
+    narrowest = min(adapted, key=lambda name: layers[name].narrowest)
+    width = layers[narrowest].narrowest
+    if tuning.rank > width:
+        raise UsageError(
+            f"--train rank={tuning.rank}: {narrowest} of {model.name} is {width:,} wide, and no "
+            f"weight has a larger rank than that; give rank={width} or less"
+        )
+
+
+def _trains_nothing(tuning: Tuning, model: ModelSpec, layers: Mapping[str, LinearLayer]) -> bool:
+    """Whether no linear layer, embedding or head is left that something trains."""
+    frozen = set(tuning.frozen_modules)
+    ends = {"embeddings"} if model.tied_embeddings else {"embeddings", "head"}
+    inside = tuning.frozen_layers < model.layers and not set(layers) - {"head"} <= frozen
+    return ends <= frozen and not inside
+
+
+def _listed(layers: Mapping[str, LinearLayer]) -> str:
+    return ", ".join(layers)
