@@ -216,6 +216,18 @@ def log_bounds(spread: Spread, doubt: Doubt = NO_DOUBT) -> tuple[float, float]:
     return min(0.0, low), max(0.0, high)
 
 
+def in_doubt(interval: Interval, value: float, doubt: Doubt) -> Interval:
+    """The interval of a value that is predicted by default, with what open facts leave of it: its
+    ends are taken for the 10 and 90 % quantiles of the error where nothing is open."""
+    if doubt == NO_DOUBT:
+        return interval
+    sides = log(interval.low / value), log(interval.high / value)
+    middle = value * exp(doubt.median)
+    spread = Spread(sides[0], 0.0, sides[1], Family(), 0, (), 1.0)
+    low, high = (middle * exp(end) for end in log_bounds(spread, doubt))
+    return interval.model_copy(update={"low": min(low, value), "high": max(high, value)})
+
+
 def _below(spread: Spread, value: float) -> float:
     """Probability that ln(measured / predicted) is below a value, where nothing is open."""
     beyond = value - spread.middle
