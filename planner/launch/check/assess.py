@@ -174,7 +174,7 @@ def assess(
                 problems += _left_out(found, plan, proposal)
                 problems += _unsaved(found, plan)
                 network = network_cost(found, proposal, plan)
-                opened = opened_facts(found, gpus, cluster, job, plan)
+                opened = opened_facts(found.left_open, proposal, job, plan)
                 plan = plan_in_doubt(plan, job, opened)
     problems += network_problems(found, proposal, network)
     return Assessment(

@@ -9,20 +9,21 @@ and the probability that it fits are those of the mixture
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import exp
 from typing import Any
 
 from constraints.errors import ConstraintError
 from hardware.errors import HardwareError
-from planner.evidence.runs.open_facts import fact_named, varied
+from planner.evidence.runs.open_facts import Fact, fact_named, varied
 from planner.evidence.runs.plausible import Prior, priors
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.quantities import gib, seconds
-from planner.launch.check.request import as_request
-from planner.launch.read.found import Found
+from planner.job.request_fields import Launched
+from planner.launch.check.request import variation
+from planner.predict.evaluate import Proposal
 from planner.predict.plan import Plan
 from planner.predict.uncertainty.families import Figure
 from planner.predict.uncertainty.intervals import fit_probability, in_doubt
@@ -36,77 +37,78 @@ from planner.predict.uncertainty.open_mixture import (
     total_doubt,
 )
 
-_LIGER_LOSS, _COMPILED = "fused-linear-loss", "compiled-blocks"
+Change = Callable[[Proposal], Proposal]
 
 
-def _with(name: str) -> Callable[[Found], dict[str, Any]]:
-    return lambda found: {"variations": tuple(dict.fromkeys((*found.variations, name)))}
+def _asking(**fields: Any) -> Change:
+    return lambda proposal: proposal.changed(fields, proposal.degrees)
 
 
-def _vocabulary(size: int) -> Callable[[Found], dict[str, Any]]:
-    return lambda found: {
-        "shape": found.shape and found.shape.model_copy(update={"vocab": size}),
-    }
+def _recomputing(mode: str) -> Change:
+    return lambda proposal: proposal.changed({}, proposal.degrees, mode)
+
+
+def _using(name: str) -> Change:
+    """A variation of launch files beside those that the files have."""
+
+    def change(proposal: Proposal) -> Proposal:
+        request = proposal.request
+        launched = request.overrides.launched or Launched()
+        tables = {name: variation(name, request.framework).tables}
+        using = replace(launched, variations={**launched.variations, **tables})
+        return proposal.changed(request.launched_as(using), proposal.degrees)
+
+    return change
+
+
+def _vocabulary(size: int) -> Change:
+    def change(proposal: Proposal) -> Proposal:
+        overrides = proposal.request.overrides
+        model = overrides.model and overrides.model.model_copy(update={"vocab": size})
+        return proposal.changed({"overrides": replace(overrides, model=model)}, proposal.degrees)
+
+    return change
 
 
 # What states a value in a launch, by the fact and the cell that states it in a measured run.
-_SETTINGS: Mapping[str, Mapping[str, Callable[[Found], dict[str, Any]]]] = {
-    "recompute": {
-        mode: lambda _, mode=mode: {"recompute": mode}  # type: ignore[misc]
-        for mode in ("none", "full", "selective")
-    },
-    "flash": {
-        "y": lambda _: {"attention": "flash"},
-        "n": lambda _: {"attention": "eager"},
-    },
-    "compile": {"n": lambda _: {}, "y": _with(_COMPILED)},
-    "loss": {"plain": lambda _: {}, "liger": _with(_LIGER_LOSS)},
-    "vocab": {
-        str(size): _vocabulary(size) for size in (32_000, 50_304, 128_256, 151_936)
-    },
-}  # fmt: skip
+_SETTINGS: Mapping[str, Mapping[str, Change]] = {
+    "recompute": {mode: _recomputing(mode) for mode in ("none", "full", "selective")},
+    "flash": {"y": _asking(attention="flash"), "n": _asking(attention="eager")},
+    "compile": {"n": _asking(), "y": _using("compiled-blocks")},
+    "loss": {"plain": _asking(), "liger": _using("fused-linear-loss")},
+    "vocab": {str(size): _vocabulary(size) for size in (32_000, 50_304, 128_256, 151_936)},
+}
 
 
 def opened_facts(
-    found: Found, gpus: str | None, cluster: str | None, job: Job, plan: Plan
+    left_open: Sequence[str], proposal: Proposal, job: Job, plan: Plan
 ) -> tuple[OpenFact, ...]:
     """The open facts of a launch, with what each of their values makes of its plan."""
-    known = priors(varied()) if found.left_open else {}
+    known = priors(varied()) if left_open else {}
     facts = (
-        _opened(name, known[name], found, gpus, cluster, job, plan)
-        for name in found.left_open
+        _opened(fact_named(name), known[name], proposal, job, plan)
+        for name in left_open
         if name in known and name in _SETTINGS
     )
     return tuple(fact for fact in facts if fact.moves("time") or fact.moves("memory"))
 
 
-def _opened(
-    name: str,
-    prior: Prior,
-    found: Found,
-    gpus: str | None,
-    cluster: str | None,
-    job: Job,
-    plan: Plan,
-) -> OpenFact:
-    fact = fact_named(name)
+def _opened(fact: Fact, prior: Prior, proposal: Proposal, job: Job, plan: Plan) -> OpenFact:
     weights = prior.weights([value.cell for value in fact.values], fact.group(job), 0)
     values = tuple(
         OpenValue(value.words, value.cell, weights[value.cell], effects)
         for value in fact.values
-        if (stated := _SETTINGS[name].get(value.cell)) is not None
-        for effects in _effects(replace(found, **stated(found)), gpus, cluster, plan)
+        if (change := _SETTINGS[fact.column].get(value.cell)) is not None
+        for effects in _effects(change(proposal), plan)
     )
-    return OpenFact(name, prior.silence, values, fact.called)
+    return OpenFact(fact.column, prior.silence, values, fact.called)
 
 
-def _effects(
-    found: Found, gpus: str | None, cluster: str | None, plan: Plan
-) -> Iterator[dict[Figure, float]]:
+def _effects(proposal: Proposal, plan: Plan) -> Iterator[dict[Figure, float]]:
     """ln(with the value / by default) of step time and memory; nothing for a value that the
     framework cannot have."""
     try:
-        other = as_request(found, gpus, cluster).plan()
+        other = proposal.plan()
     except (UsageError, HardwareError, ConstraintError):
         return
     pairs: dict[Figure, tuple[float, float]] = {
