@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from planner.cli.epochs import check_epochs, training_of
 from planner.cli.errors import ExitStatus
 from planner.cli.options import OutputFormat, build_request, output_format, with_limits
 from planner.cli.output import (
@@ -26,6 +27,7 @@ from planner.cli.usual_framework import take_usual_framework
 from planner.job.errors import UsageError
 from planner.job.pool import SeveralSizes, read_gpus
 from planner.job.request import Request
+from planner.job.tuning import read_tuning
 from planner.job.written import write_text
 from planner.launch.plans import find_plans
 from planner.report.search import search_report
@@ -50,12 +52,16 @@ SORTS = {
 
 def run(**options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
+    check_epochs(options)
     output = check_files(options)
     usual = Request.model_fields["resolution"].default
     options["whole"] = options["whole"] or options["resolution"] != usual
     words = [read_gpus(text) for text in options["gpus"]]
     if len(words) > 1 or any(isinstance(one, SeveralSizes) for one in words):
-        request = build_request(options | {"gpus": None}, recompute=options["recompute"])
+        several = options | {"gpus": None}
+        if read_tuning(options["train"], options["freeze"]).has_adapters:
+            take_usual_framework(several)
+        request = build_request(several, recompute=options["recompute"])
         search_several(request, options, SORTS[options["sort"]], style, output)
         return
     options["gpus"] = next(iter(options["gpus"]), None)
@@ -83,6 +89,9 @@ def run(**options: Any) -> None:
         print_failure(error.why, style, said=bool(said))
         click.echo("".join(f"{note}\n" for note in assumed), err=True, nl=False)
         click.get_current_context().exit(ExitStatus.NOTHING_FITS)
+    taken = result.plans[max(0, result.recommended - 1)]
+    training = training_of(options, request, job, taken)
+    assumed += (f"On plan {max(1, result.recommended)}, {training}",) if training else ()
     result = _with_fewer_gpus(request, result, options, started).noted(*assumed)
     write_result(result, output)
     write_result_plot(options["plot"], result, output)

@@ -30,6 +30,8 @@ USUAL_RANK = 16
 USUAL_TARGETS = ("all-linear",)
 QLORA_BASE = "nf4-double"
 
+_OF_BITSANDBYTES = ("nf4", "nf4-double", "int8")
+
 # Modules that may be frozen, or trained whole beside adapters, besides linear layers.
 WHOLE_MODULES = ("embeddings", "head", "norms")
 _LAYERS = re.compile(r"layers:(\d{1,6})", re.ASCII)
@@ -69,6 +71,12 @@ class Tuning:
         return not self.has_adapters and not self.frozen
 
     @property
+    def is_prepared(self) -> bool:
+        """Whether peft's prepare_model_for_kbit_training casts what is not packed to fp32: beside
+        weights that bitsandbytes quantised, not beside GPTQ's (src/peft/utils/other.py)."""
+        return self.base in _OF_BITSANDBYTES
+
+    @property
     def frozen_layers(self) -> int:
         """How many layers, from the first on, nothing trains."""
         found = (_LAYERS.fullmatch(name) for name in self.frozen)
@@ -98,6 +106,12 @@ class Tuning:
                 "a module out, as the last layers"
             )
         return self
+
+    @property
+    def words(self) -> str:
+        """The text that reads as this, with what is frozen."""
+        frozen = f", frozen: {' '.join(self.frozen)}" if self.frozen else ""
+        return f"{self}{frozen}"
 
     def __str__(self) -> str:
         """The text that reads as this, without what is frozen."""

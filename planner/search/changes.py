@@ -228,7 +228,7 @@ def techniques(at: Situation) -> Changes:
     which of them save memory, the searches tell."""
     request, profile = at.request, at.job.framework
     inside = not request.allow_tp_across_domains
-    site = site_of(profile, at.job.model, at.job.cluster, inside=inside)
+    site = site_of(profile, at.job.model, at.job.cluster, inside=inside, tuning=at.job.tuning)
     for one in profile.techniques:
         said = one.name in (*request.use, *request.without)
         if one.effect == "numerics" and not (said or one.needs or site.obstacle(one)):
@@ -260,13 +260,14 @@ def dtypes(at: Situation) -> Changes:
 
 
 def shorter_sequences(at: Situation) -> Changes:
-    """Halved sequences; the batch keeps its tokens."""
+    """Halved sequences; the batch keeps its tokens, and of samples that are padded its number."""
     if at.job.ramp and at.job.batch.exact:
         return  # each of its batches would have to follow
     factor = 2
     while at.job.seq % factor == 0 and at.job.seq // factor >= SHORTEST_SEQUENCE:
         seq = at.job.seq // factor
-        if at.request.gbs is None:
+        padded = at.job.samples.lengths is not None and not at.job.samples.is_packed
+        if at.request.gbs is None or padded:
             yield at.changed(f"--seq {seq}", seq=seq)
         else:
             gbs = at.request.gbs * factor
