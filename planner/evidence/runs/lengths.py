@@ -47,6 +47,13 @@ def pads_to_longest(row: MeasuredRow) -> bool:
     return row.says("sequences", _LONGEST)
 
 
+def differs_in_length(row: MeasuredRow) -> bool:
+    """Whether the row, of which little is padded or all to the longest, says that its micro-batches
+    differ in length, and how long its samples are."""
+    apart = row.says("sequences", f"{_LONGEST}|{_UNPADDED}")
+    return apart and bool(row.text("tuning")) and bool(row.text("lengths"))
+
+
 def states_lengths(row: MeasuredRow) -> bool:
     """Whether the row says how long its samples are on average, beside how long they may be."""
     return bool(row.text("length_mean")) or _known(row) is not None

@@ -85,6 +85,9 @@ class Frozen:
             return
         row = replace(op, parameter_class=self._class(op), saved=(*inputs, *self._others(op)))
         row = self._upcast(row)
+        if row.packed and self.context.tuning.base == "gptq4":
+            traffic = self.context.profile.adapters.unpack_traffic_bytes
+            row = replace(row, weight_traffic=traffic)
         if adapted and self.context.tuning.method == "dora":
             row = _with_norms(row, self.context)
         if op.name == "embedding":
