@@ -21,9 +21,7 @@ from planner.cost.tables import FrameworkInputs
 
 
 @jit
-def exists(
-    phase: int, holds: Row, one_pass: Pass, grid: Row, framework: FrameworkInputs
-) -> bool:
+def exists(phase: int, holds: Row, one_pass: Pass, grid: Row, framework: FrameworkInputs) -> bool:
     """Whether a stage with these contents has the phase, and no other always exceeds it."""
     inside = LAYER <= phase <= LAYER_LAST
     if (

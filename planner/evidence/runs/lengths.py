@@ -37,9 +37,10 @@ def longest_row(row: MeasuredRow) -> int | None:
 def samples_of(row: MeasuredRow) -> Samples:
     """How the row's samples became rows of a micro-batch; one length where it says no more."""
     most, known = longest_row(row), _known(row)
-    if not pads_to_longest(row) or known is None or most is None or known.mean >= most:
+    if not pads_to_longest(row) or known is None or most is None:
         return Samples()
-    return Samples(_within(row, known, most), packing="longest")
+    within = _within(row, known, most)
+    return Samples(within, packing="longest") if within.mean < most else Samples()
 
 
 def pads_to_longest(row: MeasuredRow) -> bool:
