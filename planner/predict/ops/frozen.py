@@ -84,7 +84,7 @@ class Frozen:
                 yield self._original(op)
             return
         row = replace(op, parameter_class=self._class(op), saved=(*inputs, *self._others(op)))
-        row = self._upcast(row)
+        row = _by_operators(self._upcast(row), self.context)
         if adapted and self.context.tuning.method == "dora":
             row = _with_norms(row, self.context)
         if op.name == "embedding":
@@ -151,6 +151,14 @@ class Frozen:
         return replace(
             op, returns=False, saved=(), collectives=collectives, rerun_with=Module.NOTHING
         )
+
+
+def _by_operators(op: Op, context: OpContext) -> Op:
+    """A product whose packed weights are unpacked by one operator of torch after another."""
+    traffic = context.profile.adapters.gptq_unpacking_bytes
+    if not op.packed or context.tuning.base != "gptq4" or not traffic:
+        return op
+    return replace(op, weight_traffic=traffic - op.unpacked)
 
 
 def _with_norms(op: Op, context: OpContext) -> Op:
