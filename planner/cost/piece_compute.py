@@ -85,7 +85,7 @@ def gemm_seconds(
     if low:
         forward += cast_seconds(rows * depth, framework, gpu)
         data += cast_seconds(rows * out, framework, gpu)
-    return forward, data + weight, weight
+    return forward, op.returns * data + weight, weight
 
 
 @jit
@@ -104,7 +104,7 @@ def grouped_gemm_seconds(
     if low:
         forward += cast_seconds(rows * depth, framework, gpu)
         data += cast_seconds(rows * out, framework, gpu)
-    return forward, data + weight, weight
+    return forward, op.returns * data + weight, weight
 
 
 @jit
@@ -289,7 +289,7 @@ def op_seconds(
         forward, backward = scan_seconds(op, key, job, framework, gpu)
     else:
         forward, backward = memory_seconds(op, key, job, framework, gpu)
-    return forward, backward, 0.0
+    return forward, op.returns * backward, 0.0
 
 
 @jit
@@ -351,8 +351,8 @@ class ComputeTerms(NamedTuple):
     """Sums over a piece's rows, for one micro-batch on one rank.
 
     Seconds of all kernels by pass, of GEMMs in backward and of attention (what collectives may
-    hide behind), of weight gradients, CPU seconds to issue each pass, dense products, bytes that
-    the weight gradients read.
+    hide behind), of weight gradients, CPU seconds to issue each pass, dense products and those that
+    backward comes back to, bytes that the weight gradients read.
     """
 
     forward: float
@@ -366,6 +366,7 @@ class ComputeTerms(NamedTuple):
     issue_backward: float
     issue_recompute: float
     products: float
+    returned: float
     weight_bytes: float
 
 
@@ -383,7 +384,7 @@ def compute_terms(
     `Graphed`)."""
     forward = backward = recompute = 0.0
     gemm_backward = attention_forward = attention_backward = 0.0
-    issue_forward = issue_backward = issue_recompute = products = 0.0
+    issue_forward = issue_backward = issue_recompute = products = returned = 0.0
     weight = weight_bytes = replays = 0.0
     for row in range(ops.shape[0]):
         op = ops[row]
@@ -410,6 +411,7 @@ def compute_terms(
         if kind in (OpKind.GEMM, OpKind.GROUPED_GEMM):
             gemm_backward += seconds_backward
             products += 1.0
+            returned += op.returns
             weight += seconds_weight
             weight_bytes += op.trained * operands_bytes(op, key, job)
     issue_forward += replays * framework.issue_s
@@ -426,6 +428,7 @@ def compute_terms(
         issue_backward,
         issue_recompute,
         products,
+        returned,
         weight_bytes,
     )
 

@@ -214,6 +214,8 @@ def working_bytes(
         is_product = int(op.kind) in (OpKind.GEMM, OpKind.GROUPED_GEMM)
         if int(op.piece) != piece or not is_product or op.pads_vocabulary > 0:
             continue
+        if op.returns == 0.0:
+            continue
         rows, out, into = gemm_shape(op, key, job)
         largest = max(largest, rows * (out + into))
         if int(op.kind) == OpKind.GROUPED_GEMM:

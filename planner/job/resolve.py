@@ -16,6 +16,7 @@ from hardware.sharp import why_not, with_sharp
 from planner.job.amounts import Resolution, parse_reserve, parse_resolution
 from planner.job.batches import global_batches
 from planner.job.errors import UsageError
+from planner.job.frameworks.losses import with_objective
 from planner.job.frameworks.profile import (
     FP32_PRECISIONS,
     DtypeModeName,
@@ -106,11 +107,15 @@ def _on_cluster(request: RequestFields) -> Job:
     dtype = _dtype(request, framework)
     profile = framework.in_mode(dtype)
     model = trained_model(request, resolved.spec, profile)
+    tuning = _tuning(request, model)
+    objective = read_objective(request.objective, adapters=tuning.has_adapters)
+    model = model.with_scores() if objective.rules.scores else model
     samples, seq = samples_of(request, profile, model)
     cluster = _job_cluster(request, profile)
     profile = switched(profile, _switches(request), cluster.num_gpus)
     decision = _techniques(request, profile, model, cluster)
     offered, profile = profile, with_techniques(profile, decision.used, decision.unused)
+    profile = with_objective(profile, objective)
     precision = request.precision
     cluster.gpu.peak(precision)
     offload, choices = _activation_offload(request, profile, model)
@@ -120,7 +125,7 @@ def _on_cluster(request: RequestFields) -> Job:
     if request.recompute is None:
         modes = usable_modes(profile, offload, modes, precision) or modes
         modes = unrefused_modes(offered, decision.used, modes) or modes
-    batch, ramp = global_batches(request, seq, samples)
+    batch, ramp = global_batches(request, seq, samples, objective.rules.rows)
     share, searched = request.optimizer_offload, request.optimizer_offload == "search"
     return Job(
         model=model,
@@ -158,8 +163,9 @@ def _on_cluster(request: RequestFields) -> Job:
         published_mtp=resolved.spec.mtp_layers,
         beside=resolved.beside,
         cublas_workspace_config=request.cublas_workspace_config,
-        tuning=(tuning := _tuning(request, model)),
-        objective=_objective(request, tuning),
+        tuning=tuning,
+        objective=objective,
+        teacher=_teacher(objective, model, profile),
     )
 
 
@@ -261,15 +267,18 @@ def _tuning(request: RequestFields, model: ModelSpec) -> Tuning:
     return tuning
 
 
-def _objective(request: RequestFields, tuning: Tuning) -> Objective:
-    """What training minimises. UsageError where that cannot be planned."""
-    objective = read_objective(request.objective, adapters=tuning.has_adapters)
-    if not objective.is_plain:
+def _teacher(objective: Objective, model: ModelSpec, profile: FrameworkProfile) -> ModelSpec | None:
+    """The model whose logits a student learns. UsageError where the two cannot be compared."""
+    if objective.teacher is None:
+        return None
+    teacher = load_model(objective.teacher).spec.with_scan_chunks(profile.scan_chunk).with_mtp(0)
+    if teacher.vocab != model.vocab:
         raise UsageError(
-            f"--objective {objective}: {objective.rules.words} is not planned yet; leave "
-            "--objective out to plan next-token prediction on as many rows of tokens"
+            f"--objective {objective}: {teacher.name} has a vocabulary of {teacher.vocab:,}, "
+            f"{model.name} one of {model.vocab:,}, and their logits are compared one by one; give "
+            "a teacher of the same family"
         )
-    return objective
+    return teacher
 
 
 # --- precision, techniques, offload ---------------------------------------------------------------

@@ -96,7 +96,8 @@ def configured_plan(
         interval, step_time_s, full_step_time_s(heaviest, degrees, step_time_s), 1.0 - probability
     )
     risk = full_memory(heaviest, degrees, step_time_s, probability)
-    tokens_per_s = degrees.gbs * job.seq / step_time_s
+    gbs_tokens = degrees.gbs * job.rows * job.seq
+    tokens_per_s = gbs_tokens / step_time_s
     per_gpu = tokens_per_s / degrees.gpus
     full_square = per_gpu * flop_per_token(job.model, job.seq)
     kind, sizes = exchange_kind(degrees.cp, priced.exchange(0))
@@ -110,7 +111,7 @@ def configured_plan(
         recompute_flags=layout_flags(configuration.mode, job.framework, layout),
         schedule=plan_schedule(job.schedule, degrees.pp, degrees.vpp),
         gbs=degrees.gbs,
-        gbs_tokens=degrees.gbs * job.seq,
+        gbs_tokens=gbs_tokens,
         seq=job.seq,
         step_time_s=step_time_s,
         step_time=interval,

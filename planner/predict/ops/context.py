@@ -10,6 +10,7 @@ from typing import Literal
 from planner.cost.codes import OpKind, ParamShard, Shard
 from planner.job.frameworks.profile import DtypeModeName, FrameworkProfile
 from planner.job.frameworks.tables import SavedTensors
+from planner.job.reads import Read
 from planner.job.recompute import Module
 from planner.job.specs import ModelSpec
 from planner.predict.ops.rows import Op, Saved
@@ -28,7 +29,9 @@ class OpContext:
     which batched products need no contiguous copy; `memory_budget` torch's budget of kept
     activations, 0..1, for recompute modes with `Module.BUDGET`; `offload` the modules whose
     activations are kept on the host; `rack` whether the fused dispatcher is that for racks;
-    `exchanges_heads` whether context parallelism may exchange heads by an all-to-all.
+    `exchanges_heads` whether context parallelism may exchange heads by an all-to-all; `reads`
+    the models that a step reads forward beside the one that it trains, whose loss moves
+    `read_bytes` a logit.
     """
 
     model: ModelSpec
@@ -43,6 +46,8 @@ class OpContext:
     offload: tuple[str, ...] = ()
     rack: bool = False
     exchanges_heads: bool = False
+    reads: tuple[Read, ...] = ()
+    read_bytes: float = 0.0
 
     @property
     def mapped_experts(self) -> float:

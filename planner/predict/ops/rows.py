@@ -120,6 +120,8 @@ class Op:
     saved: tuple[Saved, ...] = ()
     collectives: tuple[Collective, ...] = ()
     rerun_with: Module = Module.FULL
+    # False where nothing is trained that a gradient of its input would reach.
+    returns: bool = True
 
     @property
     def parameter_count(self) -> float:
@@ -130,6 +132,11 @@ class Op:
     def is_product(self) -> bool:
         """Whether the row multiplies by weights."""
         return self.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM)
+
+    @property
+    def only_read(self) -> bool:
+        """Whether its weights are those of a model that is only read."""
+        return parameter_classes()[self.parameter_class].only_read
 
     @property
     def trains(self) -> bool:

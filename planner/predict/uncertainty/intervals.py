@@ -118,7 +118,7 @@ def plan_conditions(job: Job, degrees: Degrees, step: Array) -> Conditions:
     total = float(step[f.STEP_TIME])
     return conditions_of(job)._replace(
         gpus=degrees.gpus,
-        tokens=degrees.mbs * job.seq / degrees.cp,
+        tokens=degrees.mbs * job.rows * job.seq / degrees.cp,
         overhead=total / max(total - exposed, 0.01 * total),
         waiting=min(1.0, float(step[f.STEP_ISSUE]) / total),
         least=min(1.0, least_step_s(job, degrees) / total),
@@ -136,7 +136,7 @@ def least_step_s(job: Job, degrees: Degrees) -> float:
     gpu = job.cluster.gpu
     seconds = low / _fastest(gpu, job.precision)
     seconds += wide / _fastest(gpu, head_precision(gpu, job.precision))
-    return degrees.gbs * job.seq * seconds / degrees.gpus
+    return degrees.gbs * job.rows * job.seq * seconds / degrees.gpus
 
 
 def _fastest(gpu: Gpu, precision: str) -> float:
