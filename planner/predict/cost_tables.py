@@ -56,18 +56,23 @@ def class_names(all_pieces: Sequence[Piece]) -> tuple[str, ...]:
 
 
 def class_inputs(
-    all_pieces: Sequence[Piece], profile: FrameworkProfile, reads: Sequence[Read] = ()
+    all_pieces: Sequence[Piece],
+    profile: FrameworkProfile,
+    moment: float = 4.0,
+    reads: Sequence[Read] = (),
 ) -> tuple[ClassInputs, ...]:
     """The classes of some pieces under a profile, and unused ones up to the fewest of a record;
-    `reads`: what a step reads beside training."""
+    `moment`: bytes of an element of the optimizer's states there; `reads`: what a step reads
+    beside training."""
     found = tuple(
-        _one_class(parameter_classes()[name], profile, reads) for name in class_names(all_pieces)
+        _one_class(parameter_classes()[name], profile, moment, reads)
+        for name in class_names(all_pieces)
     )
     return (*found, *NO_CLASSES[len(found) :])
 
 
 def _one_class(
-    one: ParameterClass, profile: FrameworkProfile, reads: Sequence[Read]
+    one: ParameterClass, profile: FrameworkProfile, moment: float, reads: Sequence[Read]
 ) -> ClassInputs:
     """One class, by the profile's trained weights."""
     held = one.bytes_per_parameter
@@ -76,7 +81,7 @@ def _one_class(
     if one.gradient is not None:
         gradients = ELEMENT_BYTES[one.gradient] / profile.state.gradient_bytes
     if one.states is not None:
-        states = ELEMENT_BYTES[one.states] / ELEMENT_BYTES["fp32"]
+        states = ELEMENT_BYTES[one.states] / moment
     # Forward once and backward once where it is trained; once for each time that it is read.
     uses = sum(read.times for read in reads if read.copied == one.only_read)
     uses += 0 if one.only_read else 2
@@ -151,6 +156,7 @@ def op_context(job: Job) -> OpContext:
         exchanges_heads=any(kind.startswith("a2a") for kind in job.context_kinds),
         reads=job.reads,
         read_bytes=read_bytes(job.framework, job.objective) if job.reads else 0.0,
+        tuning=job.tuning,
     )
 
 
@@ -328,22 +334,51 @@ def parameter_inputs(
 ) -> dict[str, Any]:
     """What the compiled core reads of the model's parameters and their classes."""
     return {
-        "classes": class_inputs(all_pieces, profile, job.reads),
+        "classes": class_inputs(all_pieces, profile, _moment_element(job, profile), job.reads),
         "forward_reads": float(sum(read.times for read in job.reads)),
         "model_parameters": trained_parameters(job, all_pieces),
     }
 
 
+def _moment_element(job: Job, profile: FrameworkProfile) -> float:
+    """Bytes of an element of the optimizer's moments."""
+    follows = job.optimizer.follows_weights
+    return profile.state.optimizer_state_element_bytes if follows else ELEMENT_BYTES["fp32"]
+
+
+def held_classes(job: Job, profile: FrameworkProfile) -> tuple[tuple[ClassInputs, float], ...]:
+    """The classes of a job's parameters, each with how many the model has, multi-token prediction
+    included."""
+    all_pieces = job_pieces(job)
+    totals, names = piece_totals(job.model, len(all_pieces)), class_names(all_pieces)
+    counts = dict.fromkeys(names, 0.0)
+    for piece, count in zip(all_pieces, totals, strict=True):
+        for op in piece.ops:
+            if op.parameters:
+                counts[op.parameter_class] += float(count) * op.parameter_count
+    classes = class_inputs(all_pieces, profile, _moment_element(job, profile))
+    return tuple(zip(classes, counts.values(), strict=False))
+
+
 def trained_parameters(job: Job, all_pieces: Sequence[Piece]) -> float:
     """Parameters of the whole model that are trained, without multi-token prediction."""
     totals = piece_totals(job.model, len(all_pieces))[: len(job.model.kinds) + 2]
-    frozen = sum(
-        count * op.parameter_count
-        for piece, count in zip(all_pieces, totals, strict=False)
-        for op in piece.ops
-        if not op.trains and not op.only_read
+    if job.tuning.trains_all:
+        frozen = sum(
+            count * op.parameter_count
+            for piece, count in zip(all_pieces, totals, strict=False)
+            for op in piece.ops
+            if not op.trains and not op.only_read
+        )
+        return float(parameter_count(job.model).total) - float(frozen)
+    return float(
+        sum(
+            count * op.parameter_count
+            for piece, count in zip(all_pieces, totals, strict=False)
+            for op in piece.ops
+            if op.trains
+        )
     )
-    return float(parameter_count(job.model).total) - float(frozen)
 
 
 def _softmax_bytes(job: Job, profile: FrameworkProfile) -> float:

@@ -28,7 +28,7 @@ from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostedShapes, CostModel, KernelLayout
 from planner.predict.cost_tables import half_precision
 from planner.predict.mixture import CostedLayout, cost_layout
-from planner.predict.ops.table import flop_per_token
+from planner.predict.ops.trained import trained_flop
 from planner.predict.plan import (
     Interval,
     Plan,
@@ -99,7 +99,8 @@ def configured_plan(
     gbs_tokens = degrees.gbs * job.rows * job.seq
     tokens_per_s = gbs_tokens / step_time_s
     per_gpu = tokens_per_s / degrees.gpus
-    full_square = per_gpu * flop_per_token(job.model, job.seq)
+    flop = trained_flop(job)
+    full_square = per_gpu * flop.total
     kind, sizes = exchange_kind(degrees.cp, priced.exchange(0))
     used = used_techniques(job, degrees)
     gpus = [on.cluster.gpu for on in on_stages]
@@ -118,10 +119,13 @@ def configured_plan(
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=per_gpu,
         mfu=full_square / peak16,
-        mfu_causal=per_gpu * flop_per_token(job.model, job.seq, causal=True) / peak16,
+        mfu_causal=per_gpu * trained_flop(job, causal=True).total / peak16,
         mfu_precision=full_square / _mean([gpu.peak(job.precision) for gpu in gpus]),
-        # Backward is twice the forward pass, so forward is a third of the model's FLOP.
-        hfu=full_square * (1.0 + recomputed_share(costed.costs, costed.counts) / 3.0) / peak16,
+        # Backward is twice the forward pass where all is trained, so forward is a third of the
+        # model's FLOP.
+        hfu=full_square
+        * (1.0 + recomputed_share(costed.costs, costed.counts) / flop.passes)
+        / peak16,
         peak_bytes=peak,
         peak_interval=peak_interval(heaviest, peak),
         allocated_bytes=float(step[f.STEP_ALLOCATED_BYTES]),

@@ -13,6 +13,7 @@ from planner.job.frameworks.tables import SavedTensors
 from planner.job.reads import Read
 from planner.job.recompute import Module
 from planner.job.specs import ModelSpec
+from planner.job.tuning import FULL, Tuning
 from planner.predict.ops.rows import Op, Saved
 
 # Any recomputation of the whole layer.
@@ -29,9 +30,9 @@ class OpContext:
     which batched products need no contiguous copy; `memory_budget` torch's budget of kept
     activations, 0..1, for recompute modes with `Module.BUDGET`; `offload` the modules whose
     activations are kept on the host; `rack` whether the fused dispatcher is that for racks;
-    `exchanges_heads` whether context parallelism may exchange heads by an all-to-all; `reads`
-    the models that a step reads forward beside the one that it trains, whose loss moves
-    `read_bytes` a logit.
+    `exchanges_heads` whether context parallelism may exchange heads by an all-to-all; `tuning` how
+    the weights are trained; `reads` the models that a step reads forward beside the one that it
+    trains, whose loss moves `read_bytes` a logit.
     """
 
     model: ModelSpec
@@ -46,6 +47,7 @@ class OpContext:
     offload: tuple[str, ...] = ()
     rack: bool = False
     exchanges_heads: bool = False
+    tuning: Tuning = FULL
     reads: tuple[Read, ...] = ()
     read_bytes: float = 0.0
 

@@ -14,6 +14,7 @@ from planner.job.parameter_classes import parameter_classes
 from planner.job.reads import Read
 from planner.job.recompute import Module
 from planner.job.specs import ModelSpec
+from planner.job.tuning import FULL
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Collective, Op, Piece
 
@@ -38,7 +39,7 @@ def with_teacher(
     rows: list[Op] = []
     for read in context.reads:
         if read.model is not None:
-            alone = pieces(replace(context, model=read.model, reads=()))
+            alone = pieces(replace(context, model=read.model, reads=(), tuning=FULL))
             for piece, count in zip(alone, _counts(read.model), strict=False):
                 rows.extend(_whole(piece, read, count))
     return replace(head, ops=(*head.ops, *_with_loss(rows, context))) if rows else head
@@ -88,6 +89,8 @@ def forward_only(op: Op, read: Read) -> Op:
         backward_launches=0.0,
         backward_adds=0.0,
         work_bytes=0.0,
+        weight_traffic=0.0,
+        weight_copies=0.0,
     )
 
 

@@ -23,7 +23,7 @@ from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.job import Job
 from planner.predict.cost_tables import head_precision
-from planner.predict.ops.table import least_flop_per_token
+from planner.predict.ops.trained import least_trained_flop
 from planner.predict.plan import Degrees, Interval
 from planner.predict.uncertainty.families import UNFAMILIAR, Family, Figure, architecture_text
 from planner.predict.uncertainty.measured_range import Conditions
@@ -128,11 +128,11 @@ def plan_conditions(job: Job, degrees: Degrees, step: Array) -> Conditions:
 def least_step_s(job: Job, degrees: Degrees) -> float:
     """Seconds that the model's own FLOP take at the fastest rate that a whole step may have.
 
-    tokens / GPUs * sum of FLOP / rate (`least_flop_per_token`), where the rate is peak * share of
+    tokens / GPUs * sum of FLOP / rate (`least_trained_flop`), where the rate is peak * share of
     the best product * `_STEP_SHARE`: in the job's precision for linear layers, in 16 bits for
     attention, scans, router and head. Ignores memory, communication and recomputed layers.
     """
-    low, wide = least_flop_per_token(job.model, job.seq)
+    low, wide = least_trained_flop(job)
     gpu = job.cluster.gpu
     seconds = low / _fastest(gpu, job.precision)
     seconds += wide / _fastest(gpu, head_precision(gpu, job.precision))
