@@ -55,6 +55,7 @@ from planner.job.offload import (
 )
 from planner.job.optimizers import load_optimizer, searched_shares
 from planner.job.pool import GpuWords, Pool, SeveralTypes
+from planner.job.reads import reads_of
 from planner.job.recompute import RecomputeMode, demand_parts
 from planner.job.request_fields import RequestFields
 from planner.job.sampling import samples_of
@@ -172,7 +173,7 @@ def _on_cluster(request: RequestFields) -> Job:
         cublas_workspace_config=request.cublas_workspace_config,
         tuning=tuning,
         objective=objective,
-        teacher=_teacher(objective, model, profile),
+        reads=reads_of(objective, _teacher(objective, model, profile)),
     )
 
 

@@ -29,6 +29,7 @@ from planner.predict.cost_model import CostedShapes, CostModel, KernelLayout
 from planner.predict.cost_tables import half_precision
 from planner.predict.mixture import CostedLayout, cost_layout
 from planner.predict.ops.trained import trained_flop
+from planner.predict.passes import step_passes
 from planner.predict.plan import (
     Interval,
     Plan,
@@ -162,6 +163,8 @@ def configured_plan(
         cp_sizes=sizes,
         full_memory=risk,
         ramp=_ramp(cost_model, configuration),
+        objective="" if job.objective.is_plain else str(job.objective),
+        passes=step_passes(configuration, cost_model, costed),
     )
 
 

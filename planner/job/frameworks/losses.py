@@ -52,6 +52,7 @@ class LossBytes(Named):
     beside: float
     moved: float
     read: float
+    reading: float = 0.0
 
 
 @cache
@@ -120,6 +121,13 @@ def read_bytes(profile: FrameworkProfile, objective: Objective) -> float:
     if found is not None:
         return found.read
     return _FORWARD_BYTES * profile.kernels.loss_traffic
+
+
+def reading_bytes(profile: FrameworkProfile, objective: Objective) -> float:
+    """Bytes a logit that are alive beyond what is kept for backward while a reference or a teacher
+    is read; 0 where that happens before the policy's forward."""
+    found = _own_loss(profile, objective)
+    return found.reading if found is not None else 0.0
 
 
 # Of the framework's cross-entropy (`planner.predict.ops.table`).
