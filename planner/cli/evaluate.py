@@ -14,6 +14,7 @@ from constraints.axes import AXES
 from planner.cli.errors import ExitStatus
 from planner.cli.options import build_request, output_format
 from planner.cli.output import check_files, show_result, write_result, write_result_plot
+from planner.cli.usual_framework import take_usual_framework
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.request import Request
@@ -48,11 +49,12 @@ def run(**options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
     output = check_files(options)
     measured = measured_of(options)
+    assumed = take_usual_framework(options)
     proposal = given_configuration(options)
     request = proposal.request
     job = request.resolve()
     plan = evaluated(proposal.of(job))
-    result = one_plan(plan, request, job)
+    result = one_plan(plan, request, job).noted(*assumed)
     write_result(result, output)
     write_result_plot(options["plot"], result, output, 1)
     findings = None
@@ -61,7 +63,9 @@ def run(**options: Any) -> None:
     if findings is not None and style == "json":
         click.echo(with_measured(result.model_dump(mode="json"), findings))
     else:
-        show_result(result, style, lambda: explanation_report(explain(result, 1, job), findings))
+        show_result(
+            result, style, lambda: explanation_report(explain(result, 1, job), findings, assumed)
+        )
     click.get_current_context().exit(0 if plan.fits else ExitStatus.NOTHING_FITS)
 
 

@@ -226,7 +226,7 @@ def run_probe(**options: Any) -> None:
     mapped = planned or probe.usual_configuration(torch, world)
     with watched(options["quiet"] or not writes) as progress:
         benches = probe.run_benches(torch, probe.wanted(mapped, world, nodes), progress)
-        gpu = mapped.job.cluster.gpu.name
+        gpu = mapped.job.cluster.gpu
         steps = real_steps.real_steps(torch, gpu, progress) if writes else []
     if writes:
         compile_if_first_run(options["quiet"])

@@ -7,12 +7,11 @@ import sys
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from planner.cli.errors import ExitStatus
 from planner.cli.options import build_request, with_limits
 from planner.cli.output import compile_if_first_run, limited, print_report, watched
-from planner.job.pool import SeveralTypes
+from planner.cli.usual_framework import take_usual_framework
 from planner.job.request import Request
 from planner.launch.plans import LAUNCH_NOTES
 from planner.predict.command_line import search_command
@@ -20,10 +19,6 @@ from planner.predict.evaluate import Proposal
 from planner.predict.memory.advice import Advice, Over, Watch, advice_record, advise
 from planner.report.fit import fit_report
 from planner.search.fit import SEQUENCES_PER_GPU, FitAnswer, does_it_fit
-
-# Most GPUs that NVLink joins on machines for which people do not take a framework of clusters.
-_LINKED = 2
-ON_SMALL_MACHINES = "deepspeed"
 
 
 def run(**options: Any) -> None:
@@ -59,7 +54,7 @@ def _advice(answer: FitAnswer, watch: Watch, over: Over) -> Advice | None:
 def fit_request(options: dict[str, Any]) -> tuple[Request, tuple[str, ...]]:
     """The request, and what was taken for granted: the framework and the batch, where none is
     given."""
-    assumed = _usual_framework(options)
+    assumed = take_usual_framework(options)
     if options["gbs"] is None and options["gbs_tokens"] is None:
         gpus = build_request({**options, "gbs": 1}, recompute=None).resolve().cluster.num_gpus
         options["gbs"] = SEQUENCES_PER_GPU * gpus
@@ -69,21 +64,3 @@ def fit_request(options: dict[str, Any]) -> tuple[Request, tuple[str, ...]]:
         )
     request = build_request(options, recompute=options.get("recompute"))
     return with_limits(request, options, request.resolve()), assumed
-
-
-def _usual_framework(options: dict[str, Any]) -> tuple[str, ...]:
-    """Take the framework that people use on the machine, where none is given; says so."""
-    source = click.get_current_context().get_parameter_source("framework")
-    request = build_request({**options, "gbs": 1, "gbs_tokens": None}, recompute=None)
-    several = isinstance(request.gpu_words, SeveralTypes)
-    if source is not ParameterSource.DEFAULT or several:
-        return ()
-    cluster = request.resolve().cluster
-    alone = cluster.num_gpus <= cluster.gpus_per_node and cluster.scale_up_domain_gpus <= _LINKED
-    if not alone or cluster.gpu.vendor != "nvidia":
-        return ()
-    options["framework"] = ON_SMALL_MACHINES
-    return (
-        f"Framework: {ON_SMALL_MACHINES} with transformers models, as people train on a machine "
-        f"with {cluster.gpu.name}; Megatron-Core is made for clusters (--framework).",
-    )

@@ -20,6 +20,7 @@ from planner.cli.evaluate import given_configuration
 from planner.cli.fit import fit_request
 from planner.cli.options import LIMITS
 from planner.cli.output import check_files, limited, print_report, watched, write_plot
+from planner.cli.usual_framework import take_usual_framework
 from planner.job.errors import UsageError
 from planner.job.frameworks.names import profile_named
 from planner.job.frameworks.profile import load_framework
@@ -90,7 +91,7 @@ def _train(options: dict[str, Any]) -> int:
     """Account, solve and advise as asked; write and print; the exit status."""
     output = check_files(options)
     counted = options["cluster"] is not None or not _needs_count(options["gpus"])
-    notes = _complete(options)
+    notes = [*_complete(options), *take_usual_framework(options)]
     proposal = given_configuration(options)
     configuration = proposal.resolve()
     solution = advice = None

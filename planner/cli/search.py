@@ -22,6 +22,7 @@ from planner.cli.output import (
     write_result,
     write_result_plot,
 )
+from planner.cli.usual_framework import take_usual_framework
 from planner.job.errors import UsageError
 from planner.job.pool import SeveralSizes, read_gpus
 from planner.job.request import Request
@@ -59,6 +60,7 @@ def run(**options: Any) -> None:
         return
     options["gpus"] = next(iter(options["gpus"]), None)
 
+    assumed = take_usual_framework(options)
     request = build_request(options, recompute=options["recompute"])
     job = request.resolve()
     request = with_limits(request, options, job)
@@ -79,8 +81,9 @@ def run(**options: Any) -> None:
             )
     except DoesNotFitError as error:
         print_failure(error.why, style, said=bool(said))
+        click.echo("".join(f"{note}\n" for note in assumed), err=True, nl=False)
         click.get_current_context().exit(ExitStatus.NOTHING_FITS)
-    result = _with_fewer_gpus(request, result, options, started)
+    result = _with_fewer_gpus(request, result, options, started).noted(*assumed)
     write_result(result, output)
     write_result_plot(options["plot"], result, output)
     show_result(result, style, lambda: _report(result, output, options))
@@ -106,7 +109,7 @@ def _with_fewer_gpus(
         )  # fmt: skip
 
     note = faster_on_fewer(request, result, fastest)
-    return result.model_copy(update={"notes": (*result.notes, note)}) if note else result
+    return result.noted(note) if note else result
 
 
 def _report(result: SearchResult, output: Path | None, options: dict[str, Any]) -> Report:

@@ -71,12 +71,13 @@ COMM_ROW = record_of(
 # a layer's cost. `exchange`: ranks of context parallelism that exchange heads by all-to-all; the
 # others form rings of these groups; 0: keys and values are gathered instead. `sequence_parallel`:
 # 1 where the key splits the sequence over tp outside its products; `fetches`: 1 where hooks of
-# modules gather weights before each use (ZeRO-3). The rest follows from the degrees: ranks that
+# modules gather weights before each use (ZeRO-3); `computed`: of the tokens of the longest
+# micro-batch, the share that one has on average. The rest follows from the degrees: ranks that
 # hold a stage once, ranks that hold its experts once, and of each group (`planner.cost.codes`) how
 # many ranks it has and how far apart they lie.
 KEY_ROW = record_of(
     *OF_LAYER, "modules", "share", "span", "pipelined", "exchange", "sequence_parallel", "fetches",
-    "inner_ranks", "expert_ranks", ranks=len(GROUPS), stride=len(GROUPS),
+    "computed", "inner_ranks", "expert_ranks", ranks=len(GROUPS), stride=len(GROUPS),
 )  # fmt: skip
 
 # `planner.job.recompute.Module.FULL`.
@@ -88,10 +89,11 @@ MODULE_FULL = 128
 # one of an expert, `replicas`: how many such groups hold the same; `frame`: shapes with the same
 # number differ in micro-batch and recompute mode alone; `learnt`: ln of what like runs of the
 # cluster add to the step; `place`: row of the table that says on which machine each pipeline stage
-# is. Degrees: `shard` 0 stands for all of dp·cp.
+# is; `unequal_s`: seconds that ranks wait for those with more work in their samples. Degrees:
+# `shard` 0 stands for all of dp·cp.
 SHAPE_ROW = record_of(
     "key", *OF_STEP, "mtp_standalone", "shards", "expert_shards", "replicas", "frame", "learnt",
-    "place",
+    "place", "unequal_s",
 )  # fmt: skip
 
 # --- cost of one piece for one key and one micro-batch ------------------------------------------

@@ -198,6 +198,7 @@ def layout_terms(
     scalars[SCALAR_FIXED_S] = sum(constant_seconds(framework)) + pipeline_traffic_seconds(
         exposed_s, table_s, costs, traffic, key, grid, job, framework, network
     )
+    scalars[SCALAR_FIXED_S] += grid.unequal_s
     # A step is a sum of maxima of sums of these: all of them times a factor are the step times it.
     factor = 1.0
     for at in range(machine_count(networks)):

@@ -265,7 +265,7 @@ def transfer_alone_seconds(
     each sends it, or its 1/tp of it that the receivers then gather (Narayanan et al. 2021,
     arXiv 2104.04473, section 4.1, scatter/gather).
     """
-    size = 2.0 * states * job.hidden * local_tokens(key, job)
+    size = 2.0 * states * job.hidden * local_tokens(key, job) * key.computed
     same_domain = stages_share_domain(key, grid, network)
     inside = network[0].scale_up_domain / stage_stride(key, grid, network)
     if key.sequence_parallel > 0 or framework.pipeline_scatters > 0.0:

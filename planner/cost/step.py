@@ -341,7 +341,8 @@ def evaluate_step(
     out.bubble = span - grid.grad_acc * slowest_s
     out.dp = dp_s
     out.optimizer = optimizer_s
-    busy_s = span + pp_s + dp_s + optimizer_s + sum(constant)
+    out.unequal = grid.unequal_s
+    busy_s = span + pp_s + dp_s + optimizer_s + grid.unequal_s + sum(constant)
     alike_s = max(busy_s, loading_seconds(key, grid, framework))
     for place in range(len(constant)):
         out.constant[place] = constant[place]

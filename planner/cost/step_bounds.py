@@ -70,6 +70,7 @@ def step_bounds(
         * (
             pipeline_bound_s(total_s, largest_s, stages, grid.grad_acc, share)
             + shape.exposed_s
+            + grid.unequal_s
             + frame.update_s / grid.pp
             + constant_s
         )

@@ -195,6 +195,9 @@ TIME_TERMS = (
         "straggler", "waiting for the slowest node", "step", "idle", "slowest node", added=True
     ),
     TimeTerm(
+        "unequal", "unequal samples", "step", "idle", "longest samples", added=True
+    ),
+    TimeTerm(
         "offload", "copies to and from the host, not hidden", "passes", "idle", "host link",
         "offload", added=True,
     ),

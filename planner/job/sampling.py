@@ -34,19 +34,6 @@ def samples_of(
     request: RequestFields, profile: FrameworkProfile, model: ModelSpec
 ) -> tuple[Samples, int]:
     """How a request's samples become rows, and the tokens of a row at most. UsageError."""
-    found = read_samples(request, profile, model)
-    if found[0].lengths is not None:
-        raise UsageError(
-            f"--lengths {request.lengths}: what samples of unlike lengths cost is not "
-            f"modelled yet; give --seq {found[1]} alone, for rows of one length"
-        )
-    return found
-
-
-def read_samples(
-    request: RequestFields, profile: FrameworkProfile, model: ModelSpec
-) -> tuple[Samples, int]:
-    """`samples_of`, before anything is refused for want of a cost."""
     if request.lengths is None:
         for option, value in (("packing", request.packing), ("balance", request.balance)):
             if value is not None:

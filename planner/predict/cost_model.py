@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints.axes import AXES, OF_LAYER, OF_STEP, ContextKind
-from constraints.context_exchange import IMPOSSIBLE, inner_ranks
+from constraints.axes import AXES, OF_LAYER, OF_STEP
+from constraints.context_exchange import IMPOSSIBLE
 from planner.cost import compiled, linear, linear_memory
 from planner.cost import fields as f
 from planner.cost._entry import Entry
@@ -26,11 +26,12 @@ from planner.cost.linear_memory import MemoryPhases
 from planner.cost.piece_traffic import TRAFFIC_ROW as PIECE_TRAFFIC_ROW
 from planner.cost.piece_traffic import TRAFFICS
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
-from planner.job.job import Job, model_numbers
+from planner.job.job import Job
 from planner.predict import cost_tables, op_columns
 from planner.predict.calibrated import Factors, calibrated, learnt_factors, learnt_logs
 from planner.predict.cost_tables import gpu_inputs
 from planner.predict.kernel_rows import (
+    exchange_ranks,
     fill_frames,
     fill_groups,
     laid_out,
@@ -40,7 +41,9 @@ from planner.predict.kernel_rows import (
 )
 from planner.predict.links import link_inputs, network
 from planner.predict.ops.rows import Piece
+from planner.predict.sample_costs import cost_samples, with_computed
 from planner.predict.threads import in_threads
+from planner.predict.unequal import unequal_seconds
 
 # A kind of exchange is preferred to those before it if it is faster by more than this share.
 _TIE = 1e-3
@@ -290,15 +293,18 @@ class CostModel:
         """Shapes and the costs of their pieces; their steps are zero."""
         keys, key_of_shape = self._keys(columns)
         keys, costs = self._exchanged(keys)
-        shapes = np.empty((len(key_of_shape), len(f.SHAPE)))
+        shapes = np.zeros((len(key_of_shape), len(f.SHAPE)))
         shapes[:, f.SHAPE["key"]] = key_of_shape
         for axis in OF_STEP:
             shapes[:, f.SHAPE[axis]] = columns.get(axis, AXES[axis].least)
-        shapes[:, f.SHAPE["mtp_standalone"]] = 0.0
         shapes[:, f.SHAPE["learnt"]] = self.learnt_logs(columns)
         shapes[:, f.SHAPE["place"]] = columns.get("place", 0)
         fill_groups(shapes, keys)
         fill_frames(shapes, keys)
+        if self.job.samples.differ:
+            shapes[:, f.SHAPE["unequal_s"]] = unequal_seconds(
+                self.job, self.on_machines, self.totals, shapes, keys, costs
+            )
         steps = np.zeros((len(shapes), f.STEP_COLUMNS))
         return CostedShapes(steps, shapes, keys, costs)
 
@@ -324,7 +330,7 @@ class CostModel:
         ).astype(np.float64)
         codes = numbered(table)
         _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-        return with_ranks(table[first]), inverse
+        return with_computed(with_ranks(table[first]), self.job), inverse
 
     def _in_rows(self, columns: Columns) -> Columns:
         """Columns whose micro-batches count rows, of which a sample of the job may have several."""
@@ -341,53 +347,48 @@ class CostModel:
         costs = np.zeros((len(keys), machines, len(self.pieces), f.PIECE_COLUMNS))
         fastest = np.full(len(keys), np.inf)
         for kind in self.job.context_kinds:
-            inner = self._inner_ranks(kind, keys)
+            inner = exchange_ranks(kind, keys, self.job, self.link_inputs.scale_up_domain)
             rows = np.flatnonzero((inner != IMPOSSIBLE) & (keys[:, f.KEY["cp"]] > 1.0))
             if not len(rows):
                 continue
             key = keys[rows]
             key[:, f.KEY["exchange"]] = inner[rows]
-            priced = self._on_machines(key)
+            priced = self.on_machines(key)
             seconds = (priced[..., passes].sum(axis=3) @ self.totals).max(axis=1)
             better = seconds < fastest[rows] * (1.0 - _TIE)
             taken = rows[better]
             best[taken], costs[taken], fastest[taken] = key[better], priced[better], seconds[better]
         plain = np.flatnonzero(fastest == np.inf)
-        costs[plain] = self._on_machines(keys[plain])
+        costs[plain] = self.on_machines(keys[plain])
         return best, costs
 
-    def _on_machines(self, keys: Array) -> Array:
-        """Piece costs [keys, machines, pieces, PIECE_COLUMNS]."""
-        return np.stack([machine.cost_keys(keys) for machine in self.machines], axis=1)
+    def on_machines(self, keys: Array, **changed: float) -> Array:
+        """Piece costs [keys, machines, pieces, PIECE_COLUMNS]; `changed`: samples, as
+        `planner.predict.sample_costs.cost_samples` has them."""
+        return np.stack([one.cost_keys(keys, **changed) for one in self.machines], axis=1)
 
-    def _inner_ranks(self, kind: ContextKind, keys: Array) -> NDArray[np.int64]:
-        columns = {
-            "tp": keys[:, f.KEY["tp"]].astype(np.int64),
-            "cp": keys[:, f.KEY["cp"]].astype(np.int64),
-        }
-        model = model_numbers(self.job.model, self.job.seq)
-        domain = int(self.link_inputs.scale_up_domain)
-        return inner_ranks(kind, columns, model, domain, self.job.context_inner)
-
-    def cost_keys(self, keys: Array) -> Array:
+    def cost_keys(self, keys: Array, **changed: float) -> Array:
         """Piece costs [keys, pieces, PIECE_COLUMNS]; offloaded activations leave the GPU."""
-        return self._cost_keys(keys, self.op_table)
+        return self._cost_keys(keys, self.op_table, **changed)
 
     def cost_resident(self, keys: Array) -> Array:
         """Piece costs of layers whose activations all stay."""
         return self._cost_keys(keys, self._on_gpu)
 
-    def _cost_keys(self, keys: Array, table: OpTable) -> Array:
-        keys = np.ascontiguousarray(keys)
-        costs = np.zeros((len(keys), len(self.pieces), f.PIECE_COLUMNS))
-        in_threads(
-            lambda part: self.run(
-                compiled.cost_keys, keys[part], *table, *self.inputs,
-                np.zeros(TRAFFICS, PIECE_TRAFFIC_ROW), costs[part],
-            ),
-            len(keys),
-        )  # fmt: skip
-        return costs
+    def _cost_keys(self, keys: Array, table: OpTable, **changed: float) -> Array:
+        def cost(keys: Array, inputs: JobInputs) -> Array:
+            keys = np.ascontiguousarray(keys)
+            costs = np.zeros((len(keys), len(self.pieces), f.PIECE_COLUMNS))
+            in_threads(
+                lambda part: self.run(
+                    compiled.cost_keys, keys[part], *table, inputs, *self.inputs[1:],
+                    np.zeros(TRAFFICS, PIECE_TRAFFIC_ROW), costs[part],
+                ),
+                len(keys),
+            )  # fmt: skip
+            return costs
+
+        return cost_samples(self.job, self.job_inputs, keys, cost, **changed)
 
     def cost_layout(
         self, costed: CostedShapes, row: int, layout: KernelLayout

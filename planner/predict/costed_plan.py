@@ -31,9 +31,11 @@ from planner.predict.mixture import CostedLayout, cost_layout
 from planner.predict.ops.trained import trained_flop
 from planner.predict.passes import step_passes
 from planner.predict.plan import (
+    Degrees,
     Interval,
     Plan,
     PlanBatch,
+    SampleFigures,
     StageMemory,
     TimeTerms,
 )
@@ -54,6 +56,7 @@ from planner.predict.uncertainty.intervals import (
     peak_interval,
     plan_conditions,
     widest_interval,
+    with_open_lengths,
 )
 
 Status = Literal["optimal", "feasible", "evaluated"]
@@ -97,11 +100,11 @@ def configured_plan(
         interval, step_time_s, full_step_time_s(heaviest, degrees, step_time_s), 1.0 - probability
     )
     risk = full_memory(heaviest, degrees, step_time_s, probability)
-    gbs_tokens = degrees.gbs * job.rows * job.seq
-    tokens_per_s = gbs_tokens / step_time_s
-    per_gpu = tokens_per_s / degrees.gpus
-    flop = trained_flop(job)
-    full_square = per_gpu * flop.total
+    samples, row = degrees.gbs * job.rows, job.row(degrees.mbs * job.rows)
+    computed = samples * row.computed / step_time_s / degrees.gpus
+    flop = trained_flop(job, row.attended)
+    full_square = computed * flop.total
+    tokens_per_s = samples * job.row_tokens / step_time_s
     kind, sizes = exchange_kind(degrees.cp, priced.exchange(0))
     used = used_techniques(job, degrees)
     gpus = [on.cluster.gpu for on in on_stages]
@@ -113,14 +116,14 @@ def configured_plan(
         recompute_flags=layout_flags(configuration.mode, job.framework, layout),
         schedule=plan_schedule(job.schedule, degrees.pp, degrees.vpp),
         gbs=degrees.gbs,
-        gbs_tokens=gbs_tokens,
+        gbs_tokens=round(samples * job.row_tokens),
         seq=job.seq,
         step_time_s=step_time_s,
         step_time=interval,
         tokens_per_s=tokens_per_s,
-        tokens_per_s_per_gpu=per_gpu,
+        tokens_per_s_per_gpu=tokens_per_s / degrees.gpus,
         mfu=full_square / peak16,
-        mfu_causal=per_gpu * trained_flop(job, causal=True).total / peak16,
+        mfu_causal=computed * trained_flop(job, row.attended, causal=True).total / peak16,
         mfu_precision=full_square / _mean([gpu.peak(job.precision) for gpu in gpus]),
         # Backward is twice the forward pass where all is trained, so forward is a third of the
         # model's FLOP.
@@ -163,8 +166,31 @@ def configured_plan(
         cp_sizes=sizes,
         full_memory=risk,
         ramp=_ramp(cost_model, configuration),
+        samples=_sample_figures(job, degrees, step_time_s, peak16),
         objective="" if job.objective.is_plain else str(job.objective),
         passes=step_passes(configuration, cost_model, costed),
+    )
+
+
+def _sample_figures(
+    job: Job, degrees: Degrees, step_time_s: float, peak_flop_per_s: float
+) -> SampleFigures | None:
+    """What samples of unlike lengths make of a step; None where rows are cut from one text."""
+    samples, lengths = job.samples, job.samples.lengths
+    if lengths is None:
+        return None
+    row, rows = job.row(degrees.mbs * job.rows), degrees.gbs * job.rows
+    counted = rows * row.counted / step_time_s / degrees.gpus
+    return SampleFigures(
+        lengths=lengths.origin,
+        packing=samples.packing,
+        balance=samples.balance,
+        mean_tokens=lengths.mean,
+        cut=samples.cut,
+        samples=degrees.gbs * row.samples,
+        samples_per_s=degrees.gbs * row.samples / step_time_s,
+        computed_tokens_per_s=rows * row.computed / step_time_s,
+        mfu_counted=counted * trained_flop(job, lengths.attended).total / peak_flop_per_s,
     )
 
 
@@ -179,9 +205,13 @@ def _rooms(configuration: Configuration, costed: CostedLayout) -> list[tuple[Job
 def _step_interval(
     configuration: Configuration, cost_model: CostModel, priced: CostedShapes, step: Array
 ) -> Interval:
-    """Where the true step time lies; with switches that reduce, up to what it is without them."""
+    """Where the true step time lies; with switches that reduce, up to what it is without them; with
+    samples whose lengths are known by their mean alone, as wide as their spread may be."""
     job, degrees = configuration.job, configuration.degrees
     interval = widest_interval(job.machines, degrees, step)
+    interval = with_open_lengths(
+        interval, float(step[f.STEP_TIME]), _other_lengths(configuration, cost_model)
+    )
     if not job.cluster.sharp:
         return interval
     bare = job.on_clusters(lambda cluster: cluster.model_copy(update={"sharp": ""}))
@@ -189,6 +219,19 @@ def _step_interval(
     by_hosts = cost_layout(hosts, priced, 0, configuration).step
     beside = widest_interval(job.machines, degrees, by_hosts)
     return or_by_hosts(interval, float(step[f.STEP_TIME]), beside, float(by_hosts[f.STEP_TIME]))
+
+
+def _other_lengths(configuration: Configuration, cost_model: CostModel) -> list[float]:
+    """Step times with samples of other lengths that would suit what was given as well, s."""
+    job, found = configuration.job, []
+    if job.samples.lengths is None or not job.samples.differ:
+        return []
+    for lengths in job.samples.lengths.unstated:
+        other = replace(job, samples=job.samples.spread_as(lengths))
+        model, at = cost_model.of(other), replace(configuration, job=other)
+        step = cost_layout(model, model.price_shapes(at.columns), 0, at).step
+        found.append(float(step[f.STEP_TIME]))
+    return found
 
 
 def _mean(values: Sequence[float]) -> float:

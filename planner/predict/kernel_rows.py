@@ -8,11 +8,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints.axes import EXPERTS, GROUPS, OF_LAYER, OF_STEP, WORLD, product_of, within
+from constraints.axes import (
+    EXPERTS,
+    GROUPS,
+    OF_LAYER,
+    OF_STEP,
+    WORLD,
+    ContextKind,
+    product_of,
+    within,
+)
+from constraints.context_exchange import inner_ranks
 from planner.cost import fields as f
 from planner.cost.frame import TRAFFIC_ROW
 from planner.cost.phase_records import GROUP_ROW
 from planner.cost.tables import Array
+from planner.job.job import Job, model_numbers
 
 # Whole numbers below this are ranked by a look-up table instead of sorting.
 _FEW = 1 << 16
@@ -44,10 +55,19 @@ def with_ranks(table: Array) -> Array:
     degrees = {axis: keys[:, f.KEY[axis]] for axis in OF_LAYER}
     keys[:, f.KEY["inner_ranks"]] = product_of(set(WORLD) & set(OF_LAYER), degrees)
     keys[:, f.KEY["expert_ranks"]] = product_of(EXPERTS, degrees)
+    keys[:, f.KEY["computed"]] = 1.0
     for place, axis in enumerate(GROUPS):
         keys[:, f.KEY["ranks"] + place] = degrees[axis]
         keys[:, f.KEY["stride"] + place] = product_of(within(axis), degrees)
     return keys
+
+
+def exchange_ranks(kind: ContextKind, keys: Array, job: Job, domain: float) -> NDArray[np.int64]:
+    """Ranks of keys that exchange heads in a kind of exchange of context parallelism
+    (`constraints.context_exchange.inner_ranks`); `domain`: GPUs of a scale-up domain."""
+    columns = {axis: keys[:, f.KEY[axis]].astype(np.int64) for axis in ("tp", "cp")}
+    model = model_numbers(job.model, job.seq)
+    return inner_ranks(kind, columns, model, int(domain), job.context_inner)
 
 
 def fill_groups(shapes: Array, keys: Array) -> None:

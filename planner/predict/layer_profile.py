@@ -18,11 +18,13 @@ from planner.cost.codes import CollectiveKind, OpKind
 from planner.cost.piece_compute import op_seconds
 from planner.cost.piece_traffic import collective_bytes, row_stream
 from planner.cost.schedule import microbatch_share
+from planner.cost.tables import Array
 from planner.job.job import Job
 from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostModel
 from planner.predict.ops.rows import Piece
 from planner.predict.plan import Plan
+from planner.predict.sample_costs import timed_keys
 
 # Kinds of rows in words; what bounds the time of each.
 BOUNDS = {
@@ -106,8 +108,7 @@ def step_profile(job: Job, plan: Plan) -> StepProfile | None:
     costed = cost_model.price_shapes(configuration.columns)
     counts = configuration.kernel_layout(cost_model).counts
     slowest = int(np.argmax([stage.forward_s + stage.backward_s for stage in plan.stages]))
-    key, costs = rows(costed.keys[0], f.KEY_ROW), rows(costed.piece_costs(0), f.PIECE_ROW)
-    view = _CoreView(cost_model, key, costs)
+    view = _CoreView(cost_model, costed.keys[:1], rows(costed.piece_costs(0), f.PIECE_ROW))
     share = microbatch_share(cost_model.framework_inputs.schedule)
     return StepProfile(
         layers=tuple(
@@ -119,11 +120,14 @@ def step_profile(job: Job, plan: Plan) -> StepProfile | None:
 
 
 class _CoreView:
-    """The core's inputs for one shape, in the form that its plain functions take."""
+    """The core's inputs for the seconds of one shape, in the form that its plain functions take."""
 
-    def __init__(self, cost_model: CostModel, key: Rows, costs: Rows) -> None:
-        self.cost_model, self.key, self.costs = cost_model, key, costs
-        *inputs, self.network = cost_model.inputs
+    def __init__(self, cost_model: CostModel, keys: Array, costs: Rows) -> None:
+        self.cost_model, self.costs = cost_model, costs
+        of_job, *inputs, self.network = cost_model.inputs
+        timed, of_job = timed_keys(cost_model.job, of_job, keys)
+        inputs = [of_job, *inputs]
+        self.key = rows(timed[0], f.KEY_ROW)
         # Records stand for the named tuples that the core's signatures name.
         self.job: Any
         self.framework: Any

@@ -20,6 +20,7 @@ from planner.cost.terms import MEMORY_TERMS, TIME_TERMS, StageTerm, TimeTerm
 from planner.job.amounts import Resolution
 from planner.job.bounds import MOST_MICRO_BATCHES
 from planner.job.quantities import share
+from planner.job.samples import Balance, Packing
 from planner.predict.displays import displays
 
 PLAN_FILE_VERSION = 7
@@ -142,6 +143,26 @@ class StageMemory(HeldMemory):
     offloaded: float = 0.0
 
 
+class SampleFigures(Frozen):
+    """What samples of unlike lengths make of a step.
+
+    `lengths`: where they come from; `mean_tokens`: of a sample, cut at the limit, which shortens a
+    share `cut` of them. `samples`: of a step; `computed_tokens_per_s` counts padding, where a
+    plan's `tokens_per_s` counts samples alone, and so does `mfu_counted`, with attention within
+    each sample (full square, as `mfu`).
+    """
+
+    lengths: str
+    packing: Packing
+    balance: Balance
+    mean_tokens: float
+    cut: float
+    samples: float
+    samples_per_s: float
+    computed_tokens_per_s: float
+    mfu_counted: float
+
+
 class Interval(Frozen):
     """Where the true value lies with 80 % probability, and the measured rows that say so.
 
@@ -232,7 +253,8 @@ OPTIMAL_WITHIN = Resolution().time
 class Plan(Named):
     """One configuration and what it costs. Times in seconds, memory in bytes.
 
-    `mfu`: model FLOP with the full attention square over dense 16-bit peak; `mfu_causal` counts
+    `gbs_tokens`, `tokens_per_s`: tokens that count; `mfu`: model FLOP of those that are computed
+    (`samples`), with the full attention square, over dense 16-bit peak; `mfu_causal` counts
     the lower triangle; `mfu_precision` is against the peak of the training precision.
     `schedule`: name of the pipeline schedule (`planner.job.schedules`). `status`: `optimal` if it
     is proven that no plan of its job is faster by more than OPTIMAL_WITHIN at no more memory, by
@@ -290,6 +312,8 @@ class Plan(Named):
     full_memory: FullMemory | None = None
     # The smaller batches that a ramp starts with; empty for one batch throughout.
     ramp: tuple[PlanBatch, ...] = ()
+    # None where rows are cut from one text.
+    samples: SampleFigures | None = None
     # What training minimises, and the passes of a step in order; empty for next-token prediction.
     objective: str = ""
     passes: tuple[StepPass, ...] = ()

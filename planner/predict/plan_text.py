@@ -17,6 +17,7 @@ from planner.job.quantities import (
     short_count,
     signed_share,
 )
+from planner.job.samples import PACKING_WORDS
 from planner.predict.plan import Degrees, Interval, Plan
 
 FitVerdict = Literal[
@@ -69,7 +70,42 @@ def batch_sentence(plan: Plan, target_sequences: float) -> str:
     """`512 sequences of 8,192 = 4,194,304 tokens (+4.9 %)`."""
     difference = batch_difference(plan, target_sequences)
     away = "" if abs(difference) < 1e-9 else f" ({signed_share(difference)} of the target)"
-    return f"{plan.gbs:,} sequences of {plan.seq:,} = {plan.gbs_tokens:,} tokens{away}"
+    return f"{_rows_text(plan)} = {plan.gbs_tokens:,} tokens{away}"
+
+
+def _rows_text(plan: Plan) -> str:
+    """`512 sequences of 8,192`, `64 samples of 450 on average`, `64 packs of 8,192`."""
+    samples = plan.samples
+    if samples is None:
+        return f"{plan.gbs:,} sequences of {plan.seq:,}"
+    if samples.packing in ("pack", "pack-varlen"):
+        return f"{plan.gbs:,} packs of {plan.seq:,}, {samples.samples:,.0f} samples"
+    return f"{plan.gbs:,} samples of {samples.mean_tokens:,.0f} on average"
+
+
+def batch_rows(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """What stands beside the batch of a plan: its ramp, its samples; none of pretraining."""
+    return (*ramp_rows(plan), *sample_rows(plan))
+
+
+def sample_rows(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """What samples of unlike lengths make of a step, as rows of facts; none without them."""
+    samples = plan.samples
+    if samples is None:
+        return ()
+    cut = f"; {share(samples.cut)} of them cut at {plan.seq:,}" if samples.cut > 5e-4 else ""
+    balance = f", balanced by {samples.balance}" if samples.balance != "none" else ""
+    counted = plan.tokens_per_s / samples.computed_tokens_per_s
+    return (
+        ("samples", f"{samples.lengths}; {samples.mean_tokens:,.0f} tokens on average{cut}"),
+        ("packing", f"{samples.packing}: {PACKING_WORDS[samples.packing]}{balance}"),
+        (
+            "rate",
+            f"{samples.samples_per_s:,.3g} samples/s; {plan.tokens_per_s:,.0f} tokens/s that "
+            f"count, {share(counted)} of {samples.computed_tokens_per_s:,.0f} that are computed",
+        ),
+        ("MFU that counts", f"{share(samples.mfu_counted)}, of the tokens of samples alone"),
+    )
 
 
 def ramp_rows(plan: Plan) -> tuple[tuple[str, str], ...]:

@@ -18,11 +18,11 @@ from planner.predict.diagnosis.findings import Findings
 from planner.predict.memory.advice import Advice
 from planner.predict.plan_text import (
     activations_text,
+    batch_rows,
     batch_sentence,
     batch_text,
     degrees_text,
     fit_verdict,
-    ramp_rows,
     recompute_text,
     step_time_text,
 )
@@ -158,7 +158,7 @@ def _head_facts(
         yield "degrees", degrees_text(proposal.degrees)
         if plan is not None:
             yield "batch", batch_sentence(plan, float(proposal.request.gbs or proposal.degrees.gbs))
-            yield from ramp_rows(plan)
+            yield from batch_rows(plan)
         yield "mbs×acc", batch_text(proposal.degrees)
         yield "recompute", recompute_text(plan) if plan else proposal.recompute
         if plan and plan.activation_offload:

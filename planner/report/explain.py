@@ -23,13 +23,13 @@ from planner.predict.link_account import LAUNCHES, LinkShare
 from planner.predict.plan import Plan
 from planner.predict.plan_text import (
     LIKELY_TO_FIT,
+    batch_rows,
     batch_sentence,
     degrees_text,
     error_text,
     fit_text,
     layers_text,
     offload_text,
-    ramp_rows,
 )
 from planner.report.differences import beside_text, ends_text
 from planner.report.plan_table import full_memory_facts, limit_text, stage_row
@@ -53,9 +53,10 @@ _HEADED = [term for term in MEMORY_TERMS if term.heading]
 
 @as_report
 def explanation_report(
-    explanation: Explanation, findings: Findings | None = None
+    explanation: Explanation, findings: Findings | None = None, taken: tuple[str, ...] = ()
 ) -> Iterator[Block]:
-    """The whole report; `findings`: of a measured run."""
+    """The whole report; `findings`: of a measured run; `taken`: what was taken for granted of the
+    request."""
     plan = explanation.plan
     yield Facts(tuple(_plan_facts(explanation)))
     yield memory_table(explanation)
@@ -65,6 +66,8 @@ def explanation_report(
     yield Notes(metric_notes(explanation))
     if findings is not None:
         yield from measured_blocks(findings)
+    if taken:
+        yield Notes(taken)
     if explanation.assumptions:
         assumed = tuple((entry.about, entry.text) for entry in explanation.assumptions)
         yield Facts(assumed, "Assumed")
@@ -81,7 +84,7 @@ def _plan_facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
     yield from fact_rows(
         "explain.head", explanation, batch_words=batch_sentence(plan, job.batch_target_sequences)
     )
-    yield from ramp_rows(plan)
+    yield from batch_rows(plan)
     yield from fact_rows(
         "explain.rest", plan, pipelined=pp > 1,
         exchange=plan.degrees.cp > 1 and (plan.cp_comm_type or "p2p"),

@@ -9,12 +9,12 @@ from planner.job.quantities import gib, percent_sure, plural, share, tflop_per_s
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.plan_text import (
     LIKELY_TO_FIT,
+    batch_rows,
     batch_sentence,
     blocks_text,
     does_without,
     error_text,
     layers_text,
-    ramp_rows,
     shared_techniques,
 )
 from planner.report.differences import is_mixture, ratio_text, tie_note, ties
@@ -101,7 +101,7 @@ def _outcome_facts(result: SearchResult, plans: Numbered) -> Iterator[tuple[str,
         yield "conditions", "; ".join(condition.words for condition in conditions)
     yield from techniques_row(listed)
     yield "batch", _batch_text(listed, result.job)
-    yield from ramp_rows(result.plans[max(0, result.recommended - 1)])
+    yield from batch_rows(result.plans[max(0, result.recommended - 1)])
     yield from fact_rows("search.before", result.request)
     counts = result.counts
     left = max(0, counts.legal - counts.solved - counts.skipped)

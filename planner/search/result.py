@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
@@ -205,6 +205,10 @@ class SearchResult(Frozen):
     proof: Proof | None = None
     # What the fastest plan owes to its error; None in files written before the field existed.
     luck: Luck | None = None
+
+    def noted(self, *notes: str) -> Self:
+        """The result with further notes."""
+        return self.model_copy(update={"notes": (*self.notes, *notes)}) if notes else self
 
     def to_frame(self) -> pd.DataFrame:
         """One row a plan, fastest first, as the search sorted them. Columns, their units and what

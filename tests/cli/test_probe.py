@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from hardware.load import load_cluster_file, parse_gpus
+from hardware.load import load_cluster_file, load_gpu, parse_gpus
+from hardware.schema import Gpu
 from planner.cli.program import planner_command
 from planner.evidence.learn import probe, real_steps
 from planner.evidence.learn.benches import Bench, bench_inputs, predicted_s, read_table
 from planner.evidence.learn.inputs import plan_configuration
+from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.rows import MeasuredRow
 from tests.cli.conftest import refused
@@ -99,8 +101,16 @@ def test_without_a_plan_the_machine_itself_is_measured(
     cluster = load_cluster_file(tmp_path / "a.toml")
     assert (cluster.gpu.name, cluster.num_gpus) == ("A100-SXM4-80GB", 1)
     assert cluster.calibration.of("any")["hbm_rate"] < 0.95
-    monkeypatch.setattr(probe, "load_torch", lambda: named("NVIDIA T4"))
-    refused(invoke("-o", tmp_path / "b.toml"), "no T4: give --plan-file")
+    monkeypatch.setattr(probe, "load_torch", lambda: named("NVIDIA K80"))
+    refused(invoke("-o", tmp_path / "b.toml"), "no K80: give --plan-file")
+
+
+@pytest.mark.parametrize(("name", "half"), [("V100", "fp16"), ("T4", "fp16"), ("A100", "bf16")])
+def test_a_gpu_is_measured_in_the_16_bits_that_it_has(name: str, half: str) -> None:
+    assert probe.usual_configuration(named(name), 1).job.precision == half
+    cells = real_steps._cells(load_gpu(name), 12, 768, 12, 1, 0.1, 2.0**33)
+    assert cells["precision"] == f"{half} autocast"
+    assert map_row(MeasuredRow("steps.csv", 2, cells)).job.precision == half
 
 
 def test_files_from_recorded_measurements(
@@ -113,7 +123,7 @@ def test_files_from_recorded_measurements(
         gpu, links = bench_inputs(parse_gpus("8xH100"), TRUE)
         return [Bench(one.kind, one.sizes, predicted_s(one, gpu, links)) for one in benches]
 
-    def trained(_torch: object, gpu: str, _progress: object) -> list[dict[str, str]]:
+    def trained(_torch: object, gpu: Gpu, _progress: object) -> list[dict[str, str]]:
         cells = [real_steps._cells(gpu, 12, 768, 12, mbs, 0.1, 2.0**33) for mbs in (1, 4, 16)]
         runs = predict_rows(MeasuredRow("", 1, one) for one in cells)
         return [
@@ -155,6 +165,6 @@ def test_files_from_recorded_measurements(
 )  # fmt: skip
 def test_small_models_on_an_h200(layers: int, width: int, mbs: int, gib: float) -> None:
     """What nvidia-smi would show after their steps (torch 2.11, CUDA 13)."""
-    cells = real_steps._cells("H200-SXM-141GB", layers, width, width // 64, mbs, 0.1, gib * 2**30)
+    cells = real_steps._cells(load_gpu("H200"), layers, width, width // 64, mbs, 0.1, gib * 2**30)
     (run,) = predict_rows([MeasuredRow("", 1, cells)])
     assert run.memory_bytes() / 2**30 == pytest.approx(gib, rel=0.2)

@@ -112,12 +112,12 @@ def count_run(
     for index, kind in enumerate(spec.kinds):
         before = _saved(spec, spec.kinds[: index + 1], settings)
         after = _saved(spec, (*spec.kinds[: index + 1], kind), settings)
-        of_kind.append(_difference(_sums(after), _sums(before)))
+        of_kind.append(difference(held_bytes(after), held_bytes(before)))
         if kind == spec.kind_sequence[-1]:
-            last, layer = of_kind[-1], _layer(after, index + 1)
-    outside = _sums(of_all)
+            last, layer = of_kind[-1], layer_tensors(after, index + 1)
+    outside = held_bytes(of_all)
     for sums in of_kind:
-        outside = _difference(outside, sums)
+        outside = difference(outside, sums)
     seq, mbs, mode, attention, checkpointing = settings
     row: Row = {
         "model": spec.name, "layers": spec.layers, "hidden": spec.hidden, "seq": seq, "mbs": mbs,
@@ -136,17 +136,19 @@ def _saved(
     return saved_tensors(Run(config_of(spec, kinds), *settings))
 
 
-def _sums(tensors: Sequence[SavedTensor]) -> tuple[int, int]:
+def held_bytes(tensors: Sequence[SavedTensor]) -> tuple[int, int]:
     """(bytes of tensors, bytes of copies of weights)."""
     casts = sum(tensor.size for tensor in tensors if tensor.is_cast)
     return sum(tensor.size for tensor in tensors) - casts, casts
 
 
-def _difference(whole: tuple[int, int], part: tuple[int, int]) -> tuple[int, int]:
+def difference(whole: tuple[int, int], part: tuple[int, int]) -> tuple[int, int]:
+    """Figures of `whole` without those of `part`."""
     return whole[0] - part[0], whole[1] - part[1]
 
 
-def _layer(tensors: Sequence[SavedTensor], index: int) -> list[SavedTensor]:
+def layer_tensors(tensors: Sequence[SavedTensor], index: int) -> list[SavedTensor]:
+    """Those that modules of the layer of this number saved."""
     return [tensor for tensor in tensors if f".{index}." in f"{tensor.module}."]
 
 

@@ -8,8 +8,9 @@ mask: queries, keys and values, output, log-sum-exp and the state of the random 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -24,7 +25,10 @@ from transformers.masking_utils import AttentionMaskInterface
 
 # Types that call torch's fused attention themselves.
 _EAGER_ONLY = ("falcon",)
-_TYPES = {"bf16": torch.bfloat16, "amp": torch.float32, "fp32": torch.float32}
+_TYPES = {
+    "bf16": torch.bfloat16, "bf16-amp": torch.bfloat16, "amp": torch.float32, "fp32": torch.float32
+}  # fmt: skip
+_AUTOCASTS = ("amp", "bf16-amp")
 _NO_DROPOUT = dict.fromkeys(
     ("attn_pdrop", "resid_pdrop", "embd_pdrop", "hidden_dropout", "attention_dropout",
      "residual_dropout", "embedding_dropout"), 0.0
@@ -195,7 +199,8 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class Run:
-    """One forward pass of a model, `layers` deep."""
+    """One forward pass of a model, `layers` deep. `mode`: the type of its weights, and whether
+    autocast is on: over fp32 weights (`amp`) or over those of 16 bits (`bf16-amp`)."""
 
     config: dict[str, Any]
     seq: int
@@ -222,6 +227,16 @@ class Run:
         if self.checkpointing == "full":
             model.activation_checkpointing_enable({"use_reentrant": False})
         return model
+
+    def watched(self, pack: Callable[[Any], Any]) -> AbstractContextManager[None]:
+        """Lets `pack` see tensors that operations keep without autograd's knowing."""
+        del pack
+        return nullcontext()
+
+    def loss(self, model: Any) -> Any:
+        """The loss of a micro-batch, on the current device."""
+        ids = torch.zeros((self.mbs, self.seq), dtype=torch.long)
+        return model(input_ids=ids, labels=ids).loss
 
 
 @dataclass
@@ -276,25 +291,54 @@ def _module_names(model: Any) -> Iterator[list[str]]:
         yield stack
 
 
-def saved_tensors(run: Run) -> list[SavedTensor]:
-    """Every storage that the graph of one forward pass and its loss holds, weights left out."""
+class _Pack:
+    """What the graph holds of a tensor: gone when the last operation that saved it is."""
+
+    def __init__(self, module: str, tensor: Any) -> None:
+        self.module, self.tensor = module, tensor
+
+
+@dataclass
+class _Graph:
+    """Storages that a graph holds, each with those who saved it, in their order."""
+
+    weights: set[int]
+    stack: list[str]
+    held: dict[int, list[weakref.ref[_Pack]]] = field(default_factory=dict)
+
+    def pack(self, tensor: Any) -> _Pack:
+        """Hand autograd something whose life can be watched."""
+        pack = _Pack(self.stack[-1], tensor)
+        storage = _storage(tensor)
+        if storage not in self.weights:
+            if not any(one() for one in self.held.get(storage, ())):
+                # A storage of another tensor, now gone, may have had this address.
+                self.held.pop(storage, None)
+            self.held.setdefault(storage, []).append(weakref.ref(pack))
+        return pack
+
+    def alive(self) -> Iterator[_Pack]:
+        """Of each storage that is still held the one who saved it first."""
+        for packs in self.held.values():
+            first = next((pack for one in packs if (pack := one()) is not None), None)
+            if first is not None:
+                yield first
+
+
+def saved_tensors(run: Run, *, real: bool = False) -> list[SavedTensor]:
+    """Every storage that the graph of one forward pass and its loss holds, weights left out: of
+    fake tensors of a GPU or of `real` ones of the CPU."""
     pretend_gpu()
-    with FakeTensorMode(), torch.device("cuda"):
+    with nullcontext() if real else FakeTensorMode(), torch.device("cpu" if real else "cuda"):
         model = run.build()
         weights = {_storage(parameter) for parameter in (*model.parameters(), *model.buffers())}
-        ids = torch.zeros((run.mbs, run.seq), dtype=torch.long)
-        held: dict[int, tuple[str, Any]] = {}
         copies = _Copies(weights)
-        with _module_names(model) as stack, copies, _autocast(run.mode == "amp"):
-
-            def pack(tensor: Any) -> Any:
-                if _storage(tensor) not in weights:
-                    held.setdefault(_storage(tensor), (stack[-1], tensor))
-                return tensor
-
-            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-                loss = model(input_ids=ids, labels=ids).loss
-        found = [_saved(name, tensor, copies) for name, tensor in held.values()]
+        with _module_names(model) as stack, copies, _autocast(run.mode in _AUTOCASTS):
+            graph = _Graph(weights, stack)
+            hooks = torch.autograd.graph.saved_tensors_hooks(graph.pack, lambda pack: pack.tensor)
+            with hooks, run.watched(graph.pack):
+                loss = run.loss(model)
+        found = [_saved(pack.module, pack.tensor, copies) for pack in graph.alive()]
         del loss
         return found
 
@@ -339,9 +383,8 @@ def flop(run: Run) -> Flop:
     pretend_gpu()
     with FakeTensorMode(), torch.device("cpu"):
         model = run.build()
-        ids = torch.zeros((run.mbs, run.seq), dtype=torch.long)
         with FlopCounterMode(display=False) as forward:
-            loss = model(input_ids=ids, labels=ids).loss
+            loss = run.loss(model)
         with FlopCounterMode(display=False) as backward:
             loss.backward()
     counters = (forward, backward)

@@ -32,6 +32,7 @@ CLUSTERS = cluster_names()
 # Dense FLOP of one SM (CU) in one clock, 16-bit: the architecture's whitepaper.
 FLOP_PER_SM_CLOCK = {
     "volta": 1024,
+    "turing": 1024,
     "ampere": 2048,
     "ada": 1024,
     "hopper": 4096,
@@ -44,7 +45,8 @@ FLOP_PER_SM_CLOCK = {
 
 def test_the_catalogue_has_what_people_train_on() -> None:
     wanted = (
-        "v100 v100-16gb v100-pcie a100 a100-40gb a100-pcie a800 a10 l40s 4090 5090 h100 "
+        "t4 a10g a30 l4 l20 3060 3080 3080-ti 3090 4060-ti 4070 4070-ti-super 4080-super 5070-ti "
+        "5080 gb10 v100 v100-16gb v100-pcie a100 a100-40gb a100-pcie a800 a10 l40s 4090 5090 h100 "
         "h100-pcie h100-nvl h100-96gb h200 gh200 gh200-141gb h20 h20-141gb h800 b200 b300 "
         "gb200 gb300 mi250x mi300x mi325x mi355x"
     )
@@ -136,6 +138,11 @@ def test_narrower_arithmetic_is_never_slower(name: str) -> None:
         assert peak["mxfp8"] == peak["fp8"]
 
 
+def _begins(name: str, words: tuple[str, ...]) -> bool:
+    """Whether a GPU's name is one of these, or begins with one that ends in a digit of a series."""
+    return name in words or name.startswith(tuple(one for one in words if one.startswith("RTX")))
+
+
 @pytest.mark.parametrize("name", [name for name in GPUS if not name.startswith("H20-")])
 def test_the_peak_follows_from_units_and_clock(name: str) -> None:
     """Peak = SMs x FLOP per SM and clock x clock; clocks of some boards are upper limits.
@@ -145,21 +152,20 @@ def test_the_peak_follows_from_units_and_clock(name: str) -> None:
     follows.
     """
     gpu = load_gpu(name)
-    halves = dict.fromkeys(
-        ("A10", "A40", "RTX-A6000", "RTX4080-SUPER", "RTX4090", "RTX5090", "L40"), 2
-    )
-    divisor = (halves | {"RTX3090": 4}).get(name, 1)
+    halves = ("A10", "A40", "RTX-A6000", "RTX4", "RTX5", "L40", "L20", "GB10-128GB")
+    quarters = ("A10G", "RTX30")
+    divisor = 4 if _begins(name, quarters) else 2 if _begins(name, halves) else 1
     per_clock = gpu.sm_count * FLOP_PER_SM_CLOCK[gpu.architecture] / divisor
     assert 0.86 < gpu.peak("fp16") / (per_clock * gpu.boost_clock_hz) < 1.02
 
 
 @pytest.mark.parametrize("name", GPUS)
 def test_memory_is_plausible(name: str) -> None:
-    """torch sees 91 to 100 % of what the datasheet prints, in bytes."""
+    """torch sees 90 to 100 % of what the datasheet prints, in bytes."""
     gpu = load_gpu(name)
-    assert 0.91 * gpu.hbm_bytes < gpu.hbm_usable_bytes <= gpu.hbm_bytes
+    assert 0.9 * gpu.hbm_bytes < gpu.hbm_usable_bytes <= gpu.hbm_bytes
     assert 0.1 * 2**30 < gpu.context_bytes < 1.0 * 2**30
-    assert 5 * 2**20 < gpu.l2_bytes < 256 * 2**20
+    assert 2 * 2**20 < gpu.l2_bytes < 256 * 2**20
 
 
 @pytest.mark.parametrize("name", GPUS)

@@ -18,7 +18,7 @@ from planner.job.length_text import read_lengths
 from planner.job.request import Request
 from planner.job.sample_rows import Row, row_of
 from planner.job.samples import Lengths, Packing, Samples, lengths_of, offered_by
-from planner.job.sampling import read_samples
+from planner.job.sampling import samples_of
 
 NORMAL = "lognormal:median=600,p95=2500,max=8192"
 
@@ -187,7 +187,7 @@ def test_packs() -> None:
 
 def sampled(**more: Any) -> tuple[Samples, int]:
     request = Request(**{"model": "8b", "gpus": "8xH100", "gbs": 64, **more})
-    return read_samples(request, request.find_framework(), request.find_model().spec)
+    return samples_of(request, request.find_framework(), request.find_model().spec)
 
 
 def test_rules_of_the_framework_and_limits() -> None:

@@ -22,7 +22,7 @@ from planner.evidence.runs.mapping import MappedRow, map_row
 from planner.evidence.runs.rows import MeasuredRow
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.written import csv_text
-from planner.predict.cost_tables import job_pieces
+from planner.predict.cost_tables import half_precision, job_pieces
 
 Progress = Callable[[str, int, int], None]
 _WARM, _TIMED = 5, 20
@@ -77,18 +77,19 @@ def usual_configuration(torch: Any, world: int) -> MappedRow:
     is given. UsageError for a GPU that the catalogue lacks."""
     name = torch.cuda.get_device_name().removeprefix("NVIDIA ")
     try:
-        gpu = load_gpu(name).name
+        gpu = load_gpu(name)
     except HardwareError:
         raise UsageError(
             f"the catalogue has no {name}: give --plan-file with a plan on a cluster file's GPUs"
         ) from None
-    cells = {"gpu": gpu, "num_gpus": str(world), "gbs": str(world)}
-    return map_row(MeasuredRow("usual", 1, usual_cells("llama") | cells))
+    cells = {"gpu": gpu.name, "num_gpus": str(world), "gbs": str(world)}
+    return map_row(MeasuredRow("usual", 1, usual_cells("llama", half_precision(gpu)) | cells))
 
 
-def usual_cells(name: str) -> dict[str, str]:
-    """A run of `usual.toml`."""
-    return dict(shipped_toml("planner.evidence.learn", "usual.toml")[name])
+def usual_cells(name: str, half: str) -> dict[str, str]:
+    """A run of `usual.toml`, in the 16-bit type of its GPU."""
+    cells = dict(shipped_toml("planner.evidence.learn", "usual.toml")[name])
+    return cells | {"precision": cells["precision"].replace("bf16", half)}
 
 
 def _products(op: Any, tokens: float, tp: int) -> Iterator[tuple[float, float, float]]:

@@ -1,8 +1,8 @@
 """Real steps of GPT-2 on the machine at hand, for what they hold: rows of measured runs.
 
 The small and the medium GPT-2 as nanoGPT trains them on one GPU, in plain torch: autocast to bf16,
-fused AdamW on fp32 weights, torch's attention. Some steps each; the longest batch that is tried is
-16 sequences of 1,024 tokens, about 20 GiB.
+or to fp16 with scaled losses on a GPU without it, fused AdamW on fp32 weights, torch's attention.
+Some steps each; the longest batch that is tried is 16 sequences of 1,024 tokens, about 20 GiB.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
+from hardware.schema import Gpu
 from planner.evidence.learn.probe import Progress, usual_cells
 from planner.job.quantities import GIB
+from planner.predict.cost_tables import half_precision
 
 # Layers, width, heads, and micro-batches in sequences.
 _MODELS = ((12, 768, 12, (1, 4, 16)), (24, 1024, 16, (1, 4)))
@@ -23,9 +25,9 @@ _WARM, _TIMED = 3, 5
 Cells = dict[str, str]
 
 
-def real_steps(torch: Any, gpu: str, progress: Progress) -> list[Cells]:
-    """A measured run for each model and micro-batch that the memory of the GPU, named `gpu`,
-    holds."""
+def real_steps(torch: Any, gpu: Gpu, progress: Progress) -> list[Cells]:
+    """A measured run for each model and micro-batch that the GPU's memory holds."""
+    half = half_precision(gpu)
     tried = [
         (layers, width, heads, mbs) for layers, width, heads, batches in _MODELS for mbs in batches
     ]
@@ -33,7 +35,7 @@ def real_steps(torch: Any, gpu: str, progress: Progress) -> list[Cells]:
     for number, (layers, width, heads, mbs) in enumerate(tried):
         progress(f"training {layers} layers of {width}", number, len(tried))
         try:
-            seconds, held = _measured(torch, layers, width, heads, mbs)
+            seconds, held = _measured(torch, layers, width, heads, mbs, half)
         except torch.cuda.OutOfMemoryError:
             continue
         found.append(_cells(gpu, layers, width, heads, mbs, seconds, held))
@@ -41,41 +43,46 @@ def real_steps(torch: Any, gpu: str, progress: Progress) -> list[Cells]:
 
 
 def _cells(
-    gpu: str, layers: int, width: int, heads: int, mbs: int, seconds: float, held: float
+    gpu: Gpu, layers: int, width: int, heads: int, mbs: int, seconds: float, held: float
 ) -> Cells:
     """The row as `docs/measured_runs.md` has it."""
-    return usual_cells("gpt2") | {
+    return usual_cells("gpt2", half_precision(gpu)) | {
         "layers": str(layers), "hidden": str(width), "ffn": str(4 * width), "heads": str(heads),
-        "kv_heads": str(heads), "gpu": gpu, "mbs": str(mbs), "gbs": str(mbs),
+        "kv_heads": str(heads), "gpu": gpu.name, "mbs": str(mbs), "gbs": str(mbs),
         "step_time_s": f"{seconds:.6g}", "peak_mem_gib": f"{held / GIB:.4f}",
     }  # fmt: skip
 
 
-def _measured(torch: Any, layers: int, width: int, heads: int, mbs: int) -> tuple[float, float]:
+def _measured(
+    torch: Any, layers: int, width: int, heads: int, mbs: int, half: str
+) -> tuple[float, float]:
     """(Median seconds of a step, bytes of the GPU in use after the last)."""
     # What benchmarks or the model before left in cycles would count as this one's.
     gc.collect()
     torch.cuda.empty_cache()
     model = gpt(torch, layers, width, heads).to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    seconds = list(_steps(torch, model, optimizer, mbs))
+    seconds = list(_steps(torch, model, optimizer, mbs, half))
     free, whole = torch.cuda.mem_get_info()
     return median(seconds[_WARM:]), float(whole - free)
 
 
-def _steps(torch: Any, model: Any, optimizer: Any, mbs: int) -> Iterator[float]:
+def _steps(torch: Any, model: Any, optimizer: Any, mbs: int, half: str) -> Iterator[float]:
     """Seconds of each step."""
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[half]
+    scaler = torch.amp.GradScaler("cuda", enabled=half == "fp16")
     ids = torch.randint(0, _VOCAB, (mbs, _SEQ + 1), device="cuda")
     for _ in range(_WARM + _TIMED):
         torch.cuda.synchronize()
         start = time.perf_counter()
-        with torch.autocast("cuda", dtype=torch.bfloat16):
+        with torch.autocast("cuda", dtype=dtype):
             logits = model(ids[:, :-1])
             loss = torch.nn.functional.cross_entropy(
                 logits.reshape(-1, _VOCAB), ids[:, 1:].reshape(-1)
             )
-        loss.backward()
-        optimizer.step()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
         yield time.perf_counter() - start

@@ -279,9 +279,12 @@ def _attention_kernel(
     if eager:
         return "torch" if row.text("kernel") in _UNFUSED else "eager"
     kernel = _fused_kernel(row, profile, cluster, special=model.special_attention)
-    known = load_compute_curves(cluster.gpu).curves.attention
-    # Triton's kernels of FlashAttention 1 were measured on Ampere alone.
-    return "flash2" if kernel == "flash1" and kernel not in known else kernel
+    curves = load_compute_curves(cluster.gpu).curves
+    if kernel in curves.attention:
+        return kernel
+    # Triton's kernels of FlashAttention 1 were measured on Ampere alone; FlashAttention-2 runs on
+    # no GPU before it.
+    return "flash2" if "flash2" in curves.attention else curves.default_attention
 
 
 def _fused_kernel(
@@ -289,7 +292,7 @@ def _fused_kernel(
 ) -> str:
     """A fused kernel by its name here, whether or not the GPU has it."""
     stated = f"{row.text('kernel') or ''} {row.text('flash') or ''}".lower()
-    old = row.says("software", _BEFORE_FLASH2) or cluster.gpu.architecture == "volta"
+    old = row.says("software", _BEFORE_FLASH2)
     if "v1" in stated or "fa1" in stated or old:
         return "flash1"
     if re.search(r"fa-?[34]|flash_?attention-?_?[34]|cudnn", stated):

@@ -9,6 +9,7 @@ from planner.evidence.runs.rows import MeasuredRow, named, words_of, yes_or_no
 from planner.job.models.layout import hybrid_kinds
 from planner.job.quantities import stated
 from planner.job.specs import FfnKind, LayerKind, MlaSpec, ModelSpec, MoeSpec, StateSpaceSpec
+from planner.predict.ops.table import parameter_count
 
 # What a row that states no vocabulary takes: GPT-2's, padded as Megatron pads it.
 DEFAULT_VOCABULARY = 50304
@@ -26,6 +27,8 @@ _BLOCKS: dict[str, Literal["pre", "single", "parallel"]] = {
 }  # fmt: skip
 # Up to so many experts each is as wide as a dense FFN (Mixtral, Grok); more are narrower.
 _COARSE_EXPERTS = 16
+# A count of parameters, as sources round it, is that of a model within this share.
+_SAME_COUNT = 0.05
 
 
 class UnpredictableRowError(ValueError):
@@ -74,7 +77,7 @@ def model_of(row: MeasuredRow) -> ModelSpec:
     kinds = hybrid or kinds
     in_attention = row.says("bias", "attention")
     biased = row.says("bias", "^y") if row.text("bias") else not gated
-    return ModelSpec(
+    model = ModelSpec(
         name=row.text("model") or "measured",
         layers=layers,
         hidden=hidden,
@@ -105,6 +108,20 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         qk_norm="head" if row.says("qk_norm", "^y") else "none",
         block=_BLOCKS.get(row.fact("block"), "pre"),
     )
+    _demand_width_of_experts(row, model)
+    return model
+
+
+def _demand_width_of_experts(row: MeasuredRow, model: ModelSpec) -> None:
+    """Where only the column `ffn` may say how wide each of many experts is, the number of
+    parameters has to bear it out: the column may hold the width of a dense layer. Raises
+    UnpredictableRowError."""
+    text = experts_text(row) or ""
+    if model.moe is None or model.moe.experts <= _COARSE_EXPERTS or _number("width", text):
+        return
+    counted, billions = parameter_count(model).total, row.number("params_b")
+    if billions is None or abs(counted / (1e9 * billions) - 1.0) > _SAME_COUNT:
+        raise UnpredictableRowError(f"the width of an expert is not stated in {text!r}")
 
 
 def _hybrid(row: MeasuredRow, layers: int) -> tuple[LayerKind, ...]:
@@ -192,8 +209,6 @@ def _moe(row: MeasuredRow, ffn: int) -> MoeSpec | None:
         raise UnpredictableRowError(f"the number of experts is not stated in {text!r}")
     if top_k is None:
         raise UnpredictableRowError(f"top-k is not stated in {text!r}")
-    if width is None and experts > _COARSE_EXPERTS:
-        raise UnpredictableRowError(f"the width of an expert is not stated in {text!r}")
     shared = _number("shared_width", text)
     if shared is None and re.search(r"\d shared|\+ shared", text):
         shared = stated(_number("shared", text), 1) * (width or ffn)

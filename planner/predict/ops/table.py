@@ -384,7 +384,7 @@ def _expert_parameters(piece: Piece) -> float:
     return sum(op.parameter_count for op in piece.ops if op.kind is OpKind.GROUPED_GEMM)
 
 
-def op_flop(op: Op, seq: int) -> float:
+def op_flop(op: Op, seq: float) -> float:
     """Forward FLOP of a row per token; a multiply-add is 2, attention counts the full square."""
     if op.is_product:
         return 2.0 * op.tokens_factor * (op.out_width + op.kv_out_width) * op.in_width
@@ -402,7 +402,7 @@ def op_flop(op: Op, seq: int) -> float:
 TRAINED, TRAINED_ATTENTION = 3.0, 3.5
 
 
-def flop_per_token(model: ModelSpec, seq: int, causal: bool = False) -> float:
+def flop_per_token(model: ModelSpec, seq: float, causal: bool = False) -> float:
     """Model FLOP of one trained token: forward plus backward (3x forward), no recompute.
 
     With `causal` False attention counts the full square, as most published MFU figures do
@@ -415,7 +415,7 @@ def flop_per_token(model: ModelSpec, seq: int, causal: bool = False) -> float:
     return TRAINED * forward
 
 
-def least_flop_per_token(model: ModelSpec, seq: int) -> tuple[float, float]:
+def least_flop_per_token(model: ModelSpec, seq: float) -> tuple[float, float]:
     """FLOP that a step executes for each trained token at the least, without recomputed layers: of
     the linear layers that run in 8 or 4 bits where the job does, and of what stays in 16 bits
     (attention, scans, router, head). Attention counts the lower triangle."""
@@ -428,7 +428,7 @@ def least_flop_per_token(model: ModelSpec, seq: int) -> tuple[float, float]:
     return low, wide
 
 
-def _forward_flop(model: ModelSpec, seq: int, *, causal: bool) -> Iterator[tuple[Op, float]]:
+def _forward_flop(model: ModelSpec, seq: float, *, causal: bool) -> Iterator[tuple[Op, float]]:
     """Each row of the model's pieces, with the forward FLOP per token of all that the model holds
     of it."""
     for piece, count in _counted_pieces(model):

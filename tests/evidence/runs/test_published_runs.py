@@ -78,6 +78,12 @@ def undoubted(source: str, file: str) -> list[Prediction]:
         ("strangers_2026_11g", "pp4-titan-h200", 0.1, 0.17),
         ("strangers_2026_11g", "dgx-station-gb300", 0.21, 0.06),
         ("strangers_2026_11g", "tilearn-a800", 0.2, 0.2),
+        # The ninth draw: GPT-2 on two RTX 4090, one MI300X, MI250X on LUMI, mixtures on eight H100.
+        ("strangers_2026_11i", "speedrun-2x4090", 0.2, None),
+        ("strangers_2026_11i", "mi300x-llama31", 0.12, None),
+        ("strangers_2026_11i", "modded-llama2", 0.15, None),
+        ("strangers_2026_11i", "lumi-scaling", 0.5, None),
+        ("strangers_2026_11i", "megatron-tutorials", 0.5, 0.15),
     ],
 )
 def test_published_runs_are_predicted_within(

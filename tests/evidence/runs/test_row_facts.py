@@ -6,6 +6,7 @@ import pytest
 
 from planner.evidence.runs.completion import complete
 from planner.evidence.runs.mapping import map_row
+from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.report import time_interval
 from planner.evidence.runs.stated import optimizer_name
@@ -162,3 +163,27 @@ def test_selective_means_what_the_framework_can_choose(
 ) -> None:
     cells = LLAMA | {"framework": framework, "recompute": recompute}
     assert map_row(row(**cells)).mode.modules == (module,)
+
+
+# Qwen3-30B-A3B, whose column `ffn` holds the width of one of its 128 experts.
+FINE = {
+    "layers": "48", "hidden": "2048", "ffn": "768", "heads": "32", "kv_heads": "4",
+    "head_dim": "128", "vocab": "151936", "act": "swiglu", "seq": "4096", "moe": "128e top8",
+    "gpu": "H100-80GB", "framework": "Megatron-LM", "tp": "1", "pp": "1", "vpp": "1", "ep": "8",
+}  # fmt: skip
+
+
+def test_many_experts_are_as_wide_as_the_column_ffn_if_the_parameters_bear_it_out() -> None:
+    moe = map_row(row(**FINE, params_b="30.5")).job.model.moe
+    assert moe is not None
+    assert (moe.experts, moe.top_k, moe.ffn) == (128, 8, 768)
+    # The width of a dense layer, as Qwen's configurations have it beside the experts'.
+    for cells in ({"params_b": "30.5", "ffn": "6144"}, {"params_b": ""}):
+        with pytest.raises(UnpredictableRowError, match="the width of an expert is not stated"):
+            map_row(row(**FINE | cells))
+
+
+def test_a_shared_expert_has_the_width_behind_its_name() -> None:
+    moe = map_row(row(**FINE | {"moe": "12e top6, shared 1024", "ep": "4"})).job.model.moe
+    assert moe is not None
+    assert (moe.experts, moe.top_k, moe.shared_ffn) == (12, 6, 1024)

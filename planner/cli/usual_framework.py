@@ -1,0 +1,55 @@
+"""The framework that a command takes where none is named: by the machine and what is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from planner.cli.options import build_request
+from planner.job.frameworks.profile import load_framework
+from planner.job.pool import SeveralTypes
+
+ON_SMALL_MACHINES = "deepspeed"
+# Most GPUs that NVLink joins on machines for which people do not take a framework of clusters.
+_LINKED = 2
+# Who gives one of these asks for what only frameworks of clusters have.
+_OF_CLUSTERS = (
+    "pp", "vpp", "cp", "ep", "etp", "schedule", "use", "without", "cp_comm_type", "cp_sizes",
+    "mtp_layers", "layers_per_stage", "mtp_standalone", "sharp", "activation_offload",
+    "sequence_parallel", "allow_tp_across_nodes",
+)  # fmt: skip
+
+
+def take_usual_framework(options: dict[str, Any]) -> tuple[str, ...]:
+    """Set `framework` to what people train with on the machine, where none is given; says so.
+
+    A node of GPUs that NVLink does not join gets DeepSpeed with transformers models, every other
+    machine Megatron-Core, and so does who asks for what only a framework of clusters has.
+    """
+    if _given("framework") or any(map(_given, _OF_CLUSTERS)) or not _has_precision(options):
+        return ()
+    request = build_request({**options, "gbs": 1, "gbs_tokens": None, "batch_ramp": None})
+    if isinstance(request.gpu_words, SeveralTypes):
+        return ()
+    cluster = request.find_cluster()
+    alone = cluster.num_gpus <= cluster.gpus_per_node and cluster.scale_up_domain_gpus <= _LINKED
+    if not alone or cluster.gpu.vendor != "nvidia":
+        return ()
+    options["framework"] = ON_SMALL_MACHINES
+    return (
+        f"Framework: {ON_SMALL_MACHINES} with transformers models, as people train on a machine "
+        f"with {cluster.gpu.name}; Megatron-Core is made for clusters (--framework).",
+    )
+
+
+def _given(name: str) -> bool:
+    """Whether the user gave an option of the command that runs."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+
+
+def _has_precision(options: dict[str, Any]) -> bool:
+    precision = options.get("precision")
+    return precision is None or precision in load_framework(ON_SMALL_MACHINES).precisions

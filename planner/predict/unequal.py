@@ -1,0 +1,189 @@
+"""How long ranks wait for those with more work in their samples.
+
+A micro-batch's seconds are w = c + a·t + b·q of its tokens t and squared lengths q. Ranks that
+share the data of a step wait for the slowest: at its end, or at each micro-batch where they
+exchange weights or tokens in every layer (ZeRO-3, expert parallelism). In a pipeline micro-batches
+follow each other through equal stages, for sum(w) + (p - 1)/v · max(w) (a flow shop whose jobs take
+the same time on every machine). So of m micro-batches on n ranks, of which g go in step,
+
+    unequal = m·(E[max_n/g of mean_m of max_g of w] - E[w]) + (p - 1)/v·(E[max_mn of w] - E[w])
+
+in seconds of a stage; the means and maxima are of independent draws from the distribution of w. The
+rank with the largest sum need not have the largest micro-batch: both maxima together err by up to
+7 % of the waiting, upwards (`tests/predict/test_unequal.py` simulates ranks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.cost import fields as f
+from planner.cost.tables import Array
+from planner.job.job import Job
+from planner.job.sample_rows import SORTED_BATCHES, longest_classes, packs_of
+from planner.job.samples import Samples
+from planner.predict.sample_costs import PASSES
+
+# Piece costs of keys, of a larger micro-batch (`planner.predict.sample_costs.cost_samples`).
+Price = Callable[..., Array]
+
+# Points of the distribution of a sum.
+_POINTS = 2048
+# Deviations of a sum that its points reach to, beyond which lies less than one in a billion.
+_REACH = 8.0
+# Elasticities are differences to micro-batches so much larger.
+_STEP = 1.25
+
+
+class Waiting(NamedTuple):
+    """Of micro-batches, by which work at its maximum exceeds its mean: of their tokens, and of
+    squared lengths, in units of a mean micro-batch's."""
+
+    tokens: float
+    squares: float
+
+
+class Distribution(NamedTuple):
+    """Values over their mean less 1, evenly apart, and their probabilities."""
+
+    values: Array
+    shares: Array
+
+    @property
+    def mean(self) -> float:
+        """Expected value."""
+        return float(self.values @ self.shares)
+
+    def largest_of(self, count: float) -> Distribution:
+        """Of so many independent draws the largest: P(max <= x) = F(x)^n."""
+        reached = np.minimum(np.cumsum(self.shares), 1.0)
+        reached[-1] = 1.0
+        return Distribution(self.values, np.diff(np.maximum(reached, 0.0) ** count, prepend=0.0))
+
+
+def sum_of(values: Array, shares: Array, count: int) -> Distribution:
+    """The sum of so many independent draws, over its mean, less 1.
+
+    Shares are put on a grid that reaches `_REACH` deviations of the sum around its mean, each
+    between its two nearest points in proportion, and convolved by their discrete Fourier transform,
+    whose wrap-around then moves nothing.
+    """
+    mean = float(values @ shares)
+    around = values - mean
+    deviation = float(np.sqrt((around**2) @ shares * count))
+    below = max(-around.min(), min(-around.min() * count, _REACH * deviation))
+    above = max(around.max(), min(around.max() * count, _REACH * deviation + around.max()))
+    if deviation <= 1e-12 * mean:
+        return Distribution(np.zeros(1), np.ones(1))
+    # Shares between two points widen the sum of few draws by a point each.
+    margin = 2 + min(count, 64)
+    step = (below + above) / (_POINTS - 2 * margin)
+    place = around / step
+    low = np.floor(place).astype(np.int64)
+    upper = place - low
+    grid = np.bincount(low % _POINTS, weights=shares * (1.0 - upper), minlength=_POINTS)
+    grid += np.bincount((low + 1) % _POINTS, weights=shares * upper, minlength=_POINTS)
+    summed = np.fft.irfft(np.fft.rfft(grid) ** count, _POINTS)
+    first = -int(np.floor(below / step)) - margin
+    order = np.arange(first, first + _POINTS)
+    found = np.maximum(summed[order % _POINTS], 0.0)
+    return Distribution(order * step / (mean * count), found / found.sum())
+
+
+def waiting(
+    distribution: tuple[Array, Array], draws: int, micro_batches: int, ranks: int, in_step: int,
+    filling: float,
+) -> float:  # fmt: skip
+    """Seconds that ranks wait in a step, in those of a mean micro-batch; see the module. `draws`:
+    of the distribution in each micro-batch; `filling`: (p - 1)/v."""
+    one = sum_of(*distribution, draws).largest_of(in_step)
+    if len(one.values) == 1:
+        return 0.0
+    more = sum_of(one.values + 1.0, one.shares, micro_batches)
+    of_step = (1.0 + one.mean) * (1.0 + more.largest_of(ranks / in_step).mean) - 1.0
+    longest = one.largest_of(micro_batches * ranks / in_step).mean
+    return micro_batches * of_step + filling * longest
+
+
+@cache
+def waits(
+    samples: Samples, seq: int, mbs: int, micro_batches: int, ranks: int, in_step: int,
+    filling: float,
+) -> Waiting:  # fmt: skip
+    """`waiting` of the samples of a job, for tokens and for squared lengths."""
+    lengths = samples.lengths
+    if lengths is None or not samples.differ:
+        return Waiting(0.0, 0.0)
+    if samples.packing == "longest":
+        tokens, shares = longest_classes(lengths, samples.balance, mbs)
+        if samples.balance == "tokens":
+            tokens_s, squares_s = (_sorted(values, ranks) for values in (tokens, tokens**2))
+            return Waiting(micro_batches * tokens_s, micro_batches * squares_s)
+        how = 1, micro_batches, ranks, in_step, filling
+        return Waiting(waiting((tokens, shares), *how), waiting((tokens**2, shares), *how))
+    if samples.balance == "flop":
+        return Waiting(0.0, 0.0)
+    squares = packs_of(lengths, seq, samples.packer).squares
+    even = np.full(len(squares), 1.0 / len(squares))
+    return Waiting(0.0, waiting((squares, even), mbs, micro_batches, ranks, in_step, filling))
+
+
+def _sorted(values: Array, ranks: int) -> float:
+    """Mean over neighbours in a sorted list, one a rank, of the largest over the mean, less 1."""
+    together = min(ranks, SORTED_BATCHES)
+    starts = range(0, len(values) - together + 1, together)
+    return float(np.mean([values[at : at + together].max() for at in starts]) / values.mean() - 1.0)
+
+
+def unequal_seconds(
+    job: Job, price: Price, totals: Array, shapes: Array, keys: Array, costs: Array
+) -> Array:
+    """Seconds of each shape's step that ranks wait for those with more work in their samples.
+
+    Of the passes of a stage on average, everything that the mode recomputes run again.
+    `costs[key, machine, piece]`: as priced; `totals[piece]`: how many of each the model has.
+    """
+    of_key = shapes[:, f.SHAPE["key"]].astype(np.int64)
+    tokens, squares = _elastic_seconds(price, totals, keys, costs)
+    key = keys[of_key]
+    pp, zero = shapes[:, f.SHAPE["pp"]], shapes[:, f.SHAPE["zero"]]
+    ranks = shapes[:, f.SHAPE["dp"]]
+    experts = key[:, f.KEY["ep"]] * key[:, f.KEY["etp"]]
+    holders = np.maximum(1.0, experts / (key[:, f.KEY["tp"]] * key[:, f.KEY["cp"]]))
+    in_step = np.where(zero == 3, ranks, np.minimum(ranks, holders))
+    filling = (pp - 1.0) / np.maximum(1.0, shapes[:, f.SHAPE["vpp"]])
+    table = np.column_stack(
+        [key[:, f.KEY["mbs"]], shapes[:, f.SHAPE["grad_acc"]], ranks, in_step, filling]
+    )
+    rows, inverse = np.unique(table, axis=0, return_inverse=True)
+    found = np.array([_waits(job, row) for row in rows]).reshape(-1, 2)[inverse.ravel()]
+    seconds: Array = (found[:, 0] * tokens[of_key] + found[:, 1] * squares[of_key]) / pp
+    return seconds
+
+
+def _waits(job: Job, row: Array) -> Waiting:
+    mbs, micro_batches, ranks, in_step = (int(number) for number in row[:4])
+    return waits(job.samples, job.seq, mbs, micro_batches, ranks, in_step, float(row[4]))
+
+
+def _elastic_seconds(price: Price, totals: Array, keys: Array, costs: Array) -> tuple[Array, Array]:
+    """Of all pieces' seconds of a micro-batch those that grow with tokens, and with squared
+    lengths: a·t and b·q. Both are differences to a larger micro-batch, `_STEP` times."""
+
+    def seconds(priced: Array) -> Array:
+        again = (keys[:, f.KEY["modules"]] > 0.0)[:, None, None]
+        passes = priced[..., PASSES].sum(axis=-1)
+        passes = passes + again * priced[..., f.RECOMPUTE_COLUMNS].sum(axis=-1)
+        most: Array = (passes @ totals).max(axis=1)
+        return most
+
+    now = seconds(costs)
+    both = seconds(price(keys, more_tokens=_STEP)) - now
+    longer = seconds(price(keys, longer=_STEP)) - now
+    share = 1.0 / (_STEP - 1.0)
+    squares = np.clip(share * longer, 0.0, now)
+    return np.clip(share * both - squares, 0.0, now - squares), squares
