@@ -41,7 +41,7 @@ def tuned_profile(profile: FrameworkProfile, tuning: Tuning) -> FrameworkProfile
     and the activation are fp32 as well (peft, src/peft/utils/other.py,
     prepare_model_for_kbit_training; bitsandbytes/nn/modules.py, Linear4bit.forward).
     """
-    if tuning.base is None or profile.adapters.upcasts == "none":
+    if tuning.base is None or not profile.adapters.upcasts_norms:
         return profile
     saved, kernels = profile.saved, profile.kernels
     factor = _FP32 / saved.activation_bytes

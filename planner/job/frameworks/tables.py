@@ -46,7 +46,8 @@ class AdapterRules(Settings):
         methods: tuple[str, ...] = ()
         bases: tuple[str, ...] = ()
         weight_type: Literal["fp32", "bf16", "fp16", "framework"] = "framework"
-        upcasts: Literal["none", "norms", "all"] = "none"
+        upcasts_norms: bool = False
+        upcasts_tables: bool = False
         fused_targets: bool = False
         fused_kernels: bool = False
         quantised_experts: bool = False

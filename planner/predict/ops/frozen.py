@@ -118,10 +118,11 @@ class Frozen:
 
     def _is_upcast(self, op: Op) -> bool:
         """Whether preparation for training on a quantised base makes a row's weights fp32."""
-        upcasts = self.context.profile.adapters.upcasts
-        if not self.context.tuning.base or upcasts == "none":
+        rules = self.context.profile.adapters
+        if not self.context.tuning.base:
             return False
-        return upcasts == "all" or modules_of(op, self.context) == ("norms",)
+        is_norm = modules_of(op, self.context) == ("norms",)
+        return bool(rules.upcasts_norms if is_norm else rules.upcasts_tables)
 
     def _upcast(self, op: Op) -> Op:
         """A head in fp32 multiplies by a 16-bit cast of its weights, which the graph keeps:
