@@ -116,8 +116,10 @@ def _batch_text(plans: Sequence[Plan], job: JobSummary) -> str:
     low, high = by_size[0], by_size[-1]
     if low.gbs == high.gbs:
         return batch_sentence(low, target)
+    packed = low.samples is not None and low.samples.packing in ("pack", "pack-varlen")
+    noun = "packs" if packed else "sequences" if low.samples is None else "samples"
     return (
-        f"{low.gbs:,} to {high.gbs:,} sequences of {job.seq:,}, as each plan shows "
+        f"{low.gbs:,} to {high.gbs:,} {noun} of {job.seq:,}, as each plan shows "
         f"(target {target:,.1f})"
     )
 

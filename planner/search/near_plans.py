@@ -65,13 +65,13 @@ def _standing(explorer: Explorer, row: int, gpu: str) -> Standing:
         gpu=gpu,
         gpus=gpus,
         degrees=tuple(column[name] for name in _DEGREES),
-        tokens=column["mbs"] * job.seq / column["cp"],
+        tokens=column["mbs"] * job.row(int(column["mbs"])).computed / column["cp"],
         switches=switches_of(
             column["zero"], explorer.mode(row).name, job.schedule,
             (job.optimizer_offload, job.activation_offload), kinds[0] if column["cp"] > 1 else "",
         ),
         techniques=frozenset(job.techniques),
         exposed=float(step[f.STEP_EXPOSED].sum() / step[f.STEP_TIME]),
-        pace=float(explorer.sample_s[row]) * gpus / job.seq,
+        pace=float(explorer.sample_s[row]) * gpus / job.row_tokens,
         mixture=job.model.moe is not None,
     )  # fmt: skip

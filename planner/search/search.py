@@ -36,6 +36,7 @@ from planner.search.outcome import (
     stop_notes,
 )
 from planner.search.result import Counts, SearchResult
+from planner.search.sample_rules import rule_notes, with_pack_length
 from planner.search.shares import CostedJob, CostedShares, SharesExplorer, cost_job, cost_shares
 from planner.search.trial import try_job
 from planner.search.unused import mtp_note, unused_techniques
@@ -87,6 +88,7 @@ def find_plans(
     work_s = MOST_WORK_S if time_limit_s is None else WORK_OF_TIME * time_limit_s
     effort = Effort(SolverOptions(seed=seed), time_limit_s, most_work_s=work_s)
     started = time.perf_counter()
+    request = with_pack_length(request, effort)
     job = request.resolve()
     shares = _costed_in_time(job, launch, effort)
     explorer = shares.explorer(effort, progress)
@@ -121,6 +123,7 @@ def find_plans(
             *_share_notes(shares),
             *mtp_note(shares.job, taken),
             *(() if fastest_only or explorer.stopped else alone_notes(request, job, taken)),
+            *(() if fastest_only or explorer.stopped else rule_notes(request, job, taken, effort)),
         ),
         rule_counts=shares.rule_counts,
         proof=proof_of(limit_results, explorer),

@@ -144,7 +144,7 @@ def standing_of(plan: Plan, gpu: str, mixture: bool) -> Standing:
         gpu=gpu,
         gpus=degrees.gpus,
         degrees=degrees_of(degrees),
-        tokens=degrees.mbs * plan.seq / degrees.cp,
+        tokens=degrees.mbs * computed_row(plan) / degrees.cp,
         switches=switches_of(
             degrees.zero, plan.recompute, plan.schedule,
             (plan.optimizer_offload, plan.activation_offload), plan.cp_comm_type,
@@ -180,6 +180,14 @@ def half_width(deviation: float) -> float:
 def ratio_between(value: float, below: float, above: float) -> Ratio:
     """A ratio with the half widths of its interval in ln."""
     return Ratio(value=value, low=value * exp(-below), high=value * exp(above))
+
+
+def computed_row(plan: Plan) -> float:
+    """Tokens that a row of a micro-batch computes, on average."""
+    samples = plan.samples
+    if samples is None:
+        return plan.seq
+    return samples.computed_tokens_per_s * plan.step_time_s / plan.gbs
 
 
 def seconds_a_token(plan: Plan) -> float:

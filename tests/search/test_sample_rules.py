@@ -1,0 +1,59 @@
+"""What a search says of padding and packing, and the packs that it chooses."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.job.request import Request
+from planner.search.limit_results import Effort
+from planner.search.sample_rules import rule_notes, with_pack_length
+from planner.search.search import find_plans
+
+TUNED = Request(
+    model="llama-3.2-1b", gpus="4xH100", gbs=64, framework="hf-transformers",
+    lengths="lognormal:median=200,p95=900,max=4096", limits={"zero": (3,), "tp": (1,)},
+)  # fmt: skip
+
+
+def test_a_search_says_what_padding_costs_and_how_sure_that_is() -> None:
+    result = find_plans(TUNED, top=1)
+    [packed] = [note for note in result.notes if "--packing pack-varlen" in note]
+    assert "times as fast (" in packed and "tokens that count" in packed
+    [grouped] = [note for note in result.notes if "--balance tokens" in note]
+    assert result.plans[0].samples is not None
+    assert result.plans[0].time.unequal_s > 0.0
+    assert result.notes.index(packed) < result.notes.index(grouped)
+
+
+def test_the_fastest_rule_has_nothing_to_gain() -> None:
+    request = TUNED.model_copy(
+        update={"packing": "pack-varlen", "seq": 4096, "gbs": 16, "framework": "torchtune"}
+    )
+    result = find_plans(request, top=1, fastest_only=True)
+    notes = list(rule_notes(request, request.resolve(), result.plans[0], Effort()))
+    assert not any("times as fast" in note for note in notes)
+    # Torchtune's packs are filled in the order of the samples.
+    assert notes == [note for note in notes if note.startswith("Padding is ")] != []
+
+
+def test_pretraining_and_given_packs_are_left_alone() -> None:
+    plain = TUNED.model_copy(update={"lengths": None})
+    assert with_pack_length(plain, Effort()) is plain
+    assert not list(rule_notes(plain, plain.resolve(), find_plans(plain, top=1).plans[0], Effort()))
+    given = TUNED.model_copy(update={"packing": "pack-varlen", "seq": 4096})
+    assert with_pack_length(given, Effort()) is given
+    assert with_pack_length(TUNED, Effort()) is TUNED
+
+
+def test_longer_packs_are_taken_where_they_waste_less() -> None:
+    """Torchtune opens a pack for each sample that does not fit: short packs are half empty."""
+    request = TUNED.model_copy(
+        update={"packing": "pack-varlen", "framework": "torchtune", "lengths": "900:1,1300:1"}
+    )
+    taken = with_pack_length(request, Effort())
+    assert request.resolve().seq == 8192 or taken.seq is not None
+    short = request.model_copy(update={"seq": 2048}).resolve()
+    assert taken.resolve().row_tokens / taken.resolve().seq > 1.2 * short.row_tokens / short.seq
+    assert taken.resolve().batch.sequences * taken.resolve().row_tokens == pytest.approx(
+        request.resolve().batch.sequences * request.resolve().row_tokens, rel=0.1
+    )
