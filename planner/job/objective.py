@@ -78,6 +78,11 @@ class Objective:
         """Whether it is next-token prediction, as in pretraining."""
         return self.kind == "lm" and self.logits == "full"
 
+    @property
+    def words(self) -> str:
+        """What it is, and its settings: `direct preference optimisation (dpo:reference=copied)`."""
+        return f"{self.rules.words} ({self})"
+
     def __str__(self) -> str:
         """The text that reads as this."""
         settings = {

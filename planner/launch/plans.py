@@ -42,6 +42,11 @@ def job_refusals(target: Target, job: Job) -> Iterator[Refusal]:
             f"{target.name} does not start on {gpu.name}: {launch.cuda}",
             "--framework " + " or ".join(one.name for one in others),
         )
+    if not job.objective.is_plain:
+        yield Refusal(
+            f"its files train by next-token prediction, not by {job.objective.rules.words}",
+            "no --objective, for files of as many rows of tokens",
+        )
     yield from writer_of(target).job_refusals(job)
 
 

@@ -51,6 +51,15 @@ def step_passes(
     return (*account.reads(), *account.trained())
 
 
+def configured_passes(configuration: Configuration) -> tuple[StepPass, ...]:
+    """The same of a configuration that nobody has costed yet."""
+    if configuration.job.objective.is_plain:
+        return ()
+    model = CostModel(configuration.job, compiled=False)
+    costed = cost_layout(model, model.price_shapes(configuration.columns), 0, configuration)
+    return step_passes(configuration, model, costed)
+
+
 def _reading(configuration: Configuration, cost_model: CostModel, reads: int) -> CostedLayout:
     """The step with the first `reads` alone of the models that it reads."""
     job = replace(configuration.job, reads=configuration.job.reads[:reads])

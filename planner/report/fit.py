@@ -18,6 +18,7 @@ from planner.predict.plan_text import (
     step_time_text,
 )
 from planner.predict.uncertainty.likely import EVEN_CHANCE
+from planner.report.passes import passes_blocks
 from planner.report.said import described, notes, said, table_of
 from planner.report.search import error_note, job_facts, riskier_table
 from planner.report.tables import Block, Facts, Notes, TableData, as_report
@@ -125,6 +126,7 @@ def _fitting(result: SearchResult) -> Iterator[Block]:
     yield Facts((*job_facts(result.job), ("batch", batch), ("fits", verdict)))
     named = (("→ use", best), ("lightest", lightest))[: 2 if lightest != best else 1]
     yield fitting_table("Plans", "plan", "as", named)
+    yield from passes_blocks(best.passes)
 
 
 def _no(why: WhyNothingFits) -> str:
