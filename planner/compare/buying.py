@@ -380,5 +380,5 @@ def least_days(job: Job, tokens: int) -> float:
             gpu.attention_backward_efficiency,
         ),
     )
-    flop = tokens * trained_flop(job, job.seq, causal=True).total
+    flop = tokens * trained_flop(job, job.row(1).attended, causal=True).total
     return flop / (rate * job.cluster.num_gpus) / DAY_S

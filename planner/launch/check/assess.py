@@ -28,7 +28,7 @@ from planner.launch.check.network import (
 from planner.launch.check.request import as_request
 from planner.launch.check.world import RULE as WORLD_SIZE
 from planner.launch.check.world import stated_gpus, world_problems
-from planner.launch.read.document import NO_LENGTH, NO_RECOMPUTE
+from planner.launch.read.document import LIMIT_ALONE, NO_LENGTH, NO_RECOMPUTE
 from planner.launch.read.found import Found, Problem, unresolved
 from planner.launch.read.undecided import RULE as BRANCH
 from planner.predict.configuration import degree_columns
@@ -166,7 +166,7 @@ def assess(
             except (UsageError, HardwareError, ConstraintError) as error:
                 problems.append(_from_error(str(error)))
             else:
-                problems += _left_out(found, plan)
+                problems += _left_out(found, plan, proposal)
                 problems += _unsaved(found, plan)
                 network = network_cost(found, proposal, plan)
     problems += network_problems(found, proposal, network)
@@ -310,15 +310,35 @@ def _sharp_problem(found: Found, proposal: Proposal, job: Job) -> Iterator[Probl
         yield Problem("sharp-idle", text, "warning", place)
 
 
-def _left_out(found: Found, plan: Plan) -> Iterator[Problem]:
+def _left_out(found: Found, plan: Plan, proposal: Proposal) -> Iterator[Problem]:
     """Settings that save memory in ways not modelled, where without them it would not fit."""
+    if plan.fits:
+        return
     excess = (plan.peak_bytes - plan.limit_bytes) / 2**30
     for item, why in found.unmodelled:
-        if _SAVES in why and not plan.fits:
-            text = f"{item.key}: {why}; {excess:.1f} GiB too much without it: it may fit"
-            asked = {NO_LENGTH: "--seq N", NO_RECOMPUTE: "--recompute full, or none"}
-            fix = asked.get(item.key, "leave it out, or measure")
-            yield Problem(_LEFT_OUT, text, "missing", (item.place,), fix)
+        if _SAVES not in why or (item.key == LIMIT_ALONE and not _short_fits(proposal)):
+            continue
+        text = f"{item.key}: {why}; {excess:.1f} GiB too much without it: it may fit"
+        asked = {
+            NO_LENGTH: "--seq N",
+            NO_RECOMPUTE: "--recompute full, or none",
+            LIMIT_ALONE: "--seq N, tokens of the longest sample",
+        }
+        fix = asked.get(item.key, "leave it out, or measure")
+        yield Problem(_LEFT_OUT, text, "missing", (item.place,), fix)
+
+
+# Tokens of samples that are shorter than nearly any set's longest.
+_SHORT = 256
+
+
+def _short_fits(proposal: Proposal) -> bool:
+    """Whether the launch fits with short samples."""
+    short = replace(proposal, request=proposal.request.model_copy(update={"seq": _SHORT}))
+    try:
+        return short.plan().fits
+    except (UsageError, HardwareError, ConstraintError):
+        return True
 
 
 def _from_error(text: str, *, of_profile: bool = False) -> Problem:

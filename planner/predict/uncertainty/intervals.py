@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from math import copysign, exp, hypot, log
 from statistics import NormalDist
 
@@ -27,8 +28,11 @@ from planner.predict.ops.trained import least_trained_flop
 from planner.predict.plan import Degrees, Interval
 from planner.predict.uncertainty.families import UNFAMILIAR, Family, Figure, architecture_text
 from planner.predict.uncertainty.measured_range import Conditions
+from planner.predict.uncertainty.open_mixture import NO_DOUBT, Doubt
 from planner.predict.uncertainty.residuals import (
     COVERAGE,
+    HIGH,
+    LOW,
     Further,
     Spread,
     Widths,
@@ -39,7 +43,8 @@ from planner.predict.uncertainty.residuals import (
 
 _DIGITS = re.compile(r"\d+")
 # Communication that no compute hides.
-_Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
+_NORMAL = NormalDist()
+_Z = _NORMAL.inv_cdf(0.5 + COVERAGE / 2)
 
 # Rate of a whole step over that of the best product in a short benchmark, at most: of the published
 # pretraining runs without a doubt one reaches 0.85 (Llama 3 8B with 16,384 tokens on B200), all
@@ -201,9 +206,24 @@ def further_width(figure: Figure, deviation: Widths) -> Widths:
     return wide
 
 
-def log_bounds(spread: Spread) -> tuple[float, float]:
-    """Ends of the interval as ln(bound / predicted); the prediction lies in it."""
-    return min(0.0, spread.low), max(0.0, spread.high)
+def log_bounds(spread: Spread, doubt: Doubt = NO_DOUBT) -> tuple[float, float]:
+    """Ends of the interval as ln(bound / predicted); the prediction lies in it. `doubt`: what open
+    facts leave of ln(value / predicted by default), where the prediction is its median."""
+    low, high = spread.low, spread.high
+    if doubt != NO_DOUBT:
+        about, reach = doubt.about_median, 4.0 * max(spread.middle - low, high - spread.middle)
+        reach += abs(spread.middle)
+        low, high = (about.quantile(partial(_below, spread), at, reach) for at in (LOW, HIGH))
+    return min(0.0, low), max(0.0, high)
+
+
+def _below(spread: Spread, value: float) -> float:
+    """Probability that ln(measured / predicted) is below a value, where nothing is open."""
+    beyond = value - spread.middle
+    side = spread.high - spread.middle if beyond > 0.0 else spread.middle - spread.low
+    if side <= 0.0:
+        return 0.5 + copysign(0.5, beyond)
+    return _NORMAL.cdf(_Z * beyond / side)
 
 
 _MODELS = {"dense": "dense models", "moe": "mixture-of-experts models"}
@@ -228,21 +248,28 @@ def family_text(spread: Spread) -> str:
 
 
 def step_time_interval(
-    job: Job, step_time_s: float, without: str = "", at: Conditions | None = None
+    job: Job,
+    step_time_s: float,
+    without: str = "",
+    at: Conditions | None = None,
+    doubt: Doubt = NO_DOUBT,
 ) -> Interval:
-    """Where the true step time lies with 80 % probability, s; `at`: of its configuration.
+    """Where the true step time lies with 80 % probability, s; `at`: of its configuration; `doubt`:
+    what open facts leave open of it, of which it is the median.
 
     The one place where intervals of step times are made, so the one that keeps them physical: they
     end where the GPUs would exceed the fastest rate known of them (`least_step_s`).
     """
-    interval = _interval(step_time_s, *spread_of(job, "time", without, at))
+    interval = _interval(step_time_s, *spread_of(job, "time", without, at), doubt)
     floor_s = step_time_s * (at.least if at else 0.0)
     return interval.model_copy(update={"low": max(interval.low, floor_s)})
 
 
-def peak_interval(job: Job, peak_bytes: float, without: str = "") -> Interval:
-    """Where the true peak lies with 80 % probability, bytes."""
-    return _interval(peak_bytes, *spread_of(job, "memory", without))
+def peak_interval(
+    job: Job, peak_bytes: float, without: str = "", doubt: Doubt = NO_DOUBT
+) -> Interval:
+    """Where the true peak lies with 80 % probability, bytes; `doubt` as for the step time."""
+    return _interval(peak_bytes, *spread_of(job, "memory", without), doubt)
 
 
 def with_open_lengths(interval: Interval, step_time_s: float, others: Sequence[float]) -> Interval:
@@ -262,8 +289,8 @@ def with_open_lengths(interval: Interval, step_time_s: float, others: Sequence[f
     )
 
 
-def _interval(value: float, spread: Spread, further: Further) -> Interval:
-    low, high = log_bounds(spread)
+def _interval(value: float, spread: Spread, further: Further, doubt: Doubt) -> Interval:
+    low, high = log_bounds(spread, doubt)
     return Interval(
         low=value * exp(low),
         high=value * exp(high),
@@ -272,13 +299,12 @@ def _interval(value: float, spread: Spread, further: Further) -> Interval:
     )
 
 
-def fit_probability(job: Job, peak_bytes: float, limit_bytes: float, without: str = "") -> float:
-    """Probability that the true peak stays within the limit; `without` leaves one source out."""
+def fit_probability(
+    job: Job, peak_bytes: float, limit_bytes: float, without: str = "", doubt: Doubt = NO_DOUBT
+) -> float:
+    """Probability that the true peak stays within the limit; `without` leaves one source out;
+    `doubt`: what open facts leave open of the peak, of which it is the median."""
     if limit_bytes <= 0.0:
         return 0.0
     item, _ = spread_of(job, "memory", without)
-    beyond = log(limit_bytes / peak_bytes) - item.middle
-    side = item.high - item.middle if beyond > 0.0 else item.middle - item.low
-    if side <= 0.0:
-        return 0.5 + copysign(0.5, beyond)
-    return NormalDist().cdf(_Z * beyond / side)
+    return doubt.about_median.below(partial(_below, item), log(limit_bytes / peak_bytes))
