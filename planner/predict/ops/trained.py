@@ -40,30 +40,30 @@ class TrainedFlop:
     passes: float
 
 
-def trained_flop(job: Job, length: float, *, causal: bool = False) -> TrainedFlop:
+def trained_flop(job: Job, attended: float, *, causal: bool = False) -> TrainedFlop:
     """Model FLOP of one trained token that attends to so many; see `flop_per_token`."""
-    read = sum(_read_flop(job, length, causal=causal))
+    read = sum(_read_flop(job, attended, causal=causal))
     if job.tuning.trains_all:
-        total = flop_per_token(job.model, length, causal)
+        total = flop_per_token(job.model, attended, causal)
         if not read:
             return TrainedFlop(total, TRAINED)
         return TrainedFlop(total + read, (total + read) / (total / TRAINED + read))
     forward = total = read
     for op, count in _rows(job):
-        flop = count * op_flop(op, length) * forward_share(op, causal=causal)
+        flop = count * op_flop(op, attended) * forward_share(op, causal=causal)
         forward += flop
         total += flop * (1.0 + _backward(op))
     return TrainedFlop(total, total / forward)
 
 
-def least_trained_flop(job: Job, length: float) -> tuple[float, float]:
+def least_trained_flop(job: Job, attended: float) -> tuple[float, float]:
     """The same of the least that a step executes; see `least_flop_per_token`."""
-    low, wide = _read_flop(job, length, causal=True)
+    low, wide = _read_flop(job, attended, causal=True)
     if job.tuning.trains_all:
-        trained_low, trained_wide = least_flop_per_token(job.model, length)
+        trained_low, trained_wide = least_flop_per_token(job.model, attended)
         return low + trained_low, wide + trained_wide
     for op, count in _rows(job):
-        flop = count * op_flop(op, length) * forward_share(op, causal=True)
+        flop = count * op_flop(op, attended) * forward_share(op, causal=True)
         if op.is_product and op.low_precision:
             low += flop * (1.0 + _backward(op))
         elif op.kind is OpKind.ATTENTION and op.returns:
@@ -73,7 +73,7 @@ def least_trained_flop(job: Job, length: float) -> tuple[float, float]:
     return low, wide
 
 
-def _read_flop(job: Job, length: float, *, causal: bool) -> tuple[float, float]:
+def _read_flop(job: Job, attended: float, *, causal: bool) -> tuple[float, float]:
     """FLOP of a reference, a teacher or the policy itself, which a step reads forward, for each
     trained token: of linear layers that may run in 8 or 4 bits, and of others."""
     low = wide = 0.0
@@ -81,7 +81,7 @@ def _read_flop(job: Job, length: float, *, causal: bool) -> tuple[float, float]:
         model = read.model or job.model
         context = OpContext(model, job.framework, job.seq)
         for op, count in _counted(model, context):
-            flop = read.times * count * op_flop(op, length) * forward_share(op, causal=causal)
+            flop = read.times * count * op_flop(op, attended) * forward_share(op, causal=causal)
             if op.is_product and op.low_precision:
                 low += flop
             else:

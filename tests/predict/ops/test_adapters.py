@@ -90,11 +90,11 @@ def test_frozen_modules_and_layers_are_not_trained() -> None:
 def test_flop_of_frozen_products_have_no_weight_gradient() -> None:
     """Adapters on every layer: forward, and as much again for the gradients of inputs."""
     full, lora = job("full"), job("lora:rank=1,targets=q")
-    assert trained_flop(full).total == flop_per_token(full.model, full.seq)
+    assert trained_flop(full, full.seq).total == flop_per_token(full.model, full.seq)
     products = 2 * (held_parameters(full).trained - 128_256 * 4096)
     attention = flop_per_token(full.model, full.seq) - 3 * products
     # Norms have no products; the adapters of rank 1 are a thousandth.
-    assert trained_flop(lora).total == pytest.approx(2 * products + attention, rel=2e-3)
+    assert trained_flop(lora, lora.seq).total == pytest.approx(2 * products + attention, rel=2e-3)
 
 
 def test_backward_ends_above_what_nothing_trains() -> None:
@@ -105,7 +105,7 @@ def test_backward_ends_above_what_nothing_trains() -> None:
     assert not kept(job_pieces(stopped)[0].ops)
     through = job("full", "layers:16")
     assert job_pieces(through)[0].ops[1].returns
-    assert trained_flop(stopped).total < trained_flop(through).total
+    assert trained_flop(stopped, stopped.seq).total < trained_flop(through, through.seq).total
     assert job_pieces(job("lora", "layers:16"))[0].ops[1].returns
     tuned = job("lora", "layers:16", framework="torchtune")
     assert [piece.ops[1].returns for piece in job_pieces(tuned)[:2]] == [False, True]
