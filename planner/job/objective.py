@@ -59,8 +59,8 @@ class Objective:
     `reference`: where the figures of the model that a preference is compared with come from: a
     second copy of the weights on the GPUs, the model with its adapters off, or a file that was
     computed before; `teacher`: the model whose logits a student learns, by its name;
-    `logits`: all of a micro-batch at once, or a chunk of tokens' at a time (Liger's losses, TRL's
-    since 1.11).
+    `logits`: all of a micro-batch at once, or a chunk of tokens' at a time (Liger's losses, those
+    of TRL 1.16).
     """
 
     kind: ObjectiveKind = "lm"

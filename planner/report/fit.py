@@ -163,6 +163,7 @@ def _notes(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Iterato
     if answer.result is not None:
         yield error_note(answer.result.plans)
         launches = target_of_profile(answer.result.request.framework) is not None
+        launches = launches and not answer.result.job.objective
         yield from notes("fit.notes", None, launches=launches, command=command)
     if answer.untried:
         yield f"No time was left for: {', '.join(answer.untried)}."
