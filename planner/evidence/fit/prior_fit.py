@@ -158,12 +158,9 @@ def _log_likelihood(one: Outcome, silence: float) -> float:
 
 
 def _density(value: float, spread: Spread) -> float:
-    """Student's t with 4 degrees of freedom about the middle, of two widths."""
-    sides = [
-        max(1e-3, side / _HALF_WIDTH)
-        for side in (spread.middle - spread.low, spread.high - spread.middle)
-    ]
-    distance = (value - spread.middle) / sides[value > spread.middle]
+    """Student's t with 4 degrees of freedom about the prediction, of two widths."""
+    sides = [max(1e-3, side / _HALF_WIDTH) for side in (-spread.low, spread.high)]
+    distance = value / sides[value > 0.0]
     density: float = 2.0 / fsum(sides) * 0.375 * (1.0 + distance * distance / 4.0) ** -2.5
     return density
 
