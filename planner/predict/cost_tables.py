@@ -81,7 +81,8 @@ def _one_class(
     if one.gradient is not None:
         gradients = ELEMENT_BYTES[one.gradient] / profile.state.gradient_bytes
     if one.states is not None:
-        states = ELEMENT_BYTES[one.states] / moment
+        # An optimizer without states has none of any type.
+        states = ELEMENT_BYTES[one.states] / moment if moment else 0.0
     # Forward once and backward once where it is trained; once for each time that it is read.
     uses = sum(read.times for read in reads if read.copied == one.only_read)
     uses += 0 if one.only_read else 2

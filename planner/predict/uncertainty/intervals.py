@@ -209,6 +209,17 @@ def log_bounds(spread: Spread, doubt: Doubt = NO_DOUBT) -> tuple[float, float]:
     return min(0.0, low), max(0.0, high)
 
 
+def in_doubt(interval: Interval, value: float, doubt: Doubt) -> Interval:
+    """The interval of a value that is predicted by default, with what open facts leave of it: its
+    ends are taken for those of the error where nothing is open."""
+    if doubt == NO_DOUBT:
+        return interval
+    middle = value * exp(doubt.median)
+    spread = Spread(log(interval.low / value), log(interval.high / value), Family())
+    low, high = (middle * exp(end) for end in log_bounds(spread, doubt))
+    return interval.model_copy(update={"low": min(low, value), "high": max(high, value)})
+
+
 _MODELS = {"dense": "dense models", "moe": "mixture-of-experts models"}
 _SCALES = {"one domain": "within one NVLink domain", "several domains": "across NVLink domains"}
 
