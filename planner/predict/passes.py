@@ -10,19 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Literal
 
 from planner.cost import fields as f
-from planner.cost.phase_passes import fullest_pass
-from planner.cost.phase_records import FORWARD_END
+from planner.cost.memory import set_aside_bytes
+from planner.cost.phase_passes import exists, fullest_pass, passes
+from planner.cost.phase_records import FORWARD, FORWARD_END, OPTIMIZER, in_update, total_bytes
 from planner.cost.tables import Array
+from planner.cost.terms import LIVE_TERMS, PhaseTerms
 from planner.job.frameworks.losses import reading_bytes
 from planner.job.job import Job
 from planner.job.reads import Read
 from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostModel
-from planner.predict.memory.account import PhaseMemory, phase_memory, stage_timeline
 from planner.predict.mixture import CostedLayout, cost_layout
 from planner.predict.plan import StepPass, TimeTerms
 from planner.predict.stage import Stage
@@ -111,18 +112,16 @@ class _Account:
 
     def trained(self) -> Iterator[StepPass]:
         """Forward and backward of the model that is trained, and its update."""
-        seconds = _seconds(self.steps[0].step)
-        *phases, update = stage_timeline(self.stages[-1]).later_steps
-        heaviest = max(phases, key=lambda phase: phase.total_bytes)
+        seconds, stage = _seconds(self.steps[0].step), self.stages[-1]
         passing = {name: 0.0 if name in _OF_UPDATE else value for name, value in seconds.items()}
         rest = {name: value - passing[name] for name, value in seconds.items()}
-        yield self._trained("forward and backward", heaviest, passing, "gradients")
-        yield self._trained("update", update, rest, "weights")
+        yield self._trained("forward and backward", _while_trained(stage), passing, "gradients")
+        yield self._trained("update", _while_updated(stage), rest, "weights")
 
     def _trained(
         self,
         work: Literal["forward and backward", "update"],
-        phase: PhaseMemory,
+        held: Terms,
         seconds: Terms,
         gives: str,
     ) -> StepPass:
@@ -133,7 +132,7 @@ class _Account:
             rows=0 if work == "update" else self.job.rows,
             gives=gives,
             time=TimeTerms(**seconds),
-            held=self._split(_named(phase)),
+            held=self._split(held),
         )
 
     def _split(self, terms: Terms) -> dict[str, float]:
@@ -146,11 +145,30 @@ def _seconds(step: Array) -> dict[str, float]:
     return {name: float(step[column]) for name, column in f.TIME_COLUMNS.items()}
 
 
-def _named(phase: PhaseMemory) -> Terms:
-    """Live bytes of a phase by term; what the core knows inside the layers as one maximum, and
-    nobody can name, is in the working set."""
-    rest = phase.total_bytes - sum(phase.terms.values())
-    return {**phase.terms, "working": phase.terms["working"] + rest}
+def _live(terms: PhaseTerms) -> dict[str, float]:
+    return dict(zip(LIVE_TERMS, map(float, chain(*terms)), strict=True))
+
+
+def _while_trained(stage: Stage) -> Terms:
+    """Live tensors at the fullest of forward and backward; what the core knows inside the layers
+    as one maximum, and nobody can name, is in the working set."""
+    every = passes(stage.held, stage.grid.grad_acc, stage.inputs.framework)
+    phases = [
+        (phase, one_pass)
+        for one_pass in every
+        for phase in range(FORWARD, OPTIMIZER)
+        if one_pass.counts and exists(phase, stage.holds, one_pass, stage.grid)
+    ]
+    fullest = max(phases, key=lambda phase: total_bytes(stage.terms(*phase)))
+    terms = _live(stage.phase_detail(*fullest)[0])
+    terms["working"] += float(total_bytes(stage.terms(*fullest))) - sum(terms.values())
+    return terms
+
+
+def _while_updated(stage: Stage) -> Terms:
+    """Live tensors in the update."""
+    aside = set_aside_bytes(stage.key, stage.grid, stage.inputs.framework)
+    return _live(in_update(stage.rest, aside))
 
 
 def _while_read(stage: Stage, job: Job, read: Read) -> Terms:
@@ -161,7 +179,7 @@ def _while_read(stage: Stage, job: Job, read: Read) -> Terms:
     policy itself, it reads before, beside nothing of that micro-batch.
     """
     one_pass = fullest_pass(stage.held, stage.grid.grad_acc, stage.inputs.framework)
-    terms = dict(phase_memory(stage, FORWARD_END, one_pass, "read").terms)
+    terms = _live(stage.terms(FORWARD_END, one_pass))
     size = reading_bytes(job.framework, job.objective) * float(stage.holds.logits)
     if size and read.name != "policy":
         return {**terms, "logits": terms["logits"] + size}
