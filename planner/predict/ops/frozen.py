@@ -47,6 +47,9 @@ def is_trained(op: Op, context: OpContext, *, frozen: bool) -> bool:
     tuning = context.tuning
     if frozen:
         return False
+    if op.name == "head/score":
+        # A reward model's new head is trained whatever else is not (peft, modules_to_save).
+        return True
     names = set(modules_of(op, context))
     if context.model.tied_embeddings and names & {"head", "embeddings"}:
         names = {"head", "embeddings"}
