@@ -102,7 +102,7 @@ def _opened(
             for _, value, other in members
             if (effects := _effects(prediction, other))
         )
-        yield OpenFact(column, prior.silence_for(row.source), values)
+        yield OpenFact(column, prior.silence_for(row.source), values, fact.called)
 
 
 def _effects(one: Prediction, other: Prediction) -> dict[Figure, float]:

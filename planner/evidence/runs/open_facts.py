@@ -54,6 +54,7 @@ class Fact(Frozen):
     sizes: tuple[Size, ...] = ()
     also_stated_by: tuple[dict[str, str], ...] = ()
     values: tuple[Value, ...] = ()
+    called: str = ""
     groups: Literal["framework", "architecture"] = "framework"
 
     @model_validator(mode="after")

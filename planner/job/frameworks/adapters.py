@@ -6,13 +6,34 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planner.job.errors import UsageError
-from planner.job.frameworks.profile import FrameworkProfile, frameworks_with, with_tables
+from planner.job.frameworks.profile import (
+    FrameworkProfile,
+    frameworks_with,
+    load_framework,
+    with_tables,
+)
+from planner.job.frameworks.tables import AdapterRules
 from planner.job.tuning import Tuning
 
 if TYPE_CHECKING:
     from constraints.condition import UserCondition
 
 _FP32 = 4.0
+
+
+def usual_framework(tuning: Tuning, gpus: int, *, splits: bool = False) -> str:
+    """The framework that people train adapters with: transformers and peft on one GPU, FSDP on
+    several, DeepSpeed for bases that FSDP does not shard; `splits`: over tensor or pipeline
+    parallelism, which Megatron-Bridge has."""
+    if splits and tuning.base is None and tuning.method in _of("megatron-bridge").methods:
+        return "megatron-bridge"
+    if gpus == 1:
+        return "hf-transformers"
+    return "hf-fsdp2" if tuning.base in (None, *_of("hf-fsdp2").bases) else "deepspeed"
+
+
+def _of(name: str) -> AdapterRules:
+    return load_framework(name).adapters
 
 
 def check_tuning(profile: FrameworkProfile, tuning: Tuning) -> None:
@@ -41,7 +62,7 @@ def tuned_profile(profile: FrameworkProfile, tuning: Tuning) -> FrameworkProfile
     and the activation are fp32 as well (peft, src/peft/utils/other.py,
     prepare_model_for_kbit_training; bitsandbytes/nn/modules.py, Linear4bit.forward).
     """
-    if tuning.base is None or not profile.adapters.upcasts_norms:
+    if not tuning.is_prepared or not profile.adapters.upcasts_norms:
         return profile
     saved, kernels = profile.saved, profile.kernels
     factor = _FP32 / saved.activation_bytes

@@ -25,6 +25,7 @@ from planner.launch.check.network import (
     network_cost,
     network_problems,
 )
+from planner.launch.check.opened import opened_facts, plan_in_doubt
 from planner.launch.check.request import as_request
 from planner.launch.check.world import RULE as WORLD_SIZE
 from planner.launch.check.world import stated_gpus, world_problems
@@ -37,6 +38,7 @@ from planner.predict.plan import Degrees, Plan
 from planner.predict.plan_text import fit_verdict
 from planner.predict.shapes import rule_context
 from planner.predict.sharp import sharp_use
+from planner.predict.uncertainty.open_mixture import OpenFact
 
 # Degrees that a rule over shapes speaks of: those whose places are named beside it.
 _SPOKEN = re.compile(rf"\b({'|'.join(DEGREES)})\b")
@@ -74,6 +76,8 @@ class Assessment:
     ignored: tuple[str, ...] = ()
     # What variables of the environment do to the network, where there is a prediction.
     network: NetworkCost | None = None
+    # What no file, default or preset decides, where there is a prediction.
+    opened: tuple[OpenFact, ...] = ()
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -144,6 +148,7 @@ def assess(
         said = {problem.rule for problem in problems if problem.severity == "error"}
         problems += [] if refusal.rule in said else [refusal]
     plan, network = None, None
+    opened: tuple[OpenFact, ...] = ()
     if job is not None:
         if job.cluster.gpu.traits.launches_in_order:
             problems = [problem for problem in problems if not _is_of_old_gpus(problem)]
@@ -169,9 +174,11 @@ def assess(
                 problems += _left_out(found, plan, proposal)
                 problems += _unsaved(found, plan)
                 network = network_cost(found, proposal, plan)
+                opened = opened_facts(found.left_open, proposal, job, plan)
+                plan = plan_in_doubt(plan, job, opened)
     problems += network_problems(found, proposal, network)
     return Assessment(
-        found, proposal, job, _sorted(problems, ignored), plan, tuple(ignored), network
+        found, proposal, job, _sorted(problems, ignored), plan, tuple(ignored), network, opened
     )
 
 

@@ -110,6 +110,7 @@ def conditions_of(job: Job) -> Conditions:
         bits=int(_DIGITS.findall(job.precision)[-1]),
         guessed=job.cluster.gpu.name if load_compute_curves(job.cluster.gpu).guessed else "",
         states=job.model.has_states,
+        objective="" if job.objective.is_plain else job.objective.rules.words,
     )
 
 
@@ -119,7 +120,7 @@ def plan_conditions(job: Job, degrees: Degrees, step: Array) -> Conditions:
     total = float(step[f.STEP_TIME])
     return conditions_of(job)._replace(
         gpus=degrees.gpus,
-        tokens=degrees.mbs * job.row(degrees.mbs).computed / degrees.cp,
+        tokens=degrees.mbs * job.rows * job.row(degrees.mbs * job.rows).computed / degrees.cp,
         overhead=total / max(total - exposed, 0.01 * total),
         waiting=min(1.0, float(step[f.STEP_ISSUE]) / total),
         least=min(1.0, least_step_s(job, degrees) / total),
@@ -133,12 +134,12 @@ def least_step_s(job: Job, degrees: Degrees) -> float:
     share of the best product * `_STEP_SHARE`: in the job's precision for linear layers, in 16 bits
     for attention, scans, router and head. Ignores memory, communication and recomputed layers.
     """
-    row = job.row(degrees.mbs)
+    row = job.row(degrees.mbs * job.rows)
     low, wide = least_trained_flop(job, row.attended)
     gpu = job.cluster.gpu
     seconds = low / _fastest(gpu, job.precision)
     seconds += wide / _fastest(gpu, head_precision(gpu, job.precision))
-    return degrees.gbs * row.computed * seconds / degrees.gpus
+    return degrees.gbs * job.rows * row.computed * seconds / degrees.gpus
 
 
 def _fastest(gpu: Gpu, precision: str) -> float:
@@ -206,6 +207,17 @@ def log_bounds(spread: Spread, doubt: Doubt = NO_DOUBT) -> tuple[float, float]:
         about, reach = doubt.about_median, 4.0 * max(-low, high)
         low, high = (about.quantile(spread.below, at, reach) for at in (LOW, HIGH))
     return min(0.0, low), max(0.0, high)
+
+
+def in_doubt(interval: Interval, value: float, doubt: Doubt) -> Interval:
+    """The interval of a value that is predicted by default, with what open facts leave of it: its
+    ends are taken for those of the error where nothing is open."""
+    if doubt == NO_DOUBT:
+        return interval
+    middle = value * exp(doubt.median)
+    spread = Spread(log(interval.low / value), log(interval.high / value), Family())
+    low, high = (middle * exp(end) for end in log_bounds(spread, doubt))
+    return interval.model_copy(update={"low": min(low, value), "high": max(high, value)})
 
 
 _MODELS = {"dense": "dense models", "moe": "mixture-of-experts models"}

@@ -127,11 +127,12 @@ class OpenValue:
 @dataclass(frozen=True, slots=True)
 class OpenFact:
     """A fact that nobody stated; `silence`: how likely it then is what the framework does by
-    default. Without values it is only known to be open."""
+    default. Without values it is only known to be open. `called`: what sentences call it."""
 
     name: str
     silence: float = 1.0
     values: tuple[OpenValue, ...] = ()
+    called: str = ""
 
     def doubt(self, figure: Figure) -> Doubt:
         """Distribution of ln(value / predicted by default) of a figure."""
@@ -153,9 +154,13 @@ class OpenFact:
 
     def named(self, figure: Figure) -> list[tuple[str, float]]:
         """Its likely values in words, those of one effect joined, with their effects; the largest
-        effect last."""
-        likely = (one for one in self.values if one.weight >= _LEAST_WEIGHT)
-        pairs = sorted((one.effects[figure], one.words) for one in likely if figure in one.effects)
+        effect last. All values, where the likely ones are of one effect."""
+        known = [one for one in self.values if figure in one.effects]
+        likely = [one for one in known if one.weight >= _LEAST_WEIGHT]
+        effects = [one.effects[figure] for one in likely]
+        if not effects or max(effects) - min(effects) < LEAST_EFFECT:
+            likely = known
+        pairs = sorted((one.effects[figure], one.words) for one in likely)
         groups = groupby(pairs, lambda pair: round(pair[0] / LEAST_EFFECT))
         return [
             (" or ".join(words for _, words in found), found[0][0])
@@ -181,7 +186,7 @@ def open_sentence(
     """`recompute not stated: 8.1 s without, 10.6 s of whole layers`; `by_default`: the figure that
     the default gives, in what `unit` writes out."""
     said = (f"{unit(by_default * exp(effect))} {words}" for words, effect in fact.named(figure))
-    return f"{fact.name} not stated: {', '.join(said)}"
+    return f"{fact.called or fact.name} not stated: {', '.join(said)}"
 
 
 def effect_of(value: float | None, by_default: float | None) -> float | None:
