@@ -12,9 +12,8 @@ from typing import Any
 from constraints.axes import AXES
 from planner.evidence.runs.rows import FIRST_SIGHT, PUBLISHED, MeasuredRow, read_rows
 from planner.job.written import markdown_table
-from planner.predict.uncertainty.families import Family, Figure
-from planner.predict.uncertainty.intervals import log_bounds, widened
-from planner.predict.uncertainty.residuals import ResidualTable, shipped_tables
+from planner.predict.uncertainty.families import Figure
+from planner.predict.uncertainty.residuals import shipped_tables
 from planner.report.accuracy import HELD_OUT
 from tests.truth.accuracy import COUNTS, counted_accuracy, counted_tables
 
@@ -64,28 +63,40 @@ def axes() -> str:
     return markdown_table(("", "what it is", "what it divides"), rows) + "\n"
 
 
-def errors_by_family() -> str:
-    """Table of the 80 % intervals that ship, all runs last."""
-    tables = shipped_tables()
-    families = sorted({item for table in tables.values() for item in table.families()})
-    titles = "framework | GPU architecture | scale | model | step time | runs | peak memory | runs"
-    rows = (
-        (
-            *(part or "any" for part in family),
-            *(cell for table in tables.values() for cell in _interval_cells(table, family)),
-        )
-        for family in (*families, Family())
+_PART_WORDS = {
+    "work": "step time: the model's FLOP at the fastest rate that a step may have",
+    "exposed": "exposed communication",
+    "waiting": "waiting for the CPU",
+    "rest": "the rest: slower kernels, recomputation, bubbles, the optimizer",
+    "peak": "peak memory",
+}
+
+
+def error_parts() -> str:
+    """Table of the errors of the parts of a prediction, and of what multiplies them."""
+    tables = shipped_tables().values()
+    parts = (
+        (_PART_WORDS[part], *(f"{end * 100:.0f} %" for end in ends))
+        for table in tables
+        for part, ends in table.errors.parts.items()
     )
-    return markdown_table(titles.split(" | "), rows) + "\n"
+    kinds = (
+        (f"{table.figure}, {kind}", *(f"times {exp(end):.2f}" for end in ends))
+        for table in tables
+        for kind, ends in table.errors.kinds.items()
+    )
+    return markdown_table(("", "down", "up"), (*parts, *kinds)) + "\n"
 
 
-def _interval_cells(table: ResidualTable, family: Family) -> tuple[str, str]:
-    """Interval and runs of a family's own; a dash where it has none."""
-    if table.nearest(family) != family:
-        return "-", "0"
-    found = widened(table.spread(family), 0.0, table.figure)
-    low, high = (abs(exp(end) - 1.0) for end in log_bounds(found))
-    return f"-{low * 100:.0f} to +{high * 100:.0f} %", f"{found.rows:,}"
+def error_shares() -> str:
+    """Table of how the errors' variance divides between families, sources and runs."""
+    shares = {figure: table.shares for figure, table in shipped_tables().items()}
+    titles = ("", *(dict.fromkeys(level for one in shares.values() for level in one)))
+    rows = (
+        (figure, *(f"{one.get(level, 0.0) * 100:.0f} %" for level in titles[1:]))
+        for figure, one in shares.items()
+    )
+    return markdown_table(titles, rows) + "\n"
 
 
 def accuracy() -> str:

@@ -108,8 +108,9 @@ class LearntRun(Frozen):
 
 class LearntFigure(Frozen):
     """How well a figure was predicted: runs, mean |predicted / measured - 1| before and after, each
-    run judged by the others (`error_left_out`; none of a single run), and the standard deviation
-    `spread` of ln(measured / predicted) that a further run like these will show.
+    run judged by the others (`error_left_out`; none of a single run), how wide the bars of further
+    runs are over those without calibration (`width`), and `spread`, the standard deviation of
+    ln(measured / predicted) that a further run like these will show by them.
 
     `measured`: lowest and highest value of the runs on each axis of
     `planner.predict.uncertainty.measured_range`.
@@ -120,6 +121,7 @@ class LearntFigure(Frozen):
     error_after: _Share
     error_left_out: _Share | None = None
     spread: _Share
+    width: _Share = 1.0
     measured: tuple[tuple[Axis, _Measured, _Measured], ...] = ()
 
     @field_validator("measured", mode="before")

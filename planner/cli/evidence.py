@@ -42,6 +42,7 @@ from planner.evidence.learn.probe import raw_csv
 from planner.evidence.learn.study import study
 from planner.evidence.learn.suggest import suggest
 from planner.evidence.runs.document import csv_columns, csv_record, document
+from planner.evidence.runs.doubts import with_open_facts
 from planner.evidence.runs.families import Family, family_by
 from planner.evidence.runs.mapping import MappedRow, planned_row
 from planner.evidence.runs.predict import Prediction, predict_rows, recalibrated
@@ -268,6 +269,7 @@ def run_validate(paths: tuple[str, ...], **options: Any) -> None:
             raise click.UsageError("--learn prints a table, or JSON with --json")
         _study(predictions, options["learn"], options["as_json"])
         return
+    predictions = with_open_facts(predictions)
     if plot is not None:
         from planner.report.accuracy import time_chart
         from planner.report.pages.studies import validation_page

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from planner.cli.epochs import check_epochs, training_of
 from planner.cli.errors import ExitStatus
 from planner.cli.options import build_request, with_limits
 from planner.cli.output import compile_if_first_run, limited, print_report, watched
@@ -22,17 +23,23 @@ from planner.search.fit import SEQUENCES_PER_GPU, FitAnswer, does_it_fit
 
 
 def run(**options: Any) -> None:
+    check_epochs(options)
     request, assumed = fit_request(options)
     compile_if_first_run(options["quiet"])
 
     with limited(options["time_limit"]) as until, watched(options["quiet"]) as progress:
         answer = does_it_fit(request, until=until, progress=progress, launch=LAUNCH_NOTES)
         advice = _advice(answer, progress, until.over)
+    training = training_of(options, request, request.resolve(), answer.best)
     if options["as_json"]:
-        record = {"verdict": answer.verdict, "advice": advice and advice_record(advice)}
+        record: dict[str, Any] = {
+            "verdict": answer.verdict, "advice": advice and advice_record(advice),
+            **({"training": training} if training else {}),
+        }  # fmt: skip
         click.echo(json.dumps(answer.model_dump(mode="json") | record, indent=1))
     else:
-        print_report(fit_report(answer, assumed, search_command(request), advice), sys.stdout)
+        report = fit_report(answer, assumed, search_command(request), advice, training)
+        print_report(report, sys.stdout)
     click.get_current_context().exit(_status(answer))
 
 

@@ -129,6 +129,13 @@ def trained_tokens(text: str) -> int:
     raise UsageError(f"{text!r}: {hint}")
 
 
+def sample_count(text: str) -> int:
+    """A number of samples, which the words of an error name as such."""
+    with suppress(UsageError):
+        return parse_tokens(text)
+    raise UsageError(f"{text!r}: give the samples of the data set, a whole number, as 52k or 52000")
+
+
 def sample_lengths(text: str) -> str:
     """The text, read once where it names no file: files are read where the job is resolved."""
     from planner.job.length_text import demand_lengths

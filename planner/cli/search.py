@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from planner.cli.epochs import check_epochs, training_of
 from planner.cli.errors import ExitStatus
 from planner.cli.options import OutputFormat, build_request, output_format, with_limits
 from planner.cli.output import (
@@ -50,6 +51,7 @@ SORTS = {
 
 def run(**options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
+    check_epochs(options)
     output = check_files(options)
     usual = Request.model_fields["resolution"].default
     options["whole"] = options["whole"] or options["resolution"] != usual
@@ -83,6 +85,9 @@ def run(**options: Any) -> None:
         print_failure(error.why, style, said=bool(said))
         click.echo("".join(f"{note}\n" for note in assumed), err=True, nl=False)
         click.get_current_context().exit(ExitStatus.NOTHING_FITS)
+    taken = result.plans[max(0, result.recommended - 1)]
+    training = training_of(options, request, job, taken)
+    assumed += (f"On plan {max(1, result.recommended)}, {training}",) if training else ()
     result = _with_fewer_gpus(request, result, options, started).noted(*assumed)
     write_result(result, output)
     write_result_plot(options["plot"], result, output)

@@ -22,6 +22,7 @@ from planner.cli.comparing import (
     show_study,
 )
 from planner.cli.declared import command
+from planner.cli.epochs import given_tokens
 from planner.cli.errors import ExitStatus
 from planner.cli.options import build_request, by_spelling, option_of, option_value
 from planner.cli.output import check_output, compile_if_first_run, print_report, watched
@@ -43,13 +44,13 @@ def run_compare(**options: Any) -> None:
     shown = begin_study(options)
     offers = offers_for(options)
     settings, limits = build_settings(options), build_limits(options)
-    request = comparing_request(options)
+    request, tokens = given_tokens(options, comparing_request(options))
     labels, explained = [offer.label for offer in offers], options["explain"]
     # A misspelt name is told before the searches, not after.
     if explained is not None and explained not in labels:
         raise unknown_name("cluster", explained, labels, "--explain takes: " + ", ".join(labels))
     comparison = searched(
-        options, len(offers), compare_clusters, request, offers, options["tokens"], settings,
+        options, len(offers), compare_clusters, request, offers, tokens, settings,
         sort=options["sort"], fallback_precision=options["precision_fallback"], limits=limits,
         objective=options["minimise"],
     )  # fmt: skip
@@ -127,32 +128,33 @@ def run_buy(**options: Any) -> None:
 
 def _runs(options: dict[str, Any]) -> Iterator[TrainingRun]:
     if options["jobs_file"] is None:
-        if options["model"] is None or options["tokens"] is None:
+        if options["model"] is None or (options["tokens"], options["samples"]) == (None, None):
             raise UsageError("give --model 70b --tokens 15T, or several jobs by --jobs FILE.toml")
-        yield TrainingRun(options["model"], comparing_request(options), options["tokens"])
+        yield TrainingRun(options["model"], *given_tokens(options, comparing_request(options)))
         return
     path = Path(options["jobs_file"])
     names: set[str] = set()
     for number, table in enumerate(_tables(path), start=1):
         given = options | _fields(path, number, table)
-        if given["model"] is None or given["tokens"] is None:
+        if given["model"] is None or (given["tokens"], given["samples"]) == (None, None):
             _refuse(path, number, "give model = '70b' and tokens = '15T'")
         name = str(table.get("name", given["model"]))
         if name in names:
             _refuse(path, number, f"two jobs are called {name!r}; give each a name")
         names.add(name)
-        yield TrainingRun(name, _request(given, path, number), given["tokens"])
+        yield TrainingRun(name, *_request(given, path, number))
 
 
-def _request(given: dict[str, Any], path: Path, number: int) -> Request:
-    """What a table of the file asks for; a name that nobody knows is said with its place."""
+def _request(given: dict[str, Any], path: Path, number: int) -> tuple[Request, int]:
+    """What a table of the file asks for, and the tokens to train on; a name that nobody knows is
+    said with its place."""
     try:
         request = comparing_request(given)
         request.find_model()
         request.find_framework()
+        return given_tokens(given, request)
     except UsageError as error:
         _refuse(path, number, str(error))
-    return request
 
 
 def _tables(path: Path) -> list[dict[str, Any]]:
@@ -165,7 +167,7 @@ def _tables(path: Path) -> list[dict[str, Any]]:
 def _fields(path: Path, number: int, table: dict[str, Any]) -> dict[str, Any]:
     """The values of a table, as the options of the same names take them."""
     # Options that say what is trained.
-    names = {"tokens", *Request.model_fields} - {"gpus", "cluster", "limits"}
+    names = {"tokens", "samples", "epochs", *Request.model_fields} - {"gpus", "cluster", "limits"}
     known = by_spelling(one for one in command("buy").params if one.name in names)
 
     def refuse(_key: str, text: str) -> NoReturn:

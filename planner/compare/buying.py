@@ -52,7 +52,7 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.request import Request
 from planner.predict.cost_model import CostModel
-from planner.predict.ops.table import flop_per_token
+from planner.predict.ops.trained import trained_flop
 from planner.predict.plan_text import configuration_text
 
 if TYPE_CHECKING:
@@ -380,5 +380,5 @@ def least_days(job: Job, tokens: int) -> float:
             gpu.attention_backward_efficiency,
         ),
     )
-    flop = tokens * flop_per_token(job.model, job.seq, causal=True)
+    flop = tokens * trained_flop(job, job.row(1).attended, causal=True).total
     return flop / (rate * job.cluster.num_gpus) / DAY_S

@@ -12,8 +12,10 @@ from math import exp, expm1, inf, log, sqrt
 
 from hardware.facts import load_economics
 from planner.compare.settings import Settings
+from planner.cost.tables import ClassInputs
 from planner.job.job import Job
 from planner.job.optimizers import OptimizerSetting
+from planner.predict.cost_tables import held_classes
 from planner.predict.ops.table import parameter_count
 from planner.predict.optimizer_terms import moment_bytes, trained_profile
 
@@ -74,9 +76,20 @@ def checkpoint_bytes(job: Job) -> float:
     "2.3 TB" in its chronicles. A state that only some parameters have counts for all of them.
     """
     setting = OptimizerSetting(job.optimizer, job.optimizer_setting.kernel)
-    state = trained_profile(job.framework, setting).state
-    per_parameter = state.weight_bytes + state.master_bytes + moment_bytes(job.framework, setting)
-    return float(parameter_count(job.model).total) * per_parameter
+    profile = trained_profile(job.framework, setting)
+    states = profile.state.master_bytes + moment_bytes(job.framework, setting)
+    if job.tuning.trains_all:
+        return float(parameter_count(job.model).total) * (profile.state.weight_bytes + states)
+    return sum(
+        count * (one.weights * profile.state.weight_bytes * _is_written(job, one))
+        + count * one.states * states
+        for one, count in held_classes(job, profile)
+    )
+
+
+def _is_written(job: Job, one: ClassInputs) -> bool:
+    """Whether a checkpoint has the weights of a class: beside adapters no frozen ones."""
+    return one.states > 0.0 or not job.tuning.has_adapters
 
 
 def goodput(run: GoodputRun, settings: Settings) -> Goodput:

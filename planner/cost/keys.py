@@ -8,7 +8,7 @@ Symbols: t = tp, e = etp, b = micro-batch size, s = sequence length; tokens on a
 from __future__ import annotations
 
 from planner.cost._jit import Row, jit
-from planner.cost.codes import ParamShard, Shard
+from planner.cost.codes import OpKind, ParamShard, Shard
 from planner.cost.tables import JobInputs
 
 
@@ -71,3 +71,14 @@ def gemm_shape(op: Row, key: Row, job: JobInputs) -> tuple[float, float, float]:
     out += op.kv_out_width * shard_factor(Shard.KV, key, job.kv_heads)
     depth = op.in_width * shard_factor(int(op.in_shard), key, job.kv_heads)
     return rows, out, depth
+
+
+@jit
+def weight_elements(op: Row, key: Row) -> float:
+    """Elements of the matrices of a product on one rank."""
+    kind = int(op.kind)
+    if kind not in (OpKind.GEMM, OpKind.GROUPED_GEMM):
+        return 0.0
+    split = key.expert_ranks if kind == OpKind.GROUPED_GEMM else key.tp
+    out = op.out_width + op.kv_out_width
+    return float(op.groups * out * op.in_width / split)

@@ -18,7 +18,7 @@ from planner.cost.compute import (
     odd_rows_time_s,
 )
 from planner.cost.inputs import GpuInputs
-from planner.cost.keys import gemm_shape, local_tokens, shard_factor
+from planner.cost.keys import gemm_shape, local_tokens, shard_factor, weight_elements
 from planner.cost.tables import FrameworkInputs, JobInputs
 
 # Traffic of unfused attention's passes over its scores, torch operations one by one, in units of
@@ -66,11 +66,24 @@ def product_rate(low: bool, framework: FrameworkInputs, gpu: GpuInputs) -> tuple
 
 
 @jit
+def unpacking_seconds(op: Row, key: Row, gpu: GpuInputs) -> float:
+    """Seconds of making a copy of a product's weights, as 16 bits of packed ones, before each use
+    of them: forward, its repetition, and the gradient of the input. As long for any tokens.
+
+    Source: bitsandbytes, autograd/_functions.py, MatMul4Bit.
+    """
+    if op.unpacked == 0.0:
+        return 0.0
+    traffic = op.unpacked * weight_elements(op, key)
+    return float(traffic / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency))
+
+
+@jit
 def gemm_seconds(
     op: Row, key: Row, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
 ) -> tuple[float, float, float]:
-    """Seconds of a dense product, casts included: forward, backward, and of that the weight
-    gradient.
+    """Seconds of a dense product, casts and unpacked weights included: forward, backward, and of
+    that the weight gradient.
 
     Forward (rows, out, in); backward the input gradient (rows, in, out) and the weight gradient
     (out, in, rows), which accumulates into an fp32 buffer.
@@ -85,7 +98,8 @@ def gemm_seconds(
     if low:
         forward += cast_seconds(rows * depth, framework, gpu)
         data += cast_seconds(rows * out, framework, gpu)
-    return forward, data + weight, weight
+    unpacking = unpacking_seconds(op, key, gpu)
+    return forward + unpacking, op.returns * (data + unpacking) + weight, weight
 
 
 @jit
@@ -104,7 +118,8 @@ def grouped_gemm_seconds(
     if low:
         forward += cast_seconds(rows * depth, framework, gpu)
         data += cast_seconds(rows * out, framework, gpu)
-    return forward, data + weight, weight
+    unpacking = unpacking_seconds(op, key, gpu)
+    return forward + unpacking, op.returns * (data + unpacking) + weight, weight
 
 
 @jit
@@ -289,7 +304,7 @@ def op_seconds(
         forward, backward = scan_seconds(op, key, job, framework, gpu)
     else:
         forward, backward = memory_seconds(op, key, job, framework, gpu)
-    return forward, backward, 0.0
+    return forward, op.returns * backward, 0.0
 
 
 @jit

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.codes import OpKind
-from planner.cost.keys import gemm_shape, local_tokens, on_rank, padding_factor, shard_factor
+from planner.cost.keys import (
+    gemm_shape,
+    local_tokens,
+    on_rank,
+    padding_factor,
+    shard_factor,
+    weight_elements,
+)
 from planner.cost.tables import FrameworkInputs, JobInputs
 
 
@@ -105,17 +112,6 @@ def table_parameters(key: Row, job: JobInputs) -> float:
 
 
 @jit
-def weight_elements(op: Row, key: Row) -> float:
-    """Elements of the matrices of a product on one rank."""
-    kind = int(op.kind)
-    if kind not in (OpKind.GEMM, OpKind.GROUPED_GEMM):
-        return 0.0
-    split = key.expert_ranks if kind == OpKind.GROUPED_GEMM else key.tp
-    out = op.out_width + op.kv_out_width
-    return float(op.groups * out * op.in_width / split)
-
-
-@jit
 def cast_bytes(piece: int, key: Row, ops: Rows, framework: FrameworkInputs) -> float:
     """Copies of a piece's weights that autocast makes."""
     total = 0.0
@@ -204,9 +200,10 @@ def working_bytes(
     feed-forward block: gradients of its product, of both factors and of the gate's input (of the
     activation's output and input without a gate), three of the residual's width, and one weight's
     gradient. A recurrence holds what its backward makes again, experts what weighing their outputs
-    does (`weighing_bytes`). Logits are accounted for at the loss.
+    does (`weighing_bytes`). Copies of weights (packed ones in 16 bits) are made of one
+    product at a time. Logits are accounted for at the loss.
     """
-    largest = widest = one_weight = scanned = weighed = 0.0
+    largest = widest = one_weight = scanned = weighed = unpacked = 0.0
     for row in range(ops.shape[0]):
         op = ops[row]
         if int(op.piece) == piece and int(op.kind) == OpKind.SCAN:
@@ -214,8 +211,12 @@ def working_bytes(
         is_product = int(op.kind) in (OpKind.GEMM, OpKind.GROUPED_GEMM)
         if int(op.piece) != piece or not is_product or op.pads_vocabulary > 0:
             continue
+        if op.returns == 0.0:
+            continue
         rows, out, into = gemm_shape(op, key, job)
         largest = max(largest, rows * (out + into))
+        if op.transient > 0.0:
+            unpacked = max(unpacked, op.transient * weight_elements(op, key) / op.groups)
         if int(op.kind) == OpKind.GROUPED_GEMM:
             weighed = framework.weighing_bytes * rows * job.hidden
         if rows * into > widest:
@@ -226,7 +227,8 @@ def working_bytes(
     element, stream = framework.activation_bytes, local_tokens(key, job) * job.hidden
     if framework.unfused_tensors > 0.0:
         wide = max(element * framework.unfused_tensors * widest, scanned)
+        wide += unpacked
         return wide + 3.0 * framework.residual_bytes * stream, element * one_weight
     gathered = framework.gathered_tensors * element * stream if key.tp > 1.0 else 0.0
-    wide = max(element * largest, scanned)
+    wide = max(element * largest, scanned) + unpacked
     return wide + weighed + gathered, framework.weight_gradient_bytes * trained

@@ -33,6 +33,13 @@ Row = tuple[str, Any, Any]
 
 def lengths_of_file(words: str) -> Lengths:
     """The lengths in the file `words`, perhaps with `:COLUMN` behind it. UsageError, OSError."""
+    found = counts_of_file(words)
+    name = f"{Path(words).name}: {sum(found.values()):,} samples"
+    return lengths_of(((float(length), float(n)) for length, n in found.items()), name)
+
+
+def counts_of_file(words: str) -> Counter[int]:
+    """How many samples of a file have each length. UsageError, OSError."""
     path, column = _path_and_column(words)
     if path.suffix.lower() == ".json":
         raise UsageError(
@@ -44,8 +51,7 @@ def lengths_of_file(words: str) -> Lengths:
         found[_counted(length, where)] += _number(samples, where)
     if not +found:
         raise UsageError(f"--lengths {path}: holds no sample; give a file with at least one length")
-    name = f"{path.name}: {sum(found.values()):,} samples"
-    return lengths_of(((float(length), float(n)) for length, n in found.items()), name)
+    return +found
 
 
 def _path_and_column(words: str) -> tuple[Path, str | None]:
@@ -66,19 +72,21 @@ def _rows(path: Path, column: str | None) -> Iterator[Row]:
 
 def opened(path: Path, option: str = "--lengths") -> IO[str]:
     """A user's file of samples, open as text. UsageError for a name that is none, OSError."""
+    where = f"{option} {path}".strip()
     try:
         demand_file(path, path.stat())
         return path.open(encoding="utf-8-sig", newline="")
     except FileNotFoundError:
-        raise UsageError(f"{option} {path}: does not exist; give the name of a file") from None
+        raise UsageError(f"{where}: does not exist; give the name of a file") from None
     except (ValueError, OSError) as error:
         if isinstance(error, OSError) and not is_name_at_fault(error):
             raise
-        raise UsageError(f"{option} {path}: {error}") from None
+        raise UsageError(f"{where}: {error}") from None
 
 
 def lines_of(path: Path, option: str = "--lengths") -> Iterator[tuple[int, str]]:
     """(number, text) of each line that holds something, one at a time."""
+    where = f"{option} {path}".strip()
     with opened(path, option) as stream:
         number = 0
         while True:
@@ -86,13 +94,13 @@ def lines_of(path: Path, option: str = "--lengths") -> Iterator[tuple[int, str]]
                 line = stream.readline(_LONGEST_LINE)
             except UnicodeDecodeError as error:
                 raise UsageError(
-                    f"{option} {path}, line {number + 1}: is no text in UTF-8 ({error.reason})"
+                    f"{where}, line {number + 1}: is no text in UTF-8 ({error.reason})"
                 ) from None
             if not line:
                 return
             number += 1
             if len(line) >= _LONGEST_LINE:
-                raise UsageError(f"{option} {path}, line {number}: longer than {_LONGEST_LINE:,}")
+                raise UsageError(f"{where}, line {number}: longer than {_LONGEST_LINE:,}")
             if line.strip():
                 yield number, line
 
@@ -100,7 +108,7 @@ def lines_of(path: Path, option: str = "--lengths") -> Iterator[tuple[int, str]]
 def json_objects(path: Path, option: str = "--lengths") -> Iterator[tuple[str, dict[str, Any]]]:
     """(where it stands, object) of each line of a file of JSON lines. UsageError."""
     for number, line in lines_of(path, option):
-        where = f"{option} {path}, line {number}"
+        where = f"{option} {path}, line {number}".strip()
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:

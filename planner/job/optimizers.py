@@ -58,6 +58,7 @@ class Optimizer(Named):
     master: str | None = None
     gradient: str | None = None
     source: str
+    aliases: tuple[str, ...] = ()
 
     @property
     def state_bytes(self) -> float:
@@ -103,6 +104,12 @@ def _catalogue() -> dict[str, Optimizer]:
     }
 
 
+@cache
+def _aliases() -> dict[str, str]:
+    """Names of the catalogue by the other words for them."""
+    return {alias: name for name, one in _catalogue().items() for alias in one.aliases}
+
+
 def optimizer_names() -> tuple[str, ...]:
     """Names in the catalogue, the default first."""
     return tuple(_catalogue())
@@ -122,6 +129,7 @@ def load_optimizer(spelling: str) -> Optimizer:
 
 def _base(wanted: str, spelling: str) -> Optimizer:
     catalogue = _catalogue()
+    wanted = _aliases().get(wanted, wanted)
     if wanted not in catalogue:
         raise unknown_name("optimizer", spelling, catalogue, "known: " + ", ".join(catalogue))
     return catalogue[wanted]

@@ -6,8 +6,9 @@ Every row of the op table (`planner.predict.ops.rows.Op`) names the class of its
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
@@ -49,6 +50,11 @@ class ParameterClass(Named):
         return self
 
     @property
+    def packed(self) -> bool:
+        """Whether products cannot read the tensors, but a copy that is made before each use."""
+        return self.format is not None and load_formats()[self.format].weights_only
+
+    @property
     def bytes_per_parameter(self) -> float | None:
         """Bytes of one parameter with its share of scales; None: as the framework holds it."""
         return None if self.format is None else load_formats()[self.format].bytes_per_value
@@ -58,4 +64,28 @@ class ParameterClass(Named):
 def parameter_classes() -> dict[str, ParameterClass]:
     """The classes by name, in the order in which sums take them."""
     tables = shipped_toml("planner.job", "parameter_classes.toml")
-    return {name: ParameterClass(name=name, **entry) for name, entry in tables.items()}
+    every = (one for name, entry in tables.items() for one in _variants(name, entry))
+    return {one.name: one for one in every}
+
+
+def class_name(kind: str, held: str | None, *, expert: bool = False) -> str:
+    """The class of that kind whose tensors are held in a format; None: as the framework does."""
+    name = f"{kind}-expert" if expert else kind
+    return name if held is None else f"{name}/{held}"
+
+
+def _variants(name: str, entry: Mapping[str, Any]) -> Iterator[ParameterClass]:
+    """A class as its table has it; with `formats` one for each, and the same for experts."""
+    given = dict(entry)
+    formats = given.pop("formats", None)
+    yield ParameterClass(name=name, **given)
+    if formats is None:
+        return
+    for expert in (False, True):
+        shared = given | ({"sharers": "expert-data"} if expert else {})
+        if expert:
+            yield ParameterClass(name=class_name(name, None, expert=True), **shared)
+        for held in formats:
+            types = {"gradient": held, "states": held} if given.get("trained", True) else {}
+            named = class_name(name, held, expert=expert)
+            yield ParameterClass(name=named, **shared, format=held, **types)

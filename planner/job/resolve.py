@@ -16,6 +16,7 @@ from hardware.sharp import why_not, with_sharp
 from planner.job.amounts import Resolution, parse_reserve, parse_resolution
 from planner.job.batches import global_batches
 from planner.job.errors import UsageError
+from planner.job.frameworks.adapters import check_tuning, tuned_profile, tuning_conditions
 from planner.job.frameworks.profile import (
     FP32_PRECISIONS,
     DtypeModeName,
@@ -107,10 +108,13 @@ def _on_cluster(request: RequestFields) -> Job:
     profile = framework.in_mode(dtype)
     model = trained_model(request, resolved.spec, profile)
     samples, seq = samples_of(request, profile, model)
+    tuning = _tuning(request, model, profile)
+    model = model.with_frozen(tuning.frozen_layers)
     cluster = _job_cluster(request, profile)
     profile = switched(profile, _switches(request), cluster.num_gpus)
     decision = _techniques(request, profile, model, cluster)
     offered, profile = profile, with_techniques(profile, decision.used, decision.unused)
+    profile = tuned_profile(profile, tuning)
     precision = request.precision
     cluster.gpu.peak(precision)
     offload, choices = _activation_offload(request, profile, model)
@@ -139,7 +143,11 @@ def _on_cluster(request: RequestFields) -> Job:
         fit_probability=request.fit_probability,
         resolution=_resolution(request, cluster),
         limits={name: frozenset(values) for name, values in request.limits.items()},
-        conditions=(*request.conditions(), *technique_conditions(offered, decision.demanded)),
+        conditions=(
+            *request.conditions(),
+            *technique_conditions(offered, decision.demanded),
+            *tuning_conditions(profile, tuning),
+        ),
         dropout=request.dropout,
         expert_imbalance=request.expert_imbalance,
         allow_tp_across_domains=request.allow_tp_across_domains,
@@ -158,7 +166,7 @@ def _on_cluster(request: RequestFields) -> Job:
         published_mtp=resolved.spec.mtp_layers,
         beside=resolved.beside,
         cublas_workspace_config=request.cublas_workspace_config,
-        tuning=(tuning := _tuning(request, model)),
+        tuning=tuning,
         objective=_objective(request, tuning),
     )
 
@@ -250,14 +258,10 @@ def _trained_mtp(request: RequestFields, model: ModelSpec, profile: FrameworkPro
     return usual if asked is None else asked
 
 
-def _tuning(request: RequestFields, model: ModelSpec) -> Tuning:
-    """How the weights are trained. UsageError where the model cannot be trained so."""
+def _tuning(request: RequestFields, model: ModelSpec, profile: FrameworkProfile) -> Tuning:
+    """How the weights are trained. UsageError where model or framework cannot be trained so."""
     tuning = read_tuning(request.train, request.freeze).checked(model)
-    if not tuning.trains_all:
-        raise UsageError(
-            f"--train {tuning}: training a part of the weights is not planned yet; leave --train "
-            "and --freeze out to plan the training of all of them"
-        )
+    check_tuning(profile, tuning)
     return tuning
 
 

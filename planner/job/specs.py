@@ -189,11 +189,14 @@ class LayerKind(_Frozen):
 
     attention: AttentionKind = "full"
     ffn: FfnKind = "dense"
+    # Nothing trains it: one of the first layers of a model whose lower part is frozen.
+    frozen: bool = False
 
     @property
     def parts(self) -> str:
         """What it has, in words: `full/dense`, `state`."""
-        return "/".join(part for part in (self.attention, self.ffn) if part != "none")
+        parts = (self.attention, self.ffn, "frozen" if self.frozen else "none")
+        return "/".join(part for part in parts if part != "none")
 
 
 class ModelSpec(_Frozen):
@@ -288,7 +291,7 @@ class ModelSpec(_Frozen):
             raise ValueError("layer_kinds has sliding layers but sliding_window is not given")
         if self.has_states and self.state_space is None:
             raise ValueError("layer_kinds has state layers but no [state_space] describes them")
-        if any(kind == LayerKind(attention="none", ffn="none") for kind in kinds):
+        if any(kind.attention == kind.ffn == "none" for kind in kinds):
             raise ValueError("a layer has neither attention nor a feed-forward block")
         return self
 
@@ -308,6 +311,16 @@ class ModelSpec(_Frozen):
         if not tokens or space is None or space.kind != "mamba2" or space.chunk == tokens:
             return self
         return self.model_copy(update={"state_space": space.model_copy(update={"chunk": tokens})})
+
+    def with_frozen(self, layers: int) -> ModelSpec:
+        """The model whose first layers nothing trains."""
+        if not layers:
+            return self
+        kinds = (
+            kind.model_copy(update={"frozen": index < layers})
+            for index, kind in enumerate(self.kind_sequence)
+        )
+        return self.model_copy(update={"layer_kinds": tuple(kinds)})
 
     @cached_property
     def kind_sequence(self) -> tuple[LayerKind, ...]:

@@ -99,6 +99,12 @@ class Tuning:
             )
         return self
 
+    @property
+    def words(self) -> str:
+        """The text that reads as this, with what is frozen."""
+        frozen = f", frozen: {' '.join(self.frozen)}" if self.frozen else ""
+        return f"{self}{frozen}"
+
     def __str__(self) -> str:
         """The text that reads as this, without what is frozen."""
         if not self.has_adapters:

@@ -24,7 +24,7 @@ def refuse_unmodelled(name: str, where: str) -> None:
         if re.fullmatch(kind["names"], wanted):
             raise UsageError(
                 f"{where}: {kind['what']} is not modelled. Nearest help: {kind['help']}. Only "
-                "training of all weights by next-token prediction is modelled"
+                "training by next-token prediction is modelled"
             )
 
 

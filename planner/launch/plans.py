@@ -33,6 +33,10 @@ def writer_of(target: Target) -> Writer:
     return cast(Writer, module_of(target.dialect, target.writer))
 
 
+# Targets whose launch files can say that a part of the weights is trained.
+WRITES_TUNING: frozenset[str] = frozenset()
+
+
 def job_refusals(target: Target, job: Job) -> Iterator[Refusal]:
     """What a target cannot express of a job, and whether it starts on the job's GPUs."""
     gpu, launch = job.cluster.gpu, load_framework(target.profile).launch
@@ -41,6 +45,12 @@ def job_refusals(target: Target, job: Job) -> Iterator[Refusal]:
         yield Refusal(
             f"{target.name} does not start on {gpu.name}: {launch.cuda}",
             "--framework " + " or ".join(one.name for one in others),
+        )
+    if not job.tuning.trains_all and target.name not in WRITES_TUNING:
+        yield Refusal(
+            f"launch files of {target.name} are written for the training of all weights, not for "
+            f"--train {job.tuning.words}",
+            "--train full without --freeze",
         )
     yield from writer_of(target).job_refusals(job)
 

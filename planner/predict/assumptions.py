@@ -17,7 +17,7 @@ from planner.job.quantities import share
 from planner.job.schedules import schedule_named
 from planner.predict.configuration import Configuration
 from planner.predict.links import link_inputs
-from planner.predict.ops.table import parameter_count
+from planner.predict.ops.trained import held_parameters
 from planner.predict.optimizer_terms import host_bytes_per_parameter
 from planner.predict.plan import Degrees, Interval
 from planner.predict.sharp import sharp_notes
@@ -74,7 +74,7 @@ def _offload_notes(job: Job, degrees: Degrees) -> Iterator[str]:
         return
     shard = degrees.shard or degrees.dp * degrees.cp
     copies = degrees.dp * degrees.cp / shard if degrees.zero else degrees.dp * degrees.cp
-    total = parameter_count(job.model).total * copies
+    total = held_parameters(job).trained * copies
     share_of_node = min(1.0, cluster.gpus_per_node / degrees.gpus)
     size = total * share_of_node * host_bytes_per_parameter(job.framework, setting) / GIB
     hidden = job.framework.optimizer.offload_overlap

@@ -53,15 +53,18 @@ def class_names(all_pieces: Sequence[Piece]) -> tuple[str, ...]:
     return names
 
 
-def class_inputs(all_pieces: Sequence[Piece], profile: FrameworkProfile) -> tuple[ClassInputs, ...]:
-    """The classes of some pieces under a profile, and unused ones up to the fewest of a record."""
+def class_inputs(
+    all_pieces: Sequence[Piece], profile: FrameworkProfile, moment: float = 4.0
+) -> tuple[ClassInputs, ...]:
+    """The classes of some pieces under a profile, and unused ones up to the fewest of a record;
+    `moment`: bytes of an element of the optimizer's states there."""
     found = tuple(
-        _one_class(parameter_classes()[name], profile) for name in class_names(all_pieces)
+        _one_class(parameter_classes()[name], profile, moment) for name in class_names(all_pieces)
     )
     return (*found, *NO_CLASSES[len(found) :])
 
 
-def _one_class(one: ParameterClass, profile: FrameworkProfile) -> ClassInputs:
+def _one_class(one: ParameterClass, profile: FrameworkProfile, moment: float) -> ClassInputs:
     """One class, by the profile's trained weights."""
     held = one.bytes_per_parameter
     weights = 1.0 if held is None else held / profile.state.weight_bytes
@@ -69,7 +72,7 @@ def _one_class(one: ParameterClass, profile: FrameworkProfile) -> ClassInputs:
     if one.gradient is not None:
         gradients = ELEMENT_BYTES[one.gradient] / profile.state.gradient_bytes
     if one.states is not None:
-        states = ELEMENT_BYTES[one.states] / ELEMENT_BYTES["fp32"]
+        states = ELEMENT_BYTES[one.states] / moment
     return ClassInputs(
         sharers=float(Sharers[one.sharers.replace("-", "_").upper()]),
         weights=weights,
@@ -137,6 +140,7 @@ def op_context(job: Job) -> OpContext:
         offload=job.on_host,
         rack=job.cluster.gpu.traits.dispatcher == "hybridep",
         exchanges_heads=any(kind.startswith("a2a") for kind in job.context_kinds),
+        tuning=job.tuning,
     )
 
 
@@ -314,21 +318,50 @@ def parameter_inputs(
 ) -> dict[str, Any]:
     """What the compiled core reads of the model's parameters and their classes."""
     return {
-        "classes": class_inputs(all_pieces, profile),
+        "classes": class_inputs(all_pieces, profile, _moment_element(job, profile)),
         "model_parameters": trained_parameters(job, all_pieces),
     }
+
+
+def _moment_element(job: Job, profile: FrameworkProfile) -> float:
+    """Bytes of an element of the optimizer's moments."""
+    follows = job.optimizer.follows_weights
+    return profile.state.optimizer_state_element_bytes if follows else ELEMENT_BYTES["fp32"]
+
+
+def held_classes(job: Job, profile: FrameworkProfile) -> tuple[tuple[ClassInputs, float], ...]:
+    """The classes of a job's parameters, each with how many the model has, multi-token prediction
+    included."""
+    all_pieces = job_pieces(job)
+    totals, names = piece_totals(job.model, len(all_pieces)), class_names(all_pieces)
+    counts = dict.fromkeys(names, 0.0)
+    for piece, count in zip(all_pieces, totals, strict=True):
+        for op in piece.ops:
+            if op.parameters:
+                counts[op.parameter_class] += float(count) * op.parameter_count
+    classes = class_inputs(all_pieces, profile, _moment_element(job, profile))
+    return tuple(zip(classes, counts.values(), strict=False))
 
 
 def trained_parameters(job: Job, all_pieces: Sequence[Piece]) -> float:
     """Parameters of the whole model that are trained, without multi-token prediction."""
     totals = piece_totals(job.model, len(all_pieces))[: len(job.model.kinds) + 2]
-    frozen = sum(
-        count * op.parameter_count
-        for piece, count in zip(all_pieces, totals, strict=False)
-        for op in piece.ops
-        if not op.trains
+    if job.tuning.trains_all:
+        frozen = sum(
+            count * op.parameter_count
+            for piece, count in zip(all_pieces, totals, strict=False)
+            for op in piece.ops
+            if not op.trains
+        )
+        return float(parameter_count(job.model).total) - float(frozen)
+    return float(
+        sum(
+            count * op.parameter_count
+            for piece, count in zip(all_pieces, totals, strict=False)
+            for op in piece.ops
+            if op.trains
+        )
     )
-    return float(parameter_count(job.model).total) - float(frozen)
 
 
 def _softmax_bytes(job: Job, profile: FrameworkProfile) -> float:

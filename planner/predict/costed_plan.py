@@ -28,7 +28,7 @@ from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostedShapes, CostModel, KernelLayout
 from planner.predict.cost_tables import half_precision
 from planner.predict.mixture import CostedLayout, cost_layout
-from planner.predict.ops.table import flop_per_token
+from planner.predict.ops.trained import trained_flop
 from planner.predict.plan import (
     Degrees,
     Interval,
@@ -101,7 +101,8 @@ def configured_plan(
     risk = full_memory(heaviest, degrees, step_time_s, probability)
     row = job.row(degrees.mbs)
     computed = degrees.gbs * row.computed / step_time_s / degrees.gpus
-    full_square = computed * flop_per_token(job.model, row.attended)
+    flop = trained_flop(job, row.attended)
+    full_square = computed * flop.total
     tokens_per_s = degrees.gbs * job.row_tokens / step_time_s
     kind, sizes = exchange_kind(degrees.cp, priced.exchange(0))
     used = used_techniques(job, degrees)
@@ -121,10 +122,13 @@ def configured_plan(
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=tokens_per_s / degrees.gpus,
         mfu=full_square / peak16,
-        mfu_causal=computed * flop_per_token(job.model, row.attended, causal=True) / peak16,
+        mfu_causal=computed * trained_flop(job, row.attended, causal=True).total / peak16,
         mfu_precision=full_square / _mean([gpu.peak(job.precision) for gpu in gpus]),
-        # Backward is twice the forward pass, so forward is a third of the model's FLOP.
-        hfu=full_square * (1.0 + recomputed_share(costed.costs, costed.counts) / 3.0) / peak16,
+        # Backward is twice the forward pass where all is trained, so forward is a third of the
+        # model's FLOP.
+        hfu=full_square
+        * (1.0 + recomputed_share(costed.costs, costed.counts) / flop.passes)
+        / peak16,
         peak_bytes=peak,
         peak_interval=peak_interval(heaviest, peak),
         allocated_bytes=float(step[f.STEP_ALLOCATED_BYTES]),
@@ -182,7 +186,7 @@ def _sample_figures(
         samples=degrees.gbs * row.samples,
         samples_per_s=degrees.gbs * row.samples / step_time_s,
         computed_tokens_per_s=degrees.gbs * row.computed / step_time_s,
-        mfu_counted=counted * flop_per_token(job.model, lengths.attended) / peak_flop_per_s,
+        mfu_counted=counted * trained_flop(job, lengths.attended).total / peak_flop_per_s,
     )
 
 

@@ -100,8 +100,15 @@ def _op_columns(op: Op, job: Job) -> dict[str, float]:
         "autocasts": low if copies != 0.0 else op.autocasts,
         "issued": issue_factor(op, job),
         "trained": op.trains,
-        "backward_kernels": op.backward_kernels - (op.is_product and not op.trains),
+        "backward_kernels": _backward_kernels(op),
     }
+
+
+def _backward_kernels(op: Op) -> float:
+    """Kernels of a row's backward: of a product with frozen weights one less, of a row below which
+    nothing is trained none."""
+    untrained = op.is_product and not op.trains
+    return (op.backward_kernels - untrained) if op.returns else 0.0
 
 
 def _parameters(op: Op, count: float, shard: ParamShard, behind: bool) -> dict[str, float]:

@@ -11,6 +11,7 @@ from planner.job.quantities import gib, percent_sure, plural, share, signed_shar
 from planner.launch.check.assess import Assessment
 from planner.launch.check.changes import LaunchChange
 from planner.launch.check.network import NETWORK_RULE, network_sentence
+from planner.launch.check.opened import opened_sentences
 from planner.launch.check.request import variation
 from planner.launch.read.found import Found, Problem
 from planner.launch.registry import formats
@@ -176,6 +177,8 @@ def _head_facts(
         yield "MFU", f"{share(plan.mfu)} ({low} to {high}, 80 % interval)"
         yield "peak", f"stage {plan.heaviest_stage}: {peak_sentence(plan)}"
         yield from full_memory_facts(plan)
+        said = dict.fromkeys(opened_sentences(plan, assessment.opened).values())
+        yield from (("open", text) for text in said)
 
 
 # --- problems -------------------------------------------------------------------------------------

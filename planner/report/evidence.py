@@ -13,6 +13,7 @@ from planner.evidence.learn.calibrate import FigureFit
 from planner.evidence.learn.study import Learnt
 from planner.evidence.learn.suggest import Suggestion
 from planner.evidence.runs.bars import FamilyBars, Views, family_bars
+from planner.evidence.runs.doubts import narrowing_sentence, open_summary
 from planner.evidence.runs.families import Family
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.report import (
@@ -25,6 +26,7 @@ from planner.evidence.runs.report import (
     mean_of_sources,
     summary_of,
 )
+from planner.evidence.runs.rows import FIRST_SIGHT
 from planner.evidence.runs.worst import GOOD, missed_picks
 from planner.job.job import SURE_TO_FIT
 from planner.job.quantities import gib, plural, seconds, share
@@ -36,6 +38,7 @@ _NONE = "-"
 _MEAN = "mean of sources"
 _SHOWN_REFUSALS = 8
 _SHOWN_PICKS = 12
+_SHOWN_OPEN = 12
 # So many runs are also shown one by one.
 _MOST_RUNS = 6
 
@@ -78,6 +81,7 @@ def validation_report(
         *_runs(predictions),
         *errors,
         *bars,
+        table_of("validation.open", open_summary(predictions)[:_SHOWN_OPEN]),
         _picks(found.families, totals, means),
         table_of("validation.missed", missed_picks(predictions)[:_SHOWN_PICKS], good=GOOD),
         table_of(
@@ -90,6 +94,8 @@ def validation_report(
         ),
     ]
     yield from (one for one in tables if one.rows)
+    if opened := tuple(_open_sentences(predictions)):
+        yield Notes(opened)
     shown = (*parts, *((_IN_DOUBT,) if doubted else ()))
     yield Notes(tuple(_notes(found, shown)))
 
@@ -118,6 +124,15 @@ def _runs(predictions: Sequence[Prediction]) -> Iterator[TableData]:
     ]  # fmt: skip
     if 0 < len(predictions) <= _MOST_RUNS:
         yield table_of("validation.runs", rows)
+
+
+def _open_sentences(predictions: Sequence[Prediction]) -> Iterator[str]:
+    """Of each of a few runs the fact that would narrow its bars most."""
+    for one in predictions if len(predictions) <= _MOST_RUNS else ():
+        for figure, (measured, _) in FIRST_SIGHT.items():
+            said = narrowing_sentence(one, figure) if one.measured(measured) else None
+            if said is not None:
+                yield f"line {one.row.line}, {_FIGURES[figure]}: {said}"
 
 
 def _errors(

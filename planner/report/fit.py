@@ -15,6 +15,7 @@ from planner.predict.plan_text import (
     configuration_text,
     error_text,
     fit_verdict,
+    sample_rows,
     step_time_text,
 )
 from planner.predict.uncertainty.likely import EVEN_CHANCE
@@ -96,12 +97,14 @@ def _cost_text(move: Move, base_s: float) -> str:
 
 @as_report
 def fit_report(
-    answer: FitAnswer, assumed: tuple[str, ...], command: str, advice: Advice | None = None
-) -> Iterator[Block]:
+    answer: FitAnswer, assumed: tuple[str, ...], command: str, advice: Advice | None = None,
+    training: str = "",
+) -> Iterator[Block]:  # fmt: skip
     """The whole report. `assumed`: what was taken for granted; `command`: the search that tells
-    more; `advice`: what the lightest configuration lacks, where nothing fits."""
+    more; `advice`: what the lightest configuration lacks, where nothing fits; `training`: what one
+    takes on the plan to use."""
     if answer.result is not None:
-        yield from _fitting(answer.result)
+        yield from _fitting(answer.result, training)
     elif answer.why is not None:
         leading = () if advice is None else leading_facts(advice)
         job = answer.request.resolve()
@@ -114,7 +117,7 @@ def fit_report(
     yield Notes(tuple(_notes(answer, assumed, command)))
 
 
-def _fitting(result: SearchResult) -> Iterator[Block]:
+def _fitting(result: SearchResult, training: str) -> Iterator[Block]:
     best = result.plans[max(result.recommended, 1) - 1]
     lightest = min(result.plans, key=lambda plan: plan.peak_bytes)
     word = {"fits": "YES", "probably fits": "PROBABLY"}.get(
@@ -122,7 +125,9 @@ def _fitting(result: SearchResult) -> Iterator[Block]:
     )
     verdict = said(described("fit.fits"), best, word=word) or ""
     batch = batch_sentence(best, result.job.batch_target_sequences)
-    yield Facts((*job_facts(result.job), ("batch", batch), ("fits", verdict)))
+    takes = (("training", training),) if training else ()
+    beside = sample_rows(best)
+    yield Facts((*job_facts(result.job), ("batch", batch), *beside, ("fits", verdict), *takes))
     named = (("→ use", best), ("lightest", lightest))[: 2 if lightest != best else 1]
     yield fitting_table("Plans", "plan", "as", named)
 

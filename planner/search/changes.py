@@ -260,13 +260,14 @@ def dtypes(at: Situation) -> Changes:
 
 
 def shorter_sequences(at: Situation) -> Changes:
-    """Halved sequences; the batch keeps its tokens."""
+    """Halved sequences; the batch keeps its tokens, and of samples that are padded its number."""
     if at.job.ramp and at.job.batch.exact:
         return  # each of its batches would have to follow
     factor = 2
     while at.job.seq % factor == 0 and at.job.seq // factor >= SHORTEST_SEQUENCE:
         seq = at.job.seq // factor
-        if at.request.gbs is None:
+        padded = at.job.samples.lengths is not None and not at.job.samples.is_packed
+        if at.request.gbs is None or padded:
             yield at.changed(f"--seq {seq}", seq=seq)
         else:
             gbs = at.request.gbs * factor

@@ -131,7 +131,10 @@ def _trial(request: Request, effort: Effort) -> tuple[Plan | None, bool]:
 
 
 def _longest(request: Request, until: Until, tell: Progress) -> Largest | None:
-    seq = request.seq or request.resolve().seq
+    job = request.resolve()
+    if job.samples.packing == "longest" and job.samples.lengths is not None:
+        return None  # the samples say how long a row is, not a limit above them
+    seq = request.seq or job.seq
     powers = [1 << power for power in range(_SHORTEST_SEQ.bit_length() - 1, 64)]
     lengths = sorted({seq, *(length for length in powers if length <= LONGEST_SEQ)})
     requests = [request.model_copy(update=_same_tokens(request, seq, each)) for each in lengths]
@@ -141,6 +144,8 @@ def _longest(request: Request, until: Until, tell: Progress) -> Largest | None:
 
 def _same_tokens(request: Request, seq: int, length: int) -> dict[str, int]:
     """The sequence length, with the batch in sequences as it is: what fits hangs on these."""
+    if request.lengths is not None:
+        return {"seq": length}
     gbs = request.gbs if request.gbs is not None else max(1, (request.gbs_tokens or seq) // seq)
     tokens = {} if request.gbs_tokens is None else {"gbs_tokens": gbs * length}
     return {"seq": length, **tokens}

@@ -15,6 +15,7 @@ from planner.job.models.catalog import beside_notes
 from planner.predict.assumptions import assumption_lines
 from planner.predict.cost_tables import half_precision
 from planner.predict.ops.table import parameter_count
+from planner.predict.ops.trained import held_parameters
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.search.exact_front import at_resolution, thin_points, undominated
 from planner.search.front import ALIKE
@@ -110,6 +111,7 @@ def job_summary(job: Job, num_gpus: int) -> JobSummary:
     shares = [part.num_gpus / used for part in parts]
     half = [gpu.peak(half_precision(gpu)) for gpu in gpus]
     asked = [gpu.peak(job.precision) for gpu in gpus]
+    held = held_parameters(job)
     return JobSummary(
         model=job.model.name,
         model_alias=job.model_alias,
@@ -129,6 +131,8 @@ def job_summary(job: Job, num_gpus: int) -> JobSummary:
         optimizer=job.optimizer.name,
         seq=job.seq,
         batch_target_sequences=job.batch.sequences,
+        tuning="" if job.tuning.trains_all else job.tuning.words,
+        trained_parameters=0 if job.tuning.trains_all else held.trained,
         notes=tuple(f"{note[0].upper()}{note[1:]}." for note in beside_notes(job.beside)),
         assumed=assumption_lines(jobs),
     )

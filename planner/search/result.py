@@ -62,6 +62,9 @@ class JobSummary(Frozen):
     optimizer: str
     seq: int
     batch_target_sequences: float
+    # How the weights are trained, and how many of them, where not all are.
+    tuning: str = ""
+    trained_parameters: int = 0
     notes: tuple[str, ...] = ()
     # Numbers of the hardware that nobody published: true of every plan, beside its own
     # `assumptions`. Empty in plan files written before the field existed.

@@ -49,6 +49,8 @@ WRITERS = {
     ("validate", "plot"): ("validate --data RUNS", "--plot", ".svg"),
     ("trace", "plot"): ("trace TRACE", "--plot", ".svg"),
     ("calibrate", "output"): ("calibrate --from RUNS --gpus 8xH100 --accept-worse", "-o", ".toml"),
+    ("lengths", "output"): ("lengths LENGTHS", "-o", ".csv"),
+    ("lengths", "plot"): ("lengths LENGTHS", "--plot", ".svg"),
     # It measures a GPU: what it writes stands in tests/cli/test_probe.py.
     ("probe", "output"): ("probe --plan-file PLAN", "-o", ".toml"),
 }
@@ -76,10 +78,16 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("given")
     files = {
         name: folder / f"{name.lower()}{ending}"
-        for name, ending in (("PLAN", ".json"), ("RUNS", ".csv"), ("SCRIPT", ".sh"))
+        for name, ending in (
+            ("PLAN", ".json"),
+            ("RUNS", ".csv"),
+            ("SCRIPT", ".sh"),
+            ("LENGTHS", ".csv"),
+        )
     }
     files["RUNS"].write_text(RUNS)
     files["SCRIPT"].write_text(SCRIPT)
+    files["LENGTHS"].write_text("length,samples\n100,3\n900,1\n")
     assert run(f"evaluate {JOB}", "-o", files["PLAN"]).exit_code == 0
     return files | {"TRACE": write(folder / "trace.json", trace())}
 

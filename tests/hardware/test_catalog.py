@@ -45,8 +45,9 @@ FLOP_PER_SM_CLOCK = {
 
 def test_the_catalogue_has_what_people_train_on() -> None:
     wanted = (
-        "t4 a10g a30 l4 l20 3060 3080 3080-ti 3090 4060-ti 4070 4070-ti-super 4080-super 5070-ti "
-        "5080 gb10 v100 v100-16gb v100-pcie a100 a100-40gb a100-pcie a800 a10 l40s 4090 5090 h100 "
+        "t4 a10g a30 l4 l20 4000-ada 2000-ada 4060 4060-laptop 3060 3080 3080-ti "
+        "3090 4060-ti 4070 4070-ti-super 4080-super 5070-ti 5080 gb10 "
+        "v100 v100-16gb v100-pcie a100 a100-40gb a100-pcie a800 a10 l40s 4090 5090 h100 "
         "h100-pcie h100-nvl h100-96gb h200 gh200 gh200-141gb h20 h20-141gb h800 b200 b300 "
         "gb200 gb300 mi250x mi300x mi325x mi355x"
     )

@@ -63,9 +63,18 @@ def test_names_are_what_was_spelled() -> None:
 
 
 @pytest.mark.parametrize(
+    ("spelling", "name"),
+    [("Adam", "adamw"), ("adamw_torch_fused", "adamw"), ("adam:exp_avg=bf16", "adamw:exp_avg=bf16"),
+     ("adamw_bnb_8bit", "adamw-8bit")],
+)  # fmt: skip
+def test_other_words_for_an_optimizer(spelling: str, name: str) -> None:
+    assert load_optimizer(spelling).name == name
+
+
+@pytest.mark.parametrize(
     ("spelling", "words"),
     [
-        ("adam", ("'adam'", "'adamw'")),
+        ("adamm", ("'adamm'", "'adamw'")),
         ("adamw:exp_avg=int8", ("exp_avg=int8", "fp32, bf16, fp16, fp8")),
         ("adamw:moment=bf16", ("moment=bf16", "exp_avg_sq =")),
         ("adamw:", ("cannot read ''", "for example adamw:exp_avg=bf16")),

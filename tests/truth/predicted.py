@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hardware.load import parse_gpus
-from planner.cost.piece_memory import table_parameters, weight_elements
+from planner.cost.keys import weight_elements
+from planner.cost.piece_memory import table_parameters
 from planner.job.errors import UsageError
 from planner.job.frameworks.profile import DtypeModeName, FrameworkProfile, load_framework
 from planner.job.frameworks.tables import OptimizerKernel

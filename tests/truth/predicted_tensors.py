@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.cost.piece_memory import weight_elements
+from planner.cost.keys import weight_elements
 from planner.job.recompute import Module
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.table import pieces

@@ -4,7 +4,8 @@ errors grow outside what was measured, from ranges of runs left out.
 For each axis of `planner.predict.uncertainty.measured_range` the runs on one side of a bound
 predict those on the other, and for each of architecture, framework, kind of model and low precision
 those without it predict those with it; a run's source is left out besides. The growth is the
-one of a short list whose intervals score best. Folds of one name are taken together.
+one of a short list whose intervals score best; the half widths of the judged intervals are fitted
+to the runs that are kept (`planner.evidence.fit.error_fit`). Folds of one name are taken together.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from planner.predict.uncertainty.measured_range import AXES, UNKNOWN, Conditions
 from planner.predict.uncertainty.residuals import (
     COVERAGE,
     Array,
-    ResidualTable,
-    SourceResiduals,
+    ErrorTable,
+    HalfWidths,
+    MeasuredRuns,
     bounds,
-    represent,
 )
 
 # What the name of a source is followed by where its runs are judged at first sight.
@@ -55,11 +56,6 @@ class Residual:
     counts: bool = True
     first: float | None = None
     named: bool = True
-
-    def to_a_stranger(self, taught: float) -> Residual:
-        """The error that its source had before anybody here saw it; where that was not kept, that
-        of today as many times as `taught`."""
-        return replace(self, value=taught * self.value if self.first is None else self.first)
 
     @property
     def group(self) -> str:
@@ -105,30 +101,25 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Judged:
-    """Runs with the quantiles that other sources give them, before inflation, the standard
-    deviation to add for exposed communication and waiting for the CPU (`known`), and for what was
-    never measured, and whether its value is that of first sight; one element a run."""
+    """Runs with the half widths that other sources give them downwards and upwards, the standard
+    deviation to add for what was never measured, and whether its value is that of first sight; one
+    element a run."""
 
     figure: Figure
     sources: NDArray[np.str_]
     values: Array
-    low: Array
-    middle: Array
-    high: Array
-    known: Array
+    down: Array
+    up: Array
     deviation: Array
     met: NDArray[np.bool_]
 
-    def bounds(self, inflation: float, growth: float = 1.0) -> tuple[Array, Array]:
-        """Ends of the intervals, with the deviation for the unmeasured multiplied."""
-        return bounds(
-            self.middle,
-            self.middle - inflation * (self.middle - self.low),
-            self.middle + inflation * (self.high - self.middle),
-            further_width(self.figure, np.hypot(self.known, growth * self.deviation)),
-        )
+    def bounds(self, inflation: float = 1.0, growth: float = 1.0) -> tuple[Array, Array]:
+        """Ends of the intervals, with the half widths and the deviation for the unmeasured
+        multiplied."""
+        further = further_width(self.figure, growth * self.deviation)
+        return bounds(inflation * self.down, inflation * self.up, further)
 
-    def coverage(self, inflation: float) -> HeldOut:
+    def coverage(self, inflation: float = 1.0) -> HeldOut:
         """How many runs lie in their intervals."""
         low, high = self.bounds(inflation)
         inside = (low <= self.values) & (self.values <= high)
@@ -137,21 +128,15 @@ class Judged:
         ]
         return HeldOut(halves[0], halves[-1])
 
-    def score(self, inflation: float, growth: float = 1.0) -> float:
+    def score(self, inflation: float = 1.0, growth: float = 1.0) -> float:
         """Mean interval score (`planner.predict.uncertainty.interval_score`), by `weights`."""
         scores = interval_scores(*self.bounds(inflation, growth), self.values)
         return float(np.average(scores, weights=self.weights))
 
     @property
     def weights(self) -> Array:
-        """Weight of each run: those of a source add up to the square root of their number, within
-        those of today and those at first sight, which weigh as much together."""
-        _, place, counts = np.unique(self.sources, return_inverse=True, return_counts=True)
-        weights = np.asarray(counts[place] ** -0.5, dtype=np.float64)
-        if self.met.any() and not self.met.all():
-            for half in (self.met, ~self.met):
-                weights[half] *= len(weights) / weights[half].sum()
-        return weights
+        """Weight of each run (`weights_of`)."""
+        return weights_of(self.sources, self.met)
 
     def inflation(self) -> float:
         """The inflation at which 80 % are covered (bisection), as `HeldOut.covered` counts."""
@@ -171,65 +156,56 @@ def _covered(inside: NDArray[np.bool_], sources: NDArray[np.str_]) -> Covered:
     return Covered(float(inside.mean()), by_source)
 
 
+def weights_of(sources: NDArray[np.str_], met: NDArray[np.bool_]) -> Array:
+    """Weight of each run: those of a source add up to the square root of their number, within those
+    of today and those at first sight, which weigh as much together."""
+    _, place, counts = np.unique(sources, return_inverse=True, return_counts=True)
+    weights = np.asarray(counts[place] ** -0.5, dtype=np.float64)
+    if met.any() and not met.all():
+        for half in (met, ~met):
+            weights[half] *= len(weights) / weights[half].sum()
+    return weights
+
+
 def both_ways(found: Iterable[Residual]) -> list[Residual]:
-    """Runs under their frameworks' names: all as they are predicted today, and once more as they
-    were at first sight where that was kept."""
-    named = [residual for residual in found if residual.named]
-    met = [residual.to_a_stranger(1.0) for residual in named if residual.first is not None]
-    return [*(replace(residual, first=None) for residual in named), *met]
+    """All runs as they are predicted today, and once more as they were at first sight where
+    that was kept."""
+    runs = list(found)
+    return [*(replace(one, first=None) for one in runs), *filter(None, map(_met, runs))]
 
 
-def judge(table: ResidualTable, found: Sequence[Residual]) -> Judged:
+def _met(one: Residual) -> Residual | None:
+    """A run as it was at first sight: the time of its FLOP was that share of another step."""
+    if one.first is None:
+        return None
+    least = min(1.0, one.at.least * math.exp(one.first - one.value))
+    return replace(one, value=one.first, at=one.at._replace(least=least))
+
+
+def judge(table: ErrorTable, found: Sequence[Residual]) -> Judged:
     """Every run as the runs of all other sources see it."""
-    plain = replace(table, inflation=1.0, communication=0.0, launches=0.0)
-    known = {key: plain.spread(*key) for key in {(one.family, one.source) for one in found}}
-    spreads = [known[residual.family, residual.source] for residual in found]
+    ends = [table.without(one.source).half_widths(one.family, one.at) for one in found]
+    down, up = np.array(ends).reshape(-1, 2).T
     return Judged(
         table.figure,
         np.array([residual.group for residual in found]),
         np.array([residual.value for residual in found]),
-        np.array([spread.low for spread in spreads]),
-        np.array([spread.middle for spread in spreads]),
-        np.array([spread.high for spread in spreads]),
-        np.array([table.unmeasured_error(residual.at) for residual in found]),
-        np.array([plain.further(one.family, one.at, one.source).deviation for one in found]),
+        down,
+        up,
+        np.array([table.further(one.family, one.at, one.source).deviation for one in found]),
         np.array([one.first is not None for one in found]),
     )
 
 
-def without_unmeasured_errors(table: ResidualTable, found: Iterable[Residual]) -> list[Residual]:
-    """The runs with what is left of their residuals for the spread of their family.
-
-    A run whose step is mostly exposed communication or waiting for the CPU is off by that part's
-    own error too, which the intervals add to the spread: both together are its residual, so the
-    spread's share is b / sqrt(b² + w²) of it (b: half width of its family as other sources see it,
-    w: of its own errors). Else small models, on which hosts differ, would widen the bars of large
-    ones.
-    """
-    plain = replace(table, inflation=1.0)
-    left = []
-    for residual in found:
-        deviation = table.unmeasured_error(residual.at)
-        if deviation > 0.0:
-            spread = plain.spread(residual.family, residual.source)
-            wide = 0.5 * (spread.high - spread.low)
-            share = wide / math.hypot(wide, further_width(table.figure, deviation))
-            value = spread.middle + share * (residual.value - spread.middle)
-            left.append(replace(residual, value=value))
-        else:
-            left.append(residual)
-    return left
-
-
-def summarised(found: Iterable[Residual]) -> tuple[SourceResiduals, ...]:
-    """One entry per source and family, in alphabetical order, of the runs that count."""
-    counted = (residual for residual in found if residual.counts)
+def summarised(found: Iterable[Residual]) -> tuple[MeasuredRuns, ...]:
+    """One entry per source and family, in alphabetical order, of the runs that count, as they are
+    today."""
+    counted = (one for one in found if one.counts and one.first is None)
     groups = grouped(counted, lambda residual: (residual.family, residual.source))
     return tuple(
-        SourceResiduals(
+        MeasuredRuns(
             source=source,
             rows=len(runs),
-            log_ratios=represent([run.value for run in runs]),
             measured=ranges(run.at for run in runs),
             bits=tuple(sorted({run.at.bits for run in runs} - {0})),
             **family._asdict(),
@@ -239,7 +215,7 @@ def summarised(found: Iterable[Residual]) -> tuple[SourceResiduals, ...]:
 
 
 # Standard deviation of ln(measured / predicted): for each doubling, and for what has no run.
-_GROWTHS = (0.0, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.24, 0.32)
+_GROWTHS = (0.0, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.24, 0.32, 0.48, 0.64, 0.96)
 # What folds cannot see: an architecture that is left out keeps its own kernel rates, fitted on its
 # runs. Rates that were carried over from another architecture missed the measured ones by 10 to
 # 20 %.
@@ -302,16 +278,20 @@ def _range_fold(axis: str, low: float | None, high: float | None) -> Fold:
     return Fold(axis, text, keeps)
 
 
-def with_growth(table: ResidualTable, found: Sequence[Residual]) -> ResidualTable:
+# Half widths of a figure as these runs have them.
+Fit = Callable[[Sequence[Residual]], HalfWidths]
+
+
+def with_growth(table: ErrorTable, found: Sequence[Residual], fit: Fit) -> ErrorTable:
     """The table with its growths."""
     by_name: dict[str, list[Judged]] = defaultdict(list)
     for fold in folds(found):
         kept = [residual for residual in found if fold.keeps(residual)]
         judged = [residual for residual in found if not fold.keeps(residual)]
         if judged and any(residual.counts for residual in kept):
-            by_name[fold.name].append(_judge(table, fold.name, kept, judged))
+            by_name[fold.name].append(_judge(table, fold.name, kept, judged, fit))
     chosen = {
-        name: min(_GROWTHS, key=lambda growth: _score(members, table.inflation, growth))
+        name: min(_GROWTHS, key=lambda growth: _score(members, growth))
         for name, members in by_name.items()
     }
     if table.figure == "time" and "architecture" in chosen:
@@ -324,22 +304,24 @@ def with_growth(table: ResidualTable, found: Sequence[Residual]) -> ResidualTabl
 
 
 def _judge(
-    table: ResidualTable, name: str, kept: Sequence[Residual], judged: Sequence[Residual]
+    table: ErrorTable, name: str, kept: Sequence[Residual], judged: Sequence[Residual], fit: Fit
 ) -> Judged:
     """The judged runs by a table of the kept ones; deviation 1 for each doubling or lack."""
     unit = {name: 1.0}
     axis = name in AXES
     one_table = replace(
         table,
-        entries=summarised(without_unmeasured_errors(table, kept)),
+        entries=summarised(kept),
+        errors=fit(kept),
+        folds=(),
         growth=unit if axis else {},
         unmeasured={} if axis else unit,
     )
     return judge(one_table, judged)
 
 
-def _score(members: Sequence[Judged], inflation: float, growth: float) -> float:
+def _score(members: Sequence[Judged], growth: float) -> float:
     """Mean score of all folds' runs; a source weighs in each as the square root of its rows."""
     weights = [float(member.weights.sum()) for member in members]
-    scores = [member.score(inflation, growth) for member in members]
+    scores = [member.score(growth=growth) for member in members]
     return fsum(map(mul, weights, scores)) / fsum(weights)

@@ -5,18 +5,15 @@
 
 `planner.predict.uncertainty.residuals` says how the file is read. Runs are predicted with the
 constants that leave their source out (`planner.evidence.fit.held_out`, whose file is read). A
-stranger's errors are larger than those of a source that the model has learnt from: where a run was
-predicted before anything was changed for it, that error stands in the distributions (and, without
-its framework's name, as much more or less as the name changes today), elsewhere that of today
-`taught` times. Every run is judged by the interval that the runs of all *other* sources make.
-`prior_rows`, `source_power`, `taught`, `communication` and `launches` are those of short lists with
-the best mean interval score of all runs as they are predicted today and of those met at first
-sight, both of which weigh as much (`judging.both_ways`); the runs' residuals keep what the last
-two leave of them (`judging.without_unmeasured_errors`). `growth` and `unmeasured` come from ranges
-left out (`planner.evidence.fit.judging`). Every run is there twice: as it is, and predicted without
-its framework's name (`unfamiliar`). `inflation` then makes these held-out intervals cover 80 % in
-the mean of today's errors, which are those of a model that has learnt from the runs, and of errors
-at first sight, which are those of a model that knew less than today's (`judging.HeldOut`).
+stranger's errors are larger than those of a source that the model has learnt from, and errors at
+first sight are those of a model that knew less than today's: bars are fitted to both, all runs as
+they are predicted today and those that were met so as they were met, which weigh as much
+(`judging.both_ways`). Every run is judged by the half widths that the runs of *other* sources make
+(`planner.evidence.fit.error_fit`). `growth` and `unmeasured` come from ranges left out
+(`planner.evidence.fit.judging`), `shares` from the runs about their bars
+(`planner.evidence.fit.components`). Those that are predicted without their framework's name say how
+much wider the bars of frameworks are that nobody measured. All half widths are then multiplied by
+what makes held-out intervals cover 80 % in the mean of both (`judging.HeldOut`).
 """
 
 from __future__ import annotations
@@ -24,25 +21,24 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from itertools import product
-
-import numpy as np
+from functools import partial
+from typing import Any
 
 from planner.evidence.fit.command import rows_of_errors, run
+from planner.evidence.fit.components import variance_shares
 from planner.evidence.fit.constants_fit import NOT_FITTED_ON, tells
+from planner.evidence.fit.error_fit import fitted_errors, with_unfamiliar
 from planner.evidence.fit.held_out import predict_held_out, shipped
 from planner.evidence.fit.judging import (
     HeldOut,
-    Judged,
     Residual,
     both_ways,
     judge,
     summarised,
     with_growth,
-    without_unmeasured_errors,
 )
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.report import error_of
@@ -50,38 +46,26 @@ from planner.evidence.runs.rows import FIRST_SIGHT, MeasuredRow
 from planner.predict.uncertainty.families import Figure
 from planner.predict.uncertainty.intervals import conditions_of, family_of
 from planner.predict.uncertainty.measured_range import UNKNOWN
-from planner.predict.uncertainty.residuals import ResidualTable
+from planner.predict.uncertainty.residuals import FOLDS, ErrorTable, HalfWidths, fold_of
 
-# Tried for `prior_rows`: from believing a family's runs at once to hardly ever.
-_PRIOR_ROWS = (4.0, 8.0, 16.0, 32.0, 64.0)
-# Tried for `source_power`: from every source alike to halfway to every row alike.
-_SOURCE_POWERS = (0.0, 0.25, 0.5)
-# Tried for `taught`: sources that were met at first sight err 1.5 times as much then as now, older
-# ones half as much as those do at first.
-_TAUGHT = (1.0, 1.5, 2.0)
-# Tried for `communication` and `launches`.
-_COMMUNICATION = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 _ABOUT = (
-    "How far predictions lie from measurements: ln(measured / predicted) by source of runs and "
-    "family (framework, GPU architecture, inside one scale-up domain or beyond, dense or MoE); "
-    "planner/predict/uncertainty/residuals.py says how intervals come from it. Predicted with "
-    "the constants that leave the run's source out (held_out.toml). held_out: share of runs in "
-    "the 80 % interval that all *other* sources give them, and how many. growth: standard "
-    "deviation added for each doubling outside what was measured; unmeasured: for what has no "
-    "run. taught: errors of strangers over today's. "
-    "By: python -m planner.evidence.fit.residual_fit."
+    "How far predictions lie from measurements, |ln(measured / predicted)| downwards and upwards: "
+    "half widths of 80 % intervals by part of the prediction (parts) and logarithms of factors by "
+    "kind of job (kinds); planner/predict/uncertainty/residuals.py says how intervals come from "
+    "it. Predicted with the constants that leave the run's source out (held_out.toml). folds: the "
+    "same without each tenth of the sources. held_out: share of runs in the 80 % interval that "
+    "*other* sources give them, and how many. shares: of the variance. growth: standard deviation "
+    "added for each doubling outside what was measured; unmeasured: for what has no run. runs: of "
+    "a source in a family, with what they reach. By: python -m planner.evidence.fit.residual_fit."
 )
-_LAUNCHES = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
 class FittedTable:
-    """A table, how its intervals cover held-out runs, and how many times as large as today's errors
-    those of a stranger are taken to be."""
+    """A table, and how its intervals cover held-out runs."""
 
-    table: ResidualTable
+    table: ErrorTable
     coverage: HeldOut
-    taught: float
 
 
 def residuals(predictions: Iterable[Prediction], figure: Figure) -> list[Residual]:
@@ -116,49 +100,41 @@ def _at_first_sight(row: MeasuredRow, figure: Figure) -> float | None:
 
 
 def fitted_table(found: Sequence[Residual], figure: Figure) -> FittedTable:
-    """The table of one figure with its constants fitted on held-out sources."""
-    judged_runs = both_ways(found)
-
-    def plain(prior_rows: float, power: float, taught: float) -> ResidualTable:
-        entries = summarised(residual.to_a_stranger(taught) for residual in found)
-        return ResidualTable(figure, entries, prior_rows, 1.0, power)
-
-    factors = _TAUGHT if any(one.first is not None for one in judged_runs) else (1.0,)
-    *numbers, _ = _best(
-        lambda *numbers: judge(plain(*numbers), judged_runs), _PRIOR_ROWS, _SOURCE_POWERS, factors
+    """The table of one figure, fitted on held-out sources."""
+    judged_runs = both_ways(one for one in found if one.named)
+    unnamed = both_ways(one for one in found if not one.named)
+    table = ErrorTable(
+        figure, summarised(judged_runs), _errors(figure, judged_runs, unnamed), growth={}
     )
-    taught = numbers[-1]
-    found = [residual.to_a_stranger(taught) for residual in found]
-    table = _with_unmeasured_errors(plain(*numbers), judged_runs)
-    table = replace(table, entries=summarised(without_unmeasured_errors(table, found)))
-    table = with_growth(table, [residual for residual in found if residual.named])
+    folds = (_without_fold(table, fold, judged_runs, unnamed) for fold in range(FOLDS))
+    table = replace(table, folds=tuple(folds))
+    table = with_growth(table, judged_runs, partial(fitted_errors, figure))
     judged = judge(table, judged_runs)
     inflation = judged.inflation()
-    return FittedTable(replace(table, inflation=inflation), judged.coverage(inflation), taught)
-
-
-def _best(judged: Callable[..., Judged], *tried: Sequence[float]) -> tuple[float, ...]:
-    """The numbers, one of each list, whose intervals score best, and their inflation."""
-    scored = []
-    for numbers in product(*tried):
-        found = judged(*numbers)
-        inflation = found.inflation()
-        scored.append((found.score(inflation), *numbers, inflation))
-    return min(scored)[1:]
-
-
-def _with_unmeasured_errors(table: ResidualTable, found: Sequence[Residual]) -> ResidualTable:
-    """The table with the errors of exposed communication and of waiting for the CPU, and its
-    inflation. Of memory both are 0."""
-    judged = judge(table, found)
-    exposed = np.array([residual.at.exposed for residual in found])
-    waiting = np.array([residual.at.waiting for residual in found])
-    communication, launches, inflation = _best(
-        lambda one, other: replace(judged, known=np.hypot(one * exposed, other * waiting)),
-        _COMMUNICATION,
-        _LAUNCHES,
+    table = replace(
+        table,
+        errors=table.errors.times(inflation),
+        folds=tuple(fold.times(inflation) for fold in table.folds),
     )
-    return replace(table, communication=communication, launches=launches, inflation=inflation)
+    judged = judge(table, judged_runs)
+    table = replace(table, shares=variance_shares(judged, judged_runs))
+    return FittedTable(table, judged.coverage())
+
+
+def _errors(figure: Figure, found: Sequence[Residual], unnamed: Sequence[Residual]) -> HalfWidths:
+    return with_unfamiliar(figure, fitted_errors(figure, found), unnamed)
+
+
+def _without_fold(
+    table: ErrorTable, fold: int, found: Sequence[Residual], unnamed: Sequence[Residual]
+) -> HalfWidths:
+    """Half widths by the sources outside of a fold; by all where that has all of them."""
+    sources = table.sources
+    left_out = {source for source in sources if fold_of(source, sources) == fold}
+    kept, strange = (
+        [one for one in some if one.source not in left_out] for some in (found, unnamed)
+    )
+    return _errors(table.figure, kept, strange) if kept and left_out else table.errors
 
 
 def render(fitted: Sequence[FittedTable]) -> str:
@@ -172,32 +148,30 @@ def render(fitted: Sequence[FittedTable]) -> str:
 def _render_table(fitted: FittedTable) -> str:
     table, coverage = fitted.table, fitted.coverage
     numbers = {
-        "prior_rows": table.prior_rows,
-        "source_power": table.source_power,
-        "taught": fitted.taught,
-        "inflation": _rounded(table.inflation),
-        "communication": table.communication,
-        "launches": table.launches,
         **{
             f"held_out_{name}": {"rows": round(one.rows, 3), "sources": round(one.sources, 3)}
             for name, one in (("today", coverage.today), ("at_first_sight", coverage.met))
         },
-        **{
-            part: {name: _rounded(value) for name, value in getattr(table, part).items()}
-            for part in ("growth", "unmeasured")
-        },
+        "errors": asdict(table.errors),
+        "folds": [asdict(fold) for fold in table.folds],
+        **{part: getattr(table, part) for part in ("shares", "growth", "unmeasured")},
         "held_out": {
             source: (round(share, 3), rows)
             for source, (share, rows) in (coverage.today.by_source | coverage.met.by_source).items()
         },
     }
-    entries = (
-        entry.model_dump()
-        | {"measured": {axis: [*map(_rounded, ends)] for axis, ends in entry.measured.items()}}
-        for entry in table.entries
-    )
-    runs = ",\n".join(map(json.dumps, entries))
-    return f'{json.dumps(numbers)[:-1]},\n"runs": [\n{runs}]}}'
+    runs = ",\n".join(json.dumps(_plain(entry.model_dump())) for entry in table.entries)
+    parts = (f"{json.dumps(name)}: {json.dumps(_plain(part))}" for name, part in numbers.items())
+    return "{" + ",\n".join(parts) + f',\n"runs": [\n{runs}]}}'
+
+
+def _plain(item: Any) -> Any:
+    """With every float to six digits."""
+    if isinstance(item, float):
+        return _rounded(item)
+    if isinstance(item, Mapping):
+        return {name: _plain(part) for name, part in item.items()}
+    return [_plain(part) for part in item] if isinstance(item, tuple | list) else item
 
 
 def _rounded(value: float) -> float:

@@ -32,13 +32,22 @@ from planner.evidence.learn.linear import (
     predicted_logs,
     run_configurations,
 )
-from planner.evidence.learn.posterior import WIDTH, Array, Posterior, best_posterior, explain, trust
+from planner.evidence.learn.posterior import (
+    WIDTH,
+    Array,
+    Posterior,
+    bar_width,
+    best_posterior,
+    explain,
+    trust,
+)
 from planner.evidence.learn.priors import FIGURES, shipped_prior
 from planner.evidence.runs.predict import Prediction
 from planner.job.errors import CannotTellError, UsageError
 from planner.predict.calibrated import NUMBERS, WORDS
-from planner.predict.uncertainty.intervals import family_of
+from planner.predict.uncertainty.intervals import conditions_of, family_of
 from planner.predict.uncertainty.measured_range import ranges
+from planner.predict.uncertainty.residuals import shipped_tables
 
 # The first round is linear across the prior's spreads, the others about the result before: the
 # model is linear enough that the third is the last.
@@ -195,14 +204,31 @@ def learnt_runs(fit: FigureFit) -> list[LearntRun]:
 def learnt_figure(fit: FigureFit) -> LearntFigure:
     """How well a figure was predicted, and how widely a further run will scatter."""
     conditions = [run.conditions for run in fit.runs if run.conditions]
+    left = fit.posterior.left_out[: len(fit.runs)]
+    ends = bar_ends(fit.runs, fit.figure)
+    width = bar_width(
+        left, np.where(left > 0.0, ends[1], ends[0]), shipped_tables()[fit.figure].shared
+    )
     return LearntFigure(
         runs=len(fit.runs),
         error_before=_mean_error(fit.before),
         error_after=_mean_error(fit.after),
         error_left_out=_mean_error(fit.left_out) if len(fit.left_out) else None,
-        spread=round(fit.posterior.spread(len(fit.runs)), 4),
+        spread=round(width * float(ends.mean()) / WIDTH, 4),
+        width=round(width, 4),
         measured=tuple((axis, *pair) for axis, pair in ranges(conditions).items()),
     )
+
+
+def bar_ends(runs: Sequence[Prediction], figure: Figure, without: str = "") -> Array:
+    """Half widths of the bars of runs downwards and upwards, (2, runs), in ln, without calibration
+    and without one source."""
+    table = shipped_tables()[figure].without(without)
+    each = [
+        table.half_widths(family_of(run.job), run.conditions or conditions_of(run.job))
+        for run in runs
+    ]
+    return np.array(each).reshape(-1, 2).T
 
 
 def _mean_error(logs: Array) -> float:

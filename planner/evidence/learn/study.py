@@ -20,10 +20,19 @@ from statistics import fmean, median
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.evidence.learn.calibrate import bar_ends
 from planner.evidence.learn.linear import likeness
-from planner.evidence.learn.posterior import WIDTH, Array, Prior, best_posterior, expectation, trust
+from planner.evidence.learn.posterior import (
+    Array,
+    Prior,
+    bar_width,
+    best_posterior,
+    expectation,
+    trust,
+)
 from planner.evidence.learn.priors import CalibratedCluster, Published, fitted_prior
 from planner.evidence.learn.suggest import Unknown, most_telling
+from planner.predict.uncertainty.residuals import shipped_tables
 
 Indices = NDArray[np.int64]
 # Below these a cluster's runs are too few to judge by what is left of them.
@@ -72,8 +81,15 @@ def _learnt(
     prior: Prior,
 ) -> Learnt:
     at = list(indices)
-    like = likeness([runs.predictions[index] for index in at], runs.equations.figure)
-    found = _ClusterRuns(runs.equations.slopes[at], runs.equations.residuals[at], like, prior)
+    figure, predictions = runs.equations.figure, [runs.predictions[index] for index in at]
+    found = _ClusterRuns(
+        runs.equations.slopes[at],
+        runs.equations.residuals[at],
+        likeness(predictions, figure),
+        prior,
+        bar_ends(predictions, figure, cluster.source),
+        shipped_tables()[figure].shared,
+    )
     generator, other = np.random.default_rng(_SEED), np.random.default_rng(_SEED)
     tried = []
     for _ in range(draws):
@@ -86,19 +102,22 @@ def _learnt(
 @dataclass(frozen=True)
 class _ClusterRuns:
     """A cluster's: `slopes` (runs, parameters), `residuals` (runs,), covariance of what is alike
-    (runs, runs), and the prior without them."""
+    (runs, runs), the prior without them, half widths of their bars (2, runs), and the share of the
+    errors' variance that they have in common."""
 
     slopes: Array
     residuals: Array
     like: Array
     prior: Prior
+    ends: Array
+    shared: float
 
     def draw(self, known: Indices) -> tuple[float, float, float, float, float]:
         """(before, factor, after, refused, covered) of the others, learning from the known."""
         others = np.setdiff1d(np.arange(len(self.residuals)), known)
         rest = self.residuals[others]
-        left, spread, share = self._corrected(known, others)
-        covered = float((np.abs(left) <= WIDTH * spread).mean())
+        left, width, share = self._corrected(known, others)
+        covered = float((np.abs(left) <= width * self._half(left, others)).mean())
         by_factor = rest - median(self.residuals[known])
         before, factor, after = (median_error(each) for each in (rest, by_factor, left))
         return before, factor, after, float(share == 0.0), covered
@@ -112,15 +131,21 @@ class _ClusterRuns:
         return median_error(self._corrected(known, judged)[0])
 
     def _corrected(self, known: Indices, judged: Indices) -> tuple[Array, float, float]:
-        """ln(measured / predicted) of the judged runs, calibrated by the known ones; the standard
-        deviation expected of it, and the share of the calibration that was taken."""
+        """ln(measured / predicted) of the judged runs, calibrated by the known ones; how wide their
+        bars are over those without, and the share of the calibration that was taken."""
         like, before = self.like[np.ix_(known, known)], self.residuals[known]
         posterior = best_posterior(self.slopes[known], before, self.prior, like)
         share = trust(before, posterior.left_out)
         posterior = posterior.shrunk(share, before)
         pulled = self.like[np.ix_(judged, known)] @ posterior.pull
         left = self.residuals[judged] - self.slopes[judged] @ posterior.mean - pulled
-        return left, posterior.spread(len(known)), share
+        known_half = self._half(posterior.left_out, known)
+        return left, bar_width(posterior.left_out, known_half, self.shared), share
+
+    def _half(self, logs: Array, at: Indices) -> Array:
+        """Half widths of runs' bars on the side that their logs lie on."""
+        half: Array = np.where(logs > 0.0, self.ends[1, at], self.ends[0, at])
+        return half
 
 
 def median_error(residuals: Array) -> float:

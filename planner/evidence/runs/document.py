@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from planner.evidence.runs.bars import Views, bars_record
+from planner.evidence.runs.doubts import narrowing_sentence, open_record, open_summary
 from planner.evidence.runs.open_facts import open_facts
 from planner.evidence.runs.predict import Prediction, assumed
 from planner.evidence.runs.ranking import rank_groups
@@ -56,6 +58,9 @@ def _predicted(prediction: Prediction) -> Record:
         "memory_interval_family": held and held.family,
         "assumed": list(assumed(prediction)),
         "open_facts": None if (left := open_facts(prediction)) is None else list(left),
+        "open_values": open_record(prediction),
+        "narrowing_time": narrowing_sentence(prediction, "time"),
+        "narrowing_memory": narrowing_sentence(prediction, "memory"),
     }
 
 
@@ -71,6 +76,7 @@ def summary_record(
         "missed_picks": [asdict(item) for item in missed_picks(predictions)],
         "groups": [asdict(rank_group) for rank_group in rank_groups(predictions)],
         "worst": [asdict(worst_row) for worst_row in worst_rows(predictions)],
+        "open": [asdict(fact) for fact in open_summary(predictions)],
     }
 
 
@@ -102,4 +108,5 @@ def csv_record(prediction: Prediction) -> Record:
     """A row of the CSV file: as `row_record`, with lists as text."""
     record = row_record(prediction)
     lists = {name: "; ".join(record[name] or ()) for name in ("assumed", "open_facts")}
-    return record | lists
+    values = json.dumps(record["open_values"]) if record["open_values"] else ""
+    return record | lists | {"open_values": values}

@@ -6,9 +6,10 @@ row that names a plan leaves nothing open: the launch folder that was written fo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -21,17 +22,28 @@ from planner.evidence.runs.contradictions import in_known_words
 from planner.evidence.runs.mapping import MappedRow
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.rows import PLAN_COLUMN, MeasuredRow
+from planner.job.job import Job
 from planner.predict.shapes import rule_context
 from planner.predict.uncertainty.families import Figure
-from planner.predict.uncertainty.intervals import conditions_of
+from planner.predict.uncertainty.intervals import conditions_of, family_of
 
 # Facts of a job that no condition of `--require` names.
 Size = Literal["ungated", "16 bits", "several micro-batches"]
 _16_BITS = 16
 
 
+class Value(NamedTuple):
+    """A value that a fact plausibly has: in words, the cell that states it, and the pattern by
+    which rows do."""
+
+    words: str
+    cell: str
+    pattern: str
+
+
 class Fact(Frozen):
-    """A fact of `open_facts.toml`: the column that states it, what it changes, when it matters."""
+    """A fact of `open_facts.toml`: the column that states it, what it changes, when it matters, and
+    which values it plausibly has (none: it is not varied)."""
 
     column: str
     figures: tuple[Figure, ...] = Field(min_length=1)
@@ -41,6 +53,9 @@ class Fact(Frozen):
     waiting: float = 0.0
     sizes: tuple[Size, ...] = ()
     also_stated_by: tuple[dict[str, str], ...] = ()
+    values: tuple[Value, ...] = ()
+    called: str = ""
+    groups: Literal["framework", "architecture"] = "framework"
 
     @model_validator(mode="after")
     def _condition_can_be_read(self) -> Fact:
@@ -57,6 +72,16 @@ class Fact(Frozen):
         return bool(row.fact(self.column)) or any(
             _says(row, words) for words in self.also_stated_by
         )
+
+    def stated_value(self, row: MeasuredRow) -> Value | None:
+        """Which of its values a row states; None where it states none of them."""
+        text = row.fact(self.column)
+        return next((one for one in self.values if text and re.search(one.pattern, text)), None)
+
+    def group(self, job: Job) -> str:
+        """What the weights of its values go by: the job's framework, or its GPU's architecture."""
+        family = family_of(job)
+        return family.framework if self.groups == "framework" else family.architecture
 
     def matters(self, prediction: Prediction, values: Mapping[str, IntArray]) -> bool:
         """Whether a prediction depends on the fact; `values`: of the names in conditions, one
@@ -112,6 +137,36 @@ def facts() -> tuple[Fact, ...]:
         return Fact(**given | {"column": column, "profiles": tuple(profiles)})
 
     return tuple(read(column, given) for column, given in content["facts"].items())
+
+
+@cache
+def fact_named(column: str) -> Fact:
+    """A fact by its column. KeyError for another column."""
+    return {fact.column: fact for fact in facts()}[column]
+
+
+@cache
+def varied() -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The facts that are varied, and the cells of their values."""
+    return tuple(
+        (fact.column, tuple(value.cell for value in fact.values)) for fact in facts() if fact.values
+    )
+
+
+def stated_facts(prediction: Prediction) -> dict[str, Value]:
+    """Values of the facts that a row states and that matter to its prediction; graphs matter
+    whether or not they still leave the GPU waiting. Empty for a refused row."""
+    mapped = prediction.mapped
+    if mapped is None or prediction.row.text(PLAN_COLUMN):
+        return {}
+    row, _ = in_known_words(prediction.row)
+    values = shape_values(mapped.columns, rule_context(mapped.job))
+    return {
+        fact.column: value
+        for fact in facts()
+        if (value := fact.stated_value(row)) is not None
+        and fact.model_copy(update={"waiting": 0.0}).matters(prediction, values)
+    }
 
 
 def open_facts(prediction: Prediction, figure: Figure | None = None) -> tuple[str, ...] | None:

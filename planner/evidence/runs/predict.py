@@ -7,8 +7,9 @@ fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import exp
 
 import numpy as np
 from pydantic import ValidationError
@@ -32,9 +33,11 @@ from planner.job.job import Job
 from planner.predict.configuration import degree_columns
 from planner.predict.cost_model import CostModel, KernelLayout
 from planner.predict.plan import expected_step_time_s
+from planner.predict.uncertainty.families import Figure
 from planner.predict.uncertainty.full_memory import full_step_time_s
 from planner.predict.uncertainty.intervals import fit_probability, plan_conditions
 from planner.predict.uncertainty.measured_range import Conditions
+from planner.predict.uncertainty.open_mixture import NO_DOUBT, Doubt, OpenFact
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Prediction:
 
     `completed` names the defaults without which the row would have been refused. `as_met`: it
     stands for what was said of the row before anything was changed for it, as far as that was kept.
+    `opened`: facts that the row leaves open and over which it is predicted, and `doubt` what they
+    leave open of each figure; the prediction is its median (`planner.evidence.runs.doubts`).
     """
 
     row: MeasuredRow
@@ -52,6 +57,16 @@ class Prediction:
     stages: Array | None = None
     error: str | None = None
     as_met: bool = False
+    opened: tuple[OpenFact, ...] = ()
+    doubt: Mapping[Figure, Doubt] = field(default_factory=dict)
+
+    def doubt_of(self, figure: Figure) -> Doubt:
+        """What open facts leave open of a figure, about what is predicted by default."""
+        return self.doubt.get(figure, NO_DOUBT)
+
+    def _times(self, figure: Figure) -> float:
+        """The median of the mixture over what is predicted by default."""
+        return exp(self.doubt_of(figure).median)
 
     def measured(self, column: str) -> float | None:
         """A measurement of the row; None where empty or in doubt, and for a refused row."""
@@ -74,7 +89,8 @@ class Prediction:
         """Predicted seconds of a step; None where the row does not state what decides them."""
         if self.step is None or self.configured.time_gap:
             return None
-        return float(self.step[f.STEP_TIME]) * self.configured.batch_share
+        seconds = float(self.step[f.STEP_TIME]) * self.configured.batch_share
+        return seconds * self._times("time")
 
     @property
     def fit_probability(self) -> float | None:
@@ -82,7 +98,8 @@ class Prediction:
         peak, limit = self.memory_bytes(), self.limit_bytes
         if not peak or not limit:
             return None
-        return fit_probability(self.job, peak, limit, self.row.source)
+        doubt = self.doubt_of("memory")
+        return fit_probability(self.job, peak, limit, self.row.source, doubt)
 
     @property
     def full_chance(self) -> float:
@@ -114,7 +131,8 @@ class Prediction:
             return None
         conditions = plan_conditions(self.job, self.configured.degrees, self.step)
         unstated = self.row.text("precision") is None and not self.row.text(PLAN_COLUMN)
-        return conditions._replace(unstated=unstated)
+        least = min(1.0, conditions.least / self._times("time"))
+        return conditions._replace(unstated=unstated, least=least)
 
     def memory_bytes(self, kind: str | None = None, scope: str | None = None) -> float | None:
         """Predicted memory of the kind (`allocated`, `reserved`, else all) and stage measured."""
@@ -133,7 +151,8 @@ class Prediction:
             room = np.maximum(0.0, self.job.hbm_limit_bytes - self.stages[:, f.STAGE_PEAK])
             per_stage = per_stage + np.minimum(self.stages[:, f.STAGE_CACHED], room)
         stage = {"first_stage": 0, "last_stage": -1}.get(scope or "")
-        return float(per_stage.max() if stage is None else per_stage[stage])
+        held = per_stage.max() if stage is None else per_stage[stage]
+        return float(held) * self._times("memory")
 
     @property
     def at_its_word(self) -> Prediction:
@@ -155,6 +174,33 @@ class Prediction:
 def predict_rows(rows: Iterable[MeasuredRow]) -> list[Prediction]:
     """A prediction per row, in order; rows beyond the model carry their error."""
     return cost_predictions(_with_micro_batches([_uncosted(row) for row in rows]))
+
+
+def predict_beside(rows: Iterable[MeasuredRow], ones: Iterable[Prediction]) -> list[Prediction]:
+    """A prediction per row, each beside one of nearly the same row; those that make no other
+    configuration of it are not costed again."""
+    trials = [_as_costed(_uncosted(row), one) for row, one in zip(rows, ones, strict=True)]
+    uncosted = [index for index, trial in enumerate(trials) if trial.step is None]
+    for index, found in zip(
+        uncosted, cost_predictions([trials[index] for index in uncosted]), strict=True
+    ):
+        trials[index] = found
+    return trials
+
+
+def _as_costed(trial: Prediction, one: Prediction) -> Prediction:
+    """The trial with the costs of a prediction of the same configuration, where it is that."""
+    if trial.mapped is None or _configuration_key(trial.mapped) != _configuration_key(
+        one.configured
+    ):
+        return trial
+    return replace(trial, step=one.step, stages=one.stages)
+
+
+def _configuration_key(mapped: MappedRow) -> Hashable:
+    share = mapped.recomputed_share, mapped.row.integer("head_stage")
+    layout = mapped.layout.block_layers, tuple(mapped.layout.recomputed.items())
+    return _group_key(mapped.job), mapped.degrees, mapped.mode, layout, share
 
 
 def _with_micro_batches(predictions: Sequence[Prediction]) -> list[Prediction]:

@@ -212,7 +212,8 @@ def time_interval(
     times = seconds / (prediction.step_time_s or seconds)
     if at is not None:
         at = at._replace(least=min(1.0, at.least / times))
-    interval = step_time_interval(prediction.job, seconds, without, at)
+    doubt = prediction.doubt_of("time")
+    interval = step_time_interval(prediction.job, seconds, without, at, doubt)
     full_s = None if full_s is None else full_s * times
     return with_full_memory(interval, seconds, full_s, prediction.full_chance)
 
@@ -222,7 +223,7 @@ def memory_interval(
 ) -> Interval:
     """The interval of a predicted row's peak memory, without its source unless asked for."""
     without = "" if with_its_source else prediction.row.source
-    return peak_interval(prediction.job, peak_bytes, without)
+    return peak_interval(prediction.job, peak_bytes, without, prediction.doubt_of("memory"))
 
 
 def is_stated(prediction: Prediction) -> bool:

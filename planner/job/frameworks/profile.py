@@ -23,6 +23,7 @@ from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks.names import framework_names, profile_named
 from planner.job.frameworks.tables import (
     ActivationOffload,
+    AdapterRules,
     FullMemorySettings,
     Kernels,
     OptimizerRules,
@@ -145,6 +146,7 @@ class FrameworkProfile(Frozen):
     recompute: tuple[RecomputeMode, ...]
     recomputing: RecomputeForms = RecomputeForms()
     optimizer: OptimizerRules = OptimizerRules()
+    adapters: AdapterRules = AdapterRules()
     activation_offload: ActivationOffload = ActivationOffload()
     techniques: Techniques = ()
     # Dtype modes besides `bf16`, which the tables above describe, and the one that they have now.

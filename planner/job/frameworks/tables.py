@@ -38,6 +38,23 @@ class TrainingState(Settings):
     """Bytes per parameter of weights and gradients under mixed precision."""
 
 
+@declared(*SETTINGS, "adapters")
+class AdapterRules(Settings):
+    """Which adapters the framework trains beside frozen weights, and how it holds both."""
+
+    if TYPE_CHECKING:
+        methods: tuple[str, ...] = ()
+        bases: tuple[str, ...] = ()
+        weight_type: Literal["fp32", "bf16", "fp16", "framework"] = "framework"
+        upcasts_norms: bool = False
+        upcasts_tables: bool = False
+        fused_targets: bool = False
+        fused_kernels: bool = False
+        quantised_experts: bool = False
+        quantised_tensor: bool = False
+        hooks_inputs: bool = False
+
+
 @declared(*SETTINGS, "overlap")
 class Overlap(Settings):
     """What the framework hides: shares of a collective that may run beside compute."""
@@ -108,6 +125,7 @@ TABLES = {
     "saved": "Bytes per element kept for backward",
     "state": "Weights, gradients and optimizer",
     "optimizer": "Optimizers: families (none: any), types, kernels, offload",
+    "adapters": "Adapters beside frozen weights",
     "activation_offload": "Activations on the host",
     "recomputing": "Further forms of recomputation",
     "kernels": "How work is issued",

@@ -25,10 +25,11 @@ from planner.launch.check.network import (
     network_cost,
     network_problems,
 )
+from planner.launch.check.opened import opened_facts, plan_in_doubt
 from planner.launch.check.request import as_request
 from planner.launch.check.world import RULE as WORLD_SIZE
 from planner.launch.check.world import stated_gpus, world_problems
-from planner.launch.read.document import NO_LENGTH, NO_RECOMPUTE
+from planner.launch.read.document import LIMIT_ALONE, NO_LENGTH, NO_RECOMPUTE
 from planner.launch.read.found import Found, Problem, unresolved
 from planner.launch.read.undecided import RULE as BRANCH
 from planner.predict.configuration import degree_columns
@@ -37,6 +38,7 @@ from planner.predict.plan import Degrees, Plan
 from planner.predict.plan_text import fit_verdict
 from planner.predict.shapes import rule_context
 from planner.predict.sharp import sharp_use
+from planner.predict.uncertainty.open_mixture import OpenFact
 
 # Degrees that a rule over shapes speaks of: those whose places are named beside it.
 _SPOKEN = re.compile(rf"\b({'|'.join(DEGREES)})\b")
@@ -74,6 +76,8 @@ class Assessment:
     ignored: tuple[str, ...] = ()
     # What variables of the environment do to the network, where there is a prediction.
     network: NetworkCost | None = None
+    # What no file, default or preset decides, where there is a prediction.
+    opened: tuple[OpenFact, ...] = ()
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -144,6 +148,7 @@ def assess(
         said = {problem.rule for problem in problems if problem.severity == "error"}
         problems += [] if refusal.rule in said else [refusal]
     plan, network = None, None
+    opened: tuple[OpenFact, ...] = ()
     if job is not None:
         if job.cluster.gpu.traits.launches_in_order:
             problems = [problem for problem in problems if not _is_of_old_gpus(problem)]
@@ -166,12 +171,14 @@ def assess(
             except (UsageError, HardwareError, ConstraintError) as error:
                 problems.append(_from_error(str(error)))
             else:
-                problems += _left_out(found, plan)
+                problems += _left_out(found, plan, proposal)
                 problems += _unsaved(found, plan)
                 network = network_cost(found, proposal, plan)
+                opened = opened_facts(found.left_open, proposal, job, plan)
+                plan = plan_in_doubt(plan, job, opened)
     problems += network_problems(found, proposal, network)
     return Assessment(
-        found, proposal, job, _sorted(problems, ignored), plan, tuple(ignored), network
+        found, proposal, job, _sorted(problems, ignored), plan, tuple(ignored), network, opened
     )
 
 
@@ -310,15 +317,35 @@ def _sharp_problem(found: Found, proposal: Proposal, job: Job) -> Iterator[Probl
         yield Problem("sharp-idle", text, "warning", place)
 
 
-def _left_out(found: Found, plan: Plan) -> Iterator[Problem]:
+def _left_out(found: Found, plan: Plan, proposal: Proposal) -> Iterator[Problem]:
     """Settings that save memory in ways not modelled, where without them it would not fit."""
+    if plan.fits:
+        return
     excess = (plan.peak_bytes - plan.limit_bytes) / 2**30
     for item, why in found.unmodelled:
-        if _SAVES in why and not plan.fits:
-            text = f"{item.key}: {why}; {excess:.1f} GiB too much without it: it may fit"
-            asked = {NO_LENGTH: "--seq N", NO_RECOMPUTE: "--recompute full, or none"}
-            fix = asked.get(item.key, "leave it out, or measure")
-            yield Problem(_LEFT_OUT, text, "missing", (item.place,), fix)
+        if _SAVES not in why or (item.key == LIMIT_ALONE and not _short_fits(proposal)):
+            continue
+        text = f"{item.key}: {why}; {excess:.1f} GiB too much without it: it may fit"
+        asked = {
+            NO_LENGTH: "--seq N",
+            NO_RECOMPUTE: "--recompute full, or none",
+            LIMIT_ALONE: "--seq N, tokens of the longest sample",
+        }
+        fix = asked.get(item.key, "leave it out, or measure")
+        yield Problem(_LEFT_OUT, text, "missing", (item.place,), fix)
+
+
+# Tokens of samples that are shorter than nearly any set's longest.
+_SHORT = 256
+
+
+def _short_fits(proposal: Proposal) -> bool:
+    """Whether the launch fits with short samples."""
+    short = replace(proposal, request=proposal.request.model_copy(update={"seq": _SHORT}))
+    try:
+        return short.plan().fits
+    except (UsageError, HardwareError, ConstraintError):
+        return True
 
 
 def _from_error(text: str, *, of_profile: bool = False) -> Problem:

@@ -13,6 +13,7 @@ from planner.job.job import Job, searched_modes
 from planner.job.request_fields import Launched
 from planner.launch.check.assess import Assessment
 from planner.launch.check.network import unset_network
+from planner.launch.check.opened import opened_facts, plan_in_doubt
 from planner.launch.check.request import variation_tables
 from planner.launch.read.found import Found
 from planner.launch.registry import formats, function
@@ -78,14 +79,24 @@ def best_changes(
             continue
         watch("changes", index, len(candidates))
         try:
-            plan = changed.plan()
+            # Closely what its own open facts would make of it: the best are looked at again.
+            plan = plan_in_doubt(changed.plan(), job, assessment.opened)
         except (UsageError, HardwareError, ConstraintError):
             continue  # it breaks a rule
         faster = None if base is None else plan.tokens_per_s / base.tokens_per_s - 1.0
         saved = None if base is None else base.peak_bytes - plan.peak_bytes
         found.append(LaunchChange(change, changed, plan, faster, saved))
-    best = _best(found, base)
+    best = tuple(_in_its_doubt(one, assessment.found) for one in _best(found, base))
     return best if base is None else _as_expected(best, found, base, mixture=bool(job.model.moe))
+
+
+def _in_its_doubt(change: LaunchChange, found: Found) -> LaunchChange:
+    """The change with the error bars that its own open facts make, where there are any."""
+    if not found.left_open:
+        return change
+    plan, job = change.proposal.plan(), change.proposal.request.resolve()
+    opened = opened_facts(found.left_open, change.proposal, job, plan)
+    return replace(change, plan=plan_in_doubt(plan, job, opened))
 
 
 def _as_expected(

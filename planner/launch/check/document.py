@@ -13,6 +13,7 @@ from planner.job.written import csv_text, picked
 from planner.launch.check.assess import Assessment
 from planner.launch.check.changes import LaunchChange
 from planner.launch.check.network import NetworkCost
+from planner.launch.check.opened import opened_sentences
 from planner.launch.read.found import Setting
 from planner.predict.diagnosis.findings import Findings
 from planner.predict.evaluate import Proposal
@@ -20,6 +21,7 @@ from planner.predict.memory.advice import Advice, advice_record
 from planner.predict.plan import Plan
 from planner.predict.plan_text import fit_verdict
 from planner.predict.uncertainty.differences import Ratio
+from planner.predict.uncertainty.open_mixture import facts_record
 
 Record = dict[str, Any]
 
@@ -48,6 +50,7 @@ def as_json(
         "configuration": None if proposal is None else _configuration(proposal),
         "variations": list(found.variations),
         "assumed": list(found.assumed),
+        **_opened(assessment),
         "network": None if assessment.network is None else _network(assessment.network),
         "plan": None if assessment.plan is None else assessment.plan.model_dump(mode="json"),
         "fit_verdict": assessment.plan and fit_verdict(assessment.plan.fit_probability),
@@ -60,6 +63,20 @@ def as_json(
         "without_effect": [_setting(item) for item in found.unused],
     }
     return json.dumps(document, indent=1, allow_nan=False, default=str) + "\n"
+
+
+def _opened(assessment: Assessment) -> Record:
+    """Facts that nothing decides, what their values make of the plan, and which would tell most."""
+    plan, opened = assessment.plan, assessment.opened
+    said = opened_sentences(plan, opened) if plan else {}
+    return {
+        "open_facts": list(assessment.found.left_open),
+        "open_values": [
+            facts_record(fact, plan.step_time_s, plan.peak_bytes) for fact in opened if plan
+        ],
+        "narrowing_time": said.get("time"),
+        "narrowing_memory": said.get("memory"),
+    }
 
 
 def as_csv(assessment: Assessment, changes: Sequence[LaunchChange]) -> str:

@@ -191,7 +191,13 @@ def _with_plan(
         found = replace(found, expert_imbalance=request.expert_imbalance)
     differing = plan_differences(found, read_launch([plan]), plan.name)
     notes = tuple(f"{name} (from {plan.name})" for name in taken)
-    return replace(found, assumed=(*found.assumed, *notes), problems=(*found.problems, *differing))
+    # The planner's folder holds the program that it starts.
+    return replace(
+        found,
+        assumed=(*found.assumed, *notes),
+        problems=(*found.problems, *differing),
+        left_open=(),
+    )
 
 
 def _machine(gpus: str | None, cluster: str | None) -> Cluster | None:

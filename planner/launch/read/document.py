@@ -237,6 +237,9 @@ def _respelt(document: Document, key: str, close: str) -> tuple[Edit, ...]:
 
 # Stand for a sequence length that nobody states, and for recomputation that nobody speaks of.
 NO_LENGTH, NO_RECOMPUTE = "no --seq", "no --recompute"
+# Stands for samples of which only the limit is stated, where they are padded to the longest of a
+# micro-batch.
+LIMIT_ALONE = "samples below the limit"
 
 
 class DocumentReader:

@@ -319,6 +319,9 @@ class Found:
     unknown: tuple[Setting, ...] = ()
     problems: tuple[Problem, ...] = ()
     assumed: tuple[str, ...] = ()
+    # Facts that no file, default or preset decides, by columns of measured runs
+    # (planner/evidence/runs/open_facts.toml).
+    left_open: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     # Variables of NCCL and libfabric that the command sees (`hardware.transport`).
     network: tuple[Setting, ...] = ()

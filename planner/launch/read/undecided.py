@@ -22,7 +22,7 @@ _MOST_READINGS, _MOST_SECONDS = 24, 4.0
 # What differs between two readings of the same launch.
 _APART = {
     "files", "settings", "unused", "where", "document", "main_file", "problems", "counts",
-    "environment", "unknown", "unmodelled", "assumed",
+    "environment", "unknown", "unmodelled", "assumed", "left_open",
 }  # fmt: skip
 _MOST_NAMED = 4
 

@@ -12,6 +12,7 @@ from planner.job.frameworks.profile import DtypeModeName, FrameworkProfile
 from planner.job.frameworks.tables import SavedTensors
 from planner.job.recompute import Module
 from planner.job.specs import ModelSpec
+from planner.job.tuning import FULL, Tuning
 from planner.predict.ops.rows import Op, Saved
 
 # Any recomputation of the whole layer.
@@ -28,7 +29,8 @@ class OpContext:
     which batched products need no contiguous copy; `memory_budget` torch's budget of kept
     activations, 0..1, for recompute modes with `Module.BUDGET`; `offload` the modules whose
     activations are kept on the host; `rack` whether the fused dispatcher is that for racks;
-    `exchanges_heads` whether context parallelism may exchange heads by an all-to-all.
+    `exchanges_heads` whether context parallelism may exchange heads by an all-to-all; `tuning` how
+    the weights are trained.
     """
 
     model: ModelSpec
@@ -43,6 +45,7 @@ class OpContext:
     offload: tuple[str, ...] = ()
     rack: bool = False
     exchanges_heads: bool = False
+    tuning: Tuning = FULL
 
     @property
     def mapped_experts(self) -> float:

@@ -13,6 +13,9 @@ from planner.cost.codes import CollectiveKind, Hidden, OpKind, ParamShard, Shard
 from planner.job.parameter_classes import parameter_classes
 from planner.job.recompute import Module
 
+# Bytes of a 16-bit value.
+_HALF = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class Saved:
@@ -120,6 +123,12 @@ class Op:
     saved: tuple[Saved, ...] = ()
     collectives: tuple[Collective, ...] = ()
     rerun_with: Module = Module.FULL
+    # False where nothing is trained that a gradient of its input would reach.
+    returns: bool = True
+    # HBM bytes for each weight, and bytes alive, of what is made of the weights before each use
+    # beside a 16-bit copy of packed ones (DoRA's norms).
+    weight_traffic: float = 0.0
+    weight_copies: float = 0.0
 
     @property
     def parameter_count(self) -> float:
@@ -130,6 +139,24 @@ class Op:
     def is_product(self) -> bool:
         """Whether the row multiplies by weights."""
         return self.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM)
+
+    @property
+    def packed(self) -> bool:
+        """Whether products cannot read its weights, but a copy that is made before each use."""
+        return self.is_product and parameter_classes()[self.parameter_class].packed
+
+    @property
+    def unpacked(self) -> float:
+        """HBM bytes for each weight of making that copy: the packed form read, 16 bits written."""
+        if not self.packed:
+            return self.weight_traffic
+        held = parameter_classes()[self.parameter_class].bytes_per_parameter or 0.0
+        return held + _HALF + self.weight_traffic
+
+    @property
+    def transient(self) -> float:
+        """Bytes for each weight of the copies."""
+        return (_HALF if self.packed else 0.0) + self.weight_copies
 
     @property
     def trains(self) -> bool:

@@ -11,6 +11,7 @@ from planner.cost.codes import OpKind, ParamShard, Shard
 from planner.job.frameworks.profile import load_framework
 from planner.job.recompute import Module
 from planner.job.specs import LayerKind, ModelSpec
+from planner.predict.ops.adapters import with_tuning
 from planner.predict.ops.attention import (
     attention_rows,
     input_norm,
@@ -278,13 +279,14 @@ def pieces(context: OpContext) -> tuple[Piece, ...]:
     if model.mtp_layers:
         vocab_layers.append(Piece("mtp", mtp_rows(context)))
         vocab_layers.append(Piece("mtp_loss", mtp_loss_rows(context)))
-    return (*layers, *vocab_layers)
+    return (*layers, *(with_tuning(piece, context) for piece in vocab_layers))
 
 
 def _layer(context: OpContext, kind: LayerKind) -> Piece:
     """One layer, with the rows that checkpoints of the framework run again."""
     rows = layer_rows(context, kind)
-    layer = with_promotions(Piece(f"layer[{kind.attention},{kind.ffn}]", rows), context)
+    plain = Piece(f"layer[{kind.attention},{kind.ffn}]", rows)
+    layer = with_promotions(with_tuning(plain, context, frozen=kind.frozen), context)
     if context.profile.recomputing.stops_early:
         layer = stop_early(layer)
     if context.memory_budget is not None:
@@ -367,7 +369,7 @@ def op_flop(op: Op, seq: float) -> float:
 # Forward and backward FLOP over forward FLOP. Backward takes two products for each forward one; of
 # fused attention five for two, because it computes the scores again (Dao et al. 2022, arXiv
 # 2205.14135, algorithm 4). Unfused attention computes the full square instead, which is more.
-_TRAINED, _TRAINED_ATTENTION = 3.0, 3.5
+TRAINED, TRAINED_ATTENTION = 3.0, 3.5
 
 
 def flop_per_token(model: ModelSpec, seq: float, causal: bool = False) -> float:
@@ -380,7 +382,7 @@ def flop_per_token(model: ModelSpec, seq: float, causal: bool = False) -> float:
     forward = 0.0
     for _, flop in _forward_flop(model, seq, causal=causal):
         forward += flop
-    return _TRAINED * forward
+    return TRAINED * forward
 
 
 def least_flop_per_token(model: ModelSpec, seq: float) -> tuple[float, float]:
@@ -390,9 +392,9 @@ def least_flop_per_token(model: ModelSpec, seq: float) -> tuple[float, float]:
     low = wide = 0.0
     for op, flop in _forward_flop(model, seq, causal=True):
         if op.is_product and op.low_precision:
-            low += _TRAINED * flop
+            low += TRAINED * flop
         else:
-            wide += flop * (_TRAINED_ATTENTION if op.kind is OpKind.ATTENTION else _TRAINED)
+            wide += flop * (TRAINED_ATTENTION if op.kind is OpKind.ATTENTION else TRAINED)
     return low, wide
 
 
@@ -401,5 +403,9 @@ def _forward_flop(model: ModelSpec, seq: float, *, causal: bool) -> Iterator[tup
     of it."""
     for piece, count in _counted_pieces(model):
         for op in piece.ops:
-            share = 0.5 if causal and op.kind is OpKind.ATTENTION and not op.window else 1.0
-            yield op, count * share * op_flop(op, seq)
+            yield op, count * forward_share(op, causal=causal) * op_flop(op, seq)
+
+
+def forward_share(op: Op, *, causal: bool) -> float:
+    """Share of a row's FLOP over the full square that counts; `causal`: the lower triangle."""
+    return 0.5 if causal and op.kind is OpKind.ATTENTION and not op.window else 1.0

@@ -8,8 +8,7 @@ from typing import Literal, NamedTuple
 from hardware.facts import architecture_named
 
 Figure = Literal["time", "memory"]
-# Framework of a profile that stands for one that was never measured: its runs are those of all
-# frameworks, predicted without their names.
+# Framework of a profile that stands for one that was never measured.
 UNFAMILIAR = "unfamiliar"
 
 
@@ -22,10 +21,7 @@ class Family(NamedTuple):
     model: str = ""
 
     def includes(self, other: Family) -> bool:
-        """Whether `other` is part of this family; unfamiliar ones, which are the same runs again,
-        of their like alone."""
-        if other.framework == UNFAMILIAR and self.framework != UNFAMILIAR:
-            return False
+        """Whether `other` is part of this family."""
         return all(item in ("", its) for item, its in zip(self, other, strict=True))
 
 
@@ -34,36 +30,18 @@ def architecture_text(architecture: str) -> str:
     return architecture_named(architecture).title
 
 
-def parent_family(family: Family, figure: Figure) -> Family | None:
-    """The next wider family; None for all runs.
+def wider_families(family: Family, figure: Figure) -> Iterator[Family]:
+    """A family, those that it is part of, and all runs at last: nearest first.
 
     Kernels make a step time, so other frameworks on the same architecture are nearer than the
     same framework on another. What a step keeps in memory is the framework's doing: there it is
     the other way round.
     """
-    if family.scale:
-        return family._replace(scale="")
-    if family.framework == UNFAMILIAR:
-        wider = family._replace(architecture="") if family.architecture else Family(UNFAMILIAR)
-        return wider if wider != family else None
-    if family.framework and family.architecture:
-        dropped = "framework" if figure == "time" else "architecture"
-        return family._replace(**{dropped: ""})
-    if family.model:
-        return family._replace(model="")
-    return Family() if any(family) else None
-
-
-def wider_families(family: Family, figure: Figure) -> Iterator[Family]:
-    """A family, those that it is part of, and all runs at last: nearest first."""
     framework, architecture, _, model = family
     on_architecture = (Family("", architecture, "", model), Family("", architecture))
     of_framework = (Family(framework, "", "", model), Family(framework))
     yield family
     yield family._replace(scale="")
-    if framework == UNFAMILIAR:
-        yield from (*of_framework, Family())
-        return
     if figure == "time":
         yield from (*on_architecture, *of_framework)
     else:

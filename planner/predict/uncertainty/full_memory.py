@@ -11,19 +11,18 @@ know nothing of it.
 
 from __future__ import annotations
 
-from math import exp, inf, log
-from statistics import NormalDist
+from math import exp, log
 
 from planner.job.job import Job
 from planner.job.quantities import share
 from planner.predict.plan import Degrees, FullMemory, Interval
 from planner.predict.uncertainty.residuals import COVERAGE
+from planner.predict.uncertainty.tails import share_below
 
 # Plans more likely than this to be full, and to fit, are shown, and their error bars widened.
 SMALL_CHANCE = 0.1
 
 _QUANTILE = 0.5 + COVERAGE / 2
-_Z = NormalDist().inv_cdf(_QUANTILE)
 
 
 def full_step_time_s(job: Job, degrees: Degrees, step_time_s: float) -> float | None:
@@ -70,7 +69,7 @@ def with_full_memory(
 ) -> Interval:
     """The interval with its upper end at the 90 % quantile of both outcomes.
 
-    (1 - p) F(x) + p F(x · t/full), with F the half normal above the prediction in ln(x) that the
+    (1 - p) F(x) + p F(x · t/full), with F the distribution above the prediction in ln(x) that the
     interval's own upper end is the 90 % quantile of. Its lower end stays.
     """
     if full_s is None or not SMALL_CHANCE <= chance <= 1.0 - SMALL_CHANCE:
@@ -89,6 +88,4 @@ def with_full_memory(
 
 def _share(log_ratio: float, width: float) -> float:
     """Distribution function of ln(true / predicted) whose 90 % quantile is `width`."""
-    if width <= 0.0:
-        return NormalDist().cdf(inf if log_ratio >= 0.0 else -inf)
-    return NormalDist().cdf(_Z * log_ratio / width)
+    return share_below(log_ratio / width) if width > 0.0 else float(log_ratio >= 0.0)

@@ -1,9 +1,9 @@
-"""How sure a prediction is: 80 % intervals from residuals on measured runs.
+"""How sure a prediction is: 80 % intervals from the errors of measured runs.
 
-ln(measured / predicted) is taken as two half normals that meet at its median, with the 10 and
-90 % quantiles of the nearest measured family (`planner.predict.uncertainty.residuals`): a family
-whose runs are slower than predicted has an interval that reaches further up. The prediction itself
-lies in the interval. What was never measured widens it on both sides, and is named.
+ln(measured / predicted) is taken as two halves of a distribution with the tails of Student's t that
+meet at the prediction, with the half widths that the parts of the prediction make up
+(`planner.predict.uncertainty.residuals`): where runs are slower than predicted the interval reaches
+further up. What was never measured widens it on both sides, and is named.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from math import copysign, exp, hypot, log
+from math import exp, hypot, log
 from statistics import NormalDist
 
 import numpy as np
@@ -23,12 +23,15 @@ from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.job import Job
 from planner.predict.cost_tables import head_precision
-from planner.predict.ops.table import least_flop_per_token
+from planner.predict.ops.trained import least_trained_flop
 from planner.predict.plan import Degrees, Interval
 from planner.predict.uncertainty.families import UNFAMILIAR, Family, Figure, architecture_text
 from planner.predict.uncertainty.measured_range import Conditions
+from planner.predict.uncertainty.open_mixture import NO_DOUBT, Doubt
 from planner.predict.uncertainty.residuals import (
     COVERAGE,
+    HIGH,
+    LOW,
     Further,
     Spread,
     Widths,
@@ -45,8 +48,6 @@ _Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 # pretraining runs without a doubt one reaches 0.85 (Llama 3 8B with 16,384 tokens on B200), all
 # others 0.80 or less (TinyLlama on RTX 3090), the backward pass of attention counted as it runs.
 _STEP_SHARE = 0.85
-# Stands for the cluster's runs among the sources of a spread.
-LEARNT = "this cluster"
 # Spread of what lies outside live tensors, which few of the measured peaks include: three
 # published runs reserve 2.8, 3.0 and 6.5 % more than they allocate (SimuMax, B200), where one
 # share is predicted; context and communication buffers differ by driver and library.
@@ -128,12 +129,12 @@ def plan_conditions(job: Job, degrees: Degrees, step: Array) -> Conditions:
 def least_step_s(job: Job, degrees: Degrees) -> float:
     """Seconds that the model's own FLOP take at the fastest rate that a whole step may have.
 
-    computed tokens / GPUs * sum of FLOP / rate (`least_flop_per_token`), where the rate is peak *
+    computed tokens / GPUs * sum of FLOP / rate (`least_trained_flop`), where the rate is peak *
     share of the best product * `_STEP_SHARE`: in the job's precision for linear layers, in 16 bits
     for attention, scans, router and head. Ignores memory, communication and recomputed layers.
     """
     row = job.row(degrees.mbs)
-    low, wide = least_flop_per_token(job.model, row.attended)
+    low, wide = least_trained_flop(job, row.attended)
     gpu = job.cluster.gpu
     seconds = low / _fastest(gpu, job.precision)
     seconds += wide / _fastest(gpu, head_precision(gpu, job.precision))
@@ -156,7 +157,7 @@ def spread_of(
     if learnt := learnt_figure(job, figure):
         return learnt_spread(learnt, figure, family, where)
     further = shipped_further(figure, family, where, without)
-    spread = shipped_spread(figure, family, without)
+    spread = shipped_spread(figure, family, where, without)
     return widened(spread, further.deviation, figure), further
 
 
@@ -171,26 +172,23 @@ def learnt_figure(job: Job, figure: Figure) -> LearntFigure | None:
 def learnt_spread(
     learnt: LearntFigure, figure: Figure, family: Family, at: Conditions
 ) -> tuple[Spread, Further]:
-    """The spread that the cluster's runs showed about its calibrated predictions, and what a job
-    outside their ranges adds: as much for each doubling as published runs taught."""
+    """The spread of a stranger's job, as much narrower or wider as the cluster's runs make it, and
+    what a job outside their ranges adds: as much for each doubling as published runs taught."""
     measured: dict[str, tuple[float, float]] = {
         axis: (low, high) for axis, low, high in learnt.measured
     }
     terms = shipped_tables()[figure].beyond(measured, at)
     further = Further(hypot(*terms.values()), tuple(terms))
-    half = _Z * learnt.spread
-    spread = Spread(-half, 0.0, half, family, learnt.runs, (LEARNT,), 1.0)
+    known = shipped_spread(figure, family, at)
+    ends = learnt.width * known.low, learnt.width * known.high
+    spread = Spread(*ends, family, rests_on=learnt_text(learnt.runs, learnt.width))
     return widened(spread, further.deviation, figure), further
 
 
 def widened(spread: Spread, deviation: float, figure: Figure) -> Spread:
     """The spread with an independent normal error, and with what residuals of memory leave out."""
     further = float(further_width(figure, deviation))
-    return replace(
-        spread,
-        low=spread.middle - hypot(spread.middle - spread.low, further),
-        high=spread.middle + hypot(spread.high - spread.middle, further),
-    )
+    return replace(spread, low=-hypot(spread.low, further), high=hypot(spread.high, further))
 
 
 def further_width(figure: Figure, deviation: Widths) -> Widths:
@@ -200,9 +198,25 @@ def further_width(figure: Figure, deviation: Widths) -> Widths:
     return wide
 
 
-def log_bounds(spread: Spread) -> tuple[float, float]:
-    """Ends of the interval as ln(bound / predicted); the prediction lies in it."""
-    return min(0.0, spread.low), max(0.0, spread.high)
+def log_bounds(spread: Spread, doubt: Doubt = NO_DOUBT) -> tuple[float, float]:
+    """Ends of the interval as ln(bound / predicted); the prediction lies in it. `doubt`: what open
+    facts leave of ln(value / predicted by default), where the prediction is its median."""
+    low, high = spread.low, spread.high
+    if doubt != NO_DOUBT:
+        about, reach = doubt.about_median, 4.0 * max(-low, high)
+        low, high = (about.quantile(spread.below, at, reach) for at in (LOW, HIGH))
+    return min(0.0, low), max(0.0, high)
+
+
+def in_doubt(interval: Interval, value: float, doubt: Doubt) -> Interval:
+    """The interval of a value that is predicted by default, with what open facts leave of it: its
+    ends are taken for those of the error where nothing is open."""
+    if doubt == NO_DOUBT:
+        return interval
+    middle = value * exp(doubt.median)
+    spread = Spread(log(interval.low / value), log(interval.high / value), Family())
+    low, high = (middle * exp(end) for end in log_bounds(spread, doubt))
+    return interval.model_copy(update={"low": min(low, value), "high": max(high, value)})
 
 
 _MODELS = {"dense": "dense models", "moe": "mixture-of-experts models"}
@@ -210,38 +224,58 @@ _SCALES = {"one domain": "within one NVLink domain", "several domains": "across 
 
 
 def family_text(spread: Spread) -> str:
-    """`145 measured runs of dense models with megatron-core on Hopper GPUs, several nodes`."""
-    framework, architecture, scale, model = spread.family
-    if spread.sources == (LEARNT,):
-        noun = "run" if spread.rows == 1 else "runs"
-        return f"{spread.rows:,} {noun} of this cluster, which calibrated it"
+    """`3,136 measured runs, 145 of them of dense models with megatron-core on Hopper GPUs,
+    within one NVLink domain`."""
+    if spread.rests_on:
+        return spread.rests_on
+    known = f"{spread.all_rows:,} measured runs"
     if not any(spread.family):
-        return f"all {spread.rows:,} measured runs, as none is much like this one"
-    noun = "run" if spread.rows == 1 else "runs"
+        return f"all {known}, as none is much like this one"
+    framework, architecture, scale, model = spread.family
     models = f" of {_MODELS[model]}" if model else ""
     gpus = f"{architecture_text(architecture)} GPUs" if architecture else "other GPUs"
     place = f", {_SCALES[scale]}" if scale else ""
-    less = "" if spread.family_share >= 0.5 else " and from less similar ones"
     named = "other frameworks" if framework in ("", UNFAMILIAR) else framework
-    return f"{spread.rows:,} measured {noun}{models} with {named} on {gpus}{place}{less}"
+    return f"{known}, {spread.rows:,} of them{models} with {named} on {gpus}{place}"
+
+
+def learnt_text(runs: int, width: float) -> str:
+    """What a bar rests on that own runs calibrated, and why it is no narrower where it is not;
+    `width`: over that without them."""
+    known = f"{'1 run' if runs == 1 else f'{runs:,} runs'} of this cluster, which calibrated it"
+    if width < 1.0:
+        return known
+    if runs > 1:
+        return f"{known}, but of which the others tell little: no narrower than without them"
+    return (
+        f"{known}, but one run cannot tell its own noise from what all runs of a cluster share: no "
+        "narrower than without it"
+    )
 
 
 def step_time_interval(
-    job: Job, step_time_s: float, without: str = "", at: Conditions | None = None
+    job: Job,
+    step_time_s: float,
+    without: str = "",
+    at: Conditions | None = None,
+    doubt: Doubt = NO_DOUBT,
 ) -> Interval:
-    """Where the true step time lies with 80 % probability, s; `at`: of its configuration.
+    """Where the true step time lies with 80 % probability, s; `at`: of its configuration; `doubt`:
+    what open facts leave open of it, of which it is the median.
 
     The one place where intervals of step times are made, so the one that keeps them physical: they
     end where the GPUs would exceed the fastest rate known of them (`least_step_s`).
     """
-    interval = _interval(step_time_s, *spread_of(job, "time", without, at))
+    interval = _interval(step_time_s, *spread_of(job, "time", without, at), doubt)
     floor_s = step_time_s * (at.least if at else 0.0)
     return interval.model_copy(update={"low": max(interval.low, floor_s)})
 
 
-def peak_interval(job: Job, peak_bytes: float, without: str = "") -> Interval:
-    """Where the true peak lies with 80 % probability, bytes."""
-    return _interval(peak_bytes, *spread_of(job, "memory", without))
+def peak_interval(
+    job: Job, peak_bytes: float, without: str = "", doubt: Doubt = NO_DOUBT
+) -> Interval:
+    """Where the true peak lies with 80 % probability, bytes; `doubt` as for the step time."""
+    return _interval(peak_bytes, *spread_of(job, "memory", without), doubt)
 
 
 def with_open_lengths(interval: Interval, step_time_s: float, others: Sequence[float]) -> Interval:
@@ -261,8 +295,8 @@ def with_open_lengths(interval: Interval, step_time_s: float, others: Sequence[f
     )
 
 
-def _interval(value: float, spread: Spread, further: Further) -> Interval:
-    low, high = log_bounds(spread)
+def _interval(value: float, spread: Spread, further: Further, doubt: Doubt) -> Interval:
+    low, high = log_bounds(spread, doubt)
     return Interval(
         low=value * exp(low),
         high=value * exp(high),
@@ -271,13 +305,12 @@ def _interval(value: float, spread: Spread, further: Further) -> Interval:
     )
 
 
-def fit_probability(job: Job, peak_bytes: float, limit_bytes: float, without: str = "") -> float:
-    """Probability that the true peak stays within the limit; `without` leaves one source out."""
+def fit_probability(
+    job: Job, peak_bytes: float, limit_bytes: float, without: str = "", doubt: Doubt = NO_DOUBT
+) -> float:
+    """Probability that the true peak stays within the limit; `without` leaves one source out;
+    `doubt`: what open facts leave open of the peak, of which it is the median."""
     if limit_bytes <= 0.0:
         return 0.0
-    item, _ = spread_of(job, "memory", without)
-    beyond = log(limit_bytes / peak_bytes) - item.middle
-    side = item.high - item.middle if beyond > 0.0 else item.middle - item.low
-    if side <= 0.0:
-        return 0.5 + copysign(0.5, beyond)
-    return NormalDist().cdf(_Z * beyond / side)
+    spread, _ = spread_of(job, "memory", without)
+    return doubt.about_median.below(spread.below, log(limit_bytes / peak_bytes))

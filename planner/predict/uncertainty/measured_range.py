@@ -28,7 +28,7 @@ class Conditions(NamedTuple):
     for the CPU to issue kernels (no axis: an error of its own); `unstated`: a measured run does not
     say its precision, and the GPU's usual one was taken; `states`: state-space layers; `least`:
     share of the predicted step below which no GPU of the kind has the model's FLOP done (no axis
-    either: no interval reaches below it).
+    either: no interval reaches below it; 0 where the step is not known).
     """
 
     gpus: float = 0.0
@@ -47,6 +47,17 @@ class Conditions(NamedTuple):
     def exposed(self) -> float:
         """Share of the step that is exposed communication; 0 where that is not known."""
         return 1.0 - 1.0 / self.overhead if self.overhead > 1.0 else 0.0
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Shares of the step that add up to one: the least time of the model's FLOP, exposed
+        communication, waiting for the CPU, and the rest; empty where the step is not known."""
+        if self.least <= 0.0:
+            return {}
+        waiting = min(self.waiting, 1.0 - self.exposed)
+        work = min(self.least, 1.0 - self.exposed - waiting)
+        rest = 1.0 - self.exposed - waiting - work
+        return {"work": work, "exposed": self.exposed, "waiting": waiting, "rest": rest}
 
 
 UNKNOWN = Conditions()

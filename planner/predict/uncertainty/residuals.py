@@ -1,19 +1,27 @@
-"""Distributions of ln(measured / predicted): what the error bars are made of.
+"""How large the error of a prediction is likely to be: what the error bars are made of.
 
-`planner/predict/uncertainty/residuals.json` keeps, for each source of measured runs and each family
-in it, how far predictions lay from the measurements. A family is a framework profile on a GPU
-architecture, inside one scale-up domain or beyond, of dense or MoE models. What is said of a
-family is a mixture: its own runs weigh n / (n + k), the next wider family the rest, and so on up
-to all runs; n counts each source as a power of its rows, because rows of one source share much of
-their error. A framework without a measured run has the spread of all runs as they are predicted
-without their framework's name (`UNFAMILIAR`). Any source can be left out, and that is how the
-constants were fitted: `k` and the power give the best held-out interval score, `inflation` makes
-held-out intervals cover 80 %.
+ln(measured / predicted) of a run is taken as
 
-Exposed communication is harder to predict than compute, and so is the time in which the GPU waits
-for the CPU: hosts differ, and so do versions of the same software. Further, independent errors in
-proportion to their shares of the step are part of every step time (`communication`, `launches`,
-fitted likewise).
+    half(job) · (what its framework, architecture, scale and kind of model share
+                 + what all runs of its source share + noise of the run),
+
+with the tails of Student's t (`planner.predict.uncertainty.tails`) and another half width upwards
+than downwards. Each part of a step has its own relative error, so the half width of a step time is
+their sum,
+
+    half = Σ share of the part · its error · Π factors of the kinds that the job is of,
+
+over the least time of the model's FLOP, exposed communication, waiting for the CPU, and the rest:
+slower kernels, recomputation, bubbles, the optimizer (`Conditions.parts`). A peak has one part.
+`kinds` (`kinds_of`) multiply: 8-bit products, mixtures of experts, a framework that nobody
+measured.
+
+All of it is fitted to measured runs by the interval score (`planner.evidence.fit.error_fit`) and
+ships in `planner/predict/uncertainty/residuals.json`. `shares` says how the variance divides
+between families, sources and runs (`planner.evidence.fit.components`); own runs take away what they
+share (`planner.evidence.learn.posterior`). Any source can be left out: `folds` are fits to nine
+tenths of the sources each.
+
 A job outside what was measured gets a further, independent error (`Further`): one that grows with
 each doubling beyond the runs on the same GPU architecture (of memory: of the same framework), and
 one for each of architecture, framework, kind of model and precision without a run. How fast it
@@ -23,12 +31,12 @@ grows is fitted by leaving *ranges* of runs out (`planner.evidence.fit.judging`)
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
-from math import hypot
+from math import exp, hypot
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -40,7 +48,6 @@ from planner.predict.uncertainty.families import (
     Family,
     Figure,
     architecture_text,
-    parent_family,
     wider_families,
 )
 from planner.predict.uncertainty.measured_range import (
@@ -50,13 +57,14 @@ from planner.predict.uncertainty.measured_range import (
     common_ranges,
     doublings,
 )
+from planner.predict.uncertainty.tails import share_below
 
 Array = NDArray[np.float64]
 Widths = TypeVar("Widths", float, Array)
 
 # An interval holds the true value with this probability.
 COVERAGE = 0.80
-LOW, MIDDLE, HIGH = 0.5 - COVERAGE / 2, 0.5, 0.5 + COVERAGE / 2
+LOW, HIGH = 0.5 - COVERAGE / 2, 0.5 + COVERAGE / 2
 # A further error below this is added but not named.
 _NAMED = 0.01
 # Standard deviation of what state-space layers add to the errors of models without: time of their
@@ -66,12 +74,21 @@ _STATES = {"time": 0.15, "memory": 0.04}
 # The same of a precision that nobody states: one in nine published runs on GPUs with 8-bit products
 # uses them, a third faster (0.3 x sqrt(1/9 x 8/9)); their copies of weights and activations.
 _UNSTATED = {"time": 0.1, "memory": 0.08}
-# So many log ratios represent the runs of one source in one family.
-POINTS = 19
+_HALF_BITS = 16
+# Parts of a prediction that have errors of their own.
+PARTS: Mapping[Figure, tuple[str, ...]] = {
+    "time": ("work", "exposed", "waiting", "rest"),
+    "memory": ("peak",),
+}
+# Mean shares of the parts in the measured runs: of a step whose configuration is not known.
+_USUAL = {"work": 0.41, "exposed": 0.09, "waiting": 0.10, "rest": 0.40}
+# Fits that leave out a part of the sources each.
+FOLDS = 10
+KINDS = ("low precision", "mixture", UNFAMILIAR)
 
 
-class SourceResiduals(BaseModel):
-    """Log ratios of one source in one family: all of them, or `POINTS` quantiles.
+class MeasuredRuns(BaseModel):
+    """The runs of one source in one family: how many, and what they reach.
 
     `measured`: lowest and highest value on each axis
     (`planner.predict.uncertainty.measured_range`); `bits`: of the precisions measured.
@@ -85,7 +102,6 @@ class SourceResiduals(BaseModel):
     scale: str
     model: str
     rows: int = Field(ge=1)
-    log_ratios: tuple[float, ...] = Field(min_length=1)
     measured: dict[str, tuple[float, float]] = Field(default_factory=dict)
     bits: tuple[int, ...] = ()
 
@@ -95,84 +111,116 @@ class SourceResiduals(BaseModel):
         return Family(self.framework, self.architecture, self.scale, self.model)
 
 
+class Ends(NamedTuple):
+    """A figure of the lower and one of the upper end of a bar."""
+
+    down: float
+    up: float
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Quantiles of ln(measured / predicted) at 10, 50 and 90 %, after inflation.
+    """ln(bound / predicted) of both ends of an 80 % interval about the prediction, its median.
 
-    `rows` and `sources` are those of `family`; they make up `family_share` of the mixture.
+    `rows` of the table's `all_rows` measured runs are of `family`, the nearest one with any;
+    `rests_on`: what it rests on where it is not these runs, in words.
     """
 
     low: float
-    middle: float
     high: float
     family: Family
-    rows: int
-    sources: tuple[str, ...]
-    family_share: float
+    rows: int = 0
+    all_rows: int = 0
+    rests_on: str = ""
+
+    def below(self, value: float) -> float:
+        """Probability that ln(measured / predicted) is below a value."""
+        side = self.high if value > 0.0 else -self.low
+        return share_below(value / side) if side > 0.0 else float(value >= 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Further:
-    """Standard deviation of an error that no residual of a family contains, and why it is there."""
+    """Standard deviation of an error that the half widths do not contain, and why it is there."""
 
     deviation: float = 0.0
     reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class ResidualTable:
-    """Residuals of one figure, with the constants that the fit found (module docstring).
+class HalfWidths:
+    """Half widths of 80 % intervals, in ln: `parts`, each per share of its part in the prediction;
+    `kinds`: logarithms of what they are multiplied by."""
 
-    `communication`: standard deviation of the error of exposed communication, relative to it;
-    `launches`: of the time in which the GPU waits for the CPU to issue kernels, likewise;
-    `growth`: standard deviation for each doubling beyond what was measured, by axis;
-    `unmeasured`: for an architecture, framework, model or precision without a run.
+    parts: Mapping[str, Ends]
+    kinds: Mapping[str, Ends] = field(default_factory=dict)
+
+    def of(self, shares: Mapping[str, float], kinds: Iterable[str]) -> Ends:
+        """Those of a job with these shares of parts, of these kinds."""
+        more = [self.kinds.get(kind, Ends(0.0, 0.0)) for kind in kinds]
+        down = sum(share * self.parts[part].down for part, share in shares.items())
+        up = sum(share * self.parts[part].up for part, share in shares.items())
+        return Ends(
+            down * exp(sum(one.down for one in more)), up * exp(sum(one.up for one in more))
+        )
+
+    def times(self, factor: float) -> HalfWidths:
+        """All of them so many times as wide."""
+        parts = {name: Ends(*(factor * one for one in ends)) for name, ends in self.parts.items()}
+        return HalfWidths(parts, self.kinds)
+
+
+@dataclass(frozen=True)
+class ErrorTable:
+    """Errors of one figure (module docstring), and the runs that they were fitted to.
+
+    `folds`: the same fitted without each tenth of the `sources`; `shares`: of the errors' variance,
+    by what runs share it, `run` being their own noise; `growth`: standard deviation for each
+    doubling beyond what was measured, by axis; `unmeasured`: for an architecture, framework,
+    model or precision without a run.
     """
 
     figure: Figure
-    entries: tuple[SourceResiduals, ...]
-    prior_rows: float
-    inflation: float
-    source_power: float = 0.5
-    communication: float = 0.0
-    launches: float = 0.0
+    entries: tuple[MeasuredRuns, ...]
+    errors: HalfWidths
+    folds: tuple[HalfWidths, ...] = ()
+    shares: Mapping[str, float] = field(default_factory=dict)
     growth: Mapping[str, float] = field(default_factory=dict)
     unmeasured: Mapping[str, float] = field(default_factory=dict)
 
-    def without(self, source: str) -> ResidualTable:
+    def without(self, source: str) -> ErrorTable:
         """The table as seen without one source; itself without that of none of its runs."""
         if source not in self.sources:
             return self
         if source not in self._views:
             entries = tuple(entry for entry in self.entries if entry.source != source)
-            self._views[source] = replace(self, entries=entries)
+            fold = fold_of(source, self.sources)
+            errors = self.folds[fold] if self.folds else self.errors
+            self._views[source] = replace(self, entries=entries, errors=errors, folds=())
         return self._views[source]
 
-    def spread(self, family: Family, without: str = "") -> Spread:
-        """What runs of a family are likely to show, as seen without one source."""
+    @property
+    def shared(self) -> float:
+        """Share of the variance that all runs of a source have in common."""
+        return 1.0 - self.shares.get("run", 1.0)
+
+    def spread(self, family: Family, at: Conditions, without: str = "") -> Spread:
+        """How far a job of a family is likely to be off, as seen without one source."""
         table = self.without(without)
         nearest = table.nearest(family)
-        mixture, members = table._mixture(nearest), table._members(nearest)
-        low, middle, high = (mixture.quantile(level) for level in (LOW, MIDDLE, HIGH))
-        return Spread(
-            low=middle - self.inflation * (middle - low),
-            middle=middle,
-            high=middle + self.inflation * (high - middle),
-            family=nearest,
-            rows=sum(member.rows for member in members),
-            sources=tuple(sorted({member.source for member in members})),
-            family_share=table._family_share(nearest, members),
-        )
+        half = table.half_widths(family, at)
+        return Spread(-half.down, half.up, nearest, table.rows(nearest), table.rows(Family()))
 
-    def nearest(self, family: Family, without: str = "") -> Family:
+    def half_widths(self, family: Family, at: Conditions) -> Ends:
+        """Half widths of the interval of a job of a family."""
+        return self.errors.of(part_shares(self.figure, at), kinds_of(family, at, self._frameworks))
+
+    def nearest(self, family: Family) -> Family:
         """The narrowest family with measured runs that this one belongs to."""
-        table = self.without(without)
-        if not table._has_runs(Family(family.framework)) and table._has_runs(Family(UNFAMILIAR)):
-            family = family._replace(framework=UNFAMILIAR)
-        return next(filter(table._has_runs, wider_families(family, self.figure)))
+        return next(filter(self._has_runs, wider_families(family, self.figure)))
 
     def further(self, family: Family, at: Conditions, without: str = "") -> Further:
-        """The error to add for what was never measured, and for exposed communication."""
+        """The error to add for what was never measured."""
         table = self.without(without)
         near = table._near(family)
         terms = self.beyond(near.axes, at)
@@ -189,7 +237,7 @@ class ResidualTable:
             terms["state-space layers, whose kernels few runs measure"] = _STATES[self.figure]
         named = [text for text, size in terms.items() if size >= _NAMED]
         named.sort(key=lambda text: -terms[text])
-        return Further(hypot(self.unmeasured_error(at), *terms.values()), tuple(named))
+        return Further(hypot(*terms.values()), tuple(named))
 
     def beyond(self, measured: MeasuredRanges, at: Conditions) -> dict[str, float]:
         """Standard deviations of what lies beyond measured ranges, in words."""
@@ -197,10 +245,6 @@ class ResidualTable:
             beyond_text(axis, measured, at): self.growth.get(axis, 0.0) * distance
             for axis, distance in doublings(measured, at).items()
         }
-
-    def unmeasured_error(self, at: Conditions) -> float:
-        """Standard deviation of the errors in proportion to a part of the step."""
-        return hypot(self.communication * at.exposed, self.launches * at.waiting)
 
     def families(self) -> list[Family]:
         """The narrowest families with measured runs, in alphabetical order."""
@@ -212,23 +256,27 @@ class ResidualTable:
         return sorted({entry.source for entry in self.entries})
 
     @cached_property
-    def _families(self) -> dict[Family, list[SourceResiduals]]:
+    def _families(self) -> dict[Family, list[MeasuredRuns]]:
         """Entries by their families."""
-        found: dict[Family, list[SourceResiduals]] = defaultdict(list)
+        found: dict[Family, list[MeasuredRuns]] = defaultdict(list)
         for entry in self.entries:
             found[entry.family].append(entry)
         return found
+
+    @cached_property
+    def _frameworks(self) -> frozenset[str]:
+        return frozenset(entry.framework for entry in self.entries)
 
     @cached_property
     def _known(self) -> dict[Family, bool]:
         return {}
 
     @cached_property
-    def _views(self) -> dict[str, ResidualTable]:
+    def _counts(self) -> dict[Family, int]:
         return {}
 
     @cached_property
-    def _mixtures(self) -> dict[Family, _Mixture]:
+    def _views(self) -> dict[str, ErrorTable]:
         return {}
 
     @cached_property
@@ -267,7 +315,7 @@ class ResidualTable:
             )
         return self._near_runs[base]
 
-    def _members(self, family: Family) -> list[SourceResiduals]:
+    def _members(self, family: Family) -> list[MeasuredRuns]:
         return [
             entry
             for one, entries in self._families.items()
@@ -275,30 +323,30 @@ class ResidualTable:
             for entry in entries
         ]
 
-    def _family_share(self, family: Family, members: Sequence[SourceResiduals]) -> float:
-        if parent_family(family, self.figure) is None:
-            return 1.0
-        count = sum(rows**self.source_power for rows in _rows_by_source(members).values())
-        return count / (count + self.prior_rows) if count else 0.0
+    def rows(self, family: Family) -> int:
+        """Measured runs of a family."""
+        if family not in self._counts:
+            self._counts[family] = sum(member.rows for member in self._members(family))
+        return self._counts[family]
 
-    def _mixture(self, family: Family) -> _Mixture:
-        if family not in self._mixtures:
-            self._mixtures[family] = self._mix(family)
-        return self._mixtures[family]
 
-    def _mix(self, family: Family) -> _Mixture:
-        members = self._members(family)
-        share = self._family_share(family, members)
-        values = np.array([value for member in members for value in member.log_ratios])
-        weights = share * _weights(members, self.source_power)
-        parent = parent_family(family, self.figure)
-        if parent is not None:
-            wider = self._mixture(parent)
-            values = np.concatenate([values, wider.values])
-            weights = np.concatenate([weights, (1.0 - share) * wider.weights])
-        distinct, place = np.unique(values, return_inverse=True)
-        summed = np.bincount(place, weights).astype(np.float64)
-        return _Mixture(distinct[summed > 0.0], summed[summed > 0.0])
+def part_shares(figure: Figure, at: Conditions) -> Mapping[str, float]:
+    """Shares of the parts of a prediction (`PARTS`), which add up to one."""
+    if figure == "memory":
+        return {"peak": 1.0}
+    return at.parts or _USUAL
+
+
+def kinds_of(family: Family, at: Conditions, frameworks: Iterable[str]) -> list[str]:
+    """Which of `KINDS` a job is of, where these frameworks have measured runs."""
+    unknown = family.framework == UNFAMILIAR or family.framework not in frameworks
+    found = (0 < at.bits < _HALF_BITS, family.model == "moe", unknown)
+    return [kind for kind, is_of in zip(KINDS, found, strict=True) if is_of]
+
+
+def fold_of(source: str, sources: Sequence[str]) -> int:
+    """Which of the `FOLDS` leaves a source out; `sources`: all, in alphabetical order."""
+    return sources.index(source) % FOLDS
 
 
 def _kind_text(kind: str, family: Family) -> str:
@@ -317,26 +365,7 @@ class _Near(NamedTuple):
     bits: frozenset[int]
 
 
-class _Mixture(NamedTuple):
-    """Distinct log ratios in order and their weights, which are positive and add up to one."""
-
-    values: Array
-    weights: Array
-
-    def quantile(self, level: float) -> float:
-        """Interpolated between the middles of the weights' steps."""
-        middles = np.cumsum(self.weights) - 0.5 * self.weights
-        return float(np.interp(level, middles, self.values))
-
-
-def _rows_by_source(members: Sequence[SourceResiduals]) -> Counter[str]:
-    rows: Counter[str] = Counter()
-    for member in members:
-        rows[member.source] += member.rows
-    return rows
-
-
-def _merged(members: Iterable[SourceResiduals]) -> list[dict[str, tuple[float, float]]]:
+def _merged(members: Iterable[MeasuredRuns]) -> list[dict[str, tuple[float, float]]]:
     """The reach of each source over its families."""
     merged: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
     for member in members:
@@ -347,51 +376,26 @@ def _merged(members: Iterable[SourceResiduals]) -> list[dict[str, tuple[float, f
     return list(merged.values())
 
 
-def _weights(members: Sequence[SourceResiduals], power: float) -> Array:
-    """Weight of every point: its share of its source's rows, times a power of those."""
-    rows = _rows_by_source(members)
-    weights = np.array(
-        [
-            member.rows / len(member.log_ratios) * rows[member.source] ** (power - 1.0)
-            for member in members
-            for _ in member.log_ratios
-        ]
-    )
-    return weights / weights.sum() if weights.size else weights
+def bounds(low: Widths, high: Widths, further: Widths) -> tuple[Widths, Widths]:
+    """Ends of intervals as ln(bound / predicted): an independent error of 80 % half width `further`
+    widens both sides."""
+    return -np.hypot(low, further), np.hypot(high, further)
 
 
-def bounds(middle: Widths, low: Widths, high: Widths, further: Widths) -> tuple[Widths, Widths]:
-    """Ends of intervals as ln(bound / predicted): an independent error of 80 % half width
-    `further` widens both sides of the median; the prediction (0) lies inside."""
-    below = np.hypot(middle - low, further)
-    above = np.hypot(high - middle, further)
-    return np.minimum(0.0, middle - below), np.maximum(0.0, middle + above)
+_TABLE = TypeAdapter(ErrorTable)
 
 
-def represent(log_ratios: Sequence[float]) -> tuple[float, ...]:
-    """The values in order, or `POINTS` quantiles of equal weight where they are more."""
-    ordered = np.sort(np.asarray(log_ratios, dtype=np.float64))
-    if len(ordered) > POINTS:
-        levels = (np.arange(POINTS) + 0.5) / POINTS
-        ordered = np.quantile(ordered, levels, method="hazen")
-    return tuple(float(value) for value in np.round(ordered, 4))
-
-
-_TABLE = TypeAdapter(ResidualTable)
-
-
-def parse_tables(document: dict[str, object]) -> dict[Figure, ResidualTable]:
+def parse_tables(document: dict[str, object]) -> dict[Figure, ErrorTable]:
     """Tables from the content of a residuals file; a figure without runs has none."""
-    figures: tuple[Figure, ...] = ("time", "memory")
     return {
         figure: _TABLE.validate_python({**block, "figure": figure, "entries": block["runs"]})
-        for figure in figures
+        for figure in PARTS
         if isinstance(block := document.get(figure), dict)
     }
 
 
 @cache
-def shipped_tables() -> dict[Figure, ResidualTable]:
+def shipped_tables() -> dict[Figure, ErrorTable]:
     """The tables of `planner/predict/uncertainty/residuals.json`."""
     text = (
         files("planner.predict.uncertainty").joinpath("residuals.json").read_text(encoding="utf-8")
@@ -406,6 +410,6 @@ def shipped_further(figure: Figure, family: Family, at: Conditions, without: str
 
 
 @lru_cache(maxsize=4096)
-def shipped_spread(figure: Figure, family: Family, without: str = "") -> Spread:
-    """Spread of a family in the tables that ship, as seen without one source."""
-    return shipped_tables()[figure].spread(family, without)
+def shipped_spread(figure: Figure, family: Family, at: Conditions, without: str = "") -> Spread:
+    """Spread of a job of a family in the tables that ship, as seen without one source."""
+    return shipped_tables()[figure].spread(family, at, without)

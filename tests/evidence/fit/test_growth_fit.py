@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
+from planner.evidence.fit.error_fit import fitted_errors
 from planner.evidence.fit.judging import Residual, folds, summarised, with_growth
 from planner.predict.uncertainty.families import Family
 from planner.predict.uncertainty.measured_range import Conditions
-from planner.predict.uncertainty.residuals import ResidualTable
+from planner.predict.uncertainty.residuals import ErrorTable
 
 FAMILY = Family("megatron-core", "hopper", "several domains", "dense")
 SIZES = (8, 16, 32, 64, 128, 256, 512)
@@ -27,8 +30,9 @@ def runs(per_doubling: float) -> list[Residual]:
     ]
 
 
-def fitted(found: list[Residual]) -> ResidualTable:
-    return with_growth(ResidualTable("time", summarised(found), 4.0, 1.0), found)
+def fitted(found: list[Residual]) -> ErrorTable:
+    fit = partial(fitted_errors, "time")
+    return with_growth(ErrorTable("time", summarised(found), fit(found)), found, fit)
 
 
 def test_errors_that_grow_give_a_growth_and_others_none() -> None:

@@ -19,7 +19,8 @@ PREDICTED_COLUMNS = (
     "predicted_step_time_s", "predicted_low_s", "predicted_high_s", "predicted_expected_s",
     "predicted_tokens_per_s_per_gpu", "predicted_peak_mem_gib", "predicted_low_gib",
     "predicted_high_gib", "predicted_fits", "fit_probability", "time_ape", "mem_ape",
-    "interval_family", "memory_interval_family", "assumed", "open_facts", "error",
+    "interval_family", "memory_interval_family", "assumed", "open_facts", "open_values",
+    "narrowing_time", "narrowing_memory", "error",
 )  # fmt: skip
 
 

@@ -16,9 +16,17 @@ from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Hints, Problem, Setting, model_unknown, unresolved
 from planner.launch.read.names import meanings
 
-Program = Literal["llamafactory", "axolotl", "swift", "trainer"]
+Program = Literal["llamafactory", "axolotl", "swift", "trl", "unsloth", "trainer"]
 Named = Mapping[str, Setting]
 _SWIFT = re.compile(r"(^|/)swift($|/cli/)|(^|/)llm_(sft|pt)\.py$")
+_TRL = re.compile(r"(^|/)trl($|/scripts/)|(^|\.)trl\.(scripts|cli)")
+# Settings that TRL's configurations have and a Trainer's have not (trl/trainer/*_config.py).
+_OF_TRL = frozenset((
+    "use_bnb_nested_quant", "dataset_text_field", "assistant_only_loss", "completion_only_loss",
+    "packing_strategy", "dataset_kwargs", "dataset_mixer", "lora_modules_to_save",
+    "lora_task_type", "precompute_ref_log_probs", "dataset_train_split", "dataset_test_split",
+    "model_init_kwargs",
+))  # fmt: skip
 _OFF = ("", "false", "0", "none", "no", "{}", "[]")
 
 
@@ -27,7 +35,11 @@ def program_of(program: Program, named: Named, launch: LaunchCommand | None) -> 
     name = launch.program if launch is not None else ""
     if "finetuning_type" in named or name.endswith("llamafactory-cli"):
         return "llamafactory"
-    return "swift" if _SWIFT.search(name) else program
+    if _SWIFT.search(name):
+        return "swift"
+    if program == "trainer" and (_TRL.search(name) or _OF_TRL & named.keys()):
+        return "trl"
+    return program
 
 
 def value_of(named: Named, name: str) -> str:
@@ -245,7 +257,7 @@ def _model(option: str, text: str, folder: Path) -> str | None:
 # Endings of names that say how a model was tuned, packed or dated.
 _TUNED = re.compile(
     r"[-_](\d{4}|v\d+(\.\d+)*|instruct|chat|base|hf|it|thinking|sft|dpo|bf16|fp8|bnb|4bit|8bit|"
-    r"unsloth|gptq|awq|\d+k|text|tuned|zero|mcore|deduped)$",
+    r"unsloth|gptq|awq|int[48]|qat|\d+k|text|tuned|zero|mcore|deduped)$",
     re.IGNORECASE,
 )
 

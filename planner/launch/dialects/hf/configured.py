@@ -12,8 +12,10 @@ from planner.launch.dialects.hf.accelerate_reader import AccelerateReader, deeps
 from planner.launch.dialects.hf.arguments import Program, hf_arguments, program_of
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.dialects.hf.python import hf_python_settings
-from planner.launch.dialects.hf.training import checkpointed, read_hf_training
+from planner.launch.dialects.hf.training import checkpointed, read_hf_training, with_tuning
+from planner.launch.dialects.hf.tuned import tuned
 from planner.launch.dialects.hf.unmodelled import (
+    below_limit,
     effects_of,
     lengths_assumed,
     own_options,
@@ -25,6 +27,9 @@ from planner.launch.read.command import CONFIG_NAME, LaunchCommand
 from planner.launch.read.document import Document, Source, json_document, yaml_document
 from planner.launch.read.found import Found, Hints, Problem, Setting
 from planner.launch.read.opened import Opened
+
+# Defaults of a script's own that are named.
+_MOST = 8
 
 
 def with_accelerate(found: Found, source: Source) -> Found:
@@ -73,13 +78,14 @@ def _sharded(
     script = hf_arguments(named, source.folder, source.hints)
     program = program_of("trainer", named, source.launch)
     script = checkpointed(script, named, program)
-    found = reader(document, source, script).found()
+    how = tuned(named, program, script.hints.model)
+    found = with_tuning(reader(document, source, script).found(), named, source.launch, how)
     own = own_options(named, source, program, document.path)
     lengths = (lengths_assumed(named, program, found.seq),) if named else ()
     return replace(
         found,
-        problems=(*refusals_of(named, source.launch), *own, *found.problems),
-        unmodelled=(*found.unmodelled, *effects_of(named)),
+        problems=(*refusals_of(named, source.launch, program), *own, *found.problems),
+        unmodelled=(*found.unmodelled, *effects_of(named), *below_limit(named, program)),
         assumed=(*found.assumed, *lengths),
     )
 
@@ -137,5 +143,11 @@ read_settings = partial(_trained_by, "trainer")
 
 def read_python(source: Source) -> Found:
     """A Trainer script in Python, with the arguments of its command."""
-    settings = hf_python_settings(source.text, source.path)
-    return with_accelerate(read_hf_training({**settings, **source.given}, source), source)
+    script = hf_python_settings(source.text, source.path, source.given, source.hints.environment)
+    settings = {**script.settings, **source.given}
+    found = with_accelerate(read_hf_training(settings, source, script.program), source)
+    if not script.defaults:
+        return found
+    shown = ", ".join(f"{name} {value}" for name, value in list(script.defaults.items())[:_MOST])
+    more = ", …" * (len(script.defaults) > _MOST)
+    return replace(found, assumed=(*found.assumed, f"the script's own defaults: {shown}{more}"))

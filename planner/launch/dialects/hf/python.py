@@ -1,18 +1,18 @@
-"""Hugging Face training settings in Python: `TrainingArguments(...)`, read as text, never run."""
+"""Hugging Face training settings in Python, read as text, never run: `TrainingArguments(...)` and
+TRL's configurations, `LoraConfig(...)`, `BitsAndBytesConfig(...)`, `from_pretrained(...)`,
+unsloth's `FastLanguageModel`."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from planner.job.errors import CannotTellError
-from planner.launch.languages.python import (
-    UNKNOWN,
-    calculated,
-    last_name,
-    written,
-)
+from planner.launch.dialects.hf.arguments import Program
+from planner.launch.dialects.hf.script_values import NoValueError, ScriptValues
+from planner.launch.languages.python import last_name
 from planner.launch.languages.text import Text
 from planner.launch.read.document import leaves
 from planner.launch.read.found import Setting
@@ -20,93 +20,238 @@ from planner.launch.read.python_files import read_python
 
 _ARGUMENTS = re.compile(r"(TrainingArguments|SFTConfig|DPOConfig|GRPOConfig|PPOConfig|KTOConfig|"
                         r"ORPOConfig|RewardConfig|CPOConfig)$")  # fmt: skip
-_OTHER_OBJECTIVES = {"DPO": "dpo", "GRPO": "grpo", "PPO": "ppo", "KTO": "kto", "ORPO": "orpo",
-                     "Reward": "rm", "CPO": "cpo"}  # fmt: skip
-_MODELS = ("AutoModelForCausalLM", "LlamaForCausalLM", "MistralForCausalLM", "GPT2LMHeadModel")
+# What trainers and configurations are called by; those that sample stand first.
+_OTHER_OBJECTIVES = {
+    "GRPO": "grpo", "PPO": "ppo", "RLOO": "rloo", "OnlineDPO": "online_dpo", "GKD": "gkd",
+    "DPO": "dpo", "KTO": "kto", "ORPO": "orpo", "CPO": "cpo", "Reward": "rm", "BCO": "bco",
+}  # fmt: skip
+_MODELS = re.compile(r"(AutoModelForCausalLM|AutoModelForSequenceClassification|\w+ForCausalLM|"
+                     r"GPT2LMHeadModel|FastLanguageModel|FastModel)$")  # fmt: skip
+_UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
+# Configurations of peft that are no LoRA.
+_OTHER_ADAPTERS = {
+    "PromptTuningConfig": "prompt_tuning", "PrefixTuningConfig": "prefix_tuning",
+    "PromptEncoderConfig": "p_tuning", "IA3Config": "ia3", "AdaLoraConfig": "adalora",
+    "VeraConfig": "vera", "OFTConfig": "oft", "BOFTConfig": "boft", "LoHaConfig": "loha",
+    "LoKrConfig": "lokr", "FourierFTConfig": "fourierft", "BoneConfig": "bone",
+    "MissConfig": "miss", "HRAConfig": "hra", "RandLoraConfig": "randlora",
+}  # fmt: skip
+# Keywords -> settings.
+_LORA = {
+    "r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout",
+    "target_modules": "lora_target_modules", "modules_to_save": "modules_to_save",
+    "use_dora": "use_dora", "layers_to_transform": "peft_layers_to_transform",
+}  # fmt: skip
+_BITS = {
+    name: name
+    for name in ("load_in_4bit", "load_in_8bit", "bnb_4bit_use_double_quant", "bnb_4bit_quant_type")
+}
+_LOADS = {
+    "load_in_4bit": "load_in_4bit", "load_in_8bit": "load_in_8bit", "torch_dtype": "torch_dtype",
+    "dtype": "dtype", "attn_implementation": "attn_implementation",
+    "max_seq_length": "max_seq_length", "full_finetuning": "full_finetuning",
+}  # fmt: skip
+_TRAINS = {"max_seq_length": "max_seq_length", "packing": "packing"}
+_NAMES = ("pretrained_model_name_or_path", "model_name", "model_id", "model_name_or_path")
 
 
 def is_hf_python(text: str) -> bool:
     """Whether a Python file trains with Hugging Face's Trainer."""
     return re.search(
-        r"\b(Seq2Seq)?(TrainingArguments|SFTConfig|DPOConfig|GRPOConfig)\b", text
+        r"\b(Seq2Seq)?(TrainingArguments|(SFT|DPO|GRPO|KTO|ORPO|CPO|Reward)Config)\b", text
     ) is not None and ("Trainer" in text)
 
 
-def hf_python_settings(text: Text, path: str) -> dict[str, Setting]:
-    """Literal arguments of the training configuration, and the model that is loaded.
+@dataclass(frozen=True)
+class ScriptSettings:
+    """What a script says: settings, the program whose defaults they have, and options of its own
+    whose default was taken."""
+
+    settings: dict[str, Setting]
+    program: Program
+    defaults: Mapping[str, object]
+
+
+def hf_python_settings(
+    text: Text,
+    path: str,
+    given: Mapping[str, Setting] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> ScriptSettings:
+    """Arguments of the training configuration, the model that is loaded and what is put on it.
+    `given`: arguments of the command that starts it.
 
     CannotTellError for a program that takes them from its command line.
     """
-    module = read_python(text, path).tree
-    constants = _constants(module)
-    calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
-    configured = [
-        node for node in calls if _ARGUMENTS.search(last_name(node.func)) and node.keywords
-    ]
-    if not configured:
+    values = ScriptValues(read_python(text, path).tree, given or {}, environment or {})
+    script = _Script(values, path)
+    if not script.configured:
         raise CannotTellError(
             f"{path}: it takes its TrainingArguments from the command line: give the script that "
             "starts it"
         )
-    found: dict[str, Setting] = {}
-    for keyword in configured[0].keywords:
-        if keyword.arg:
-            found |= dict(_settings(keyword.arg, keyword.value, constants, path))
-    kind = last_name(configured[0].func)
-    for start, stage in _OTHER_OBJECTIVES.items():
-        if kind.startswith(start):
-            found["stage"] = Setting("stage", stage, path, configured[0].lineno)
-    if any(last_name(node.func) in ("LoraConfig", "get_peft_model") for node in calls):
-        found.setdefault("adapter", Setting("adapter", "lora", path))
-    for node in calls:
-        if not isinstance(node.func, ast.Attribute) or node.func.attr != "from_pretrained":
-            continue
-        if node.args and last_name(node.func.value) in _MODELS:
-            found |= dict(_settings("model_name_or_path", node.args[0], constants, path))
-    cut = ({keyword.arg: keyword.value for keyword in node.keywords} for node in calls)
-    for keywords in cut:  # the tokenizer's: tokenizer(text, truncation=True, max_length=1024)
-        if "truncation" in keywords and "max_length" in keywords:
-            lengths = dict(_settings("max_length", keywords["max_length"], constants, path))
-            found = lengths | found
-    return found
+    settings = script.read()
+    return ScriptSettings(settings, script.program, values.defaults)
 
 
-def _constants(module: ast.Module) -> dict[str, ast.expr]:
-    """Names that are given one value alone."""
-    found: dict[str, ast.expr] = {}
-    several: set[str] = set()
-    for node in ast.walk(module):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            first = found.setdefault(node.targets[0].id, node.value)
-            if first is not node.value and written(first) != written(node.value):
-                several.add(node.targets[0].id)
-    return {name: value for name, value in found.items() if name not in several}
+@dataclass
+class _Script:
+    """A script whose calls are read."""
+
+    values: ScriptValues
+    path: str
+    found: dict[str, Setting] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        module = self.values.module
+        self.calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
+        self.configured = [
+            node for node in self.calls if _ARGUMENTS.search(last_name(node.func)) and node.keywords
+        ]
+
+    @property
+    def program(self) -> Program:
+        """Whose defaults hold."""
+        names = {last_name(node.func) for node in self.calls}
+        owners = {_owner(node) for node in self.calls}
+        if owners & {*_UNSLOTH}:
+            return "unsloth"
+        trl = re.compile(r"(SFT|DPO|KTO|ORPO|CPO|Reward)(Config|Trainer)$")
+        return "trl" if any(trl.match(name) for name in names) else "trainer"
+
+    def read(self) -> dict[str, Setting]:
+        """Everything that is said."""
+        self._keywords(self.configured[0])
+        self._stage()
+        for node in self.calls:
+            self._call(node, last_name(node.func))
+        self._adapters()
+        self._cut()
+        return self.found
+
+    def _stage(self) -> None:
+        """What is minimised, by the trainers that are made, else by the configuration."""
+        trainers = [node for node in self.calls if last_name(node.func).endswith("Trainer")]
+        for start, stage in _OTHER_OBJECTIVES.items():
+            for node in (*trainers, self.configured[0]):
+                if last_name(node.func).startswith(start):
+                    self._mark("stage", stage, node)
+
+    def _call(self, node: ast.Call, name: str) -> None:
+        """One call's share."""
+        if name == "BitsAndBytesConfig":
+            self._put(node, _BITS)
+        elif name == "from_pretrained" and _MODELS.search(_owner(node)):
+            self._loaded(node)
+        elif name.endswith("Trainer"):
+            self._put(node, _TRAINS)
+            model = next((one.value for one in node.keywords if one.arg == "model"), None)
+            if isinstance(model, ast.Constant) and isinstance(model.value, str):
+                self._set("model_name_or_path", model)
+        elif name == "prepare_model_for_kbit_training":
+            off = any(
+                one.arg == "use_gradient_checkpointing" and _is_false(one.value)
+                for one in node.keywords
+            )
+            self._mark("prepare_kbit", not off, node)
+        elif name == "gradient_checkpointing_enable":
+            self._mark("gradient_checkpointing", True, node)
+
+    def _loaded(self, node: ast.Call) -> None:
+        """The model."""
+        named = {one.arg: one.value for one in node.keywords}
+        model = next((named[name] for name in _NAMES if name in named), None)
+        model = node.args[0] if node.args else model
+        if model is not None:
+            self._set("model_name_or_path", model)
+        self._put(node, _LOADS)
+        if _owner(node) in _UNSLOTH:
+            self._of_unsloth(node)
+
+    def _of_unsloth(self, node: ast.Call) -> None:
+        """unsloth loads in 4 bits and checkpoints unless told otherwise (unsloth/models/loader.py,
+        from_pretrained, at 015bdef0d)."""
+        whole = any(self._is(name, True) for name in ("full_finetuning", "load_in_8bit"))
+        if not whole:
+            self.found.setdefault("load_in_4bit", Setting("load_in_4bit", True, self.path))
+        self._mark("use_unsloth", True, node)
+
+    def _is(self, name: str, value: object) -> bool:
+        return name in self.found and self.found[name].value == value
+
+    def _adapters(self) -> None:
+        """What is put on the model."""
+        for node in self.calls:
+            name = last_name(node.func)
+            if other := _OTHER_ADAPTERS.get(name):
+                self._mark("adapter", other, node)
+            if name == "LoraConfig":
+                self._mark("adapter", "lora", node)
+                self._put(node, _LORA)
+            if name == "get_peft_model" and _owner(node) in _UNSLOTH:
+                self._mark("adapter", "lora", node)
+                self._put(node, _LORA | {"use_gradient_checkpointing": "gradient_checkpointing"})
+                self._mark("gradient_checkpointing", "unsloth", node)
+            elif name == "get_peft_model":
+                self._mark("adapter", "lora", node)
+
+    def _cut(self) -> None:
+        """The tokenizer's: tokenizer(text, truncation=True, max_length=1024)."""
+        for node in self.calls:
+            keywords = {one.arg: one.value for one in node.keywords}
+            if "truncation" in keywords and "max_length" in keywords:
+                self._set("max_length", keywords["max_length"])
+
+    # --- values -------------------------------------------------------------------------------
+
+    def _keywords(self, node: ast.Call) -> None:
+        """All keywords of a call; those of tables that it is given (`**settings`)."""
+        for one in node.keywords:
+            if one.arg:
+                self._set(one.arg, one.value)
+                continue
+            try:
+                table = self.values.of(one.value)
+            except NoValueError:
+                continue
+            if isinstance(table, dict):
+                for key, inner in leaves({str(name): value for name, value in table.items()}):
+                    self.found.setdefault(key, Setting(key, inner, self.path, node.lineno))
+
+    def _put(self, node: ast.Call, names: Mapping[str, str]) -> None:
+        """Some keywords of a call, as settings."""
+        for one in node.keywords:
+            if one.arg is not None and one.arg in names:
+                self._set(names[one.arg], one.value)
+
+    def _mark(self, name: str, value: object, node: ast.Call) -> None:
+        self.found.setdefault(name, Setting(name, value, self.path, node.lineno))
+
+    def _set(self, name: str, node: ast.expr) -> None:
+        """A setting; the first that has a value stays."""
+        known = self.found.get(name)
+        if known is not None and not known.unknown:
+            return
+        for key, setting in self._settings(name, node):
+            if known is None or not setting.unknown:
+                self.found[key] = setting
+
+    def _settings(self, name: str, node: ast.expr) -> Iterator[tuple[str, Setting]]:
+        """A value, a table of values under dotted names, or why the value is not known."""
+        try:
+            value = self.values.of(node)
+        except NoValueError:
+            why = self.values.shown(node)
+            yield name, Setting(name, None, self.path, node.lineno, (), None, why)
+            return
+        for key, inner in leaves({name: value}):
+            yield key, Setting(key, inner, self.path, node.lineno)
 
 
-def _worked_out(node: ast.expr, constants: Mapping[str, ast.expr]) -> object:
-    """A literal, a constant or arithmetic of them. ValueError and its like for anything else."""
-    if isinstance(node, ast.Name) and node.id in constants:
-        others = {name: value for name, value in constants.items() if name != node.id}
-        return _worked_out(constants[node.id], others)
-    if isinstance(node, ast.BinOp):
-        left, right = (_worked_out(part, constants) for part in (node.left, node.right))
-        value = calculated(type(node.op), left, right)
-        if value is UNKNOWN:
-            raise ValueError(written(node))
-        return value
-    return ast.literal_eval(node)
+def _owner(node: ast.Call) -> str:
+    """`AutoModelForCausalLM` of `AutoModelForCausalLM.from_pretrained(...)`."""
+    return last_name(node.func.value) if isinstance(node.func, ast.Attribute) else ""
 
 
-def _settings(
-    name: str, node: ast.expr, constants: dict[str, ast.expr], path: str
-) -> Iterator[tuple[str, Setting]]:
-    """A literal, a table of literals under dotted names, or why the value is not known."""
-    try:
-        value = _worked_out(node, constants)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        made = constants.get(node.id, node) if isinstance(node, ast.Name) else node
-        unknown = f"{written(made)[:80]}, which is no literal"
-        yield name, Setting(name, None, path, node.lineno, (), None, unknown)
-        return
-    for key, inner in leaves({name: value}):
-        yield key, Setting(key, inner, path, node.lineno)
+def _is_false(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False

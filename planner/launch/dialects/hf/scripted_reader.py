@@ -16,6 +16,10 @@ from planner.launch.sentences import said_problems
 _BATCH = re.compile(r"--(?!\w*(eval|val|test|infer|global|total))\w*(batch|bsz)\w*")
 
 
+# Facts that are the program's choice: columns of measured runs.
+_OF_THE_PROGRAM = ("recompute", "flash", "compile", "loss")
+
+
 class ScriptedReader(DocumentReader):
     """A file that a Trainer script's arguments complete."""
 
@@ -30,6 +34,10 @@ class ScriptedReader(DocumentReader):
         if script.hints.recompute is None and not script.given:
             why = "the program that is started may recompute: less memory than predicted"
             self.unmodelled += ((Setting(NO_RECOMPUTE, None, document.path), why),)
+        # What the program decides that is started, where nothing of it is there to read.
+        stated = ("recompute",) if script.hints.recompute is not None else ()
+        decides = () if script.given else _OF_THE_PROGRAM
+        self.left_open = tuple(fact for fact in decides if fact not in stated)
 
     def said(self, table: str, **facts: Any) -> None:
         """Note the problems of a table of `rules.toml`."""
@@ -48,6 +56,7 @@ class ScriptedReader(DocumentReader):
             model=self.hints.model,
             seq=self.hints.seq,
             attention=self.script.attention,
+            left_open=self.left_open,
             **fields,
         )
 

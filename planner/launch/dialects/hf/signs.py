@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from planner.launch.read.command import LaunchCommand
@@ -14,10 +15,15 @@ TRAINER_SIGNS = (
     "finetuning_type",
 )  # fmt: skip
 FEWEST_SIGNS = 3
+# Programs whose arguments are settings, whichever they are.
+_OWN = re.compile(r"(^|/)(swift|trl)$|(^|[./])trl[./]scripts[./]|swift/cli/(sft|rlhf|pt)\.py$")
+_FEWEST_GIVEN = 2
 
 
 def is_trainer_command(launch: LaunchCommand) -> bool:
     """Whether a command's arguments are those of a Hugging Face Trainer script."""
+    if _OWN.search(launch.program) and len(launch.given) >= _FEWEST_GIVEN:
+        return True
     return sum(name in launch.given for name in TRAINER_SIGNS) >= FEWEST_SIGNS
 
 

@@ -1,10 +1,9 @@
 """Reader of Hugging Face training settings, wherever they stand.
 
 A LLaMA-Factory, axolotl or TRL YAML, the arguments of a Trainer script, or `TrainingArguments` in
-Python: each gives named settings, which say the batch and the model, and whether DeepSpeed, FSDP
-or nothing shards. Full fine-tuning is predicted; adapters, preferences and rewards are refused by
-name. Names: transformers 5.23 (TrainingArguments), LLaMA-Factory 0.9 (hparams), axolotl 0.13
-(utils/schemas).
+Python: each gives named settings, which say the batch and the model, whether DeepSpeed, FSDP or
+nothing shards, how the weights are trained and what training minimises. Names: transformers 5.23
+(TrainingArguments), LLaMA-Factory 0.9 (hparams), axolotl 0.13 (utils/schemas), TRL 1.10.
 """
 
 from __future__ import annotations
@@ -26,7 +25,10 @@ from planner.launch.dialects.hf.arguments import (
     value_of,
 )
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
+from planner.launch.dialects.hf.objectives import minimised
+from planner.launch.dialects.hf.tuned import Tuned, tuned
 from planner.launch.dialects.hf.unmodelled import (
+    below_limit,
     effects_of,
     lengths_assumed,
     own_loss,
@@ -42,6 +44,10 @@ from planner.launch.read.found import Found, Problem, Setting, unresolved
 # TrainingArguments' own micro-batch, and those of programs that have another.
 _TRAINER_BATCH = 8
 _BATCHES: Mapping[Program, int] = {"axolotl": 1, "swift": 1}
+# Longest samples where nothing is stated: cutoff_len of LLaMA-Factory (hparams/data_args.py), TRL's
+# max_length (trl/trainer/sft_config.py and its neighbours), axolotl's sequence_len
+# (utils/schemas/config.py).
+_LENGTHS: Mapping[Program, int] = {"llamafactory": 2048, "trl": 1024, "axolotl": 512}
 # Sequences of a step that ms-swift accumulates to where nothing is stated.
 _SWIFT_BATCH = 16
 # What ms-swift 2 called settings that it calls now as the Trainer does.
@@ -72,17 +78,21 @@ def read_hf_training(
     """The launch that named settings describe; `source`: the file in which they stand."""
     named, path, launch = dict(given), source.path, source.launch
     program = program_of(program, named, launch)
+    if program == "trl" and not {"bf16", "fp16", "mixed_precision"} & named.keys():
+        named["bf16"] = Setting("bf16", True, path)  # trl/trainer/base_config.py
     if program == "swift":
         named = {_SWIFT_2.get(name, name): setting for name, setting in named.items()}
     script = hf_arguments(named, Path(path).parent, source.hints)
     elsewhere = _batch_elsewhere(named, script.hints.mbs)
-    script = _completed(script, named, program, launch)
     document = _deepspeed(named, source)
+    how = tuned(named, program, script.hints.model, _stage_of(document) == 3)
+    script = _completed(script, named, program, launch, how)
     if document is not None:
         found = DeepspeedReader(document, source, script).found()
     else:
         sharded = _sharded(named, path, script.half_weights)
         found = AccelerateReader(sharded, source, script).found()
+    found = with_tuning(found, named, launch, how)
     refusals = refusals_of(named, launch, program)
     sharded_by = "" if document is None else document.path
     own = own_options(named, source, program, sharded_by)
@@ -94,6 +104,7 @@ def read_hf_training(
         unmodelled=(
             *found.unmodelled,
             *effects_of(named),
+            *below_limit(named, program),
             *own_loss(named, launch),
             *_launcher_shards(named, path, program, launch),
         ),
@@ -106,6 +117,27 @@ def read_hf_training(
             *_assumed_stage(named, document, path),
         ),
     )
+
+
+def with_tuning(
+    found: Found, named: Mapping[str, Setting], launch: LaunchCommand | None, how: Tuned
+) -> Found:
+    """A launch with how its weights are trained, and what training minimises."""
+    what = minimised(named, launch, how.has_adapters)
+    return replace(
+        found,
+        train=how.train,
+        freeze=how.freeze,
+        objective=what.text,
+        problems=(*how.problems, *what.problems, *found.problems),
+        unmodelled=(*found.unmodelled, *how.effects),
+        assumed=(*found.assumed, *how.assumed),
+    )
+
+
+def _stage_of(document: Document | None) -> object:
+    """The ZeRO stage that a DeepSpeed configuration states."""
+    return None if document is None else document.get(DEEPSPEED["zero"].key)
 
 
 def _launcher_shards(
@@ -151,32 +183,52 @@ def _completed(
     named: Mapping[str, Setting],
     program: Program,
     launch: LaunchCommand | None,
+    how: Tuned,
 ) -> HfArguments:
     """Defaults of the program where the settings say nothing."""
     hints = script.hints
     mbs = hints.mbs or _BATCHES.get(program, _TRAINER_BATCH)
-    hints = replace(hints, mbs=mbs)
+    seq, assumed = hints.seq, script.assumed
+    if seq is None and (length := _LENGTHS.get(program)):
+        seq, assumed = length, (*assumed, f"sequences of at most {length:,} ({_said_by(program)})")
+    hints = replace(hints, mbs=mbs, seq=seq)
     if hints.grad_acc is None and hints.gbs is None:
         world = hints.gpus or (launch.world if launch else None)
         accumulated = -(-_SWIFT_BATCH // (mbs * world)) if program == "swift" and world else 1
         hints = replace(hints, grad_acc=accumulated)
     eager = is_on(named, "eager_attention") or script.attention == "eager"
+    half = _loads_half(named, program) if how.half is None else how.half
     script = replace(script, hints=hints, attention="eager" if eager else "flash",
-                     half_weights=_loads_half(named, program))  # fmt: skip
+                     half_weights=half, assumed=assumed)  # fmt: skip
     return checkpointed(script, named, program)
+
+
+def _said_by(program: Program) -> str:
+    names = {"llamafactory": "LLaMA-Factory", "axolotl": "axolotl", "trl": "TRL"}
+    return f"{names.get(program, program)}'s own, none is stated"
 
 
 def checkpointed(
     script: HfArguments, named: Mapping[str, Setting], program: Program
 ) -> HfArguments:
-    """With the recomputation of programs that checkpoint unless told otherwise."""
+    """With the recomputation of programs that checkpoint unless told otherwise.
+
+    TRL 1.10 does (trl/trainer/base_config.py); its older releases left it to the Trainer, which
+    does not. peft's preparation of weights in 4 or 8 bits switches it on
+    (src/peft/utils/other.py, prepare_model_for_kbit_training, at 5d602fdbf).
+    """
     stays = {
         "llamafactory": not is_on(named, "disable_gradient_checkpointing"),
         "swift": value_of(named, "gradient_checkpointing") != "false",
+        "trl": value_of(named, "gradient_checkpointing") != "false",
     }
-    if script.hints.recompute is not None or not stays.get(program):
+    on = stays.get(program) or is_on(named, "prepare_kbit")
+    if script.hints.recompute is not None or not on:
         return script
-    return replace(script, hints=replace(script.hints, recompute="full"))
+    note = "every layer recomputed (TRL's own today; older releases leave it off: --recompute none)"
+    stated = "gradient_checkpointing" in named
+    assumed = (*script.assumed, note) if program == "trl" and not stated else script.assumed
+    return replace(script, hints=replace(script.hints, recompute="full"), assumed=assumed)
 
 
 def _loads_half(named: Mapping[str, Setting], program: Program) -> Half:
@@ -195,6 +247,8 @@ def _loads_half(named: Mapping[str, Setting], program: Program) -> Half:
         by_dtype = "bf16"
     elif any(text in _FP16 for text in stated) and not mixed:
         by_dtype = "fp16"
+    if program == "unsloth":
+        return by_dtype or "bf16"
     if program == "swift":
         return by_dtype or ("" if any(stated) or is_on(named, "fp16") else "bf16")
     if program == "axolotl":

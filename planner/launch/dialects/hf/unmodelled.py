@@ -9,7 +9,8 @@ listed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 
 from planner.launch.dialects.hf.arguments import (
@@ -25,9 +26,11 @@ from planner.launch.dialects.hf.arguments import (
     program_of,
     value_of,
 )
+from planner.launch.dialects.hf.objectives import objective_names
+from planner.launch.dialects.hf.tuned import adapter_names
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.document import Source
+from planner.launch.read.document import LIMIT_ALONE, Source
 from planner.launch.read.found import (
     SURELY_MEANT,
     Edit,
@@ -96,6 +99,7 @@ _OTHER_NAMES = frozenset((
     *meanings("hf", "names"), *left_out("hf", "trainer"), *left_out("hf", "trainer", "refused"),
     "zero_stage", "offload", "deepspeed_config", "deepspeed_config_file", "config", "config_file",
     "fsdp_config", "optimizer_kernel", "train_mode", "steps", "train_type", "tuner_type",
+    "prepare_kbit", "full_finetuning", *adapter_names(), *objective_names(),
 ))  # fmt: skip
 
 
@@ -183,6 +187,17 @@ def lengths_assumed(named: Named, program: Program, seq: int | None) -> str:
     return f"{start}samples are not packed, and shorter ones need less"
 
 
+def below_limit(named: Named, program: Program) -> Iterator[tuple[Setting, str]]:
+    """Samples of which nobody says how long they are: those that are not packed are padded to the
+    longest of their micro-batch, whatever the limit is."""
+    packs = program == "llamafactory" and value_of(named, "stage") == "pt"
+    limit = next((named[key] for key in named if _is_length(named, key)), None)
+    if limit is None or packs or _first(named, _PACKED) or _padding(named):
+        return
+    why = f"{_said(limit)} is their limit, and shorter ones need less: less memory than predicted"
+    yield replace(limit, key=LIMIT_ALONE), why
+
+
 def _first(named: Named, names: tuple[str, ...]) -> Setting | None:
     return next((named[name] for name in names if name in named and is_switched(named, name)), None)
 
@@ -206,23 +221,15 @@ def _said(setting: Setting) -> str:
     return f"{setting.key}: {value}"
 
 
-# What says whether adapters are trained, in programs that train them unless told otherwise.
-_TUNERS: Mapping[Program, tuple[str, ...]] = {
-    "llamafactory": ("finetuning_type",), "swift": ("tuner_type", "train_type", "sft_type"),
-}  # fmt: skip
 _OTHER_PROGRAMS = re.compile(
-    r"(^|[_.-])(reward\w*|rm|dpo|ppo|grpo|rlhf|kto|orpo|lora|qlora|vision|mim|glue|mlm|"
+    r"(^|[_.-])(ppo|grpo|rlhf|vision|mim|glue|mlm|"
     r"squad|qa|asr|tts|ctc|speech|audio|whisper|diffusion|clip|esm\w*|bert|summarization|translation)([_.-]|$)"
 )
-_FULL = ("full", "none", "", "false")
-# Objectives whose step is a forward and a backward of one model.
-_STAGES = ("sft", "pt", "none", "")
-_HARMLESS = ("use_cache", "use_fast_tokenizer", "use_swanlab", "use_v1_kernels", "use_reentrant_gc",
-             "use_liger_kernel")  # fmt: skip
-# Settings of adapters that mean nothing where none is asked for.
-_LEFT_OVER = ("lora_r", "lora_rank", "lora_dim")
-# Switches of a Trainer's own scripts that say whether adapters are asked for.
-_ASKS = ("use_lora", "use_peft", "lora_enable", "train_mode")
+_HARMLESS = (
+    "use_cache", "use_fast_tokenizer", "use_swanlab", "use_v1_kernels", "use_reentrant_gc",
+    "use_liger_kernel", "use_unsloth", "use_unsloth_gc", "use_dora", "use_rslora",
+)  # fmt: skip
+_TASKS = ("causal_lm", "pretrain", "sft", "", "seq_cls")
 # Plug-ins of axolotl that change neither what is trained nor its cost, or that are counted.
 _PLUGINS = re.compile(r"\.(liger|cut_cross_entropy|lm_eval|swanlab|llm_compressor)\.")
 
@@ -230,7 +237,7 @@ _PLUGINS = re.compile(r"\.(liger|cut_cross_entropy|lm_eval|swanlab|llm_compresso
 def refusals_of(
     named: Named, launch: LaunchCommand | None, program: Program = "trainer"
 ) -> tuple[Problem, ...]:
-    """What is trained otherwise than by full fine-tuning, as settings and program say."""
+    """What is trained in ways that are not modelled, as settings and program say."""
     program = program_of(program, named, launch)
     refusals = (*_refusals(named, program), *_plugins(named))
     refusals += tuple(_unknown_switches(named)) if program == "llamafactory" else ()
@@ -247,33 +254,13 @@ def _other_program(launch: LaunchCommand) -> str:
 
 
 def _refusals(named: Named, program: Program) -> Iterator[Problem]:
-    """What is trained otherwise than by full fine-tuning, by name."""
-    tuners = _TUNERS.get(program, ())
-    if tuners and not any(name in named for name in tuners):
-        where = next(iter(named.values()), Setting("", ""))
-        whose = {"llamafactory": "LLaMA-Factory", "swift": "ms-swift"}[program]
-        yield _refusal(where, f"{tuners[0]}: lora ({whose}'s own, none is stated)")
-    kinds = {
-        "finetuning_type": _FULL, "adapter": _FULL, "stage": _STAGES, "rl": _STAGES,
-        "train_type": ("full", ""), "tuner_type": ("full", ""), "sft_type": ("full", ""),
-        "rlhf_type": ("",), "task_type": ("causal_lm", "pretrain", "sft", ""),
-    }  # fmt: skip
-    for name, allowed in kinds.items():
-        value = value_of(named, name)
-        if value and value not in allowed:
-            yield _refusal(place_of(named, name), f"{name}: {value}")
-    if (mode := value_of(named, "train_mode")) in ("lora", "qlora"):
-        yield _refusal(place_of(named, "train_mode"), f"train_mode: {mode}")
+    """What is trained in ways that are not modelled, by name."""
+    if (task := value_of(named, "task_type")) not in _TASKS:
+        yield _refusal(place_of(named, "task_type"), f"task_type: {task}")
     optimizer = optim_of(named)
     if optimizer not in ("", "none", *OPTIMIZERS) and (program == "axolotl" or "optim" in named):
         yield _refusal(named.get("optim") or named["optimizer"], f"optimizer {optimizer}")
-    for name in ("load_in_4bit", "load_in_8bit", "quantization_bit"):
-        if is_switched(named, name):
-            yield _refusal(named[name], f"{name}: quantised weights")
-    named_so = {name: "LoRA" for name in named if name.startswith("lora_path")}
-    for name, why in (named_so | {**left_out("hf", "trainer", "refused")}).items():
-        if name in _LEFT_OVER and (program != "trainer" or any(key in named for key in _ASKS)):
-            continue  # what these programs pass over where nothing asks for adapters
+    for name, why in left_out("hf", "trainer", "refused").items():
         sizes = name.endswith(("_size", "_degree"))
         if is_on(named, name) if sizes else is_switched(named, name):
             yield _refusal(place_of(named, name), f"{name}: {why}")
@@ -299,5 +286,5 @@ def _unknown_switches(named: Named) -> Iterator[Problem]:
 
 
 def _refusal(setting: Setting, what: str) -> Problem:
-    text = f"{what} is not modelled; full fine-tuning and pretraining are"
+    text = f"{what} is not modelled; full fine-tuning and adapters of language models are"
     return Problem("not-predictable", text, "warning", (setting.place,))

@@ -37,18 +37,23 @@ _LARGE_VOCABULARY, _DECIDES = 152_064, 0.15
 
 def vocabulary(arguments: Arguments, assumed: list[str]) -> int:
     """Vocabulary as given, else of the tokenizer, else an assumption that is named."""
+    known = stated_vocabulary(arguments)
+    if known is not None:
+        return known
+    name = _tokenizer_name(arguments)
+    why = f"that of the tokenizer {name} is not known" if name else "no option states it"
+    assumed.append(f"vocabulary {_GPT2_VOCABULARY:,} (assumed, {why}; give --vocab)")
+    return _GPT2_VOCABULARY
+
+
+def stated_vocabulary(arguments: Arguments) -> int | None:
+    """Vocabulary as given, or of a known tokenizer; None where nothing says."""
     for name in ("padded-vocab-size", option("vocab")):
         stated = arguments.number(name)
         if stated:
             return stated
     kind = arguments.text(MEGATRON_OPTIONS["tokenizer-kind"].name) or ""
-    name = _tokenizer_name(arguments)
-    known = _KINDS.get(kind) or _named_vocabulary(name)
-    if known is not None:
-        return known
-    why = f"that of the tokenizer {name} is not known" if name else "no option states it"
-    assumed.append(f"vocabulary {_GPT2_VOCABULARY:,} (assumed, {why}; give --vocab)")
-    return _GPT2_VOCABULARY
+    return _KINDS.get(kind) or _named_vocabulary(_tokenizer_name(arguments))
 
 
 def _tokenizer_name(arguments: Arguments) -> str:

@@ -12,7 +12,11 @@ from planner.job.specs import ModelSpec
 from planner.launch.dialects.megatron import forks, layout, settings
 from planner.launch.dialects.megatron.arguments import parse_arguments
 from planner.launch.dialects.megatron.forks import Dialect
-from planner.launch.dialects.megatron.model import read_model, vocabulary_unknown
+from planner.launch.dialects.megatron.model import (
+    read_model,
+    stated_vocabulary,
+    vocabulary_unknown,
+)
 from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.dialects.megatron.rules import MegatronFacts, option_problems
 from planner.launch.dialects.megatron.table import option
@@ -139,12 +143,18 @@ class MegatronReader:
             unknown=tuple(self.arguments.unknown),
             problems=tuple(self.problems),
             assumed=tuple(self.assumed),
+            left_open=self._left_open(),
             environment=environment,
             sharp=sharp,
             **degrees,
             **exchange,
             **training,
         )
+
+    def _left_open(self) -> tuple[str, ...]:
+        """The vocabulary, where neither the caller nor an option says it."""
+        known = self.hints.model or self.hints.vocab
+        return () if known or stated_vocabulary(self.arguments) is not None else ("vocab",)
 
     def _shape(self) -> ModelSpec | None:
         """The model that the caller names, else that of the options."""

@@ -91,8 +91,9 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
             document.override(replace(setting, value=["float8"]), "model.converters")
         elif setting.value and isinstance(setting.value, int | float):
             # What a fork switches on that trains otherwise.
-            asked = re.sub(r"\.enabled?$", "", key).rpartition(".")[2]
-            refuse_unmodelled(asked, f"{document.path}: {key}")
+            table, _, asked = re.sub(r"\.enabled?$", "", key).rpartition(".")
+            for name in (asked, table):
+                refuse_unmodelled(name, f"{document.path}: {key}")
     if others:
         more = f" and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
         text = (

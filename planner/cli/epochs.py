@@ -1,0 +1,48 @@
+"""`--samples` and `--epochs`: how long a training is, in the units of data sets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from planner.job.errors import UsageError
+from planner.job.job import Job
+from planner.job.request import Request
+from planner.predict.plan import Plan
+
+
+def check_epochs(options: dict[str, Any]) -> None:
+    """UsageError for epochs of samples that nobody counted."""
+    if options["epochs"] is not None and options["samples"] is None:
+        raise UsageError(
+            f"--epochs {options['epochs']:g}: of how many samples? Give --samples too, as 52k"
+        )
+
+
+def given_tokens(options: dict[str, Any], request: Request) -> tuple[Request, int]:
+    """The request, with a batch where samples are counted and none was given, and the tokens to
+    train on. UsageError where these are given twice, or not at all."""
+    check_epochs(options)
+    tokens, samples = options["tokens"], options["samples"]
+    if (tokens is None) == (samples is None):
+        raise UsageError(
+            "give once how much is trained on: --tokens 15T, or --samples 52k --epochs 3"
+        )
+    if tokens is not None:
+        return request, int(tokens)
+    from planner.compare.epochs import tokens_of, with_usual_batch
+
+    request, notes = with_usual_batch(request)
+    if not options["quiet"]:
+        click.echo("".join(f"{note}\n" for note in notes), err=True, nl=False)
+    return request, tokens_of(request, samples, options["epochs"] or 1.0)
+
+
+def training_of(options: dict[str, Any], request: Request, job: Job, plan: Plan | None) -> str:
+    """What the training of `--samples` takes on a plan; empty where none is asked for."""
+    if options["samples"] is None or plan is None:
+        return ""
+    from planner.compare.epochs import training_text
+
+    return training_text(job, plan, request, options["samples"], options["epochs"] or 1.0)

@@ -1,0 +1,87 @@
+"""A training in samples and epochs: the tokens it has, and what it takes in hours and dollars."""
+
+from __future__ import annotations
+
+from hardware.schema import Cluster
+from planner.compare.interval import Range
+from planner.compare.offers import Offer, choose
+from planner.compare.run import HOURS_PER_DAY, W_PER_KW, ideal_days, power_of
+from planner.compare.settings import Settings
+from planner.job.errors import UsageError
+from planner.job.job import Job
+from planner.job.quantities import MOST_TOKENS, plural, short_count
+from planner.job.request import Request
+from planner.job.sampling import samples_of
+from planner.predict.plan import Plan
+
+# Samples of a step where nobody says: Alpaca and Vicuna were tuned with 128.
+USUAL_SAMPLES = 128
+
+
+def mean_tokens(request: Request) -> float:
+    """Tokens of a sample of a request, as it is trained on: cut at the limit. UsageError."""
+    model = request.find_model().spec
+    samples, seq = samples_of(request, request.find_framework(), model)
+    return seq if samples.lengths is None else samples.lengths.mean
+
+
+def tokens_of(request: Request, samples: int, epochs: float) -> int:
+    """Tokens that a training on so many samples counts, each seen so many times. UsageError."""
+    tokens = round(samples * epochs * mean_tokens(request))
+    if not 1 <= tokens <= MOST_TOKENS:
+        raise UsageError(
+            f"--samples {samples:,} --epochs {epochs:g}: {tokens:,} tokens; a training has 1 to "
+            "10^18"
+        )
+    return tokens
+
+
+def with_usual_batch(request: Request) -> tuple[Request, tuple[str, ...]]:
+    """The request with a batch, and a sentence if it had to be assumed."""
+    if (request.gbs, request.gbs_tokens, request.batch_ramp) != (None, None, None):
+        return request, ()
+    tokens = round(USUAL_SAMPLES * mean_tokens(request))
+    note = (
+        f"Batch: about {USUAL_SAMPLES} samples ({tokens:,} tokens), as none was given "
+        "(--gbs, --gbs-tokens)."
+    )
+    return request.model_copy(update={"gbs_tokens": tokens}), (note,)
+
+
+def training_text(job: Job, plan: Plan, request: Request, samples: int, epochs: float) -> str:
+    """What a training takes on the plan's GPUs, without interruptions: `3 epochs of 52,000 samples
+    (67.9 M tokens): 0.64 h (0.59 to 0.85); $13.4 (12.4 to 17.9) at $2.62 a GPU hour on demand`."""
+    tokens = tokens_of(request, samples, epochs)
+    hours = ideal_days(plan, tokens).times(HOURS_PER_DAY)
+    steps = tokens / plan.gbs_tokens
+    times = "1 epoch" if epochs == 1 else f"{epochs:g} epochs"
+    return (
+        f"{times} of {plural(samples, 'sample')} ({short_count(tokens)} tokens, {steps:,.0f} "
+        f"steps): {_range_text(hours)} h; {_cost_text(job.cluster, request, hours)}"
+    )
+
+
+def _cost_text(cluster: Cluster, request: Request, hours: Range) -> str:
+    """Rent at the price on demand, else the electricity of GPUs that nobody lets."""
+    settings = Settings()
+    offer = Offer(gpus=request.gpus, cluster=request.cluster)
+    chosen = choose(offer, cluster, "on_demand", settings)
+    if chosen is not None:
+        usd = hours.times(cluster.num_gpus * chosen.per_gpu_hour)
+        return f"${_range_text(usd)} at ${chosen.per_gpu_hour:.2f} a GPU hour on demand"
+    drawn_kw = power_of(cluster, settings).drawn_w * cluster.num_gpus / W_PER_KW
+    price = settings.value("electricity")
+    usd = hours.times(drawn_kw * price)
+    return (
+        f"${_range_text(usd)} of electricity, {drawn_kw:.2g} kW at ${price:.2f} a kWh; no price on "
+        f"demand is known of {cluster.gpu.name}"
+    )
+
+
+def _range_text(amount: Range) -> str:
+    """`0.64 (0.59 to 0.85)`."""
+    return f"{_number(amount.value)} ({_number(amount.low)} to {_number(amount.high)})"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}"

@@ -1,0 +1,183 @@
+"""Rows predicted over the plausible values of the facts that they leave open.
+
+Each value of an open fact is one more prediction of the row; how likely it is, sources that state
+the fact say (`planner.evidence.runs.plausible`), never the row's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from statistics import median
+
+from planner.evidence.runs.open_facts import Fact, Value, fact_named, open_facts, varied
+from planner.evidence.runs.plausible import Prior, priors, year_of
+from planner.evidence.runs.predict import Prediction, other_micro_batches, predict_beside
+from planner.evidence.runs.rows import FIRST_SIGHT, MeasuredRow, grouped
+from planner.job.quantities import gib, seconds
+from planner.predict.uncertainty.families import Figure
+from planner.predict.uncertainty.open_mixture import (
+    OpenFact,
+    OpenValue,
+    effect_of,
+    facts_record,
+    narrowing,
+    open_sentence,
+    total_doubt,
+)
+
+# Predictions of one row beside the first, at most.
+MOST_PREDICTIONS = 8
+_FIGURES: tuple[Figure, ...] = ("time", "memory")
+
+
+def with_open_facts(predictions: Sequence[Prediction]) -> list[Prediction]:
+    """The same rows, each with what its open facts leave open; the headline is then the median of
+    the mixture. Rows that leave nothing open, and refused ones, stay as they are."""
+    return [
+        replace(one, doubt={figure: total_doubt(one.opened, figure) for figure in _FIGURES})
+        if one.opened
+        else one
+        for one in with_values(predictions, priors(varied()), MOST_PREDICTIONS)
+    ]
+
+
+def with_values(
+    predictions: Sequence[Prediction], known: Mapping[str, Prior], most: float = inf
+) -> list[Prediction]:
+    """The same rows, each with its open facts and their values, as predicted by default; `most`:
+    values of one row, those of the facts that spread predictions most."""
+    trials = [
+        (index, fact, value)
+        for index, prediction in enumerate(predictions)
+        for fact, value in _varied(prediction, known, most)
+    ]
+    costed = predict_beside(
+        (_stating(predictions[index], fact, value) for index, fact, value in trials),
+        (predictions[index] for index, _, _ in trials),
+    )
+    found = list(predictions)
+    for index, places in grouped(range(len(trials)), lambda place: trials[place][0]).items():
+        tried = [(trials[place][1], trials[place][2], costed[place]) for place in places]
+        found[index] = replace(found[index], opened=tuple(_opened(found[index], tried, known)))
+    return found
+
+
+def _varied(
+    prediction: Prediction, known: Mapping[str, Prior], most: float
+) -> Iterator[tuple[Fact, Value]]:
+    """Open facts of a row with each of their values."""
+    opened = [fact_named(name) for name in open_facts(prediction) or () if name in known]
+    for fact in sorted(opened, key=lambda fact: -known[fact.column].spread):
+        most -= len(fact.values)
+        if most < 0:
+            return
+        yield from ((fact, value) for value in fact.values)
+
+
+def _stating(prediction: Prediction, fact: Fact, value: Value) -> MeasuredRow:
+    """The row with a value of a fact, at the micro-batch that it is taken to have had."""
+    row, mapped = prediction.row, prediction.configured
+    cells = row.cells | {fact.column: value.cell}
+    if fact.column != "mbs" and other_micro_batches(row, mapped):
+        cells |= {"mbs": str(mapped.degrees.mbs)}
+    return MeasuredRow(row.file, row.line, cells)
+
+
+def _opened(
+    prediction: Prediction,
+    tried: Sequence[tuple[Fact, Value, Prediction]],
+    known: Mapping[str, Prior],
+) -> Iterator[OpenFact]:
+    """The varied facts of a row, with the values that it can have had."""
+    for column, members in grouped(tried, lambda trial: trial[0].column).items():
+        fact, prior = fact_named(column), known[column]
+        row, group = prediction.row, fact.group(prediction.job)
+        weights = prior.weights(
+            [value.cell for value in fact.values], group, year_of(row), row.source
+        )
+        values = tuple(
+            OpenValue(value.words, value.cell, weights[value.cell], effects)
+            for _, value, other in members
+            if (effects := _effects(prediction, other))
+        )
+        yield OpenFact(column, prior.silence_for(row.source), values, fact.called)
+
+
+def _effects(one: Prediction, other: Prediction) -> dict[Figure, float]:
+    """ln(other / one) of step time and memory; empty for a value that the row cannot have had."""
+    if other.mapped is None or other.mapped.batch_share != one.configured.batch_share:
+        return {}
+    pairs = {
+        "time": (other.step_time_s, one.step_time_s),
+        "memory": (_memory(other), _memory(one)),
+    }
+    return {
+        figure: effect for figure in _FIGURES if (effect := effect_of(*pairs[figure])) is not None
+    }
+
+
+def _memory(prediction: Prediction) -> float | None:
+    """Bytes of the kind and stage that the row measured."""
+    row = prediction.row
+    return prediction.memory_bytes(row.text("mem_kind"), row.text("mem_scope"))
+
+
+def by_default(prediction: Prediction, figure: Figure) -> float | None:
+    """Seconds of a step, or bytes of the kind and stage measured, with the default of every open
+    fact: what the effects of their values are relative to."""
+    plain = replace(prediction, doubt={})
+    return plain.step_time_s if figure == "time" else _memory(plain)
+
+
+def narrowing_sentence(prediction: Prediction, figure: Figure) -> str | None:
+    """The open fact that would narrow the bar of a figure most, and what is predicted with each of
+    its values; None where no open fact moves the figure."""
+    fact, value = narrowing(prediction.opened, figure), by_default(prediction, figure)
+    if fact is None or value is None:
+        return None
+    return open_sentence(fact, figure, value, seconds if figure == "time" else _gibibytes)
+
+
+def _gibibytes(size_bytes: float) -> str:
+    return f"{gib(size_bytes)} GiB"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSummary:
+    """A fact that rows leave open: how many of them, of how many sources, would be told most by it
+    of a figure, and by how much the largest of its values lies above the least (median)."""
+
+    fact: str
+    figure: Figure
+    runs: int
+    sources: int
+    factor: float
+
+
+def open_summary(predictions: Sequence[Prediction]) -> list[OpenSummary]:
+    """The facts that would narrow the bars of measured runs most, those of the most runs first."""
+    found = [
+        (fact, figure, one)
+        for one in predictions
+        for figure in _FIGURES
+        if one.measured(FIRST_SIGHT[figure][0]) and (fact := narrowing(one.opened, figure))
+    ]
+    groups = grouped(found, lambda item: (item[0].name, item[1])).items()
+    return sorted(
+        (
+            OpenSummary(
+                name, figure, len(members), len({one.row.source for *_, one in members}),
+                median(fact.factor(figure) for fact, *_ in members),
+            )
+            for (name, figure), members in groups
+        ),
+        key=lambda one: (one.figure != "time", -one.runs, one.fact),
+    )  # fmt: skip
+
+
+def open_record(prediction: Prediction) -> list[dict[str, object]]:
+    """The varied facts of a row as plain records: seconds and GiB with each of their values."""
+    step_s, held = by_default(prediction, "time"), by_default(prediction, "memory")
+    return [facts_record(fact, step_s, held) for fact in prediction.opened]

@@ -1,0 +1,70 @@
+"""Training of a part of the weights: which frameworks have it, and what it changes there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from planner.job.errors import UsageError
+from planner.job.frameworks.profile import FrameworkProfile, frameworks_with, with_tables
+from planner.job.tuning import Tuning
+
+if TYPE_CHECKING:
+    from constraints.condition import UserCondition
+
+_FP32 = 4.0
+
+
+def check_tuning(profile: FrameworkProfile, tuning: Tuning) -> None:
+    """UsageError if the framework cannot train so; names those that can."""
+    if not tuning.has_adapters:
+        return
+    rules = profile.adapters
+    if tuning.method not in rules.methods:
+        having = frameworks_with(lambda one: tuning.method in one.adapters.methods and one.listed)
+        raise UsageError(
+            f"--train {tuning.method}: {profile.name} has no adapters of that kind; give "
+            f"--framework {' or '.join(having)}"
+        )
+    if tuning.base is not None and tuning.base not in rules.bases:
+        having = frameworks_with(lambda one: tuning.base in one.adapters.bases and one.listed)
+        bases = f"holds them in {', '.join(rules.bases)}" if rules.bases else "quantises none"
+        raise UsageError(
+            f"--train base={tuning.base}: {profile.name} {bases} of the weights that it freezes; "
+            + (f"give --framework {' or '.join(having)}" if having else "leave base= out")
+        )
+
+
+def tuned_profile(profile: FrameworkProfile, tuning: Tuning) -> FrameworkProfile:
+    """The profile as it runs on a base that was prepared for training: beside norms in fp32 the
+    quantised layers hand on what type they are given, so that the stream between layers, gate, up
+    and the activation are fp32 as well (peft, src/peft/utils/other.py,
+    prepare_model_for_kbit_training; bitsandbytes/nn/modules.py, Linear4bit.forward).
+    """
+    if tuning.base is None or not profile.adapters.upcasts_norms:
+        return profile
+    saved, kernels = profile.saved, profile.kernels
+    factor = _FP32 / saved.activation_bytes
+    return with_tables(
+        profile,
+        {
+            "saved": {
+                "residual_bytes": _FP32,
+                "gated_activation_tensors": factor * saved.gated_activation_tensors,
+                "plain_activation_tensors": factor * saved.plain_activation_tensors,
+            },
+            "kernels": {
+                "activation_traffic": factor * kernels.activation_traffic,
+                "rotary_traffic": factor * kernels.rotary_traffic,
+            },
+        },
+    )
+
+
+def tuning_conditions(profile: FrameworkProfile, tuning: Tuning) -> tuple[UserCondition, ...]:
+    """What the way of training demands of the degrees."""
+    from constraints.condition import user_condition
+
+    if tuning.base is None or profile.adapters.quantised_tensor:
+        return ()
+    return (replace(user_condition("require", "tp == 1"), of=f"--train base={tuning.base}"),)

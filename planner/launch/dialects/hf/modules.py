@@ -1,0 +1,136 @@
+"""Names of modules, as files for Hugging Face models give them, in the planner's words.
+
+peft compares the last part of a module's dotted name with what `target_modules` lists
+(src/peft/tuners/tuners_utils.py, check_target_module_exists, at 5d602fdbf); a text is a pattern
+over the whole name, `all-linear` every linear layer but the head.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from planner.job.specs import ModelSpec
+from planner.job.tuned_layers import EXPERTS, GROUPS, linear_layers
+from planner.launch.registry import dialect_toml
+
+ALL_LINEAR = "all-linear"
+# What programs call every linear layer.
+_EVERY = ("all", "all-linear", "all_linear", "all-linear-layers")
+_BLOCK = ("gate", "up", "down")
+EMBEDDINGS, HEAD = "embeddings", "head"
+
+
+@cache
+def adapter_table(name: str) -> Mapping[str, Any]:
+    """A table of `adapters.toml`."""
+    table: Mapping[str, Any] = dialect_toml("hf", "adapters.toml")[name]
+    return table
+
+
+@dataclass(frozen=True)
+class Modules:
+    """What names of modules stand for. `words`: in the planner's words; `absent`: names that the
+    model has no module for; `unclear`: names that nobody here knows of that model's family."""
+
+    words: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    unclear: tuple[str, ...] = ()
+
+
+def named_modules(value: object, model: ModelSpec | None) -> Modules:
+    """The modules that a list, a text with commas or spaces, or a pattern names."""
+    names = _listed(value)
+    if any(name.lower() in _EVERY for name in names):
+        return Modules((ALL_LINEAR,))
+    known = _of_family(model)
+    if len(names) == 1 and re.search(r"[()*|\\$^]", names[0]):
+        names = [name for name in known if re.search(rf"(?<!\w){name}(?!\w)", names[0])]
+    lasts = list(dict.fromkeys(name.strip().rpartition(".")[2] for name in names))
+    words = [word for name in lasts for word in _words(name, known, model)]
+    strange = [name for name in lasts if name not in known]
+    sure = model is not None and _is_listed(model)
+    return Modules(
+        _grouped(tuple(dict.fromkeys(words))),
+        tuple(strange) if sure else (),
+        () if sure else tuple(strange),
+    )
+
+
+def peft_default(model: ModelSpec | None) -> str | None:
+    """Modules that peft puts adapters on unless it is told, by the model's family; None where it
+    has none for that family and asks for them."""
+    if model is None:
+        return None
+    if model.family in adapter_table("families"):
+        return str(adapter_table("families")[model.family]["peft"])
+    plain = str(adapter_table("plain")["families"]).split()
+    without = ("qwen2_moe", "qwen3_moe", "granite", "olmo", "olmo2", "olmo3", "seed_oss", "minicpm")
+    return "q_proj v_proj" if model.family in plain and model.family not in without else None
+
+
+def _listed(value: object) -> list[str]:
+    if isinstance(value, list | tuple):
+        return [str(item) for item in value]
+    text = str(value).strip().strip("[]")
+    if re.search(r"[()*|\\$^]", text):
+        return [text]
+    return [part.strip("\"' ") for part in re.split(r"[,\s]+", text) if part.strip("\"' ")]
+
+
+def _is_listed(model: ModelSpec) -> bool:
+    """Whether all modules of the model's family are known by their names."""
+    plain = str(adapter_table("plain")["families"]).split()
+    return model.family in adapter_table("families") or model.family in plain
+
+
+def _of_family(model: ModelSpec | None) -> Mapping[str, str]:
+    """Modules of the model's family; of every family where that is not known."""
+    usual: Mapping[str, str] = adapter_table("modules")
+    families: Mapping[str, Any] = adapter_table("families")
+    if model is not None and model.family in families:
+        own: Mapping[str, str] = families[model.family]["modules"]
+        return own
+    if model is not None:
+        return {**usual, "gate": "router"} if model.moe is not None else usual
+    every = {name: word for one in families.values() for name, word in one["modules"].items()}
+    return every | dict(usual)
+
+
+def _words(name: str, known: Mapping[str, str], model: ModelSpec | None) -> Iterator[str]:
+    """The planner's words for one module, of those that the model has."""
+    words = known.get(name, "").split()
+    if model is None:
+        yield from words
+        return
+    layers = {*linear_layers(model), EMBEDDINGS}
+    for word in words:
+        inside = (word, f"shared-{word}", EXPERTS) if word in _BLOCK else (word,)
+        yield from (one for one in inside if one in layers)
+
+
+def _grouped(words: Sequence[str]) -> tuple[str, ...]:
+    """As they are, in the planner's order."""
+    order = (*GROUPS[ALL_LINEAR], "router", HEAD, EMBEDDINGS)
+    return tuple(word for word in order if word in words)
+
+
+def whole_modules(value: object, model: ModelSpec | None) -> tuple[tuple[str, ...], list[str]]:
+    """Modules that are trained in full beside adapters, and names that are none of those that can
+    be said so."""
+    found, strange = list[str](), list[str]()
+    for name in _lasts(_listed(value)):
+        word = _of_family(model).get(name, "")
+        whole = "norms" if "norm" in name else word
+        if whole in (EMBEDDINGS, HEAD, "norms"):
+            found.append(whole)
+        else:
+            strange.append(name)
+    return tuple(dict.fromkeys(found)), strange
+
+
+def _lasts(names: Iterable[str]) -> Iterator[str]:
+    return (name.rpartition(".")[2] for name in names)

@@ -1,0 +1,270 @@
+"""What expressions in a training script come to, read from its text: constants, defaults of its
+options, functions and classes, environment variables."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from planner.launch.languages.python import UNKNOWN, calculated, last_name, written
+from planner.launch.read.found import Setting
+
+# What asks a GPU whether it has bf16: each since Ampere has.
+_OF_BF16 = ("is_bfloat16_supported", "is_bf16_supported", "is_torch_bf16_gpu_available",
+            "is_torch_bf16_available")  # fmt: skip
+_DTYPES = ("bfloat16", "float16", "float32", "half")
+_CASTS: Mapping[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": str}
+_DEEPEST = 20
+_READ = (ValueError, TypeError, SyntaxError, RecursionError, MemoryError)
+
+
+class NoValueError(ValueError):
+    """An expression that only running it would tell."""
+
+
+@dataclass
+class ScriptValues:
+    """Values of one script. `given`: arguments of its command, by option; `environment`: variables;
+    `defaults`: options, parameters and fields whose default was taken, in order."""
+
+    module: ast.Module
+    given: Mapping[str, Setting]
+    environment: Mapping[str, str]
+    defaults: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.constants = _constants(self.module)
+        self.options = dict(_options(self.module))
+        self.parameters = _once(_parameters(self.module))
+        self.fields = _once(_fields(self.module))
+
+    def of(self, node: ast.expr) -> object:
+        """The value of an expression. NoValueError."""
+        try:
+            return self._of(node, 0)
+        except _READ as error:
+            raise NoValueError(str(error)) from None
+
+    def shown(self, node: ast.expr) -> str:
+        """An expression that has no value, as the script has it."""
+        made = self.constants.get(node.id, node) if isinstance(node, ast.Name) else node
+        return f"{written(made)[:80]}, which is no literal"
+
+    def _of(self, node: ast.expr, depth: int) -> Any:
+        if depth > _DEEPEST:
+            raise NoValueError("nested too deep")
+        match node:
+            case ast.Name(id=name):
+                return self._named(name, depth)
+            case ast.Attribute(attr=name) if name in _DTYPES:
+                return "float16" if name == "half" else name
+            case ast.Attribute(value=owner, attr=name):
+                return self._attribute(owner, name, depth)
+            case ast.Call():
+                return self._call(node, depth)
+        inner = partial(self._of, depth=depth + 1)
+        made = self._calculated(node, inner)
+        return ast.literal_eval(node) if made is UNKNOWN else made
+
+    def _calculated(self, node: ast.expr, inner: Callable[[ast.expr], Any]) -> Any:
+        """What operators and displays make of values; UNKNOWN for any other expression."""
+        made: Any = UNKNOWN
+        match node:
+            case ast.BinOp(left=left, op=operation, right=right):
+                made = calculated(type(operation), inner(left), inner(right))
+                if made is UNKNOWN:
+                    raise NoValueError(written(node))
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                made = not inner(operand)
+            case ast.BoolOp(op=operation, values=values):
+                found = [inner(value) for value in values]
+                made = all(found) if isinstance(operation, ast.And) else _first_true(found)
+            case ast.IfExp(test=test, body=body, orelse=other):
+                made = inner(body if inner(test) else other)
+            case ast.Subscript(value=table, slice=key):
+                made = self._entry(inner(table), inner(key))
+            case ast.List(elts=items) | ast.Tuple(elts=items):
+                made = [inner(item) for item in items]
+            case ast.Dict(keys=keys, values=values):
+                made = self._table(keys, values, inner)
+            case ast.JoinedStr(values=parts):
+                made = "".join(str(inner(part)) for part in parts)
+            case ast.FormattedValue(value=value):
+                made = inner(value)
+        return made
+
+    @staticmethod
+    def _table(
+        keys: list[ast.expr | None], values: list[ast.expr], inner: Callable[[ast.expr], Any]
+    ) -> dict[Any, Any]:
+        """Entries whose values are known; the rest is left out."""
+        found: dict[Any, Any] = {}
+        for key, value in zip(keys, values, strict=True):
+            try:
+                inside = inner(value)
+            except _READ:
+                continue
+            if key is None:
+                found |= inside if isinstance(inside, dict) else {}
+            else:
+                found[inner(key)] = inside
+        return found
+
+    @staticmethod
+    def _entry(table: Any, key: Any) -> Any:
+        if isinstance(table, dict) and key in table:
+            return table[key]
+        if isinstance(table, list) and isinstance(key, int) and -len(table) <= key < len(table):
+            return table[key]
+        raise NoValueError(f"no {key}")
+
+    def _named(self, name: str, depth: int) -> Any:
+        if name in self.constants:
+            return self._of(self.constants[name], depth + 1)
+        if name in self.parameters:
+            return self._default(name, self.parameters[name], depth)
+        raise NoValueError(name)
+
+    def _attribute(self, owner: ast.expr, name: str, depth: int) -> Any:
+        """`args.batch_size`, `config.batch_size`, `torch.cuda.x`."""
+        if isinstance(owner, ast.Name) and owner.id in ("torch", "os", "sys", "np", "math"):
+            raise NoValueError(name)
+        if name in self.options:
+            given = self.given.get(name) or self.given.get(name.replace("_", "-"))
+            if given is not None and not given.unknown and given.value is not None:
+                return given.value
+            return self._default(name, self.options[name], depth)
+        if name in self.fields:
+            return self._default(name, self.fields[name], depth)
+        raise NoValueError(name)
+
+    def _default(self, name: str, node: ast.expr, depth: int) -> Any:
+        value = self._of(node, depth + 1)
+        self.defaults[name] = value
+        return value
+
+    def _call(self, node: ast.Call, depth: int) -> Any:
+        name = last_name(node.func)
+        if name in _OF_BF16 or name == "is_available":
+            return True
+        if name in _CASTS and len(node.args) == 1:
+            return _CASTS[name](self._of(node.args[0], depth + 1))
+        if name in ("getenv", "get") and node.args:
+            return self._looked_up(node, depth)
+        if name == "field":
+            return self._field(node, depth)
+        if name in ("Path", "join") and len(node.args) == 1:
+            return self._of(node.args[0], depth + 1)
+        raise NoValueError(name)
+
+    def _looked_up(self, node: ast.Call, depth: int) -> Any:
+        """`os.environ.get("N", 4)`, `TABLE.get("n", 4)`."""
+        key = self._of(node.args[0], depth + 1)
+        owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+        is_environment = isinstance(owner, ast.Attribute) and owner.attr == "environ"
+        if is_environment or last_name(node.func) == "getenv":
+            if key in self.environment:
+                return self.environment[key]
+        elif owner is None:
+            raise NoValueError(str(key))
+        else:
+            table = self._of(owner, depth + 1)
+            if isinstance(table, dict) and key in table:
+                return table[key]
+        if len(node.args) < 2:
+            raise NoValueError(str(key))
+        return self._default(str(key), node.args[1], depth)
+
+    def _field(self, node: ast.Call, depth: int) -> Any:
+        """`field(default=4)`, `field(default_factory=lambda: [...])` of a dataclass."""
+        for keyword in node.keywords:
+            if keyword.arg == "default":
+                return self._of(keyword.value, depth + 1)
+            if keyword.arg == "default_factory" and isinstance(keyword.value, ast.Lambda):
+                return self._of(keyword.value.body, depth + 1)
+        raise NoValueError("field")
+
+
+def _first_true(values: list[Any]) -> Any:
+    return next((value for value in values if value), values[-1] if values else None)
+
+
+def _constants(module: ast.Module) -> dict[str, ast.expr]:
+    """Names that are given one value alone."""
+    found: dict[str, ast.expr] = {}
+    several: set[str] = set()
+    for node in ast.walk(module):
+        for name, value in _bound(node):
+            first = found.setdefault(name, value)
+            if first is not value and written(first) != written(value):
+                several.add(name)
+    return {name: value for name, value in found.items() if name not in several}
+
+
+def _bound(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Names that a statement gives a value, outside of classes' fields."""
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            yield name, value
+        case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+            pairs = zip(names, values, strict=False)
+            yield from ((one.id, value) for one, value in pairs if isinstance(one, ast.Name))
+
+
+def _options(module: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """`add_argument("--name", default=...)`, `typer.Option(...)` apart."""
+    for node in ast.walk(module):
+        if not isinstance(node, ast.Call) or last_name(node.func) != "add_argument":
+            continue
+        keywords = {one.arg: one.value for one in node.keywords}
+        words = (one.value for one in node.args if isinstance(one, ast.Constant))
+        names = [str(word).lstrip("-").replace("-", "_") for word in words]
+        if isinstance(dest := keywords.get("dest"), ast.Constant):
+            names = [str(dest.value)]
+        action = keywords.get("action")
+        switch = isinstance(action, ast.Constant) and str(action.value).startswith("store_")
+        default = keywords.get("default")
+        if default is None and switch and isinstance(action, ast.Constant):
+            default = ast.Constant(action.value == "store_false")
+        if default is not None:
+            yield from ((name, default) for name in names)
+
+
+def _parameters(module: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Parameters of functions, with their defaults."""
+    for node in ast.walk(module):
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        listed = [*node.args.posonlyargs, *node.args.args]
+        pairs = zip(reversed(listed), reversed(node.args.defaults), strict=False)
+        yield from ((one.arg, default) for one, default in pairs)
+        named = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+        yield from ((one.arg, default) for one, default in named if default is not None)
+
+
+def _fields(module: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Fields of classes with a value: `batch_size: int = 4`, `BATCH = 4`, `self.batch_size = 4`."""
+    for node in ast.walk(module):
+        match node:
+            case ast.ClassDef(body=body):
+                for item in body:
+                    match item:
+                        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                            yield name, value
+                        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                            yield name, value
+            case ast.Assign(targets=[ast.Attribute(attr=name)], value=value):
+                yield name, value
+
+
+def _once(pairs: Iterator[tuple[str, ast.expr]]) -> dict[str, ast.expr]:
+    """Those with one value alone."""
+    found: dict[str, set[str]] = {}
+    values: dict[str, ast.expr] = {}
+    for name, value in pairs:
+        found.setdefault(name, set()).add(written(value))
+        values[name] = value
+    return {name: value for name, value in values.items() if len(found[name]) == 1}

@@ -1,0 +1,387 @@
+"""How a program of Hugging Face is told to train the weights: in full, adapters beside frozen ones,
+a part of the layers. In the planner's words, with each program's own defaults (`adapters.toml`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+from planner.job.models.catalog import load_model
+from planner.job.specs import ModelSpec
+from planner.launch.dialects.hf.arguments import (
+    Half,
+    Named,
+    Program,
+    is_on,
+    is_switched,
+    place_of,
+    value_of,
+)
+from planner.launch.dialects.hf.modules import (
+    EMBEDDINGS,
+    Modules,
+    adapter_table,
+    named_modules,
+    peft_default,
+    whole_modules,
+)
+from planner.launch.languages.text import digits
+from planner.launch.read.found import Problem, Setting, unresolved
+
+FULL = "full"
+_BITS = {"4": "four", "8": "eight"}
+# Checkpoints whose name says how their weights are packed, and the planner's format of them.
+_PACKED = (
+    (re.compile(r"gptq|awq|[-_]int4", re.IGNORECASE), "gptq4"),
+    (re.compile(r"bnb[-_]?4bit|[-_]4bit\b", re.IGNORECASE), "nf4-double"),
+    (re.compile(r"bnb[-_]?8bit|[-_]8bit\b", re.IGNORECASE), "int8"),
+)
+_MODEL_NAMES = ("model_name_or_path", "base_model", "model", "model_id_or_path", "model_name")
+_MORE = "more memory than predicted"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """How weights are trained, as a request says it: `train`, `freeze`.
+
+    `problems`, `assumed`, `effects`: as `Found` has them; `half`: the 16-bit format of frozen
+    weights, None where adapters change nothing about it.
+    """
+
+    train: str = FULL
+    freeze: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    assumed: tuple[str, ...] = ()
+    effects: tuple[tuple[Setting, str], ...] = ()
+    half: Half | None = None
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether adapters are trained."""
+        return self.train != FULL
+
+
+@cache
+def adapter_names() -> frozenset[str]:
+    """Every setting that is read here."""
+    asks = adapter_table("asks")
+    names = (name for listed in adapter_table("names").values() for name in listed)
+    return frozenset((*names, *asks["switches"], *asks["kinds"], *asks["sizes"]))
+
+
+def asks_for(named: Named, program: Program) -> str:
+    """What settings ask for: `full`, `lora`, `qlora`, `dora`, or another way by its name."""
+    asks, kinds = adapter_table("asks"), adapter_table("kinds")
+    whose = adapter_table("programs")[program]
+    stated = {name: value_of(named, name) for name in asks["kinds"]}
+    word = next((value for name, value in stated.items() if value and value != "table"), "")
+    if not word and whose["usual"] != FULL and not any(name in named for name in asks["kinds"]):
+        word = str(whose["usual"])
+    kind = next((kind for kind, words in kinds.items() if word and word in words), word)
+    resumed = any(name.startswith("lora_path") for name in named)
+    if kind in ("", FULL) and (
+        resumed or any(is_switched(named, name) for name in asks["switches"])
+    ):
+        kind = "lora"
+    said = any(name in named for name in (*asks["switches"], *asks["kinds"]))
+    if kind == "" and not said and program in ("trainer", "trl"):
+        sized = any(is_on(named, name) for name in asks["sizes"])
+        kind = "lora" if sized and program == "trainer" else ""
+    return kind or FULL
+
+
+def tuned(named: Named, program: Program, model: str | None, zero3: bool = False) -> Tuned:
+    """How the weights are trained. `model`: its name in the catalogue, where it is known."""
+    return _Tuning(named, program, None if model is None else load_model(model).spec, zero3).read()
+
+
+@dataclass
+class _Tuning:
+    """Settings that are being read."""
+
+    named: Named
+    program: Program
+    model: ModelSpec | None
+    zero3: bool
+    problems: list[Problem] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+    effects: list[tuple[Setting, str]] = field(default_factory=list)
+
+    def read(self) -> Tuned:
+        """The whole."""
+        kind = asks_for(self.named, self.program)
+        if kind == "freeze":
+            return self._done(FULL, self._frozen_layers())
+        base = self._base()
+        if kind == FULL:
+            self._no_adapters(base)
+            return self._done(FULL)
+        if kind not in ("lora", "qlora", "dora"):
+            self._refuse(kind)
+            return self._done(FULL)
+        return replace(self._done(self._adapters(kind, base)), half=self._half())
+
+    def _done(self, train: str, freeze: tuple[str, ...] = ()) -> Tuned:
+        return Tuned(train, freeze, tuple(self.problems), tuple(self.assumed), tuple(self.effects))
+
+    # --- what is asked for --------------------------------------------------------------------
+
+    def _setting(self, name: str) -> Setting | None:
+        """The first setting of those that mean one thing; an unknown one is asked for."""
+        listed = adapter_table("names")[name]
+        found = next((self.named[key] for key in listed if key in self.named), None)
+        if found is None or not found.unknown:
+            return found
+        if name in ("rank", "targets"):
+            self.problems.append(unresolved(found))
+        return None
+
+    def _value(self, name: str) -> object:
+        """What a setting says, else the program's own default."""
+        setting = self._setting(name)
+        if setting is not None and setting.value not in (None, "None", "null", ""):
+            return setting.value
+        return adapter_table("programs")[self.program].get(name)
+
+    def _refuse(self, kind: str) -> None:
+        what = adapter_table("other").get(kind, f"{kind}, another way of training")
+        keys = (*adapter_table("asks")["kinds"], *adapter_table("asks")["switches"])
+        where = next((place_of(self.named, key) for key in keys if key in self.named), None)
+        text = f"{what} is not modelled; full training, LoRA, QLoRA and DoRA are"
+        places = (where.place,) if where is not None else ()
+        self.problems.append(Problem("not-predictable", text, "warning", places))
+
+    def _no_adapters(self, base: str | None) -> None:
+        """Weights in 4 or 8 bits that nothing is put beside: programs refuse to train those."""
+        if base is None or not any(self._switch(name) for name in ("four", "eight", "bits")):
+            return
+        listed = adapter_table("names")
+        keys = (key for name in ("four", "eight", "bits") for key in listed[name])
+        where = next(self.named[key] for key in keys if key in self.named)
+        refuses = {
+            "llamafactory": "Quantized models can only be used for the LoRA or OFT tuning.",
+            "axolotl": "load_in_8bit and load_in_4bit are not supported without setting an adapter "
+            "for training.",
+        }.get(self.program)  # fmt: skip
+        if refuses:
+            text = f"{where.key} without adapters: {refuses}"
+            fix = "adapter: qlora" if self.program == "axolotl" else "finetuning_type: lora"
+            problem = Problem("adapters-needed", text, "error", (where.place,), fix)
+        else:
+            text = f"{where.key}: which adapters are trained beside the packed weights is not said"
+            fix = "give the file that puts adapters on the model, too"
+            problem = Problem("adapters-needed", text, "missing", (where.place,), fix)
+        self.problems.append(problem)
+
+    # --- adapters -----------------------------------------------------------------------------
+
+    def _adapters(self, kind: str, base: str | None) -> str:
+        """`lora:rank=16,...`, as `--train` takes it."""
+        if kind == "qlora" and base is None:
+            base = self._of_qlora()
+        is_dora = kind == "dora" or self._switch("dora")
+        method = "dora" if is_dora else "lora" if base is None else "qlora"
+        said = {
+            "rank": self._rank(), "alpha": self._number("alpha"), "targets": self._targets(),
+            "base": base or "", "adapter": self._precision(base),
+            "dropout": self._number("dropout"), "whole": self._whole(),
+        }  # fmt: skip
+        self._resumed()
+        return f"{method}:" + ",".join(f"{name}={value}" for name, value in said.items() if value)
+
+    def _of_qlora(self) -> str | None:
+        """The base of a program's `qlora` that names no bits: axolotl refuses it, others mean 4."""
+        if self.program == "axolotl":
+            where = place_of(self.named, "adapter")
+            text = "adapter: qlora: axolotl says: Require cfg.load_in_4bit to be True for qlora"
+            fix = "load_in_4bit: true"
+            self.problems.append(Problem("adapters-needed", text, "error", (where.place,), fix))
+        return "nf4-double" if self._value("double") else "nf4"
+
+    def _rank(self) -> str:
+        value = self._value("rank")
+        number = digits(str(value)) if value is not None else None
+        setting = self._setting("rank")
+        if setting is None and number is not None:
+            self.assumed.append(f"adapters of rank {number} ({self._whose()}, none is stated)")
+        if number is None or number < 1:
+            if not any(problem.rule == "unresolved" for problem in self.problems):
+                where = (setting.place,) if setting is not None else ()
+                text = "the rank of the adapters is not stated, or is none"
+                self.problems.append(Problem("adapter-rank", text, "missing", where, "a rank, 16"))
+            return "16"
+        return str(number)
+
+    def _number(self, name: str) -> str:
+        value = self._value(name)
+        try:
+            return f"{float(str(value)):g}" if value not in (None, 0, 0.0, "0", "0.0") else ""
+        except ValueError:
+            return ""
+
+    def _whole(self) -> str:
+        value = self._value("whole")
+        if not value:
+            return ""
+        words, strange = whole_modules(value, self.model)
+        setting = self._setting("whole")
+        if strange and setting is not None:
+            why = f"{', '.join(strange)} trained in full beside the adapters: {_MORE}"
+            self.effects.append((setting, why))
+        return "+".join(words)
+
+    def _targets(self) -> str:
+        stated = self._setting("targets")
+        value = self._value("targets")
+        if is_on(self.named, "lora_target_linear"):
+            value, stated = "all-linear", self.named["lora_target_linear"]
+        if value == "peft":
+            value = peft_default(self.model)
+            shown = str(value or "").replace(" ", ", ")
+            self.assumed += [f"adapters on {shown} (peft's own for the family)"] if value else []
+        elif stated is None:
+            self.assumed.append(f"adapters on {value} ({self._whose()}, none are stated)")
+        if value is None:
+            self._no_targets()
+            return "all-linear"
+        modules = named_modules(value, self.model)
+        self._of_modules(modules, stated)
+        return "+".join(word for word in modules.words if word != EMBEDDINGS) or "all-linear"
+
+    def _no_targets(self) -> None:
+        """axolotl names none, peft has none for the family, or the family is not known."""
+        if self.program == "axolotl":
+            text = "axolotl puts adapters nowhere unless it is told where"
+            fix = "lora_target_linear: true"
+            self.problems.append(Problem("adapter-targets", text, "missing", (), fix))
+            return
+        if self.model is None:
+            return  # the model is asked for, which says it
+        text = (
+            f"peft knows no target modules of {self.model.family}: Please specify `target_modules` "
+            "or `target_parameters` in `peft_config`"
+        )
+        self.problems.append(Problem("adapter-targets", text, "missing", (), "target_modules"))
+
+    def _of_modules(self, modules: Modules, stated: Setting | None) -> None:
+        """What is wrong with the names of modules."""
+        where = stated or Setting("target_modules", None)
+        shown = ", ".join(modules.absent)
+        if modules.absent and not modules.words:
+            text = f"Target modules {{{shown}}} not found in the base model"
+            known = " ".join(self._linear())
+            self.problems.append(
+                Problem("adapter-targets", text, "error", (where.place,), f"of {known}")
+            )
+        elif modules.absent:
+            text = f"{shown}: no module of the model; peft passes over it"
+            self.problems.append(Problem("adapter-targets", text, "warning", (where.place,)))
+        if modules.unclear:
+            text = f"{', '.join(modules.unclear)}: which linear layers these are is not known"
+            self.problems.append(Problem("adapter-targets", text, "missing", (where.place,)))
+        if EMBEDDINGS in modules.words:
+            self.effects.append((where, f"adapters on the embeddings, too: {_MORE}"))
+
+    def _linear(self) -> Iterator[str]:
+        families = adapter_table("families")
+        family = "" if self.model is None else self.model.family
+        names: Mapping[str, str] = adapter_table("modules")
+        if family in families:
+            names = families[family]["modules"]
+        return (name for name, word in names.items() if word not in (EMBEDDINGS, "head"))
+
+    def _resumed(self) -> None:
+        """Adapters that are trained on: of another rank, perhaps, than what is stated."""
+        setting = self._setting("resumed")
+        if setting is not None and setting.value not in (None, "", [], "None"):
+            self.assumed.append(
+                f"the adapters in {setting.value} are as stated here; give its adapter_config.json"
+            )
+
+    def _whose(self) -> str:
+        names = {
+            "llamafactory": "LLaMA-Factory", "swift": "ms-swift", "axolotl": "axolotl",
+            "trl": "TRL", "unsloth": "unsloth", "trainer": "peft",
+        }  # fmt: skip
+        return f"{names[self.program]}'s own"
+
+    # --- the frozen weights -------------------------------------------------------------------
+
+    def _switch(self, name: str) -> bool:
+        return any(is_switched(self.named, key) for key in adapter_table("names")[name])
+
+    def _base(self) -> str | None:
+        """The format of frozen weights, None for 16 or 32 bits."""
+        bits = digits(str(self._value("bits")))
+        packed = self._packed()
+        if packed and packed != "gptq4":
+            return packed if self._switch("four") or bits or not self._said_off() else None
+        if packed:
+            return packed
+        four = self._switch("four") or bits == 4
+        if four:
+            return "nf4-double" if self._doubles() else "nf4"
+        return "int8" if self._switch("eight") or bits == 8 else None
+
+    def _said_off(self) -> bool:
+        """Whether the program is told that nothing is packed."""
+        listed = adapter_table("names")["four"]
+        return any(value_of(self.named, key) == "false" for key in listed)
+
+    def _doubles(self) -> bool:
+        return str(self._value("double")).lower() in ("true", "1")
+
+    def _packed(self) -> str | None:
+        """The format of a checkpoint that is published packed, by its name."""
+        keys = [key for key in _MODEL_NAMES if key in self.named]
+        name = str(self.named[keys[0]].value) if keys else ""
+        return next((base for pattern, base in _PACKED if pattern.search(name)), None)
+
+    def _precision(self, base: str | None) -> str:
+        """The type of adapters, where it is not the library's: peft makes them fp32.
+
+        TRL casts those beside packed weights to bf16 (trl/trainer/sft_trainer.py, "cast ... as
+        recommended by the original paper", at f2cd57710), and leaves those under ZeRO-3 in the
+        model's type; LLaMA-Factory leaves them there under `pure_bf16` (model/adapter.py).
+        """
+        if self.program == "llamafactory" and is_on(self.named, "pure_bf16"):
+            return "bf16"
+        if self.program == "trl" and (base is not None or self.zero3):
+            return "bf16"
+        dtype = value_of(self.named, "lora_dtype")
+        return {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(dtype, "")
+
+    def _half(self) -> Half | None:
+        """LLaMA-Factory loads frozen weights in the type of the products
+        (hparams/parser.py: compute_dtype; model/patcher.py: torch_dtype)."""
+        if self.program != "llamafactory":
+            return None
+        if is_on(self.named, "bf16") or is_on(self.named, "pure_bf16"):
+            return "bf16"
+        return "fp16" if is_on(self.named, "fp16") else None
+
+    def _frozen_layers(self) -> tuple[str, ...]:
+        """LLaMA-Factory's `freeze`: the last layers train, as many as it says, or the first.
+
+        hparams/finetuning_args.py: freeze_trainable_layers 2; model/adapter.py,
+        _setup_freeze_tuning: embeddings and head stay as they are.
+        """
+        modules = value_of(self.named, "freeze_trainable_modules") or "all"
+        extra = value_of(self.named, "freeze_extra_modules")
+        text = value_of(self.named, "freeze_trainable_layers") or "2"
+        number = digits(text)
+        if modules != "all" or extra not in ("", "none") or not number:
+            where = place_of(self.named, "finetuning_type")
+            what = "freeze with modules of its own, or the first layers trained, is not modelled"
+            self.problems.append(Problem("not-predictable", what, "warning", (where.place,)))
+            return ()
+        if self.model is None:
+            return ("embeddings",)
+        return ("embeddings", "head", *self._layers(self.model.layers - number))
+
+    @staticmethod
+    def _layers(number: int) -> tuple[str, ...]:
+        return (f"layers:{number}",) if number > 0 else ()

@@ -1,0 +1,130 @@
+"""Which linear layers of a model a row of the op table holds, and which of them have adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from planner.cost.codes import OpKind, ParamShard, Shard
+from planner.job.tuned_layers import EXPERTS
+from planner.predict.ops.context import OpContext
+from planner.predict.ops.rows import Op
+
+# Rows with one linear layer, by the name that adapters are put on.
+_ALONE: Mapping[str, str] = {
+    "attention/q": "q",
+    "attention/q_down": "q-down",
+    "attention/q_up": "q-up",
+    "attention/kv_down": "kv-down",
+    "attention/kv_up": "kv-up",
+    "attention/out_proj": "o",
+    "mlp/down": "down",
+    "shared_experts/down": "shared-down",
+    "moe/experts_up": EXPERTS,
+    "moe/experts_down": EXPERTS,
+    "moe/router": "router",
+    "state/in_proj": "state-in",
+    "state/out_proj": "state-out",
+    "head/logits": "head",
+}
+_QKV = "attention/qkv"
+# Rows whose input is a tensor of its own; all others of a block read its norm's output.
+_OWN_INPUT = ("out_proj", "down", "up_proj", "q_up", "kv_up", "experts_up", "experts_down")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A linear layer, or several that share an adapter, within a row: widths of the input and of
+    the output, what divides its output's weights and its input."""
+
+    name: str
+    into: float
+    out: float
+    shard: ParamShard
+    input_shard: Shard
+
+
+def layer_names(op: Op, context: OpContext) -> tuple[str, ...]:
+    """Linear layers of a row, by the names that adapters are put on."""
+    if op.name == _QKV:
+        return ("q", "k", "v")
+    if op.name in _ALONE:
+        return (_ALONE[op.name],)
+    block, _, row = op.name.partition("/")
+    if block not in ("mlp", "shared_experts") or not op.is_product:
+        return ()
+    before = "shared-" if block == "shared_experts" else ""
+    names = (f"{before}gate", f"{before}up") if _is_together(context) else (f"{before}up",)
+    return {"gate": (f"{before}gate",), "up": names}.get(row, ())
+
+
+def _is_together(context: OpContext) -> bool:
+    """Whether one row has gate and up."""
+    return context.model.gated and bool(context.profile.kernels.fused_projections)
+
+
+def parts_of(op: Op, context: OpContext) -> tuple[Part, ...]:
+    """The adapters beside a row."""
+    wanted = set(context.tuning.adapted(context.model))
+    names = [name for name in layer_names(op, context) if name in wanted]
+    if not op.is_product or not names:
+        return ()
+    if EXPERTS in names and not _adapts_experts(context):
+        return ()
+    if op.name == _QKV:
+        return _qkv_parts(op, context, wanted)
+    if op.name.endswith(("/gate", "/up")) and context.model.gated:
+        return _up_parts(op, context, names)
+    return (_part(op, names[-1], op.out_width),)
+
+
+def _adapts_experts(context: OpContext) -> bool:
+    """Experts in one tensor are no linear layers: only who names them puts adapters on them."""
+    named = EXPERTS in context.tuning.targets
+    return named or bool(context.profile.adapters.quantised_experts)
+
+
+def _part(op: Op, name: str, out: float, shard: ParamShard | None = None) -> Part:
+    grouped = op.kind is OpKind.GROUPED_GEMM
+    if op.in_shard in (Shard.TP, Shard.EXPERT_TP):
+        return Part(name, op.in_width, out, ParamShard.NONE, _input_shard(op))
+    usual = ParamShard.TP if op.out_shard is Shard.TP else ParamShard.NONE
+    return Part(name, op.in_width, out, ParamShard.EXPERT if grouped else shard or usual,
+                _input_shard(op))  # fmt: skip
+
+
+def _input_shard(op: Op) -> Shard:
+    """What divides the input of a product."""
+    if op.kind is OpKind.GROUPED_GEMM:
+        return Shard.ROUTED_TP if op.in_shard is Shard.EXPERT_TP else Shard.ROUTED
+    return Shard.TP if op.in_shard is Shard.TP else Shard.SEQUENCE
+
+
+def _qkv_parts(op: Op, context: OpContext, wanted: set[str]) -> tuple[Part, ...]:
+    if context.profile.adapters.fused_targets or context.applies(context.saved.fused_qkv_families):
+        return (_part(op, "qkv", op.out_width + op.kv_out_width),)
+    widths = {"q": (op.out_width, ParamShard.TP)}
+    widths |= dict.fromkeys(("k", "v"), (op.kv_out_width / 2, ParamShard.KV))
+    return tuple(_part(op, name, *width) for name, width in widths.items() if name in wanted)
+
+
+def _up_parts(op: Op, context: OpContext, names: Sequence[str]) -> tuple[Part, ...]:
+    """Of a row with gate and up together, or with one of them. Where one layer of the library holds
+    both, its adapter stands beside the first row."""
+    together, families = _is_together(context), context.saved.fused_gate_up_families
+    if context.profile.adapters.fused_targets or context.applies(families):
+        whole = op.out_width if together else 2.0 * op.out_width
+        return (_part(op, "gate-up", whole),) if together or op.name.endswith("/gate") else ()
+    if not together:
+        return (_part(op, names[-1], op.out_width),)
+    return tuple(_part(op, name, op.out_width / 2) for name in names)
+
+
+def input_of(op: Op, context: OpContext) -> str:
+    """The tensor that a product reads, by a name that it shares with others that read it."""
+    block, _, row = op.name.partition("/")
+    if row in _OWN_INPUT:
+        return op.name
+    if block in ("mlp", "moe", "shared_experts"):
+        return "attention" if context.model.block == "single" else "ffn"
+    return block

@@ -1,0 +1,160 @@
+"""What freezing changes in the rows of a piece: classes of weights, tensors kept, backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from planner.cost.codes import OpKind
+from planner.job.parameter_classes import class_name
+from planner.job.recompute import Module
+from planner.predict.ops.adapter_parts import layer_names
+from planner.predict.ops.context import OpContext
+from planner.predict.ops.rows import Op, Saved
+
+_HALF, _FP32 = 2.0, 4.0
+# What DoRA makes of a weight in each forward, in tensors of the adapters' type: B·A written, scaled
+# (read, written), added to the weight (read twice, written), its rows' norms (read); two to three
+# of them are alive at once (peft, src/peft/tuners/lora/dora.py, 94-165). Counted at every use of
+# the weight, of which forward and its repetition are two in three.
+_DORA_TRAFFIC, _DORA_COPIES = 7.0, 3.0
+# Tensors that a product keeps for its weight gradient alone, by the end of their names.
+_INPUTS = ("input", "output_quantised", "output_exchanged")
+
+
+def is_input(row: Saved, context: OpContext) -> bool:
+    """Whether a tensor that a product keeps is its own input, of which attention keeps none."""
+    name = row.name.rpartition("/")[2]
+    return name in _INPUTS or (row.name == "attention/output" and context.attention == "eager")
+
+
+def modules_of(op: Op, context: OpContext) -> tuple[str, ...]:
+    """The modules of `--freeze` that a row's weights belong to; all of them must be frozen."""
+    if op.name == "embedding":
+        return ("embeddings",)
+    named = layer_names(op, context)
+    if named:
+        return named
+    if op.name.startswith("state/"):
+        return ("state-in", "state-out")
+    if op.name == "attention/core":
+        return ("q", "k", "v", "o")
+    return ("router",) if op.name.startswith("shared_experts/") else ("norms",)
+
+
+def is_trained(op: Op, context: OpContext, *, frozen: bool) -> bool:
+    """Whether the row's own weights are trained; `frozen`: nothing of its layer is."""
+    tuning = context.tuning
+    if frozen:
+        return False
+    names = set(modules_of(op, context))
+    if context.model.tied_embeddings and names & {"head", "embeddings"}:
+        names = {"head", "embeddings"}
+        return bool(names & set(tuning.whole)) or not (
+            tuning.has_adapters or names & set(tuning.frozen_modules)
+        )
+    if tuning.has_adapters:
+        return names <= set(tuning.whole)
+    return not names <= set(tuning.frozen_modules)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """The rows of a piece of which nothing, or not all, is trained; `whole`: nothing is."""
+
+    context: OpContext
+    whole: bool
+
+    @property
+    def stops(self) -> bool:
+        """Whether backward ends above the piece: nothing that it holds or that lies below is
+        trained, nor does a hook ask for a gradient."""
+        tuning, tied = self.context.tuning, self.context.model.tied_embeddings
+        ends = {"embeddings", "head"} if tied else {"embeddings"}
+        below = not tuning.has_adapters and not ends & set(tuning.frozen_modules)
+        hooked = tuning.has_adapters and self.context.profile.adapters.hooks_inputs
+        return self.whole and not (below or hooked or ends & set(tuning.whole))
+
+    def rows(self, op: Op, inputs: tuple[Saved, ...], *, adapted: bool) -> Iterator[Op]:
+        """The row as it runs, and the weights that stay beside a trained copy of them; `inputs`: of
+        a product, what it keeps of them."""
+        if is_trained(op, self.context, frozen=self.whole):
+            yield replace(op, saved=(*inputs, *self._others(op))) if op.is_product else op
+            if self.context.tuning.has_adapters and op.parameters:
+                yield self._original(op)
+            return
+        row = replace(op, parameter_class=self._class(op), saved=(*inputs, *self._others(op)))
+        row = self._upcast(row)
+        if adapted and self.context.tuning.method == "dora":
+            row = _with_norms(row, self.context)
+        if op.name == "embedding":
+            yield replace(row, returns=False)
+        else:
+            yield self._ended(row) if self.stops else row
+
+    def _others(self, op: Op) -> tuple[Saved, ...]:
+        """Tensors that a row keeps but for the inputs of its products, and what a frozen norm that
+        scales by an operation of its own does not need."""
+        trained = is_trained(op, self.context, frozen=self.whole)
+        return tuple(
+            row
+            for row in op.saved
+            if not (op.is_product and is_input(row, self.context))
+            and not (not trained and row.name.endswith("/normalised"))
+        )
+
+    def _class(self, op: Op) -> str:
+        """The class of a row's frozen weights."""
+        tuning, rules = self.context.tuning, self.context.profile.adapters
+        expert = op.parameter_class == "expert"
+        inside = op.is_product and not op.pads_vocabulary and op.name != "moe/router"
+        if tuning.base and inside and (not expert or rules.quantised_experts):
+            return class_name("frozen", tuning.base, expert=expert)
+        wide = "fp32" if self._is_upcast(op) else None
+        return class_name("frozen", wide, expert=expert)
+
+    def _is_upcast(self, op: Op) -> bool:
+        """Whether preparation for training on a quantised base makes a row's weights fp32."""
+        rules = self.context.profile.adapters
+        if not self.context.tuning.base:
+            return False
+        is_norm = modules_of(op, self.context) == ("norms",)
+        return bool(rules.upcasts_norms if is_norm else rules.upcasts_tables)
+
+    def _upcast(self, op: Op) -> Op:
+        """A head in fp32 multiplies by a 16-bit cast of its weights, which the graph keeps:
+        autocast remembers casts of trained weights alone (torch, autocast_mode.cpp)."""
+        if op.name != "head/logits" or not self._is_upcast(op):
+            return op
+        size = _HALF * op.in_width * op.out_width
+        cast = Saved("head/weight_cast", 0.0, op.tokens, Module.NOTHING, fixed_bytes=size)
+        return replace(op, saved=(*op.saved, cast))
+
+    def _original(self, op: Op) -> Op:
+        """The frozen weights of which a trained copy is made (peft's `modules_to_save`)."""
+        return Op(
+            name=f"{op.name}/original",
+            kind=OpKind.MEMORY,
+            forward_kernels=0.0,
+            backward_kernels=0.0,
+            parameters=op.parameters,
+            parameter_class=class_name("frozen", None),
+            pads_vocabulary=op.pads_vocabulary,
+            rerun_with=Module.NOTHING,
+        )
+
+    def _ended(self, op: Op) -> Op:
+        """A row that has no backward, and keeps nothing for it."""
+        collectives = tuple(
+            replace(one, backward=0.0, rerun_with=Module.NOTHING) for one in op.collectives
+        )
+        return replace(
+            op, returns=False, saved=(), collectives=collectives, rerun_with=Module.NOTHING
+        )
+
+
+def _with_norms(op: Op, context: OpContext) -> Op:
+    """A frozen product whose weight DoRA reads for the norms of the adapted one's rows."""
+    held = context.tuning.adapter or context.profile.adapters.weight_type
+    size = _FP32 if held == "fp32" else _HALF
+    return replace(op, weight_traffic=_DORA_TRAFFIC * size, weight_copies=_DORA_COPIES * size)

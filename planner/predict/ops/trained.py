@@ -1,0 +1,120 @@
+"""FLOP and parameters of a model of which a part is trained: sums over the rows that it trains.
+
+A frozen product has a gradient of its input alone, so that a trained token costs two forward passes
+of it and not three; rows below which nothing is trained have no backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planner.cost.codes import OpKind
+from planner.job.frameworks.profile import FrameworkProfile
+from planner.job.job import Job
+from planner.job.specs import ModelSpec
+from planner.job.tuning import Tuning
+from planner.predict.ops.context import OpContext
+from planner.predict.ops.rows import Op
+from planner.predict.ops.table import (
+    TRAINED,
+    TRAINED_ATTENTION,
+    flop_per_token,
+    forward_share,
+    least_flop_per_token,
+    op_flop,
+    parameter_count,
+    pieces,
+)
+
+# FLOP of a backward over those of its forward: of a product one for the gradient of the input and
+# one for that of the weights; of attention and scans both are of inputs.
+_RETURNED = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedFlop:
+    """FLOP of one trained token, nothing run again, and how many forward passes they are."""
+
+    total: float
+    passes: float
+
+
+def trained_flop(job: Job, attended: float, *, causal: bool = False) -> TrainedFlop:
+    """Model FLOP of one trained token that attends to so many; see `flop_per_token`."""
+    if job.tuning.trains_all:
+        return TrainedFlop(flop_per_token(job.model, attended, causal=causal), TRAINED)
+    forward = total = 0.0
+    for op, count in _rows(job):
+        flop = count * op_flop(op, attended) * forward_share(op, causal=causal)
+        forward += flop
+        total += flop * (1.0 + _backward(op))
+    return TrainedFlop(total, total / forward)
+
+
+def least_trained_flop(job: Job, attended: float) -> tuple[float, float]:
+    """The same of the least that a step executes; see `least_flop_per_token`."""
+    if job.tuning.trains_all:
+        return least_flop_per_token(job.model, attended)
+    low = wide = 0.0
+    for op, count in _rows(job):
+        flop = count * op_flop(op, attended) * forward_share(op, causal=True)
+        if op.is_product and op.low_precision:
+            low += flop * (1.0 + _backward(op))
+        elif op.kind is OpKind.ATTENTION and op.returns:
+            wide += flop * TRAINED_ATTENTION
+        else:
+            wide += flop * (1.0 + _backward(op))
+    return low, wide
+
+
+def _backward(op: Op) -> float:
+    """FLOP of a row's backward over its forward's."""
+    if not op.returns:
+        return 0.0
+    return _RETURNED + (op.trains if op.is_product else _RETURNED)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldParameters:
+    """Parameters of a model with its adapters: those that are trained, and all of them."""
+
+    trained: int
+    total: int
+
+    @property
+    def share(self) -> float:
+        """Share of the parameters that is trained."""
+        return self.trained / self.total
+
+
+def held_parameters(job: Job) -> HeldParameters:
+    """Parameters that a job trains and that it holds, without multi-token prediction."""
+    if job.tuning.trains_all:
+        total = parameter_count(job.model).total
+        return HeldParameters(total, total)
+    trained = total_held = 0.0
+    for op, count in _rows(job):
+        total_held += count * op.parameter_count
+        trained += count * op.parameter_count * op.trains
+    return HeldParameters(round(trained), round(total_held))
+
+
+def adapter_parameters(model: ModelSpec, profile: FrameworkProfile, tuning: Tuning) -> int:
+    """Parameters of the adapters alone, as a library prints them."""
+    context = OpContext(model, profile, model.pretraining_seq, tuning=tuning)
+    rows = _counted(model, context)
+    return round(sum(n * op.parameter_count for op, n in rows if op.trains))
+
+
+def _rows(job: Job) -> Iterator[tuple[Op, int]]:
+    context = OpContext(job.model, job.framework, job.seq, tuning=job.tuning)
+    yield from _counted(job.model, context)
+
+
+def _counted(model: ModelSpec, context: OpContext) -> Iterator[tuple[Op, int]]:
+    """Each row with how many the model has of it, multi-token prediction apart."""
+    counts = [model.kind_indices.count(index) for index in range(len(model.kinds))]
+    for piece, count in zip(pieces(context), [*counts, 1, 1], strict=False):
+        for op in piece.ops:
+            yield op, count

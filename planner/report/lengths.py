@@ -1,0 +1,119 @@
+"""Lengths of samples as a report, a record and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import floor, log
+from pathlib import Path
+from typing import Any
+
+from planner.job.quantities import share
+from planner.job.samples import Lengths
+from planner.report.charts.drawing import Drawing, Specification, demand_plot, in_file, table
+from planner.report.charts.templates import filled
+from planner.report.pages.page import Page, Section
+from planner.report.tables import Block, Facts, Notes, TableData, as_report
+from planner.report.tables import table as titled
+
+_SHARES = (0.5, 0.9, 0.95, 0.99)
+# Bars to a doubling of the length.
+_BARS = 4
+_LIMITS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
+_TITLE = "Lengths of samples"
+
+
+@as_report
+def lengths_report(lengths: Lengths, left_out: int, written: Path | None) -> Iterator[Block]:
+    """What is known of a distribution; `left_out`: samples without a token; `written`: its file."""
+    yield Facts(tuple(_facts(lengths)))
+    yield _limits(lengths)
+    name = written or "FILE.csv"
+    lines = [
+        f"Next: planner search --model 8b --gpus 8xH100 --gbs-tokens 256K --lengths {name}",
+        *(f"{left_out:,} samples hold no token and are left out." for _ in range(bool(left_out))),
+    ]
+    yield Notes(tuple(reversed(lines)))
+
+
+def _facts(lengths: Lengths) -> Iterator[tuple[str, str]]:
+    yield "samples", lengths.origin
+    yield "tokens", f"{lengths.mean:,.1f} of a sample on average; {_reach(lengths)}"
+    quantiles = (f"{share(part, 0)} {lengths.quantile(part):,.0f}" for part in _SHARES)
+    yield "up to", ", ".join(quantiles)
+    yield (
+        "attention",
+        f"a token is in a sample of {lengths.attended:,.0f} on average, which its attention takes",
+    )
+
+
+def _reach(lengths: Lengths) -> str:
+    return f"{lengths.shortest:,} to {lengths.longest:,}"
+
+
+def _limits(lengths: Lengths) -> TableData:
+    """What each usual limit cuts, and how much of samples padded to it counts."""
+    rows = []
+    for limit in (one for one in _LIMITS if lengths.shortest < one):
+        cut = lengths.cut(limit)
+        kept = cut.mean / lengths.mean
+        rows.append(
+            (f"{limit:,}", share(lengths.above(limit)), share(kept), share(cut.mean / limit))
+        )
+        if limit >= lengths.longest:
+            break
+    titles = "limit | samples\ncut | tokens\nkept | of padded\ntokens count"
+    return titled(titles, rows, "Samples cut at a limit")
+
+
+def lengths_record(lengths: Lengths) -> dict[str, Any]:
+    """The figures of the report, lengths in tokens."""
+    return {
+        "origin": lengths.origin,
+        "mean": lengths.mean,
+        "attended": lengths.attended,
+        "shortest": lengths.shortest,
+        "longest": lengths.longest,
+        "quantiles": {f"{part:g}": lengths.quantile(part) for part in _SHARES},
+    }
+
+
+def bars(lengths: Lengths) -> list[Mapping[str, object]]:
+    """Shares of the samples, and of their tokens, by length: `_BARS` to a doubling."""
+    found: dict[int, list[float]] = {}
+    for length, part in zip(lengths.tokens, lengths.shares, strict=True):
+        sums = found.setdefault(floor(_BARS * log(length, 2)), [0.0, 0.0])
+        sums[0] += part
+        sums[1] += part * length / lengths.mean
+    rows: list[Mapping[str, object]] = []
+    for place, (samples, tokens) in sorted(found.items()):
+        low, high = 2.0 ** (place / _BARS), 2.0 ** ((place + 1) / _BARS)
+        text = f"{low:,.0f} to {high:,.0f} tokens"
+        for kind, part in (("samples", samples), ("tokens", tokens)):
+            rows.append(
+                {
+                    "low": low,
+                    "high": high,
+                    "kind": kind,
+                    "share": 100.0 * part,
+                    "text": f"{text}: {share(part)} of the {kind}",
+                }
+            )
+    return rows
+
+
+def lengths_chart(lengths: Lengths) -> Specification:
+    """The drawing: samples above, tokens below, over a logarithmic axis of lengths."""
+    return filled("lengths", bars=table(bars(lengths)), mean=table([{"mean": lengths.mean}]))
+
+
+def plot_lengths(lengths: Lengths) -> Any:
+    """The picture for a file. UsageError without the extra `plot`."""
+    demand_plot()
+    return in_file(lengths_chart(lengths), _TITLE, lengths.origin)
+
+
+def lengths_page(lengths: Lengths) -> Page:
+    """The page of a distribution."""
+    drawing = Drawing("lengths", _TITLE, lengths_chart(lengths))
+    blocks = (Facts(tuple(_facts(lengths))), _limits(lengths))
+    return Page(_TITLE, lengths.origin, (Section(_TITLE, (drawing,), blocks),))

@@ -1,0 +1,224 @@
+"""Part of the weights, preferences and rewards, as files of Hugging Face's programs ask for them:
+what a request holds of them, with each program's own defaults."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from planner.launch.check.assess import Assessment
+from tests.launch.read.conftest import ReadFolder, judged, refusals
+
+FACTORY = """\
+model_name_or_path: Qwen/Qwen2.5-7B-Instruct
+stage: sft
+finetuning_type: lora
+lora_target: all
+per_device_train_batch_size: 2
+bf16: true
+"""
+AXOLOTL = """\
+base_model: NousResearch/Meta-Llama-3-8B
+adapter: qlora
+load_in_4bit: true
+lora_r: 16
+lora_target_linear: true
+micro_batch_size: 2
+bf16: auto
+gradient_checkpointing: true
+"""
+TRL = """\
+model_name_or_path: meta-llama/Llama-3.1-8B
+dataset_text_field: text
+use_peft: true
+per_device_train_batch_size: 4
+learning_rate: 1e-4
+"""
+SWIFT = "swift sft --model Qwen/Qwen2.5-7B --learning_rate 1e-5 --output_dir x"
+SCRIPT = """\
+import argparse, torch
+from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Trainer, TrainingArguments
+parser = argparse.ArgumentParser()
+parser.add_argument("--model", default="mistralai/Mistral-7B-v0.1")
+parser.add_argument("--batch-size", type=int, default=4)
+args = parser.parse_args()
+bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",
+                          bnb_4bit_compute_dtype=torch.bfloat16)
+model = AutoModelForCausalLM.from_pretrained(args.model, quantization_config=bits,
+                                             torch_dtype=torch.bfloat16)
+model = prepare_model_for_kbit_training(model)
+RANK = 8
+model = get_peft_model(model, LoraConfig(r=RANK * 2, target_modules=["q_proj", "o_proj"]))
+arguments = TrainingArguments(output_dir="out", per_device_train_batch_size=args.batch_size,
+                              bf16=torch.cuda.is_bf16_supported())
+Trainer(model=model, args=arguments).train()
+"""
+UNSLOTH = """\
+from unsloth import FastLanguageModel
+from trl import SFTTrainer, SFTConfig
+model, tokenizer = FastLanguageModel.from_pretrained("unsloth/Meta-Llama-3.1-8B",
+                                                     max_seq_length=4096)
+model = FastLanguageModel.get_peft_model(model, r=32)
+trainer = SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=2, output_dir="x"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "train"),
+    [
+        ("", "", "lora:rank=8,targets=all-linear"),
+        ("finetuning_type: lora", "lora_rank: 16", "lora:rank=16,targets=all-linear"),
+        ("lora_target: all", "lora_target: q_proj,v_proj", "lora:rank=8,targets=q+v"),
+        ("bf16: true", "bf16: true\nquantization_bit: 4",
+         "qlora:rank=8,targets=all-linear,base=nf4-double"),
+        ("bf16: true", "bf16: true\nquantization_bit: 8",
+         "qlora:rank=8,targets=all-linear,base=int8"),
+        ("bf16: true", "bf16: true\nuse_dora: true", "dora:rank=8,targets=all-linear"),
+        ("bf16: true", "bf16: true\npure_bf16: true",
+         "lora:rank=8,targets=all-linear,adapter=bf16"),
+        ("bf16: true", "bf16: true\nadditional_target: embed_tokens,lm_head",
+         "lora:rank=8,targets=all-linear,whole=embeddings+head"),
+        ("Qwen2.5-7B-Instruct", "Qwen2.5-7B-Instruct-GPTQ-Int4",
+         "qlora:rank=8,targets=all-linear,base=gptq4"),
+    ],
+)  # fmt: skip
+def test_adapters_of_llama_factory(folder: ReadFolder, old: str, new: str, train: str) -> None:
+    """Its own defaults, the frozen weights in the type of the products, samples of 2,048 tokens."""
+    found = folder({"x.yaml": FACTORY.replace(old, new) if old else FACTORY})
+    assert (found.train, found.seq, found.recompute) == (train, 2048, "full")
+    assert found.dtype == "bf16"
+    assert not found.problems
+
+
+def test_layers_that_llama_factory_freezes(folder: ReadFolder) -> None:
+    text = FACTORY.replace("lora\n", "freeze\nfreeze_trainable_layers: 4\n", 1)
+    found = folder({"x.yaml": text})
+    assert (found.train, found.freeze) == ("full", ("embeddings", "head", "layers:24"))
+
+
+def test_adapters_of_axolotl(folder: ReadFolder) -> None:
+    found = folder({"x.yml": AXOLOTL})
+    assert found.train == "qlora:rank=16,targets=all-linear,base=nf4-double"
+    assert (found.seq, found.mbs, found.recompute) == (512, 2, "full")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (AXOLOTL.replace("adapter: qlora\n", ""), "not supported without setting an adapter"),
+        (AXOLOTL.replace("load_in_4bit: true\n", ""), "Require cfg.load_in_4bit to be True"),
+        (FACTORY.replace("lora\n", "full\nquantization_bit: 4\n", 1), "Quantized models can only"),
+        (FACTORY.replace("target: all", "target: W_pack"), "not found in the base model"),
+    ],
+)
+def test_what_programs_refuse(folder: ReadFolder, text: str, words: str) -> None:
+    """In their own words."""
+    assessment = judged(folder({"x.yml": text}))
+    assert assessment.verdict == "will not run"
+    assert any(words in problem.text for problem in assessment.errors)
+
+
+def test_modules_that_the_model_lacks_are_passed_over(folder: ReadFolder) -> None:
+    """Beside others that it has: peft says nothing of them."""
+    found = folder({"x.yml": FACTORY.replace("target: all", "target: q_proj,W_pack")})
+    assert found.train == "lora:rank=8,targets=q"
+    assert [(one.severity, one.rule) for one in found.problems] == [("warning", "adapter-targets")]
+
+
+def test_adapters_of_trl(folder: ReadFolder) -> None:
+    """peft's own targets of the family, adapters in bf16 beside packed weights."""
+    found = folder({"x.yaml": TRL}, gpus=1)
+    assert found.train == "lora:rank=16,targets=q+v,dropout=0.05"
+    assert (found.seq, found.recompute, found.precision) == (1024, "full", "bf16")
+    packed = folder({"x.yaml": TRL + "load_in_4bit: true\n"}, gpus=1)
+    assert packed.train.endswith("base=nf4,adapter=bf16,dropout=0.05")
+    assert any("older releases leave it off" in said for said in packed.assumed)
+
+
+def test_adapters_of_swift(folder: ReadFolder) -> None:
+    found = folder({"x.sh": f"{SWIFT} --quant_bits 4 --quant_method bnb --lora_rank 64\n"})
+    assert found.train == "qlora:rank=64,targets=all-linear,base=nf4-double,dropout=0.05"
+
+
+def test_a_script_with_peft(folder: ReadFolder) -> None:
+    """Options by their defaults, which are named; a command's values win."""
+    found = folder({"train.py": SCRIPT}, gpus=1, seq=2048)
+    assert found.train == "qlora:rank=16,targets=q+o,base=nf4"
+    assert (found.model, found.mbs, found.recompute) == ("mistralai/Mistral-7B-v0.1", 4, "full")
+    assert any("batch_size 4, model mistralai/Mistral-7B-v0.1" in said for said in found.assumed)
+
+
+def test_a_script_with_unsloth(folder: ReadFolder) -> None:
+    found = folder({"train.py": UNSLOTH}, gpus=1)
+    targets = "q+k+v+o+gate+up+down"
+    assert found.train == f"qlora:rank=32,targets={targets},base=nf4-double"
+    assert (found.seq, found.recompute) == (4096, "full")
+
+
+@pytest.mark.parametrize(
+    ("text", "objective"),
+    [
+        (FACTORY.replace("stage: sft", "stage: dpo"), "dpo:reference=adapters-off"),
+        (FACTORY.replace("stage: sft", "stage: dpo").replace("lora\n", "full\n", 1),
+         "dpo:reference=copied"),
+        (FACTORY.replace("stage: sft", "stage: dpo\npref_loss: orpo"), "orpo"),
+        (FACTORY.replace("stage: sft", "stage: dpo\npref_loss: simpo"), "simpo"),
+        (FACTORY.replace("stage: sft", "stage: rm"), "reward"),
+        (FACTORY.replace("stage: sft", "stage: kto"), "kto:reference=adapters-off"),
+        (AXOLOTL + "rl: dpo\nprecompute_ref_log_probs: true\n", "dpo:reference=precomputed"),
+        (AXOLOTL + "rl: ipo\n", "ipo:reference=adapters-off"),
+        (AXOLOTL + "reward_model: true\n", "reward"),
+    ],
+)  # fmt: skip
+def test_preferences(folder: ReadFolder, text: str, objective: str) -> None:
+    assert folder({"x.yaml": text}).objective == objective
+
+
+@pytest.mark.parametrize(
+    ("command", "objective"),
+    [
+        ("trl dpo --model_name_or_path gpt2", "dpo:reference=copied"),
+        ("trl kto --model_name_or_path gpt2", "kto:reference=copied"),
+        ("trl reward --model_name_or_path gpt2", "reward"),
+        ("trl sft --model_name_or_path gpt2", "lm"),
+        ("python train_dpo.py --model_name_or_path gpt2 --use_peft", "dpo:reference=adapters-off"),
+        ("swift rlhf --model gpt2 --rlhf_type kto --train_type full", "kto:reference=copied"),
+        ("swift rlhf --model gpt2 --train_type full", "dpo:reference=copied"),
+    ],
+)
+def test_preferences_by_the_program(folder: ReadFolder, command: str, objective: str) -> None:
+    options = "--per_device_train_batch_size 1 --learning_rate 1e-5 --output_dir x"
+    assert folder({"x.sh": f"{command} {options} --num_train_epochs 1\n"}).objective == objective
+
+
+def test_a_trainer_that_samples_is_refused(folder: ReadFolder) -> None:
+    text = UNSLOTH.replace("SFTTrainer", "GRPOTrainer")
+    assert "GRPO" in refusals(folder({"x.py": text}, gpus=1), "1xH100")
+
+
+def test_a_limit_alone_does_not_say_that_samples_do_not_fit(folder: ReadFolder) -> None:
+    """Samples that are padded to the longest of a micro-batch, of which the limit is stated."""
+
+    def read(text: str) -> Assessment:
+        script = "FORCE_TORCHRUN=1 NPROC_PER_NODE=8 llamafactory-cli train x.yaml\n"
+        return judged(folder({"x.sh": script, "x.yaml": text}))
+
+    text = FACTORY.replace("lora\n", "full\ncutoff_len: 32768\n", 1)
+    text = text.replace("Qwen2.5-7B", "Qwen2.5-1.5B").replace("batch_size: 2", "batch_size: 16")
+    unpacked = read(text)
+    assert unpacked.verdict == "cannot tell"
+    assert any(problem.fix.startswith("--seq N") for problem in unpacked.problems)
+    assert read(text + "packing: true\n").verdict == "will not fit"
+    # What does not fit with short samples either.
+    assert read(text.replace("Qwen2.5-1.5B", "Qwen2.5-72B")).verdict == "will not fit"
+
+
+def test_json_of_training_arguments(folder: ReadFolder) -> None:
+    settings = {
+        "model_name_or_path": "gpt2", "per_device_train_batch_size": 1, "max_seq_length": 512,
+        "use_lora": True, "lora_r": 4, "lora_target_modules": ["c_attn", "c_proj"],
+    }  # fmt: skip
+    found = folder({"x.json": json.dumps(settings)})
+    assert found.train == "lora:rank=4,targets=q+k+v+o+down"
