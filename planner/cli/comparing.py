@@ -15,6 +15,7 @@ from hardware.skypilot import load_skypilot
 from planner.cli.declared import option_rows
 from planner.cli.options import OutputFormat, build_request, output_format, with_limits
 from planner.cli.output import check_files, compile_if_first_run, print_report, watched, write_plot
+from planner.cli.usual_framework import take_usual_framework
 from planner.compare.goodput import DAY_S, HOUR_S
 from planner.compare.offers import Offer, each_size, read_offers, several_clusters
 from planner.compare.results import ChoiceLimits
@@ -24,6 +25,7 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.quantities import share
 from planner.job.request import Request
+from planner.job.tuning import read_tuning
 from planner.job.written import write_text
 from planner.launch.plans import LAUNCH_NOTES
 from planner.report.tables import Report
@@ -104,6 +106,8 @@ def _prices(options: dict[str, Any]) -> tuple[Price, ...]:
 def comparing_request(options: dict[str, Any]) -> Request:
     """The job without its cluster."""
     request = options | {"gpus": None, "cluster": None}
+    if read_tuning(options["train"], options["freeze"]).has_adapters:
+        take_usual_framework(request)
     return build_request(request, recompute=options["recompute"])
 
 

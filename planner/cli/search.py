@@ -27,6 +27,7 @@ from planner.cli.usual_framework import take_usual_framework
 from planner.job.errors import UsageError
 from planner.job.pool import SeveralSizes, read_gpus
 from planner.job.request import Request
+from planner.job.tuning import read_tuning
 from planner.job.written import write_text
 from planner.launch.plans import find_plans
 from planner.report.search import search_report
@@ -57,7 +58,10 @@ def run(**options: Any) -> None:
     options["whole"] = options["whole"] or options["resolution"] != usual
     words = [read_gpus(text) for text in options["gpus"]]
     if len(words) > 1 or any(isinstance(one, SeveralSizes) for one in words):
-        request = build_request(options | {"gpus": None}, recompute=options["recompute"])
+        several = options | {"gpus": None}
+        if read_tuning(options["train"], options["freeze"]).has_adapters:
+            take_usual_framework(several)
+        request = build_request(several, recompute=options["recompute"])
         search_several(request, options, SORTS[options["sort"]], style, output)
         return
     options["gpus"] = next(iter(options["gpus"]), None)

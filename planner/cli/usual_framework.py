@@ -8,8 +8,10 @@ import click
 from click.core import ParameterSource
 
 from planner.cli.options import build_request
+from planner.job.frameworks.adapters import usual_framework
 from planner.job.frameworks.profile import load_framework
 from planner.job.pool import SeveralTypes
+from planner.job.tuning import Tuning, read_tuning
 
 ON_SMALL_MACHINES = "deepspeed"
 # Most GPUs that NVLink joins on machines for which people do not take a framework of clusters.
@@ -28,7 +30,11 @@ def take_usual_framework(options: dict[str, Any]) -> tuple[str, ...]:
     A node of GPUs that NVLink does not join gets DeepSpeed with transformers models, every other
     machine Megatron-Core, and so does who asks for what only a framework of clusters has.
     """
-    if _given("framework") or any(map(_given, _OF_CLUSTERS)) or not _has_precision(options):
+    if _given("framework"):
+        return ()
+    if (tuning := read_tuning(options["train"], options["freeze"])).has_adapters:
+        return _for_adapters(options, tuning)
+    if any(map(_given, _OF_CLUSTERS)) or not _has_precision(options):
         return ()
     request = build_request({**options, "gbs": 1, "gbs_tokens": None, "batch_ramp": None})
     if isinstance(request.gpu_words, SeveralTypes):
@@ -41,6 +47,19 @@ def take_usual_framework(options: dict[str, Any]) -> tuple[str, ...]:
     return (
         f"Framework: {ON_SMALL_MACHINES} with transformers models, as people train on a machine "
         f"with {cluster.gpu.name}; Megatron-Core is made for clusters (--framework).",
+    )
+
+
+def _for_adapters(options: dict[str, Any], tuning: Tuning) -> tuple[str, ...]:
+    """Take the framework that people train adapters with; says so."""
+    request = build_request({**options, "gbs": 1, "gbs_tokens": None, "batch_ramp": None})
+    known = request.gpus is not None or request.cluster is not None
+    count = request.find_cluster().num_gpus if known else 0
+    splits = any(_given(name) and options[name] != 1 for name in ("tp", "pp", "cp", "ep"))
+    name = usual_framework(tuning, count, splits=splits)
+    options["framework"] = name
+    return (
+        f"Framework: {name}, as people train adapters there; Megatron-Core has none (--framework).",
     )
 
 

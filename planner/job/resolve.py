@@ -112,7 +112,7 @@ def _on_cluster(request: RequestFields) -> Job:
     model = model.with_frozen(tuning.frozen_layers)
     cluster = _job_cluster(request, profile)
     profile = switched(profile, _switches(request), cluster.num_gpus)
-    decision = _techniques(request, profile, model, cluster)
+    decision = _techniques(request, profile, model, cluster, tuning)
     offered, profile = profile, with_techniques(profile, decision.used, decision.unused)
     profile = tuned_profile(profile, tuning, model)
     precision = request.precision
@@ -302,13 +302,15 @@ def _switches(request: RequestFields) -> Switches:
 
 
 def _techniques(
-    request: RequestFields, profile: FrameworkProfile, model: ModelSpec, cluster: Cluster
-) -> TechniqueDecision:
+    request: RequestFields, profile: FrameworkProfile, model: ModelSpec, cluster: Cluster,
+    tuning: Tuning,
+) -> TechniqueDecision:  # fmt: skip
     """Techniques of the framework that the job uses, and those that a search decides. Of a launch
     what its files say, whether or not they work there."""
     launched = request.overrides.launched
     if launched is None:
-        site = site_of(profile, model, cluster, inside=not request.allow_tp_across_domains)
+        inside = not request.allow_tp_across_domains
+        site = site_of(profile, model, cluster, inside=inside, tuning=tuning)
         return decide(profile.name, profile.techniques, request.use, request.without, site)
     names = [one.name for one in profile.techniques]
     return TechniqueDecision(

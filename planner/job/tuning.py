@@ -30,6 +30,8 @@ USUAL_RANK = 16
 USUAL_TARGETS = ("all-linear",)
 QLORA_BASE = "nf4-double"
 
+_OF_BITSANDBYTES = ("nf4", "nf4-double", "int8")
+
 # Modules that may be frozen, or trained whole beside adapters, besides linear layers.
 WHOLE_MODULES = ("embeddings", "head", "norms")
 _LAYERS = re.compile(r"layers:(\d{1,6})", re.ASCII)
@@ -67,6 +69,12 @@ class Tuning:
     def trains_all(self) -> bool:
         """Whether every weight is trained, as in pretraining."""
         return not self.has_adapters and not self.frozen
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether peft's prepare_model_for_kbit_training casts what is not packed to fp32: beside
+        weights that bitsandbytes quantised, not beside GPTQ's (src/peft/utils/other.py)."""
+        return self.base in _OF_BITSANDBYTES
 
     @property
     def frozen_layers(self) -> int:

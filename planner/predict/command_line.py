@@ -19,6 +19,11 @@ _CHOSEN = ("gbs", "gbs_tokens", "gbs_tolerance", "limits", "recompute")
 _CONDITIONS = ("require", "forbid", "fix", "fit_probability", "resolution")
 
 
+def fit_command(request: Request) -> str:
+    """`planner fit` of a request, as `search_command`."""
+    return shlex.join(("planner", "fit", *_words(request)))
+
+
 def search_command(request: Request) -> str:
     """`planner search --model 70b …`, with every option that is not at its default."""
     return shlex.join(("planner", "search", *_words(request)))

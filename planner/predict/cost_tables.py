@@ -72,7 +72,8 @@ def _one_class(one: ParameterClass, profile: FrameworkProfile, moment: float) ->
     if one.gradient is not None:
         gradients = ELEMENT_BYTES[one.gradient] / profile.state.gradient_bytes
     if one.states is not None:
-        states = ELEMENT_BYTES[one.states] / moment
+        # An optimizer without states has none of any type.
+        states = ELEMENT_BYTES[one.states] / moment if moment else 0.0
     return ClassInputs(
         sharers=float(Sharers[one.sharers.replace("-", "_").upper()]),
         weights=weights,

@@ -25,6 +25,7 @@ from planner.evidence.fit import held_out
 from planner.evidence.fit.command import measured_rows, run
 from planner.evidence.runs.bars import bars_record
 from planner.evidence.runs.document import summary_record
+from planner.evidence.runs.doubts import with_open_facts
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.report import (
     comparison,
@@ -124,7 +125,7 @@ def main(arguments: Sequence[str]) -> None:
         del paths[at : at + 2]
     if "-o" in paths or not folder.is_dir():
         sys.exit(_USAGE)
-    predictions = predict_rows(measured_rows(paths))
+    predictions = with_open_facts(predict_rows(measured_rows(paths)))
     write_text(folder / "accuracy.toml", toml_text(accuracy(predictions)), force=True)
     write_text(folder / "accuracy.svg", svg(time_chart(predictions)), force=True)
 

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from planner.job.quantities import gib, plural, signed_share
 from planner.launch.registry import target_of_profile
+from planner.predict.command_line import fit_command
 from planner.predict.memory.advice import Advice, Move
 from planner.predict.memory.solve import SAFE_PROBABILITY
+from planner.predict.ops.table import parameter_count
 from planner.predict.plan import Plan
 from planner.predict.plan_text import (
     batch_sentence,
@@ -22,7 +24,7 @@ from planner.predict.uncertainty.likely import EVEN_CHANCE
 from planner.report.said import described, notes, said, table_of
 from planner.report.search import error_note, job_facts, riskier_table
 from planner.report.tables import Block, Facts, Notes, TableData, as_report
-from planner.search.fit import WHAT, FitAnswer, Largest
+from planner.search.fit import WHAT, FitAnswer, Largest, OtherTraining
 from planner.search.infeasibility import UNDECIDED_RULES, WhyNothingFits
 from planner.search.outcome import job_summary
 from planner.search.result import SearchResult
@@ -111,10 +113,30 @@ def fit_report(
         asked = job_facts(job_summary(job, job.cluster.num_gpus))
         yield Facts((*asked, ("fits", _no(answer.why)), *leading))
         yield from nothing_fits_report(answer.why).blocks
+    if answer.other is not None:
+        yield Facts(tuple(_other(answer.other)), "As another training")
     if answer.largest:
         largest = tuple((WHAT[item.what], _largest_text(item)) for item in answer.largest)
         yield Facts(largest, "At most")
     yield Notes(tuple(_notes(answer, assumed, command)))
+
+
+def _other(other: OtherTraining) -> Iterator[tuple[str, str]]:
+    """Adapters that fit where the training of all weights does not, and the command for more."""
+    plan = other.plan
+    yield "train", said(described("fit.other"), other, whole=_whole(other)) or ""
+    yield (
+        "plan",
+        (
+            f"{gib(plan.peak_bytes)} of {gib(plan.usable_bytes)} GiB, {step_time_text(plan)}: "
+            f"{configuration_text(plan)}"
+        ),
+    )
+    yield "more", fit_command(other.request)
+
+
+def _whole(other: OtherTraining) -> int:
+    return parameter_count(other.request.resolve().model).total
 
 
 def _fitting(result: SearchResult, training: str) -> Iterator[Block]:

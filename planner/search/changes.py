@@ -228,7 +228,7 @@ def techniques(at: Situation) -> Changes:
     which of them save memory, the searches tell."""
     request, profile = at.request, at.job.framework
     inside = not request.allow_tp_across_domains
-    site = site_of(profile, at.job.model, at.job.cluster, inside=inside)
+    site = site_of(profile, at.job.model, at.job.cluster, inside=inside, tuning=at.job.tuning)
     for one in profile.techniques:
         said = one.name in (*request.use, *request.without)
         if one.effect == "numerics" and not (said or one.needs or site.obstacle(one)):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from constraints.errors import ConstraintError
 from hardware.frozen import Frozen
 from planner.cost.terms import MEMORY_WORDS, TIME_WORDS
+from planner.job.defaults import defaults_taken
 from planner.job.errors import UsageError
 from planner.job.frameworks.switches import site_of
 from planner.job.job import Job, offered_exchanges
@@ -122,7 +123,7 @@ class Explanation(Frozen):
 
 def _not_used(job: Job, plan: Plan) -> tuple[str, ...]:
     """Those of `Explanation.not_used`; what ends waiting for the CPU is named where it waits."""
-    site = site_of(job.framework, job.model, job.cluster, inside=True)
+    site = site_of(job.framework, job.model, job.cluster, inside=True, tuning=job.tuning)
     return tuple(
         one.name
         for one in job.framework.techniques
@@ -157,7 +158,7 @@ def explain(
         memory=memory_terms(plan.stages[plan.heaviest_stage]),
         stages=stage_groups(plan),
         time=time_terms(plan),
-        assumptions=assumptions(plan, job),
+        assumptions=assumptions(plan, job, result.request),
         neighbours=reports,
         not_used=_not_used(job, plan) if plan.status == "evaluated" else (),
         compute=_compute_terms(profile, plan),
@@ -296,10 +297,13 @@ def stage_groups(plan: Plan) -> tuple[StageGroup, ...]:
     )
 
 
-def assumptions(plan: Plan, job: Job) -> tuple[Assumption, ...]:
-    """What the plan, the framework profile and the hardware catalogue take for granted; not how far
-    it lies outside what was measured, which stands with the error bar."""
+def assumptions(plan: Plan, job: Job, request: Request) -> tuple[Assumption, ...]:
+    """What the plan, the framework profile and the hardware catalogue take for granted, and the
+    options that the request leaves to them; not how far the plan lies outside what was measured,
+    which stands with the error bar."""
+    taken = ", ".join(defaults_taken(request, job))
     return (
+        *((Assumption(about="not given", text=f"as by default: {taken}"),) if taken else ()),
         *(
             Assumption(about="plan", text=text)
             for text in plan.assumptions

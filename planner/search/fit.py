@@ -6,17 +6,20 @@ longer sequences and other models, and for nothing but whether a plan exists.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from hardware.frozen import Frozen
 from planner._version import __version__
 from planner.job.bounds import LONGEST_SEQ
 from planner.job.errors import UsageError
+from planner.job.frameworks.adapters import usual_framework
 from planner.job.models.catalog import load_model, model_names
 from planner.job.request import Request
+from planner.job.tuning import FULL, read_tuning
 from planner.predict.memory.solve import bracket
 from planner.predict.ops.table import parameter_count
+from planner.predict.ops.trained import held_parameters
 from planner.predict.plan import Plan
 from planner.predict.plan_text import FitVerdict, fit_verdict
 from planner.search.changes import EFFORT
@@ -29,6 +32,8 @@ from planner.search.trial import try_job
 
 # Sequences are looked for at powers of two from here on.
 _SHORTEST_SEQ = 256
+# What is tried where the training of all weights does not fit.
+ADAPTERS = ("lora", "qlora")
 # What is looked for, in words.
 WHAT = {"seq": "longest sequence", "model": "largest model"}
 # Sequences of a batch that nobody stated, for each GPU.
@@ -52,15 +57,26 @@ class Largest(Frozen):
     plan: Plan | None = None
 
 
+class OtherTraining(Frozen):
+    """Another training of the same model that fits where the training of all weights does not: of
+    adapters beside frozen weights. `trained`: parameters of them."""
+
+    request: Request
+    trained: int
+    plan: Plan
+
+
 class FitAnswer(Frozen):
     """Whether a job fits its GPUs. `result`: the search's, if it does; `why`: what stands in the
-    way and what would fit, if not; `untried`: what the time limit left out."""
+    way and what would fit, if not; `other`: another training that fits then; `untried`: what the
+    time limit left out."""
 
     planner_version: str = __version__
     request: Request
     result: SearchResult | None
     why: WhyNothingFits | None
     largest: tuple[Largest, ...]
+    other: OtherTraining | None = None
     untried: tuple[str, ...] = ()
 
     @property
@@ -103,12 +119,14 @@ def does_it_fit(
     except DoesNotFitError as error:
         why = error.why
     tell = progress or (lambda *_: None)
+    other = None if result is not None else _other_training(request, until, tell)
     largest = [_longest(request, until, tell), _largest_model(request, until, tell)]
     return FitAnswer(
         request=request,
         result=result,
         why=why,
         largest=tuple(item for item in largest if item is not None),
+        other=other,
         untried=until.untried,
     )
 
@@ -122,6 +140,45 @@ def fitting_plan(request: Request, time_limit_s: float | None = None) -> Plan | 
     except (DoesNotFitError, UsageError):
         return None
     return found.plans[0]
+
+
+def _other_training(request: Request, until: Until, tell: Progress) -> OtherTraining | None:
+    """Adapters beside frozen weights in 16 bits, else in 4, of the framework itself or of the one
+    that people train them with; the latter on shorter sequences where they have to be. None where
+    not all weights were asked for, or nothing fits."""
+    if read_tuning(request.train, request.freeze) != FULL:
+        return None
+    tried = list(_adapter_requests(request))
+    for number, changed in enumerate(tried):
+        if until.over(f"--train {changed.train}"):
+            return None
+        tell(f"trying whether --train {changed.train} fits", number, len(tried))
+        plan, _ = _trial(changed, until.effort(EFFORT))
+        if plan is not None:
+            trained = held_parameters(changed.resolve()).trained
+            return OtherTraining(request=changed, trained=trained, plan=plan)
+    return None
+
+
+def _adapter_requests(request: Request) -> Iterator[Request]:
+    """Requests to try, the one that changes least first."""
+    seq = request.resolve().seq
+    for train in ADAPTERS:
+        yield request.model_copy(update=_with_adapters(request, train))
+    quantised, shorter = _with_adapters(request, ADAPTERS[-1]), seq // 2
+    while shorter >= _SHORTEST_SEQ and request.lengths is None:
+        yield request.model_copy(update=quantised | _same_tokens(request, seq, shorter))
+        shorter //= 2
+
+
+def _with_adapters(request: Request, train: str) -> dict[str, str | int]:
+    """What changes of a request that trains adapters instead."""
+    tuning, profile = read_tuning(train), request.find_framework()
+    rules = profile.adapters
+    if tuning.method in rules.methods and tuning.base in (None, *rules.bases):
+        return {"train": train}
+    gpus = request.find_cluster().num_gpus
+    return {"train": train, "framework": usual_framework(tuning, gpus)}
 
 
 def _trial(request: Request, effort: Effort) -> tuple[Plan | None, bool]:
@@ -142,12 +199,14 @@ def _longest(request: Request, until: Until, tell: Progress) -> Largest | None:
     return _largest("seq", names, requests, lengths.index(seq), until, tell)
 
 
-def _same_tokens(request: Request, seq: int, length: int) -> dict[str, int]:
+def _same_tokens(request: Request, seq: int, length: int) -> dict[str, str | int]:
     """The sequence length, with the batch in sequences as it is: what fits hangs on these."""
     if request.lengths is not None:
         return {"seq": length}
     gbs = request.gbs if request.gbs is not None else max(1, (request.gbs_tokens or seq) // seq)
-    tokens = {} if request.gbs_tokens is None else {"gbs_tokens": gbs * length}
+    tokens: dict[str, str | int] = {}
+    if request.gbs_tokens is not None:
+        tokens["gbs_tokens"] = gbs * length
     return {"seq": length, **tokens}
 
 

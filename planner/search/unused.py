@@ -63,7 +63,10 @@ def _left_out(job: Job, plan: Plan) -> Iterator[Technique]:
     """Techniques that somebody would have to ask for, and that are possible where the job trains.
     None beside one that takes the framework's place, which has its own."""
     inside = not job.allow_tp_across_domains
-    sites = [site_of(on.framework, on.model, on.cluster, inside=inside) for on in job.machines]
+    sites = [
+        site_of(on.framework, on.model, on.cluster, inside=inside, tuning=on.tuning)
+        for on in job.machines
+    ]
     if any(one.profile for one in job.framework.techniques if one.name in plan.techniques):
         return
     for technique in job.framework.techniques:

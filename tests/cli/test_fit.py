@@ -97,3 +97,39 @@ def test_memory_without_degrees_names_a_plan_that_fits(run: Run) -> None:
     assert "--gpus 8xA100 --gbs 48" in " ".join(stated.stdout.split())  # 2 x 3 x dp 8
     chosen = run("memory", "--model", "8b", "--gpus", "8xA100", "--mbs", "1", "--tp", "1")
     assert "as a search found" not in " ".join(chosen.stdout.split())
+
+
+def test_adapters_are_another_training_where_all_weights_do_not_fit(run: Run) -> None:
+    """Under the framework itself where it has them; on shorter sequences where they must be."""
+    shown = run("fit", "--model", "8b", "--gpus", "1xRTX4090", "--seq", "2048", "--json")
+    assert shown.exit_code == 1
+    other = json.loads(shown.stdout)["other"]
+    assert (other["request"]["train"], other["request"]["framework"]) == ("lora", "deepspeed")
+    assert other["trained"] == 41_943_040
+    assert other["plan"]["peak_bytes"] < other["plan"]["usable_bytes"]
+
+
+def test_a_fitting_adapter_plan_says_how_many_weights_it_trains(run: Run) -> None:
+    shown = run("fit", "--model", "8b", "--gpus", "1xRTX4090", "--seq", "2048", "--train", "qlora")
+    assert shown.exit_code == 0
+    for text in ("qlora:rank=16", "41.94 M parameters", "hf-transformers", "YES"):
+        assert text in shown.stdout
+    assert "As another training" not in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("gpus", "train", "more", "framework"),
+    [
+        ("1xH100", "lora", (), "hf-transformers"),
+        ("2xH100", "qlora", (), "hf-fsdp2"),
+        ("2xH100", "qlora:base=int8", (), "deepspeed"),
+        ("2xH100", "lora", ("--tp", "2"), "megatron-bridge"),
+    ],
+)
+def test_adapters_are_trained_with_what_people_use(
+    run: Run, gpus: str, train: str, more: tuple[str, ...], framework: str
+) -> None:
+    size = ("--model", "llama-3.2-1b", "--seq", "512", "--gbs", "8", "--mbs", "1")
+    shown = run("evaluate", *size, "--gpus", gpus, "--train", train, *more, "--json")
+    assert shown.exit_code == 0
+    assert json.loads(shown.stdout)["request"]["framework"] == framework

@@ -13,6 +13,7 @@ from constraints.rule import Layout
 from hardware.curves import load_compute_curves
 from hardware.schema import Cluster
 from planner.evidence.runs.contradictions import demand_consistent, in_known_words
+from planner.evidence.runs.lengths import longest_row, samples_of
 from planner.evidence.runs.machine import cluster_of
 from planner.evidence.runs.model import UnpredictableRowError, model_of
 from planner.evidence.runs.recomputing import recompute_mode, recomputed_share
@@ -36,6 +37,8 @@ from planner.evidence.runs.stated import (
     time_gap,
     unstated_chunks,
 )
+from planner.evidence.runs.tuned import tuning_of
+from planner.job.frameworks.adapters import tuned_profile
 from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.frameworks.switches import framework_sharp
 from planner.job.job import BatchTarget, Job, offered_exchanges
@@ -95,13 +98,14 @@ def map_row(row: MeasuredRow) -> MappedRow:
     mode = recompute_mode(row, profile)
     eager = _is_eager(row, profile) or _lacks_wide_heads(row, model, cluster)
     dropout = states_dropout(row)
+    tuning = tuning_of(row, model)
     job = Job(
-        model=model,
+        model=model.with_frozen(tuning.frozen_layers),
         cluster=cluster,
-        framework=profile,
+        framework=tuned_profile(profile, tuning),
         optimizer=load_optimizer(optimizer_name(row)),
         batch=BatchTarget(float(degrees.gbs), exact=True),
-        seq=row.integer("seq") or 0,
+        seq=longest_row(row) or 0,
         precision=precision,
         attention="eager" if eager else "flash",
         attention_kernel=_attention_kernel(row, profile, model, cluster, eager=eager),
@@ -111,6 +115,8 @@ def map_row(row: MeasuredRow) -> MappedRow:
         optimizer_offload=optimizer_share(row),
         activation_offload=offloaded_modules(row),
         context_kinds=_context_kinds(row, profile, model),
+        tuning=tuning,
+        samples=samples_of(row),
     )
     demand_possible(row, job, degrees)
     return MappedRow(

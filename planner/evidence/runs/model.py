@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from planner.evidence.runs.lengths import longest_row
 from planner.evidence.runs.rows import MeasuredRow, named, words_of, yes_or_no
 from planner.job.models.layout import hybrid_kinds
 from planner.job.quantities import stated
@@ -43,7 +44,7 @@ def model_of(row: MeasuredRow) -> ModelSpec:
     layers, hidden, heads = (row.integer(name) for name in ("layers", "hidden", "heads"))
     hybrid = _hybrid(row, layers or 0)
     layers = len(hybrid) or layers
-    seq = row.integer("seq")
+    seq = longest_row(row)
     if not layers or not hidden or not heads or not seq:
         raise UnpredictableRowError("layers, hidden, heads or seq is not stated")
     kv_heads = row.integer("kv_heads") or heads

@@ -32,6 +32,10 @@ Tables = dict[str, Mapping[str, Any]]
 Condition = Callable[[MeasuredRow], bool]
 
 
+# Words of `precision` by which products run under autocast.
+_AUTOCAST = r"(?<!no )\b(amp|autocast)|mixed"
+
+
 def says(column: str, pattern: str) -> Condition:
     """Rows whose column has words that match; of `!column`: none that do."""
     name = column.removeprefix("!")
@@ -104,16 +108,31 @@ def _varied(name: str, row: MeasuredRow, precision: str, *, unfamiliar: bool) ->
     all), and a precision it did train in; `unfamiliar`: it stands for a framework without one."""
     rules = enumerate(_variants())
     applied = tuple(index for index, one in rules if not one.use and one.applies(name, row))
-    mixed = (row.says("state_precision", "^fp32") and _holds_fp32_weights(name, row)) or (
-        _under_autocast(row) and not row.says("state_precision", r"^(bf|fp)16")
-    )
+    mixed = _in_fp32(row) if _base_is_stated(row) else _has_fp32_weights(name, row)
     spread = row.text("seq_parallel")
     return _profile(name, applied, spread, precision, unfamiliar, mixed, optimizer_share(row) > 0.0)
 
 
+def _base_is_stated(row: MeasuredRow) -> bool:
+    """Whether the row trains adapters and says how it holds the weights beside them."""
+    return named("tuning_method", row.fact("tuning")) is not None and bool(row.fact("base_format"))
+
+
+def _in_fp32(row: MeasuredRow) -> bool:
+    """Whether the frozen weights are in fp32: autocast makes the products that of 16 bits."""
+    return row.says("base_format", "^fp32")
+
+
+def _has_fp32_weights(name: str, row: MeasuredRow) -> bool:
+    """Whether trained weights are in fp32, under autocast."""
+    if row.says("state_precision", "^fp32") and _holds_fp32_weights(name, row):
+        return True
+    return _under_autocast(row) and not row.says("state_precision", r"^(bf|fp)16")
+
+
 def _under_autocast(row: MeasuredRow) -> bool:
     """Whether the row says so, or its framework does so unless told otherwise."""
-    if row.says("precision", r"\b(amp|autocast)|mixed"):
+    if row.says("precision", _AUTOCAST):
         return True
     usual = named("usual_autocast", row.fact("framework")) is not None
     return usual and not row.says("precision", "pure")
@@ -248,8 +267,7 @@ _under_ddp = says("framework", r"\bddp\b")
 
 def _in_16_bits(row: MeasuredRow) -> bool:
     """Whether a whole model is trained in 16 bits: weights, states and arithmetic."""
-    autocast = row.says("precision", "amp|autocast|mixed")
-    return row.says("state_precision", "^(bf|fp)16") and not autocast
+    return row.says("state_precision", "^(bf|fp)16") and not row.says("precision", _AUTOCAST)
 
 
 _PLAIN_RULES: Rules = (

@@ -96,7 +96,7 @@ def memory_gap(row: MeasuredRow) -> str | None:
 def time_gap(row: MeasuredRow) -> str | None:
     """Why the row's step time is not predicted: its samples are padded to a length that it does not
     state; None otherwise. Memory is that of the longest samples, which fill the sequence length."""
-    return named("sequences", row.fact("sequences"))
+    return None if row.text("length_mean") else named("sequences", row.fact("sequences"))
 
 
 def optimizer_share(row: MeasuredRow) -> float:

@@ -6,7 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planner.job.errors import UsageError
-from planner.job.frameworks.profile import FrameworkProfile, frameworks_with, with_tables
+from planner.job.frameworks.profile import (
+    FrameworkProfile,
+    frameworks_with,
+    load_framework,
+    with_tables,
+)
+from planner.job.frameworks.tables import AdapterRules
 from planner.job.specs import ModelSpec
 from planner.job.tuning import Tuning
 
@@ -19,6 +25,21 @@ _FP32 = 4.0
 _CAST_NORMS = {
     "layernorm_input_bytes": _FP32, "linear_inputs_shared": False, "unfused_gelu_bytes": 14.0
 }  # fmt: skip
+
+
+def usual_framework(tuning: Tuning, gpus: int, *, splits: bool = False) -> str:
+    """The framework that people train adapters with: transformers and peft on one GPU, FSDP on
+    several, DeepSpeed for bases that FSDP does not shard; `splits`: over tensor or pipeline
+    parallelism, which Megatron-Bridge has."""
+    if splits and tuning.base is None and tuning.method in _of("megatron-bridge").methods:
+        return "megatron-bridge"
+    if gpus == 1:
+        return "hf-transformers"
+    return "hf-fsdp2" if tuning.base in (None, *_of("hf-fsdp2").bases) else "deepspeed"
+
+
+def _of(name: str) -> AdapterRules:
+    return load_framework(name).adapters
 
 
 def check_tuning(profile: FrameworkProfile, tuning: Tuning) -> None:
@@ -55,7 +76,8 @@ def tuned_profile(profile: FrameworkProfile, tuning: Tuning, model: ModelSpec) -
     norms_cast = 0.0 < profile.adapters.cast_bytes < _FP32 and model.norm == "layernorm"
     if norms_cast:
         profile = with_tables(profile, {"saved": _CAST_NORMS})
-    wide = tuning.base is not None and (profile.adapters.upcasts_norms or norms_cast)
+    prepared = tuning.is_prepared and profile.adapters.upcasts_norms
+    wide = prepared or (norms_cast and tuning.base is not None)
     return _in_fp32(profile) if wide else profile
 
 

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from constraints.condition import UserCondition
     from hardware.schema import Cluster
     from planner.job.specs import ModelSpec
-
 from dataclasses import dataclass
 from functools import cache
 
 from hardware.schema import Cluster
 from hardware.sharp import with_sharp
 from planner.job.errors import UsageError
+from planner.job.frameworks.adapters import tuned_profile
 from planner.job.frameworks.profile import (
     FrameworkProfile,
     Tables,
@@ -34,6 +34,7 @@ from planner.job.frameworks.profile import (
     with_tables,
 )
 from planner.job.frameworks.techniques import Technique
+from planner.job.tuning import FULL, Tuning
 
 NO_SEQUENCE_PARALLEL: Tables = {"parallelism": {"sequence_parallel": "never"}}
 # Gradients are views of DDP's buckets, which live from the first step to the last (torch,
@@ -187,14 +188,18 @@ def technique_refusal(
     return None
 
 
-def site_of(profile: FrameworkProfile, model: ModelSpec, cluster: Cluster, *, inside: bool) -> Site:
+def site_of(
+    profile: FrameworkProfile, model: ModelSpec, cluster: Cluster, *, inside: bool,
+    tuning: Tuning = FULL,
+) -> Site:  # fmt: skip
     """Where a job trains, as techniques ask. `inside`: tensor parallelism stays inside a scale-up
     domain."""
     linked = cluster.scale_up_domain_gpus >= cluster.gpus_per_node
     linked = linked and cluster.gpu.traits.kernels_send
     split = profile.parallelism.sequence_parallel == "with-tp"
     separate = any(kind.attention == "none" for kind in model.kinds)
-    altered = profile != load_framework(profile.name).in_mode(profile.mode)
+    usual = load_framework(profile.name).in_mode(profile.mode)
+    altered = profile not in (usual, tuned_profile(usual, tuning))
     return Site(
         model.moe is not None,
         linked and split and inside,
@@ -202,6 +207,7 @@ def site_of(profile: FrameworkProfile, model: ModelSpec, cluster: Cluster, *, in
         separate,
         altered,
         cluster.gpu.vendor,
+        tuning,
     )
 
 

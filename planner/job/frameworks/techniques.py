@@ -20,6 +20,7 @@ from pydantic import BeforeValidator, model_validator
 from hardware.settings import Settings, declared, pairs
 from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks.tables import SETTINGS
+from planner.job.tuning import FULL, Tuning
 
 Changes = Annotated[
     tuple[tuple[str, tuple[tuple[str, bool | float], ...]], ...], BeforeValidator(pairs)
@@ -44,7 +45,7 @@ class Technique(Settings):
         needs: str = ""
         when: str = ""
         refuses: tuple[str, ...] = ()
-        applies: Literal["all", "moe", "moe-layers"] = "all"
+        applies: Literal["all", "moe", "moe-layers", "adapters", "quantised"] = "all"
         families: tuple[str, ...] = ()
         profile: str = ""
         ends: tuple[str, ...] = ()
@@ -83,7 +84,7 @@ class Site:
     """Where a job trains, as techniques ask: whether the model is a mixture of experts, whether
     NVLink links all ranks of tensor parallelism, which split the sequence, the model's family,
     whether attention and experts are layers of their own, whether the profile was changed by other
-    options, and whose GPUs they are."""
+    options, whose GPUs they are, and how the weights are trained."""
 
     mixture: bool
     linked: bool
@@ -91,18 +92,29 @@ class Site:
     separate: bool = False
     altered: bool = False
     vendor: str = "nvidia"
+    tuning: Tuning = FULL
 
     def obstacle(self, technique: Technique) -> str:
         """Why a technique cannot work there; empty if it can."""
-        if technique.applies != "all" and not self.mixture:
-            return "only mixtures of experts have it"
-        if technique.applies == "moe-layers" and self.separate:
-            return "it needs attention and experts in one layer"
+        if lacked := self._lacked(technique.applies):
+            return lacked
         if technique.families and self.family not in technique.families:
             return f"its kernels are counted for models of {', '.join(technique.families)} only"
         if technique.profile and self.altered:
             return "it is costed with the framework's usual switches only"
         return self._machine_obstacle(technique)
+
+    def _lacked(self, applies: str) -> str:
+        """What model and training lack of what a technique applies to; empty if nothing."""
+        if applies.startswith("moe") and not self.mixture:
+            return "only mixtures of experts have it"
+        if applies == "moe-layers" and self.separate:
+            return "it needs attention and experts in one layer"
+        if applies == "adapters" and not self.tuning.has_adapters:
+            return "only adapters have it (--train lora)"
+        if applies == "quantised" and self.tuning.base is None:
+            return "only adapters beside a quantised base have it (--train qlora)"
+        return ""
 
     def _machine_obstacle(self, technique: Technique) -> str:
         """Why a technique cannot work on the GPUs and their links."""

@@ -139,7 +139,7 @@ class Frozen:
     def _is_upcast(self, op: Op) -> bool:
         """Whether preparation for training on a quantised base makes a row's weights fp32."""
         rules = self.context.profile.adapters
-        if not self.context.tuning.base:
+        if not self.context.tuning.is_prepared:
             return False
         is_norm = modules_of(op, self.context) == ("norms",)
         return bool(rules.upcasts_norms if is_norm else rules.upcasts_tables)
