@@ -15,6 +15,7 @@ from pathlib import Path
 
 from planner.launch.dialects.hf import DEEPSPEED
 from planner.launch.dialects.hf.accelerate_reader import AccelerateReader
+from planner.launch.dialects.hf.adapter_file import with_adapter
 from planner.launch.dialects.hf.arguments import (
     Half,
     HfArguments,
@@ -76,7 +77,8 @@ def read_hf_training(
     given: Mapping[str, Setting], source: Source, program: Program = "trainer"
 ) -> Found:
     """The launch that named settings describe; `source`: the file in which they stand."""
-    named, path, launch = dict(given), source.path, source.launch
+    path, launch = source.path, source.launch
+    named, of_adapter = with_adapter(given, source)
     program = program_of(program, named, launch)
     if program == "trl" and not {"bf16", "fp16", "mixed_precision"} & named.keys():
         named["bf16"] = Setting("bf16", True, path)  # trl/trainer/base_config.py
@@ -100,7 +102,7 @@ def read_hf_training(
         found,
         format="settings",
         main_file=path,
-        problems=(*refusals, *own, *_settled(found, named, document), *elsewhere),
+        problems=(*of_adapter, *refusals, *own, *_settled(found, named, document), *elsewhere),
         unmodelled=(
             *found.unmodelled,
             *effects_of(named),

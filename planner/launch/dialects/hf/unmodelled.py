@@ -164,6 +164,8 @@ _PACKED = (
     "pack_sequences", "dataset.packed", "multipack", "enable_packing",
 )  # fmt: skip
 _PADDED = ("pad_to_sequence_len", "pad_to_max_length")
+# Lengths of rows that are cut from one text (transformers' run_clm.py), and of our own train.py.
+_BLOCKS = ("block_size", "seq_length")
 _BY_LENGTH = ("group_by_length", "length_grouped")
 _UNPADDED = ("padding_free", "batch_flattening", "dpo_padding_free")
 
@@ -191,8 +193,9 @@ def below_limit(named: Named, program: Program) -> Iterator[tuple[Setting, str]]
     """Samples of which nobody says how long they are: those that are not packed are padded to the
     longest of their micro-batch, whatever the limit is."""
     packs = program == "llamafactory" and value_of(named, "stage") == "pt"
-    limit = next((named[key] for key in named if _is_length(named, key)), None)
-    if limit is None or packs or _first(named, _PACKED) or _padding(named):
+    key = next((key for key in named if _is_length(named, key)), "")
+    limit = named.get(key)
+    if limit is None or key in _BLOCKS or packs or _first(named, _PACKED) or _padding(named):
         return
     why = f"{_said(limit)} is their limit, and shorter ones need less: less memory than predicted"
     yield replace(limit, key=LIMIT_ALONE), why
