@@ -139,8 +139,8 @@ class _Adapter:
 
     @property
     def cast_of_weights(self) -> float:
-        """Bytes of the copy of a weight in fp32 that autocast keeps over a base in 16 bits; over one
-        in fp32 all weights have one (`saved.weight_cast_bytes`)."""
+        """Bytes of the copy of a weight in fp32 that autocast keeps over a base in 16 bits; over a
+        base in fp32 all weights have one (`saved.weight_cast_bytes`)."""
         autocasts = 0.0 < self.context.profile.adapters.cast_bytes < _FP32
         over_16_bits = autocasts and not self.context.saved.weight_cast_bytes
         return _HALF if over_16_bits and self.held == "fp32" else 0.0

@@ -59,7 +59,7 @@ def is_trained(op: Op, context: OpContext, *, frozen: bool) -> bool:
 
 
 def is_packed(op: Op, context: OpContext) -> bool:
-    """Whether a frozen row's weights are held in the format of a quantised base, if there is one."""
+    """Whether a quantised base, if there is one, holds a frozen row's weights."""
     inside = op.is_product and not op.pads_vocabulary and op.name != "moe/router"
     expert = op.parameter_class == "expert"
     return inside and (not expert or bool(context.profile.adapters.quantised_experts))
