@@ -32,6 +32,10 @@ from planner.predict.ops.frozen import (
 from planner.predict.ops.rows import Op, Piece, Saved
 
 _HALF, _FP32, _MASK = 2.0, 4.0, 1.0
+# CPU time of issuing an operator of a backward over that of its forward: autograd's engine issues
+# it in C++, without Python and its modules. Assumed; LoRA of Qwen 1.8B on one A100 at 256 tokens,
+# which waits for the CPU, is still 30 % slow with it (QwenLM/Qwen, README).
+_ENGINE_SHARE = 0.5
 
 
 def with_tuning(piece: Piece, context: OpContext, *, frozen: bool = False) -> Piece:
@@ -208,6 +212,7 @@ class _Adapter:
             parameter_class=self.parameter_class,
             saved=(*saved, *present((cast,))),
             low_precision=False,
+            backward_kernels=2.0 * _ENGINE_SHARE,
             torch_operators=True,
             captured=self.op.captured,
             rerun_with=self.op.rerun_with,
@@ -274,7 +279,7 @@ def _moved(one: _Adapter) -> Op:
         forward_bytes=forward / traffic,
         backward_bytes=backward / traffic,
         forward_kernels=kernels,
-        backward_kernels=kernels,
+        backward_kernels=kernels * _ENGINE_SHARE,
         torch_operators=True,
         captured=one.op.captured,
         rerun_with=one.op.rerun_with,
@@ -310,7 +315,7 @@ def _magnitude(one: _Adapter) -> Op:
         forward_bytes=6.0 * size * part.out / traffic,
         backward_bytes=8.0 * size * part.out / traffic,
         forward_kernels=8.0,
-        backward_kernels=6.0,
+        backward_kernels=6.0 * _ENGINE_SHARE,
         parameters=((groups * part.out, one.shards(first=False)),),
         parameter_class=one.parameter_class,
         saved=(kept,),

@@ -47,6 +47,9 @@ def is_trained(op: Op, context: OpContext, *, frozen: bool) -> bool:
     tuning = context.tuning
     if frozen:
         return False
+    if op.name == "head/score":
+        # A reward model's new head is trained whatever else is not (peft, modules_to_save).
+        return True
     names = set(modules_of(op, context))
     if context.model.tied_embeddings and names & {"head", "embeddings"}:
         names = {"head", "embeddings"}
@@ -108,7 +111,7 @@ class Frozen:
                 yield self._original(op)
             return
         row = replace(op, parameter_class=self._class(op), saved=(*inputs, *self._others(op)))
-        row = self._upcast(row)
+        row = _by_operators(self._upcast(row), self.context)
         if adapted and self.context.tuning.method == "dora":
             row = _with_norms(row, self.context)
         if op.name == "embedding":
@@ -174,6 +177,14 @@ class Frozen:
         return replace(
             op, returns=False, saved=(), collectives=collectives, rerun_with=Module.NOTHING
         )
+
+
+def _by_operators(op: Op, context: OpContext) -> Op:
+    """A product whose packed weights are unpacked by one operator of torch after another."""
+    traffic = context.profile.adapters.gptq_unpacking_bytes
+    if not op.packed or context.tuning.base != "gptq4" or not traffic:
+        return op
+    return replace(op, weight_traffic=traffic - op.unpacked)
 
 
 def _with_norms(op: Op, context: OpContext) -> Op:
