@@ -46,6 +46,11 @@ def job_refusals(target: Target, job: Job) -> Iterator[Refusal]:
             f"{target.name} does not start on {gpu.name}: {launch.cuda}",
             "--framework " + " or ".join(one.name for one in others),
         )
+    if not job.objective.is_plain:
+        yield Refusal(
+            f"its files train by next-token prediction, not by {job.objective.rules.words}",
+            "no --objective, for files of as many rows of tokens",
+        )
     if not job.tuning.trains_all and target.name not in WRITES_TUNING:
         yield Refusal(
             f"launch files of {target.name} are written for the training of all weights, not for "

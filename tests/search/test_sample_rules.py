@@ -19,7 +19,7 @@ def test_a_search_says_what_padding_costs_and_how_sure_that_is() -> None:
     result = find_plans(TUNED, top=1)
     [packed] = [note for note in result.notes if "--packing pack-varlen" in note]
     assert "times as fast (" in packed and "tokens that count" in packed
-    [grouped] = [note for note in result.notes if "--balance tokens" in note]
+    [grouped] = [note for note in result.notes if "longest --balance tokens" in note]
     assert result.plans[0].samples is not None
     assert result.plans[0].time.unequal_s > 0.0
     assert result.notes.index(packed) < result.notes.index(grouped)
