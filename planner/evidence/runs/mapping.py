@@ -107,7 +107,7 @@ def map_row(row: MeasuredRow) -> MappedRow:
     job = Job(
         model=model.with_scores() if objective.rules.scores else model,
         cluster=cluster,
-        framework=with_objective(tuned_profile(profile, tuning), objective),
+        framework=with_objective(tuned_profile(profile, tuning, model), objective),
         optimizer=load_optimizer(optimizer_name(row)),
         batch=BatchTarget(float(degrees.gbs), exact=True),
         seq=longest_row(row) or 0,

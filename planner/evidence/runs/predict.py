@@ -284,7 +284,8 @@ def _mapped(row: MeasuredRow) -> tuple[MappedRow, tuple[str, ...]]:
 
 _OF_A_MODEL = (
     "model", "seq", "precision", "attention", "attention_kernel", "recompute", "optimizer_offload",
-    "activation_offload", "optimizer", "dropout", "schedule", "context_kinds",
+    "activation_offload", "optimizer", "dropout", "schedule", "context_kinds", "tuning", "samples",
+    "objective",
 )  # fmt: skip
 
 
