@@ -56,8 +56,8 @@ from planner.predict.uncertainty.intervals import (
     peak_interval,
     plan_conditions,
     widest_interval,
-    with_open_lengths,
 )
+from planner.predict.uncertainty.sample_spread import with_unlike_samples
 
 Status = Literal["optimal", "feasible", "evaluated"]
 # Columns of what a plan says of a stage.
@@ -209,9 +209,9 @@ def _step_interval(
     samples whose lengths are known by their mean alone, as wide as their spread may be."""
     job, degrees = configuration.job, configuration.degrees
     interval = widest_interval(job.machines, degrees, step)
-    interval = with_open_lengths(
-        interval, float(step[f.STEP_TIME]), _other_lengths(configuration, cost_model)
-    )
+    if job.samples.differ:
+        others = _other_lengths(configuration, cost_model)
+        interval = with_unlike_samples(interval, float(step[f.STEP_TIME]), others)
     if not job.cluster.sharp:
         return interval
     bare = job.on_clusters(lambda cluster: cluster.model_copy(update={"sharp": ""}))
@@ -224,9 +224,7 @@ def _step_interval(
 def _other_lengths(configuration: Configuration, cost_model: CostModel) -> list[float]:
     """Step times with samples of other lengths that would suit what was given as well, s."""
     job, found = configuration.job, []
-    if job.samples.lengths is None or not job.samples.differ:
-        return []
-    for lengths in job.samples.lengths.unstated:
+    for lengths in job.samples.lengths.unstated if job.samples.lengths else ():
         other = replace(job, samples=job.samples.spread_as(lengths))
         model, at = cost_model.of(other), replace(configuration, job=other)
         step = cost_layout(model, model.price_shapes(at.columns), 0, at).step

@@ -208,12 +208,10 @@ def time_interval(
     """The interval of a predicted row's step time, without its source unless asked for."""
     without = "" if with_its_source else prediction.row.source
     at, full_s = prediction.conditions, prediction.full_step_time_s
-    # What was said at first sight is not the step that the shares are of.
-    times = seconds / (prediction.step_time_s or seconds)
-    if at is not None:
-        at = at._replace(least=min(1.0, at.least / times))
     doubt = prediction.doubt_of("time")
     interval = step_time_interval(prediction.job, seconds, without, at, doubt)
+    # Said at first sight, another step may have been.
+    times = seconds / (prediction.step_time_s or seconds)
     full_s = None if full_s is None else full_s * times
     return with_full_memory(interval, seconds, full_s, prediction.full_chance)
 

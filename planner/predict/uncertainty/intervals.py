@@ -279,23 +279,6 @@ def peak_interval(
     return _interval(peak_bytes, *spread_of(job, "memory", without), doubt)
 
 
-def with_open_lengths(interval: Interval, step_time_s: float, others: Sequence[float]) -> Interval:
-    """The interval of a step time, s, with an independent error as large as the step times of
-    `others` differ from it: lengths that would suit what was given as well."""
-    if not others:
-        return interval
-    reason = "the spread of the lengths, of which the mean alone is given"
-    below = max(0.0, log(step_time_s / min(others)))
-    above = max(0.0, log(max(others) / step_time_s))
-    return interval.model_copy(
-        update={
-            "low": step_time_s * exp(-hypot(log(step_time_s / interval.low), below)),
-            "high": step_time_s * exp(hypot(log(interval.high / step_time_s), above)),
-            "beyond": (*interval.beyond, reason),
-        }
-    )
-
-
 def _interval(value: float, spread: Spread, further: Further, doubt: Doubt) -> Interval:
     low, high = log_bounds(spread, doubt)
     return Interval(
