@@ -102,7 +102,7 @@ def map_row(row: MeasuredRow) -> MappedRow:
     job = Job(
         model=model.with_frozen(tuning.frozen_layers),
         cluster=cluster,
-        framework=tuned_profile(profile, tuning),
+        framework=tuned_profile(profile, tuning, model),
         optimizer=load_optimizer(optimizer_name(row)),
         batch=BatchTarget(float(degrees.gbs), exact=True),
         seq=longest_row(row) or 0,
