@@ -118,7 +118,7 @@ def _on_cluster(request: RequestFields) -> Job:
     profile = switched(profile, _switches(request), cluster.num_gpus)
     decision = _techniques(request, profile, model, cluster, tuning)
     offered, profile = profile, with_techniques(profile, decision.used, decision.unused)
-    profile = tuned_profile(profile, tuning)
+    profile = tuned_profile(profile, tuning, model)
     profile = with_objective(profile, objective)
     precision = request.precision
     cluster.gpu.peak(precision)

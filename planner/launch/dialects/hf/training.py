@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from planner.job.frameworks.profile import load_framework
 from planner.launch.dialects.hf import DEEPSPEED
 from planner.launch.dialects.hf.accelerate_reader import AccelerateReader
 from planner.launch.dialects.hf.adapter_file import with_adapter
@@ -95,6 +96,9 @@ def read_hf_training(
         sharded = _sharded(named, path, script.half_weights)
         found = AccelerateReader(sharded, source, script).found()
     found = with_tuning(found, named, launch, how)
+    if program == "trl" and "gradient_checkpointing" not in named and not source.hints.recompute:
+        # Which release it is, no file says.
+        found = replace(found, left_open=(*found.left_open, "recompute"))
     refusals = refusals_of(named, launch, program)
     sharded_by = "" if document is None else document.path
     own = own_options(named, source, program, sharded_by)
@@ -126,8 +130,11 @@ def with_tuning(
 ) -> Found:
     """A launch with how its weights are trained, and what training minimises."""
     what = minimised(named, launch, how.has_adapters)
+    profile = load_framework(found.framework)
+    offered = (name for name in how.techniques if profile.technique(name) is not None)
     return replace(
         found,
+        variations=(*found.variations, *offered),
         train=how.train,
         freeze=how.freeze,
         objective=what.text,
