@@ -71,13 +71,14 @@ COMM_ROW = record_of(
 # a layer's cost. `exchange`: ranks of context parallelism that exchange heads by all-to-all; the
 # others form rings of these groups; 0: keys and values are gathered instead. `sequence_parallel`:
 # 1 where the key splits the sequence over tp outside its products; `fetches`: 1 where hooks of
-# modules gather weights before each use (ZeRO-3); `computed`: of the tokens of the longest
-# micro-batch, the share that one has on average. The rest follows from the degrees: ranks that
+# modules gather weights before each use (ZeRO-3); `kept`: of mbs·seq tokens, the share that
+# the longest micro-batch has; `computed`: of these, the share that one has on average. The rest
+# follows from the degrees: ranks that
 # hold a stage once, ranks that hold its experts once, and of each group (`planner.cost.codes`) how
 # many ranks it has and how far apart they lie.
 KEY_ROW = record_of(
     *OF_LAYER, "modules", "share", "span", "pipelined", "exchange", "sequence_parallel", "fetches",
-    "computed", "inner_ranks", "expert_ranks", ranks=len(GROUPS), stride=len(GROUPS),
+    "kept", "computed", "inner_ranks", "expert_ranks", ranks=len(GROUPS), stride=len(GROUPS),
 )  # fmt: skip
 
 # `planner.job.recompute.Module.FULL`.

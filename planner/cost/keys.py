@@ -53,8 +53,9 @@ def on_rank(value: float, row: Row, key: Row, job: JobInputs) -> float:
 
 @jit
 def local_tokens(key: Row, job: JobInputs) -> float:
-    """Tokens of a micro-batch on a context-parallel rank: b·s/cp."""
-    return key.mbs * job.seq / key.cp
+    """Tokens of the longest micro-batch on a context-parallel rank: b·s/cp, of samples without
+    padding a share of it."""
+    return key.mbs * job.seq / key.cp * key.kept
 
 
 @jit

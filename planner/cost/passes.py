@@ -128,7 +128,8 @@ def fsdp_seconds(
         window = both_passes(window, pass_window(cost, 2))
     copies = framework.reduce_copy_s * cost.trained * reduced_share(grid, framework)
     if grid.zero == 3:
-        copies += 2.0 * (framework.gather_copy_s * cost.gathered + framework.gather_wait_s)
+        uses = 2.0 + framework.forward_reads
+        copies += uses * (framework.gather_copy_s * cost.gathered + framework.gather_wait_s)
     share, contention = framework.hide_fsdp_prefetch, framework.contention
     return float(
         beside_seconds(pass_window(cost, 0), gather, share, contention)

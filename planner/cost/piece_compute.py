@@ -366,8 +366,8 @@ class ComputeTerms(NamedTuple):
     """Sums over a piece's rows, for one micro-batch on one rank.
 
     Seconds of all kernels by pass, of GEMMs in backward and of attention (what collectives may
-    hide behind), of weight gradients, CPU seconds to issue each pass, dense products, bytes that
-    the weight gradients read.
+    hide behind), of weight gradients, CPU seconds to issue each pass, dense products and those that
+    backward comes back to, bytes that the weight gradients read.
     """
 
     forward: float
@@ -381,6 +381,7 @@ class ComputeTerms(NamedTuple):
     issue_backward: float
     issue_recompute: float
     products: float
+    returned: float
     weight_bytes: float
 
 
@@ -398,7 +399,7 @@ def compute_terms(
     `Graphed`)."""
     forward = backward = recompute = 0.0
     gemm_backward = attention_forward = attention_backward = 0.0
-    issue_forward = issue_backward = issue_recompute = products = 0.0
+    issue_forward = issue_backward = issue_recompute = products = returned = 0.0
     weight = weight_bytes = replays = 0.0
     for row in range(ops.shape[0]):
         op = ops[row]
@@ -425,6 +426,7 @@ def compute_terms(
         if kind in (OpKind.GEMM, OpKind.GROUPED_GEMM):
             gemm_backward += seconds_backward
             products += 1.0
+            returned += op.returns
             weight += seconds_weight
             weight_bytes += op.trained * operands_bytes(op, key, job)
     issue_forward += replays * framework.issue_s
@@ -441,6 +443,7 @@ def compute_terms(
         issue_backward,
         issue_recompute,
         products,
+        returned,
         weight_bytes,
     )
 

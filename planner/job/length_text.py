@@ -23,10 +23,10 @@ USUAL_SIGMA = 0.85
 OTHER_SIGMAS = (0.6, 1.1)
 _USUAL = "an instruction set's usual spread (lognormal, sigma 0.85)"
 # Of a lognormal, shares of the samples up to which its classes reach: even ones, then a tail of
-# ever rarer samples up to one in a million.
+# ever rarer samples up to one in 100,000, as a data set has.
 _EVEN = 400
 _TAIL = 200
-_RAREST = 1e-6
+_RAREST = 1e-5
 _HISTOGRAM_MOST = 10_000
 
 

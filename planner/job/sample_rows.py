@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _PACKS = 400
 _FEWEST, _MOST = 4096, 40_000
 _SEED = 7
+# Micro-batches of a training on which memory is sized: 100,000 samples, three times, ten at a time.
+_MICRO_BATCHES = 30_000
 # The sampler that groups by length sorts so many micro-batches of a step at a time
 # (transformers, trainer_pt_utils.py, get_length_grouped_indices: `mega_batch_mult`).
 SORTED_BATCHES = 50
@@ -32,12 +34,14 @@ SORTED_BATCHES = 50
 
 class Row(NamedTuple):
     """Of a row of a micro-batch on average: tokens that count, tokens that are computed, the length
-    that a computed token attends to (sum of squared lengths over tokens), samples."""
+    that a computed token attends to (sum of squared lengths over tokens), samples; `most`: tokens
+    of a row of the longest micro-batch of a training."""
 
     counted: float
     computed: float
     attended: float
     samples: float
+    most: float
 
 
 class Packs(NamedTuple):
@@ -52,17 +56,20 @@ def row_of(samples: Samples, seq: int, mbs: int) -> Row:
     """A row of a micro-batch of `mbs` rows; `seq`: the limit, or the size of a pack."""
     lengths = samples.lengths
     if lengths is None:
-        return Row(float(seq), float(seq), float(seq), 1.0)
+        return Row(float(seq), float(seq), float(seq), 1.0, float(seq))
     if samples.packing == "limit":
-        return Row(lengths.mean, float(seq), float(seq), 1.0)
+        return Row(lengths.mean, float(seq), float(seq), 1.0, float(seq))
     if samples.packing == "longest":
         longest, squared = longest_of(lengths, samples.balance, mbs)
-        return Row(lengths.mean, longest, squared / longest, 1.0)
+        return Row(lengths.mean, longest, squared / longest, 1.0, float(seq))
+    if samples.packing == "padding-free":
+        most = most_together(lengths, mbs) / mbs
+        return Row(lengths.mean, lengths.mean, lengths.attended, 1.0, most)
     packs = packs_of(lengths, seq, samples.packer)
     counted = packs.fill * seq
     within = samples.packing == "pack-varlen"
     attended = float(packs.squares.mean()) / seq if within else float(seq)
-    return Row(counted, float(seq), attended, counted / lengths.mean)
+    return Row(counted, float(seq), attended, counted / lengths.mean, float(seq))
 
 
 def row_tokens(samples: Samples, seq: int) -> float:
@@ -74,6 +81,19 @@ def longest_of(lengths: Lengths, balance: Balance, mbs: int) -> tuple[float, flo
     """Mean, and mean square, of the longest of the samples of a micro-batch."""
     tokens, shares = longest_classes(lengths, balance, mbs)
     return float(tokens @ shares), float((tokens**2) @ shares)
+
+
+@cache
+def most_together(lengths: Lengths, count: int) -> float:
+    """Tokens of so many samples together, in the micro-batch with most of a training: one in
+    `_MICRO_BATCHES`, or with the longest sample in it."""
+    import numpy as np
+
+    from planner.job.order_statistics import sum_of
+
+    found = sum_of(np.array(lengths.tokens), np.array(lengths.shares), count)
+    together = (1.0 + found.quantile(1.0 - 1.0 / _MICRO_BATCHES)) * count * lengths.mean
+    return max(together, lengths.longest + (count - 1) * lengths.mean)
 
 
 @cache

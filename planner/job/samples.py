@@ -19,7 +19,7 @@ from hardware.files import shipped_toml
 from planner.job.bounds import LONGEST_SEQ
 from planner.job.errors import UsageError
 
-Packing = Literal["limit", "longest", "pack", "pack-varlen"]
+Packing = Literal["limit", "longest", "padding-free", "pack", "pack-varlen"]
 Balance = Literal["none", "tokens", "flop"]
 # How samples are put into packs: texts follow each other and are cut at the end of a pack; the next
 # sample that does not fit opens another pack; each sample goes into the fullest pack with room;
@@ -31,8 +31,15 @@ BALANCES: tuple[Balance, ...] = get_args(Balance)
 PACKING_WORDS: Mapping[Packing, str] = {
     "limit": "each sample padded to the limit",
     "longest": "padded to the longest of each micro-batch",
+    "padding-free": "joined without padding, with attention within each sample",
     "pack": "packed, with attention over the whole pack",
     "pack-varlen": "packed, with attention within each sample",
+}
+# Packings with which each balance goes.
+BALANCED: Mapping[Balance, tuple[Packing, ...]] = {
+    "none": PACKINGS,
+    "tokens": ("longest", "padding-free"),
+    "flop": ("pack-varlen",),
 }
 # Classes of a distribution at most; more lengths are joined with their neighbours, at their mean.
 MOST_LENGTHS = 1024
@@ -163,7 +170,7 @@ class Samples:
     @property
     def differ(self) -> bool:
         """Whether rows of a micro-batch may take unlike time: attention, or all, differs."""
-        return self.lengths is not None and self.packing in ("longest", "pack-varlen")
+        return self.lengths is not None and self.packing not in ("limit", "pack")
 
     @property
     def is_packed(self) -> bool:

@@ -11,6 +11,7 @@ from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.length_text import read_lengths
 from planner.job.quantities import share
 from planner.job.samples import (
+    BALANCED,
     PACKING_WORDS,
     Balance,
     Lengths,
@@ -50,7 +51,8 @@ def samples_of(
     limit = _limit(request, lengths, packing, model)
     kept = lengths if packing == "pack" and packer == "cut" else lengths.cut(limit)
     samples = Samples(kept, packing, balance, packer, lengths.above(limit))
-    return samples, min(limit, kept.longest) if packing == "longest" else limit
+    rows = packing in ("longest", "padding-free")
+    return samples, min(limit, kept.longest) if rows else limit
 
 
 @lru_cache(maxsize=16)
@@ -80,9 +82,10 @@ def _packing(request: RequestFields, offered: Offered, profile: FrameworkProfile
             f"--packing {packing}: {profile.name} has {', '.join(offered.packings)}; frameworks "
             f"that have it: {', '.join(frameworks_that(packing=packing))}"
         )
-    if packing == "pack-varlen" and (request.attention or profile.attention) == "eager":
+    within = packing in ("pack-varlen", "padding-free")
+    if within and (request.attention or profile.attention) == "eager":
         raise UsageError(
-            "--packing pack-varlen: attention within samples needs fused attention kernels; leave "
+            f"--packing {packing}: attention within samples needs fused attention kernels; leave "
             "--attention eager out, or give --packing pack"
         )
     return packing
@@ -101,11 +104,11 @@ def _balance(
             f"--balance {balance}: {profile.name} has {', '.join(offered.balances)}; frameworks "
             f"that have it: {', '.join(having)}"
         )
-    suits: dict[Balance, Packing] = {"tokens": "longest", "flop": "pack-varlen"}
-    if packing != suits[balance]:
+    suits = BALANCED[balance]
+    if packing not in suits:
         raise UsageError(
             f"--balance {balance} with --packing {packing} ({PACKING_WORDS[packing]}): goes with "
-            f"--packing {suits[balance]}; give that, or leave --balance out"
+            f"--packing {' or '.join(suits)}; give that, or leave --balance out"
         )
     return balance
 
@@ -125,7 +128,7 @@ def _limit(request: RequestFields, lengths: Lengths, packing: Packing, model: Mo
     if given is not None:
         return given
     longest = min(lengths.longest, model.pretraining_seq if lengths.open_ended else most)
-    if packing in ("limit", "longest"):
+    if packing in ("limit", "longest", "padding-free"):
         return longest
     return pack_length(lengths, longest, model)
 

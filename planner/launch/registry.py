@@ -110,7 +110,7 @@ class Kind:
     the command. `read`: the function that reads it: `(Source) -> Found`, of a command
     `(LaunchCommand, Opened, Hints) -> Found`. `order`: kinds are asked from the lowest to the
     highest, the dialect's own where it is not said. `part`: what a file says where several make one
-    launch: what `starts` it, what `trains`, what `shards`; empty where it is a launch of its own.
+    launch: what `starts` it, `trains`, `shards` or `adapts`; empty where it is one of its own.
     `pretrains`: whether the programs that read it do nothing but pretrain.
 
     `told`: what it is and the settings that tell it, in a few words, for files that are of no kind.
@@ -131,7 +131,7 @@ class Kind:
     all: tuple[str, ...] = ()
     any: tuple[str, ...] = ()
     sign: str = ""
-    part: Literal["starts", "trains", "shards", ""] = ""
+    part: Literal["starts", "trains", "shards", "adapts", ""] = ""
     pretrains: bool = False
     before_files: bool = False
     completed_by: tuple[str, ...] = ()

@@ -55,7 +55,7 @@ def with_ranks(table: Array) -> Array:
     degrees = {axis: keys[:, f.KEY[axis]] for axis in OF_LAYER}
     keys[:, f.KEY["inner_ranks"]] = product_of(set(WORLD) & set(OF_LAYER), degrees)
     keys[:, f.KEY["expert_ranks"]] = product_of(EXPERTS, degrees)
-    keys[:, f.KEY["computed"]] = 1.0
+    keys[:, [f.KEY["kept"], f.KEY["computed"]]] = 1.0
     for place, axis in enumerate(GROUPS):
         keys[:, f.KEY["ranks"] + place] = degrees[axis]
         keys[:, f.KEY["stride"] + place] = product_of(within(axis), degrees)

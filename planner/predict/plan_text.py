@@ -77,7 +77,9 @@ def _rows_text(plan: Plan) -> str:
     """`512 sequences of 8,192`, `64 samples of 450 on average`, `64 packs of 8,192`."""
     samples = plan.samples
     if samples is None:
-        return f"{plan.gbs:,} sequences of {plan.seq:,}"
+        rows = round(plan.gbs_tokens / (plan.gbs * plan.seq))
+        each = f"{rows} × " if rows > 1 else ""
+        return f"{plan.gbs:,} {'pairs' if rows > 1 else 'sequences'} of {each}{plan.seq:,}"
     if samples.packing in ("pack", "pack-varlen"):
         return f"{plan.gbs:,} packs of {plan.seq:,}, {samples.samples:,.0f} samples"
     return f"{plan.gbs:,} samples of {samples.mean_tokens:,.0f} on average"

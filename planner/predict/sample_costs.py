@@ -38,11 +38,12 @@ PASSES = [*f.FORWARD_COLUMNS, *f.BACKWARD_COLUMNS]
 
 
 def with_computed(keys: Array, job: Job) -> Array:
-    """The keys with the share of a longest micro-batch's tokens that one computes on average."""
+    """The keys with the tokens of the longest micro-batch, and of one on average."""
     if job.samples.differ:
         for mbs in np.unique(keys[:, f.KEY["mbs"]]):
-            of_size = keys[:, f.KEY["mbs"]] == mbs
-            keys[of_size, f.KEY["computed"]] = job.row(int(mbs)).computed / job.seq
+            row, of_size = job.row(int(mbs)), keys[:, f.KEY["mbs"]] == mbs
+            keys[of_size, f.KEY["kept"]] = row.most / job.seq
+            keys[of_size, f.KEY["computed"]] = row.computed / row.most
     return keys
 
 
@@ -72,4 +73,5 @@ def timed_keys(
     row = job.row(mbs)
     timed, length = keys.copy(), row.attended * longer
     timed[:, f.KEY["mbs"]] = mbs * row.computed * more_tokens / length
+    timed[:, f.KEY["kept"]] = 1.0
     return timed, inputs._replace(seq=length)

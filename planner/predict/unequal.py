@@ -24,6 +24,7 @@ import numpy as np
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.job import Job
+from planner.job.order_statistics import sum_of
 from planner.job.sample_rows import SORTED_BATCHES, longest_classes, packs_of
 from planner.job.samples import Samples
 from planner.predict.sample_costs import PASSES
@@ -31,10 +32,6 @@ from planner.predict.sample_costs import PASSES
 # Piece costs of keys, of a larger micro-batch (`planner.predict.sample_costs.cost_samples`).
 Price = Callable[..., Array]
 
-# Points of the distribution of a sum.
-_POINTS = 2048
-# Deviations of a sum that its points reach to, beyond which lies less than one in a billion.
-_REACH = 8.0
 # Elasticities are differences to micro-batches so much larger.
 _STEP = 1.25
 
@@ -45,53 +42,6 @@ class Waiting(NamedTuple):
 
     tokens: float
     squares: float
-
-
-class Distribution(NamedTuple):
-    """Values over their mean less 1, evenly apart, and their probabilities."""
-
-    values: Array
-    shares: Array
-
-    @property
-    def mean(self) -> float:
-        """Expected value."""
-        return float(self.values @ self.shares)
-
-    def largest_of(self, count: float) -> Distribution:
-        """Of so many independent draws the largest: P(max <= x) = F(x)^n."""
-        reached = np.minimum(np.cumsum(self.shares), 1.0)
-        reached[-1] = 1.0
-        return Distribution(self.values, np.diff(np.maximum(reached, 0.0) ** count, prepend=0.0))
-
-
-def sum_of(values: Array, shares: Array, count: int) -> Distribution:
-    """The sum of so many independent draws, over its mean, less 1.
-
-    Shares are put on a grid that reaches `_REACH` deviations of the sum around its mean, each
-    between its two nearest points in proportion, and convolved by their discrete Fourier transform,
-    whose wrap-around then moves nothing.
-    """
-    mean = float(values @ shares)
-    around = values - mean
-    deviation = float(np.sqrt((around**2) @ shares * count))
-    below = max(-around.min(), min(-around.min() * count, _REACH * deviation))
-    above = max(around.max(), min(around.max() * count, _REACH * deviation + around.max()))
-    if deviation <= 1e-12 * mean:
-        return Distribution(np.zeros(1), np.ones(1))
-    # Shares between two points widen the sum of few draws by a point each.
-    margin = 2 + min(count, 64)
-    step = (below + above) / (_POINTS - 2 * margin)
-    place = around / step
-    low = np.floor(place).astype(np.int64)
-    upper = place - low
-    grid = np.bincount(low % _POINTS, weights=shares * (1.0 - upper), minlength=_POINTS)
-    grid += np.bincount((low + 1) % _POINTS, weights=shares * upper, minlength=_POINTS)
-    summed = np.fft.irfft(np.fft.rfft(grid) ** count, _POINTS)
-    first = -int(np.floor(below / step)) - margin
-    order = np.arange(first, first + _POINTS)
-    found = np.maximum(summed[order % _POINTS], 0.0)
-    return Distribution(order * step / (mean * count), found / found.sum())
 
 
 def waiting(
@@ -106,7 +56,7 @@ def waiting(
     more = sum_of(one.values + 1.0, one.shares, micro_batches)
     of_step = (1.0 + one.mean) * (1.0 + more.largest_of(ranks / in_step).mean) - 1.0
     longest = one.largest_of(micro_batches * ranks / in_step).mean
-    return micro_batches * of_step + filling * longest
+    return max(0.0, micro_batches * of_step + filling * longest)
 
 
 @cache
@@ -123,10 +73,16 @@ def waits(
         if samples.balance == "tokens":
             tokens_s, squares_s = (_sorted(values, ranks) for values in (tokens, tokens**2))
             return Waiting(micro_batches * tokens_s, micro_batches * squares_s)
-        how = 1, micro_batches, ranks, in_step, filling
-        return Waiting(waiting((tokens, shares), *how), waiting((tokens**2, shares), *how))
-    if samples.balance == "flop":
+        how = micro_batches, ranks, in_step, filling
+        return Waiting(waiting((tokens, shares), 1, *how), waiting((tokens**2, shares), 1, *how))
+    if samples.balance != "none":
         return Waiting(0.0, 0.0)
+    how = micro_batches, ranks, in_step, filling
+    if samples.packing == "padding-free":
+        lengths_s, shares = np.array(lengths.tokens), np.array(lengths.shares)
+        return Waiting(
+            waiting((lengths_s, shares), mbs, *how), waiting((lengths_s**2, shares), mbs, *how)
+        )
     squares = packs_of(lengths, seq, samples.packer).squares
     even = np.full(len(squares), 1.0 / len(squares))
     return Waiting(0.0, waiting((squares, even), mbs, micro_batches, ranks, in_step, filling))

@@ -15,7 +15,7 @@ from typing import Any
 from planner.job.job import Job
 from planner.job.quantities import seconds, share
 from planner.job.request import Request
-from planner.job.samples import PACKING_WORDS, Packing, offered_by
+from planner.job.samples import BALANCED, PACKING_WORDS, offered_by
 from planner.predict.plan import Plan
 from planner.predict.threads import OutOfTimeError
 from planner.predict.uncertainty.differences import Ratio, plan_ratio
@@ -95,16 +95,12 @@ def _other_rules(request: Request, job: Job, best: Plan) -> Iterator[Request]:
     samples, offered = job.samples, offered_by(job.framework.name, job.framework.family)
     same = {"gbs": None, "gbs_tokens": best.gbs_tokens, "gbs_tolerance": 0.25}
     for packing in offered.packings:
-        balances = [one for one in offered.balances if one == "none" or _suits(packing, one)]
+        balances = [one for one in offered.balances if packing in BALANCED[one]]
         for balance in balances:
             if (packing, balance) == (samples.packing, samples.balance) or packing == "limit":
                 continue
             update = {"packing": packing, "balance": None if balance == "none" else balance}
             yield request.model_copy(update={**same, **update})
-
-
-def _suits(packing: Packing, balance: str) -> bool:
-    return (packing, balance) in (("longest", "tokens"), ("pack-varlen", "flop"))
 
 
 def _gain_text(other: Request, best: Plan, plan: Plan, *, mixture: bool) -> str:

@@ -40,7 +40,8 @@ HOLDS = SimpleNamespace(
     head=1, logits=10,
 )  # fmt: skip
 MOST = LayerMaxima(7.0, 8.0, 1e4, 2e4, 3e4, 4e4, 5e4, 0.0, 0.0)
-KEY, JOB = SimpleNamespace(mbs=1.0, cp=2.0), SimpleNamespace(seq=10.0, hidden=1.0)
+KEY: Any = SimpleNamespace(mbs=1.0, cp=2.0, kept=1.0)
+JOB: Any = SimpleNamespace(seq=10.0, hidden=1.0)
 # Whatever is divided: gradients, and weights that live as fp32 shards.
 SHARDED = {"shards": 2.0, "expert_shards": 5.0}
 
@@ -218,13 +219,13 @@ def test_what_a_phase_works_on(accumulates: float, sizes: list[float]) -> None:
 def test_a_loss_with_its_linear_has_logits_of_a_few_tokens() -> None:
     """As many tokens as make logits as large as the hidden states; their gradient is gone before
     the head's phase."""
-    job = SimpleNamespace(seq=10.0, hidden=6.0, vocab=100.0, vocabulary_multiple=1.0)
-    key = SimpleNamespace(mbs=1.0, cp=2.0, tp=1.0)
+    job: Any = SimpleNamespace(seq=10.0, hidden=6.0, vocab=100.0, vocabulary_multiple=1.0)
+    key = SimpleNamespace(mbs=1.0, cp=2.0, tp=1.0, kept=1.0)
     for linear, elements in ((0.0, 5.0 * 100.0), (1.0, 5.0 * 6.0)):
         framework = framework_inputs(linear_loss=linear, activation_bytes=3.0)
         assert p.logits_elements(key, job, framework) == elements
         assert p.loss_bytes(HEAD_PHASE, HOLDS, framework) == (0.0 if linear else 30.0)
-    small = SimpleNamespace(seq=10.0, hidden=600.0, vocab=100.0, vocabulary_multiple=1.0)
+    small: Any = SimpleNamespace(seq=10.0, hidden=600.0, vocab=100.0, vocabulary_multiple=1.0)
     assert p.logits_elements(key, small, framework_inputs(linear_loss=1.0)) == 500.0
 
 
@@ -250,7 +251,7 @@ PIECES = [
 )
 def test_parameters_of_a_stage(counts: Any, tied: int, expected: Any) -> None:
     """A tied head away from the embedding, or a module, has a copy of the table of 100."""
-    job = SimpleNamespace(kinds=1, pieces=5, tied_embeddings=tied, mtp_layers=1)
+    job: Any = SimpleNamespace(kinds=1, pieces=5, tied_embeddings=tied, mtp_layers=1)
     job.mtp_copies_embedding = 1
     column = np.array(counts, dtype=float)[:, None]
     out, divided = (SimpleNamespace(parameters=[0, 0]) for _ in range(2))
@@ -297,7 +298,8 @@ def test_first_and_last_layer_of_kinds_in_order(in_order: int, last: float, done
         )
         for saved in (10.0, 100.0)
     ]  # fmt: skip
-    job, key = SimpleNamespace(kinds=2, kinds_in_order=in_order), SimpleNamespace(modules=0)
+    job: Any = SimpleNamespace(kinds=2, kinds_in_order=in_order)
+    key = SimpleNamespace(modules=0)
     counts = np.ones((2, 1))
     found = stage_maxima(0, counts, 0 * counts, costs, key, grid(), job, framework_inputs())
     assert (found.last, found.done) == (last, done)

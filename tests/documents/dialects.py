@@ -38,7 +38,8 @@ def _runs() -> str:
     head = "\n## How a plan runs\n\nOne table a dialect, for writing, reading and `check --fix`.\n"
     columns = "\n| ours | key | values | release |\n|---|---|---|---|\n"
     parts = [head]
-    for dialect in dialects():
+    written = (name for name, dialect in dialects().items() if dialect.targets)
+    for dialect in written:
         for name, options in run_options(dialect).items():
             parts.append(f"\n### {dialect}: {name}\n{columns}")
             parts += [_option(option) for option in options.values()]

@@ -153,7 +153,7 @@ def test_what_a_file_cannot_hold(name: str, content: str, said: str, tmp_path: P
 def test_rows_padded_to_the_limit_and_to_the_longest() -> None:
     """Of two equal lengths the longer of n draws is the long one but once in 2^n."""
     limit = rows("100:1,300:1", "limit", 1024, mbs=8)
-    assert limit == Row(200, 1024, 1024, 1)
+    assert limit == Row(200, 1024, 1024, 1, 1024)
     two = rows("100:1,300:1", "longest", 1024, mbs=2)
     assert two.computed == pytest.approx(0.25 * 100 + 0.75 * 300)
     assert two.attended == pytest.approx((0.25 * 100**2 + 0.75 * 300**2) / two.computed)
@@ -173,7 +173,7 @@ def test_packs() -> None:
     """Packs of one length hold as many as fit; texts that are cut fill every pack; the best fit
     wastes less than the next fit, and attention within samples takes their squares."""
     whole = rows("300", "pack", 1024, packer="next-fit")
-    assert whole == pytest.approx((900, 1024, 1024, 3))
+    assert whole == pytest.approx((900, 1024, 1024, 3, 1024))
     within = rows("300", "pack-varlen", 1024, packer="best-fit")
     assert within.attended == pytest.approx(3 * 300**2 / 1024, rel=0.01)
     cut, following, best = (

@@ -16,10 +16,10 @@ from typing import Any
 import tomli as tomllib
 
 from hardware.errors import HardwareError
+from hardware.files import json_content, read_text
 from hardware.frozen import Frozen
 from planner.job.errors import ModelError
 from planner.job.specs import ModelSpec
-from planner.job.unmodelled import refuse_unmodelled
 
 _FOLDER = Path(__file__).parent
 _ALIAS_FILE = _FOLDER / "aliases.toml"
@@ -198,7 +198,12 @@ def _existing_path(asked: str) -> Path | None:
 def _from_path(path: Path, asked: str) -> ResolvedModel:
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file() and (path / "adapter_config.json").is_file():
-        refuse_unmodelled("peft", f"{asked} holds an adapter")
+        base = json_content(read_text(path / "adapter_config.json"), asked)
+        named = base.get("base_model_name_or_path") if isinstance(base, dict) else None
+        raise ModelError(
+            f"{asked} holds an adapter, and no model: give its base, --model {named or 'NAME'}, "
+            "and --train lora"
+        )
     if not file.is_file():
         raise ModelError(
             f"{asked!r} is no file, and holds no config.json; give a Hugging Face model folder"

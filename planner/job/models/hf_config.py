@@ -15,7 +15,6 @@ from planner.job.errors import ModelError, unknown_name, validation_message
 from planner.job.models.hf_families import READERS, spec_fields
 from planner.job.models.hf_fields import TABLES, Fields
 from planner.job.specs import ModelSpec
-from planner.job.unmodelled import refuse_unmodelled
 
 _WRAPPERS: Mapping[str, str] = TABLES["wrappers"]
 # What only a table of a module states, and what names a module without such a table.
@@ -144,7 +143,11 @@ def _language_model(
 ) -> tuple[str, Mapping[str, object], str]:
     """Type and config of the language model, which a multimodal config nests in text_config."""
     if "peft_type" in config:
-        refuse_unmodelled("peft", f"{where}, an adapter of {config.get('base_model_name_or_path')}")
+        base = config.get("base_model_name_or_path") or "NAME"
+        raise ModelError(
+            f"{where} is an adapter of {base}, and no model: give its base, --model {base}, and "
+            "--train lora"
+        )
     outer = config.get("model_type")
     unwrapped = _WRAPPERS.get(outer, outer) if isinstance(outer, str) else outer
     nested = config.get("text_config")

@@ -40,7 +40,8 @@ _VALUE = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'[^']*'|[^\s#"'\[{][^#]*?(?=\s*(?:#|
 @dataclass(frozen=True)
 class Source:
     """A configuration as a reader is given it: its text and path, the command that names it, files
-    that were opened, and what the caller knows. `sharding`: a DeepSpeed file given beside it."""
+    that were opened, and what the caller knows. `sharding`: a DeepSpeed file given beside it;
+    `adapter`: peft's file of an adapter given beside it."""
 
     text: Text
     path: str
@@ -48,6 +49,7 @@ class Source:
     files: Files
     hints: Hints
     sharding: str = ""
+    adapter: str = ""
 
     @property
     def given(self) -> dict[str, Setting]:

@@ -222,8 +222,15 @@ def _found(read: Opened, hints: Hints) -> Found:
 def _configured(read: Opened, config: str, hints: Hints) -> Found:
     """The launch that a configuration file describes, with the command that names it, if any."""
     kind, launch = kinds()[read.kinds[config]], read.launch
-    shards = (path for path in read.kinds if path != config and _part(read, path) == "shards")
-    source = Source(read.texts[config], config, launch, read.files, hints, next(shards, ""))
+
+    def beside_it(part: str) -> str:
+        others = (path for path in read.kinds if path != config and _part(read, path) == part)
+        return next(others, "")
+
+    source = Source(
+        read.texts[config], config, launch, read.files, hints, beside_it("shards"),
+        beside_it("adapts"),
+    )  # fmt: skip
     found: Found = kind.reader()(source)
     if launch is not None and kind.pretrains and other_model(launch):
         why = f"{launch.name} trains nothing, by its name"
@@ -266,7 +273,7 @@ def _is_shown(launch: LaunchCommand) -> bool:
 
 # What a file says where several make one launch, in the order in which the first that is there
 # names the others, or is completed by them.
-_PARTS = ("starts", "trains", "shards")
+_PARTS = ("starts", "trains", "shards", "adapts")
 
 
 def is_one_launch(names: Sequence[str]) -> bool:

@@ -73,6 +73,7 @@ def _plain_kind(name: str, text: str) -> str | None:
     shebang = text.startswith("#!") and re.match(r"#!.*\b(ba|z|k|da)?sh\b", text) is not None
     runs = re.search(
         r"\b(torchrun|accelerate|deepspeed|srun|python[\d.]*|swift|megatron|llamafactory-cli|axolotl|trl)\b"
+        r"|\b(tune +run|automodel)\b"
         r"|\b(mpirun|mpiexec|sbatch)\b|\bbash +\S+\.sh\b|\.py\b|run_train\.sh",
         code,
     )

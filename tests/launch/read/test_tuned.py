@@ -222,3 +222,33 @@ def test_json_of_training_arguments(folder: ReadFolder) -> None:
     }  # fmt: skip
     found = folder({"x.json": json.dumps(settings)})
     assert found.train == "lora:rank=4,targets=q+k+v+o+down"
+
+
+ADAPTER = json.dumps({
+    "peft_type": "LORA", "base_model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "r": 64,
+    "target_modules": ["q_proj", "v_proj"], "lora_alpha": 16, "lora_dropout": 0.0,
+    "modules_to_save": None, "use_dora": False, "task_type": "CAUSAL_LM",
+})  # fmt: skip
+
+
+def test_an_adapters_file_alone(folder: ReadFolder) -> None:
+    """It says what is trained; micro-batch and length are asked for."""
+    found = folder({"adapter_config.json": ADAPTER}, gpus=1)
+    assert (found.model, found.train) == (
+        "Qwen/Qwen2.5-7B-Instruct", "lora:rank=64,alpha=16,targets=q+v",
+    )  # fmt: skip
+    assert any(problem.rule == "micro-batch" for problem in found.problems)
+    told = folder({"adapter_config.json": ADAPTER}, gpus=1, mbs=4, seq=2048)
+    assert not any(problem.rule == "micro-batch" for problem in told.problems)
+
+
+@pytest.mark.parametrize(
+    ("model", "fits"), [("Qwen/Qwen2.5-7B-Instruct", True), ("Qwen/Qwen2.5-14B", False)]
+)
+def test_training_goes_on_with_an_adapter(folder: ReadFolder, model: str, fits: bool) -> None:
+    """As its file has it; one of another base does not load."""
+    text = FACTORY.replace("Qwen/Qwen2.5-7B-Instruct", model) + "adapter_name_or_path: old/lora\n"
+    found = folder({"x.yaml": text, "old/lora/adapter_config.json": ADAPTER})
+    assert found.train.startswith("lora:rank=64,alpha=16,targets=q+v")
+    errors = [problem for problem in found.problems if problem.severity == "error"]
+    assert [problem.rule for problem in errors] == ([] if fits else ["adapter-base"])

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from planner.launch.dialects.hf.accelerate_reader import AccelerateReader, deepspeed_in
+from planner.launch.dialects.hf.adapter_file import adapter_settings, base_setting
 from planner.launch.dialects.hf.arguments import Program, hf_arguments, program_of
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.dialects.hf.python import hf_python_settings
@@ -56,7 +57,8 @@ def read_arguments(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
     options = {item.key.replace("-", "_"): item for item in launch.options}
     kept = ("deepspeed", "zero_stage", "mixed_precision", "deepspeed_config_file")
     named = {name: item for name, item in options.items() if name in kept}
-    source = Source(Text(""), launch.command.file, launch, read.files, hints)
+    adapter = next((path for path, kind in read.kinds.items() if kind == "adapter"), "")
+    source = Source(Text(""), launch.command.file, launch, read.files, hints, adapter=adapter)
     found = read_hf_training({**named, **launch.given}, source)
     return with_accelerate(found, source)
 
@@ -139,6 +141,19 @@ read_llamafactory = partial(_trained_by, "llamafactory")
 read_axolotl = partial(_trained_by, "axolotl")
 # Settings of a Trainer script.
 read_settings = partial(_trained_by, "trainer")
+
+
+def read_adapter(source: Source) -> Found:
+    """peft's file of an adapter, alone: how it was trained is said elsewhere."""
+    document = source.document()
+    named = {**base_setting(document), **adapter_settings(document), **source.given}
+    found = read_hf_training(named, source)
+    if source.hints.mbs is not None or source.launch is not None:
+        return found
+    text = "an adapter's file says neither the micro-batch nor the length of samples"
+    missing = Problem("micro-batch", text, "missing", (source.path,), "--mbs N, --seq N")
+    note = "the base in the checkpoint's type: an adapter's file does not say how it was held"
+    return replace(found, problems=(*found.problems, missing), assumed=(*found.assumed, note))
 
 
 def read_python(source: Source) -> Found:

@@ -83,8 +83,8 @@ def _listed(value: object) -> list[str]:
 
 def _is_listed(model: ModelSpec) -> bool:
     """Whether all modules of the model's family are known by their names."""
-    plain = str(adapter_table("plain")["families"]).split()
-    return model.family in adapter_table("families") or model.family in plain
+    plain = adapter_table("plain")
+    return model.family in f"{plain['families']} {plain['sure']}".split()
 
 
 def _of_family(model: ModelSpec | None) -> Mapping[str, str]:

@@ -13,8 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from planner.job.frameworks.profile import load_framework
 from planner.launch.dialects.hf import DEEPSPEED
 from planner.launch.dialects.hf.accelerate_reader import AccelerateReader
+from planner.launch.dialects.hf.adapter_file import with_adapter
 from planner.launch.dialects.hf.arguments import (
     Half,
     HfArguments,
@@ -76,7 +78,8 @@ def read_hf_training(
     given: Mapping[str, Setting], source: Source, program: Program = "trainer"
 ) -> Found:
     """The launch that named settings describe; `source`: the file in which they stand."""
-    named, path, launch = dict(given), source.path, source.launch
+    path, launch = source.path, source.launch
+    named, of_adapter = with_adapter(given, source)
     program = program_of(program, named, launch)
     if program == "trl" and not {"bf16", "fp16", "mixed_precision"} & named.keys():
         named["bf16"] = Setting("bf16", True, path)  # trl/trainer/base_config.py
@@ -93,6 +96,9 @@ def read_hf_training(
         sharded = _sharded(named, path, script.half_weights)
         found = AccelerateReader(sharded, source, script).found()
     found = with_tuning(found, named, launch, how)
+    if program == "trl" and "gradient_checkpointing" not in named and not source.hints.recompute:
+        # Which release it is, no file says.
+        found = replace(found, left_open=(*found.left_open, "recompute"))
     refusals = refusals_of(named, launch, program)
     sharded_by = "" if document is None else document.path
     own = own_options(named, source, program, sharded_by)
@@ -100,7 +106,7 @@ def read_hf_training(
         found,
         format="settings",
         main_file=path,
-        problems=(*refusals, *own, *_settled(found, named, document), *elsewhere),
+        problems=(*of_adapter, *refusals, *own, *_settled(found, named, document), *elsewhere),
         unmodelled=(
             *found.unmodelled,
             *effects_of(named),
@@ -124,8 +130,11 @@ def with_tuning(
 ) -> Found:
     """A launch with how its weights are trained, and what training minimises."""
     what = minimised(named, launch, how.has_adapters)
+    profile = load_framework(found.framework)
+    offered = (name for name in how.techniques if profile.technique(name) is not None)
     return replace(
         found,
+        variations=(*found.variations, *offered),
         train=how.train,
         freeze=how.freeze,
         objective=what.text,

@@ -164,6 +164,8 @@ _PACKED = (
     "pack_sequences", "dataset.packed", "multipack", "enable_packing",
 )  # fmt: skip
 _PADDED = ("pad_to_sequence_len", "pad_to_max_length")
+# Lengths of rows that are cut from one text (transformers' run_clm.py), and of our own train.py.
+_BLOCKS = ("block_size", "seq_length")
 _BY_LENGTH = ("group_by_length", "length_grouped")
 _UNPADDED = ("padding_free", "batch_flattening", "dpo_padding_free")
 
@@ -191,8 +193,9 @@ def below_limit(named: Named, program: Program) -> Iterator[tuple[Setting, str]]
     """Samples of which nobody says how long they are: those that are not packed are padded to the
     longest of their micro-batch, whatever the limit is."""
     packs = program == "llamafactory" and value_of(named, "stage") == "pt"
-    limit = next((named[key] for key in named if _is_length(named, key)), None)
-    if limit is None or packs or _first(named, _PACKED) or _padding(named):
+    key = next((key for key in named if _is_length(named, key)), "")
+    limit = named.get(key)
+    if limit is None or key in _BLOCKS or packs or _first(named, _PACKED) or _padding(named):
         return
     why = f"{_said(limit)} is their limit, and shorter ones need less: less memory than predicted"
     yield replace(limit, key=LIMIT_ALONE), why
@@ -229,6 +232,9 @@ _HARMLESS = (
     "use_cache", "use_fast_tokenizer", "use_swanlab", "use_v1_kernels", "use_reentrant_gc",
     "use_liger_kernel", "use_unsloth", "use_unsloth_gc", "use_dora", "use_rslora",
 )  # fmt: skip
+# Settings of LLaMA-Factory's that do something else than training.
+_WITHOUT_TRAINING = {"export_dir": "merges and writes a model", "do_predict": "answers",
+                     "do_eval": "evaluates", "infer_backend": "answers"}  # fmt: skip
 _TASKS = ("causal_lm", "pretrain", "sft", "", "seq_cls")
 # Plug-ins of axolotl that change neither what is trained nor its cost, or that are counted.
 _PLUGINS = re.compile(r"\.(liger|cut_cross_entropy|lm_eval|swanlab|llm_compressor)\.")
@@ -255,6 +261,12 @@ def _other_program(launch: LaunchCommand) -> str:
 
 def _refusals(named: Named, program: Program) -> Iterator[Problem]:
     """What is trained in ways that are not modelled, by name."""
+    if program == "llamafactory" and not is_on(named, "do_train"):
+        for name, does in _WITHOUT_TRAINING.items():
+            if is_on(named, name):
+                where = place_of(named, name)
+                text = f"{name}: it {does}, and trains nothing"
+                yield Problem("not-predictable", text, "warning", (where.place,))
     if (task := value_of(named, "task_type")) not in _TASKS:
         yield _refusal(place_of(named, "task_type"), f"task_type: {task}")
     optimizer = optim_of(named)

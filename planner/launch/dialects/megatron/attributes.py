@@ -15,6 +15,8 @@ from typing import Any
 
 from planner.job.errors import UsageError
 from planner.launch.dialects.hf.arguments import HfArguments, hf_arguments
+from planner.launch.dialects.hf.training import with_tuning
+from planner.launch.dialects.hf.tuned import tuned
 from planner.launch.dialects.hf.unmodelled import refusals_of
 from planner.launch.dialects.megatron.arguments import options, other_options
 from planner.launch.dialects.megatron.forks import Dialect
@@ -246,6 +248,8 @@ _SWIFT_DEFAULTS: Mapping[str, object] = {
 _TYPED = {"true": True, "false": False}
 # Where the model may be named, the likeliest first.
 _CHECKPOINTS = ("model", "mcore_model", "load")
+# Settings that say whether adapters are trained.
+_ADAPTERS = {"tuner_type", "train_type"}
 _SHORTER = "samples that are not packed may be shorter: less memory than predicted"
 # Degrees of Megatron mean something else to Trainer scripts.
 _DEGREE = re.compile(r"_parallel_size$")
@@ -267,7 +271,10 @@ def read_swift_megatron(launch: LaunchCommand, read: Opened, hints: Hints) -> Fo
     script = hf_arguments(stated, launch.folder, hints)
     found = _SwiftReader(launch, given, script).found()
     others = {name: item for name, item in given.items() if not _DEGREE.search(name)}
-    refusals = refusals_of({"tuner_type": Setting("", "full"), **others}, None)
+    others = others if _ADAPTERS & others.keys() else {"tuner_type": Setting("", "full"), **others}
+    refusals = refusals_of(others, None, "swift")
+    how = tuned(others, "swift", script.hints.model)
+    found = with_tuning(found, others, launch, how)
     packed = str(given["packing"].value).lower() == "true" if "packing" in given else False
     assumed = () if packed else ("every sequence as long as the longest allowed",)
     longest = length or Setting(NO_LENGTH, None, launch.command.file)

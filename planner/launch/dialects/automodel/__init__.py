@@ -1,0 +1,1 @@
+"""NeMo AutoModel (NVIDIA-NeMo/Automodel, 36044ad3d): YAML of its recipes, read and not written."""

@@ -1,0 +1,110 @@
+"""peft's adapter_config.json: which adapters a checkpoint holds, of which base.
+
+Keys: peft 5d602fdbf, src/peft/config.py and src/peft/tuners/lora/config.py. It says neither how its
+base was held nor how it was trained: a script, or options, do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from planner.job.models.catalog import load_model
+from planner.launch.dialects.hf.arguments import is_on, known_model
+from planner.launch.dialects.hf.modules import adapter_table
+from planner.launch.read.beside import beside, source_beside
+from planner.launch.read.document import Document, Source, json_document
+from planner.launch.read.found import Problem, Setting
+
+ADAPTER_FILE = "adapter_config.json"
+_MODEL = "base_model_name_or_path"
+# Its keys -> settings of programs.
+_KEYS = {
+    "r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout",
+    "target_modules": "lora_target_modules", "modules_to_save": "modules_to_save",
+    "use_dora": "use_dora", "layers_to_transform": "peft_layers_to_transform",
+}  # fmt: skip
+# What an adapter that is there decides, whatever a program is told.
+_REPLACED = ("rank", "alpha", "dropout", "targets", "whole", "dora")
+_MODELS = ("model_name_or_path", "base_model", "model")
+
+
+def is_adapter(content: Mapping[str, object]) -> bool:
+    """Whether a table is an adapter's."""
+    return "peft_type" in content and _MODEL in content
+
+
+def adapter_settings(document: Document) -> dict[str, Setting]:
+    """What an adapter's file says, as the settings of a program that trains it."""
+    kind = document.settings["peft_type"]
+    said = {"adapter": replace(kind, value=str(kind.value).lower().replace("_", "-"))}
+    for key, name in _KEYS.items():
+        setting = document.settings.get(key)
+        if setting is not None and setting.value not in (None, [], {}):
+            said[name] = replace(setting, key=key)
+    return said
+
+
+def base_setting(document: Document) -> dict[str, Setting]:
+    """The base, as the setting that names a model."""
+    setting = document.settings.get(_MODEL)
+    return {} if setting is None or not setting.value else {"model_name_or_path": setting}
+
+
+def with_adapter(
+    named: Mapping[str, Setting], source: Source
+) -> tuple[dict[str, Setting], tuple[Problem, ...]]:
+    """A program's settings with those of the adapter that it goes on with, where its file is given
+    or stands beside the program's; and what is wrong with its base."""
+    document = None if is_on(named, "create_new_adapter") else _file_of(named, source)
+    if document is None:
+        return dict(named), ()
+    listed = adapter_table("names")
+    replaced = {name for what in _REPLACED for name in listed[what]}
+    kept = {name: one for name, one in named.items() if name not in replaced}
+    said = {**base_setting(document), **kept, **adapter_settings(document)}
+    return said, tuple(_other_base(named, document))
+
+
+def _file_of(named: Mapping[str, Setting], source: Source) -> Document | None:
+    """The adapter's file."""
+    path = source.adapter or _beside(named, source.folder)
+    file = source_beside(path, Path(path).parent, source.files) if path else None
+    return None if file is None else json_document(file.as_text(), file.path)
+
+
+_FOLDERS = ("adapter_name_or_path", "lora_model_dir", "adapters", "peft_path")
+
+
+def _beside(named: Mapping[str, Setting], folder: Path) -> str:
+    for name in _FOLDERS:
+        setting = named.get(name)
+        value = None if setting is None else setting.value
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        if isinstance(value, str) and (path := beside(f"{value}/{ADAPTER_FILE}", folder)):
+            return str(path)
+    return ""
+
+
+def _other_base(named: Mapping[str, Setting], document: Document) -> Iterator[Problem]:
+    """An adapter whose weights do not fit the model that is trained."""
+    stated = next((named[name] for name in _MODELS if name in named), None)
+    base = document.settings.get(_MODEL)
+    if stated is None or base is None or stated.unknown or not isinstance(base.value, str):
+        return
+    ours, theirs = known_model(str(stated.value)), known_model(base.value)
+    if ours is None or theirs is None:
+        return
+    one, other = load_model(ours).spec, load_model(theirs).spec
+    widths = ("hidden", "layers", "heads", "kv_heads")
+    if all(getattr(one, width) == getattr(other, width) for width in widths):
+        return
+    text = (
+        f"{document.path} is an adapter of {base.value}, and {stated.value} is trained: its "
+        f"weights do not fit (size mismatch: hidden width {other.hidden:,} and {other.layers} "
+        f"layers for {one.hidden:,} and {one.layers})"
+    )
+    places = (stated.place, base.place)
+    yield Problem("adapter-base", text, "error", places, f"{stated.key}: {base.value}")
