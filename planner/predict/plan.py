@@ -355,10 +355,8 @@ class Plan(Named):
         the ramp; a last step that is not full counts in part."""
         done = 0.0
         for batch in self.ramp:
-            until, size = (
-                min(float(batch.until_tokens), tokens),
-                batch.gbs * self.gbs_tokens // self.gbs,
-            )
+            until = min(float(batch.until_tokens), tokens)
+            size = batch.gbs * self.gbs_tokens // self.gbs
             yield size, batch.step_time_s, (until - done) / size
             done = until
         yield self.gbs_tokens, self.step_time_s, (tokens - done) / self.gbs_tokens
