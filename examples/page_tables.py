@@ -10,6 +10,7 @@ from statistics import fmean, median
 from typing import Any
 
 from constraints.axes import AXES
+from hardware.files import shipped_toml
 from planner.evidence.runs.rows import FIRST_SIGHT, PUBLISHED, MeasuredRow, read_rows
 from planner.job.written import markdown_table
 from planner.predict.uncertainty.families import Figure
@@ -95,6 +96,22 @@ def error_shares() -> str:
     rows = (
         (figure, *(f"{one.get(level, 0.0) * 100:.0f} %" for level in titles[1:]))
         for figure, one in shares.items()
+    )
+    return markdown_table(titles, rows) + "\n"
+
+
+def sample_rules() -> str:
+    """Table of what each framework does with samples, from samples.toml."""
+    titles = ("", "`--packing`, the usual one first", "`--balance`", "from")
+    rows = (
+        (
+            name,
+            ", ".join(f"{rule} ({how})" if how != "none" else rule for rule, how in rules.items()),
+            ", ".join(row.get("balances", ())) or "-",
+            row["source"],
+        )
+        for name, row in shipped_toml("planner.job", "samples.toml").items()
+        for rules in (row["packings"],)
     )
     return markdown_table(titles, rows) + "\n"
 

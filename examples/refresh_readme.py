@@ -39,6 +39,7 @@ from page_tables import (
     first_sight,
     headline,
     memory_accuracy,
+    sample_rules,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -133,6 +134,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "memory": memory_accuracy,
     "constants": constants,
     "first-sight": first_sight,
+    "sample_rules": sample_rules,
 }
 
 

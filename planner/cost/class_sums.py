@@ -71,7 +71,7 @@ def resting_parameters(
         if one_class.states > 0.0:
             return 0.0
         stage = 2
-    divides = grid.zero >= stage and one_class.gathered > 0.0
+    divides = grid.zero >= stage and one_class.gathers > 0.0
     return divided(parameters, divides, one_class.sharers, grid)
 
 
@@ -170,10 +170,11 @@ def gathered_parameters(holds: Row, grid: Row, framework: FrameworkInputs) -> tu
         one_class = framework.classes[number]
         if grid.zero < 3 and one_class.states == 0.0 and keeps_weights(grid, framework):
             continue
+        gathered = one_class.gathers if grid.zero > 2 else one_class.gathered
         if one_class.sharers == Sharers.EXPERT_DATA:
-            experts += one_class.gathered * holds.parameters[number]
+            experts += gathered * holds.parameters[number]
         else:
-            data += one_class.gathered * holds.parameters[number]
+            data += gathered * holds.parameters[number]
     return data, experts
 
 

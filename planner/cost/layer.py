@@ -106,6 +106,7 @@ def add_issue(
 ) -> None:  # fmt: skip
     """Add what each pass waits for the CPU; `copies`: of activations over the host link."""
     fetching = key.fetches * terms.products * framework.fetch_s
+    again_s = key.fetches * terms.returned * framework.fetch_s
     device = out.forward + out.forward_tp + out.forward_cp + out.forward_ep
     issue = terms.issue_forward + copies * framework.issue_s + fetching
     waited = waited_seconds(
@@ -114,14 +115,14 @@ def add_issue(
     out.forward += waited
     out.issue += waited
     device = out.backward + out.backward_tp + out.backward_cp + out.backward_ep
-    issue = terms.issue_backward + copies * framework.issue_s + fetching
+    issue = terms.issue_backward + copies * framework.issue_s + again_s
     waited = waited_seconds(
-        device, issue_seconds(issue, 2.0 * terms.products, key, framework, network), framework
+        device, issue_seconds(issue, 2.0 * terms.returned, key, framework, network), framework
     )
     out.backward += waited
     out.issue += waited
     device = out.recompute + out.recompute_tp + out.recompute_cp + out.recompute_ep
-    again = terms.issue_recompute + fetching if terms.issue_recompute > 0.0 else 0.0
+    again = terms.issue_recompute + again_s if terms.issue_recompute > 0.0 else 0.0
     waited = waited_seconds(device, issue_seconds(again, 0.0, key, framework, network), framework)
     out.recompute += waited
     out.issue_again += waited

@@ -128,7 +128,8 @@ def fsdp_seconds(
         window = both_passes(window, pass_window(cost, 2))
     copies = framework.reduce_copy_s * cost.trained * reduced_share(grid, framework)
     if grid.zero == 3:
-        copies += 2.0 * (framework.gather_copy_s * cost.gathered + framework.gather_wait_s)
+        uses = 2.0 + framework.forward_reads
+        copies += uses * (framework.gather_copy_s * cost.gathered + framework.gather_wait_s)
     share, contention = framework.hide_fsdp_prefetch, framework.contention
     return float(
         beside_seconds(pass_window(cost, 0), gather, share, contention)
@@ -169,9 +170,11 @@ def transfer_seconds(
     costs: Rows, traffic: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
     network: Rows,
 ) -> float:  # fmt: skip
-    """Seconds to pass one micro-batch's activations to the next stage, among other traffic."""
+    """Seconds to pass one micro-batch's activations to the next stage, among other traffic: on
+    average of its way forward and back, and with those of models that are only read, forward."""
     met = transfers_met(costs, traffic, key, grid, job, framework, network)
-    return (1.0 + met) * transfer_alone_seconds(key, grid, job, framework, network, 1.0)
+    alone = transfer_alone_seconds(key, grid, job, framework, network, 1.0)
+    return (1.0 + met) * alone * (1.0 + 0.5 * framework.forward_reads)
 
 
 @jit

@@ -72,10 +72,18 @@ def unpacking_seconds(op: Row, key: Row, gpu: GpuInputs) -> float:
 
     Source: bitsandbytes, autograd/_functions.py, MatMul4Bit.
     """
-    if op.unpacked == 0.0:
-        return 0.0
     traffic = op.unpacked * weight_elements(op, key)
     return float(traffic / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency))
+
+
+@jit
+def frozen_seconds(
+    forward: float, data: float, op: Row, key: Row, gpu: GpuInputs
+) -> tuple[float, float]:
+    """Forward of a product and the gradient of its input, with frozen weights that are made copies
+    of before each use, and without that gradient where nothing needs it."""
+    unpacking = unpacking_seconds(op, key, gpu)
+    return forward + unpacking, op.returns * (data + unpacking)
 
 
 @jit
@@ -98,8 +106,9 @@ def gemm_seconds(
     if low:
         forward += cast_seconds(rows * depth, framework, gpu)
         data += cast_seconds(rows * out, framework, gpu)
-    unpacking = unpacking_seconds(op, key, gpu)
-    return forward + unpacking, op.returns * (data + unpacking) + weight, weight
+    if op.partial > 0.0:
+        forward, data = frozen_seconds(forward, data, op, key, gpu)
+    return forward, data + weight, weight
 
 
 @jit
@@ -118,8 +127,9 @@ def grouped_gemm_seconds(
     if low:
         forward += cast_seconds(rows * depth, framework, gpu)
         data += cast_seconds(rows * out, framework, gpu)
-    unpacking = unpacking_seconds(op, key, gpu)
-    return forward + unpacking, op.returns * (data + unpacking) + weight, weight
+    if op.partial > 0.0:
+        forward, data = frozen_seconds(forward, data, op, key, gpu)
+    return forward, data + weight, weight
 
 
 @jit
@@ -304,7 +314,7 @@ def op_seconds(
         forward, backward = scan_seconds(op, key, job, framework, gpu)
     else:
         forward, backward = memory_seconds(op, key, job, framework, gpu)
-    return forward, op.returns * backward, 0.0
+    return forward, backward if op.partial == 0.0 else op.returns * backward, 0.0
 
 
 @jit
@@ -366,8 +376,8 @@ class ComputeTerms(NamedTuple):
     """Sums over a piece's rows, for one micro-batch on one rank.
 
     Seconds of all kernels by pass, of GEMMs in backward and of attention (what collectives may
-    hide behind), of weight gradients, CPU seconds to issue each pass, dense products, bytes that
-    the weight gradients read.
+    hide behind), of weight gradients, CPU seconds to issue each pass, dense products and those that
+    backward comes back to, bytes that the weight gradients read.
     """
 
     forward: float
@@ -381,6 +391,7 @@ class ComputeTerms(NamedTuple):
     issue_backward: float
     issue_recompute: float
     products: float
+    returned: float
     weight_bytes: float
 
 
@@ -398,7 +409,7 @@ def compute_terms(
     `Graphed`)."""
     forward = backward = recompute = 0.0
     gemm_backward = attention_forward = attention_backward = 0.0
-    issue_forward = issue_backward = issue_recompute = products = 0.0
+    issue_forward = issue_backward = issue_recompute = products = returned = 0.0
     weight = weight_bytes = replays = 0.0
     for row in range(ops.shape[0]):
         op = ops[row]
@@ -425,6 +436,7 @@ def compute_terms(
         if kind in (OpKind.GEMM, OpKind.GROUPED_GEMM):
             gemm_backward += seconds_backward
             products += 1.0
+            returned += op.returns
             weight += seconds_weight
             weight_bytes += op.trained * operands_bytes(op, key, job)
     issue_forward += replays * framework.issue_s
@@ -441,6 +453,7 @@ def compute_terms(
         issue_backward,
         issue_recompute,
         products,
+        returned,
         weight_bytes,
     )
 

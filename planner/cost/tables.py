@@ -71,7 +71,9 @@ class ClassInputs(NamedTuple):
 
     `sharers`: a code of `planner.cost.codes.Sharers`. The others say what one parameter counts as
     in bytes held, gathered before use, of gradients, reduced, and of master weights and states:
-    1 as the framework and the optimizer have them, 0 where the class has none.
+    1 as the framework and the optimizer have them, 0 where the class has none. `gathers`: of the
+    weights that ZeRO-3 gathers beside a micro-batch's forward and as many times beside its
+    backward, on average of the two; `gathered` those that are alive with the policy's layers.
     """
 
     sharers: float
@@ -80,12 +82,13 @@ class ClassInputs(NamedTuple):
     gradients: float
     reduced: float
     states: float
+    gathers: float
 
 
 LEAST_CLASSES = 2
 """Fewest classes of a record: their number is part of its type, and so of compiled code, which
 dense models and mixtures then share."""
-NO_CLASSES = LEAST_CLASSES * (ClassInputs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0),)
+NO_CLASSES = LEAST_CLASSES * (ClassInputs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),)
 """Classes that a job does not have."""
 
 
@@ -229,6 +232,8 @@ class FrameworkInputs(NamedTuple):
     tensor_copy_s: float
     """Seconds per element of copying what tp gathers, or what a reduce-scatter sends, along the
     sequence."""
+    forward_reads: float = 0.0
+    """Forward passes beside that of training, of the model itself or of another, a micro-batch."""
     reloads_ahead: float = 0.0
     """1 where some layers' activations stay: copies back then run ahead until a chunk is back."""
     classes: tuple[ClassInputs, ...] = NO_CLASSES

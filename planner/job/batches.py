@@ -17,7 +17,7 @@ _AROUND = 0.25
 
 
 def global_batches(
-    request: RequestFields, seq: int, samples: Samples
+    request: RequestFields, seq: int, samples: Samples, rows: int = 1
 ) -> tuple[BatchTarget, tuple[RampBatch, ...]]:
     """The global batch of a request, and those that a ramp has before it; at the mean batch of a
     ramp, all of them, and gradient accumulation that a schedule can run may lie around the mean. A
@@ -28,8 +28,9 @@ def global_batches(
                 f"--batch-ramp {request.batch_ramp!r} with --lengths: a batch that grows "
                 "is known of pretraining alone; give one batch, as --gbs 64"
             )
-        return _target(request, request.gbs, request.gbs_tokens, row_tokens(samples, seq)), ()
-    batch, ramp = _stated_batches(request, seq)
+        tokens = rows * row_tokens(samples, seq)
+        return _target(request, request.gbs, request.gbs_tokens, tokens), ()
+    batch, ramp = _stated_batches(request, rows * seq)
     mean = request.overrides.mean_batch
     if mean is None:
         return batch, ramp

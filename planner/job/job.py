@@ -31,6 +31,7 @@ from planner.job.offload import (
 )
 from planner.job.optimizers import Optimizer, OptimizerSetting, check_optimizer
 from planner.job.pool import Pool
+from planner.job.reads import Read
 from planner.job.recompute import RecomputeMode, has_part
 from planner.job.sample_rows import Row, row_of, row_tokens
 from planner.job.samples import Samples
@@ -136,6 +137,8 @@ class Job:
     tuning: Tuning = FULL
     # What training minimises, and what it is compared with.
     objective: Objective = NEXT_TOKEN
+    # Models that a step reads forward beside the one that it trains.
+    reads: tuple[Read, ...] = ()
 
     def __post_init__(self) -> None:
         if self.seq <= 0:
@@ -166,6 +169,16 @@ class Job:
     def row_tokens(self) -> float:
         """Tokens that count in a row, on average: `seq` where no row is padded."""
         return self.seq if self.samples.lengths is None else row_tokens(self.samples, self.seq)
+
+    @property
+    def rows(self) -> int:
+        """Rows of a sample that are trained: a pair of answers is two."""
+        return 1 if self.objective.is_plain else self.objective.rules.rows
+
+    @property
+    def sample_tokens(self) -> float:
+        """Tokens that count in a sample, of all its rows."""
+        return self.rows * self.row_tokens
 
     @property
     def machines(self) -> tuple[Job, ...]:

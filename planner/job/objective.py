@@ -17,9 +17,11 @@ from planner.job.errors import UsageError, unknown_name
 
 ObjectiveKind = Literal["lm", "dpo", "ipo", "kto", "orpo", "simpo", "cpo", "reward", "distill"]
 Reference = Literal["none", "copied", "adapters-off", "precomputed"]
+Logits = Literal["full", "chunked"]
 KINDS: tuple[ObjectiveKind, ...] = get_args(ObjectiveKind)
 
-_SETTINGS = ("reference", "teacher")
+_SETTINGS = ("reference", "teacher", "logits")
+LOGITS: tuple[Logits, ...] = get_args(Logits)
 _HINT = "write lm, dpo, ipo, kto, orpo, simpo, cpo, reward or distill, as dpo:reference=copied"
 # What people call the places that a reference's figures come from.
 _CALLED = {
@@ -56,12 +58,15 @@ class Objective:
 
     `reference`: where the figures of the model that a preference is compared with come from: a
     second copy of the weights on the GPUs, the model with its adapters off, or a file that was
-    computed before; `teacher`: the model whose logits a student learns, by its name.
+    computed before; `teacher`: the model whose logits a student learns, by its name;
+    `logits`: all of a micro-batch at once, or a chunk of tokens' at a time (Liger's losses, those
+    of TRL 1.16).
     """
 
     kind: ObjectiveKind = "lm"
     reference: Reference = "none"
     teacher: str | None = None
+    logits: Logits = "full"
 
     @property
     def rules(self) -> ObjectiveRules:
@@ -71,13 +76,34 @@ class Objective:
     @property
     def is_plain(self) -> bool:
         """Whether it is next-token prediction, as in pretraining."""
-        return self.kind == "lm"
+        return self.kind == "lm" and self.logits == "full"
+
+    @property
+    def words(self) -> str:
+        """What it is, and its settings: `direct preference optimisation (dpo:reference=copied)`."""
+        return f"{self.rules.words} ({self})"
+
+    def lighter(self) -> tuple[Objective, ...]:
+        """The same training with less in memory: a reference that is read once, before, in place of
+        a copy, logits in chunks, and both; none of next-token prediction."""
+        if self.kind == "lm" or self.rules.scores:
+            return ()
+        chunked = replace(self, logits="chunked")
+        earlier = replace(self, reference="precomputed")
+        found = (earlier,) if self.reference == "copied" else ()
+        if self.logits == "chunked":
+            return found
+        return (*found, chunked, *(replace(one, logits="chunked") for one in found))
 
     def __str__(self) -> str:
         """The text that reads as this."""
-        if self.teacher is not None:
-            return f"{self.kind}:teacher={self.teacher}"
-        return self.kind if self.reference == "none" else f"{self.kind}:reference={self.reference}"
+        settings = {
+            "reference": "" if self.reference == "none" else self.reference,
+            "teacher": self.teacher or "",
+            "logits": "" if self.logits == "full" else self.logits,
+        }
+        said = ",".join(f"{name}={value}" for name, value in settings.items() if value)
+        return f"{self.kind}:{said}" if said else self.kind
 
 
 NEXT_TOKEN = Objective()
@@ -90,6 +116,7 @@ def read_objective(text: str, *, adapters: bool = False) -> Objective:
     kind = _kind(word)
     settings = _settings(text, rest)
     objective = _with_reference(text, Objective(kind), settings.get("reference"), adapters)
+    objective = _with_logits(text, objective, settings.get("logits"))
     return _with_teacher(text, objective, settings.get("teacher"))
 
 
@@ -149,6 +176,17 @@ def _with_reference(
 def _reference_word(given: str) -> str:
     word = given.lower().replace("_", "-")
     return _CALLED.get(word, word)
+
+
+def _with_logits(text: str, objective: Objective, given: str | None) -> Objective:
+    """With all logits at once, or in chunks. UsageError."""
+    if given is None:
+        return objective
+    if objective.rules.scores:
+        raise UsageError(f"--objective {text}: {objective.kind} makes no logits; leave logits= out")
+    if given.lower() not in LOGITS:
+        raise unknown_name("value of logits=", given, LOGITS, f"known are {', '.join(LOGITS)}")
+    return replace(objective, logits=cast(Logits, given.lower()))
 
 
 def _with_teacher(text: str, objective: Objective, given: str | None) -> Objective:

@@ -25,7 +25,8 @@ class ParameterClass(Named):
     reduced (`planner.cost.codes.Sharers`). `format`: the number format of the tensors
     (`hardware/catalog/formats.toml`), None as the framework holds weights. `gathered`: under
     ZeRO-3 a rank holds its share and gathers the rest before use, or it holds all. `reduced`:
-    whether the sharers add up their gradients. `gradient`, `states`: types of the gradients and of
+    whether the sharers add up their gradients. `only_read`: of another model than the one that is
+    trained, which a step reads forward. `gradient`, `states`: types of the gradients and of
     master weights and optimizer states, None as framework and optimizer have them.
     """
 
@@ -38,6 +39,7 @@ class ParameterClass(Named):
     reduced: bool = True
     gradient: str | None = None
     states: str | None = None
+    only_read: bool = False
 
     @model_validator(mode="after")
     def _demand_known_types(self) -> Self:

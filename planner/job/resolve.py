@@ -17,6 +17,7 @@ from planner.job.amounts import Resolution, parse_reserve, parse_resolution
 from planner.job.batches import global_batches
 from planner.job.errors import UsageError
 from planner.job.frameworks.adapters import check_tuning, tuned_profile, tuning_conditions
+from planner.job.frameworks.losses import with_objective
 from planner.job.frameworks.profile import (
     FP32_PRECISIONS,
     DtypeModeName,
@@ -54,6 +55,7 @@ from planner.job.offload import (
 )
 from planner.job.optimizers import load_optimizer, searched_shares
 from planner.job.pool import GpuWords, Pool, SeveralTypes
+from planner.job.reads import reads_of
 from planner.job.recompute import RecomputeMode, demand_parts
 from planner.job.request_fields import RequestFields
 from planner.job.sampling import samples_of
@@ -107,14 +109,17 @@ def _on_cluster(request: RequestFields) -> Job:
     dtype = _dtype(request, framework)
     profile = framework.in_mode(dtype)
     model = trained_model(request, resolved.spec, profile)
-    samples, seq = samples_of(request, profile, model)
     tuning = _tuning(request, model, profile)
     model = model.with_frozen(tuning.frozen_layers)
+    objective = read_objective(request.objective, adapters=tuning.has_adapters)
+    model = model.with_scores() if objective.rules.scores else model
+    samples, seq = samples_of(request, profile, model)
     cluster = _job_cluster(request, profile)
     profile = switched(profile, _switches(request), cluster.num_gpus)
     decision = _techniques(request, profile, model, cluster, tuning)
     offered, profile = profile, with_techniques(profile, decision.used, decision.unused)
-    profile = tuned_profile(profile, tuning)
+    profile = tuned_profile(profile, tuning, model)
+    profile = with_objective(profile, objective)
     precision = request.precision
     cluster.gpu.peak(precision)
     offload, choices = _activation_offload(request, profile, model)
@@ -124,7 +129,7 @@ def _on_cluster(request: RequestFields) -> Job:
     if request.recompute is None:
         modes = usable_modes(profile, offload, modes, precision) or modes
         modes = unrefused_modes(offered, decision.used, modes) or modes
-    batch, ramp = global_batches(request, seq, samples)
+    batch, ramp = global_batches(request, seq, samples, objective.rules.rows)
     share, searched = request.optimizer_offload, request.optimizer_offload == "search"
     return Job(
         model=model,
@@ -167,7 +172,8 @@ def _on_cluster(request: RequestFields) -> Job:
         beside=resolved.beside,
         cublas_workspace_config=request.cublas_workspace_config,
         tuning=tuning,
-        objective=_objective(request, tuning),
+        objective=objective,
+        reads=reads_of(objective, _teacher(objective, model, profile)),
     )
 
 
@@ -265,15 +271,18 @@ def _tuning(request: RequestFields, model: ModelSpec, profile: FrameworkProfile)
     return tuning
 
 
-def _objective(request: RequestFields, tuning: Tuning) -> Objective:
-    """What training minimises. UsageError where that cannot be planned."""
-    objective = read_objective(request.objective, adapters=tuning.has_adapters)
-    if not objective.is_plain:
+def _teacher(objective: Objective, model: ModelSpec, profile: FrameworkProfile) -> ModelSpec | None:
+    """The model whose logits a student learns. UsageError where the two cannot be compared."""
+    if objective.teacher is None:
+        return None
+    teacher = load_model(objective.teacher).spec.with_scan_chunks(profile.scan_chunk).with_mtp(0)
+    if teacher.vocab != model.vocab:
         raise UsageError(
-            f"--objective {objective}: {objective.rules.words} is not planned yet; leave "
-            "--objective out to plan next-token prediction on as many rows of tokens"
+            f"--objective {objective}: {teacher.name} has a vocabulary of {teacher.vocab:,}, "
+            f"{model.name} one of {model.vocab:,}, and their logits are compared one by one; give "
+            "a teacher of the same family"
         )
-    return objective
+    return teacher
 
 
 # --- precision, techniques, offload ---------------------------------------------------------------

@@ -266,6 +266,8 @@ class ModelSpec(_Frozen):
     layer_kinds: tuple[LayerKind, ...] = ()
     # Extra multi-token-prediction layers (DeepSeek-V3), not part of `layers`.
     mtp_layers: NonNegative = 0
+    # One score a row in place of logits: the head of a reward model has no vocabulary.
+    scores: bool = False
     # What else changes training, neither shape nor cost: keys of transformers whose values are not
     # the class's (Granite's multipliers, noise of the router, dropout that the config states).
     constants: tuple[tuple[str, Constant], ...] = ()
@@ -303,6 +305,11 @@ class ModelSpec(_Frozen):
     def with_mtp(self, layers: int) -> ModelSpec:
         """The model trained with so many layers of multi-token prediction."""
         return self if layers == self.mtp_layers else self.model_copy(update={"mtp_layers": layers})
+
+    def with_scores(self) -> ModelSpec:
+        """The model as a reward model, whose head is one linear layer of width 1."""
+        changed = {"scores": True, "tied_embeddings": False, "head_bias": False, "mtp_layers": 0}
+        return self.model_copy(update=changed)
 
     def with_scan_chunks(self, tokens: int) -> ModelSpec:
         """The model whose Mamba-2 scans are in chunks of so many tokens, which changes no result;

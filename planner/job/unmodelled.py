@@ -23,8 +23,8 @@ def refuse_unmodelled(name: str, where: str) -> None:
     for kind in _kinds():
         if re.fullmatch(kind["names"], wanted):
             raise UsageError(
-                f"{where}: {kind['what']} is not modelled. Nearest help: {kind['help']}. Only "
-                "training by next-token prediction is modelled"
+                f"{where}: {kind['what']} is not modelled. Nearest help: {kind['help']}. Modelled "
+                "are next-token prediction, preferences, rewards and distillation (--objective)"
             )
 
 

@@ -317,9 +317,10 @@ class CostModel:
         # Where nothing of a layer's cost depends on it, shapes of any pp share their keys.
         between = self.job.cluster.num_gpus > self.link_inputs.scale_up_domain
         slowed = between and self.framework_inputs.pipeline_exchange_s > 0.0
+        held = columns if self.job.rows == 1 else self._in_rows(columns)
         table = np.column_stack(
             [
-                *(columns[axis] for axis in OF_LAYER),
+                *(held[axis] for axis in OF_LAYER),
                 modes[columns["recompute"]],
                 (columns["pp"] > 1) & slowed,
                 np.ones(len(columns["tp"])),
@@ -330,6 +331,10 @@ class CostModel:
         codes = numbered(table)
         _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
         return with_computed(with_ranks(table[first]), self.job), inverse
+
+    def _in_rows(self, columns: Columns) -> Columns:
+        """Columns whose micro-batches count rows, of which a sample of the job may have several."""
+        return {**columns, "mbs": columns["mbs"] * self.job.rows}
 
     def _exchanged(self, keys: Array) -> tuple[Array, Array]:
         """(keys, their costs), each with the fastest exchange of context parallelism it may have.

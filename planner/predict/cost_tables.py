@@ -17,10 +17,12 @@ from planner.cost.inputs import GpuInputs, as_declared, filled
 from planner.cost.piece_compute import TORCH_SOFTMAX_TRAFFIC
 from planner.cost.schedule import SCHEDULE_1F1B
 from planner.cost.tables import CLASSES, NO_CLASSES, Array, ClassInputs, FrameworkInputs, JobInputs
+from planner.job.frameworks.losses import read_bytes
 from planner.job.frameworks.profile import FP32_PRECISIONS, FrameworkProfile
 from planner.job.job import Job
 from planner.job.optimizers import ELEMENT_BYTES
 from planner.job.parameter_classes import ParameterClass, parameter_classes
+from planner.job.reads import Read
 from planner.job.schedules import schedule_named
 from planner.job.specs import ModelSpec
 from planner.predict.links import (
@@ -54,17 +56,24 @@ def class_names(all_pieces: Sequence[Piece]) -> tuple[str, ...]:
 
 
 def class_inputs(
-    all_pieces: Sequence[Piece], profile: FrameworkProfile, moment: float = 4.0
+    all_pieces: Sequence[Piece],
+    profile: FrameworkProfile,
+    moment: float = 4.0,
+    reads: Sequence[Read] = (),
 ) -> tuple[ClassInputs, ...]:
     """The classes of some pieces under a profile, and unused ones up to the fewest of a record;
-    `moment`: bytes of an element of the optimizer's states there."""
+    `moment`: bytes of an element of the optimizer's states there; `reads`: what a step reads
+    beside training."""
     found = tuple(
-        _one_class(parameter_classes()[name], profile, moment) for name in class_names(all_pieces)
+        _one_class(parameter_classes()[name], profile, moment, reads)
+        for name in class_names(all_pieces)
     )
     return (*found, *NO_CLASSES[len(found) :])
 
 
-def _one_class(one: ParameterClass, profile: FrameworkProfile, moment: float) -> ClassInputs:
+def _one_class(
+    one: ParameterClass, profile: FrameworkProfile, moment: float, reads: Sequence[Read]
+) -> ClassInputs:
     """One class, by the profile's trained weights."""
     held = one.bytes_per_parameter
     weights = 1.0 if held is None else held / profile.state.weight_bytes
@@ -74,13 +83,18 @@ def _one_class(one: ParameterClass, profile: FrameworkProfile, moment: float) ->
     if one.states is not None:
         # An optimizer without states has none of any type.
         states = ELEMENT_BYTES[one.states] / moment if moment else 0.0
+    # Forward once and backward once where it is trained; once for each time that it is read.
+    uses = sum(read.times for read in reads if read.copied == one.only_read)
+    uses += 0 if one.only_read else 2
+    gathered = weights if one.gathered == "before-use" else 0.0
     return ClassInputs(
         sharers=float(Sharers[one.sharers.replace("-", "_").upper()]),
         weights=weights,
-        gathered=weights if one.gathered == "before-use" else 0.0,
+        gathered=0.0 if one.only_read else gathered,
         gradients=gradients,
         reduced=gradients if one.reduced else 0.0,
         states=states,
+        gathers=gathered * uses / 2,
     )
 
 
@@ -141,6 +155,8 @@ def op_context(job: Job) -> OpContext:
         offload=job.on_host,
         rack=job.cluster.gpu.traits.dispatcher == "hybridep",
         exchanges_heads=any(kind.startswith("a2a") for kind in job.context_kinds),
+        reads=job.reads,
+        read_bytes=read_bytes(job.framework, job.objective) if job.reads else 0.0,
         tuning=job.tuning,
     )
 
@@ -319,7 +335,8 @@ def parameter_inputs(
 ) -> dict[str, Any]:
     """What the compiled core reads of the model's parameters and their classes."""
     return {
-        "classes": class_inputs(all_pieces, profile, _moment_element(job, profile)),
+        "classes": class_inputs(all_pieces, profile, _moment_element(job, profile), job.reads),
+        "forward_reads": float(sum(read.times for read in job.reads)),
         "model_parameters": trained_parameters(job, all_pieces),
     }
 
@@ -352,7 +369,7 @@ def trained_parameters(job: Job, all_pieces: Sequence[Piece]) -> float:
             count * op.parameter_count
             for piece, count in zip(all_pieces, totals, strict=False)
             for op in piece.ops
-            if not op.trains
+            if not op.trains and not op.only_read
         )
         return float(parameter_count(job.model).total) - float(frozen)
     return float(

@@ -29,6 +29,7 @@ from planner.predict.cost_model import CostedShapes, CostModel, KernelLayout
 from planner.predict.cost_tables import half_precision
 from planner.predict.mixture import CostedLayout, cost_layout
 from planner.predict.ops.trained import trained_flop
+from planner.predict.passes import step_passes
 from planner.predict.plan import (
     Degrees,
     Interval,
@@ -55,8 +56,8 @@ from planner.predict.uncertainty.intervals import (
     peak_interval,
     plan_conditions,
     widest_interval,
-    with_open_lengths,
 )
+from planner.predict.uncertainty.sample_spread import with_unlike_samples
 
 Status = Literal["optimal", "feasible", "evaluated"]
 # Columns of what a plan says of a stage.
@@ -99,11 +100,11 @@ def configured_plan(
         interval, step_time_s, full_step_time_s(heaviest, degrees, step_time_s), 1.0 - probability
     )
     risk = full_memory(heaviest, degrees, step_time_s, probability)
-    row = job.row(degrees.mbs)
-    computed = degrees.gbs * row.computed / step_time_s / degrees.gpus
+    samples, row = degrees.gbs * job.rows, job.row(degrees.mbs * job.rows)
+    computed = samples * row.computed / step_time_s / degrees.gpus
     flop = trained_flop(job, row.attended)
     full_square = computed * flop.total
-    tokens_per_s = degrees.gbs * job.row_tokens / step_time_s
+    tokens_per_s = degrees.gbs * job.sample_tokens / step_time_s
     kind, sizes = exchange_kind(degrees.cp, priced.exchange(0))
     used = used_techniques(job, degrees)
     gpus = [on.cluster.gpu for on in on_stages]
@@ -115,7 +116,7 @@ def configured_plan(
         recompute_flags=layout_flags(configuration.mode, job.framework, layout),
         schedule=plan_schedule(job.schedule, degrees.pp, degrees.vpp),
         gbs=degrees.gbs,
-        gbs_tokens=round(degrees.gbs * job.row_tokens),
+        gbs_tokens=round(degrees.gbs * job.sample_tokens),
         seq=job.seq,
         step_time_s=step_time_s,
         step_time=interval,
@@ -166,6 +167,8 @@ def configured_plan(
         full_memory=risk,
         ramp=_ramp(cost_model, configuration),
         samples=_sample_figures(job, degrees, step_time_s, peak16),
+        objective="" if job.objective.is_plain else str(job.objective),
+        passes=step_passes(configuration, cost_model, costed),
     )
 
 
@@ -173,10 +176,11 @@ def _sample_figures(
     job: Job, degrees: Degrees, step_time_s: float, peak_flop_per_s: float
 ) -> SampleFigures | None:
     """What samples of unlike lengths make of a step; None where rows are cut from one text."""
-    samples, lengths, row = job.samples, job.samples.lengths, job.row(degrees.mbs)
+    samples, lengths = job.samples, job.samples.lengths
     if lengths is None:
         return None
-    counted = degrees.gbs * row.counted / step_time_s / degrees.gpus
+    row, rows = job.row(degrees.mbs * job.rows), degrees.gbs * job.rows
+    counted = rows * row.counted / step_time_s / degrees.gpus
     return SampleFigures(
         lengths=lengths.origin,
         packing=samples.packing,
@@ -185,7 +189,7 @@ def _sample_figures(
         cut=samples.cut,
         samples=degrees.gbs * row.samples,
         samples_per_s=degrees.gbs * row.samples / step_time_s,
-        computed_tokens_per_s=degrees.gbs * row.computed / step_time_s,
+        computed_tokens_per_s=rows * row.computed / step_time_s,
         mfu_counted=counted * trained_flop(job, lengths.attended).total / peak_flop_per_s,
     )
 
@@ -205,9 +209,9 @@ def _step_interval(
     samples whose lengths are known by their mean alone, as wide as their spread may be."""
     job, degrees = configuration.job, configuration.degrees
     interval = widest_interval(job.machines, degrees, step)
-    interval = with_open_lengths(
-        interval, float(step[f.STEP_TIME]), _other_lengths(configuration, cost_model)
-    )
+    if job.samples.differ:
+        others = _other_lengths(configuration, cost_model)
+        interval = with_unlike_samples(interval, float(step[f.STEP_TIME]), others)
     if not job.cluster.sharp:
         return interval
     bare = job.on_clusters(lambda cluster: cluster.model_copy(update={"sharp": ""}))
@@ -220,9 +224,7 @@ def _step_interval(
 def _other_lengths(configuration: Configuration, cost_model: CostModel) -> list[float]:
     """Step times with samples of other lengths that would suit what was given as well, s."""
     job, found = configuration.job, []
-    if job.samples.lengths is None or not job.samples.differ:
-        return []
-    for lengths in job.samples.lengths.unstated:
+    for lengths in job.samples.lengths.unstated if job.samples.lengths else ():
         other = replace(job, samples=job.samples.spread_as(lengths))
         model, at = cost_model.of(other), replace(configuration, job=other)
         step = cost_layout(model, model.price_shapes(at.columns), 0, at).step

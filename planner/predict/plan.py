@@ -186,6 +186,35 @@ class Interval(Frozen):
         return self.family + wider
 
 
+class StepPass(Frozen):
+    """One pass of a step.
+
+    `name`: of the model that it is about, as the step knows it (`model`: the one that is trained,
+    `policy`: the same read without gradients, `reference`, `teacher`); `model`: what that is
+    called; `rows`: rows of a sample that pass through it; `time`: seconds of a step by term;
+    `held`: bytes of live tensors at its heaviest, on a GPU of the stage that decides whether the
+    plan fits; `gives`: what it leaves behind for later passes.
+    """
+
+    name: str
+    work: Literal["forward", "forward and backward", "update"]
+    model: str
+    rows: int
+    gives: str
+    time: TimeTerms
+    held: dict[str, float]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step."""
+        return self.time.total_s
+
+    @property
+    def live_bytes(self) -> float:
+        """Bytes of live tensors at its heaviest."""
+        return sum(self.held.values())
+
+
 class PlanBatch(Frozen):
     """A batch of a ramp before the last: `until_tokens` of training, the same plan with another
     gradient accumulation. `step_time_s` as the plan's; its interval is as wide in proportion."""
@@ -285,6 +314,9 @@ class Plan(Named):
     ramp: tuple[PlanBatch, ...] = ()
     # None where rows are cut from one text.
     samples: SampleFigures | None = None
+    # What training minimises, and the passes of a step in order; empty for next-token prediction.
+    objective: str = ""
+    passes: tuple[StepPass, ...] = ()
 
     @field_validator("layout", mode="before")
     @classmethod
@@ -303,6 +335,11 @@ class Plan(Named):
         return {name: getattr(layout, name) for name in WRITTEN_LAYOUT}
 
     @property
+    def rows(self) -> int:
+        """Rows of tokens of a sample: a pair of answers is two."""
+        return max((one.rows for one in self.passes if one.work != "forward"), default=1)
+
+    @property
     def modes(self) -> tuple[str, ...]:
         """Recompute modes that it has, its first the one of the other layers of its shape."""
         return tuple(dict.fromkeys((self.recompute, *self.layout.recomputed)))
@@ -318,7 +355,8 @@ class Plan(Named):
         the ramp; a last step that is not full counts in part."""
         done = 0.0
         for batch in self.ramp:
-            until, size = min(float(batch.until_tokens), tokens), batch.gbs * self.seq
+            until = min(float(batch.until_tokens), tokens)
+            size = batch.gbs * self.gbs_tokens // self.gbs
             yield size, batch.step_time_s, (until - done) / size
             done = until
         yield self.gbs_tokens, self.step_time_s, (tokens - done) / self.gbs_tokens

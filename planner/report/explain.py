@@ -32,6 +32,7 @@ from planner.predict.plan_text import (
     offload_text,
 )
 from planner.report.differences import beside_text, ends_text
+from planner.report.passes import passes_blocks
 from planner.report.plan_table import full_memory_facts, limit_text, stage_row
 from planner.report.said import described, fact_rows, notes, said, table_of
 from planner.report.search import error_note, job_facts, metric_note
@@ -62,6 +63,7 @@ def explanation_report(
     yield memory_table(explanation)
     yield stage_table(explanation)
     yield time_table(explanation)
+    yield from passes_blocks(plan.passes)
     yield from link_blocks(explanation)
     yield Notes(metric_notes(explanation))
     if findings is not None:

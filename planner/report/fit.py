@@ -21,6 +21,7 @@ from planner.predict.plan_text import (
     step_time_text,
 )
 from planner.predict.uncertainty.likely import EVEN_CHANCE
+from planner.report.passes import passes_blocks
 from planner.report.said import described, notes, said, table_of
 from planner.report.search import error_note, job_facts, riskier_table
 from planner.report.tables import Block, Facts, Notes, TableData, as_report
@@ -152,6 +153,7 @@ def _fitting(result: SearchResult, training: str) -> Iterator[Block]:
     yield Facts((*job_facts(result.job), ("batch", batch), *beside, ("fits", verdict), *takes))
     named = (("→ use", best), ("lightest", lightest))[: 2 if lightest != best else 1]
     yield fitting_table("Plans", "plan", "as", named)
+    yield from passes_blocks(best.passes)
 
 
 def _no(why: WhyNothingFits) -> str:
@@ -183,6 +185,7 @@ def _notes(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Iterato
     if answer.result is not None:
         yield error_note(answer.result.plans)
         launches = target_of_profile(answer.result.request.framework) is not None
+        launches = launches and not answer.result.job.objective
         yield from notes("fit.notes", None, launches=launches, command=command)
     if answer.untried:
         yield f"No time was left for: {', '.join(answer.untried)}."

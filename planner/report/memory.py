@@ -27,8 +27,10 @@ from planner.predict.memory.terms import (
     phase_rows,
 )
 from planner.predict.ops.table import parameter_count
+from planner.predict.passes import configured_passes
 from planner.predict.plan_text import error_text, fit_text, fraction_text
 from planner.predict.techniques import used_techniques
+from planner.report.passes import passes_blocks
 from planner.report.plan_table import limit_text, stage_row
 from planner.report.said import described, facts, rows_of, said, table_of
 from planner.report.said import notes as told
@@ -75,6 +77,7 @@ def memory_report(
         yield timeline(footprint, account)
         if by_layer and account.layers:
             yield layer_table(footprint, account)
+    yield from passes_blocks(configured_passes(footprint.configuration))
     if tensors:
         yield tensor_table(tensors, stages[0])
     if len(footprint.stages) > 1:
@@ -102,7 +105,7 @@ def _facts(footprint: Footprint, worst: Footprint | None) -> Facts:
         steps=plural(degrees.grad_acc, "micro-batch").replace("batchs", "batches"),
         recompute_words=_recompute_text(footprint), total=total_sentence(footprint),
         host_words=fraction_text(job.activation_offload, job.offload_fraction),
-        mtp_stage=degrees.pp - 2,
+        mtp_stage=degrees.pp - 2, most=degrees.mbs * job.row(degrees.mbs).most,
     )  # fmt: skip
 
 
@@ -339,6 +342,7 @@ def memory_json(
         "dropless_worst_case": worst
         and picked(worst.configuration.job, "expert_imbalance") | _verdict_record(worst),
         "stages": [_stage_record(footprint, account) for account in footprint.stages],
+        "passes": [one.model_dump() for one in configured_passes(footprint.configuration)],
         "solution": solution
         and {
             **picked(solution, "unknown step held"),

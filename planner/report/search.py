@@ -18,6 +18,7 @@ from planner.predict.plan_text import (
     shared_techniques,
 )
 from planner.report.differences import is_mixture, ratio_text, tie_note, ties
+from planner.report.passes import passes_blocks
 from planner.report.plan_table import (
     Numbered,
     beyond_text,
@@ -57,6 +58,8 @@ def search_report(
     if result.riskier:
         told, usable_bytes = [plan for _, plan in plans], result.job.usable_bytes
         yield riskier_table(result.riskier, usable_bytes, "Faster, if it fits", told)
+    if result.recommended:
+        yield from passes_blocks(result.plans[result.recommended - 1].passes, result.recommended)
     yield Notes(front_notes(result, plans))
     if verbose:
         yield from _details(result)

@@ -133,6 +133,7 @@ def job_summary(job: Job, num_gpus: int) -> JobSummary:
         batch_target_sequences=job.batch.sequences,
         tuning="" if job.tuning.trains_all else job.tuning.words,
         trained_parameters=0 if job.tuning.trains_all else held.trained,
+        objective="" if job.objective.is_plain else job.objective.words,
         notes=tuple(f"{note[0].upper()}{note[1:]}." for note in beside_notes(job.beside)),
         assumed=assumption_lines(jobs),
     )

@@ -64,6 +64,8 @@ class JobSummary(Frozen):
     batch_target_sequences: float
     # How the weights are trained, and how many of them, where not all are.
     tuning: str = ""
+    # What training minimises, where that is not next-token prediction.
+    objective: str = ""
     trained_parameters: int = 0
     notes: tuple[str, ...] = ()
     # Numbers of the hardware that nobody published: true of every plan, beside its own

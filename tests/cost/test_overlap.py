@@ -106,7 +106,7 @@ def test_what_each_kind_of_traffic_may_hide_behind() -> None:
         key = SimpleNamespace(tp=tp)
         found = [hide_share(code, key, framework) for code in range(5)]
         assert found == pytest.approx([0.0, 0.1, 0.2, pieces, 0.4])
-    terms = ComputeTerms(1.0, 2.0, 0.0, 3.0, 4.0, 5.0, *6 * [0.0])
+    terms = ComputeTerms(1.0, 2.0, 0.0, 3.0, 4.0, 5.0, *7 * [0.0])
     windows = [[group_window(group, index, terms) for index in range(3)] for group in range(3)]
     assert windows == [[1.0, 3.0, 1.0], [4.0, 5.0, 4.0], [1.0, 2.0, 1.0]]
 
@@ -116,7 +116,7 @@ def test_hidden_traffic_takes_no_more_than_the_compute_beside_it() -> None:
     traffic = [SimpleNamespace(total=0.0) for _ in range(9)]
     for index in (0, 1):
         traffic[index] = SimpleNamespace(total=10.0, hideable=10.0, inside=10.0, between=0.0)
-    terms = ComputeTerms(8.0, 4.0, 0.0, 50.0, *8 * [0.0])
+    terms = ComputeTerms(8.0, 4.0, 0.0, 50.0, *9 * [0.0])
     out = SimpleNamespace(links=np.zeros(3 * f.LINK_PASS))
     exposed_traffic(traffic, terms, 0.0, out)
     assert (out.forward_tp, out.backward_tp, out.recompute_tp) == pytest.approx((2.0, 6.0, 0.0))

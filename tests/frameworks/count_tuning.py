@@ -92,13 +92,20 @@ _EXPERTS_STAY = Setting(Tuning(frozen=("experts",)), "bf16")
 
 
 def settings_of(spec: ModelSpec) -> Iterator[Setting]:
-    """All of them that mean something for the model."""
-    yield from SETTINGS
+    """All of them that mean something for the model: where peft puts adapters on experts, they have
+    neither dropout nor magnitudes."""
+    for setting in SETTINGS:
+        tuning = setting.tuning
+        plain = not tuning.dropout and tuning.method != "dora"
+        if plain or not spec.moe or tuning.targets != _LINEAR:
+            yield setting
     if spec.moe:
         yield _EXPERTS_STAY
 
 
-def _run(spec: ModelSpec, kinds: Sequence[LayerKind], setting: Setting) -> TunedRun:
+def _run(
+    spec: ModelSpec, kinds: Sequence[LayerKind], setting: Setting, *, hooked: bool = False
+) -> TunedRun:
     return TunedRun(
         config_of(spec, kinds),
         min(setting.seq, spec.max_positions),
@@ -107,12 +114,21 @@ def _run(spec: ModelSpec, kinds: Sequence[LayerKind], setting: Setting) -> Tuned
         setting.attention,
         setting.checkpointing,
         tuning=setting.tuning,
+        hooked=hooked,
     )
 
 
 @cache
 def _saved(spec: ModelSpec, kinds: Sequence[LayerKind], setting: Setting) -> list[SavedTensor]:
     return saved_tensors(_run(spec, kinds, setting))
+
+
+def first_layer(spec: ModelSpec, setting: Setting) -> int:
+    """Bytes that the first layer keeps more, casts of weights included, where what the embedding
+    makes needs a gradient."""
+    found = (spec.kinds[0], *spec.kinds)
+    hooked = held_bytes(saved_tensors(_run(spec, found, setting, hooked=True)))
+    return sum(difference(hooked, held_bytes(_saved(spec, found, setting))))
 
 
 def count_run(spec: ModelSpec, setting: Setting) -> tuple[Row, list[SavedTensor]]:
@@ -133,6 +149,7 @@ def count_run(spec: ModelSpec, setting: Setting) -> tuple[Row, list[SavedTensor]
     return described(spec, setting) | {
         "per_layer": last[0], "non_layer": outside[0],
         "weight_casts_per_layer": last[1], "weight_casts_non_layer": outside[1],
+        "first_layer": first_layer(spec, setting),
     }, layer  # fmt: skip
 
 
@@ -229,7 +246,8 @@ def _size(tensor: Any) -> int:
 def write(path: Path, rows: Sequence[Row], kept: Sequence[Row]) -> None:
     """A file of rows that were there and of new ones."""
     with path.open("w", newline="", encoding="utf-8") as handle:
-        writer = csv.DictWriter(handle, list((*rows, *kept)[0]), lineterminator="\n", restval="")
+        columns = list((*rows, *kept)[0])
+        writer = csv.DictWriter(handle, columns, lineterminator="\n", restval="")
         writer.writeheader()
         writer.writerows(sorted((*kept, *rows), key=_place))
 
@@ -245,9 +263,11 @@ def _known(path: Path) -> list[Row]:
         return [dict(row) for row in csv.DictReader(handle)]
 
 
-def _is_there(cells: Row, known: Sequence[Row]) -> bool:
+def _found(cells: Row, known: Sequence[Row]) -> Row | None:
+    """The row with these cells, if there is one."""
     wanted = {(name, str(cell)) for name, cell in cells.items()}
-    return any(wanted <= {(name, str(cell)) for name, cell in row.items()} for row in known)
+    words = ({(name, str(cell)) for name, cell in row.items()} for row in known)
+    return next((row for row, one in zip(known, words, strict=True) if wanted <= one), None)
 
 
 def count(spec: ModelSpec, folder: Path) -> None:
@@ -257,12 +277,15 @@ def count(spec: ModelSpec, folder: Path) -> None:
     known = [_known(path) for path in paths]
     runs, tensors, parameters = [], [], []
     for setting in settings_of(spec):
-        if not _is_there(described(spec, setting), known[0]):
+        there = _found(described(spec, setting), known[0])
+        if there is not None and not there.get("first_layer"):
+            there["first_layer"] = first_layer(spec, setting)
+        if there is None:
             row, layer = count_run(spec, setting)
             runs.append(row | {"made_by": _made_by()})
             tensors += list(breakdown(row, layer)) if setting.listed else []
         key = (setting.tuning, setting.mode)
-        if not _is_there(parameter_cells(spec, *key), [*known[2], *parameters]):
+        if _found(parameter_cells(spec, *key), [*known[2], *parameters]) is None:
             parameters.append(count_parameters(spec, *key) | {"made_by": _made_by()})
     for path, rows, kept in zip(paths, (runs, tensors, parameters), known, strict=True):
         write(path, rows, kept)

@@ -331,7 +331,9 @@ def saved_tensors(run: Run, *, real: bool = False) -> list[SavedTensor]:
     pretend_gpu()
     with nullcontext() if real else FakeTensorMode(), torch.device("cpu" if real else "cuda"):
         model = run.build()
-        weights = {_storage(parameter) for parameter in (*model.parameters(), *model.buffers())}
+        # Kept, for bitsandbytes gives biases new storages, and old addresses would be taken again.
+        storages = [one.untyped_storage() for one in (*model.parameters(), *model.buffers())]
+        weights = {int(storage._cdata) for storage in storages}
         copies = _Copies(weights)
         with _module_names(model) as stack, copies, _autocast(run.mode in _AUTOCASTS):
             graph = _Graph(weights, stack)

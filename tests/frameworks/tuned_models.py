@@ -63,9 +63,11 @@ class Tuning:
 
 @dataclass(frozen=True)
 class TunedRun(Run):
-    """One forward pass of a model that is trained in part."""
+    """One forward pass of a model that is trained in part; `hooked`: what its embedding makes needs
+    a gradient, as the Trainer has it for adapters with checkpointing."""
 
     tuning: Tuning = Tuning()
+    hooked: bool = False
 
     def build(self) -> Any:
         """The model with its weights on the current device."""
@@ -79,6 +81,8 @@ class TunedRun(Run):
                 model, self.checkpointing == "full", gradient_checkpointing_kwargs=checkpoints
             )
         freeze(model, tuning.frozen)
+        if self.hooked:
+            model.enable_input_require_grads()
         return model if tuning.method == "full" else adapted(model, tuning)
 
     def watched(self, pack: Callable[[Any], Any]) -> AbstractContextManager[None]:
@@ -236,10 +240,13 @@ def _round(module: Any) -> None:
 
 
 def state_tensors(module: Any) -> Iterator[Any]:
-    """What a quantised linear holds beside its packed weight."""
+    """What a quantised linear holds beside its packed weight; peft's layer around it shows the same
+    weight, and holds none."""
     if isinstance(module, bitsandbytes.nn.Linear8bitLt):
         yield module.state.SCB
-    state = getattr(getattr(module, "weight", None), "quant_state", None)
+    if not isinstance(module, bitsandbytes.nn.Linear4bit):
+        return
+    state = module.weight.quant_state
     while state is not None:
         yield from (state.absmax, state.code)
         if state.offset is not None:

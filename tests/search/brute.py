@@ -39,7 +39,7 @@ def explore(explorer: Explorer | SharesExplorer) -> list[LimitResult]:
 
 
 # The two classes of parameters that pretraining has.
-CLASSES = tuple(ClassInputs(sharers, 1.0, 1.0, 1.0, 1.0, 1.0) for sharers in Sharers)
+CLASSES = tuple(ClassInputs(sharers, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0) for sharers in Sharers)
 
 
 def framework_inputs(**changes: Any) -> FrameworkInputs:

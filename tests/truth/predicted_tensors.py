@@ -170,6 +170,8 @@ RULES = (
     Rule(r"self_attn\.q_b_proj", ("attention/q_up/input",)),
     Rule(r"self_attn\.kv_b_proj", ("attention/kv_up/input",)),
     Rule(_QKV, ("attention/qkv/input",)),
+    # What flash attention pads or reorders is copied for the projection.
+    Rule(_OUT, ("attention/output_copied",)),
     Rule(_OUT, ("attention/output",)),
     Rule(_ATTENTION, ("attention/rotary",), "1sr"),
     Rule(r"attn\.resid_dropout", ("attention/residual/dropout_mask",)),
@@ -242,9 +244,9 @@ def compare_tensors(run: Row, tensors: Sequence[Tensor]) -> Iterator[Compared]:
     own with 0 predicted.
     """
     context, key = single_device(run)
-    rows = _rows_of_layer(context, key, _layer_number(run))
+    rows = rows_of_layer(context, key, _layer_number(run))
     counted: dict[Term, float] = defaultdict(float)
-    for term, bytes_held in _by_term(tensors, context, rows):
+    for term, bytes_held in terms_of(tensors, context, rows):
         counted[term] += bytes_held
     known = {row for term in counted for row in term}
     counted |= {(row,): 0.0 for row in rows if row not in known}
@@ -259,7 +261,7 @@ def _layer_number(run: Row) -> int:
     return int(found[1]) if found else 0
 
 
-def _rows_of_layer(context: OpContext, key: Key, layer: int) -> dict[str, float]:
+def rows_of_layer(context: OpContext, key: Key, layer: int) -> dict[str, float]:
     """Bytes by row of a layer: saved tensors, and casts of weights by product.
 
     Keys and values copied for every query head stand in for the projected ones.
@@ -276,7 +278,7 @@ def _rows_of_layer(context: OpContext, key: Key, layer: int) -> dict[str, float]
     return dict(sizes)
 
 
-def _by_term(
+def terms_of(
     tensors: Sequence[Tensor], context: OpContext, rows: Mapping[str, float]
 ) -> Iterator[tuple[Term, int]]:
     """Each tensor's term and bytes."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from planner.evidence.fit.judging import Residual, weights_of
-from planner.predict.uncertainty.families import UNFAMILIAR, Figure
+from planner.predict.uncertainty.families import Figure
 from planner.predict.uncertainty.interval_score import ALPHA
 from planner.predict.uncertainty.residuals import (
     KINDS,
@@ -31,20 +31,18 @@ from planner.predict.uncertainty.residuals import (
 )
 
 _CORNER = 0.01
-# Evidence of a kind against none: pulls factors of kinds with few runs to 1.
+# Pulls the factors of kinds with few runs to 1.
 _PULL = 0.01
 # Errors of the parts to start from, the least that is told from none, and steps of logarithms.
 _START, _LEAST = 0.15, 1e-3
 _FIRST_STEP, _LAST_STEP = 0.5, 0.01
 _BETTER = 1e-7
-# Those of an unfamiliar framework come from the same runs, predicted without its name.
-_NAMED_KINDS = tuple(kind for kind in KINDS if kind != UNFAMILIAR)
 
 
 def fitted_errors(figure: Figure, found: Sequence[Residual]) -> HalfWidths:
     """Half widths of the runs that count, as today and at first sight (`both_ways`)."""
     counted = [one for one in found if one.counts] or list(found)
-    shares, kinds, values, weights = _arrays(figure, counted, _NAMED_KINDS)
+    shares, kinds, values, weights = _arrays(figure, counted)
     count = shares.shape[1]
     start = np.concatenate([np.full(count, math.log(_START)), np.zeros(kinds.shape[1])])
     start[:count] = np.where(shares.any(axis=0), start[:count], math.log(_LEAST))
@@ -58,49 +56,22 @@ def fitted_errors(figure: Figure, found: Sequence[Residual]) -> HalfWidths:
     factors = [Ends(*each) for each in zip(*(end[count:].tolist() for end in ends), strict=True)]
     return HalfWidths(
         dict(zip(PARTS[figure], parts, strict=True)),
-        dict(zip(_NAMED_KINDS, factors, strict=True)),
+        dict(zip(KINDS, factors, strict=True)),
     )
 
 
-def with_unfamiliar(figure: Figure, errors: HalfWidths, unnamed: Sequence[Residual]) -> HalfWidths:
-    """The half widths with those of frameworks that were never measured, by runs that were
-    predicted without their framework's name."""
-    if not unnamed:
-        return errors
-    _, _, values, weights = _arrays(figure, unnamed, ())
-    known = np.array(
-        [
-            errors.of(part_shares(figure, one.at), kinds_of(one.family, one.at, ()))
-            for one in unnamed
-        ]
-    )
-    one_kind = np.ones((len(known), 1))
-    ends = []
-    for side, sign in enumerate((-1.0, 1.0)):
-        loss = _loss(known[:, [side]], one_kind, sign * values, weights)
-        ends.append(_least(loss, np.zeros(2), fixed=1)[1])
-    factor = Ends(*map(float, ends))
-    return HalfWidths(errors.parts, {**errors.kinds, UNFAMILIAR: factor})
-
-
-def _arrays(
-    figure: Figure, found: Sequence[Residual], kinds: Sequence[str]
-) -> tuple[Array, Array, Array, Array]:
+def _arrays(figure: Figure, found: Sequence[Residual]) -> tuple[Array, Array, Array, Array]:
     """Shares of parts (runs, parts), which kinds (runs, kinds), values and weights (runs,)."""
     shares = np.array(
         [[part_shares(figure, one.at)[part] for part in PARTS[figure]] for one in found]
     )
-    each = [kinds_of(one.family, one.at, ()) for one in found]
-    which = np.array([[float(kind in some) for kind in kinds] for some in each])
+    each = [kinds_of(one.family) for one in found]
+    kinds = np.array([[float(kind in some) for kind in KINDS] for some in each])
+    values = np.array([one.value for one in found])
     weights = weights_of(
         np.array([one.group for one in found]), np.array([one.first is not None for one in found])
     )
-    return (
-        shares,
-        which.reshape(len(found), len(kinds)),
-        np.array([one.value for one in found]),
-        weights / weights.sum(),
-    )
+    return shares, kinds, values, weights / weights.sum()
 
 
 def _loss(shares: Array, kinds: Array, over: Array, weights: Array) -> Callable[[Array], float]:
@@ -117,17 +88,15 @@ def _loss(shares: Array, kinds: Array, over: Array, weights: Array) -> Callable[
     return loss
 
 
-def _least(
-    loss: Callable[[Array], float], start: Array, *, parts: int = 0, fixed: int = 0
-) -> Array:
+def _least(loss: Callable[[Array], float], start: Array, parts: int) -> Array:
     """Where a loss is least: steps of each number in turn, half as long once none helps. The first
-    `parts` numbers are logarithms of errors, which end at `_LEAST`; the first `fixed` stay."""
+    `parts` numbers are logarithms of errors, which end at `_LEAST`."""
     floor = np.full(len(start), -np.inf)
     floor[:parts] = math.log(_LEAST)
     at, best, step = start, loss(start), _FIRST_STEP
     while step >= _LAST_STEP:
         helped = False
-        for place in range(fixed, len(start)):
+        for place in range(len(start)):
             for by in (step, -step):
                 trial = at.copy()
                 trial[place] = max(floor[place], trial[place] + by)

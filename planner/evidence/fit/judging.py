@@ -45,8 +45,7 @@ class Residual:
     """ln(measured / predicted) of one run, its source, its family and where it lies.
 
     A run that does not `count` is judged but is not part of any distribution. `first`: the same
-    before the run had taught the model anything; None where that was not kept. `named`: with its
-    framework's name.
+    before the run had taught the model anything; None where that was not kept.
     """
 
     source: str
@@ -55,7 +54,6 @@ class Residual:
     at: Conditions = UNKNOWN
     counts: bool = True
     first: float | None = None
-    named: bool = True
 
     @property
     def group(self) -> str:
@@ -171,15 +169,8 @@ def both_ways(found: Iterable[Residual]) -> list[Residual]:
     """All runs as they are predicted today, and once more as they were at first sight where
     that was kept."""
     runs = list(found)
-    return [*(replace(one, first=None) for one in runs), *filter(None, map(_met, runs))]
-
-
-def _met(one: Residual) -> Residual | None:
-    """A run as it was at first sight: the time of its FLOP was that share of another step."""
-    if one.first is None:
-        return None
-    least = min(1.0, one.at.least * math.exp(one.first - one.value))
-    return replace(one, value=one.first, at=one.at._replace(least=least))
+    met = [replace(one, value=one.first) for one in runs if one.first is not None]
+    return [*(replace(one, first=None) for one in runs), *met]
 
 
 def judge(table: ErrorTable, found: Sequence[Residual]) -> Judged:

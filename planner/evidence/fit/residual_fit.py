@@ -11,9 +11,8 @@ they are predicted today and those that were met so as they were met, which weig
 (`judging.both_ways`). Every run is judged by the half widths that the runs of *other* sources make
 (`planner.evidence.fit.error_fit`). `growth` and `unmeasured` come from ranges left out
 (`planner.evidence.fit.judging`), `shares` from the runs about their bars
-(`planner.evidence.fit.components`). Those that are predicted without their framework's name say how
-much wider the bars of frameworks are that nobody measured. All half widths are then multiplied by
-what makes held-out intervals cover 80 % in the mean of both (`judging.HeldOut`).
+(`planner.evidence.fit.components`). All half widths are then multiplied by what
+makes held-out intervals cover 80 % in the mean of both (`judging.HeldOut`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -30,9 +29,10 @@ from typing import Any
 from planner.evidence.fit.command import rows_of_errors, run
 from planner.evidence.fit.components import variance_shares
 from planner.evidence.fit.constants_fit import NOT_FITTED_ON, tells
-from planner.evidence.fit.error_fit import fitted_errors, with_unfamiliar
+from planner.evidence.fit.error_fit import fitted_errors
 from planner.evidence.fit.held_out import predict_held_out, shipped
 from planner.evidence.fit.judging import (
+    Fit,
     HeldOut,
     Residual,
     both_ways,
@@ -80,7 +80,6 @@ def residuals(
 ) -> list[Residual]:
     """Log residuals of the runs that test one figure; `tuned`: of fine-tuning."""
     found: list[Residual] = []
-    named: dict[tuple[str, int], Residual] = {}
     for prediction in predictions:
         error = error_of(prediction, figure)
         if error is None or not tells(prediction, figure):
@@ -88,17 +87,9 @@ def residuals(
         job, row, source = prediction.job, prediction.row, prediction.row.source
         at = prediction.conditions if figure == "time" else conditions_of(job)
         counts = figure == "memory" or source not in NOT_FITTED_ON
-        first, log = _at_first_sight(row, figure), -math.log1p(error)
-        is_named = row.text("framework") is not None
-        known = named.get((row.file, row.line))
-        if first is not None and not is_named:
-            first = None if known is None else first + log - known.value
-        residual = Residual(
-            source, _family(job, tuned=tuned), log, at or UNKNOWN, counts, first, is_named
-        )
-        if is_named:
-            named[row.file, row.line] = residual
-        found.append(residual)
+        first = _at_first_sight(row, figure)
+        log = -math.log1p(error)
+        found.append(Residual(source, _family(job, tuned=tuned), log, at or UNKNOWN, counts, first))
     return found
 
 
@@ -109,8 +100,7 @@ def _family(job: Job, *, tuned: bool) -> Family:
 
 
 def _at_first_sight(row: MeasuredRow, figure: Figure) -> float | None:
-    """ln(measured / predicted), under its framework's name, before the row had taught anything;
-    None where it was not kept."""
+    """ln(measured / predicted) before the row had taught anything; None where it was not kept."""
     measured, first = FIRST_SIGHT[figure]
     known, said = row.measurement(measured), row.number(first)
     return None if known is None or said is None else math.log(known / said)
@@ -118,40 +108,27 @@ def _at_first_sight(row: MeasuredRow, figure: Figure) -> float | None:
 
 def fitted_table(found: Sequence[Residual], figure: Figure) -> FittedTable:
     """The table of one figure, fitted on held-out sources."""
-    judged_runs = both_ways(one for one in found if one.named)
-    unnamed = both_ways(one for one in found if not one.named)
-    table = ErrorTable(
-        figure, summarised(judged_runs), _errors(figure, judged_runs, unnamed), growth={}
-    )
-    folds = (_without_fold(table, fold, judged_runs, unnamed) for fold in range(FOLDS))
-    table = replace(table, folds=tuple(folds))
-    table = with_growth(table, judged_runs, partial(fitted_errors, figure))
-    judged = judge(table, judged_runs)
-    inflation = judged.inflation()
+    runs, fit = both_ways(found), partial(fitted_errors, figure)
+    table = ErrorTable(figure, summarised(runs), fit(runs))
+    table = replace(table, folds=tuple(_without_folds(table, runs, fit)))
+    table = with_growth(table, runs, fit)
+    inflation = judge(table, runs).inflation()
     table = replace(
         table,
         errors=table.errors.times(inflation),
         folds=tuple(fold.times(inflation) for fold in table.folds),
     )
-    judged = judge(table, judged_runs)
-    table = replace(table, shares=variance_shares(judged, judged_runs))
+    judged = judge(table, runs)
+    table = replace(table, shares=variance_shares(judged, runs))
     return FittedTable(table, judged.coverage())
 
 
-def _errors(figure: Figure, found: Sequence[Residual], unnamed: Sequence[Residual]) -> HalfWidths:
-    return with_unfamiliar(figure, fitted_errors(figure, found), unnamed)
-
-
-def _without_fold(
-    table: ErrorTable, fold: int, found: Sequence[Residual], unnamed: Sequence[Residual]
-) -> HalfWidths:
-    """Half widths by the sources outside of a fold; by all where that has all of them."""
-    sources = table.sources
-    left_out = {source for source in sources if fold_of(source, sources) == fold}
-    kept, strange = (
-        [one for one in some if one.source not in left_out] for some in (found, unnamed)
-    )
-    return _errors(table.figure, kept, strange) if kept and left_out else table.errors
+def _without_folds(table: ErrorTable, found: Sequence[Residual], fit: Fit) -> Iterator[HalfWidths]:
+    """Half widths by the sources outside of each fold; by all where that has all of them."""
+    fold_by_source = {source: fold_of(source, table.sources) for source in table.sources}
+    for fold in range(FOLDS):
+        kept = [one for one in found if fold_by_source.get(one.source) != fold]
+        yield fit(kept) if any(one.counts for one in kept) else table.errors
 
 
 def render(fitted: Sequence[FittedTable], tuned: Sequence[FittedTable] = ()) -> str:
@@ -201,8 +178,7 @@ def _rounded(value: float) -> float:
 def fit_all(predictions: Sequence[Prediction]) -> list[FittedTable]:
     """Tables of time and memory, as far as they were measured."""
     factors = {source: item.factors for source, item in shipped().items()}
-    unnamed = predict_rows(prediction.row.unnamed for prediction in predictions)
-    unseen = predict_held_out([*predictions, *unnamed], factors)
+    unseen = predict_held_out(predictions, factors)
     found: dict[Figure, list[Residual]] = {
         figure: residuals(unseen, figure) for figure in FIRST_SIGHT
     }
@@ -210,11 +186,10 @@ def fit_all(predictions: Sequence[Prediction]) -> list[FittedTable]:
 
 
 def fit_tuned(predictions: Sequence[Prediction]) -> list[FittedTable]:
-    """Tables of those of the runs that fine-tune (`planner.predict.uncertainty.intervals.is_tuned`),
-    which no constant is fitted on."""
+    """Tables of those of the runs that fine-tune (`intervals.is_tuned`), which no constant is
+    fitted on."""
     chosen = [one for one in predictions if one.mapped is not None and is_tuned(one.job)]
-    unnamed = predict_rows(one.row.unnamed for one in chosen)
-    found = ((figure, residuals([*chosen, *unnamed], figure, tuned=True)) for figure in FIRST_SIGHT)
+    found = ((figure, residuals(chosen, figure, tuned=True)) for figure in FIRST_SIGHT)
     return [fitted_table(runs, figure) for figure, runs in found if runs]
 
 

@@ -166,6 +166,12 @@ class Prediction:
         return share * stages[:, _OF_LENGTH].sum(axis=1)
 
     @property
+    def fits_by_choice(self) -> bool:
+        """Whether its micro-batch was chosen among those that fit, since the row states none."""
+        taken = self.mapped is not None and self.mapped.row.text("mbs") is not None
+        return taken and self.row.text("mbs") is None
+
+    @property
     def at_its_word(self) -> Prediction:
         """The prediction beside the figures that the row's source contradicts."""
         return replace(self, row=self.row.at_its_word)
@@ -296,6 +302,7 @@ def _mapped(row: MeasuredRow) -> tuple[MappedRow, tuple[str, ...]]:
 _OF_A_MODEL = (
     "model", "seq", "precision", "attention", "attention_kernel", "recompute", "optimizer_offload",
     "activation_offload", "optimizer", "dropout", "schedule", "context_kinds", "tuning", "samples",
+    "objective",
 )  # fmt: skip
 
 

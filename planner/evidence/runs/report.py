@@ -208,12 +208,10 @@ def time_interval(
     """The interval of a predicted row's step time, without its source unless asked for."""
     without = "" if with_its_source else prediction.row.source
     at, full_s = prediction.conditions, prediction.full_step_time_s
-    # What was said at first sight is not the step that the shares are of.
-    times = seconds / (prediction.step_time_s or seconds)
-    if at is not None:
-        at = at._replace(least=min(1.0, at.least / times))
     doubt = prediction.doubt_of("time")
     interval = step_time_interval(prediction.job, seconds, without, at, doubt)
+    # Said at first sight, another step may have been.
+    times = seconds / (prediction.step_time_s or seconds)
     full_s = None if full_s is None else full_s * times
     return with_full_memory(interval, seconds, full_s, prediction.full_chance)
 
@@ -268,14 +266,15 @@ def log_bars(comparisons: Sequence[RunComparison]) -> tuple[Array, Array, Array]
 
 def states_fit(prediction: Prediction) -> bool | None:
     """Whether a row ran (True) or ran out of memory; None where it does not say, or not what it
-    recomputes."""
-    ran_out = prediction.row.ran_out
-    return None if ran_out is None or prediction.row.text("recompute") is None else not ran_out
+    recomputes, or not its micro-batch: one that was chosen because it fits cannot tell."""
+    row = prediction.row
+    if row.ran_out is None or row.text("recompute") is None or prediction.fits_by_choice:
+        return None
+    return not row.ran_out
 
 
 def fit_confusion(predictions: Iterable[Prediction]) -> FitConfusion:
-    """How often the fit was called wrong, each way; rows that do not state what they recompute
-    say nothing about the fit."""
+    """How often the fit was called wrong, each way, of the rows that tell (`states_fit`)."""
     counts = Counter((states_fit(one), one.fits) for one in predictions)
     lost, wrong = counts[True, False], counts[False, True]
     return FitConfusion(counts[True, True] + lost, lost, counts[False, False] + wrong, wrong)

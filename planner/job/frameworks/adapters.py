@@ -13,12 +13,18 @@ from planner.job.frameworks.profile import (
     with_tables,
 )
 from planner.job.frameworks.tables import AdapterRules
+from planner.job.specs import ModelSpec
 from planner.job.tuning import Tuning
 
 if TYPE_CHECKING:
     from constraints.condition import UserCondition
 
 _FP32 = 4.0
+# LayerNorms under autocast keep an fp32 copy of their input, and each product casts what they make;
+# powers, of which GELU's approximation is made, are fp32 too.
+_CAST_NORMS = {
+    "layernorm_input_bytes": _FP32, "linear_inputs_shared": False, "unfused_gelu_bytes": 14.0
+}  # fmt: skip
 
 
 def usual_framework(tuning: Tuning, gpus: int, *, splits: bool = False) -> str:
@@ -56,14 +62,26 @@ def check_tuning(profile: FrameworkProfile, tuning: Tuning) -> None:
         )
 
 
-def tuned_profile(profile: FrameworkProfile, tuning: Tuning) -> FrameworkProfile:
-    """The profile as it runs on a base that was prepared for training: beside norms in fp32 the
-    quantised layers hand on what type they are given, so that the stream between layers, gate, up
-    and the activation are fp32 as well (peft, src/peft/utils/other.py,
-    prepare_model_for_kbit_training; bitsandbytes/nn/modules.py, Linear4bit.forward).
+def tuned_profile(profile: FrameworkProfile, tuning: Tuning, model: ModelSpec) -> FrameworkProfile:
+    """The profile as it runs a model with adapters over weights in 16 bits.
+
+    Beside norms in fp32 quantised layers hand on what type they are given, so that the stream
+    between layers, gate, up and the activation are fp32 as well: those of a base that was prepared
+    for training (peft, src/peft/utils/other.py, prepare_model_for_kbit_training; bitsandbytes,
+    nn/modules.py, Linear4bit.forward), and LayerNorms under autocast, which computes them and hands
+    on what they make in fp32 (torch, autocast_mode.h).
     """
-    if not tuning.is_prepared or not profile.adapters.upcasts_norms:
+    if not tuning.has_adapters or profile.mode != "bf16":
         return profile
+    norms_cast = 0.0 < profile.adapters.cast_bytes < _FP32 and model.norm == "layernorm"
+    if norms_cast:
+        profile = with_tables(profile, {"saved": _CAST_NORMS})
+    prepared = tuning.is_prepared and profile.adapters.upcasts_norms
+    wide = prepared or (norms_cast and tuning.base is not None)
+    return _in_fp32(profile) if wide else profile
+
+
+def _in_fp32(profile: FrameworkProfile) -> FrameworkProfile:
     saved, kernels = profile.saved, profile.kernels
     factor = _FP32 / saved.activation_bytes
     return with_tables(
@@ -73,6 +91,9 @@ def tuned_profile(profile: FrameworkProfile, tuning: Tuning) -> FrameworkProfile
                 "residual_bytes": _FP32,
                 "gated_activation_tensors": factor * saved.gated_activation_tensors,
                 "plain_activation_tensors": factor * saved.plain_activation_tensors,
+                "unfused_gelu_bytes": 16.0,
+                # Attention casts values, and a cast is no part of a wider tensor.
+                "value_is_view": False,
             },
             "kernels": {
                 "activation_traffic": factor * kernels.activation_traffic,

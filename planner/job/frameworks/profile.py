@@ -33,6 +33,7 @@ from planner.job.frameworks.tables import (
     TrainingState,
 )
 from planner.job.frameworks.techniques import Technique, Techniques
+from planner.job.objective import ObjectiveKind
 from planner.job.recompute import RecomputeForms, RecomputeMode, read_mode
 from planner.job.unmodelled import refuse_unmodelled
 
@@ -157,6 +158,10 @@ class FrameworkProfile(Frozen):
     # Multi-token prediction: only where somebody asks (Megatron's --mtp-num-layers, torchtitan's
     # num_mtp_layers: none by default), as the model has it, or not at all.
     mtp: Literal["asked", "model", "never"] = "asked"
+    # Objectives beside next-token prediction that it trains for, and what their losses are handed:
+    # each token's cross-entropy as in pretraining, or all logits, in fp32 or in 16 bits.
+    objectives: tuple[ObjectiveKind, ...] = ()
+    loss_logits: Literal["tokens", "fp32", "half"] = "tokens"
     # Tokens of a chunk of Mamba-2's scans, where the framework has its own; 0: the model's.
     scan_chunk: int = 0
     # What fp8 and fp4 change; a precision that is not listed changes no tensor.

@@ -199,7 +199,7 @@ def site_of(
     split = profile.parallelism.sequence_parallel == "with-tp"
     separate = any(kind.attention == "none" for kind in model.kinds)
     usual = load_framework(profile.name).in_mode(profile.mode)
-    altered = profile not in (usual, tuned_profile(usual, tuning))
+    altered = profile not in (usual, tuned_profile(usual, tuning, model))
     return Site(
         model.moe is not None,
         linked and split and inside,

@@ -20,11 +20,22 @@ from planner.cost.codes import OpKind, ParamShard, Shard
 from planner.job.parameter_classes import class_name
 from planner.job.recompute import Module
 from planner.predict.ops.adapter_parts import Part, input_of, parts_of
-from planner.predict.ops.context import WHOLE_LAYER, OpContext
-from planner.predict.ops.frozen import Frozen, is_input, is_trained
+from planner.predict.ops.context import WHOLE_LAYER, OpContext, present
+from planner.predict.ops.frozen import (
+    Frozen,
+    is_input,
+    is_packed,
+    is_trained,
+    is_wide,
+    keeps_input,
+)
 from planner.predict.ops.rows import Op, Piece, Saved
 
-_FP32, _MASK = 4.0, 1.0
+_HALF, _FP32, _MASK = 2.0, 4.0, 1.0
+# CPU time of issuing an operator of a backward over that of its forward: autograd's engine issues
+# it in C++, without Python and its modules. Assumed; LoRA of Qwen 1.8B on one A100 at 256 tokens,
+# which waits for the CPU, is still 30 % slow with it (QwenLM/Qwen, README).
+_ENGINE_SHARE = 0.5
 
 
 def with_tuning(piece: Piece, context: OpContext, *, frozen: bool = False) -> Piece:
@@ -43,10 +54,27 @@ def with_tuning(piece: Piece, context: OpContext, *, frozen: bool = False) -> Pi
     return replace(piece, ops=tuple(ops))
 
 
-def _shares_inputs(context: OpContext) -> bool:
+def _shares_input(op: Op, context: OpContext) -> bool:
     """Whether adapters read, and keep, the very tensor that the frozen product reads."""
+    shares = not _cast_bytes(op, context) and not context.tuning.dropout
+    return bool(context.profile.adapters.fused_kernels) or shares
+
+
+def _cast_bytes(op: Op, context: OpContext) -> float:
+    """Bytes an element of the cast of its input that each adapter of a row keeps; 0 if it reads the
+    row's own input.
+
+    peft casts that to the type of the adapter's weights, except beside quantised products under
+    autocast (src/peft/tuners/lora/layer.py, Linear.forward; bnb.py, Linear4bit.forward); autocast
+    then makes 16 bits of what has 32.
+    """
     rules, tuning = context.profile.adapters, context.tuning
-    return rules.fused_kernels or (not rules.cast_bytes and not tuning.dropout)
+    if rules.fused_kernels or not rules.cast_bytes:
+        return 0.0
+    differs = (tuning.adapter or rules.weight_type) == "fp32"
+    if tuning.base and is_packed(op, context) and rules.cast_bytes < _FP32:
+        differs = False
+    return rules.cast_bytes if differs or is_wide(op, context) else 0.0
 
 
 def _kept_inputs(
@@ -62,15 +90,29 @@ def _kept_inputs(
     for op in ops:
         rows = tuple(row for row in op.saved if op.is_product and is_input(row, context))
         if rows:
-            held.setdefault(input_of(op, context), rows)
+            held.setdefault(_input_of(op, context), rows)
     kept: dict[str, tuple[Saved, ...]] = {}
     for op in ops:
-        reads = is_trained(op, context, frozen=frozen)
-        shares = _shares_inputs(context) and not _is_made_again(op, context)
+        reads = is_trained(op, context, frozen=frozen) or keeps_input(op, context)
+        shares = _shares_input(op, context) and not _is_made_again(op, context)
         reads = reads or (shares and bool(adapted.get(op.name)))
         if op.is_product and reads:
-            kept[op.name] = held.pop(input_of(op, context), ())
+            rows = held.pop(_input_of(op, context), ())
+            kept[op.name] = tuple(_as_wide(row, op, context) for row in rows)
     return kept
+
+
+def _input_of(op: Op, context: OpContext) -> str:
+    """The tensor that a product keeps: its own cast where products do not share one."""
+    return input_of(op, context) if context.saved.linear_inputs_shared else op.name
+
+
+def _as_wide(row: Saved, op: Op, context: OpContext) -> Saved:
+    """An input as its product is given it: beside norms in fp32 quantised products take fp32."""
+    if not (context.tuning.base and is_packed(op, context) and is_wide(op, context)):
+        return row
+    factor = _FP32 / context.saved.activation_bytes
+    return replace(row, bytes_per_token=factor * row.bytes_per_token)
 
 
 def _is_made_again(op: Op, context: OpContext) -> bool:
@@ -97,7 +139,20 @@ class _Adapter:
     @property
     def element(self) -> float:
         """Bytes of a value that the adapter computes with."""
-        return max(self.context.profile.adapters.cast_bytes, self.context.saved.activation_bytes)
+        return max(_cast_bytes(self.op, self.context), self.context.saved.activation_bytes)
+
+    @property
+    def cast_of_weights(self) -> float:
+        """Bytes of the copy of a weight in fp32 that autocast keeps over a base in 16 bits; over a
+        base in fp32 all weights have one (`saved.weight_cast_bytes`)."""
+        autocasts = 0.0 < self.context.profile.adapters.cast_bytes < _FP32
+        over_16_bits = autocasts and not self.context.saved.weight_cast_bytes
+        return _HALF if over_16_bits and self.held == "fp32" else 0.0
+
+    @property
+    def held(self) -> str:
+        """Type of its weights."""
+        return self.context.tuning.adapter or self.context.profile.adapters.weight_type
 
     @property
     def dropout(self) -> bool:
@@ -110,10 +165,9 @@ class _Adapter:
     @property
     def parameter_class(self) -> str:
         """Of its matrices; those in the type of trained weights are held as these are."""
-        rules = self.context.profile.adapters
-        held = self.context.tuning.adapter or rules.weight_type
         expert = self.op.kind is OpKind.GROUPED_GEMM
-        return class_name("adapter", None if held == "framework" else held, expert=expert)
+        held = None if self.held == "framework" else self.held
+        return class_name("adapter", held, expert=expert)
 
     @property
     def is_split(self) -> bool:
@@ -144,6 +198,8 @@ class _Adapter:
         """The product by one of its matrices, for all experts where there are several."""
         into, out = sizes
         count = self.op.groups * into * out
+        cast = Saved(f"{self.name}/{name}/cast", 0.0, self.op.tokens, self.freed,
+                     fixed_bytes=self.cast_of_weights * count)  # fmt: skip
         return Op(
             name=f"{self.name}/{name}",
             kind=self.op.kind,
@@ -154,8 +210,9 @@ class _Adapter:
             groups=self.op.groups,
             parameters=((count, self.shards(first=first)),),
             parameter_class=self.parameter_class,
-            saved=saved,
+            saved=(*saved, *present((cast,))),
             low_precision=False,
+            backward_kernels=2.0 * _ENGINE_SHARE,
             torch_operators=True,
             captured=self.op.captured,
             rerun_with=self.op.rerun_with,
@@ -180,8 +237,8 @@ def _adapter_rows(op: Op, part: Part, context: OpContext) -> Iterator[Op]:
 
 def _kept_by_first(one: _Adapter) -> tuple[Saved, ...]:
     """What the product by A keeps of its input, unless it shares that with others."""
-    context, width = one.context, one.part.into * one.op.tokens_factor
-    if _shares_inputs(context):
+    width = one.part.into * one.op.tokens_factor
+    if _shares_input(one.op, one.context):
         return ()
     size = one.element + (_MASK if one.dropout else 0.0)
     return (Saved(f"{one.name}/input", size * width, one.part.input_shard, one.freed),)
@@ -205,7 +262,7 @@ def _moved(one: _Adapter) -> Op:
     """
     context, part = one.context, one.part
     traffic = context.profile.kernels.memory_traffic
-    cast = context.profile.adapters.cast_bytes > 0.0 and not one.fused
+    cast = _cast_bytes(one.op, context) > 0.0
     stream, size = context.saved.activation_bytes, one.element
     casts = (stream + _FP32) + (_FP32 + size if size < _FP32 else 0.0) if cast else 0.0
     dropped = 2.0 * (_FP32 if cast else size) + _MASK if one.dropout else 0.0
@@ -222,11 +279,24 @@ def _moved(one: _Adapter) -> Op:
         forward_bytes=forward / traffic,
         backward_bytes=backward / traffic,
         forward_kernels=kernels,
-        backward_kernels=kernels,
+        backward_kernels=kernels * _ENGINE_SHARE,
         torch_operators=True,
         captured=one.op.captured,
         rerun_with=one.op.rerun_with,
     )
+
+
+def _dora_bytes(one: _Adapter) -> float:
+    """What DoRA keeps however many tokens there are: the norms of the weight's rows, and the
+    magnitudes over them, as they are and less one. With dropout it multiplies by the frozen weight
+    itself, of which it keeps a copy where that is packed or of another type than the adapter
+    (peft, src/peft/tuners/lora/dora.py, DoraLinearLayer.forward; variants.py, DoraLinearVariant).
+    """
+    out, wide = one.op.groups * one.part.out, one.held == "fp32"
+    vectors = 3.0 * (_FP32 if wide else _HALF) * out
+    packed = bool(one.context.tuning.base) and is_packed(one.op, one.context)
+    copied = one.dropout and (wide or packed)
+    return vectors + (one.element * one.part.into * out if copied else 0.0)
 
 
 def _magnitude(one: _Adapter) -> Op:
@@ -234,9 +304,9 @@ def _magnitude(one: _Adapter) -> Op:
     norms and the two results that it scales by them (Liu et al. 2024, arXiv 2402.09353)."""
     part, context, groups = one.part, one.context, one.op.groups
     traffic, size = context.profile.kernels.memory_traffic, one.element
-    kept = Saved(
-        f"{one.name}/scaled", 2.0 * size * part.out * one.op.tokens_factor, one.op.tokens, one.freed
-    )
+    scaled = 2.0 * size * part.out * one.op.tokens_factor
+    kept = Saved(f"{one.name}/scaled", scaled, one.op.tokens, one.freed,
+                 fixed_bytes=_dora_bytes(one))  # fmt: skip
     return Op(
         name=f"{one.name}/magnitude",
         kind=OpKind.MEMORY,
@@ -245,7 +315,7 @@ def _magnitude(one: _Adapter) -> Op:
         forward_bytes=6.0 * size * part.out / traffic,
         backward_bytes=8.0 * size * part.out / traffic,
         forward_kernels=8.0,
-        backward_kernels=6.0,
+        backward_kernels=6.0 * _ENGINE_SHARE,
         parameters=((groups * part.out, one.shards(first=False)),),
         parameter_class=one.parameter_class,
         saved=(kept,),

@@ -221,23 +221,25 @@ def _mla_up(context: OpContext, name: str, rank: float, width: float) -> Op:
     return column_parallel(name, (rank, width), inputs, gathers, WHOLE_LAYER | Module.MLA_UP_PROJ)
 
 
-def _output_width(context: OpContext) -> float:
-    """Elements kept of the attention output: one tensor that attention and the projection share,
-    or flash attention's own, reordered or padded to the width of queries, beside the projection's.
-    """
+def _output_widths(context: OpContext) -> tuple[float, float]:
+    """Elements kept of the attention output: of one tensor that attention and the projection share,
+    or of flash attention's own, reordered or padded to the width of queries, and of the copy that
+    the projection reads then."""
     model, width = context.model, float(context.model.attention_out_width)
     if context.attention != "flash":
-        return width
+        return width, 0.0
     if model.mla and context.saved.fused_pads_values:
-        return width + float(model.query_width)
-    return 2.0 * width if context.applies(context.saved.rotary_concat_families) else width
+        return float(model.query_width), width
+    return width, width if context.applies(context.saved.rotary_concat_families) else 0.0
 
 
 def _output(context: OpContext) -> Op:
     """Output projection (row-parallel); its input is the attention output."""
     model = context.model
     width = float(model.attention_out_width)
-    kept = context.kept("attention/output", _output_width(context), Shard.TP, Module.FULL)
+    shared, copied = _output_widths(context)
+    kept = context.kept("attention/output", shared, Shard.TP, Module.FULL)
+    plain = context.kept("attention/output_copied", copied, Shard.TP, Module.FULL)
     # A product in fp8 keeps its own quantised input beside the output that attention keeps.
     quantised = context.quantised_input_bytes * width
     copy = Saved("attention/output_quantised", quantised, Shard.TP, WHOLE_LAYER)
@@ -250,6 +252,6 @@ def _output(context: OpContext) -> Op:
     return row_parallel(
         "attention/out_proj",
         (width, float(model.hidden)),
-        (kept, *present((copy, replace(returned, exchanged=True)))),
+        (kept, *present((plain, copy, replace(returned, exchanged=True)))),
         bias=model.attention_out_bias,
     )

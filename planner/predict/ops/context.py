@@ -10,6 +10,7 @@ from typing import Literal
 from planner.cost.codes import OpKind, ParamShard, Shard
 from planner.job.frameworks.profile import DtypeModeName, FrameworkProfile
 from planner.job.frameworks.tables import SavedTensors
+from planner.job.reads import Read
 from planner.job.recompute import Module
 from planner.job.specs import ModelSpec
 from planner.job.tuning import FULL, Tuning
@@ -30,7 +31,8 @@ class OpContext:
     activations, 0..1, for recompute modes with `Module.BUDGET`; `offload` the modules whose
     activations are kept on the host; `rack` whether the fused dispatcher is that for racks;
     `exchanges_heads` whether context parallelism may exchange heads by an all-to-all; `tuning` how
-    the weights are trained.
+    the weights are trained; `reads` the models that a step reads forward beside the one that it
+    trains, whose loss moves `read_bytes` a logit.
     """
 
     model: ModelSpec
@@ -46,6 +48,8 @@ class OpContext:
     rack: bool = False
     exchanges_heads: bool = False
     tuning: Tuning = FULL
+    reads: tuple[Read, ...] = ()
+    read_bytes: float = 0.0
 
     @property
     def mapped_experts(self) -> float:

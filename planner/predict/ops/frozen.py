@@ -19,7 +19,7 @@ _HALF, _FP32 = 2.0, 4.0
 # the weight, of which forward and its repetition are two in three.
 _DORA_TRAFFIC, _DORA_COPIES = 7.0, 3.0
 # Tensors that a product keeps for its weight gradient alone, by the end of their names.
-_INPUTS = ("input", "output_quantised", "output_exchanged")
+_INPUTS = ("input", "output_copied", "output_quantised", "output_exchanged")
 
 
 def is_input(row: Saved, context: OpContext) -> bool:
@@ -47,6 +47,9 @@ def is_trained(op: Op, context: OpContext, *, frozen: bool) -> bool:
     tuning = context.tuning
     if frozen:
         return False
+    if op.name == "head/score":
+        # A reward model's new head is trained whatever else is not (peft, modules_to_save).
+        return True
     names = set(modules_of(op, context))
     if context.model.tied_embeddings and names & {"head", "embeddings"}:
         names = {"head", "embeddings"}
@@ -56,6 +59,30 @@ def is_trained(op: Op, context: OpContext, *, frozen: bool) -> bool:
     if tuning.has_adapters:
         return names <= set(tuning.whole)
     return not names <= set(tuning.frozen_modules)
+
+
+def is_packed(op: Op, context: OpContext) -> bool:
+    """Whether a quantised base, if there is one, holds a frozen row's weights."""
+    inside = op.is_product and not op.pads_vocabulary and op.name != "moe/router"
+    expert = op.parameter_class == "expert"
+    return inside and (not expert or bool(context.profile.adapters.quantised_experts))
+
+
+def is_wide(op: Op, context: OpContext) -> bool:
+    """Whether a row reads fp32 where norms hand it on: not what fused attention makes, nor what
+    other products make of it unless they are quantised and hand on what they are given."""
+    saved = context.saved
+    norms = saved.residual_bytes, context.model.norm == "layernorm" and saved.layernorm_input_bytes
+    if _FP32 not in norms or op.name == "attention/out_proj":
+        return False
+    handed_on = bool(context.tuning.base) and context.profile.mode == "bf16"
+    return handed_on or not op.name.endswith("/down")
+
+
+def keeps_input(op: Op, context: OpContext) -> bool:
+    """Whether a frozen row keeps its input all the same: bitsandbytes' 8-bit product does, though
+    it has no use for it (bitsandbytes/autograd/_functions.py, MatMul8bitLt.forward)."""
+    return context.tuning.base == "int8" and is_packed(op, context)
 
 
 @dataclass(frozen=True)
@@ -84,10 +111,7 @@ class Frozen:
                 yield self._original(op)
             return
         row = replace(op, parameter_class=self._class(op), saved=(*inputs, *self._others(op)))
-        row = self._upcast(row)
-        if row.packed and self.context.tuning.base == "gptq4":
-            traffic = self.context.profile.adapters.unpack_traffic_bytes
-            row = replace(row, weight_traffic=traffic)
+        row = _by_operators(self._upcast(row), self.context)
         if adapted and self.context.tuning.method == "dora":
             row = _with_norms(row, self.context)
         if op.name == "embedding":
@@ -108,10 +132,9 @@ class Frozen:
 
     def _class(self, op: Op) -> str:
         """The class of a row's frozen weights."""
-        tuning, rules = self.context.tuning, self.context.profile.adapters
+        tuning = self.context.tuning
         expert = op.parameter_class == "expert"
-        inside = op.is_product and not op.pads_vocabulary and op.name != "moe/router"
-        if tuning.base and inside and (not expert or rules.quantised_experts):
+        if tuning.base and is_packed(op, self.context):
             return class_name("frozen", tuning.base, expert=expert)
         wide = "fp32" if self._is_upcast(op) else None
         return class_name("frozen", wide, expert=expert)
@@ -154,6 +177,14 @@ class Frozen:
         return replace(
             op, returns=False, saved=(), collectives=collectives, rerun_with=Module.NOTHING
         )
+
+
+def _by_operators(op: Op, context: OpContext) -> Op:
+    """A product whose packed weights are unpacked by one operator of torch after another."""
+    traffic = context.profile.adapters.gptq_unpacking_bytes
+    if not op.packed or context.tuning.base != "gptq4" or not traffic:
+        return op
+    return replace(op, weight_traffic=traffic - op.unpacked)
 
 
 def _with_norms(op: Op, context: OpContext) -> Op:

@@ -29,7 +29,7 @@ class OffloadGroup:
 # left out: they are small, and most are below the least size.
 _QKV = ("qkv", "q", "q_down", "kv_down", "q_norm", "kv_norm", "k_norm", "q_up", "kv_up")
 _CORE = ("attention/q", "attention/k", "attention/v")
-_OUTPUT = ("attention/output",)
+_OUTPUT = ("attention/output", "attention/output_copied")
 GROUPS: Mapping[str, OffloadGroup] = {
     "attn_norm": OffloadGroup(("attention/norm/input",)),
     "qkv_linear": OffloadGroup(tuple(f"attention/{row}/input" for row in _QKV)),

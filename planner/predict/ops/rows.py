@@ -141,6 +141,11 @@ class Op:
         return self.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM)
 
     @property
+    def only_read(self) -> bool:
+        """Whether its weights are those of a model that is only read."""
+        return parameter_classes()[self.parameter_class].only_read
+
+    @property
     def packed(self) -> bool:
         """Whether products cannot read its weights, but a copy that is made before each use."""
         return self.is_product and parameter_classes()[self.parameter_class].packed

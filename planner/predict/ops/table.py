@@ -25,6 +25,7 @@ from planner.predict.ops.mlp import mlp_rows
 from planner.predict.ops.moe import moe_rows
 from planner.predict.ops.offload import with_offload
 from planner.predict.ops.promotion import with_promotions
+from planner.predict.ops.reads import with_reads, with_teacher
 from planner.predict.ops.rows import Op, Piece, Saved
 from planner.predict.ops.state_space import state_rows
 
@@ -142,6 +143,8 @@ def head_rows(context: OpContext) -> tuple[Op, ...]:
     copy on the last stage, which the memory terms add.
     """
     model = context.model
+    if model.scores:
+        return _score_rows(context)
     hidden, vocab = float(model.hidden), float(model.vocab)
     bias = vocab if model.head_bias else 0.0
     value = 0.0 if model.tied_embeddings else vocab * hidden
@@ -160,6 +163,28 @@ def head_rows(context: OpContext) -> tuple[Op, ...]:
         rerun_with=Module.NOTHING,
     )
     return (_keep(final_norm), head, *_softcap(context), _loss(context))
+
+
+def _score_rows(context: OpContext) -> tuple[Op, ...]:
+    """Final norm and a score of every token, of which a loss reads the last one's; every
+    tensor-parallel rank has its weights whole.
+
+    Source: transformers, modeling_layers.py, GenericForSequenceClassification.
+    """
+    hidden = float(context.model.hidden)
+    inputs = linear_inputs(context, "head/score", hidden, Module.NOTHING, low_precision=False)
+    score = Op(
+        name="head/score",
+        kind=OpKind.GEMM,
+        tokens=Shard.SEQUENCE,
+        out_width=1.0,
+        in_width=hidden,
+        parameters=((hidden, ParamShard.NONE),),
+        saved=_never_freed(inputs),
+        low_precision=False,
+        rerun_with=Module.NOTHING,
+    )
+    return (_keep(norm(context, "head/norm", hidden, of_stream=True)), score)
 
 
 def _keep(op: Op) -> Op:
@@ -273,13 +298,18 @@ def pieces(context: OpContext) -> tuple[Piece, ...]:
     model = context.model
     layers = [_layer(context, kind) for kind in model.kinds]
     vocab_layers = [
-        Piece("embedding", embedding_rows(context)),
-        Piece("head", head_rows(context)),
+        _end(Piece("embedding", embedding_rows(context)), context),
+        with_teacher(_end(Piece("head", head_rows(context)), context), context, pieces),
     ]
     if model.mtp_layers:
-        vocab_layers.append(Piece("mtp", mtp_rows(context)))
-        vocab_layers.append(Piece("mtp_loss", mtp_loss_rows(context)))
-    return (*layers, *(with_tuning(piece, context) for piece in vocab_layers))
+        vocab_layers.append(with_tuning(Piece("mtp", mtp_rows(context)), context))
+        vocab_layers.append(with_tuning(Piece("mtp_loss", mtp_loss_rows(context)), context))
+    return (*layers, *vocab_layers)
+
+
+def _end(piece: Piece, context: OpContext) -> Piece:
+    """An end of the model as it is trained, with the rows of models that a step reads."""
+    return with_reads(with_tuning(piece, context), piece, context)
 
 
 def _layer(context: OpContext, kind: LayerKind) -> Piece:
@@ -291,7 +321,7 @@ def _layer(context: OpContext, kind: LayerKind) -> Piece:
         layer = stop_early(layer)
     if context.memory_budget is not None:
         layer = with_budget(layer, context.memory_budget)
-    return with_offload(layer, context)
+    return with_reads(with_offload(layer, context), plain, context)
 
 
 @cache

@@ -42,9 +42,13 @@ class TrainedFlop:
 
 def trained_flop(job: Job, attended: float, *, causal: bool = False) -> TrainedFlop:
     """Model FLOP of one trained token that attends to so many; see `flop_per_token`."""
+    read = sum(_read_flop(job, attended, causal=causal))
     if job.tuning.trains_all:
-        return TrainedFlop(flop_per_token(job.model, attended, causal=causal), TRAINED)
-    forward = total = 0.0
+        total = flop_per_token(job.model, attended, causal)
+        if not read:
+            return TrainedFlop(total, TRAINED)
+        return TrainedFlop(total + read, (total + read) / (total / TRAINED + read))
+    forward = total = read
     for op, count in _rows(job):
         flop = count * op_flop(op, attended) * forward_share(op, causal=causal)
         forward += flop
@@ -54,9 +58,10 @@ def trained_flop(job: Job, attended: float, *, causal: bool = False) -> TrainedF
 
 def least_trained_flop(job: Job, attended: float) -> tuple[float, float]:
     """The same of the least that a step executes; see `least_flop_per_token`."""
+    low, wide = _read_flop(job, attended, causal=True)
     if job.tuning.trains_all:
-        return least_flop_per_token(job.model, attended)
-    low = wide = 0.0
+        trained_low, trained_wide = least_flop_per_token(job.model, attended)
+        return low + trained_low, wide + trained_wide
     for op, count in _rows(job):
         flop = count * op_flop(op, attended) * forward_share(op, causal=True)
         if op.is_product and op.low_precision:
@@ -65,6 +70,22 @@ def least_trained_flop(job: Job, attended: float) -> tuple[float, float]:
             wide += flop * TRAINED_ATTENTION
         else:
             wide += flop * (1.0 + _backward(op))
+    return low, wide
+
+
+def _read_flop(job: Job, attended: float, *, causal: bool) -> tuple[float, float]:
+    """FLOP of a reference, a teacher or the policy itself, which a step reads forward, for each
+    trained token: of linear layers that may run in 8 or 4 bits, and of others."""
+    low = wide = 0.0
+    for read in job.reads:
+        model = read.model or job.model
+        context = OpContext(model, job.framework, job.seq)
+        for op, count in _counted(model, context):
+            flop = read.times * count * op_flop(op, attended) * forward_share(op, causal=causal)
+            if op.is_product and op.low_precision:
+                low += flop
+            else:
+                wide += flop
     return low, wide
 
 

@@ -30,6 +30,7 @@ from hardware.frozen import Frozen
 from planner.cost.terms import TRAFFIC_TERMS
 from planner.predict.plan import Plan
 from planner.predict.uncertainty.residuals import COVERAGE
+from planner.predict.uncertainty.sample_spread import SAMPLES_DEVIATION
 
 # Half width of an interval in standard deviations.
 _Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
@@ -163,13 +164,19 @@ def plan_ratio(first: Plan, other: Plan, mixture: bool, gpus: tuple[str, str] = 
     plans than is known of differences.
     """
     standings = standing_of(first, gpus[0], mixture), standing_of(other, gpus[1], mixture)
-    half = half_width(shipped_scales().deviation(*standings))
+    samples = SAMPLES_DEVIATION if _rules(first) != _rules(other) else 0.0
+    half = half_width(hypot(shipped_scales().deviation(*standings), samples))
     (first_below, first_above), (below, above) = map(_sides, (first, other))
     return ratio_between(
         seconds_a_token(other) / seconds_a_token(first),
         min(half, hypot(below, first_above)),
         min(half, hypot(above, first_below)),
     )
+
+
+def _rules(plan: Plan) -> tuple[str, ...]:
+    """How a plan pads or packs its samples, and balances them."""
+    return () if plan.samples is None else (plan.samples.packing, plan.samples.balance)
 
 
 def half_width(deviation: float) -> float:

@@ -10,6 +10,10 @@ from hardware.facts import architecture_named
 Figure = Literal["time", "memory"]
 # Framework of a profile that stands for one that was never measured.
 UNFAMILIAR = "unfamiliar"
+# Those whose step is mostly what the author of a script makes of it.
+OWN_LOOPS = frozenset(
+    {"hf-transformers", "hf-fsdp2", "deepspeed", "nanogpt", "torchtune", UNFAMILIAR}
+)
 
 
 class Family(NamedTuple):

@@ -123,6 +123,7 @@ def conditions_of(job: Job) -> Conditions:
         bits=int(_DIGITS.findall(job.precision)[-1]),
         guessed=job.cluster.gpu.name if load_compute_curves(job.cluster.gpu).guessed else "",
         states=job.model.has_states,
+        objective="" if job.objective.is_plain else job.objective.rules.words,
     )
 
 
@@ -132,7 +133,7 @@ def plan_conditions(job: Job, degrees: Degrees, step: Array) -> Conditions:
     total = float(step[f.STEP_TIME])
     return conditions_of(job)._replace(
         gpus=degrees.gpus,
-        tokens=degrees.mbs * job.row(degrees.mbs).computed / degrees.cp,
+        tokens=degrees.mbs * job.rows * job.row(degrees.mbs * job.rows).computed / degrees.cp,
         overhead=total / max(total - exposed, 0.01 * total),
         waiting=min(1.0, float(step[f.STEP_ISSUE]) / total),
         least=min(1.0, least_step_s(job, degrees) / total),
@@ -146,12 +147,12 @@ def least_step_s(job: Job, degrees: Degrees) -> float:
     share of the best product * `_STEP_SHARE`: in the job's precision for linear layers, in 16 bits
     for attention, scans, router and head. Ignores memory, communication and recomputed layers.
     """
-    row = job.row(degrees.mbs)
+    row = job.row(degrees.mbs * job.rows)
     low, wide = least_trained_flop(job, row.attended)
     gpu = job.cluster.gpu
     seconds = low / _fastest(gpu, job.precision)
     seconds += wide / _fastest(gpu, head_precision(gpu, job.precision))
-    return degrees.gbs * row.computed * seconds / degrees.gpus
+    return degrees.gbs * job.rows * row.computed * seconds / degrees.gpus
 
 
 def _fastest(gpu: Gpu, precision: str) -> float:
@@ -258,11 +259,11 @@ def learnt_text(runs: int, width: float) -> str:
     if width < 1.0:
         return known
     if runs > 1:
-        return f"{known}, but of which the others tell little: no narrower than without them"
-    return (
-        f"{known}, but one run cannot tell its own noise from what all runs of a cluster share: no "
-        "narrower than without it"
-    )
+        return f"{known}, but disagree with each other: wider than without them"
+    why = "but one run cannot tell its own noise from what all runs of a cluster share"
+    if width > 1.0:
+        return f"{known}, {why}, and it lies far off: wider than without it"
+    return f"{known}, {why}: no narrower than without it"
 
 
 def step_time_interval(
@@ -288,23 +289,6 @@ def peak_interval(
 ) -> Interval:
     """Where the true peak lies with 80 % probability, bytes; `doubt` as for the step time."""
     return _interval(peak_bytes, *spread_of(job, "memory", without), doubt)
-
-
-def with_open_lengths(interval: Interval, step_time_s: float, others: Sequence[float]) -> Interval:
-    """The interval of a step time, s, with an independent error as large as the step times of
-    `others` differ from it: lengths that would suit what was given as well."""
-    if not others:
-        return interval
-    reason = "the spread of the lengths, of which the mean alone is given"
-    below = max(0.0, log(step_time_s / min(others)))
-    above = max(0.0, log(max(others) / step_time_s))
-    return interval.model_copy(
-        update={
-            "low": step_time_s * exp(-hypot(log(step_time_s / interval.low), below)),
-            "high": step_time_s * exp(hypot(log(interval.high / step_time_s), above)),
-            "beyond": (*interval.beyond, reason),
-        }
-    )
 
 
 def _interval(value: float, spread: Spread, further: Further, doubt: Doubt) -> Interval:

@@ -26,7 +26,8 @@ class Conditions(NamedTuple):
     it without exposed communication; `bits`: of the operands of linear layers; `guessed`: the GPU,
     where its kernels' rates are an assumption; `waiting`: share of the step in which the GPU waits
     for the CPU to issue kernels (no axis: an error of its own); `unstated`: a measured run does not
-    say its precision, and the GPU's usual one was taken; `states`: state-space layers; `least`:
+    say its precision, and the GPU's usual one was taken; `states`: state-space layers; `objective`:
+    what it minimises, where that is not next-token prediction; `least`:
     share of the predicted step below which no GPU of the kind has the model's FLOP done (no axis
     either: no interval reaches below it; 0 where the step is not known).
     """
@@ -41,6 +42,7 @@ class Conditions(NamedTuple):
     waiting: float = 0.0
     unstated: bool = False
     states: bool = False
+    objective: str = ""
     least: float = 0.0
 
     @property

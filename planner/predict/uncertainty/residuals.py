@@ -13,8 +13,8 @@ their sum,
 
 over the least time of the model's FLOP, exposed communication, waiting for the CPU, and the rest:
 slower kernels, recomputation, bubbles, the optimizer (`Conditions.parts`). A peak has one part.
-`kinds` (`kinds_of`) multiply: 8-bit products, mixtures of experts, a framework that nobody
-measured.
+`kinds` (`kinds_of`) multiply: mixtures of experts, loops that somebody wrote and frameworks that
+nobody measured.
 
 All of it is fitted to measured runs by the interval score (`planner.evidence.fit.error_fit`) and
 ships in `planner/predict/uncertainty/residuals.json`. `shares` says how the variance divides
@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from planner.predict.uncertainty.families import (
-    UNFAMILIAR,
+    OWN_LOOPS,
     Family,
     Figure,
     architecture_text,
@@ -74,10 +74,12 @@ _NAMED = 0.01
 # scans, weakly known (30 runs of two models lie 1 to 47 % above the prediction, most of it their
 # experts); kept tensors and working set (9 peaks within 7 %).
 _STATES = {"time": 0.15, "memory": 0.04}
+# The same of objectives other than next-token prediction, which hardly any run measures: versions
+# of a trainer differ in what they hold of the logits, and in what they compute for their logs.
+_OBJECTIVE = {"time": 0.12, "memory": 0.1}
 # The same of a precision that nobody states: one in nine published runs on GPUs with 8-bit products
 # uses them, a third faster (0.3 x sqrt(1/9 x 8/9)); their copies of weights and activations.
 _UNSTATED = {"time": 0.1, "memory": 0.08}
-_HALF_BITS = 16
 # Parts of a prediction that have errors of their own.
 PARTS: Mapping[Figure, tuple[str, ...]] = {
     "time": ("work", "exposed", "waiting", "rest"),
@@ -87,7 +89,7 @@ PARTS: Mapping[Figure, tuple[str, ...]] = {
 _USUAL = {"work": 0.41, "exposed": 0.09, "waiting": 0.10, "rest": 0.40}
 # Fits that leave out a part of the sources each.
 FOLDS = 10
-KINDS = ("low precision", "mixture", UNFAMILIAR)
+KINDS = ("mixture", "own loop")
 # Key of a residuals file under which the tables of fine-tuning stand.
 TUNED = "tuned"
 
@@ -218,7 +220,7 @@ class ErrorTable:
 
     def half_widths(self, family: Family, at: Conditions) -> Ends:
         """Half widths of the interval of a job of a family."""
-        return self.errors.of(part_shares(self.figure, at), kinds_of(family, at, self._frameworks))
+        return self.errors.of(part_shares(self.figure, at), kinds_of(family, self._frameworks))
 
     def nearest(self, family: Family) -> Family:
         """The narrowest family with measured runs that this one belongs to."""
@@ -240,6 +242,8 @@ class ErrorTable:
             terms[f"no kernel measured on {at.guessed}"] = self.unmeasured.get("architecture", 0.0)
         if at.states:
             terms["state-space layers, whose kernels few runs measure"] = _STATES[self.figure]
+        if at.objective:
+            terms[f"{at.objective}, which few runs measure"] = _OBJECTIVE[self.figure]
         named = [text for text, size in terms.items() if size >= _NAMED]
         named.sort(key=lambda text: -terms[text])
         return Further(hypot(*terms.values()), tuple(named))
@@ -342,10 +346,11 @@ def part_shares(figure: Figure, at: Conditions) -> Mapping[str, float]:
     return at.parts or _USUAL
 
 
-def kinds_of(family: Family, at: Conditions, frameworks: Iterable[str]) -> list[str]:
-    """Which of `KINDS` a job is of, where these frameworks have measured runs."""
-    unknown = family.framework == UNFAMILIAR or family.framework not in frameworks
-    found = (0 < at.bits < _HALF_BITS, is_mixture(family.model), unknown)
+def kinds_of(family: Family, frameworks: Collection[str] = ()) -> list[str]:
+    """Which of `KINDS` a job is of; `frameworks`: those with measured runs, where others are as
+    little known as a loop that somebody wrote."""
+    own = family.framework in OWN_LOOPS or bool(frameworks and family.framework not in frameworks)
+    found = (is_mixture(family.model), own)
     return [kind for kind, is_of in zip(KINDS, found, strict=True) if is_of]
 
 

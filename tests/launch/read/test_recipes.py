@@ -122,9 +122,41 @@ def test_one_of_several_recipes(folder: ReadFolder) -> None:
     files = {"src/megatron/bridge/recipes/llama/llama3.py": BRIDGE, **BESIDE}
     assert "llama3_8b_peft_8gpu_config" in " ".join(folder(files).assumed)
     named = folder(files, environment={"RECIPE": "llama3_8b_peft_8gpu_config"})
-    assert "adapters" in refusals(named)
+    assert "its adapters are not in the file" in refusals(named)
     with pytest.raises(CannotTellError, match="holds no function llama3_9b"):
         folder(files, environment={"RECIPE": "llama3_9b"})
+
+
+ADAPTERS = """
+
+def llama3_8b_lora_8gpu_config(peft_scheme: str = "lora"):
+    cfg = llama3_8b_peft_8gpu_config()
+    cfg.peft = default_peft_config(peft_scheme)
+    if isinstance(peft_scheme, str) and peft_scheme.lower() in ["lora", "dora"]:
+        cfg.peft.dim = 8
+    return cfg
+
+
+def llama3_8b_own_8gpu_config():
+    cfg = llama3_8b_peft_8gpu_config()
+    cfg.peft = LoRA(target_modules=["linear_qkv"], dim=16, alpha=64, dropout=0.1)
+    return cfg
+"""
+
+
+@pytest.mark.parametrize(
+    ("recipe", "train"),
+    [
+        ("lora", "lora:rank=8,alpha=32,targets=q+k+v+o+gate+up+down"),
+        ("own", "lora:rank=16,alpha=64,targets=q+k+v,dropout=0.1"),
+    ],
+)
+def test_adapters_of_a_recipe(folder: ReadFolder, recipe: str, train: str) -> None:
+    """As the recipe's function makes them, with Megatron-Bridge's own for what it leaves out."""
+    files = {"src/megatron/bridge/recipes/llama/llama3.py": BRIDGE + ADAPTERS, **BESIDE}
+    found = folder(files, environment={"RECIPE": f"llama3_8b_{recipe}_8gpu_config"})
+    assert found.train == train
+    assert judged(found, "8xH100").plan is not None
 
 
 def test_what_a_recipe_does_not_show_is_missing(folder: ReadFolder) -> None:

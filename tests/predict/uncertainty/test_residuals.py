@@ -20,7 +20,6 @@ from planner.evidence.fit.judging import (
 )
 from planner.evidence.fit.residual_fit import fit_all, fitted_table, render, residuals
 from planner.predict.uncertainty.families import (
-    UNFAMILIAR,
     Family,
     Figure,
     wider_families,
@@ -69,9 +68,9 @@ def test_half_widths_are_the_sum_of_the_parts() -> None:
     # Exposed 1 - 1 / 1.25, waiting 0.1, work 0.3, the rest 0.4.
     assert found.up == pytest.approx(0.2 * 1.0 + 0.1 * 0.1 + 0.4 * 0.5)
     assert found.down == pytest.approx(0.3 * 0.1 + 0.1 * 0.6 + 0.4 * 0.2)
-    more = HalfWidths(errors.parts, {"low precision": Ends(math.log(2.0), 0.0)})
-    low = ErrorTable("time", (), more).half_widths(NEAR, AT._replace(bits=8))
-    assert tuple(low) == pytest.approx((2.0 * found.down, found.up))
+    more = HalfWidths(errors.parts, {"mixture": Ends(math.log(2.0), 0.0)})
+    mixture = ErrorTable("time", (), more).half_widths(NEAR._replace(model="moe"), AT)
+    assert tuple(mixture) == pytest.approx((2.0 * found.down, found.up))
 
 
 def test_parts_of_a_step_add_up_to_one() -> None:
@@ -83,9 +82,10 @@ def test_parts_of_a_step_add_up_to_one() -> None:
 
 def test_kinds_of_a_job() -> None:
     moe = NEAR._replace(model="moe")
-    assert kinds_of(NEAR, Conditions(bits=16), {"nanotron"}) == []
-    assert kinds_of(moe, Conditions(bits=8), {"nanotron"}) == ["low precision", "mixture"]
-    assert kinds_of(NEAR, Conditions(), {"megatron-core"}) == [UNFAMILIAR]
+    assert kinds_of(NEAR, {"nanotron"}) == []
+    assert kinds_of(moe, {"nanotron"}) == ["mixture"]
+    assert kinds_of(NEAR, {"megatron-core"}) == ["own loop"]
+    assert kinds_of(moe._replace(framework="nanogpt"), {"nanogpt"}) == ["mixture", "own loop"]
 
 
 def test_leaving_a_source_out_excludes_every_run_of_it() -> None:
@@ -167,22 +167,17 @@ def test_the_fit_sees_which_part_of_a_step_errs(part: str) -> None:
         assert (fitted_errors("time", found).parts[part].up >= 0.5) == expected
 
 
-def test_frameworks_that_nobody_measured_have_bars_as_wide_as_runs_without_names() -> None:
-    named = [run for name in "abcdefgh" for run in runs(name, NEAR, -0.04, -0.02, 0.0, 0.02, 0.04)]
-    strange = [
-        replace(
-            run,
-            value=3.0 * run.value,
-            named=False,
-            family=run.family._replace(framework=UNFAMILIAR),
-        )
-        for run in named
+def test_frameworks_that_nobody_measured_have_bars_as_wide_as_loops_that_somebody_wrote() -> None:
+    values = (-0.04, -0.02, 0.0, 0.02, 0.04)
+    known = [run for name in "abcdefgh" for run in runs(name, NEAR, *values)]
+    own = NEAR._replace(framework="nanogpt")
+    loops = [
+        replace(run, value=3.0 * run.value, source=run.source * 2, family=own) for run in known
     ]
-    found = fitted_table([*named, *strange], "time").table
-    known = found.half_widths(NEAR, AT)
-    new = found.half_widths(NEAR._replace(framework="unheard-of"), AT)
-    assert 2.0 < new.up / known.up < 4.0
-    assert {entry.framework for entry in found.entries} == {NEAR.framework}
+    found = fitted_table([*known, *loops], "time").table
+    usual = found.half_widths(NEAR, AT)
+    for framework in ("nanogpt", "unheard-of"):
+        assert 2.0 < found.half_widths(NEAR._replace(framework=framework), AT).up / usual.up < 4.0
 
 
 def test_what_has_no_run_adds_its_own_error_and_is_named() -> None:
@@ -280,14 +275,12 @@ def test_the_shipped_tables_answer_for_any_family() -> None:
 
 
 def test_what_was_said_before_a_run_taught_anything_is_kept() -> None:
-    """20.0 s were said at first of 18.13; without its framework's name as much more or less as the
-    name changes now."""
+    """20.0 s were said at first of 18.13."""
     cells = {"first_sight_s": "20.0", "peak_mem_gib": "40", "first_sight_gib": "36"}
-    rows = [predicted(18.5, 39.0, **cells), predicted(18.5, 39.0, framework="", **cells)]
-    known, unnamed = residuals(rows, "time")
-    assert known.value == unnamed.value == pytest.approx(math.log(18.13 / 18.5))
+    rows = [predicted(18.5, 39.0, **cells)]
+    known = residuals(rows, "time")[0]
+    assert known.value == pytest.approx(math.log(18.13 / 18.5))
     assert known.first == pytest.approx(math.log(18.13 / 20.0))
-    assert unnamed.first == pytest.approx(math.log(18.13 / 20.0))
     assert residuals([predicted(18.5)], "time")[0].first is None
     assert residuals(rows, "memory")[0].first == pytest.approx(math.log(40 / 36))
 

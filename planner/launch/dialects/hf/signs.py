@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.names import known_names
+from planner.launch.registry import dialect_toml
 
 # Settings of a Trainer that make a command, or a table, one of its scripts'.
 TRAINER_SIGNS = (
@@ -38,8 +40,17 @@ def is_trainer(content: Mapping[str, object]) -> bool:
 
 
 def is_axolotl(content: Mapping[str, object]) -> bool:
-    """Whether a table holds axolotl's settings; NeMo's tables may be called so too."""
-    return isinstance(content.get("base_model"), str)
+    """Whether a table holds axolotl's settings; NeMo's tables may be called so too, and files that
+    name a base model for something else."""
+    return isinstance(content.get("base_model"), str) and bool(_of_axolotl() & content.keys())
+
+
+@cache
+def _of_axolotl() -> frozenset[str]:
+    """Settings of axolotl, but for the model's name."""
+    tables = dialect_toml("hf", "programs.toml")
+    names = f"{tables['hf-axolotl']['names']} {tables['hf-trainer']['names']}".split()
+    return frozenset(names) - {"base_model"} | {"micro_batch_size", "sequence_len"}
 
 
 def is_llamafactory(content: Mapping[str, object]) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from planner.job.frameworks.profile import load_framework
 from planner.launch.dialects.hf import DEEPSPEED
 from planner.launch.dialects.hf.accelerate_reader import AccelerateReader
 from planner.launch.dialects.hf.adapter_file import with_adapter
@@ -27,11 +28,10 @@ from planner.launch.dialects.hf.arguments import (
 )
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.dialects.hf.objectives import minimised
+from planner.launch.dialects.hf.rows import below_limit, lengths_assumed, packing_of
 from planner.launch.dialects.hf.tuned import Tuned, tuned
 from planner.launch.dialects.hf.unmodelled import (
-    below_limit,
     effects_of,
-    lengths_assumed,
     own_loss,
     own_options,
     refusals_of,
@@ -95,12 +95,16 @@ def read_hf_training(
         sharded = _sharded(named, path, script.half_weights)
         found = AccelerateReader(sharded, source, script).found()
     found = with_tuning(found, named, launch, how)
+    if program == "trl" and "gradient_checkpointing" not in named and not source.hints.recompute:
+        # Which release it is, no file says.
+        found = replace(found, left_open=(*found.left_open, "recompute"))
     refusals = refusals_of(named, launch, program)
     sharded_by = "" if document is None else document.path
     own = own_options(named, source, program, sharded_by)
     return replace(
         found,
         format="settings",
+        packing=packing_of(named, program),
         main_file=path,
         problems=(*of_adapter, *refusals, *own, *_settled(found, named, document), *elsewhere),
         unmodelled=(
@@ -115,7 +119,7 @@ def read_hf_training(
         unknown=found.unknown if document is not None else (),
         assumed=(
             *found.assumed,
-            *_assumed(named, program, found.seq),
+            *_assumed(named, program, found.seq, source.hints.lengths),
             *_assumed_stage(named, document, path),
         ),
     )
@@ -126,8 +130,11 @@ def with_tuning(
 ) -> Found:
     """A launch with how its weights are trained, and what training minimises."""
     what = minimised(named, launch, how.has_adapters)
+    profile = load_framework(found.framework)
+    offered = (name for name in how.techniques if profile.technique(name) is not None)
     return replace(
         found,
+        variations=(*found.variations, *offered),
         train=how.train,
         freeze=how.freeze,
         objective=what.text,
@@ -262,10 +269,12 @@ def _loads_half(named: Mapping[str, Setting], program: Program) -> Half:
     return by_dtype
 
 
-def _assumed(named: Mapping[str, Setting], program: Program, seq: int | None) -> Iterator[str]:
+def _assumed(
+    named: Mapping[str, Setting], program: Program, seq: int | None, lengths: str | None
+) -> Iterator[str]:
     if "per_device_train_batch_size" not in named and program not in _BATCHES:
         yield f"micro-batch {_TRAINER_BATCH} (TrainingArguments' own)"
-    yield lengths_assumed(named, program, seq)
+    yield lengths_assumed(named, program, seq, lengths)
 
 
 def _assumed_stage(

@@ -40,6 +40,8 @@ _PACKED = (
     (re.compile(r"bnb[-_]?8bit|[-_]8bit\b", re.IGNORECASE), "int8"),
 )
 _MODEL_NAMES = ("model_name_or_path", "base_model", "model", "model_id_or_path", "model_name")
+# What keeps axolotl from fusing adapters unless it is told to.
+_NO_KERNELS = ("rl", "load_in_8bit", "trust_remote_code", "nvfp4_merge_aware")
 _MORE = "more memory than predicted"
 
 
@@ -48,7 +50,8 @@ class Tuned:
     """How weights are trained, as a request says it: `train`, `freeze`.
 
     `problems`, `assumed`, `effects`: as `Found` has them; `half`: the 16-bit format of frozen
-    weights, None where adapters change nothing about it.
+    weights, None where adapters change nothing about it; `techniques`: of a framework that has
+    them.
     """
 
     train: str = FULL
@@ -57,6 +60,7 @@ class Tuned:
     assumed: tuple[str, ...] = ()
     effects: tuple[tuple[Setting, str], ...] = ()
     half: Half | None = None
+    techniques: tuple[str, ...] = ()
 
     @property
     def has_adapters(self) -> bool:
@@ -122,7 +126,9 @@ class _Tuning:
         if kind not in ("lora", "qlora", "dora"):
             self._refuse(kind)
             return self._done(FULL)
-        return replace(self._done(self._adapters(kind, base)), half=self._half())
+        adapters = self._adapters(kind, base)
+        techniques = tuple(self._techniques(kind, base))
+        return replace(self._done(adapters), half=self._half(), techniques=techniques)
 
     def _done(self, train: str, freeze: tuple[str, ...] = ()) -> Tuned:
         return Tuned(train, freeze, tuple(self.problems), tuple(self.assumed), tuple(self.effects))
@@ -307,6 +313,29 @@ class _Tuning:
             "trl": "TRL", "unsloth": "unsloth", "trainer": "peft",
         }  # fmt: skip
         return f"{names[self.program]}'s own"
+
+    def _techniques(self, kind: str, base: str | None) -> Iterator[str]:
+        """How adapters and packed weights run, where the framework has it so.
+
+        LLaMA-Factory, TRL, ms-swift and unsloth prepare packed weights without peft's casts to
+        fp32; axolotl takes them back (loaders/model.py, _convert_embedding_modules_dtype). A script
+        that is read says whether it calls prepare_model_for_kbit_training; one that is not is taken
+        to. unsloth's kernels fuse adapters, and axolotl's do on its own
+        (utils/schemas/config.py, check_auto_enable_lora_kernels).
+        """
+        packed = base is not None or kind == "qlora"
+        is_read = "adapter" in self.named and self.program == "trainer"
+        prepared = is_on(self.named, "prepare_kbit") or (self.program == "trainer" and not is_read)
+        if packed and not prepared:
+            yield "16-bit-stream"
+        kernels = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel")
+        stated = [name for name in kernels if name in self.named]
+        automatic = not stated and not any(is_on(self.named, name) for name in _NO_KERNELS)
+        by_axolotl = self.program == "axolotl" and (
+            all(is_on(self.named, name) for name in stated) if stated else automatic
+        )
+        if self.program == "unsloth" or by_axolotl:
+            yield "fused-adapters"
 
     # --- the frozen weights -------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from planner.job.errors import CannotTellError
 from planner.job.models.catalog import catalog_name, load_model
 from planner.launch.dialects.hf.arguments import known_model
 from planner.launch.dialects.megatron.arguments import rows_of
+from planner.launch.dialects.megatron.bridge_adapters import adapters_of
 from planner.launch.dialects.megatron.bridge_reader import read_overrides
 from planner.launch.dialects.megatron.bridge_writer import field_of, schema
 from planner.launch.dialects.megatron.options import MEGATRON
@@ -98,11 +99,24 @@ def _unchanged(recipe: Any = None, *_given: Any, **_named: Any) -> Any:
     return recipe
 
 
+_PLAIN: Mapping[str, type] = {
+    kind.__name__: kind for kind in (str, int, float, bool, list, dict)
+}  # fmt: skip
+
+
+def _is_instance(value: Any = None, kind: Any = None, *_given: Any) -> Any:
+    """`isinstance` of a plain value and a built-in type; not known for any other."""
+    named = _PLAIN.get(kind.name) if isinstance(kind, Record) else None
+    is_plain = isinstance(value, tuple(_PLAIN.values()))
+    return isinstance(value, named) if named is not None and is_plain else UNKNOWN
+
+
 # Helpers of NeMo's scripts/performance, which are not beside the recipes that call them.
 SPECIAL: dict[str, Callable[..., Any]] = {
     "set_primary_perf_configs": set_primary,
     "set_exp_logging_configs": _unchanged,
     "set_perf_optimization_configs": _unchanged,
+    "isinstance": _is_instance,
 }
 
 
@@ -265,14 +279,17 @@ class _Recipe:
             found = replace(found, problems=(*found.problems, model_unknown(text, (self.path,))))
         why = "not there to read, it may recompute or offload: less memory than predicted"
         hidden = ((Setting(self.unseen, "", self.path), why),) if self.unseen else ()
+        train, why = self._train(found)
+        tuned = () if not why else (not_predictable(why, self.path),)
         return replace(
             found,
             format="recipe",
+            train=train,
             world=(launch.world if launch else None) or self.world,
             main_file=self.path,
             unseen=self.unseen,
             unmodelled=(*found.unmodelled, *hidden),
-            problems=(*self._problems(), *self._eased(found)),
+            problems=(*tuned, *self._problems(), *self._eased(found)),
             assumed=(*self._assumed(), *found.assumed),
         )
 
@@ -286,11 +303,20 @@ class _Recipe:
         if _HYBRIDS.search(f"{self.name} {self.model_name}"):
             text = f"{self.model_name}: Megatron-Bridge's provider of hybrids is not read"
             yield not_predictable(text, self.path)
+
+    def _train(self, found: Found) -> tuple[str, str]:
+        """How the weights are trained, and why that is not known."""
+        peft = self.result.get("peft")
+        if peft not in (None, UNKNOWN, "none"):
+            spec = found.shape if not found.model else load_model(found.model).spec
+            train, why = adapters_of(peft, spec)
+            return train or "full", why
         made_by = self.result.name.rpartition(".")[2]
-        tuned = next((name for name in (self.name, made_by) if _ADAPTERS.search(name)), None)
-        if tuned is not None:
-            text = f"{tuned}: adapters are not modelled; pretraining and full fine-tuning are"
-            yield not_predictable(text, self.path)
+        names = (name for name in (self.name, made_by) if _ADAPTERS.search(name))
+        name = next(names, None)
+        if name is None or peft == "none":
+            return "full", ""
+        return "full", f"{name}: its adapters are not in the file"
 
     def _eased(self, found: Found) -> Iterator[Problem]:
         """Without what only a command of overrides would get wrong."""

@@ -1,0 +1,148 @@
+"""What an objective makes of a framework's profile: the logits that its loss holds and moves, and
+whether the framework trains for it at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal
+
+from hardware.files import shipped_toml
+from hardware.frozen import Named
+from planner.job.errors import UsageError
+from planner.job.frameworks.profile import (
+    FrameworkProfile,
+    Tables,
+    frameworks_with,
+    with_tables,
+)
+from planner.job.objective import Objective
+
+# Bytes a logit that the loss row of the op table moves, forward and backward, at a `loss_traffic`
+# of 1 (`planner.predict.ops.table`).
+LOSS_ROW_BYTES = 22.0
+# Tensors of a loss that multiplies by the head's weights itself, a chunk of tokens at a time; one
+# chunk's logits and their gradient, as of Liger's (`liger-kernels` of hf-transformers.toml).
+_CHUNKED: Tables = {
+    "saved": {
+        "linear_loss": True,
+        "logits_saved_bytes": 0.0,
+        "logits_peak_bytes": 4.0,
+        "logits_forward_bytes": 4.0,
+    },
+    "kernels": {"loss_traffic": 0.45},
+}
+# A score a row, in place of logits.
+_SCORES: Tables = {
+    "saved": {
+        "linear_loss": True,
+        "logits_saved_bytes": 0.0,
+        "logits_peak_bytes": 0.0,
+        "logits_forward_bytes": 0.0,
+    },
+}
+
+
+class LossBytes(Named):
+    """Bytes a logit; the fields of `losses.toml`."""
+
+    name: str
+    saved: float
+    peak: float
+    beside: float
+    moved: float
+    read: float
+    reading: float = 0.0
+
+
+@cache
+def loss_bytes(kind: str, logits: Literal["fp32", "half"]) -> LossBytes | None:
+    """What a loss on logits of a type holds and moves; None for one that keeps the framework's
+    cross-entropy."""
+    tables: Mapping[str, Any] = shipped_toml("planner.job", "losses.toml")
+    found = [table[logits] for table in tables.values() if kind in table["objectives"]]
+    return LossBytes(name=kind, **found[0]) if found else None
+
+
+def demand_objective(profile: FrameworkProfile, objective: Objective) -> None:
+    """UsageError if the framework does not train for an objective."""
+    kind = objective.kind
+    if kind == "lm" or kind in profile.objectives:
+        return
+    having = frameworks_with(lambda other: other.listed and kind in other.objectives)
+    raise UsageError(
+        f"--objective {objective}: {profile.name} has no {objective.rules.words} of its own; "
+        f"frameworks that have it: {', '.join(having)}"
+    )
+
+
+@cache
+def with_objective(profile: FrameworkProfile, objective: Objective) -> FrameworkProfile:
+    """The profile as it trains for an objective; one object for equal arguments. UsageError where
+    it does not."""
+    demand_objective(profile, objective)
+    if objective.is_plain:
+        return profile
+    if objective.rules.scores:
+        return with_tables(profile, _SCORES)
+    if objective.logits == "chunked":
+        return with_tables(profile, _CHUNKED)
+    found = _own_loss(profile, objective)
+    if found is None:
+        return profile
+    peak = found.beside if objective.reference in ("none", "precomputed") else found.peak
+    if objective.teacher is not None:
+        peak = found.peak
+    forward = _CAST_BYTES if profile.loss_logits == "fp32" else 0.0
+    saved = {
+        "logits_saved_bytes": found.saved,
+        "logits_peak_bytes": peak,
+        "logits_forward_bytes": max(0.0, forward - found.saved),
+    }
+    moved = found.moved / LOSS_ROW_BYTES
+    changed = with_tables(profile, {"saved": saved, "kernels": {"loss_traffic": moved}})
+    kept = (text for text in profile.assumptions if text != _OF_TOKENS)
+    return changed.model_copy(update={"assumptions": (*kept, _note(objective))})
+
+
+# What profiles say of a loss that is not this one's.
+_OF_TOKENS = "fp32 logits and an unfused cross-entropy"
+
+
+def _note(objective: Objective) -> str:
+    """What was taken for granted of the logits."""
+    text = "the loss is handed all logits of a micro-batch, as by TRL 1.10"
+    if objective.kind in ("dpo", "ipo", "kto"):
+        text += "; TRL 1.16 makes a chunk of them at a time: --objective with logits=chunked"
+    return text
+
+
+# 16-bit logits beside their fp32 copy, as the model's forward ends.
+_CAST_BYTES = 6.0
+
+
+def _own_loss(profile: FrameworkProfile, objective: Objective) -> LossBytes | None:
+    """The loss of an objective where it is not the framework's cross-entropy on tokens, and makes
+    logits."""
+    if profile.loss_logits == "tokens" or profile.saved.linear_loss:
+        return None
+    return loss_bytes(objective.kind, profile.loss_logits)
+
+
+def read_bytes(profile: FrameworkProfile, objective: Objective) -> float:
+    """Bytes a logit that the loss of a model that is only read moves."""
+    found = _own_loss(profile, objective)
+    if found is not None:
+        return found.read
+    return _FORWARD_BYTES * profile.kernels.loss_traffic
+
+
+def reading_bytes(profile: FrameworkProfile, objective: Objective) -> float:
+    """Bytes a logit that are alive beyond what is kept for backward while a reference or a teacher
+    is read; 0 where that happens before the policy's forward."""
+    found = _own_loss(profile, objective)
+    return found.reading if found is not None else 0.0
+
+
+# Of the framework's cross-entropy (`planner.predict.ops.table`).
+_FORWARD_BYTES = 14.0

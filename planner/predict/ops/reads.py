@@ -1,0 +1,105 @@
+"""Rows of the op table of models that a step reads forward: those of the model that is trained, or
+of a teacher, without backward.
+
+The layers of a reference lie where those of the policy do, and read a micro-batch with the same
+degrees. A teacher's stand with the head: frameworks that have one have no pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from planner.job.parameter_classes import parameter_classes
+from planner.job.reads import Read
+from planner.job.recompute import Module
+from planner.job.specs import ModelSpec
+from planner.job.tuning import FULL
+from planner.predict.ops.context import OpContext
+from planner.predict.ops.rows import Collective, Op, Piece
+
+# Classes of the weights of models that are only read, by the class of the same row of a model that
+# is trained.
+_READ = {"data": "read", "expert-data": "read-expert"}
+
+
+def with_reads(trained: Piece, plain: Piece, context: OpContext) -> Piece:
+    """A piece with the rows of the same piece of each model that a step reads; `trained`: as it is
+    trained, `plain`: before adapters and recomputation change its rows."""
+    rows = [
+        row for read in context.reads if read.model is None for row in _rows(trained, plain, read)
+    ]
+    return replace(trained, ops=(*trained.ops, *_with_loss(rows, context))) if rows else trained
+
+
+def with_teacher(
+    head: Piece, context: OpContext, pieces: Callable[[OpContext], tuple[Piece, ...]]
+) -> Piece:
+    """The head with all rows of a teacher; `pieces`: of a model alone."""
+    rows: list[Op] = []
+    for read in context.reads:
+        if read.model is not None:
+            alone = pieces(replace(context, model=read.model, reads=(), tuning=FULL))
+            for piece, count in zip(alone, _counts(read.model), strict=False):
+                rows.extend(_whole(piece, read, count))
+    return replace(head, ops=(*head.ops, *_with_loss(rows, context))) if rows else head
+
+
+def _counts(model: ModelSpec) -> tuple[int, ...]:
+    """How many the model has of each kind of layer, of embeddings and heads."""
+    kinds = range(len(model.kinds))
+    return (*(model.kind_indices.count(kind) for kind in kinds), 1, 1)
+
+
+def _whole(piece: Piece, read: Read, count: int) -> Iterator[Op]:
+    for op in piece.ops:
+        first = forward_only(op, read)
+        parameters = tuple((count * number, shard) for number, shard in first.parameters)
+        yield replace(first, parameters=parameters)
+        yield from (replace(first, parameters=()),) * (count * read.times - 1)
+
+
+def _rows(trained: Piece, plain: Piece, read: Read) -> Iterator[Op]:
+    """Rows of a read, as often as it happens."""
+    names = {op.name for op in plain.ops}
+    for op in trained.ops:
+        if read.plain and op.name not in names:
+            continue
+        first = forward_only(op, read)
+        yield first
+        yield from (replace(first, parameters=()),) * (read.times - 1)
+
+
+def forward_only(op: Op, read: Read) -> Op:
+    """A row as a forward pass without gradients has it."""
+    held = parameter_classes()[op.parameter_class]
+    other = read.copied or held.trained
+    return replace(
+        op,
+        name=f"{read.name}/{op.name}",
+        parameters=op.parameters if read.copied else (),
+        parameter_class=_READ[held.sharers] if other else op.parameter_class,
+        saved=(),
+        collectives=tuple(_forward(one) for one in op.collectives),
+        rerun_with=Module.NOTHING,
+        returns=False,
+        autocasts=False,
+        backward_bytes=0.0,
+        backward_kernels=0.0,
+        backward_launches=0.0,
+        backward_adds=0.0,
+        work_bytes=0.0,
+        weight_traffic=0.0,
+        weight_copies=0.0,
+    )
+
+
+def _forward(one: Collective) -> Collective:
+    return replace(one, backward=0.0, rerun_with=Module.NOTHING)
+
+
+def _with_loss(rows: list[Op], context: OpContext) -> Iterator[Op]:
+    """The rows, of which those of a loss read the logits and keep nothing."""
+    moved = context.read_bytes * context.model.vocab / context.profile.kernels.memory_traffic
+    for op in rows:
+        yield replace(op, forward_bytes=moved) if op.name.endswith("/head/loss") else op

@@ -1,0 +1,187 @@
+"""The passes of a step: what each of them reads or trains, how long it takes, what it holds.
+
+A step is passes in order on shared GPUs. Their seconds add up to the step's, term by term, and its
+peak is the most that one of them holds. What a model that is only read adds to a step is what the
+kernel says of the step with it, less what it says of the step without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain, pairwise
+from typing import Literal
+
+from planner.cost import fields as f
+from planner.cost.memory import set_aside_bytes
+from planner.cost.phase_passes import exists, fullest_pass, passes
+from planner.cost.phase_records import FORWARD, FORWARD_END, OPTIMIZER, in_update, total_bytes
+from planner.cost.tables import Array
+from planner.cost.terms import LIVE_TERMS, PhaseTerms
+from planner.job.frameworks.losses import reading_bytes
+from planner.job.job import Job
+from planner.job.reads import Read
+from planner.predict.configuration import Configuration
+from planner.predict.cost_model import CostModel
+from planner.predict.mixture import CostedLayout, cost_layout
+from planner.predict.plan import StepPass, TimeTerms
+from planner.predict.stage import Stage
+
+# Terms of a step's seconds that lie between the last backward and the next forward.
+_OF_UPDATE = ("dp_s", "optimizer_s", "host_s")
+_GIVES = {
+    "policy": "log-probabilities of mismatched answers",
+    "reference": "log-probabilities to compare with",
+    "teacher": "logits to learn from",
+}
+
+Terms = Mapping[str, float]
+
+
+def step_passes(
+    configuration: Configuration, cost_model: CostModel, costed: CostedLayout
+) -> tuple[StepPass, ...]:
+    """The passes of a step, in order; none where a step is next-token prediction alone. `costed`:
+    the configuration as the kernel has costed it."""
+    job = configuration.job
+    if job.objective.is_plain:
+        return ()
+    steps = [_reading(configuration, cost_model, count) for count in range(len(job.reads))]
+    account = _Account(configuration, (*steps, costed))
+    return (*account.reads(), *account.trained())
+
+
+def configured_passes(configuration: Configuration) -> tuple[StepPass, ...]:
+    """The same of a configuration that nobody has costed yet."""
+    if configuration.job.objective.is_plain:
+        return ()
+    model = CostModel(configuration.job, compiled=False)
+    costed = cost_layout(model, model.price_shapes(configuration.columns), 0, configuration)
+    return step_passes(configuration, model, costed)
+
+
+def _reading(configuration: Configuration, cost_model: CostModel, reads: int) -> CostedLayout:
+    """The step with the first `reads` alone of the models that it reads."""
+    job = replace(configuration.job, reads=configuration.job.reads[:reads])
+    less, model = replace(configuration, job=job), cost_model.of(job)
+    return cost_layout(model, model.price_shapes(less.columns), 0, less)
+
+
+@dataclass(frozen=True)
+class _Account:
+    """A configuration costed without what it reads, then with one model more each time."""
+
+    configuration: Configuration
+    steps: tuple[CostedLayout, ...]
+
+    @property
+    def job(self) -> Job:
+        return self.configuration.job
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stage that decides whether the plan fits, of each of the steps."""
+        at = int(self.steps[-1].step[f.STEP_PEAK_STAGE])
+        machine = self.configuration.machines[at]
+        return tuple(Stage(one.memory[machine], at) for one in self.steps)
+
+    @cached_property
+    def weights(self) -> dict[str, float]:
+        """Bytes of the weights that stay on that stage, by the model that they are of."""
+        sizes = [float(stage.rest.resting.weights) for stage in self.stages]
+        added = {read.name: more - less for read, (less, more) in self._beside(sizes)}
+        return {"model": sizes[0]} | {name: size for name, size in added.items() if size}
+
+    def _beside(self, sizes: list[float]) -> Iterator[tuple[Read, tuple[float, float]]]:
+        return zip(self.job.reads, pairwise(sizes), strict=True)
+
+    def reads(self) -> Iterator[StepPass]:
+        """Forward passes of models that are only read."""
+        for read, (less, more) in zip(self.job.reads, pairwise(self.steps), strict=True):
+            before, after = _seconds(less.step), _seconds(more.step)
+            yield StepPass(
+                name=read.name,
+                work="forward",
+                model=(read.model or self.job.model).name,
+                rows=read.times * self.job.rows,
+                gives=_GIVES[read.name],
+                time=TimeTerms(**{name: after[name] - before[name] for name in after}),
+                held=self._split(_while_read(self.stages[-1], self.job, read)),
+            )
+
+    def trained(self) -> Iterator[StepPass]:
+        """Forward and backward of the model that is trained, and its update."""
+        seconds, stage = _seconds(self.steps[0].step), self.stages[-1]
+        passing = {name: 0.0 if name in _OF_UPDATE else value for name, value in seconds.items()}
+        rest = {name: value - passing[name] for name, value in seconds.items()}
+        yield self._trained("forward and backward", _while_trained(stage), passing, "gradients")
+        yield self._trained("update", _while_updated(stage), rest, "weights")
+
+    def _trained(
+        self,
+        work: Literal["forward and backward", "update"],
+        held: Terms,
+        seconds: Terms,
+        gives: str,
+    ) -> StepPass:
+        return StepPass(
+            name="model",
+            work=work,
+            model=self.job.model.name,
+            rows=0 if work == "update" else self.job.rows,
+            gives=gives,
+            time=TimeTerms(**seconds),
+            held=self._split(held),
+        )
+
+    def _split(self, terms: Terms) -> dict[str, float]:
+        """Terms that hold anything, weights by the model that they are of."""
+        others = {name: size for name, size in terms.items() if size and name != "weights"}
+        return {f"weights of the {name}": size for name, size in self.weights.items()} | others
+
+
+def _seconds(step: Array) -> dict[str, float]:
+    return {name: float(step[column]) for name, column in f.TIME_COLUMNS.items()}
+
+
+def _live(terms: PhaseTerms) -> dict[str, float]:
+    return dict(zip(LIVE_TERMS, map(float, chain(*terms)), strict=True))
+
+
+def _while_trained(stage: Stage) -> Terms:
+    """Live tensors at the fullest of forward and backward; what the core knows inside the layers
+    as one maximum, and nobody can name, is in the working set."""
+    every = passes(stage.held, stage.grid.grad_acc, stage.inputs.framework)
+    phases = [
+        (phase, one_pass)
+        for one_pass in every
+        for phase in range(FORWARD, OPTIMIZER)
+        if one_pass.counts and exists(phase, stage.holds, one_pass, stage.grid)
+    ]
+    fullest = max(phases, key=lambda phase: total_bytes(stage.terms(*phase)))
+    terms = _live(stage.phase_detail(*fullest)[0])
+    terms["working"] += float(total_bytes(stage.terms(*fullest))) - sum(terms.values())
+    return terms
+
+
+def _while_updated(stage: Stage) -> Terms:
+    """Live tensors in the update."""
+    aside = set_aside_bytes(stage.key, stage.grid, stage.inputs.framework)
+    return _live(in_update(stage.rest, aside))
+
+
+def _while_read(stage: Stage, job: Job, read: Read) -> Terms:
+    """Live tensors as a model is read.
+
+    Where a framework reads between the policy's forward and backward, the policy's activations and
+    logits are alive, and the logits of both as the read ends (`losses.toml`). Elsewhere, and of the
+    policy itself, it reads before, beside nothing of that micro-batch.
+    """
+    one_pass = fullest_pass(stage.held, stage.grid.grad_acc, stage.inputs.framework)
+    terms = _live(stage.terms(FORWARD_END, one_pass))
+    size = reading_bytes(job.framework, job.objective) * float(stage.holds.logits)
+    if size and read.name != "policy":
+        return {**terms, "logits": terms["logits"] + size}
+    earlier = 1.0 - 1.0 / max(1.0, one_pass.in_flight)
+    return {**terms, "activations": terms["activations"] * earlier}

@@ -1,0 +1,50 @@
+"""What losses on sequences hold of the logits, against counts of TRL's trainers."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from planner.job.frameworks.losses import loss_bytes, with_objective
+from planner.job.frameworks.profile import load_framework
+from planner.job.objective import read_objective
+
+COUNTS = Path(__file__).parents[1] / "truth" / "data" / "preference.csv"
+
+
+def _counted() -> list[dict[str, str]]:
+    """Rows of trainers that make all logits of a micro-batch at once."""
+    with COUNTS.open(newline="", encoding="utf-8") as handle:
+        rows = list(csv.DictReader(handle))
+    return [
+        row for row in rows if row["peak_backward"] and row["objective"] not in ("sft", "reward")
+    ]
+
+
+@pytest.mark.parametrize("row", _counted(), ids=lambda row: f"{row['trl']}-{row['objective']}")
+def test_losses_hold_what_trl_was_counted_to_hold(row: dict[str, str]) -> None:
+    found = loss_bytes(row["objective"], "fp32")
+    assert found is not None
+    peak = max(float(row["peak_forward"]), float(row["peak_backward"]))
+    assert found.saved == pytest.approx(float(row["held_at_loss"]), rel=0.01)
+    assert found.peak == pytest.approx(peak, rel=0.02)
+
+
+def test_a_profile_holds_the_logits_of_its_objective() -> None:
+    profile = load_framework("hf")
+    assert with_objective(profile, read_objective("lm")) is profile
+    odds = with_objective(profile, read_objective("orpo")).saved
+    assert (odds.logits_saved_bytes, odds.logits_peak_bytes) == (6, 18)
+    chunked = with_objective(profile, read_objective("dpo:logits=chunked")).saved
+    assert chunked.linear_loss
+
+
+def test_16_bit_logits_are_half_as_large_or_less() -> None:
+    for kind in ("dpo", "kto", "orpo", "simpo", "distill"):
+        wide, half = loss_bytes(kind, "fp32"), loss_bytes(kind, "half")
+        assert wide is not None
+        assert half is not None
+        assert half.saved == wide.saved / 2
+        assert half.beside <= half.peak <= wide.peak
