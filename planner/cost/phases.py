@@ -101,7 +101,7 @@ def kept_copies(phase: int, one_pass: Pass, grid: Row, framework: FrameworkInput
     chunk gives layers back one after the other, others a chunk in the end; where backward is split,
     a chunk whose inputs are done still keeps what its weights need. Where the forward of another
     chunk runs beside a backward that gives back nothing before its end (`overlap_keeps_chunk`),
-    both are kept. Where frozen units hold inputs of checkpoints and gradients of these until backward
+    both are kept. Where frozen units hold inputs of checkpoints and their gradients until backward
     ends (`frozen_units_hold`), the last layer finds both of all others.
     """
     plain = again = one_pass.in_flight

@@ -110,7 +110,7 @@ def offloaded_modules(row: MeasuredRow) -> tuple[str, ...]:
     """Modules whose activations the row keeps on the host, as `planner.predict.ops.offload` names
     them."""
     offloaded = row.fact("offload")
-    if offloaded.endswith("checkpoints"):
+    if offloaded.endswith("checkpoints") or row.says("grad_ckpt", "offload"):
         return ("checkpoints",) if row.says("recompute", "^full") else ()
     return tuple(offloaded.removeprefix("activations:").split()) if ":" in offloaded else ()
 

@@ -212,16 +212,13 @@ def test_peaks_of_adapters_by_what_kernels_and_shards_hold(
     assert predicted_gib(**cells) == pytest.approx(gib, rel=0.07)
 
 
-def test_unsloth_computes_no_full_logits_since_the_end_of_2024() -> None:
-    cells = {
-        "framework": "unsloth + trl", "kernels": "unsloth", "loss": "fused", "vocab": "128256",
-        "tuning": "qlora", "base_format": "nf4",
-    }  # fmt: skip
-    old, new = (
-        predicted_gib(**cells | {"software": f"unsloth {version} torch 2.5"})
-        for version in ("2024.5", "2025.3.1")
+def test_unsloth_keeps_inputs_of_layers_on_the_host() -> None:
+    """2 bytes of each of 32 layers, 4,096 wide, for 16,384 tokens: 4 GiB."""
+    cells = {"framework": "unsloth + trl", "tuning": "qlora", "base_format": "nf4"}
+    kept, offloaded = (
+        predicted_gib(**cells | {"grad_ckpt": where}) for where in ("y", "unsloth-offloaded")
     )
-    assert new < old - 1.0
+    assert kept - offloaded == pytest.approx(4.0, abs=0.3)
 
 
 def test_experts_of_transformers_4_are_quantised_one_by_one() -> None:
