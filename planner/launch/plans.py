@@ -35,6 +35,8 @@ def writer_of(target: Target) -> Writer:
 
 # Targets whose launch files can say that a part of the weights is trained.
 WRITES_TUNING: frozenset[str] = frozenset()
+# Targets whose launch files can say what becomes of samples of unlike lengths.
+WRITES_SAMPLES: frozenset[str] = frozenset()
 
 
 def job_refusals(target: Target, job: Job) -> Iterator[Refusal]:
@@ -56,6 +58,12 @@ def job_refusals(target: Target, job: Job) -> Iterator[Refusal]:
             f"launch files of {target.name} are written for the training of all weights, not for "
             f"--train {job.tuning.words}",
             "--train full without --freeze",
+        )
+    if job.samples.lengths is not None and target.name not in WRITES_SAMPLES:
+        yield Refusal(
+            f"launch files of {target.name} are written for rows cut from one text, not for "
+            f"samples under --packing {job.samples.packing}",
+            "no --lengths, for files of such rows",
         )
     yield from writer_of(target).job_refusals(job)
 

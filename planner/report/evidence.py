@@ -31,6 +31,7 @@ from planner.evidence.runs.worst import GOOD, missed_picks
 from planner.job.job import SURE_TO_FIT
 from planner.job.quantities import gib, plural, seconds, share
 from planner.predict.uncertainty.families import Figure
+from planner.predict.uncertainty.intervals import learnt_text
 from planner.report.said import described, facts, notes, said, table_of
 from planner.report.tables import Block, Notes, TableData, as_report
 
@@ -253,6 +254,9 @@ def _remarks(calibration: Calibration, fits: Sequence[FigureFit]) -> Iterator[st
           for fit in fits if 0.0 < fit.share < 0.95),
         said(words["left"], None, left=left) if left else None,
         *(said(words["odd"], run) for fit in fits for run in fit.odd),
+        *(f"Error bars of {title}: {learnt_text(one.runs, one.width)}."
+          for name, title in _FIGURES.items()
+          if (one := getattr(calibration, name)) is not None and one.width >= 1.0),
     )  # fmt: skip
     return filter(None, remarks)
 

@@ -22,8 +22,12 @@ COLUMNS: dict[str, tuple[str, str]] = {
 }
 _NESTED = {
     "degrees", "layout", "time", "stages", "assumptions", "step_time", "peak_interval",
-    "full_memory", "stage_gpus",
+    "full_memory", "stage_gpus", "samples",
 }  # fmt: skip
+
+
+# Figures of samples of unlike lengths.
+_OF_SAMPLES = ("samples_per_s", "computed_tokens_per_s", "mfu_counted")
 
 
 def plan_frame(plans: Sequence[Plan]) -> pd.DataFrame:
@@ -50,6 +54,7 @@ def plan_row(plan: Plan) -> dict[str, Any]:
         "stage_gpus": plan.stage_gpus,
         "full_memory_step_time_s": plan.full_memory.step_time_s if plan.full_memory else None,
     }
+    row |= {name: getattr(plan.samples, name, None) for name in _OF_SAMPLES}
     row |= plan.time.model_dump()
     return {name: list(value) if isinstance(value, tuple) else value for name, value in row.items()}
 

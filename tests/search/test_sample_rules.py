@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from planner.job.request import Request
+from planner.launch.plans import job_launch_note
+from planner.predict.command_line import search_command
 from planner.search.limit_results import Effort
 from planner.search.sample_rules import rule_notes, with_pack_length
 from planner.search.search import find_plans
@@ -57,3 +61,23 @@ def test_longer_packs_are_taken_where_they_waste_less() -> None:
     assert taken.resolve().batch.sequences * taken.resolve().row_tokens == pytest.approx(
         request.resolve().batch.sequences * request.resolve().row_tokens, rel=0.1
     )
+
+
+def test_launch_files_say_nothing_of_samples_yet() -> None:
+    """A plan of padded or packed samples is not written as one of pretraining."""
+    note = job_launch_note(TUNED.model_copy(update={"framework": "deepspeed"}).resolve())
+    assert note is not None and "not for samples under --packing longest" in note
+    plain = TUNED.model_copy(update={"framework": "deepspeed", "lengths": None})
+    assert job_launch_note(plain.resolve()) is None
+
+
+def test_a_plan_file_holds_the_samples(tmp_path: Path) -> None:
+    from planner.search.plan_file import read_plan_file, to_json
+
+    result = find_plans(TUNED, top=1, fastest_only=True)
+    path = tmp_path / "plans.json"
+    path.write_text(to_json(result))
+    read = read_plan_file(path)
+    assert read.plans[0].samples == result.plans[0].samples
+    assert read.request.lengths == TUNED.lengths
+    assert "--lengths" in search_command(read.request)

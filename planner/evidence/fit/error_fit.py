@@ -31,7 +31,7 @@ from planner.predict.uncertainty.residuals import (
 )
 
 _CORNER = 0.01
-# Evidence of a kind against none: pulls factors of kinds with few runs to 1.
+# Pulls the factors of kinds with few runs to 1.
 _PULL = 0.01
 # Errors of the parts to start from, the least that is told from none, and steps of logarithms.
 _START, _LEAST = 0.15, 1e-3
@@ -65,7 +65,7 @@ def _arrays(figure: Figure, found: Sequence[Residual]) -> tuple[Array, Array, Ar
     shares = np.array(
         [[part_shares(figure, one.at)[part] for part in PARTS[figure]] for one in found]
     )
-    each = [kinds_of(one.family, one.at) for one in found]
+    each = [kinds_of(one.family) for one in found]
     kinds = np.array([[float(kind in some) for kind in KINDS] for some in each])
     values = np.array([one.value for one in found])
     weights = weights_of(

@@ -10,11 +10,11 @@ framework alone is decided by the mean log probability of what each source state
 others.
 
 `silence`, how likely an open fact is what the framework does by default, is the one of a short
-list under which the measurements of runs that leave it open are likeliest. A run's measurement is
-taken about each outcome as Student's t with 4 degrees of freedom, as wide as its error bar; runs of
-a source weigh as the square root of their number, and errors of first sights, where they were kept,
-as much as those of today with the source left out. It is never surer than `_SUREST`: constants and
-defaults were chosen on these very runs.
+list with the best interval score of runs that leave it open, other facts as by default; runs of a
+source weigh as the square root of their number, and errors of first sights, where they were kept,
+as much as those of today with the source left out. Where fewer than `_FEWEST_SOURCES` leave a fact
+open, or no mixture scores better, it is 1: the fact is listed, and the prediction and its bar stay
+those of the default.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from math import fsum, log, sqrt
 from statistics import fmean
 from typing import NamedTuple
 
+import numpy as np
+
 from planner.evidence.fit.command import measured_rows, run
 from planner.evidence.fit.held_out import predict_held_out, shipped
 from planner.evidence.runs.doubts import with_values
@@ -37,15 +39,16 @@ from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.report import at_first_sight, known
 from planner.evidence.runs.rows import FIRST_SIGHT, grouped
 from planner.predict.uncertainty.families import Figure
-from planner.predict.uncertainty.intervals import spread_of
+from planner.predict.uncertainty.interval_score import interval_scores
+from planner.predict.uncertainty.intervals import log_bounds, spread_of
 from planner.predict.uncertainty.open_mixture import OpenFact
 from planner.predict.uncertainty.residuals import Spread
 
-_SILENCES = (0.25, 0.5, 0.75, 0.9, 0.95)
+_SILENCES = (0.25, 0.5, 0.75, 0.9, 0.95, 1.0)
 _SUREST = _SILENCES[-1]
-# Sources in which silence meant the default, before any is heard.
-_PRIOR_SOURCES = 2.0
-_HALF_WIDTH = 1.2816
+_FEWEST_SOURCES = 5
+# At which the spread of a fact is stated.
+_EVEN = 0.5
 _ABOUT = """\
 # What sources that state a fact say of its values, and how likely a fact that a row leaves open
 # is what the framework does by default (`silence`). Written by: {command}
@@ -137,13 +140,13 @@ def _of_run(one: Prediction, figure: Figure, view: str) -> Iterator[Outcome]:
 
 
 def silences(found: Iterable[Outcome]) -> dict[str, Mapping[str, list[float]]]:
-    """Of each fact and source the weighted mean log likelihood under each silence."""
+    """Of each fact and source the weighted sum of the interval scores under each silence."""
     by_fact: dict[str, Mapping[str, list[float]]] = {}
     for fact, members in grouped(found, lambda one: one.fact.name).items():
         by_source = grouped(members, lambda one: one.source)
         by_fact[fact] = {
             source: [
-                fsum(_log_likelihood(one, silence) for one in some) / sqrt(len(some))
+                fsum(_score(one, silence) for one in some) / sqrt(len(some))
                 for silence in _SILENCES
             ]
             for source, some in by_source.items()
@@ -151,29 +154,22 @@ def silences(found: Iterable[Outcome]) -> dict[str, Mapping[str, list[float]]]:
     return by_fact
 
 
-def _log_likelihood(one: Outcome, silence: float) -> float:
+def _score(one: Outcome, silence: float) -> float:
+    """The interval score of a run whose fact is predicted over."""
     doubt = OpenFact(one.fact.name, silence, one.fact.values).doubt(one.figure)
-    pairs = zip(doubt.points, doubt.weights, strict=True)
-    return log(fsum(weight * _density(one.value - point, one.spread) for point, weight in pairs))
+    ends = (doubt.median + end for end in log_bounds(one.spread, doubt))
+    low, high, value = (np.array([number]) for number in (*ends, one.value))
+    return float(interval_scores(low, high, value)[0])
 
 
-def _density(value: float, spread: Spread) -> float:
-    """Student's t with 4 degrees of freedom about the prediction, of two widths."""
-    sides = [max(1e-3, side / _HALF_WIDTH) for side in (-spread.low, spread.high)]
-    distance = value / sides[value > 0.0]
-    density: float = 2.0 / fsum(sides) * 0.375 * (1.0 + distance * distance / 4.0) ** -2.5
-    return density
-
-
-def likeliest(curves: Mapping[str, Sequence[float]], without: str = "") -> float:
-    """The silence of the highest likelihood over all sources but one (at first sight, too), as if
-    there were `_PRIOR_SOURCES` more in which it surely was the default."""
-    left = [curve for source, curve in curves.items() if source.partition(",")[0] != without]
-    sums = [
-        fsum(curve[at] for curve in left) + _PRIOR_SOURCES * log(silence)
-        for at, silence in enumerate(_SILENCES)
-    ]
-    return _SILENCES[max(range(len(sums)), key=lambda at: (sums[at], at))]
+def best_silence(curves: Mapping[str, Sequence[float]], without: str = "") -> float:
+    """The silence of the best score over all sources but one (at first sight, too); the surest
+    where few are left."""
+    left = {name: curve for name, curve in curves.items() if name.partition(",")[0] != without}
+    if len({name.partition(",")[0] for name in left}) < _FEWEST_SOURCES:
+        return _SUREST
+    sums = [fsum(curve[at] for curve in left.values()) for at in range(len(_SILENCES))]
+    return _SILENCES[min(range(len(sums)), key=lambda at: (sums[at], -at))]
 
 
 def fitted_priors(predictions: Sequence[Prediction]) -> dict[str, Prior]:
@@ -190,15 +186,16 @@ def fitted_priors(predictions: Sequence[Prediction]) -> dict[str, Prior]:
         for column, prior in shares.items()
     }
     return {
-        column: prior.model_copy(update={"spread": _spread(column, prior, opened)})
+        column: prior.model_copy(update={"spread": _spread(column, opened)})
         for column, prior in found.items()
     }
 
 
-def _spread(column: str, prior: Prior, opened: Sequence[Prediction]) -> float:
-    """Of the measured runs that leave a fact open."""
+def _spread(column: str, opened: Sequence[Prediction]) -> float:
+    """Of the measured runs that leave a fact open, were it as likely what others state as the
+    default."""
     facts = [
-        (replace(fact, silence=prior.silence), figure)
+        (replace(fact, silence=_EVEN), figure)
         for one in opened
         for fact in one.opened
         for figure in FIRST_SIGHT
@@ -210,9 +207,9 @@ def _spread(column: str, prior: Prior, opened: Sequence[Prediction]) -> float:
 
 
 def _silence(curves: Mapping[str, Sequence[float]]) -> dict[str, object]:
-    everyone = likeliest(curves)
+    everyone = best_silence(curves)
     sources = {source.partition(",")[0] for source in curves}
-    others = {source: likeliest(curves, source) for source in sorted(sources)}
+    others = {source: best_silence(curves, source) for source in sorted(sources)}
     return {
         "silence": everyone,
         "silence_without": {name: one for name, one in others.items() if one != everyone},

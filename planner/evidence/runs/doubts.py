@@ -69,11 +69,16 @@ def _varied(
 ) -> Iterator[tuple[Fact, Value]]:
     """Open facts of a row with each of their values."""
     opened = [fact_named(name) for name in open_facts(prediction) or () if name in known]
-    for fact in sorted(opened, key=lambda fact: -known[fact.column].spread):
+    for fact in sorted(opened, key=lambda fact: _rank(known[fact.column])):
         most -= len(fact.values)
         if most < 0:
             return
         yield from ((fact, value) for value in fact.values)
+
+
+def _rank(prior: Prior) -> tuple[float, float]:
+    """Facts that move the bar most come first, then those whose values differ most."""
+    return -(1.0 - prior.silence) * prior.spread, -prior.spread
 
 
 def _stating(prediction: Prediction, fact: Fact, value: Value) -> MeasuredRow:

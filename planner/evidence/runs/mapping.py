@@ -16,6 +16,7 @@ from planner.evidence.runs.contradictions import demand_consistent, in_known_wor
 from planner.evidence.runs.lengths import longest_row, samples_of
 from planner.evidence.runs.machine import cluster_of
 from planner.evidence.runs.model import UnpredictableRowError, model_of
+from planner.evidence.runs.objectives import objective_of
 from planner.evidence.runs.recomputing import recompute_mode, recomputed_share
 from planner.evidence.runs.rows import (
     PLAN_COLUMN,
@@ -39,10 +40,12 @@ from planner.evidence.runs.stated import (
 )
 from planner.evidence.runs.tuned import tuning_of
 from planner.job.frameworks.adapters import tuned_profile
+from planner.job.frameworks.losses import with_objective
 from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.frameworks.switches import framework_sharp
 from planner.job.job import BatchTarget, Job, offered_exchanges
 from planner.job.optimizers import load_optimizer
+from planner.job.reads import reads_of
 from planner.job.specs import ModelSpec
 from planner.predict.configuration import Configuration, decided_request, even_layout, in_mode
 from planner.predict.plan import Degrees, Plan
@@ -99,10 +102,12 @@ def map_row(row: MeasuredRow) -> MappedRow:
     eager = _is_eager(row, profile) or _lacks_wide_heads(row, model, cluster)
     dropout = states_dropout(row)
     tuning = tuning_of(row, model)
+    objective = objective_of(row, tuning, profile)
+    model = model.with_frozen(tuning.frozen_layers)
     job = Job(
-        model=model.with_frozen(tuning.frozen_layers),
+        model=model.with_scores() if objective.rules.scores else model,
         cluster=cluster,
-        framework=tuned_profile(profile, tuning, model),
+        framework=with_objective(tuned_profile(profile, tuning, model), objective),
         optimizer=load_optimizer(optimizer_name(row)),
         batch=BatchTarget(float(degrees.gbs), exact=True),
         seq=longest_row(row) or 0,
@@ -117,6 +122,8 @@ def map_row(row: MeasuredRow) -> MappedRow:
         context_kinds=_context_kinds(row, profile, model),
         tuning=tuning,
         samples=samples_of(row),
+        objective=objective,
+        reads=reads_of(objective, None),
     )
     demand_possible(row, job, degrees)
     return MappedRow(

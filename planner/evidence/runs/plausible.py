@@ -6,7 +6,8 @@ equally. The weights for a run are those of its framework, shrunk to those of al
 the year matters, those of its year, shrunk to those of its framework. Any source can be left out.
 
 `silence` is how likely a fact that nobody states is what the framework does by default, whatever
-those weights are; both are fitted by `planner.evidence.fit.prior_fit`.
+those weights are (1: only the default is predicted); both are fitted by
+`planner.evidence.fit.prior_fit`.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ class StatedShares(Frozen):
 
 class Prior(Frozen):
     """What the sources tell of one fact. `silence_without`: of the sources without whose runs it
-    is another; `by_year`: whether the year tells more; `spread`: root of the mean variance that the
-    fact adds to ln(prediction) of the runs that leave it open, time or memory, whichever is more.
+    is another; `by_year`: whether the year tells more; `spread`: root of the mean variance of
+    ln(prediction) over the fact, were silence one half, of the runs that leave it open; time or
+    memory, whichever is more.
     """
 
     silence: float = Field(ge=0.0, le=1.0)

@@ -155,6 +155,12 @@ class Prediction:
         return float(held) * self._times("memory")
 
     @property
+    def fits_by_choice(self) -> bool:
+        """Whether its micro-batch was chosen among those that fit, since the row states none."""
+        taken = self.mapped is not None and self.mapped.row.text("mbs") is not None
+        return taken and self.row.text("mbs") is None
+
+    @property
     def at_its_word(self) -> Prediction:
         """The prediction beside the figures that the row's source contradicts."""
         return replace(self, row=self.row.at_its_word)

@@ -266,14 +266,15 @@ def log_bars(comparisons: Sequence[RunComparison]) -> tuple[Array, Array, Array]
 
 def states_fit(prediction: Prediction) -> bool | None:
     """Whether a row ran (True) or ran out of memory; None where it does not say, or not what it
-    recomputes."""
-    ran_out = prediction.row.ran_out
-    return None if ran_out is None or prediction.row.text("recompute") is None else not ran_out
+    recomputes, or not its micro-batch: one that was chosen because it fits cannot tell."""
+    row = prediction.row
+    if row.ran_out is None or row.text("recompute") is None or prediction.fits_by_choice:
+        return None
+    return not row.ran_out
 
 
 def fit_confusion(predictions: Iterable[Prediction]) -> FitConfusion:
-    """How often the fit was called wrong, each way; rows that do not state what they recompute
-    say nothing about the fit."""
+    """How often the fit was called wrong, each way, of the rows that tell (`states_fit`)."""
     counts = Counter((states_fit(one), one.fits) for one in predictions)
     lost, wrong = counts[True, False], counts[False, True]
     return FitConfusion(counts[True, True] + lost, lost, counts[False, False] + wrong, wrong)

@@ -186,6 +186,8 @@ UNFUSED_MEGATRON = "megatron-lm-2022"
 GENERIC_3D = "generic-3d"
 _FULLY_SHARDED = 3
 
+# Trainers that shard by themselves, unless a row says that DeepSpeed does it for them.
+_UNDER_DEEPSPEED = ("hf-transformers", "hf-fsdp2")
 _SHARDED_PROFILE = {"hf-transformers": "hf-fsdp2", "nanogpt": "fsdp1"}
 
 
@@ -222,7 +224,9 @@ def _name(row: MeasuredRow) -> tuple[str, tuple[str, ...]]:
     if name is not None and (name != "megatron-core" or "megatron" in text):
         return name, ()
     name = name or named("alike", text)
-    if _zero(row) == _FULLY_SHARDED:
+    if name in _UNDER_DEEPSPEED and row.says("zero", "deepspeed"):
+        name = "deepspeed"
+    elif _zero(row) == _FULLY_SHARDED:
         name = _SHARDED_PROFILE.get(name or "", name)
     name = name or by_mechanism(row)
     return name, () if name in text else (f"framework {text!r} treated as {name}",)

@@ -38,6 +38,9 @@ from planner.predict.uncertainty.open_mixture import (
 )
 
 Change = Callable[[Proposal], Proposal]
+# Of a measured run's source that leaves a fact out one knows that it did; files that cannot hold
+# the fact tell nothing, so the default is as likely as what others state.
+_SILENCE = 0.5
 
 
 def _asking(**fields: Any) -> Change:
@@ -101,7 +104,7 @@ def _opened(fact: Fact, prior: Prior, proposal: Proposal, job: Job, plan: Plan) 
         if (change := _SETTINGS[fact.column].get(value.cell)) is not None
         for effects in _effects(change(proposal), plan)
     )
-    return OpenFact(fact.column, prior.silence, values, fact.called)
+    return OpenFact(fact.column, _SILENCE, values, fact.called)
 
 
 def _effects(proposal: Proposal, plan: Plan) -> Iterator[dict[Figure, float]]:

@@ -247,11 +247,11 @@ def learnt_text(runs: int, width: float) -> str:
     if width < 1.0:
         return known
     if runs > 1:
-        return f"{known}, but of which the others tell little: no narrower than without them"
-    return (
-        f"{known}, but one run cannot tell its own noise from what all runs of a cluster share: no "
-        "narrower than without it"
-    )
+        return f"{known}, but disagree with each other: wider than without them"
+    why = "but one run cannot tell its own noise from what all runs of a cluster share"
+    if width > 1.0:
+        return f"{known}, {why}, and it lies far off: wider than without it"
+    return f"{known}, {why}: no narrower than without it"
 
 
 def step_time_interval(

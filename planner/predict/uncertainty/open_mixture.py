@@ -13,7 +13,7 @@ nothing is left open to it (`planner.predict.uncertainty.intervals`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import groupby
 from math import exp, floor, fsum, log
@@ -174,10 +174,14 @@ def total_doubt(facts: Iterable[OpenFact], figure: Figure) -> Doubt:
 
 
 def narrowing(facts: Sequence[OpenFact], figure: Figure) -> OpenFact | None:
-    """The open fact that would narrow the bar of a figure most, by the variance that it adds; None
-    where none moves the figure."""
-    moving = [fact for fact in facts if fact.moves(figure)]
-    return max(moving, key=lambda fact: fact.doubt(figure).variance, default=None)
+    """The open fact that would narrow the bar of a figure most, by the variance that it adds; of
+    those that add none, the one whose values differ most. None where none moves the figure."""
+
+    def told(fact: OpenFact) -> tuple[float, float]:
+        even = replace(fact, silence=0.5)
+        return fact.doubt(figure).variance, even.doubt(figure).variance
+
+    return max((fact for fact in facts if fact.moves(figure)), key=told, default=None)
 
 
 def open_sentence(

@@ -13,8 +13,8 @@ their sum,
 
 over the least time of the model's FLOP, exposed communication, waiting for the CPU, and the rest:
 slower kernels, recomputation, bubbles, the optimizer (`Conditions.parts`). A peak has one part.
-`kinds` (`kinds_of`) multiply: 8-bit products, mixtures of experts, loops that somebody wrote and
-frameworks that nobody measured.
+`kinds` (`kinds_of`) multiply: mixtures of experts, loops that somebody wrote and frameworks that
+nobody measured.
 
 All of it is fitted to measured runs by the interval score (`planner.evidence.fit.error_fit`) and
 ships in `planner/predict/uncertainty/residuals.json`. `shares` says how the variance divides
@@ -77,7 +77,6 @@ _OBJECTIVE = {"time": 0.12, "memory": 0.1}
 # The same of a precision that nobody states: one in nine published runs on GPUs with 8-bit products
 # uses them, a third faster (0.3 x sqrt(1/9 x 8/9)); their copies of weights and activations.
 _UNSTATED = {"time": 0.1, "memory": 0.08}
-_HALF_BITS = 16
 # Parts of a prediction that have errors of their own.
 PARTS: Mapping[Figure, tuple[str, ...]] = {
     "time": ("work", "exposed", "waiting", "rest"),
@@ -87,7 +86,7 @@ PARTS: Mapping[Figure, tuple[str, ...]] = {
 _USUAL = {"work": 0.41, "exposed": 0.09, "waiting": 0.10, "rest": 0.40}
 # Fits that leave out a part of the sources each.
 FOLDS = 10
-KINDS = ("low precision", "mixture", "own loop")
+KINDS = ("mixture", "own loop")
 
 
 class MeasuredRuns(BaseModel):
@@ -216,7 +215,7 @@ class ErrorTable:
 
     def half_widths(self, family: Family, at: Conditions) -> Ends:
         """Half widths of the interval of a job of a family."""
-        return self.errors.of(part_shares(self.figure, at), kinds_of(family, at, self._frameworks))
+        return self.errors.of(part_shares(self.figure, at), kinds_of(family, self._frameworks))
 
     def nearest(self, family: Family) -> Family:
         """The narrowest family with measured runs that this one belongs to."""
@@ -342,11 +341,11 @@ def part_shares(figure: Figure, at: Conditions) -> Mapping[str, float]:
     return at.parts or _USUAL
 
 
-def kinds_of(family: Family, at: Conditions, frameworks: Collection[str] = ()) -> list[str]:
+def kinds_of(family: Family, frameworks: Collection[str] = ()) -> list[str]:
     """Which of `KINDS` a job is of; `frameworks`: those with measured runs, where others are as
     little known as a loop that somebody wrote."""
     own = family.framework in OWN_LOOPS or bool(frameworks and family.framework not in frameworks)
-    found = (0 < at.bits < _HALF_BITS, family.model == "moe", own)
+    found = (family.model == "moe", own)
     return [kind for kind, is_of in zip(KINDS, found, strict=True) if is_of]
 
 

@@ -45,7 +45,7 @@ PIPELINE = {"tp": "1", "pp": "8", "vpp": "", "layers": "96", "num_gpus": "8"}
             {"recompute": "none", "recompute_share": "0.5"},
             "recompute_share is 0.5 with recompute none",
         ),
-        ({"tuning": "dpo"}, "tuning 'dpo' is not modelled"),
+        ({"tuning": "odd"}, "tuning 'odd' is not modelled"),
         ({"block": "encoder-decoder"}, "block 'encoder-decoder' is not modelled"),
         ({"compile": "y", "variant": "eager"}, "compile is y, and variant says eager"),
         (

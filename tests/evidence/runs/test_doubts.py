@@ -6,7 +6,7 @@ from math import exp, log
 
 import pytest
 
-from planner.evidence.fit.prior_fit import likeliest, render, stated_shares, year_tells
+from planner.evidence.fit.prior_fit import best_silence, render, stated_shares, year_tells
 from planner.evidence.runs import doubts
 from planner.evidence.runs.document import csv_record, document
 from planner.evidence.runs.doubts import narrowing_sentence, open_summary, with_open_facts
@@ -132,12 +132,19 @@ def test_years_count_where_they_tell_what_others_state() -> None:
     assert not year_tells(mixed, ("y", "n"))
 
 
-def test_silence_is_the_likeliest_and_sure_before_anybody_is_heard() -> None:
-    assert likeliest({}) == 0.95
-    against = {"a": [9.0, 0.0, 0.0, 0.0, 0.0], "b, at first sight": [9.0, 0.0, 0.0, 0.0, 0.0]}
-    assert likeliest(against) == 0.25
-    assert likeliest(against | {"c": [0.0, 0.0, 0.0, 0.0, 99.0]}) == 0.95
-    assert likeliest({"b, at first sight": against["a"]}, "b") == 0.95
+def test_silence_is_that_of_the_best_score_and_sure_where_few_tell() -> None:
+    def curve(best: int) -> list[float]:
+        return [float(at != best) for at in range(6)]
+
+    half = {name: curve(1) for name in "abcde"}
+    assert best_silence({}) == best_silence({name: half[name] for name in "abcd"}) == 1.0
+    assert best_silence(half) == 0.5
+    assert best_silence(half, "e") == 1.0
+    # Errors of first sights are of the same sources, and count beside today's.
+    assert best_silence({f"a{more}": curve(1) for more in ("", ", at first sight")}) == 1.0
+    met = {f"{name}, at first sight": [9.0 * x for x in curve(3)] for name in "abcde"}
+    assert best_silence(half | met) == 0.9
+    assert best_silence({name: [1.0] * 6 for name in "abcde"}) == 1.0
 
 
 def test_the_file_reads_as_it_was_written() -> None:

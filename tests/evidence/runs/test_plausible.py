@@ -101,7 +101,7 @@ def test_stated_values_are_read_where_the_fact_matters() -> None:
     assert (said["flash"], said["vpp"]) == ("n", "3")
     # On one data-parallel rank nothing is sharded, and its framework never compiles.
     assert not {"zero", "compile"} & set(said)
-    assert stated_facts(predict_rows([row(tuning="lora")])[0]) == {}
+    assert stated_facts(predict_rows([row(tuning="one layer")])[0]) == {}
     planned = type(one)(row(**{PLAN_COLUMN: "plan.json"}), one.mapped, step=one.step)
     assert stated_facts(planned) == {}
 

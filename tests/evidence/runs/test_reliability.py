@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.report import fit_reliability, of_sources_with_failures, states_fit
-from tests.evidence.runs.rows_for_tests import predicted
+from tests.evidence.runs.rows_for_tests import predicted, row
 
 
 def test_bins_hold_what_was_stated_and_what_ran() -> None:
@@ -18,6 +19,11 @@ def test_rows_that_do_not_say_whether_they_fit_are_no_evidence() -> None:
     assert [states_fit(item) for item in silent] == [None, None]
     assert fit_reliability(silent) == []
     assert states_fit(predicted(1.0, oom="1")) is False
+
+
+def test_a_micro_batch_that_was_chosen_because_it_fits_is_no_evidence() -> None:
+    [stated, chosen] = predict_rows([row(oom="0"), row(oom="0", mbs="")])
+    assert (states_fit(stated), states_fit(chosen)) == (True, None)
 
 
 def test_sources_that_list_only_what_ran_are_told_apart() -> None:

@@ -57,7 +57,8 @@ def test_the_last_layers_alone_are_trained() -> None:
     ("cells", "why"),
     [
         ({"tuning": "peft:adalora"}, "adapters of another kind"),
-        ({"tuning": "dpo+lora"}, "preferences"),
+        ({"tuning": "grpo+lora"}, "reinforcement learning"),
+        ({"tuning": "distill"}, "generation"),
         ({"lora_targets": "q_proj,vision_proj"}, "unknown module 'vision_proj'"),
         ({"lora_rank": "5000"}, "is 1,024 wide"),
     ],
@@ -65,6 +66,35 @@ def test_the_last_layers_alone_are_trained() -> None:
 def test_what_is_not_modelled_is_refused(cells: dict[str, str], why: str) -> None:
     with pytest.raises(UnpredictableRowError, match=why):
         map_row(row(**MISTRAL | cells))
+
+
+@pytest.mark.parametrize(
+    ("cells", "objective", "reads"),
+    [
+        ({"tuning": "dpo+lora", "reference": "adapters-off"}, "dpo:reference=adapters-off", 1),
+        ({"tuning": "dpo", "reference": "copied"}, "dpo:reference=copied", 1),
+        ({"tuning": "kto", "reference": "precomputed"}, "kto:reference=precomputed", 1),
+        ({"tuning": "simpo+lora", "reference": "none"}, "simpo", 0),
+        ({"tuning": "reward+lora"}, "reward", 0),
+        ({}, "lm", 0),
+    ],
+)
+def test_what_a_row_minimised(cells: dict[str, str], objective: str, reads: int) -> None:
+    job = map_row(row(**MISTRAL | cells)).job
+    assert str(job.objective) == objective
+    assert len(job.reads) == reads
+    assert job.model.scores == (objective == "reward")
+
+
+def test_rows_with_a_reference_take_longer_and_hold_more() -> None:
+    alone, copied = (
+        predict_rows([row(**MISTRAL | {"tuning": "dpo", "reference": place})])[0]
+        for place in ("precomputed", "copied")
+    )
+    assert copied.step_time_s is not None
+    assert alone.step_time_s is not None
+    assert copied.step_time_s > 1.2 * alone.step_time_s
+    assert (copied.memory_bytes() or 0.0) > (alone.memory_bytes() or 0.0)
 
 
 def test_frozen_weights_are_in_the_type_that_the_row_says() -> None:

@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 
+from planner.job.request import Request
 from planner.launch.check.assess import Assessment, assess
 from planner.launch.check.document import as_json
 from planner.launch.check.given import read_given
+from planner.launch.plans import one_plan
 from planner.launch.read.found import Hints
+from planner.predict.evaluate import Proposal
+from planner.predict.plan import Degrees
 from planner.report.check import check_report
 
 DEEPSPEED: dict[str, Any] = {
@@ -93,3 +97,17 @@ def test_a_script_whose_framework_has_defaults_leaves_its_vocabulary_open_alone(
     document = json.loads(as_json(stated, (), None))
     assert (document["open_facts"], document["open_values"]) == ([], [])
     assert document["narrowing_time"] is None
+
+
+def test_the_planners_own_folder_leaves_nothing_open(settings: Path) -> None:
+    """Its plan file says that the program is the planner's."""
+    request = Request(model="1b", gpus=GPUS, gbs=16, seq=2048, framework="deepspeed")
+    job = request.resolve()
+    plan = Proposal(request, Degrees(dp=8, zero=3, mbs=1, grad_acc=2)).plan()
+    text = one_plan(plan, request, job).model_dump_json()
+    (settings.parent / "plan.json").write_text(text, encoding="utf-8")
+    given = read_given([str(settings.parent)], Hints(seq=2048), 1, None, None)
+    found = assess(given.found, given.gpus)
+    assert (found.found.left_open, found.opened) == ((), ())
+    assert found.plan is not None
+    assert found.plan.step_time == plan.step_time

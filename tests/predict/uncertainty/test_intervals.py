@@ -85,13 +85,13 @@ def test_a_further_error_adds_in_squares(only: Callable[..., None]) -> None:
 
 
 def test_a_step_that_waits_for_its_network_has_a_wider_bar() -> None:
-    """Upwards: networks are slower than predicted, hardly ever faster."""
+    """The same compute beside it. Upwards: networks are slower than predicted, seldom faster."""
     busy, exposed = (
-        step_time_interval(JOB, 10.0, at=Conditions(overhead=overhead, least=0.5))
+        step_time_interval(JOB, 10.0, at=Conditions(overhead=overhead, least=0.8 / overhead))
         for overhead in (1.0, 1.6)
     )
-    assert exposed.high > 1.03 * busy.high
-    assert exposed.low >= busy.low
+    assert exposed.high > 1.1 * busy.high
+    assert exposed.low >= 0.97 * busy.low
 
 
 def test_a_family_without_the_architecture_says_so() -> None:

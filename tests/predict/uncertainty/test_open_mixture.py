@@ -87,6 +87,9 @@ def test_what_would_narrow_the_bar_most_is_what_adds_most_variance() -> None:
     rare = fact("loss", 0.999, y=0.0, n=1.0)
     still = fact("overlap", 0.5, y=0.0, n=0.001)
     assert narrowing([small, large, rare, still], "time") is large
+    sure = [fact(name, 1.0, y=0.0, n=effect) for name, effect in (("a", 0.2), ("b", 0.4))]
+    assert narrowing(sure, "time") is sure[1]
+    assert narrowing([*sure, small], "time") is small
     assert narrowing([still], "time") is narrowing([large], "memory") is None
     assert still.doubt("time") == NO_DOUBT
 

@@ -68,9 +68,9 @@ def test_half_widths_are_the_sum_of_the_parts() -> None:
     # Exposed 1 - 1 / 1.25, waiting 0.1, work 0.3, the rest 0.4.
     assert found.up == pytest.approx(0.2 * 1.0 + 0.1 * 0.1 + 0.4 * 0.5)
     assert found.down == pytest.approx(0.3 * 0.1 + 0.1 * 0.6 + 0.4 * 0.2)
-    more = HalfWidths(errors.parts, {"low precision": Ends(math.log(2.0), 0.0)})
-    low = ErrorTable("time", (), more).half_widths(NEAR, AT._replace(bits=8))
-    assert tuple(low) == pytest.approx((2.0 * found.down, found.up))
+    more = HalfWidths(errors.parts, {"mixture": Ends(math.log(2.0), 0.0)})
+    mixture = ErrorTable("time", (), more).half_widths(NEAR._replace(model="moe"), AT)
+    assert tuple(mixture) == pytest.approx((2.0 * found.down, found.up))
 
 
 def test_parts_of_a_step_add_up_to_one() -> None:
@@ -82,10 +82,10 @@ def test_parts_of_a_step_add_up_to_one() -> None:
 
 def test_kinds_of_a_job() -> None:
     moe = NEAR._replace(model="moe")
-    assert kinds_of(NEAR, Conditions(bits=16), {"nanotron"}) == []
-    assert kinds_of(moe, Conditions(bits=8), {"nanotron"}) == ["low precision", "mixture"]
-    assert kinds_of(NEAR, Conditions(), {"megatron-core"}) == ["own loop"]
-    assert kinds_of(NEAR._replace(framework="nanogpt"), Conditions(), {"nanogpt"}) == ["own loop"]
+    assert kinds_of(NEAR, {"nanotron"}) == []
+    assert kinds_of(moe, {"nanotron"}) == ["mixture"]
+    assert kinds_of(NEAR, {"megatron-core"}) == ["own loop"]
+    assert kinds_of(moe._replace(framework="nanogpt"), {"nanogpt"}) == ["mixture", "own loop"]
 
 
 def test_leaving_a_source_out_excludes_every_run_of_it() -> None:
