@@ -1,6 +1,7 @@
 """Files that ask for fine-tuning, read by the tools' own classes.
 
-peft and TRL are those of `sh tests/frameworks/install.sh`; PLANNER_LLAMAFACTORY, PLANNER_AXOLOTL and
+peft and TRL are those of `sh tests/frameworks/install.sh`; PLANNER_LLAMAFACTORY, PLANNER_AXOLOTL
+and
 PLANNER_TORCHTUNE name Pythons that have these tools with the libraries that they ask for (see
 CONTRIBUTING.md).
 """

@@ -30,7 +30,8 @@ class TuningFile:
 
 
 _ADAPTER = {
-    "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "meta-llama/Llama-3.1-8B",
+    "peft_type": "LORA", "task_type": "CAUSAL_LM",
+    "base_model_name_or_path": "meta-llama/Llama-3.1-8B",
     "r": 16, "lora_alpha": 32, "lora_dropout": 0.05, "target_modules": ["q_proj", "v_proj"],
     "modules_to_save": None, "use_dora": False, "bias": "none",
 }  # fmt: skip
@@ -143,7 +144,8 @@ _LR = "learning_rate: 2.0e-4"
 FILES = (
     TuningFile(
         "adapter", "peft", "adapter_config.json", json.dumps(_ADAPTER, indent=1),
-        {"adapter.r": 16, "adapter.target_modules": ["q_proj", "v_proj"], "adapter.use_dora": False},
+        {"adapter.r": 16, "adapter.target_modules": ["q_proj", "v_proj"],
+         "adapter.use_dora": False},
         ('"use_dora"', '"use_dorra"'),
     ),
     TuningFile(
@@ -172,13 +174,15 @@ FILES = (
     ),
     TuningFile(
         "SFT with LoRA", "llamafactory", "sft.yaml", _LLAMAFACTORY,
-        {"finetuning.finetuning_type": "lora", "finetuning.lora_rank": 16, "data.cutoff_len": 2048,
+        # Packs leave a place for the token that ends them.
+        {"finetuning.finetuning_type": "lora", "finetuning.lora_rank": 16, "data.cutoff_len": 2047,
          "data.packing": True, "training.per_device_train_batch_size": 2},
         ("cutoff_len", "cutof_len"),
     ),
     TuningFile(
         "QLoRA", "llamafactory", "sft.yaml",
-        _LLAMAFACTORY + "quantization_bit: 4\nquantization_method: bnb\ndouble_quantization: true\n",
+        _LLAMAFACTORY + "quantization_bit: 4\nquantization_method: bnb\n"
+        "double_quantization: true\n",
         {"model.quantization_bit": 4, "model.double_quantization": True},
         ("quantization_bit: 4", "quantization_bits: 4"),
     ),
@@ -187,7 +191,7 @@ FILES = (
         _LLAMAFACTORY.replace("stage: sft", "stage: dpo").replace("packing: true\n", "")
         + "pref_beta: 0.1\npref_loss: sigmoid\n",
         {"finetuning.pref_loss": "sigmoid", "finetuning.use_ref_model": True},
-        ("pref_loss: sigmoid", "pref_loss: sigmoids"),
+        ("pref_beta: 0.1", "pref_betas: 0.1"),
     ),
     TuningFile(
         "full", "llamafactory", "sft.yaml",

@@ -79,7 +79,8 @@ def compare_tuned_activations(row: Row) -> Iterator[Compared]:
     ends = sum(_kept(piece, context, key) for piece in table[len(layers) :])
     counted = _number(row, "per_layer") + _number(row, "weight_casts_per_layer")
     yield Compared(tuning_label(row), "layer", counted, layers[kinds[-1]])
-    if len(context.model.kinds) > 1 + bool(context.tuning.frozen_layers):
+    trained = zip(context.model.kinds, layers, strict=True)
+    if len({size for kind, size in trained if not kind.frozen}) > 1:
         return
     held = held_bytes(row)
     whole = sum(_number(row, name) for name in ("non_layer", "weight_casts_non_layer"))
