@@ -21,7 +21,7 @@ from tests.cli.conftest import Run, refused
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("--lora-rank", "LoRA"), ("--qlora", "LoRA"), ("--use-peft", "LoRA"), ("unsloth", "LoRA"),
+        ("--lora-rank", "LoRA"), ("--qlora", "LoRA"), ("--use-peft", "LoRA"), ("ia3", "LoRA"),
         ("--freeze-layers", "frozen layers"), ("--dpo", "DPO"), ("trl", "DPO"), ("--grpo", "GRPO"),
         ("OpenRLHF", "GRPO"), ("--rlhf", "GRPO"), ("--load-in-4bit", "LoRA"),
     ],

@@ -131,3 +131,17 @@ def test_a_framework_without_it_is_refused_with_those_that_have_it(
 ) -> None:
     with pytest.raises(ValueError, match=says):
         Request(model="8b", gpus="1xH100", gbs=1, framework=framework, train=train).resolve()
+
+
+@pytest.mark.parametrize(
+    ("model", "rank", "gib"),
+    [("llama-3.1-8b", 16, 7.9), ("qwen3-14b", 16, 12.9), ("qwen3-32b", 32, 24.5)],
+)
+def test_unsloth_holds_what_its_notebooks_print(model: str, rank: int, gib: float) -> None:
+    """Reserved at the peak, micro-batches of 2 samples of at most 2,048 tokens, 8-bit AdamW."""
+    found = plan(
+        f"qlora:rank={rank}", model=model, framework="unsloth", seq=2048, mbs=2,
+        optimizer="adamw-8bit",
+    )  # fmt: skip
+    stage = found.stages[0]
+    assert (stage.allocated + stage.fragmentation) / GIB == pytest.approx(gib, rel=0.12)

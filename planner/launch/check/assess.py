@@ -323,13 +323,16 @@ def _left_out(found: Found, plan: Plan, proposal: Proposal) -> Iterator[Problem]
         return
     excess = (plan.peak_bytes - plan.limit_bytes) / 2**30
     for item, why in found.unmodelled:
-        if _SAVES not in why or (item.key == LIMIT_ALONE and not _short_fits(proposal)):
+        of_lengths = item.key in (LIMIT_ALONE, NO_LENGTH)
+        if _SAVES not in why or (of_lengths and found.lengths):
+            continue
+        if item.key == LIMIT_ALONE and not _short_fits(proposal):
             continue
         text = f"{item.key}: {why}; {excess:.1f} GiB too much without it: it may fit"
         asked = {
             NO_LENGTH: "--seq N",
             NO_RECOMPUTE: "--recompute full, or none",
-            LIMIT_ALONE: "--seq N, tokens of the longest sample",
+            LIMIT_ALONE: "--lengths mean=N or a file of lengths, or --seq N of the longest",
         }
         fix = asked.get(item.key, "leave it out, or measure")
         yield Problem(_LEFT_OUT, text, "missing", (item.place,), fix)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from constraints.axes import ContextKind
 from hardware.transport import TransportSettings, read_transport
 from planner.job.recompute import Recomputed
+from planner.job.samples import Balance, Packing
 from planner.job.specs import ModelSpec
 from planner.launch.languages.shell import OF_THE_MACHINE
 from planner.launch.languages.text import SourceFile, Span, Text
@@ -169,7 +170,8 @@ class Hints:
     """What the caller knows beside the files; it wins over what they say.
 
     `environment`: values of shell variables; `model`: a catalogue
-    name or path; lengths in tokens, batches in sequences; `gpus`: world size; `nodes` and
+    name or path; sequences in tokens, batches in sequences; `lengths`: of the samples, as a request
+    takes them; `gpus`: world size; `nodes` and
     `gpus_per_node`: of the machine, of which a launch may use a part.
     """
 
@@ -181,6 +183,7 @@ class Hints:
     gbs: int | None = None
     grad_acc: int | None = None
     recompute: str | None = None
+    lengths: str | None = None
     gpus: int | None = None
     nodes: int | None = None
     gpus_per_node: int | None = None
@@ -237,7 +240,8 @@ ASKED = (
     "seq", "framework", "precision", "dtype", "optimizer", "attention", "schedule", "dropout",
     "expert_imbalance", "cp_comm_type", "cp_sizes", "sharp", "gradient_as_bucket_view",
     "set_to_none", "mtp_layers", "bias", "optimizer_offload", "activation_offload",
-    "activation_offload_fraction", "train", "freeze", "objective",
+    "activation_offload_fraction", "train", "freeze", "objective", "lengths", "packing",
+    "balance",
 )  # fmt: skip
 
 
@@ -310,6 +314,10 @@ class Found:
     freeze: tuple[str, ...] = ()
     # What training minimises, as a request says it.
     objective: str = "lm"
+    # Lengths of the samples, and how they become rows: asked for where the former are known.
+    lengths: str | None = None
+    packing: Packing | None = None
+    balance: Balance | None = None
     plan_gpus: str | None = None
     main_file: str = ""
     where: Mapping[str, Setting] = field(default_factory=dict)
@@ -338,7 +346,8 @@ class Found:
 
     def asked(self) -> dict[str, Any]:
         """What is asked of the job, by field of `Request`."""
-        return {name: getattr(self, name) for name in ASKED}
+        asked = {name: getattr(self, name) for name in ASKED}
+        return asked if self.lengths else asked | {"packing": None, "balance": None}
 
     def transport(self) -> TransportSettings:
         """What those variables make of the links."""

@@ -175,7 +175,7 @@ def _opened(paths: Sequence[str | Path], contents: Mapping[str, str]) -> Opened:
 
 def _found_in(read: Opened, hints: Hints) -> Found:
     """The launch of files whose scripts have been read."""
-    launch_found = replace(_found(read, hints), files=read.files.by_path)
+    launch_found = replace(_found(read, hints), files=read.files.by_path, lengths=hints.lengths)
     found = world.with_environment(launch_found, read.launch, hints.environment)
     problems, saving = found.problems, None
     if formats()[found.format].is_written:

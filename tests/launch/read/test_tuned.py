@@ -209,7 +209,7 @@ def test_a_limit_alone_does_not_say_that_samples_do_not_fit(folder: ReadFolder) 
     text = text.replace("Qwen2.5-7B", "Qwen2.5-1.5B").replace("batch_size: 2", "batch_size: 16")
     unpacked = read(text)
     assert unpacked.verdict == "cannot tell"
-    assert any(problem.fix.startswith("--seq N") for problem in unpacked.problems)
+    assert any(problem.fix.startswith("--lengths") for problem in unpacked.problems)
     assert read(text + "packing: true\n").verdict == "will not fit"
     # What does not fit with short samples either.
     assert read(text.replace("Qwen2.5-1.5B", "Qwen2.5-72B")).verdict == "will not fit"
@@ -252,3 +252,25 @@ def test_training_goes_on_with_an_adapter(folder: ReadFolder, model: str, fits: 
     assert found.train.startswith("lora:rank=64,alpha=16,targets=q+v")
     errors = [problem for problem in found.problems if problem.severity == "error"]
     assert [problem.rule for problem in errors] == ([] if fits else ["adapter-base"])
+
+
+@pytest.mark.parametrize(
+    ("lines", "packing"),
+    [
+        ("", "longest"),
+        ("packing: true\n", "pack"),
+        ("neat_packing: true\n", "pack-varlen"),
+    ],
+)
+def test_how_samples_become_rows(folder: ReadFolder, lines: str, packing: str) -> None:
+    """Asked for where somebody says how long samples are; else every row is as long as allowed."""
+    text = FACTORY.replace("lora\n", "full\n", 1).replace("7B", "1.5B") + lines
+    plain = folder({"x.yaml": text}, gpus=1)
+    assert plain.packing == packing
+    assert plain.asked()["packing"] is None
+    told = folder({"x.yaml": text}, gpus=1, lengths="mean=300")
+    assert (told.asked()["lengths"], told.asked()["packing"]) == ("mean=300", packing)
+    assert any("mean=300" in said for said in told.assumed)
+    fast, slow = judged(told, "1xH100").plan, judged(plain, "1xH100").plan
+    assert fast is not None and slow is not None
+    assert (fast.step_time_s < 0.8 * slow.step_time_s) == (packing == "longest")

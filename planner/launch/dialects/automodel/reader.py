@@ -92,6 +92,7 @@ class AutomodelReader(DocumentReader):
             gbs=None if self.hints.grad_acc else gbs,
             grad_acc=self.hints.grad_acc,
             seq=self.hints.seq or self._length(),
+            packing="pack-varlen" if self._pack() else "longest",
             recompute=self._recompute(),
             optimizer=self._optimizer(),
             precision="bf16",
@@ -181,10 +182,14 @@ class AutomodelReader(DocumentReader):
             self.unpredictable(f"optimizer {named} is not modelled", "optimizer._target_")
         return known or "adamw"
 
+    def _pack(self) -> int:
+        """Tokens of a pack; 0 where samples are not packed."""
+        pack = self.document.get(_PACK)
+        return pack if isinstance(pack, int) and pack > 0 else 0
+
     def _length(self) -> int | None:
         """Tokens of a pack, or the limit of samples."""
-        pack = self.document.get(_PACK)
-        if isinstance(pack, int) and pack > 0:
+        if pack := self._pack():
             self.assumed.append(f"samples are packed, so every sequence is full: {pack:,} tokens")
             return pack
         stated = next((key for key in _LIMITS if self.document.get(key)), None)

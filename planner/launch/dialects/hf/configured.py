@@ -13,12 +13,11 @@ from planner.launch.dialects.hf.adapter_file import adapter_settings, base_setti
 from planner.launch.dialects.hf.arguments import Program, hf_arguments, program_of
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.dialects.hf.python import hf_python_settings
+from planner.launch.dialects.hf.rows import below_limit, lengths_assumed, packing_of
 from planner.launch.dialects.hf.training import checkpointed, read_hf_training, with_tuning
 from planner.launch.dialects.hf.tuned import tuned
 from planner.launch.dialects.hf.unmodelled import (
-    below_limit,
     effects_of,
-    lengths_assumed,
     own_options,
     refusals_of,
 )
@@ -83,9 +82,10 @@ def _sharded(
     how = tuned(named, program, script.hints.model)
     found = with_tuning(reader(document, source, script).found(), named, source.launch, how)
     own = own_options(named, source, program, document.path)
-    lengths = (lengths_assumed(named, program, found.seq),) if named else ()
+    lengths = (lengths_assumed(named, program, found.seq, source.hints.lengths),) if named else ()
     return replace(
         found,
+        packing=packing_of(named, program) if named else None,
         problems=(*refusals_of(named, source.launch, program), *own, *found.problems),
         unmodelled=(*found.unmodelled, *effects_of(named), *below_limit(named, program)),
         assumed=(*found.assumed, *lengths),

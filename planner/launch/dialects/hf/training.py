@@ -28,11 +28,10 @@ from planner.launch.dialects.hf.arguments import (
 )
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.dialects.hf.objectives import minimised
+from planner.launch.dialects.hf.rows import below_limit, lengths_assumed, packing_of
 from planner.launch.dialects.hf.tuned import Tuned, tuned
 from planner.launch.dialects.hf.unmodelled import (
-    below_limit,
     effects_of,
-    lengths_assumed,
     own_loss,
     own_options,
     refusals_of,
@@ -105,6 +104,7 @@ def read_hf_training(
     return replace(
         found,
         format="settings",
+        packing=packing_of(named, program),
         main_file=path,
         problems=(*of_adapter, *refusals, *own, *_settled(found, named, document), *elsewhere),
         unmodelled=(
@@ -119,7 +119,7 @@ def read_hf_training(
         unknown=found.unknown if document is not None else (),
         assumed=(
             *found.assumed,
-            *_assumed(named, program, found.seq),
+            *_assumed(named, program, found.seq, source.hints.lengths),
             *_assumed_stage(named, document, path),
         ),
     )
@@ -269,10 +269,12 @@ def _loads_half(named: Mapping[str, Setting], program: Program) -> Half:
     return by_dtype
 
 
-def _assumed(named: Mapping[str, Setting], program: Program, seq: int | None) -> Iterator[str]:
+def _assumed(
+    named: Mapping[str, Setting], program: Program, seq: int | None, lengths: str | None
+) -> Iterator[str]:
     if "per_device_train_batch_size" not in named and program not in _BATCHES:
         yield f"micro-batch {_TRAINER_BATCH} (TrainingArguments' own)"
-    yield lengths_assumed(named, program, seq)
+    yield lengths_assumed(named, program, seq, lengths)
 
 
 def _assumed_stage(

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from planner.job.errors import CannotTellError
+from planner.job.samples import Packing
 from planner.launch.languages.text import digits
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import LIMIT_ALONE, Document, DocumentReader, Source, below
@@ -95,7 +96,7 @@ class TorchtuneReader(DocumentReader):
         model = self.hints.model or self._model(builder)
         sharding = self._sharding()
         recompute = self._recompute()
-        seq = self._length()
+        seq, packing = self._length()
         self._left_out()
         train = self._train(builder)
         compiled = self.document.get("compile", False) is True
@@ -116,6 +117,7 @@ class TorchtuneReader(DocumentReader):
             if self.hints.gbs
             else self.hints.grad_acc or self.whole("gradient_accumulation_steps", 1),
             seq=seq,
+            packing=packing,
             recompute=recompute,
             activation_offload=self._offload(recompute),
             optimizer=self._optimizer(),
@@ -242,25 +244,22 @@ class TorchtuneReader(DocumentReader):
         on = self.document.get("enable_activation_offloading", False) is True
         return "checkpoints" if on and recompute == "full" else "off"
 
-    def _length(self) -> int | None:
-        """Tokens of a pack, or the limit of samples."""
-        if self.hints.seq:
-            return self.hints.seq
+    def _length(self) -> tuple[int | None, Packing]:
+        """Tokens of a pack, or the limit of samples, and which of them it is."""
         setting = self.document.settings.get(_LENGTH)
         stated = self.document.get(_LENGTH)
-        seq = self.whole(_LENGTH, 1) if stated is not None else None
-        packed = any(self.document.get(key, False) is True for key in ("dataset.packed", "packed"))
-        if packed:
+        seq = self.hints.seq or (self.whole(_LENGTH, 1) if stated is not None else None)
+        keys = ("dataset.packed", "packed")
+        if any(self.document.get(key, False) is True for key in keys):
             self.assumed.append("samples are packed, so every sequence is full")
-            return seq
+            return seq, "pack-varlen"
         if seq is None or setting is None:
             self.assumed.append("sequences as long as the model was pretrained with (give --seq)")
             setting = Setting("tokenizer.max_seq_len", None, self.document.path)
-        why = (
-            f"{setting.key} is their limit, and shorter ones need less: less memory than predicted"
-        )
-        self.unmodelled += ((replace(setting, key=LIMIT_ALONE), why),)
-        return seq
+        if self.hints.seq is None:
+            why = f"{setting.key} is their limit; shorter samples: less memory than predicted"
+            self.unmodelled += ((replace(setting, key=LIMIT_ALONE), why),)
+        return seq, "longest"
 
     def _optimizer(self) -> str:
         named = str(self.document.get("optimizer._component_", "")).rpartition(".")[2]

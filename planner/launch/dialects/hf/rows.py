@@ -1,0 +1,116 @@
+"""How long samples of Hugging Face's programs are, and how they become rows, as settings say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from planner.job.samples import PACKING_WORDS, Packing
+from planner.launch.dialects.hf.arguments import Named, Program, is_switched, value_of
+from planner.launch.read.document import LIMIT_ALONE
+from planner.launch.read.found import Setting
+from planner.launch.read.names import meanings
+
+_PACKED = (
+    "packing", "sample_packing", "neat_packing", "packed", "use_packing", "use_packed_sequences",
+    "pack_sequences", "dataset.packed", "multipack", "enable_packing",
+)  # fmt: skip
+_PADDED = ("pad_to_sequence_len", "pad_to_max_length")
+# Lengths of rows that are cut from one text (transformers' run_clm.py), and of our own train.py.
+_BLOCKS = ("block_size", "seq_length")
+_BY_LENGTH = ("group_by_length", "length_grouped")
+_UNPADDED = ("padding_free", "batch_flattening", "dpo_padding_free")
+
+
+def lengths_assumed(
+    named: Named, program: Program, seq: int | None, lengths: str | None = None
+) -> str:
+    """The one assumption about the lengths of samples, with the setting that it comes from.
+    `lengths`: those that the caller gives."""
+    if lengths is not None:
+        rule = packing_of(named, program)
+        return f"samples of --lengths {lengths}, {PACKING_WORDS[rule] if rule else 'as they come'}"
+    return _every_row(named, program, seq)
+
+
+def _every_row(named: Named, program: Program, seq: int | None) -> str:
+    """What is taken of rows where nobody says how long samples are."""
+    length = f"{seq:,} tokens" if seq else "as many tokens as the model was pretrained with"
+    limit = next((_said(named[key]) for key in named if _is_length(named, key)), "")
+    limit = f" ({limit})" if limit else ""
+    if packed := _first(named, _PACKED):
+        return f"samples are packed, so every sequence is full: {length}{limit}; {_said(packed)}"
+    if program == "llamafactory" and value_of(named, "stage") == "pt" and "packing" not in named:
+        return f"samples are packed, so every sequence is full: {length}{limit}; stage: pt packs"
+    if padded := _padding(named):
+        return f"samples are padded to the longest allowed: {length}{limit}; {_said(padded)}"
+    start = f"every sequence as long as the longest allowed: {length}{limit}; "
+    if unpadded := _first(named, _UNPADDED):
+        return f"{start}{_said(unpadded)} joins samples without padding, and shorter ones need less"
+    if grouped := _first(named, _BY_LENGTH):
+        return f"{start}{_said(grouped)} puts samples of like length together, and they are shorter"
+    return f"{start}samples are not packed, and shorter ones need less"
+
+
+def packing_of(named: Named, program: Program) -> Packing | None:
+    """How samples become rows; None where rows are cut from one text.
+
+    LLaMA-Factory: data/processor/supervised.py packs, `neat_packing` with attention within samples
+    (data/collator.py), its pretraining cuts; TRL: packing_strategy bfd joins packs without padding,
+    `wrapped` cuts (trl/trainer/sft_trainer.py); axolotl's sample_packing and ms-swift's packing
+    hand cu_seqlens to the attention (utils/collators/batching.py; swift/template).
+    """
+    if _first(named, ("neat_packing", "sample_packing")):
+        return "pack-varlen"
+    if _packs(named, program):
+        within = program in ("trl", "unsloth", "swift")
+        return "pack-varlen" if within and not _wraps(named) else "pack"
+    if _padding(named) is not None:
+        return "limit"
+    plain: Packing | None = None if any(key in named for key in _BLOCKS) else "longest"
+    return "padding-free" if _first(named, _UNPADDED) else plain
+
+
+def _packs(named: Named, program: Program) -> bool:
+    """Whether samples are packed, in whichever way."""
+    pretrains = program == "llamafactory" and value_of(named, "stage") == "pt"
+    return _first(named, _PACKED) is not None or (pretrains and "packing" not in named)
+
+
+def _wraps(named: Named) -> bool:
+    return value_of(named, "packing_strategy") == "wrapped"
+
+
+def below_limit(named: Named, program: Program) -> Iterator[tuple[Setting, str]]:
+    """Samples of which nobody says how long they are: those that are not packed are padded to the
+    longest of their micro-batch, whatever the limit is."""
+    packs = program == "llamafactory" and value_of(named, "stage") == "pt"
+    key = next((key for key in named if _is_length(named, key)), "")
+    limit = named.get(key)
+    if limit is None or key in _BLOCKS or packs or _first(named, _PACKED) or _padding(named):
+        return
+    why = f"{_said(limit)} is their limit, and shorter ones need less: less memory than predicted"
+    yield replace(limit, key=LIMIT_ALONE), why
+
+
+def _first(named: Named, names: tuple[str, ...]) -> Setting | None:
+    return next((named[name] for name in names if name in named and is_switched(named, name)), None)
+
+
+def _padding(named: Named) -> Setting | None:
+    """What pads to the longest allowed."""
+    if value_of(named, "padding") == "max_length":
+        return named["padding"]
+    return _first(named, _PADDED)
+
+
+def _is_length(named: Named, key: str) -> bool:
+    setting = named[key]
+    is_named = meanings("hf", "names").get(key) == "seq"
+    return is_named and setting.value is not None and not setting.unknown
+
+
+def _said(setting: Setting) -> str:
+    """`packing: true`, as the file or the command has it."""
+    value = str(setting.value).lower() if isinstance(setting.value, bool) else setting.value
+    return f"{setting.key}: {value}"
