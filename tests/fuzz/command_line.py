@@ -38,6 +38,7 @@ BASES: Mapping[str, tuple[str, ...]] = {
     "calibrate": ("--from", "runs.csv", "-q"),
     "trace": ("-q",),
     "probe": ("--plan-file", "plans.json", "-o", "probed.toml", "--force", "-q"),
+    "lengths": ("-q",),
     "models": (),
     "hardware": (),
     "frameworks": (),
@@ -91,6 +92,8 @@ _EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "paths": ("run.sh", "runs.csv", "ds.json", "train.log", "trace.json", "nccl.txt", "gemm.csv"),
     "launch": ("run.sh", "ds.json"),
     "plan_file": ("plans.json",),
+    "lengths": ("lengths.csv", "samples.jsonl:n", "mean=450"),
+    "data": ("lengths.csv", "samples.jsonl:n"),
     "name": ("gpt2", "H100", "megatron-core"),
 }
 
