@@ -54,6 +54,7 @@ LASTING = ("serve",)
 COMPLETE = ("validate",)
 # Arguments that are no options, in order.
 POSITIONAL: Mapping[str, Mapping[str, str]] = {
+    "lengths": {"data": "lengths.csv"},
     "check": {"paths": "run.sh"},
     "explain": {"plan_file": "plans.json", "number": "1"},
     "launch": {"plan_file": "plans.json", "number": "1"},
