@@ -132,6 +132,9 @@ def test_a_pipeline_reads_the_reference_stage_by_stage() -> None:
     degrees = {"dp": 2, "pp": 2, "tp": 2, "zero": 1, "mbs": 1}
     plan = plan_of("dpo", "megatron-core", **degrees)
     assert sum(one.seconds for one in plan.passes) == pytest.approx(plan.step_time_s)
+    # Half as many transfers more: the reference's activations go forward alone.
+    alone = plan_of("dpo:reference=precomputed", "megatron-core", **degrees)
+    assert 1.1 * alone.time.pp_s < plan.time.pp_s < 1.5 * alone.time.pp_s
     names = [f"weights of the {name}" for name in ("model", "reference")]
     own, other = (plan.passes[0].held[name] for name in names)
     assert other <= own

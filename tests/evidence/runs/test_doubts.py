@@ -50,7 +50,7 @@ def test_each_value_is_what_the_row_with_it_stated_is_predicted_as() -> None:
 
 
 def test_the_bar_of_an_open_row_is_wider_and_holds_the_prediction() -> None:
-    plain, found = (comparison(one, "time") for one in pair(flash="", step_time_s="1"))
+    plain, found = (comparison(one, "time") for one in pair(compile="", step_time_s="1"))
     assert plain is not None
     assert found is not None
     assert found.interval.high / found.interval.low > plain.interval.high / plain.interval.low
@@ -151,6 +151,9 @@ def test_silence_is_that_of_the_best_score_and_sure_where_few_tell() -> None:
     met = {f"{name}, at first sight": [9.0 * x for x in curve(3)] for name in "abcde"}
     assert best_silence(half | met) == 0.9
     assert best_silence({name: [1.0] * 6 for name in "abcde"}) == 1.0
+    # One source that gains much is no evidence.
+    one = {name: [1.0] * 6 for name in "bcde"} | {"a": [1.0, -9.0, 1.0, 1.0, 1.0, 1.0]}
+    assert best_silence(one) == 1.0
 
 
 def test_priors_are_fitted_on_runs_that_state_a_fact_and_on_those_that_leave_it_open() -> None:
