@@ -163,7 +163,8 @@ class Prediction:
         """Bytes of each stage that the allocator keeps of shorter micro-batches' blocks."""
         uneven = differs_in_length(self.row)
         share = self.job.framework.outside.uneven_blocks if uneven else 0.0
-        return share * stages[:, _OF_LENGTH].sum(axis=1)
+        kept: Array = share * stages[:, _OF_LENGTH].sum(axis=1)
+        return kept
 
     @property
     def fits_by_choice(self) -> bool:
