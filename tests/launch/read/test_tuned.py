@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from planner.job.errors import UsageError
 from planner.launch.check.assess import Assessment
 from tests.launch.read.conftest import ReadFolder, judged, refusals
 
@@ -196,6 +197,27 @@ def test_preferences_by_the_program(folder: ReadFolder, command: str, objective:
 def test_a_trainer_that_samples_is_refused(folder: ReadFolder) -> None:
     text = UNSLOTH.replace("SFTTrainer", "GRPOTrainer")
     assert "GRPO" in refusals(folder({"x.py": text}, gpus=1), "1xH100")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("FastLanguageModel", "FastVisionModel", "FastVisionModel, which loads no decoder"),
+        ('FastLanguageModel.from_pretrained("unsloth', 'AutoModelForSeq2SeqLM.from_pretrained("x',
+         "AutoModelForSeq2SeqLM, which loads no decoder"),
+        ("SFTConfig(", "SFTConfig(task_type='seq_cls', ", "task_type: seq_cls"),
+    ],
+)  # fmt: skip
+def test_other_models_are_refused_by_their_class(
+    folder: ReadFolder, old: str, new: str, words: str
+) -> None:
+    assert words in refusals(folder({"x.py": UNSLOTH.replace(old, new)}, gpus=1), "1xH100")
+
+
+def test_files_that_only_name_a_base_model_are_not_axolotls(folder: ReadFolder) -> None:
+    text = "base_model: meta-llama/Llama-3.1-8B\nstage: dpo\nlora:\n  rank: 32\n"
+    with pytest.raises(UsageError):
+        folder({"x.yaml": text})
 
 
 def test_a_limit_alone_does_not_say_that_samples_do_not_fit(folder: ReadFolder) -> None:

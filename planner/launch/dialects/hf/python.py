@@ -25,8 +25,16 @@ _OTHER_OBJECTIVES = {
     "GRPO": "grpo", "PPO": "ppo", "RLOO": "rloo", "OnlineDPO": "online_dpo", "GKD": "gkd",
     "DPO": "dpo", "KTO": "kto", "ORPO": "orpo", "CPO": "cpo", "Reward": "rm", "BCO": "bco",
 }  # fmt: skip
-_MODELS = re.compile(r"(AutoModelForCausalLM|AutoModelForSequenceClassification|\w+ForCausalLM|"
-                     r"GPT2LMHeadModel|FastLanguageModel|FastModel)$")  # fmt: skip
+_MODELS = re.compile(
+    r"(\w+ForCausalLM|AutoModelForSequenceClassification|GPT2LMHeadModel|FastLanguageModel|"
+    r"FastModel)$"
+)
+# Classes that load something else than a decoder of text; the setting that names them.
+_OTHERS = re.compile(
+    r"(AutoModelFor\w+|\w+ForConditionalGeneration|FastVisionModel|\w+ForMaskedLM)$"
+)
+OTHER_CLASS = "model_class"
+_NONE = Setting("", None)
 _UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
 # Configurations of peft that are no LoRA.
 _OTHER_ADAPTERS = {
@@ -127,7 +135,13 @@ class _Script:
             self._call(node, last_name(node.func))
         self._adapters()
         self._cut()
+        if self.found.get("stage", _NONE).value != "rm" and self._classifies():
+            self._mark(OTHER_CLASS, "AutoModelForSequenceClassification", self.configured[0])
         return self.found
+
+    def _classifies(self) -> bool:
+        """Whether it puts classes on sequences, and is no reward model."""
+        return any(_owner(node).endswith("ForSequenceClassification") for node in self.calls)
 
     def _stage(self) -> None:
         """What is minimised, by the trainers that are made, else by the configuration."""
@@ -142,6 +156,9 @@ class _Script:
         if name == "BitsAndBytesConfig":
             self._put(node, _BITS)
         elif name == "from_pretrained" and _MODELS.search(_owner(node)):
+            self._loaded(node)
+        elif name == "from_pretrained" and _OTHERS.search(_owner(node)):
+            self._mark(OTHER_CLASS, _owner(node), node)
             self._loaded(node)
         elif name.endswith("Trainer"):
             self._put(node, _TRAINS)

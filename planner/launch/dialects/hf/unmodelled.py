@@ -26,6 +26,7 @@ from planner.launch.dialects.hf.arguments import (
     value_of,
 )
 from planner.launch.dialects.hf.objectives import objective_names
+from planner.launch.dialects.hf.python import OTHER_CLASS
 from planner.launch.dialects.hf.tuned import adapter_names
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
@@ -98,7 +99,7 @@ _OTHER_NAMES = frozenset((
     *meanings("hf", "names"), *left_out("hf", "trainer"), *left_out("hf", "trainer", "refused"),
     "zero_stage", "offload", "deepspeed_config", "deepspeed_config_file", "config", "config_file",
     "fsdp_config", "optimizer_kernel", "train_mode", "steps", "train_type", "tuner_type",
-    "prepare_kbit", "full_finetuning", *adapter_names(), *objective_names(),
+    "prepare_kbit", "full_finetuning", OTHER_CLASS, *adapter_names(), *objective_names(),
 ))  # fmt: skip
 
 
@@ -169,7 +170,7 @@ _HARMLESS = (
 # Settings of LLaMA-Factory's that do something else than training.
 _WITHOUT_TRAINING = {"export_dir": "merges and writes a model", "do_predict": "answers",
                      "do_eval": "evaluates", "infer_backend": "answers"}  # fmt: skip
-_TASKS = ("causal_lm", "pretrain", "sft", "", "seq_cls")
+_TASKS = ("causal_lm", "pretrain", "sft", "")
 # Plug-ins of axolotl that change neither what is trained nor its cost, or that are counted.
 _PLUGINS = re.compile(r"\.(liger|cut_cross_entropy|lm_eval|swanlab|llm_compressor)\.")
 
@@ -201,6 +202,9 @@ def _refusals(named: Named, program: Program) -> Iterator[Problem]:
                 where = place_of(named, name)
                 text = f"{name}: it {does}, and trains nothing"
                 yield Problem("not-predictable", text, "warning", (where.place,))
+    if OTHER_CLASS in named:
+        where = place_of(named, OTHER_CLASS)
+        yield _refusal(where, f"{where.value}, which loads no decoder of text alone,")
     if (task := value_of(named, "task_type")) not in _TASKS:
         yield _refusal(place_of(named, "task_type"), f"task_type: {task}")
     optimizer = optim_of(named)
