@@ -296,3 +296,52 @@ def test_how_samples_become_rows(folder: ReadFolder, lines: str, packing: str) -
     fast, slow = judged(told, "1xH100").plan, judged(plain, "1xH100").plan
     assert fast is not None and slow is not None
     assert (fast.step_time_s < 0.8 * slow.step_time_s) == (packing == "longest")
+
+
+BESIDE = """\
+from dataclasses import dataclass
+from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, HfArgumentParser, Trainer
+@dataclass
+class LoraArguments:
+    lora_r: int = 8
+    use_adapters: bool = True
+    q_lora: bool = False
+def train():
+    lora_args = parser.parse_args_into_dataclasses()
+    bits = BitsAndBytesConfig(load_in_4bit=True) if lora_args.q_lora else None
+    model = AutoModelForCausalLM.from_pretrained(NAME, quantization_config=bits)
+    if lora_args.q_lora:
+        model = prepare_model_for_kbit_training(model)
+    if lora_args.use_adapters:
+        config = LoraConfig(r=lora_args.lora_r, target_modules=["q_proj", "v_proj"])
+        model = get_peft_model(model, config)
+    Trainer(model=model).train()
+"""
+COMMAND = (
+    "python train.py --model_name_or_path meta-llama/Llama-3.2-1B --output_dir out "
+    "--max_seq_length 2048 --learning_rate 1e-5 --per_device_train_batch_size 2 --bf16 true"
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "train", "recompute"),
+    [
+        ("", "lora:rank=8,targets=q+v", "none"),
+        ("--lora_r 64", "lora:rank=64,targets=q+v", "none"),
+        ("--use_adapters False", "full", "none"),
+        ("--q_lora True", "qlora:rank=8,targets=q+v,base=nf4", "full"),
+    ],
+)
+def test_the_source_of_a_program_says_what_its_arguments_do_not(
+    folder: ReadFolder, options: str, train: str, recompute: str
+) -> None:
+    """Adapters that a script puts on, where its own tests lead there."""
+    found = folder({"a.sh": f"{COMMAND} {options}\n", "train.py": BESIDE}, gpus=1)
+    assert (found.train, found.recompute) == (train, recompute)
+
+
+def test_a_test_of_a_script_that_is_not_known_is_asked_about(folder: ReadFolder) -> None:
+    text = BESIDE.replace("lora_args.use_adapters", "adapters_wanted()")
+    found = folder({"a.sh": f"{COMMAND}\n", "train.py": text}, gpus=1)
+    assert "where adapters_wanted()" in refusals(found, "1xH100")
