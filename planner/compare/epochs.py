@@ -9,9 +9,11 @@ from planner.compare.run import HOURS_PER_DAY, W_PER_KW, ideal_days, power_of
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError
 from planner.job.job import Job
+from planner.job.objective import read_objective
 from planner.job.quantities import MOST_TOKENS, plural, short_count
 from planner.job.request import Request
 from planner.job.sampling import samples_of
+from planner.job.tuning import read_tuning
 from planner.predict.plan import Plan
 
 # Samples of a step where nobody says: Alpaca and Vicuna were tuned with 128.
@@ -19,10 +21,13 @@ USUAL_SAMPLES = 128
 
 
 def mean_tokens(request: Request) -> float:
-    """Tokens of a sample of a request, as it is trained on: cut at the limit. UsageError."""
+    """Tokens of a sample of a request, of all its rows, as it is trained on: cut at the limit.
+    UsageError."""
     model = request.find_model().spec
     samples, seq = samples_of(request, request.find_framework(), model)
-    return seq if samples.lengths is None else samples.lengths.mean
+    adapters = read_tuning(request.train, request.freeze).has_adapters
+    rows = read_objective(request.objective, adapters=adapters).rules.rows
+    return rows * (seq if samples.lengths is None else samples.lengths.mean)
 
 
 def tokens_of(request: Request, samples: int, epochs: float) -> int:

@@ -170,9 +170,11 @@ def transfer_seconds(
     costs: Rows, traffic: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
     network: Rows,
 ) -> float:  # fmt: skip
-    """Seconds to pass one micro-batch's activations to the next stage, among other traffic."""
+    """Seconds to pass one micro-batch's activations to the next stage, among other traffic: on
+    average of its way forward and back, and with those of models that are only read, forward."""
     met = transfers_met(costs, traffic, key, grid, job, framework, network)
-    return (1.0 + met) * transfer_alone_seconds(key, grid, job, framework, network, 1.0)
+    alone = transfer_alone_seconds(key, grid, job, framework, network, 1.0)
+    return (1.0 + met) * alone * (1.0 + 0.5 * framework.forward_reads)
 
 
 @jit

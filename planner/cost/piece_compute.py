@@ -72,10 +72,18 @@ def unpacking_seconds(op: Row, key: Row, gpu: GpuInputs) -> float:
 
     Source: bitsandbytes, autograd/_functions.py, MatMul4Bit.
     """
-    if op.unpacked == 0.0:
-        return 0.0
     traffic = op.unpacked * weight_elements(op, key)
     return float(traffic / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency))
+
+
+@jit
+def frozen_seconds(
+    forward: float, data: float, op: Row, key: Row, gpu: GpuInputs
+) -> tuple[float, float]:
+    """Forward of a product and the gradient of its input, with frozen weights that are made copies
+    of before each use, and without that gradient where nothing needs it."""
+    unpacking = unpacking_seconds(op, key, gpu)
+    return forward + unpacking, op.returns * (data + unpacking)
 
 
 @jit
@@ -98,8 +106,9 @@ def gemm_seconds(
     if low:
         forward += cast_seconds(rows * depth, framework, gpu)
         data += cast_seconds(rows * out, framework, gpu)
-    unpacking = unpacking_seconds(op, key, gpu)
-    return forward + unpacking, op.returns * (data + unpacking) + weight, weight
+    if op.partial > 0.0:
+        forward, data = frozen_seconds(forward, data, op, key, gpu)
+    return forward, data + weight, weight
 
 
 @jit
@@ -118,8 +127,9 @@ def grouped_gemm_seconds(
     if low:
         forward += cast_seconds(rows * depth, framework, gpu)
         data += cast_seconds(rows * out, framework, gpu)
-    unpacking = unpacking_seconds(op, key, gpu)
-    return forward + unpacking, op.returns * (data + unpacking) + weight, weight
+    if op.partial > 0.0:
+        forward, data = frozen_seconds(forward, data, op, key, gpu)
+    return forward, data + weight, weight
 
 
 @jit
@@ -304,7 +314,7 @@ def op_seconds(
         forward, backward = scan_seconds(op, key, job, framework, gpu)
     else:
         forward, backward = memory_seconds(op, key, job, framework, gpu)
-    return forward, op.returns * backward, 0.0
+    return forward, backward if op.partial == 0.0 else op.returns * backward, 0.0
 
 
 @jit

@@ -211,12 +211,13 @@ def working_bytes(
         is_product = int(op.kind) in (OpKind.GEMM, OpKind.GROUPED_GEMM)
         if int(op.piece) != piece or not is_product or op.pads_vocabulary > 0:
             continue
-        if op.returns == 0.0:
-            continue
+        if op.partial > 0.0:
+            if op.returns == 0.0:
+                continue
+            copy = op.transient * weight_elements(op, key) / op.groups
+            unpacked = max(unpacked, copy)
         rows, out, into = gemm_shape(op, key, job)
         largest = max(largest, rows * (out + into))
-        if op.transient > 0.0:
-            unpacked = max(unpacked, op.transient * weight_elements(op, key) / op.groups)
         if int(op.kind) == OpKind.GROUPED_GEMM:
             weighed = framework.weighing_bytes * rows * job.hidden
         if rows * into > widest:

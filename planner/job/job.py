@@ -176,6 +176,11 @@ class Job:
         return 1 if self.objective.is_plain else self.objective.rules.rows
 
     @property
+    def sample_tokens(self) -> float:
+        """Tokens that count in a sample, of all its rows."""
+        return self.rows * self.row_tokens
+
+    @property
     def machines(self) -> tuple[Job, ...]:
         """The job on each cluster of its pool, as if all GPUs were of its kind; itself on one."""
         if self.pool is None:

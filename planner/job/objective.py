@@ -83,6 +83,18 @@ class Objective:
         """What it is, and its settings: `direct preference optimisation (dpo:reference=copied)`."""
         return f"{self.rules.words} ({self})"
 
+    def lighter(self) -> tuple[Objective, ...]:
+        """The same training with less in memory: a reference that is read once, before, in place of
+        a copy, logits in chunks, and both; none of next-token prediction."""
+        if self.kind == "lm" or self.rules.scores:
+            return ()
+        chunked = replace(self, logits="chunked")
+        earlier = replace(self, reference="precomputed")
+        found = (earlier,) if self.reference == "copied" else ()
+        if self.logits == "chunked":
+            return found
+        return (*found, chunked, *(replace(one, logits="chunked") for one in found))
+
     def __str__(self) -> str:
         """The text that reads as this."""
         settings = {

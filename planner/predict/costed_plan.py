@@ -104,7 +104,7 @@ def configured_plan(
     computed = samples * row.computed / step_time_s / degrees.gpus
     flop = trained_flop(job, row.attended)
     full_square = computed * flop.total
-    tokens_per_s = samples * job.row_tokens / step_time_s
+    tokens_per_s = degrees.gbs * job.sample_tokens / step_time_s
     kind, sizes = exchange_kind(degrees.cp, priced.exchange(0))
     used = used_techniques(job, degrees)
     gpus = [on.cluster.gpu for on in on_stages]
@@ -116,7 +116,7 @@ def configured_plan(
         recompute_flags=layout_flags(configuration.mode, job.framework, layout),
         schedule=plan_schedule(job.schedule, degrees.pp, degrees.vpp),
         gbs=degrees.gbs,
-        gbs_tokens=round(samples * job.row_tokens),
+        gbs_tokens=round(degrees.gbs * job.sample_tokens),
         seq=job.seq,
         step_time_s=step_time_s,
         step_time=interval,

@@ -100,6 +100,7 @@ def _op_columns(op: Op, job: Job) -> dict[str, float]:
         "autocasts": low if copies != 0.0 else op.autocasts,
         "issued": issue_factor(op, job),
         "trained": op.trains,
+        "partial": not op.returns or op.unpacked > 0.0 or op.transient > 0.0,
         "backward_kernels": _backward_kernels(op),
     }
 

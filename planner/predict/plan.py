@@ -335,6 +335,11 @@ class Plan(Named):
         return {name: getattr(layout, name) for name in WRITTEN_LAYOUT}
 
     @property
+    def rows(self) -> int:
+        """Rows of tokens of a sample: a pair of answers is two."""
+        return max((one.rows for one in self.passes if one.work != "forward"), default=1)
+
+    @property
     def modes(self) -> tuple[str, ...]:
         """Recompute modes that it has, its first the one of the other layers of its shape."""
         return tuple(dict.fromkeys((self.recompute, *self.layout.recomputed)))
@@ -350,7 +355,8 @@ class Plan(Named):
         the ramp; a last step that is not full counts in part."""
         done = 0.0
         for batch in self.ramp:
-            until, size = min(float(batch.until_tokens), tokens), batch.gbs * self.seq
+            until = min(float(batch.until_tokens), tokens)
+            size = batch.gbs * self.gbs_tokens // self.gbs
             yield size, batch.step_time_s, (until - done) / size
             done = until
         yield self.gbs_tokens, self.step_time_s, (tokens - done) / self.gbs_tokens

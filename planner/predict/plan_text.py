@@ -76,13 +76,12 @@ def batch_sentence(plan: Plan, target_sequences: float) -> str:
 def _rows_text(plan: Plan) -> str:
     """`512 sequences of 8,192`, `64 samples of 450 on average`, `64 packs of 8,192`."""
     samples = plan.samples
+    each = f"{plan.rows} × " if plan.rows > 1 else ""
     if samples is None:
-        rows = round(plan.gbs_tokens / (plan.gbs * plan.seq))
-        each = f"{rows} × " if rows > 1 else ""
-        return f"{plan.gbs:,} {'pairs' if rows > 1 else 'sequences'} of {each}{plan.seq:,}"
+        return f"{plan.gbs:,} {'pairs' if each else 'sequences'} of {each}{plan.seq:,}"
     if samples.packing in ("pack", "pack-varlen"):
-        return f"{plan.gbs:,} packs of {plan.seq:,}, {samples.samples:,.0f} samples"
-    return f"{plan.gbs:,} samples of {samples.mean_tokens:,.0f} on average"
+        return f"{plan.gbs:,} packs of {each}{plan.seq:,}, {samples.samples:,.0f} samples"
+    return f"{plan.gbs:,} samples of {each}{samples.mean_tokens:,.0f} on average"
 
 
 def batch_rows(plan: Plan) -> tuple[tuple[str, str], ...]:

@@ -24,13 +24,14 @@ def rank_key(
     recompute: Module = Module.NOTHING, sequence_parallel: bool = True, **degrees: int
 ) -> Key:
     """Degrees (1 where none is given), and modules that run again; without what only seconds depend
-    on."""
+    on. Samples fill their row."""
     sizes = {axis: float(degrees.get(axis, 1)) for axis in OF_LAYER}
     return SimpleNamespace(
         **sizes,
         expert_ranks=product_of(EXPERTS, sizes),
         modules=int(recompute),
         sequence_parallel=float(sequence_parallel),
+        kept=1.0,
     )
 
 

@@ -105,7 +105,7 @@ def _facts(footprint: Footprint, worst: Footprint | None) -> Facts:
         steps=plural(degrees.grad_acc, "micro-batch").replace("batchs", "batches"),
         recompute_words=_recompute_text(footprint), total=total_sentence(footprint),
         host_words=fraction_text(job.activation_offload, job.offload_fraction),
-        mtp_stage=degrees.pp - 2,
+        mtp_stage=degrees.pp - 2, most=degrees.mbs * job.row(degrees.mbs).most,
     )  # fmt: skip
 
 

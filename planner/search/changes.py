@@ -235,6 +235,12 @@ def techniques(at: Situation) -> Changes:
             yield at.changed(f"--with {one.name}", use=(*request.use, one.name))
 
 
+def lighter_objectives(at: Situation) -> Changes:
+    """The same objective without a copy of its reference, and without all logits at once."""
+    for objective in at.job.objective.lighter():
+        yield at.changed(f"--objective {objective}", objective=str(objective))
+
+
 def smaller_optimizers(at: Situation) -> Changes:
     """Optimizers with less state."""
     for name in SMALLER_OPTIMIZERS:
@@ -411,6 +417,7 @@ KINDS: Mapping[str, MakeChanges] = {
     "recompute": recompute_modes,
     "reserve": without("reserve"),
     "batch": batch_tolerance,
+    "objective": lighter_objectives,
     "technique": techniques,
     "optimizer": smaller_optimizers,
     "offload": larger_values("optimizer_offload", "--optimizer-offload", OFFLOADED_SHARES),

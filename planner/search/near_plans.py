@@ -72,6 +72,6 @@ def _standing(explorer: Explorer, row: int, gpu: str) -> Standing:
         ),
         techniques=frozenset(job.techniques),
         exposed=float(step[f.STEP_EXPOSED].sum() / step[f.STEP_TIME]),
-        pace=float(explorer.sample_s[row]) * gpus / job.row_tokens,
+        pace=float(explorer.sample_s[row]) * gpus / job.sample_tokens,
         mixture=job.model.moe is not None,
     )  # fmt: skip

@@ -291,7 +291,7 @@ class SharesExplorer:
         """Tokens/s of the best plan so far at the limit that is looked at."""
         if self._best is None:
             return ""
-        tokens_per_s = self.explorers[0].cost_model.job.row_tokens / self._best.sample_s
+        tokens_per_s = self.explorers[0].cost_model.job.sample_tokens / self._best.sample_s
         return f"{tokens_per_s:,.0f} tokens/s so far"
 
     def ladder(

@@ -35,7 +35,7 @@ def test_a_recipe_may_be_of_some_products_alone() -> None:
 def layer_of_experts_s(job: Job) -> float:
     """Products of one expert of Mixtral without a gate, 8,192 tokens, forward and backward."""
     model = CostModel(job)
-    row = SimpleNamespace(low_precision=1.0, groups=8.0, trained=1.0, returns=1.0, unpacked=0.0)
+    row = SimpleNamespace(low_precision=1.0, groups=8.0, trained=1.0, partial=0.0)
     inputs = model.job_inputs, model.framework_inputs, model.gpu_inputs
     seconds = 0.0
     for out, width in ((14336.0, 4096.0), (4096.0, 14336.0)):

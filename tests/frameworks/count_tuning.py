@@ -93,11 +93,13 @@ _EXPERTS_STAY = Setting(Tuning(frozen=("experts",)), "bf16")
 
 def settings_of(spec: ModelSpec) -> Iterator[Setting]:
     """All of them that mean something for the model: where peft puts adapters on experts, they have
-    neither dropout nor magnitudes."""
+    neither dropout nor magnitudes, and torch groups no products of experts in fp32, as preparation
+    makes them."""
     for setting in SETTINGS:
         tuning = setting.tuning
         plain = not tuning.dropout and tuning.method != "dora"
-        if plain or not spec.moe or tuning.targets != _LINEAR:
+        on_experts = spec.moe is not None and tuning.targets == _LINEAR
+        if (plain or not on_experts) and not (spec.moe and tuning.prepared):
             yield setting
     if spec.moe:
         yield _EXPERTS_STAY

@@ -38,6 +38,17 @@ def test_an_objective_reads_as_it_is_written(text: str, adapters: bool) -> None:
     assert str(read_objective(text, adapters=adapters)) == text
 
 
+def test_the_same_objective_with_less_in_memory() -> None:
+    assert [str(one) for one in read_objective("dpo").lighter()] == [
+        "dpo:reference=precomputed",
+        "dpo:reference=copied,logits=chunked",
+        "dpo:reference=precomputed,logits=chunked",
+    ]
+    assert [str(one) for one in read_objective("simpo").lighter()] == ["simpo:logits=chunked"]
+    assert not NEXT_TOKEN.lighter()
+    assert not read_objective("reward").lighter()
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -10,8 +10,10 @@ from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees, Plan
+from planner.predict.plan_text import batch_sentence
 from planner.report.passes import passes_blocks
 from planner.report.tables import TableData
+from planner.search.search import find_plans
 
 GIB = 2**30
 
@@ -70,6 +72,18 @@ def test_a_pair_is_two_rows() -> None:
     assert plan_of("kto").gbs_tokens == alone.gbs_tokens
 
 
+def test_lengths_are_those_of_each_row_of_a_pair() -> None:
+    request = Request(
+        model="qwen2.5-0.5b", gpus="1xH100", gbs=8, seq=1024, framework="hf", objective="dpo",
+        lengths="mean=450",
+    )  # fmt: skip
+    plan = evaluate(request, Degrees(dp=1, zero=0, mbs=2, grad_acc=4), "full")
+    assert plan.samples is not None
+    assert plan.rows == 2
+    assert plan.gbs_tokens == pytest.approx(2 * 8 * plan.samples.mean_tokens, rel=1e-3)
+    assert batch_sentence(plan, 8).startswith("8 samples of 2 × 402")
+
+
 def test_a_copied_reference_holds_its_weights_as_zero_has_them() -> None:
     for stage, shards in ((3, 8), (2, 1)):
         copied, without = (
@@ -118,6 +132,9 @@ def test_a_pipeline_reads_the_reference_stage_by_stage() -> None:
     degrees = {"dp": 2, "pp": 2, "tp": 2, "zero": 1, "mbs": 1}
     plan = plan_of("dpo", "megatron-core", **degrees)
     assert sum(one.seconds for one in plan.passes) == pytest.approx(plan.step_time_s)
+    # Half as many transfers more: the reference's activations go forward alone.
+    alone = plan_of("dpo:reference=precomputed", "megatron-core", **degrees)
+    assert 1.1 * alone.time.pp_s < plan.time.pp_s < 1.5 * alone.time.pp_s
     names = [f"weights of the {name}" for name in ("model", "reference")]
     own, other = (plan.passes[0].held[name] for name in names)
     assert other <= own
@@ -150,3 +167,23 @@ def test_the_passes_are_shown() -> None:
         "reference: forward", "model: forward and backward", "model: update",
     ]  # fmt: skip
     assert not list(passes_blocks(plan_of("lm").passes))
+
+
+def test_a_search_finds_what_evaluating_every_shape_finds() -> None:
+    """The proof of the front holds over what a step reads: the fastest of all legal plans."""
+    request = Request(
+        model="qwen2.5-0.5b", gpus="4xRTX4090", gbs=8, seq=1024, framework="deepspeed",
+        objective="dpo", limits={"tp": (1,)}, recompute=("full",), fit_probability=0.5,
+    )  # fmt: skip
+    result = find_plans(request)
+    every = [
+        evaluate(request, Degrees(dp=4, zero=zero, mbs=mbs, grad_acc=2 // mbs), "full")
+        for zero in (0, 1, 2, 3)
+        for mbs in (1, 2)
+    ]
+    fitting = [plan for plan in every if plan.fit_probability >= 0.5]
+    best = min(fitting, key=lambda plan: plan.step_time_s)
+    fastest = min(result.plans, key=lambda plan: plan.step_time_s)
+    assert fastest.step_time_s == pytest.approx(best.step_time_s, rel=1e-3)
+    assert [one.name for one in fastest.passes] == ["reference", "model", "model"]
+    assert fastest.time == evaluate(request, fastest.degrees, "full").time

@@ -13,8 +13,8 @@ others.
 list with the best interval score of runs that leave it open, other facts as by default; runs of a
 source weigh as the square root of their number, and errors of first sights, where they were kept,
 as much as those of today with the source left out. Where fewer than `_FEWEST_SOURCES` leave a fact
-open, or no mixture scores better, it is 1: the fact is listed, and the prediction and its bar stay
-those of the default.
+open, or no mixture scores better by a standard error over the sources, it is 1: the fact is listed,
+and the prediction and its bar stay those of the default.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from math import fsum, log, sqrt
+from math import fsum, hypot, log, sqrt
 from statistics import fmean
 from typing import NamedTuple
 
@@ -164,12 +164,14 @@ def _score(one: Outcome, silence: float) -> float:
 
 def best_silence(curves: Mapping[str, Sequence[float]], without: str = "") -> float:
     """The silence of the best score over all sources but one (at first sight, too); the surest
-    where few are left."""
+    where few are left, or where it gains less than one standard error over the sources."""
     left = {name: curve for name, curve in curves.items() if name.partition(",")[0] != without}
     if len({name.partition(",")[0] for name in left}) < _FEWEST_SOURCES:
         return _SUREST
     sums = [fsum(curve[at] for curve in left.values()) for at in range(len(_SILENCES))]
-    return _SILENCES[min(range(len(sums)), key=lambda at: (sums[at], -at))]
+    best = min(range(len(sums)), key=lambda at: (sums[at], -at))
+    gains = [curve[-1] - curve[best] for curve in left.values()]
+    return _SILENCES[best] if fsum(gains) > hypot(*gains) else _SUREST
 
 
 def fitted_priors(predictions: Sequence[Prediction]) -> dict[str, Prior]:

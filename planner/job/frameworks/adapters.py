@@ -75,7 +75,9 @@ def tuned_profile(profile: FrameworkProfile, tuning: Tuning, model: ModelSpec) -
         return profile
     norms_cast = 0.0 < profile.adapters.cast_bytes < _FP32 and model.norm == "layernorm"
     if norms_cast:
-        profile = with_tables(profile, {"saved": _CAST_NORMS})
+        # Products of quantised layers are none of autocast's.
+        shared = {"linear_inputs_shared": True} if tuning.base is not None else {}
+        profile = with_tables(profile, {"saved": _CAST_NORMS | shared})
     prepared = tuning.is_prepared and profile.adapters.upcasts_norms
     wide = prepared or (norms_cast and tuning.base is not None)
     return _in_fp32(profile) if wide else profile
@@ -92,6 +94,7 @@ def _in_fp32(profile: FrameworkProfile) -> FrameworkProfile:
                 "gated_activation_tensors": factor * saved.gated_activation_tensors,
                 "plain_activation_tensors": factor * saved.plain_activation_tensors,
                 "unfused_gelu_bytes": 16.0,
+                "expert_bytes": _FP32,
                 # Attention casts values, and a cast is no part of a wider tensor.
                 "value_is_view": False,
             },

@@ -100,7 +100,21 @@ def with_objective(profile: FrameworkProfile, objective: Objective) -> Framework
         "logits_forward_bytes": max(0.0, forward - found.saved),
     }
     moved = found.moved / LOSS_ROW_BYTES
-    return with_tables(profile, {"saved": saved, "kernels": {"loss_traffic": moved}})
+    changed = with_tables(profile, {"saved": saved, "kernels": {"loss_traffic": moved}})
+    kept = (text for text in profile.assumptions if text != _OF_TOKENS)
+    return changed.model_copy(update={"assumptions": (*kept, _note(objective))})
+
+
+# What profiles say of a loss that is not this one's.
+_OF_TOKENS = "fp32 logits and an unfused cross-entropy"
+
+
+def _note(objective: Objective) -> str:
+    """What was taken for granted of the logits."""
+    text = "the loss is handed all logits of a micro-batch, as by TRL 1.10"
+    if objective.kind in ("dpo", "ipo", "kto"):
+        text += "; TRL 1.16 makes a chunk of them at a time: --objective with logits=chunked"
+    return text
 
 
 # 16-bit logits beside their fp32 copy, as the model's forward ends.

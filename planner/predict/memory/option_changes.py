@@ -76,6 +76,8 @@ class OptionChanges:
         yield from self._degrees()
         yield from self._optimizers()
         yield from self._kernels()
+        for objective in self.job.objective.lighter():
+            yield self._option("objective", objective=str(objective))
         yield from self._techniques()
 
     def _recompute_modes(self) -> Iterator[OptionChange]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from planner.cost.codes import OpKind
+from planner.cost.codes import OpKind, ParamShard
 from planner.job.parameter_classes import class_name
 from planner.job.recompute import Module
 from planner.predict.ops.adapter_parts import layer_names
@@ -110,6 +110,9 @@ class Frozen:
             if self.context.tuning.has_adapters and op.parameters:
                 yield self._original(op)
             return
+        if self.context.tuning.base and is_packed(op, self.context):
+            op, *biases = _without_biases(op)
+            yield from (self._beside(bias) for bias in biases)
         row = replace(op, parameter_class=self._class(op), saved=(*inputs, *self._others(op)))
         row = _by_operators(self._upcast(row), self.context)
         if adapted and self.context.tuning.method == "dora":
@@ -158,16 +161,12 @@ class Frozen:
 
     def _original(self, op: Op) -> Op:
         """The frozen weights of which a trained copy is made (peft's `modules_to_save`)."""
-        return Op(
-            name=f"{op.name}/original",
-            kind=OpKind.MEMORY,
-            forward_kernels=0.0,
-            backward_kernels=0.0,
-            parameters=op.parameters,
-            parameter_class=class_name("frozen", None),
-            pads_vocabulary=op.pads_vocabulary,
-            rerun_with=Module.NOTHING,
-        )
+        return _held_beside(op, "original", op.parameters, class_name("frozen", None))
+
+    def _beside(self, bias: Op) -> Op:
+        """Biases of quantised layers, which stay or are made fp32 as other weights are."""
+        wide = "fp32" if self._is_upcast(bias) else None
+        return replace(bias, parameter_class=class_name("frozen", wide))
 
     def _ended(self, op: Op) -> Op:
         """A row that has no backward, and keeps nothing for it."""
@@ -185,6 +184,33 @@ def _by_operators(op: Op, context: OpContext) -> Op:
     if not op.packed or context.tuning.base != "gptq4" or not traffic:
         return op
     return replace(op, weight_traffic=traffic - op.unpacked)
+
+
+def _without_biases(op: Op) -> tuple[Op, ...]:
+    """A product with its weights alone, and a row of its biases if it has any."""
+    biases = op.parameter_count - op.groups * op.in_width * (op.out_width + op.kv_out_width)
+    if biases <= 0.0:
+        return (op,)
+    share = biases / op.parameter_count
+    weights = tuple(((1.0 - share) * count, shard) for count, shard in op.parameters)
+    others = tuple((share * count, shard) for count, shard in op.parameters)
+    return replace(op, parameters=weights), _held_beside(op, "bias", others, op.parameter_class)
+
+
+def _held_beside(
+    op: Op, name: str, parameters: tuple[tuple[float, ParamShard], ...], parameter_class: str
+) -> Op:
+    """Weights that are held, of which no row computes anything."""
+    return Op(
+        name=f"{op.name}/{name}",
+        kind=OpKind.MEMORY,
+        forward_kernels=0.0,
+        backward_kernels=0.0,
+        parameters=parameters,
+        parameter_class=parameter_class,
+        pads_vocabulary=op.pads_vocabulary,
+        rerun_with=Module.NOTHING,
+    )
 
 
 def _with_norms(op: Op, context: OpContext) -> Op:

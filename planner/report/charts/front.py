@@ -68,7 +68,7 @@ def speeds(costed: CostedJob) -> Floats:
     """Tokens/s of a GPU of every legal shape."""
     job, columns = costed.job, costed.candidates.columns
     step_s = costed.costed.steps[:, f.STEP_TIME]
-    found: Floats = columns["gbs"] * job.row_tokens / step_s / job.cluster.num_gpus
+    found: Floats = columns["gbs"] * job.sample_tokens / step_s / job.cluster.num_gpus
     return found
 
 

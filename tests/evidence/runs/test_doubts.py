@@ -6,7 +6,13 @@ from math import exp, log
 
 import pytest
 
-from planner.evidence.fit.prior_fit import best_silence, render, stated_shares, year_tells
+from planner.evidence.fit.prior_fit import (
+    best_silence,
+    fitted_priors,
+    render,
+    stated_shares,
+    year_tells,
+)
 from planner.evidence.runs import doubts
 from planner.evidence.runs.document import csv_record, document
 from planner.evidence.runs.doubts import narrowing_sentence, open_summary, with_open_facts
@@ -145,6 +151,27 @@ def test_silence_is_that_of_the_best_score_and_sure_where_few_tell() -> None:
     met = {f"{name}, at first sight": [9.0 * x for x in curve(3)] for name in "abcde"}
     assert best_silence(half | met) == 0.9
     assert best_silence({name: [1.0] * 6 for name in "abcde"}) == 1.0
+    # One source that gains much is no evidence.
+    one = {name: [1.0] * 6 for name in "bcde"} | {"a": [1.0, -9.0, 1.0, 1.0, 1.0, 1.0]}
+    assert best_silence(one) == 1.0
+
+
+def test_priors_are_fitted_on_runs_that_state_a_fact_and_on_those_that_leave_it_open() -> None:
+    """Six sources that leave compilation open ran as if compiled, which their framework is not by
+    default; one states it."""
+    cells = ALONE | {"framework": "FSDP1", "compile": ""}
+    (plain, compiled) = predict_rows([row(**cells), row(**cells | {"compile": "y"})])
+    assert plain.step_time_s
+    assert compiled.step_time_s
+    assert compiled.step_time_s < 0.99 * plain.step_time_s
+    told = row(**cells | {"compile": "y", "source": "told", "step_time_s": ""})
+    seconds = {"step_time_s": str(0.3 * compiled.step_time_s)}
+    silent = [row(**cells | seconds | {"source": f"s{number}"}) for number in range(6)]
+    found = fitted_priors(predict_rows([told, *silent]))["compile"]
+    assert [one.source for one in found.stated] == ["told"]
+    assert found.silence == 0.25
+    assert found.spread > 0.01
+    assert fitted_priors(predict_rows([told, *silent[:4]]))["compile"].silence == 1.0
 
 
 def test_the_file_reads_as_it_was_written() -> None:

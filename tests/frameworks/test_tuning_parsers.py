@@ -1,0 +1,76 @@
+"""Files that ask for fine-tuning, read by the tools' own classes.
+
+peft and TRL are those of `sh tests/frameworks/install.sh`; PLANNER_LLAMAFACTORY, PLANNER_AXOLOTL
+and
+PLANNER_TORCHTUNE name Pythons that have these tools with the libraries that they ask for (see
+CONTRIBUTING.md).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.frameworks.tuning_files import FILES, TuningFile
+
+pytestmark = pytest.mark.frameworks
+_SCRIPT = Path(__file__).with_name("tuning_parser.py")
+TOOLS = sorted({one.tool for one in FILES})
+Verdict = Mapping[str, Any]
+
+
+def python_of(tool: str) -> str:
+    """The Python that has a tool; a failure, not a skip, where nobody says which."""
+    if tool.partition("-")[0] in ("peft", "trl"):
+        return sys.executable
+    variable = f"PLANNER_{tool.upper()}"
+    if not os.environ.get(variable):
+        pytest.fail(f"{variable} must name a Python that has {tool}")
+    return os.environ[variable]
+
+
+def verdicts(tool: str, cases: Sequence[Mapping[str, Any]]) -> list[Verdict]:
+    """What the tool's parser says of files: `file`, `text`, and what to `show`."""
+    done = subprocess.run(
+        [python_of(tool), str(_SCRIPT), tool],
+        input=json.dumps(cases), capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: list[Verdict] = json.loads(done.stdout)
+    return found
+
+
+@cache
+def _judged(tool: str) -> dict[tuple[str, bool], Verdict]:
+    """Of every file of a tool what its parser says, as it is and with its mistake."""
+    files = [one for one in FILES if one.tool == tool]
+    good = [{"file": one.file, "text": one.text, "show": list(one.seen)} for one in files]
+    bad = [{"file": one.file, "text": one.broken} for one in files]
+    keys = [(one.name, right) for right in (True, False) for one in files]
+    return dict(zip(keys, verdicts(tool, [*good, *bad]), strict=True))
+
+
+def named(one: TuningFile) -> str:
+    return f"{one.tool}: {one.name}"
+
+
+@pytest.mark.parametrize("one", FILES, ids=named)
+def test_the_tool_reads_it(one: TuningFile) -> None:
+    found = _judged(one.tool)[one.name, True]
+    assert found["ok"], found["error"]
+    assert found["seen"] == one.seen
+
+
+@pytest.mark.parametrize("one", FILES, ids=named)
+def test_the_tool_refuses_a_mistake(one: TuningFile) -> None:
+    found = _judged(one.tool)[one.name, False]
+    assert not found["ok"]
+    assert found["error"]
