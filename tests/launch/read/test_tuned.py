@@ -156,6 +156,19 @@ def test_a_script_with_unsloth(folder: ReadFolder) -> None:
     targets = "q+k+v+o+gate+up+down"
     assert found.train == f"qlora:rank=32,targets={targets},base=nf4-double"
     assert (found.seq, found.recompute) == (4096, "full")
+    assert (found.framework, found.activation_offload) == ("unsloth", "checkpoints")
+    assert judged(found, "1xH100").verdict == "runs and fits"
+    plain = UNSLOTH.replace("r=32", "r=32, use_gradient_checkpointing=True")
+    kept = folder({"train.py": plain}, gpus=1)
+    assert (kept.framework, kept.activation_offload) == ("unsloth", "off")
+
+
+def test_weights_packed_by_a_table(folder: ReadFolder) -> None:
+    text = SCRIPT.replace("BitsAndBytesConfig(load_in_4bit=True,", "dict_of(x,").replace(
+        "quantization_config=bits", "quantization_config=BITS"
+    )
+    text = text.replace("RANK = 8", 'RANK = 8\nBITS = {"load_in_4bit": True}')
+    assert "base=nf4" in folder({"train.py": text}, gpus=1, seq=2048).train
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ _NAMES = ("pretrained_model_name_or_path", "model_name", "model_id", "model_name
 def is_hf_python(text: str) -> bool:
     """Whether a Python file trains with Hugging Face's Trainer."""
     return re.search(
-        r"\b(Seq2Seq)?(TrainingArguments|(SFT|DPO|GRPO|KTO|ORPO|CPO|Reward)Config)\b", text
+        r"\b(\w*TrainingArguments|(SFT|DPO|GRPO|KTO|ORPO|CPO|Reward)Config)\b", text
     ) is not None and ("Trainer" in text)
 
 
@@ -193,8 +193,23 @@ class _Script:
         if model is not None:
             self._set("model_name_or_path", model)
         self._put(node, _LOADS)
+        self._packed(named.get("quantization_config"))
         if _owner(node) in _UNSLOTH:
             self._of_unsloth(node)
+
+    def _packed(self, node: ast.expr | None) -> None:
+        """How weights are packed, where a table says it in place of BitsAndBytesConfig."""
+        if node is None or isinstance(node, ast.Call):
+            return
+        try:
+            table = self.values.of(node)
+        except NoValueError:
+            return
+        if not isinstance(table, dict):
+            return
+        for name in _BITS:
+            if name in table:
+                self.found.setdefault(name, Setting(name, table[name], self.path, node.lineno))
 
     def _of_unsloth(self, node: ast.Call) -> None:
         """unsloth loads in 4 bits and checkpoints unless told otherwise (unsloth/models/loader.py,

@@ -94,7 +94,7 @@ def read_hf_training(
     else:
         sharded = _sharded(named, path, script.half_weights)
         found = AccelerateReader(sharded, source, script).found()
-    found = with_tuning(found, named, launch, how)
+    found = with_tuning(_by_unsloth(found, named, program), named, launch, how)
     if program == "trl" and "gradient_checkpointing" not in named and not source.hints.recompute:
         # Which release it is, no file says.
         found = replace(found, left_open=(*found.left_open, "recompute"))
@@ -123,6 +123,21 @@ def read_hf_training(
             *_assumed_stage(named, document, path),
         ),
     )
+
+
+def _by_unsloth(found: Found, named: Mapping[str, Setting], program: Program) -> Found:
+    """A launch under unsloth's profile, where its kernels run: on one GPU, or several without
+    sharding.
+
+    It copies checkpoints to the host where it is told `unsloth`, as it is by default, and as
+    LLaMA-Factory tells it (model/model_utils/unsloth.py).
+    """
+    runs = program == "unsloth" or (program == "llamafactory" and is_on(named, "use_unsloth"))
+    if not runs or found.framework != "hf-transformers":
+        return found
+    on_host = value_of(named, "gradient_checkpointing") not in ("true", "false")
+    offload = "checkpoints" if found.recompute == "full" and on_host else "off"
+    return replace(found, framework="unsloth", activation_offload=offload)
 
 
 def with_tuning(

@@ -166,7 +166,9 @@ class _Tuning:
 
     def _no_adapters(self, base: str | None) -> None:
         """Weights in 4 or 8 bits that nothing is put beside: programs refuse to train those."""
-        if base is None or not any(self._switch(name) for name in ("four", "eight", "bits")):
+        packs = any(self._switch(name) for name in ("four", "eight", "bits"))
+        asked = any(problem.rule == "unresolved" for problem in self.problems)
+        if base is None or not packs or asked:
             return
         listed = adapter_table("names")
         keys = (key for name in ("four", "eight", "bits") for key in listed[name])

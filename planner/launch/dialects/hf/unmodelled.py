@@ -99,7 +99,7 @@ _OTHER_NAMES = frozenset((
     *meanings("hf", "names"), *left_out("hf", "trainer"), *left_out("hf", "trainer", "refused"),
     "zero_stage", "offload", "deepspeed_config", "deepspeed_config_file", "config", "config_file",
     "fsdp_config", "optimizer_kernel", "train_mode", "steps", "train_type", "tuner_type",
-    "prepare_kbit", "full_finetuning", OTHER_CLASS, PREPARED, *adapter_names(), *objective_names(),
+    "prepare_kbit", "full_finetuning", "use_unsloth", OTHER_CLASS, PREPARED, *adapter_names(), *objective_names(),
 ))  # fmt: skip
 
 
@@ -198,7 +198,7 @@ def _refusals(named: Named, program: Program) -> Iterator[Problem]:
     """What is trained in ways that are not modelled, by name."""
     if program == "llamafactory" and not is_on(named, "do_train"):
         for name, does in _WITHOUT_TRAINING.items():
-            if is_on(named, name):
+            if is_switched(named, name):
                 where = place_of(named, name)
                 text = f"{name}: it {does}, and trains nothing"
                 yield Problem("not-predictable", text, "warning", (where.place,))
