@@ -293,7 +293,7 @@ def _attention_kernel(
         return "torch" if row.text("kernel") in _UNFUSED else "eager"
     kernel = _fused_kernel(row, profile, cluster, special=model.special_attention)
     curves = load_compute_curves(cluster.gpu).curves
-    if kernel in curves.attention:
+    if kernel == "auto" or kernel in curves.attention:
         return kernel
     # Triton's kernels of FlashAttention 1 were measured on Ampere alone; FlashAttention-2 runs on
     # no GPU before it.

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from planner.cost.codes import OpKind, ParamShard, Shard
+from planner.cost.codes import CollectiveKind, OpKind, ParamShard, Shard
 from planner.job.parameter_classes import class_name
 from planner.job.recompute import Module
 from planner.predict.ops.adapter_parts import Part, input_of, parts_of
@@ -29,7 +29,7 @@ from planner.predict.ops.frozen import (
     is_wide,
     keeps_input,
 )
-from planner.predict.ops.rows import Op, Piece, Saved
+from planner.predict.ops.rows import Collective, Op, Piece, Saved
 
 _HALF, _FP32, _MASK = 2.0, 4.0, 1.0
 # CPU time of issuing an operator of a backward over that of its forward: autograd's engine issues
@@ -98,8 +98,16 @@ def _kept_inputs(
         reads = reads or (shares and bool(adapted.get(op.name)))
         if op.is_product and reads:
             rows = held.pop(_input_of(op, context), ())
-            kept[op.name] = tuple(_as_wide(row, op, context) for row in rows)
+            kept[op.name] = tuple(_as_wide(_gathered(row, context), op, context) for row in rows)
     return kept
+
+
+def _gathered(row: Saved, context: OpContext) -> Saved:
+    """An input that adapters whose matrices are split over tensor parallelism keep as they read it,
+    gathered (Megatron-Bridge, src/megatron/bridge/peft/lora.py, sequence_parallel_input_regather).
+    """
+    split = context.tuning.has_adapters and context.profile.adapters.fused_targets
+    return replace(row, shard=Shard.NONE) if split and row.shard is Shard.SEQUENCE else row
 
 
 def _input_of(op: Op, context: OpContext) -> str:
@@ -163,9 +171,20 @@ class _Adapter:
         return bool(self.context.profile.adapters.fused_kernels)
 
     @property
+    def of_each_expert(self) -> bool:
+        """Whether every expert has matrices of its own."""
+        shared = bool(self.context.profile.adapters.shares_expert_adapters)
+        return self.op.kind is OpKind.GROUPED_GEMM and not shared
+
+    @property
+    def groups(self) -> float:
+        """How many pairs of matrices it has."""
+        return self.op.groups if self.of_each_expert else 1.0
+
+    @property
     def parameter_class(self) -> str:
         """Of its matrices; those in the type of trained weights are held as these are."""
-        expert = self.op.kind is OpKind.GROUPED_GEMM
+        expert = self.of_each_expert
         held = None if self.held == "framework" else self.held
         return class_name("adapter", held, expert=expert)
 
@@ -185,7 +204,7 @@ class _Adapter:
     def shards(self, *, first: bool) -> ParamShard:
         """How the matrix A (`first`) or B is divided."""
         if self.op.kind is OpKind.GROUPED_GEMM:
-            return ParamShard.EXPERT
+            return ParamShard.EXPERT if self.of_each_expert else ParamShard.NONE
         if self.is_split:
             return ParamShard.TP
         if first:
@@ -197,17 +216,17 @@ class _Adapter:
     ) -> Op:
         """The product by one of its matrices, for all experts where there are several."""
         into, out = sizes
-        count = self.op.groups * into * out
+        count = self.groups * into * out
         cast = Saved(f"{self.name}/{name}/cast", 0.0, self.op.tokens, self.freed,
                      fixed_bytes=self.cast_of_weights * count)  # fmt: skip
         return Op(
             name=f"{self.name}/{name}",
-            kind=self.op.kind,
+            kind=self.op.kind if self.of_each_expert else OpKind.GEMM,
             tokens=self.op.tokens,
             tokens_factor=self.op.tokens_factor,
             out_width=out,
             in_width=into,
-            groups=self.op.groups,
+            groups=self.groups,
             parameters=((count, self.shards(first=first)),),
             parameter_class=self.parameter_class,
             saved=(*saved, *present((cast,))),
@@ -223,16 +242,44 @@ def _adapter_rows(op: Op, part: Part, context: OpContext) -> Iterator[Op]:
     """Products by A and by B, then the memory that they move."""
     one = _Adapter(op, part, context)
     first = one.product("lora_a", (part.into, one.rank), _kept_by_first(one), True)
-    yield replace(first, in_shard=op.in_shard)
+    first = replace(first, in_shard=op.in_shard)
     second = one.product("lora_b", (one.rank, part.out), _kept_by_second(one), False)
-    if part.shard is ParamShard.KV:
-        second = replace(second, out_width=0.0, kv_out_width=part.out)
-    elif op.kind is not OpKind.GROUPED_GEMM or op.out_shard is not Shard.NONE:
-        second = replace(second, out_shard=op.out_shard)
-    yield second
+    if one.is_split and op.kind is not OpKind.GROUPED_GEMM:
+        yield from _split(first, second, op.in_shard is Shard.TP)
+    else:
+        yield first
+        yield _by_outputs(second, one)
     yield _moved(one)
     if context.tuning.method == "dora":
         yield _magnitude(one)
+
+
+def _by_outputs(second: Op, one: _Adapter) -> Op:
+    """The product by B, divided as the outputs of the product that it stands beside."""
+    if one.part.shard is ParamShard.KV:
+        return replace(second, out_width=0.0, kv_out_width=one.part.out)
+    if one.op.kind is OpKind.GROUPED_GEMM and not one.of_each_expert:
+        return second
+    return replace(second, out_shard=one.op.out_shard)
+
+
+def _split(first: Op, second: Op, by_inputs: bool) -> tuple[Op, Op]:
+    """Products whose matrices tensor parallelism divides, with what they exchange.
+
+    B is split by outputs, A by outputs too, or by inputs beside a product that is (`by_inputs`).
+    A·x is gathered, or summed; beside a product that is split by inputs B·A·x is gathered, and
+    under sequence parallelism its gradient as well (Megatron-Bridge,
+    src/megatron/bridge/peft/utils.py, ParallelLinearAdapter).
+    """
+    narrow = CollectiveKind.ALL_REDUCE if by_inputs else CollectiveKind.ALL_GATHER
+    inner = Collective(f"{first.name}/exchange", narrow, "tp", 2.0 * first.out_width, 1, 0)
+    outer = Collective(
+        f"{second.name}/gather", CollectiveKind.ALL_GATHER, "tp", 2.0 * second.out_width, 1, 1
+    )
+    return (
+        replace(first, out_shard=Shard.NONE if by_inputs else Shard.TP, collectives=(inner,)),
+        replace(second, out_shard=Shard.TP, collectives=(outer,) if by_inputs else ()),
+    )
 
 
 def _kept_by_first(one: _Adapter) -> tuple[Saved, ...]:
@@ -302,7 +349,7 @@ def _dora_bytes(one: _Adapter) -> float:
 def _magnitude(one: _Adapter) -> Op:
     """DoRA's magnitudes, one for each output, with what it makes of the frozen weight for their
     norms and the two results that it scales by them (Liu et al. 2024, arXiv 2402.09353)."""
-    part, context, groups = one.part, one.context, one.op.groups
+    part, context, groups = one.part, one.context, one.groups
     traffic, size = context.profile.kernels.memory_traffic, one.element
     scaled = 2.0 * size * part.out * one.op.tokens_factor
     kept = Saved(f"{one.name}/scaled", scaled, one.op.tokens, one.freed,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from planner.cost.codes import ParamShard, Shard
 from planner.job.job import Job
 from planner.job.recompute import Module
 from planner.job.request import Request
@@ -69,6 +70,26 @@ def test_megatron_bridge_has_one_adapter_for_fused_layers() -> None:
     widths = (hidden + 6144) + 2 * hidden + (hidden + 2 * ffn) + (ffn + hidden)
     found = held_parameters(job("lora", framework="megatron-bridge"))
     assert found.trained == layers * rank * widths
+
+
+def test_megatron_bridge_has_one_adapter_for_all_experts_of_a_layer() -> None:
+    rank, hidden, ffn, layers = 16, 4096, 14336, 32
+    widths = (hidden + 6144) + 2 * hidden + (hidden + 2 * ffn) + (ffn + hidden)
+    found = held_parameters(job("lora", model="mixtral-8x7b", framework="megatron-bridge"))
+    assert found.trained == layers * rank * widths
+
+
+def test_matrices_of_megatron_bridge_are_split_over_tensor_parallelism() -> None:
+    """B by outputs beside every product, A as the product is; what row-parallel ones make is
+    gathered, and the input of the others is kept gathered."""
+    found = rows(job("lora", framework="megatron-bridge"))
+    first, second = (found[f"attention/out_proj/o/lora_{name}"] for name in "ab")
+    assert (first.in_shard, second.out_shard) == (Shard.TP, Shard.TP)
+    assert [one.bytes_per_token for one in second.collectives] == [2 * 4096]
+    inputs = found["attention/qkv"].saved[0]
+    assert (inputs.name, inputs.shard) == ("attention/qkv/input", Shard.NONE)
+    assert found["attention/qkv/qkv/lora_a"].out_shard is Shard.TP
+    assert {shard for op in (first, second) for _, shard in op.parameters} == {ParamShard.TP}
 
 
 def test_modules_trained_whole_are_beside_frozen_originals() -> None:
