@@ -358,3 +358,16 @@ def test_a_test_of_a_script_that_is_not_known_is_asked_about(folder: ReadFolder)
     text = BESIDE.replace("lora_args.use_adapters", "adapters_wanted()")
     found = folder({"a.sh": f"{COMMAND}\n", "train.py": text}, gpus=1)
     assert "where adapters_wanted()" in refusals(found, "1xH100")
+
+
+def test_a_script_goes_on_with_adapters(folder: ReadFolder) -> None:
+    """PeftModel's, where they are trained: of the rank that their file has."""
+    text = SCRIPT.replace(
+        'get_peft_model(model, LoraConfig(r=RANK * 2, target_modules=["q_proj", "o_proj"]))',
+        'PeftModel.from_pretrained(model, "old/lora", is_trainable=True)',
+    )
+    files = {"train.py": text, "old/lora/adapter_config.json": ADAPTER.replace(
+        "Qwen/Qwen2.5-7B-Instruct", "mistralai/Mistral-7B-v0.1")}  # fmt: skip
+    found = folder(files, gpus=1, seq=2048)
+    assert found.train == "qlora:rank=64,alpha=16,targets=q+v,base=nf4"
+    assert not [problem for problem in found.problems if problem.severity == "error"]

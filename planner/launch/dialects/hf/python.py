@@ -36,7 +36,8 @@ _OTHERS = re.compile(
 OTHER_CLASS = "model_class"
 # TRL's trainers put adapters on themselves; those that took TrainingArguments prepared packed
 # weights as peft does (trl 0.7 to 0.15, trainer/sft_trainer.py).
-PREPARED = "prepared_by_trainer"
+PREPARED, TRL_TRAINER = "prepared_by_trainer", "trl_trainer"
+_TRL_TRAINERS = ("SFTTrainer", "DPOTrainer", "KTOTrainer", "ORPOTrainer", "CPOTrainer")
 _NONE = Setting("", None)
 _OF_TRL = re.compile(r"(SFT|DPO|KTO|ORPO|CPO|Reward)Config$")
 _UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
@@ -171,11 +172,15 @@ class _Script:
             self._loaded(node)
         elif name.endswith("Trainer"):
             self._put(node, _TRAINS)
-            if name != "Trainer" and any(one.arg == "peft_config" for one in node.keywords):
-                self._mark(PREPARED, True, node)
+            if name in _TRL_TRAINERS:
+                self._mark(TRL_TRAINER, True, node)
+                if any(one.arg == "peft_config" for one in node.keywords):
+                    self._mark(PREPARED, True, node)
             model = next((one.value for one in node.keywords if one.arg == "model"), None)
             if isinstance(model, ast.Constant) and isinstance(model.value, str):
                 self._set("model_name_or_path", model)
+        elif name == "from_pretrained" and _owner(node) == "PeftModel":
+            self._resumed(node)
         elif name == "prepare_model_for_kbit_training":
             off = any(
                 one.arg == "use_gradient_checkpointing" and _is_false(one.value)
@@ -210,6 +215,17 @@ class _Script:
         for name in _BITS:
             if name in table:
                 self.found.setdefault(name, Setting(name, table[name], self.path, node.lineno))
+
+    def _resumed(self, node: ast.Call) -> None:
+        """Adapters of a folder, where they are trained on."""
+        named = {one.arg: one.value for one in node.keywords}
+        trained = named.get("is_trainable")
+        if not isinstance(trained, ast.Constant) or trained.value is not True:
+            return
+        self._mark("adapter", "lora", node)
+        folder = node.args[1] if len(node.args) > 1 else named.get("model_id")
+        if folder is not None:
+            self._set("adapter_name_or_path", folder)
 
     def _of_unsloth(self, node: ast.Call) -> None:
         """unsloth loads in 4 bits and checkpoints unless told otherwise (unsloth/models/loader.py,

@@ -26,7 +26,7 @@ from planner.launch.dialects.hf.arguments import (
     value_of,
 )
 from planner.launch.dialects.hf.objectives import objective_names
-from planner.launch.dialects.hf.python import OTHER_CLASS, PREPARED
+from planner.launch.dialects.hf.python import OTHER_CLASS, PREPARED, TRL_TRAINER
 from planner.launch.dialects.hf.tuned import adapter_names
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
@@ -99,7 +99,8 @@ _OTHER_NAMES = frozenset((
     *meanings("hf", "names"), *left_out("hf", "trainer"), *left_out("hf", "trainer", "refused"),
     "zero_stage", "offload", "deepspeed_config", "deepspeed_config_file", "config", "config_file",
     "fsdp_config", "optimizer_kernel", "train_mode", "steps", "train_type", "tuner_type",
-    "prepare_kbit", "full_finetuning", "use_unsloth", OTHER_CLASS, PREPARED, *adapter_names(), *objective_names(),
+    "prepare_kbit", "full_finetuning", "use_unsloth", OTHER_CLASS, PREPARED, TRL_TRAINER,
+    *adapter_names(), *objective_names(),
 ))  # fmt: skip
 
 
