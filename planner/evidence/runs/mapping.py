@@ -170,7 +170,11 @@ def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
     in_turn = row.says("schedule", "device_map")
     pp = gpus if in_turn and pp == 1 else pp
     zero = _zero(row, profile)
-    if zero < _SHARDED and gpus > 1 and not (in_turn or row.text("tp") or row.text("pp") or row.text("dp")):
+    if (
+        zero < _SHARDED
+        and gpus > 1
+        and not (in_turn or row.text("tp") or row.text("pp") or row.text("dp"))
+    ):
         raise UnpredictableRowError("tp and pp are not stated")
     dp = max(1, gpus // (tp * pp * cp))
     gbs = row.integer("gbs")
