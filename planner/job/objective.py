@@ -17,7 +17,7 @@ from planner.job.errors import UsageError, unknown_name
 
 ObjectiveKind = Literal["lm", "dpo", "ipo", "kto", "orpo", "simpo", "cpo", "reward", "distill"]
 Reference = Literal["none", "copied", "adapters-off", "precomputed"]
-Logits = Literal["full", "chunked"]
+Logits = Literal["full", "fp32", "chunked"]
 KINDS: tuple[ObjectiveKind, ...] = get_args(ObjectiveKind)
 
 _SETTINGS = ("reference", "teacher", "logits")
@@ -59,8 +59,8 @@ class Objective:
     `reference`: where the figures of the model that a preference is compared with come from: a
     second copy of the weights on the GPUs, the model with its adapters off, or a file that was
     computed before; `teacher`: the model whose logits a student learns, by its name;
-    `logits`: all of a micro-batch at once, or a chunk of tokens' at a time (Liger's losses, those
-    of TRL 1.16).
+    `logits`: all of a micro-batch at once, as the framework hands them or made fp32 by the trainer
+    (LLaMA-Factory), or a chunk of tokens' at a time (Liger's losses, those of TRL 1.16).
     """
 
     kind: ObjectiveKind = "lm"
@@ -186,6 +186,11 @@ def _with_logits(text: str, objective: Objective, given: str | None) -> Objectiv
         raise UsageError(f"--objective {text}: {objective.kind} makes no logits; leave logits= out")
     if given.lower() not in LOGITS:
         raise unknown_name("value of logits=", given, LOGITS, f"known are {', '.join(LOGITS)}")
+    if objective.kind == "lm" and given.lower() == "fp32":
+        raise UsageError(
+            f"--objective {text}: of cross-entropy the framework decides the type of the logits; "
+            "leave logits= out, or give chunked"
+        )
     return replace(objective, logits=cast(Logits, given.lower()))
 
 

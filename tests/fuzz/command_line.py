@@ -38,6 +38,7 @@ BASES: Mapping[str, tuple[str, ...]] = {
     "calibrate": ("--from", "runs.csv", "-q"),
     "trace": ("-q",),
     "probe": ("--plan-file", "plans.json", "-o", "probed.toml", "--force", "-q"),
+    "lengths": ("-q",),
     "models": (),
     "hardware": (),
     "frameworks": (),
@@ -53,6 +54,7 @@ LASTING = ("serve",)
 COMPLETE = ("validate",)
 # Arguments that are no options, in order.
 POSITIONAL: Mapping[str, Mapping[str, str]] = {
+    "lengths": {"data": "lengths.csv"},
     "check": {"paths": "run.sh"},
     "explain": {"plan_file": "plans.json", "number": "1"},
     "launch": {"plan_file": "plans.json", "number": "1"},
@@ -91,6 +93,8 @@ _EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "paths": ("run.sh", "runs.csv", "ds.json", "train.log", "trace.json", "nccl.txt", "gemm.csv"),
     "launch": ("run.sh", "ds.json"),
     "plan_file": ("plans.json",),
+    "lengths": ("lengths.csv", "samples.jsonl:n", "mean=450"),
+    "data": ("lengths.csv", "samples.jsonl:n"),
     "name": ("gpt2", "H100", "megatron-core"),
 }
 

@@ -212,6 +212,14 @@ TEXTS: dict[str, tuple[str, tuple[str, ...]]] = {
             "--recompute", "none", "-q",
         ),
     ),
+    "lengths.csv": (
+        "length,samples\n100,3\n900,1\n",
+        (
+            "evaluate", "--model", "gpt2", "--gpus", "1xH100", "--gbs", "8", "--framework",
+            "hf-transformers", "--lengths", "lengths.csv",
+        ),
+    ),
+    "samples.jsonl": ('{"n": 100}\n{"n": 900}\n', ("lengths", "samples.jsonl:n", "-q")),
     "runs.csv": (RUNS, ("validate", "--data", "runs.csv", "-q")),
     "train.log": (
         LOGS,

@@ -41,6 +41,12 @@ def test_a_profile_holds_the_logits_of_its_objective() -> None:
     assert chunked.linear_loss
 
 
+def test_a_trainer_may_make_logits_fp32_itself() -> None:
+    profile = load_framework("deepspeed")
+    for text, saved in (("dpo", 2), ("dpo:logits=fp32", 4)):
+        assert with_objective(profile, read_objective(text)).saved.logits_saved_bytes == saved
+
+
 def test_16_bit_logits_are_half_as_large_or_less() -> None:
     for kind in ("dpo", "kto", "orpo", "simpo", "distill"):
         wide, half = loss_bytes(kind, "fp32"), loss_bytes(kind, "half")

@@ -61,6 +61,9 @@ def test_the_same_objective_with_less_in_memory() -> None:
         ("simpo:reference=copied", "compares with no reference"),
         ("distill", "distill:teacher=70b"),
         ("dpo:teacher=70b", "distill:teacher=70b"),
+        ("dpo:logits=fp16", "known are full, fp32, chunked"),
+        ("reward:logits=chunked", "makes no logits"),
+        ("lm:logits=fp32", "the framework decides"),
     ],
 )
 def test_bad_objectives_are_refused_with_the_nearest_fix(text: str, says: str) -> None:

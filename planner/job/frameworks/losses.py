@@ -93,7 +93,7 @@ def with_objective(profile: FrameworkProfile, objective: Objective) -> Framework
     peak = found.beside if objective.reference in ("none", "precomputed") else found.peak
     if objective.teacher is not None:
         peak = found.peak
-    forward = _CAST_BYTES if profile.loss_logits == "fp32" else 0.0
+    forward = _CAST_BYTES if handed_logits(profile, objective) == "fp32" else 0.0
     saved = {
         "logits_saved_bytes": found.saved,
         "logits_peak_bytes": peak,
@@ -126,7 +126,13 @@ def _own_loss(profile: FrameworkProfile, objective: Objective) -> LossBytes | No
     logits."""
     if profile.loss_logits == "tokens" or profile.saved.linear_loss:
         return None
-    return loss_bytes(objective.kind, profile.loss_logits)
+    return loss_bytes(objective.kind, handed_logits(profile, objective))
+
+
+def handed_logits(profile: FrameworkProfile, objective: Objective) -> Literal["fp32", "half"]:
+    """Type of the logits that a loss on sequences works on."""
+    wide = objective.logits == "fp32" or profile.loss_logits == "fp32"
+    return "fp32" if wide else "half"
 
 
 def read_bytes(profile: FrameworkProfile, objective: Objective) -> float:

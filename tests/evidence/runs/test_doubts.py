@@ -50,7 +50,7 @@ def test_each_value_is_what_the_row_with_it_stated_is_predicted_as() -> None:
 
 
 def test_the_bar_of_an_open_row_is_wider_and_holds_the_prediction() -> None:
-    plain, found = (comparison(one, "time") for one in pair(flash="", step_time_s="1"))
+    plain, found = (comparison(one, "time") for one in pair(compile="", step_time_s="1"))
     assert plain is not None
     assert found is not None
     assert found.interval.high / found.interval.low > plain.interval.high / plain.interval.low
