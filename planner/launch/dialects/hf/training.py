@@ -28,6 +28,7 @@ from planner.launch.dialects.hf.arguments import (
 )
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.dialects.hf.objectives import minimised
+from planner.launch.dialects.hf.python import TRL_TRAINER
 from planner.launch.dialects.hf.rows import below_limit, lengths_assumed, packing_of
 from planner.launch.dialects.hf.tuned import Tuned, tuned
 from planner.launch.dialects.hf.unmodelled import (
@@ -94,7 +95,7 @@ def read_hf_training(
     else:
         sharded = _sharded(named, path, script.half_weights)
         found = AccelerateReader(sharded, source, script).found()
-    found = with_tuning(found, named, launch, how)
+    found = with_tuning(_by_unsloth(found, named, program), named, launch, how)
     if program == "trl" and "gradient_checkpointing" not in named and not source.hints.recompute:
         # Which release it is, no file says.
         found = replace(found, left_open=(*found.left_open, "recompute"))
@@ -123,6 +124,21 @@ def read_hf_training(
             *_assumed_stage(named, document, path),
         ),
     )
+
+
+def _by_unsloth(found: Found, named: Mapping[str, Setting], program: Program) -> Found:
+    """A launch under unsloth's profile, where its kernels run: on one GPU, or several without
+    sharding.
+
+    It copies checkpoints to the host where it is told `unsloth`, as it is by default, and as
+    LLaMA-Factory tells it (model/model_utils/unsloth.py).
+    """
+    runs = program == "unsloth" or (program == "llamafactory" and is_on(named, "use_unsloth"))
+    if not runs or found.framework != "hf-transformers":
+        return found
+    on_host = value_of(named, "gradient_checkpointing") not in ("true", "false")
+    offload = "checkpoints" if found.recompute == "full" and on_host else "off"
+    return replace(found, framework="unsloth", activation_offload=offload)
 
 
 def with_tuning(
@@ -198,8 +214,9 @@ def _completed(
     hints = script.hints
     mbs = hints.mbs or _BATCHES.get(program, _TRAINER_BATCH)
     seq, assumed = hints.seq, script.assumed
-    if seq is None and (length := _LENGTHS.get(program)):
-        seq, assumed = length, (*assumed, f"sequences of at most {length:,} ({_said_by(program)})")
+    whose: Program = "trl" if TRL_TRAINER in named else program
+    if seq is None and (length := _LENGTHS.get(whose)):
+        seq, assumed = length, (*assumed, f"sequences of at most {length:,} ({_said_by(whose)})")
     hints = replace(hints, mbs=mbs, seq=seq)
     if hints.grad_acc is None and hints.gbs is None:
         world = hints.gpus or (launch.world if launch else None)
@@ -257,7 +274,8 @@ def _loads_half(named: Mapping[str, Setting], program: Program) -> Half:
     elif any(text in _FP16 for text in stated) and not mixed:
         by_dtype = "fp16"
     if program == "unsloth":
-        return by_dtype or "bf16"
+        halved = is_on(named, "fp16") and not is_on(named, "bf16")
+        return by_dtype or ("fp16" if halved else "bf16")
     if program == "swift":
         return by_dtype or ("" if any(stated) or is_on(named, "fp16") else "bf16")
     if program == "axolotl":
