@@ -46,7 +46,13 @@ from planner.evidence.runs.doubts import with_open_facts
 from planner.evidence.runs.families import Family, family_by
 from planner.evidence.runs.mapping import MappedRow, planned_row
 from planner.evidence.runs.predict import Prediction, predict_rows, recalibrated
-from planner.evidence.runs.rows import MEASURED_COLUMNS, PUBLISHED, MeasuredRow, read_rows
+from planner.evidence.runs.rows import (
+    MEASURED_COLUMNS,
+    PUBLISHED,
+    TUNED_RUNS,
+    MeasuredRow,
+    read_rows,
+)
 from planner.evidence.traces.findings import findings
 from planner.evidence.traces.rank import RankTrace, read_rank
 from planner.evidence.traces.snapshot import Snapshot, read_snapshot
@@ -296,7 +302,7 @@ def _study(predictions: Sequence[Prediction], runs: int, as_json: bool) -> None:
 
 
 def _predictions(given: Sequence[str], unnamed: bool) -> list[Prediction]:
-    paths = [Path(path) for path in given] or [PUBLISHED]
+    paths = [Path(path) for path in given] or [PUBLISHED, TUNED_RUNS]
     rows = [row for path in paths for row in read_rows(path)]
     predictions = predict_rows(row.unnamed if unnamed else row for row in rows)
     if all(prediction.error for prediction in predictions):

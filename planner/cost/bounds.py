@@ -183,7 +183,7 @@ def empty_stages(
             OPTIMIZER, rest, holds, zero, fullest, key, grid, job, framework
         )
         for phase in range(MTP + 1):
-            if exists(phase, holds, fullest, grid):
+            if exists(phase, holds, fullest, grid, framework):
                 size = phase_bytes(phase, rest, holds, zero, fullest, key, grid, job, framework)
                 stages[stage, STAGE_VOCAB] = max(stages[stage, STAGE_VOCAB], size - base)
         for piece in range(job.kinds, job.pieces):

@@ -140,7 +140,7 @@ def fill_phase(
     """Coefficients of one phase of one stage; `holds`: `stage_layers`, `present` of them what says
     whether there is a second layer."""
     empty = holds[0]
-    if phase != OPTIMIZER and not exists(phase, present, one_pass, grid):
+    if phase != OPTIMIZER and not exists(phase, present, one_pass, grid, framework):
         return
     zero = no_maxima()
     empty_rest = at_rest(empty, key, grid, job, framework)

@@ -72,7 +72,7 @@ def pass_bytes(
     if one_pass.counts == 0.0:
         return moving
     for phase in range(PHASES - 1):
-        if is_less(phase, most) or not exists(phase, group, one_pass, grid):
+        if is_less(phase, most) or not exists(phase, group, one_pass, grid, framework):
             continue
         size = bytes_of_activations(phase, group, most, one_pass, key, grid, job, framework)
         moving = max(moving, group.known_bytes[known + phase] + size)

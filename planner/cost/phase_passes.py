@@ -21,7 +21,7 @@ from planner.cost.tables import FrameworkInputs
 
 
 @jit
-def exists(phase: int, holds: Row, one_pass: Pass, grid: Row) -> bool:
+def exists(phase: int, holds: Row, one_pass: Pass, grid: Row, framework: FrameworkInputs) -> bool:
     """Whether a stage with these contents has the phase, and no other always exceeds it."""
     inside = LAYER <= phase <= LAYER_LAST
     if (
@@ -38,7 +38,7 @@ def exists(phase: int, holds: Row, one_pass: Pass, grid: Row) -> bool:
         return holds.embedding_trained > 0.0
     if phase == LAYER_SECOND:
         return is_sharded(grid) and holds.layers > 1.0
-    return one_pass.accumulates == 0.0
+    return one_pass.accumulates == 0.0 or framework.frozen_units_hold > 0.0
 
 
 @jit

@@ -101,7 +101,8 @@ def kept_copies(phase: int, one_pass: Pass, grid: Row, framework: FrameworkInput
     chunk gives layers back one after the other, others a chunk in the end; where backward is split,
     a chunk whose inputs are done still keeps what its weights need. Where the forward of another
     chunk runs beside a backward that gives back nothing before its end (`overlap_keeps_chunk`),
-    both are kept.
+    both are kept. Where frozen units hold inputs of checkpoints and their gradients until backward
+    ends (`frozen_units_hold`), the last layer finds both of all others.
     """
     plain = again = one_pass.in_flight
     chunk = 1.0 / (grid.vpp * copies_of_model(framework.schedule, grid.pp))
@@ -123,7 +124,8 @@ def kept_copies(phase: int, one_pass: Pass, grid: Row, framework: FrameworkInput
     elif phase >= LAYER_AGAIN and phase != LAYER_SECOND and gives_back(grid, framework):
         # The layers behind one that recomputes, which keep all, have given it back.
         plain -= 1.0
-        again -= 1.0 if phase == LAYER_LAST else 0.0
+        if phase == LAYER_LAST:
+            again += 1.0 if framework.frozen_units_hold > 0.0 else -1.0
     return KeptCopies(
         plain,
         again,

@@ -272,7 +272,7 @@ def heaviest_phase(
         if one_passes[index].counts == 0.0:
             continue
         for phase in range(PHASES - 1):
-            if not exists(phase, holds, one_passes[index], grid):
+            if not exists(phase, holds, one_passes[index], grid, framework):
                 continue
             terms = phase_terms(
                 phase, rest, holds, most, one_passes[index], key, grid, job, framework

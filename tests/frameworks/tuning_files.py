@@ -209,7 +209,7 @@ FILES = (
     TuningFile(
         "LoRA", "axolotl", "lora.yaml",
         _AXOLOTL.replace("load_in_4bit: true\nadapter: qlora", "adapter: lora"),
-        {"run.adapter": "lora", "run.load_in_4bit": None}, ("lora_r: 16", "lora_r: sixteen"),
+        {"run.adapter": "lora", "run.load_in_4bit": False}, ("lora_r: 16", "lora_r: sixteen"),
     ),
     TuningFile(
         "LoRA", "torchtune", "lora.yaml", _TORCHTUNE,

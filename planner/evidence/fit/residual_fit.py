@@ -42,11 +42,18 @@ from planner.evidence.fit.judging import (
 )
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.report import error_of
-from planner.evidence.runs.rows import FIRST_SIGHT, MeasuredRow
-from planner.predict.uncertainty.families import Figure
-from planner.predict.uncertainty.intervals import conditions_of, family_of
+from planner.evidence.runs.rows import FIRST_SIGHT, TUNED_RUNS, MeasuredRow
+from planner.job.job import Job
+from planner.predict.uncertainty.families import Family, Figure, as_trained_in_full
+from planner.predict.uncertainty.intervals import conditions_of, family_of, is_tuned
 from planner.predict.uncertainty.measured_range import UNKNOWN
-from planner.predict.uncertainty.residuals import FOLDS, ErrorTable, HalfWidths, fold_of
+from planner.predict.uncertainty.residuals import (
+    FOLDS,
+    TUNED,
+    ErrorTable,
+    HalfWidths,
+    fold_of,
+)
 
 _ABOUT = (
     "How far predictions lie from measurements, |ln(measured / predicted)| downwards and upwards: "
@@ -68,8 +75,10 @@ class FittedTable:
     coverage: HeldOut
 
 
-def residuals(predictions: Iterable[Prediction], figure: Figure) -> list[Residual]:
-    """Log residuals of the runs that test one figure."""
+def residuals(
+    predictions: Iterable[Prediction], figure: Figure, *, tuned: bool = False
+) -> list[Residual]:
+    """Log residuals of the runs that test one figure; `tuned`: of fine-tuning."""
     found: list[Residual] = []
     for prediction in predictions:
         error = error_of(prediction, figure)
@@ -80,8 +89,14 @@ def residuals(predictions: Iterable[Prediction], figure: Figure) -> list[Residua
         counts = figure == "memory" or source not in NOT_FITTED_ON
         first = _at_first_sight(row, figure)
         log = -math.log1p(error)
-        found.append(Residual(source, family_of(job), log, at or UNKNOWN, counts, first))
+        found.append(Residual(source, _family(job, tuned=tuned), log, at or UNKNOWN, counts, first))
     return found
+
+
+def _family(job: Job, *, tuned: bool) -> Family:
+    """The family of a job; among runs of full training, those of adapters count as such runs."""
+    family = family_of(job)
+    return family if tuned else as_trained_in_full(family)
 
 
 def _at_first_sight(row: MeasuredRow, figure: Figure) -> float | None:
@@ -116,11 +131,14 @@ def _without_folds(table: ErrorTable, found: Sequence[Residual], fit: Fit) -> It
         yield fit(kept) if any(one.counts for one in kept) else table.errors
 
 
-def render(fitted: Sequence[FittedTable]) -> str:
-    """The JSON file: a line for each source's runs of a family."""
+def render(fitted: Sequence[FittedTable], tuned: Sequence[FittedTable] = ()) -> str:
+    """The JSON file: a line for each source's runs of a family; `tuned`: tables of fine-tuning."""
     about = f"{_ABOUT} Written {datetime.now(UTC):%Y-%m-%d}."
     parts = [f'"about": {json.dumps(about)}']
     parts += [f'"{one.table.figure}": {_render_table(one)}' for one in fitted]
+    if tuned:
+        tables = (f'"{one.table.figure}": {_render_table(one)}' for one in tuned)
+        parts.append(f'"{TUNED}": {{' + ",\n".join(tables) + "}")
     return "{" + ",\n".join(parts) + "}\n"
 
 
@@ -167,9 +185,19 @@ def fit_all(predictions: Sequence[Prediction]) -> list[FittedTable]:
     return [fitted_table(runs, figure) for figure, runs in found.items() if runs]
 
 
+def fit_tuned(predictions: Sequence[Prediction]) -> list[FittedTable]:
+    """Tables of those of the runs that fine-tune (`intervals.is_tuned`), which no constant is
+    fitted on."""
+    chosen = [one for one in predictions if one.mapped is not None and is_tuned(one.job)]
+    found = ((figure, residuals(chosen, figure, tuned=True)) for figure in FIRST_SIGHT)
+    return [fitted_table(runs, figure) for figure, runs in found if runs]
+
+
 def main(paths: Sequence[str]) -> None:
-    """Write the file to standard output."""
-    sys.stdout.write(render(fit_all(predict_rows(rows_of_errors(paths)))))
+    """Write the file to standard output: of the runs given, or of both sets that ship."""
+    fitted = fit_all(predict_rows(rows_of_errors(paths)))
+    tuned = [] if paths else fit_tuned(predict_rows(rows_of_errors([str(TUNED_RUNS)])))
+    sys.stdout.write(render(fitted, tuned))
 
 
 if __name__ == "__main__":

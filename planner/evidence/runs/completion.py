@@ -59,7 +59,8 @@ def _plain(column: str, value: int) -> Default:
 
 
 def _sequence(row: MeasuredRow) -> Iterator[Default]:
-    if row.text("seq") is None:
+    # How long padded samples are, nothing usual tells.
+    if row.text("seq") is None and not row.says("sequences", "padded|longest|single sample"):
         yield _plain("seq", _USUAL_SEQ)
 
 

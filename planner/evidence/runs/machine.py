@@ -153,6 +153,14 @@ def _in_nodes_of(cluster: Cluster, per_node: int) -> Cluster:
     return cluster.model_copy(update=changes)
 
 
+# GPUs of a node without NVLink: PCIe 4.0 or 5.0 x16 behind a switch, as the catalogue's PCIe nodes.
+_OVER_PCIE = r"\bno nvlink\b|^pcie\b"
+_BEHIND_PCIE: dict[str, object] = {
+    "scale_up_domain_gpus": 1,
+    "scale_up_bytes_per_s_per_gpu_per_direction": 31.5e9,
+}
+
+
 def cluster_of(row: MeasuredRow) -> Cluster:
     """GPUs, nodes and network of a row; UnpredictableRowError where they are not known."""
     name = row.text("gpu") or ""
@@ -161,7 +169,9 @@ def cluster_of(row: MeasuredRow) -> Cluster:
         raise UnpredictableRowError("gpu is not stated")
     if not count:
         raise UnpredictableRowError("num_gpus is not stated")
-    fabric, known = fabric_of(row), _gpu_of(name, row.number("gpu_mem_gb"))
+    over_pcie = re.search(_OVER_PCIE, row.fact("fabric")) is not None
+    fabric = None if over_pcie else fabric_of(row)
+    known = _gpu_of(name, row.number("gpu_mem_gb"))
     # At the power that the row states, where that is a part of its own.
     limited = f"{known}-{row.integer('power_w')}W"
     gpu = limited if limited in gpu_names() else known
@@ -169,6 +179,8 @@ def cluster_of(row: MeasuredRow) -> Cluster:
         cluster = _parse(gpu, count, row.integer("gpus_per_node") or 0, fabric)
     except HardwareError as error:
         raise UnpredictableRowError(f"GPU {name!r} is not in the catalogue") from error
+    if over_pcie:
+        cluster = cluster.model_copy(update=_BEHIND_PCIE)
     try:
         return with_sharp(cluster) if fabric is not None and fabric.sharp else cluster
     except HardwareError as error:

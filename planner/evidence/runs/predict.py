@@ -19,6 +19,7 @@ from hardware.schema import Cluster
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.evidence.runs.completion import complete
+from planner.evidence.runs.lengths import differs_in_length
 from planner.evidence.runs.mapping import MappedRow, map_row
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import (
@@ -38,6 +39,9 @@ from planner.predict.uncertainty.full_memory import full_step_time_s
 from planner.predict.uncertainty.intervals import fit_probability, plan_conditions
 from planner.predict.uncertainty.measured_range import Conditions
 from planner.predict.uncertainty.open_mixture import NO_DOUBT, Doubt, OpenFact
+
+# Terms that follow the length of a micro-batch.
+_OF_LENGTH = [f.STAGE_ACTIVATIONS, f.STAGE_LOGITS, f.STAGE_WORKING]
 
 
 @dataclass(frozen=True)
@@ -149,10 +153,18 @@ class Prediction:
         elif kind is not None:
             # What the allocator keeps of each stage beside what it needs, as far as there is room.
             room = np.maximum(0.0, self.job.hbm_limit_bytes - self.stages[:, f.STAGE_PEAK])
-            per_stage = per_stage + np.minimum(self.stages[:, f.STAGE_CACHED], room)
+            cached = self.stages[:, f.STAGE_CACHED] + self._uneven_blocks(self.stages)
+            per_stage = per_stage + np.minimum(cached, room)
         stage = {"first_stage": 0, "last_stage": -1}.get(scope or "")
         held = per_stage.max() if stage is None else per_stage[stage]
         return float(held) * self._times("memory")
+
+    def _uneven_blocks(self, stages: Array) -> Array:
+        """Bytes of each stage that the allocator keeps of shorter micro-batches' blocks."""
+        uneven = differs_in_length(self.row)
+        share = self.job.framework.outside.uneven_blocks if uneven else 0.0
+        kept: Array = share * stages[:, _OF_LENGTH].sum(axis=1)
+        return kept
 
     @property
     def fits_by_choice(self) -> bool:

@@ -42,6 +42,8 @@ _FIGURES = ("time", "memory", "fit")
 
 # The runs that ship, a file a source.
 PUBLISHED = Path(__file__).resolve().parents[1] / "data" / "runs"
+# Those of fine-tuning, which the fits of constants and of full training's error bars do not read.
+TUNED_RUNS = PUBLISHED.with_name("tuned_runs")
 REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "gpu", "num_gpus", "framework")
 
 

@@ -108,18 +108,17 @@ def _varied(name: str, row: MeasuredRow, precision: str, *, unfamiliar: bool) ->
     all), and a precision it did train in; `unfamiliar`: it stands for a framework without one."""
     rules = enumerate(_variants())
     applied = tuple(index for index, one in rules if not one.use and one.applies(name, row))
-    mixed = _in_fp32(row) if _base_is_stated(row) else _has_fp32_weights(name, row)
+    mixed = _in_fp32(row) if row.fact("base_format") else _has_fp32_weights(name, row)
     spread = row.text("seq_parallel")
     return _profile(name, applied, spread, precision, unfamiliar, mixed, optimizer_share(row) > 0.0)
 
 
-def _base_is_stated(row: MeasuredRow) -> bool:
-    """Whether the row trains adapters and says how it holds the weights beside them."""
-    return named("tuning_method", row.fact("tuning")) is not None and bool(row.fact("base_format"))
-
-
 def _in_fp32(row: MeasuredRow) -> bool:
-    """Whether the frozen weights are in fp32: autocast makes the products that of 16 bits."""
+    """Whether the weights that a row starts from are in fp32: autocast makes the products those of
+    16 bits. Where it trains all of them, the type of its states tells before."""
+    trained = named("tuning_method", row.fact("tuning")) is None
+    if trained and row.fact("state_precision"):
+        return row.says("state_precision", "^fp32")
     return row.says("base_format", "^fp32")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from hardware.errors import HardwareError
+from planner.evidence.runs.lengths import states_lengths
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import MeasuredRow, named, words_of
 from planner.job.frameworks.profile import FrameworkProfile
@@ -96,7 +97,7 @@ def memory_gap(row: MeasuredRow) -> str | None:
 def time_gap(row: MeasuredRow) -> str | None:
     """Why the row's step time is not predicted: its samples are padded to a length that it does not
     state; None otherwise. Memory is that of the longest samples, which fill the sequence length."""
-    return None if row.text("length_mean") else named("sequences", row.fact("sequences"))
+    return None if states_lengths(row) else named("sequences", row.fact("sequences"))
 
 
 def optimizer_share(row: MeasuredRow) -> float:
@@ -109,7 +110,7 @@ def offloaded_modules(row: MeasuredRow) -> tuple[str, ...]:
     """Modules whose activations the row keeps on the host, as `planner.predict.ops.offload` names
     them."""
     offloaded = row.fact("offload")
-    if offloaded.endswith("checkpoints"):
+    if offloaded.endswith("checkpoints") or row.says("grad_ckpt", "offload"):
         return ("checkpoints",) if row.says("recompute", "^full") else ()
     return tuple(offloaded.removeprefix("activations:").split()) if ":" in offloaded else ()
 

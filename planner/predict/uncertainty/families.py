@@ -29,6 +29,37 @@ class Family(NamedTuple):
         return all(item in ("", its) for item, its in zip(self, other, strict=True))
 
 
+# Before the kind of a model whose training is no full one on rows of one length.
+_TUNED = "tuned "
+_MODELS = {"dense": "dense models", "moe": "mixture-of-experts models"}
+
+
+def kind_of_model(*, mixture: bool, tuned: bool) -> str:
+    """What a family calls a kind of model: dense or moe, tuned or trained in full."""
+    return f"{_TUNED if tuned else ''}{'moe' if mixture else 'dense'}"
+
+
+def is_tuned_kind(model: str) -> bool:
+    """Whether a family's kind of model is of the tuned ones."""
+    return model.startswith(_TUNED)
+
+
+def as_trained_in_full(family: Family) -> Family:
+    """The family of the same model when all of its weights are trained."""
+    return family._replace(model=family.model.removeprefix(_TUNED))
+
+
+def is_mixture(model: str) -> bool:
+    """Whether a family's kind of model has experts."""
+    return model.removeprefix(_TUNED) == "moe"
+
+
+def model_words(model: str) -> str:
+    """A kind of model as people say it."""
+    words = _MODELS.get(model.removeprefix(_TUNED), f"{model} models")
+    return f"fine-tuned {words}" if is_tuned_kind(model) else words
+
+
 def architecture_text(architecture: str) -> str:
     """`Hopper`, `CDNA3`: as the makers write it."""
     return architecture_named(architecture).title

@@ -25,7 +25,14 @@ from planner.job.job import Job
 from planner.predict.cost_tables import head_precision
 from planner.predict.ops.trained import least_trained_flop
 from planner.predict.plan import Degrees, Interval
-from planner.predict.uncertainty.families import UNFAMILIAR, Family, Figure, architecture_text
+from planner.predict.uncertainty.families import (
+    UNFAMILIAR,
+    Family,
+    Figure,
+    architecture_text,
+    kind_of_model,
+    model_words,
+)
 from planner.predict.uncertainty.measured_range import Conditions
 from planner.predict.uncertainty.open_mixture import NO_DOUBT, Doubt
 from planner.predict.uncertainty.residuals import (
@@ -37,7 +44,7 @@ from planner.predict.uncertainty.residuals import (
     Widths,
     shipped_further,
     shipped_spread,
-    shipped_tables,
+    shipped_table,
 )
 
 _DIGITS = re.compile(r"\d+")
@@ -97,8 +104,14 @@ def family_of(job: Job) -> Family:
         framework=job.framework.family or job.framework.name,
         architecture=job.cluster.gpu.architecture,
         scale="one domain" if inside else "several domains",
-        model="moe" if job.model.moe else "dense",
+        model=kind_of_model(mixture=job.model.moe is not None, tuned=is_tuned(job)),
     )
+
+
+def is_tuned(job: Job) -> bool:
+    """Whether a job trains a part of its weights, or samples that differ in length: kinds of
+    training that have bars of their own."""
+    return not job.tuning.trains_all or job.samples.differ
 
 
 def conditions_of(job: Job) -> Conditions:
@@ -178,7 +191,7 @@ def learnt_spread(
     measured: dict[str, tuple[float, float]] = {
         axis: (low, high) for axis, low, high in learnt.measured
     }
-    terms = shipped_tables()[figure].beyond(measured, at)
+    terms = shipped_table(figure, family).beyond(measured, at)
     further = Further(hypot(*terms.values()), tuple(terms))
     known = shipped_spread(figure, family, at)
     ends = learnt.width * known.low, learnt.width * known.high
@@ -220,7 +233,6 @@ def in_doubt(interval: Interval, value: float, doubt: Doubt) -> Interval:
     return interval.model_copy(update={"low": min(low, value), "high": max(high, value)})
 
 
-_MODELS = {"dense": "dense models", "moe": "mixture-of-experts models"}
 _SCALES = {"one domain": "within one NVLink domain", "several domains": "across NVLink domains"}
 
 
@@ -233,7 +245,7 @@ def family_text(spread: Spread) -> str:
     if not any(spread.family):
         return f"all {known}, as none is much like this one"
     framework, architecture, scale, model = spread.family
-    models = f" of {_MODELS[model]}" if model else ""
+    models = f" of {model_words(model)}" if model else ""
     gpus = f"{architecture_text(architecture)} GPUs" if architecture else "other GPUs"
     place = f", {_SCALES[scale]}" if scale else ""
     named = "other frameworks" if framework in ("", UNFAMILIAR) else framework

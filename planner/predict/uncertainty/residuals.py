@@ -48,6 +48,9 @@ from planner.predict.uncertainty.families import (
     Family,
     Figure,
     architecture_text,
+    is_mixture,
+    is_tuned_kind,
+    model_words,
     wider_families,
 )
 from planner.predict.uncertainty.measured_range import (
@@ -87,6 +90,8 @@ _USUAL = {"work": 0.41, "exposed": 0.09, "waiting": 0.10, "rest": 0.40}
 # Fits that leave out a part of the sources each.
 FOLDS = 10
 KINDS = ("mixture", "own loop")
+# Key of a residuals file under which the tables of fine-tuning stand.
+TUNED = "tuned"
 
 
 class MeasuredRuns(BaseModel):
@@ -345,7 +350,7 @@ def kinds_of(family: Family, frameworks: Collection[str] = ()) -> list[str]:
     """Which of `KINDS` a job is of; `frameworks`: those with measured runs, where others are as
     little known as a loop that somebody wrote."""
     own = family.framework in OWN_LOOPS or bool(frameworks and family.framework not in frameworks)
-    found = (family.model == "moe", own)
+    found = (is_mixture(family.model), own)
     return [kind for kind, is_of in zip(KINDS, found, strict=True) if is_of]
 
 
@@ -358,8 +363,7 @@ def _kind_text(kind: str, family: Family) -> str:
     """What has no run: `nanotron on Volta GPUs`, `dense models on Volta GPUs`."""
     if kind == "architecture":
         return f"{family.framework} on {architecture_text(family.architecture)} GPUs"
-    models = "mixture-of-experts models" if family.model == "moe" else f"{family.model} models"
-    what = {"framework": family.framework, "model": models}[kind]
+    what = {"framework": family.framework, "model": model_words(family.model)}[kind]
     return f"{what} on {architecture_text(family.architecture)} GPUs"
 
 
@@ -400,21 +404,41 @@ def parse_tables(document: dict[str, object]) -> dict[Figure, ErrorTable]:
 
 
 @cache
-def shipped_tables() -> dict[Figure, ErrorTable]:
-    """The tables of `planner/predict/uncertainty/residuals.json`."""
+def _shipped() -> dict[str, object]:
+    """The content of `planner/predict/uncertainty/residuals.json`."""
     text = (
         files("planner.predict.uncertainty").joinpath("residuals.json").read_text(encoding="utf-8")
     )
-    return parse_tables(json.loads(text))
+    content: dict[str, object] = json.loads(text)
+    return content
+
+
+@cache
+def shipped_tables() -> dict[Figure, ErrorTable]:
+    """The tables of runs that train all weights on rows of one length."""
+    return parse_tables(_shipped())
+
+
+@cache
+def tuned_tables() -> dict[Figure, ErrorTable]:
+    """The tables of all other runs: a part of the weights, or samples that differ in length."""
+    block = _shipped().get(TUNED, {})
+    return parse_tables(block) if isinstance(block, dict) else {}
+
+
+def shipped_table(figure: Figure, family: Family) -> ErrorTable:
+    """The table of a figure that a family's runs are in."""
+    tuned = tuned_tables().get(figure) if is_tuned_kind(family.model) else None
+    return tuned or shipped_tables()[figure]
 
 
 @lru_cache(maxsize=4096)
 def shipped_further(figure: Figure, family: Family, at: Conditions, without: str = "") -> Further:
     """The error to add for what none of the shipped runs reach, as seen without one source."""
-    return shipped_tables()[figure].further(family, at, without)
+    return shipped_table(figure, family).further(family, at, without)
 
 
 @lru_cache(maxsize=4096)
 def shipped_spread(figure: Figure, family: Family, at: Conditions, without: str = "") -> Spread:
     """Spread of a job of a family in the tables that ship, as seen without one source."""
-    return shipped_tables()[figure].spread(family, at, without)
+    return shipped_table(figure, family).spread(family, at, without)

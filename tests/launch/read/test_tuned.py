@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from planner.job.errors import UsageError
 from planner.launch.check.assess import Assessment
 from tests.launch.read.conftest import ReadFolder, judged, refusals
 
@@ -135,6 +136,9 @@ def test_adapters_of_trl(folder: ReadFolder) -> None:
     packed = folder({"x.yaml": TRL + "load_in_4bit: true\n"}, gpus=1)
     assert packed.train.endswith("base=nf4,adapter=bf16,dropout=0.05")
     assert any("older releases leave it off" in said for said in packed.assumed)
+    assert "chunked-head" in found.variations and "recompute" in found.left_open
+    plain = folder({"x.yaml": TRL + "loss_type: nll\n"}, gpus=1)
+    assert "chunked-head" not in plain.variations
 
 
 def test_adapters_of_swift(folder: ReadFolder) -> None:
@@ -155,6 +159,19 @@ def test_a_script_with_unsloth(folder: ReadFolder) -> None:
     targets = "q+k+v+o+gate+up+down"
     assert found.train == f"qlora:rank=32,targets={targets},base=nf4-double"
     assert (found.seq, found.recompute) == (4096, "full")
+    assert (found.framework, found.activation_offload) == ("unsloth", "checkpoints")
+    assert judged(found, "1xH100").verdict == "runs and fits"
+    plain = UNSLOTH.replace("r=32", "r=32, use_gradient_checkpointing=True")
+    kept = folder({"train.py": plain}, gpus=1)
+    assert (kept.framework, kept.activation_offload) == ("unsloth", "off")
+
+
+def test_weights_packed_by_a_table(folder: ReadFolder) -> None:
+    text = SCRIPT.replace("BitsAndBytesConfig(load_in_4bit=True,", "dict_of(x,").replace(
+        "quantization_config=bits", "quantization_config=BITS"
+    )
+    text = text.replace("RANK = 8", 'RANK = 8\nBITS = {"load_in_4bit": True}')
+    assert "base=nf4" in folder({"train.py": text}, gpus=1, seq=2048).train
 
 
 @pytest.mark.parametrize(
@@ -196,6 +213,27 @@ def test_preferences_by_the_program(folder: ReadFolder, command: str, objective:
 def test_a_trainer_that_samples_is_refused(folder: ReadFolder) -> None:
     text = UNSLOTH.replace("SFTTrainer", "GRPOTrainer")
     assert "GRPO" in refusals(folder({"x.py": text}, gpus=1), "1xH100")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("FastLanguageModel", "FastVisionModel", "FastVisionModel, which loads no decoder"),
+        ('FastLanguageModel.from_pretrained("unsloth', 'AutoModelForSeq2SeqLM.from_pretrained("x',
+         "AutoModelForSeq2SeqLM, which loads no decoder"),
+        ("SFTConfig(", "SFTConfig(task_type='seq_cls', ", "task_type: seq_cls"),
+    ],
+)  # fmt: skip
+def test_other_models_are_refused_by_their_class(
+    folder: ReadFolder, old: str, new: str, words: str
+) -> None:
+    assert words in refusals(folder({"x.py": UNSLOTH.replace(old, new)}, gpus=1), "1xH100")
+
+
+def test_files_that_only_name_a_base_model_are_not_axolotls(folder: ReadFolder) -> None:
+    text = "base_model: meta-llama/Llama-3.1-8B\nstage: dpo\nlora:\n  rank: 32\n"
+    with pytest.raises(UsageError):
+        folder({"x.yaml": text})
 
 
 def test_a_limit_alone_does_not_say_that_samples_do_not_fit(folder: ReadFolder) -> None:
@@ -274,3 +312,65 @@ def test_how_samples_become_rows(folder: ReadFolder, lines: str, packing: str) -
     fast, slow = judged(told, "1xH100").plan, judged(plain, "1xH100").plan
     assert fast is not None and slow is not None
     assert (fast.step_time_s < 0.8 * slow.step_time_s) == (packing == "longest")
+
+
+BESIDE = """\
+from dataclasses import dataclass
+from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, HfArgumentParser, Trainer
+@dataclass
+class LoraArguments:
+    lora_r: int = 8
+    use_adapters: bool = True
+    q_lora: bool = False
+def train():
+    lora_args = parser.parse_args_into_dataclasses()
+    bits = BitsAndBytesConfig(load_in_4bit=True) if lora_args.q_lora else None
+    model = AutoModelForCausalLM.from_pretrained(NAME, quantization_config=bits)
+    if lora_args.q_lora:
+        model = prepare_model_for_kbit_training(model)
+    if lora_args.use_adapters:
+        config = LoraConfig(r=lora_args.lora_r, target_modules=["q_proj", "v_proj"])
+        model = get_peft_model(model, config)
+    Trainer(model=model).train()
+"""
+COMMAND = (
+    "python train.py --model_name_or_path meta-llama/Llama-3.2-1B --output_dir out "
+    "--max_seq_length 2048 --learning_rate 1e-5 --per_device_train_batch_size 2 --bf16 true"
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "train", "recompute"),
+    [
+        ("", "lora:rank=8,targets=q+v", "none"),
+        ("--lora_r 64", "lora:rank=64,targets=q+v", "none"),
+        ("--use_adapters False", "full", "none"),
+        ("--q_lora True", "qlora:rank=8,targets=q+v,base=nf4", "full"),
+    ],
+)
+def test_the_source_of_a_program_says_what_its_arguments_do_not(
+    folder: ReadFolder, options: str, train: str, recompute: str
+) -> None:
+    """Adapters that a script puts on, where its own tests lead there."""
+    found = folder({"a.sh": f"{COMMAND} {options}\n", "train.py": BESIDE}, gpus=1)
+    assert (found.train, found.recompute) == (train, recompute)
+
+
+def test_a_test_of_a_script_that_is_not_known_is_asked_about(folder: ReadFolder) -> None:
+    text = BESIDE.replace("lora_args.use_adapters", "adapters_wanted()")
+    found = folder({"a.sh": f"{COMMAND}\n", "train.py": text}, gpus=1)
+    assert "where adapters_wanted()" in refusals(found, "1xH100")
+
+
+def test_a_script_goes_on_with_adapters(folder: ReadFolder) -> None:
+    """PeftModel's, where they are trained: of the rank that their file has."""
+    text = SCRIPT.replace(
+        'get_peft_model(model, LoraConfig(r=RANK * 2, target_modules=["q_proj", "o_proj"]))',
+        'PeftModel.from_pretrained(model, "old/lora", is_trainable=True)',
+    )
+    files = {"train.py": text, "old/lora/adapter_config.json": ADAPTER.replace(
+        "Qwen/Qwen2.5-7B-Instruct", "mistralai/Mistral-7B-v0.1")}  # fmt: skip
+    found = folder(files, gpus=1, seq=2048)
+    assert found.train == "qlora:rank=64,alpha=16,targets=q+v,base=nf4"
+    assert not [problem for problem in found.problems if problem.severity == "error"]

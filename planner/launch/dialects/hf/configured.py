@@ -12,6 +12,7 @@ from planner.launch.dialects.hf.accelerate_reader import AccelerateReader, deeps
 from planner.launch.dialects.hf.adapter_file import adapter_settings, base_setting
 from planner.launch.dialects.hf.arguments import Program, hf_arguments, program_of
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
+from planner.launch.dialects.hf.program_beside import program_beside, with_program
 from planner.launch.dialects.hf.python import hf_python_settings
 from planner.launch.dialects.hf.rows import below_limit, lengths_assumed, packing_of
 from planner.launch.dialects.hf.training import checkpointed, read_hf_training, with_tuning
@@ -58,8 +59,8 @@ def read_arguments(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
     named = {name: item for name, item in options.items() if name in kept}
     adapter = next((path for path, kind in read.kinds.items() if kind == "adapter"), "")
     source = Source(Text(""), launch.command.file, launch, read.files, hints, adapter=adapter)
-    found = read_hf_training({**named, **launch.given}, source)
-    return with_accelerate(found, source)
+    said, program = with_program({**named, **launch.given}, program_beside(launch), "trainer")
+    return with_accelerate(read_hf_training(said, source, program), source)
 
 
 def read_deepspeed(source: Source) -> Found:
@@ -76,8 +77,9 @@ def _sharded(
 ) -> Found:
     """What a file shards, completed by the named settings of a Trainer script; with what they ask
     for that is not modelled."""
+    named, program = with_program(named, program_beside(source.launch), "trainer")
     script = hf_arguments(named, source.folder, source.hints)
-    program = program_of("trainer", named, source.launch)
+    program = program_of(program, named, source.launch)
     script = checkpointed(script, named, program)
     how = tuned(named, program, script.hints.model)
     found = with_tuning(reader(document, source, script).found(), named, source.launch, how)

@@ -25,8 +25,21 @@ _OTHER_OBJECTIVES = {
     "GRPO": "grpo", "PPO": "ppo", "RLOO": "rloo", "OnlineDPO": "online_dpo", "GKD": "gkd",
     "DPO": "dpo", "KTO": "kto", "ORPO": "orpo", "CPO": "cpo", "Reward": "rm", "BCO": "bco",
 }  # fmt: skip
-_MODELS = re.compile(r"(AutoModelForCausalLM|AutoModelForSequenceClassification|\w+ForCausalLM|"
-                     r"GPT2LMHeadModel|FastLanguageModel|FastModel)$")  # fmt: skip
+_MODELS = re.compile(
+    r"(\w+ForCausalLM|AutoModelForSequenceClassification|GPT2LMHeadModel|FastLanguageModel|"
+    r"FastModel)$"
+)
+# Classes that load something else than a decoder of text; the setting that names them.
+_OTHERS = re.compile(
+    r"(AutoModelFor\w+|\w+ForConditionalGeneration|FastVisionModel|\w+ForMaskedLM)$"
+)
+OTHER_CLASS = "model_class"
+# TRL's trainers put adapters on themselves; those that took TrainingArguments prepared packed
+# weights as peft does (trl 0.7 to 0.15, trainer/sft_trainer.py).
+PREPARED, TRL_TRAINER = "prepared_by_trainer", "trl_trainer"
+_TRL_TRAINERS = ("SFTTrainer", "DPOTrainer", "KTOTrainer", "ORPOTrainer", "CPOTrainer")
+_NONE = Setting("", None)
+_OF_TRL = re.compile(r"(SFT|DPO|KTO|ORPO|CPO|Reward)Config$")
 _UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
 # Configurations of peft that are no LoRA.
 _OTHER_ADAPTERS = {
@@ -58,7 +71,7 @@ _NAMES = ("pretrained_model_name_or_path", "model_name", "model_id", "model_name
 def is_hf_python(text: str) -> bool:
     """Whether a Python file trains with Hugging Face's Trainer."""
     return re.search(
-        r"\b(Seq2Seq)?(TrainingArguments|(SFT|DPO|GRPO|KTO|ORPO|CPO|Reward)Config)\b", text
+        r"\b(\w*TrainingArguments|(SFT|DPO|GRPO|KTO|ORPO|CPO|Reward)Config)\b", text
     ) is not None and ("Trainer" in text)
 
 
@@ -77,15 +90,17 @@ def hf_python_settings(
     path: str,
     given: Mapping[str, Setting] | None = None,
     environment: Mapping[str, str] | None = None,
+    *,
+    demanded: bool = True,
 ) -> ScriptSettings:
     """Arguments of the training configuration, the model that is loaded and what is put on it.
     `given`: arguments of the command that starts it.
 
-    CannotTellError for a program that takes them from its command line.
+    CannotTellError for a program that takes them from its command line, where they are `demanded`.
     """
     values = ScriptValues(read_python(text, path).tree, given or {}, environment or {})
     script = _Script(values, path)
-    if not script.configured:
+    if not script.configured and demanded:
         raise CannotTellError(
             f"{path}: it takes its TrainingArguments from the command line: give the script that "
             "starts it"
@@ -112,28 +127,37 @@ class _Script:
     @property
     def program(self) -> Program:
         """Whose defaults hold."""
-        names = {last_name(node.func) for node in self.calls}
-        owners = {_owner(node) for node in self.calls}
-        if owners & {*_UNSLOTH}:
+        if {_owner(node) for node in self.calls} & {*_UNSLOTH}:
             return "unsloth"
-        trl = re.compile(r"(SFT|DPO|KTO|ORPO|CPO|Reward)(Config|Trainer)$")
-        return "trl" if any(trl.match(name) for name in names) else "trainer"
+        walked = ast.walk(self.values.module)
+        names = (node.id for node in walked if isinstance(node, ast.Name))
+        called = (last_name(node.func) for node in self.calls)
+        return "trl" if any(_OF_TRL.match(name) for name in (*names, *called)) else "trainer"
 
     def read(self) -> dict[str, Setting]:
         """Everything that is said."""
-        self._keywords(self.configured[0])
+        if self.configured:
+            self._keywords(self.configured[0])
         self._stage()
         for node in self.calls:
-            self._call(node, last_name(node.func))
+            if self.values.runs(node)[0] is not False:
+                self._call(node, last_name(node.func))
         self._adapters()
         self._cut()
+        if self.found.get("stage", _NONE).value != "rm" and self._classifies():
+            name = "AutoModelForSequenceClassification"
+            self.found.setdefault(OTHER_CLASS, Setting(OTHER_CLASS, name, self.path))
         return self.found
+
+    def _classifies(self) -> bool:
+        """Whether it puts classes on sequences, and is no reward model."""
+        return any(_owner(node).endswith("ForSequenceClassification") for node in self.calls)
 
     def _stage(self) -> None:
         """What is minimised, by the trainers that are made, else by the configuration."""
         trainers = [node for node in self.calls if last_name(node.func).endswith("Trainer")]
         for start, stage in _OTHER_OBJECTIVES.items():
-            for node in (*trainers, self.configured[0]):
+            for node in (*trainers, *self.configured[:1]):
                 if last_name(node.func).startswith(start):
                     self._mark("stage", stage, node)
 
@@ -143,11 +167,20 @@ class _Script:
             self._put(node, _BITS)
         elif name == "from_pretrained" and _MODELS.search(_owner(node)):
             self._loaded(node)
+        elif name == "from_pretrained" and _OTHERS.search(_owner(node)):
+            self._mark(OTHER_CLASS, _owner(node), node)
+            self._loaded(node)
         elif name.endswith("Trainer"):
             self._put(node, _TRAINS)
+            if name in _TRL_TRAINERS:
+                self._mark(TRL_TRAINER, True, node)
+                if any(one.arg == "peft_config" for one in node.keywords):
+                    self._mark(PREPARED, True, node)
             model = next((one.value for one in node.keywords if one.arg == "model"), None)
             if isinstance(model, ast.Constant) and isinstance(model.value, str):
                 self._set("model_name_or_path", model)
+        elif name == "from_pretrained" and _owner(node) == "PeftModel":
+            self._resumed(node)
         elif name == "prepare_model_for_kbit_training":
             off = any(
                 one.arg == "use_gradient_checkpointing" and _is_false(one.value)
@@ -165,8 +198,35 @@ class _Script:
         if model is not None:
             self._set("model_name_or_path", model)
         self._put(node, _LOADS)
+        self._packed(named.get("quantization_config"))
         if _owner(node) in _UNSLOTH:
             self._of_unsloth(node)
+
+    def _packed(self, node: ast.expr | None) -> None:
+        """How weights are packed, where a table says it in place of BitsAndBytesConfig."""
+        if node is not None and not isinstance(node, ast.Call):
+            self._of_table(node, _BITS)
+
+    def _of_table(self, node: ast.expr, names: Mapping[str, str]) -> None:
+        """Entries of a table, as settings."""
+        try:
+            table = self.values.of(node)
+        except NoValueError:
+            return
+        for key, value in table.items() if isinstance(table, dict) else ():
+            if key in names:
+                self._mark(names[key], value, node)
+
+    def _resumed(self, node: ast.Call) -> None:
+        """Adapters of a folder, where they are trained on."""
+        named = {one.arg: one.value for one in node.keywords}
+        trained = named.get("is_trainable")
+        if not isinstance(trained, ast.Constant) or trained.value is not True:
+            return
+        self._mark("adapter", "lora", node)
+        folder = node.args[1] if len(node.args) > 1 else named.get("model_id")
+        if folder is not None:
+            self._set("adapter_name_or_path", folder)
 
     def _of_unsloth(self, node: ast.Call) -> None:
         """unsloth loads in 4 bits and checkpoints unless told otherwise (unsloth/models/loader.py,
@@ -180,20 +240,30 @@ class _Script:
         return name in self.found and self.found[name].value == value
 
     def _adapters(self) -> None:
-        """What is put on the model."""
+        """What is put on the model, where its tests lead there."""
         for node in self.calls:
             name = last_name(node.func)
-            if other := _OTHER_ADAPTERS.get(name):
-                self._mark("adapter", other, node)
-            if name == "LoraConfig":
-                self._mark("adapter", "lora", node)
-                self._put(node, _LORA)
-            if name == "get_peft_model" and _owner(node) in _UNSLOTH:
-                self._mark("adapter", "lora", node)
-                self._put(node, _LORA | {"use_gradient_checkpointing": "gradient_checkpointing"})
-                self._mark("gradient_checkpointing", "unsloth", node)
-            elif name == "get_peft_model":
-                self._mark("adapter", "lora", node)
+            if name not in (*_OTHER_ADAPTERS, "LoraConfig", "get_peft_model"):
+                continue
+            runs, test = self.values.runs(node)
+            if runs is None:
+                why = f"put on the model where {test}, which is not known"
+                unknown = Setting("adapter", None, self.path, node.lineno, (), None, why)
+                self.found.setdefault("adapter", unknown)
+            if runs:
+                self._put_on(node, name)
+
+    def _put_on(self, node: ast.Call, name: str) -> None:
+        """One configuration of adapters, or the call that puts them on."""
+        known = self.found.get("adapter")
+        if known is not None and known.unknown:
+            del self.found["adapter"]
+        self._mark("adapter", _OTHER_ADAPTERS.get(name, "lora"), node)
+        if name == "LoraConfig":
+            self._put(node, _LORA)
+        if name == "get_peft_model" and _owner(node) in _UNSLOTH:
+            self._put(node, _LORA | {"use_gradient_checkpointing": "gradient_checkpointing"})
+            self._mark("gradient_checkpointing", "unsloth", node)
 
     def _cut(self) -> None:
         """The tokenizer's: tokenizer(text, truncation=True, max_length=1024)."""
@@ -219,12 +289,14 @@ class _Script:
                     self.found.setdefault(key, Setting(key, inner, self.path, node.lineno))
 
     def _put(self, node: ast.Call, names: Mapping[str, str]) -> None:
-        """Some keywords of a call, as settings."""
+        """Some keywords of a call, as settings; those of tables that it is given, too."""
         for one in node.keywords:
-            if one.arg is not None and one.arg in names:
+            if one.arg is None:
+                self._of_table(one.value, names)
+            elif one.arg in names:
                 self._set(names[one.arg], one.value)
 
-    def _mark(self, name: str, value: object, node: ast.Call) -> None:
+    def _mark(self, name: str, value: object, node: ast.expr) -> None:
         self.found.setdefault(name, Setting(name, value, self.path, node.lineno))
 
     def _set(self, name: str, node: ast.expr) -> None:

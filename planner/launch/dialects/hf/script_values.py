@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from planner.launch.languages.python import UNKNOWN, calculated, last_name, written
+from planner.launch.languages.text import digits
 from planner.launch.read.found import Setting
 
 # What asks a GPU whether it has bf16: each since Ampere has.
@@ -40,6 +41,7 @@ class ScriptValues:
         self.options = dict(_options(self.module))
         self.parameters = _once(_parameters(self.module))
         self.fields = _once(_fields(self.module))
+        self.tests = dict(_tested(self.module, ()))
 
     def of(self, node: ast.expr) -> object:
         """The value of an expression. NoValueError."""
@@ -47,6 +49,18 @@ class ScriptValues:
             return self._of(node, 0)
         except _READ as error:
             raise NoValueError(str(error)) from None
+
+    def runs(self, node: ast.AST) -> tuple[bool | None, str]:
+        """Whether a statement is come to, for all that its `if`s say; the test that is not known,
+        where one is not."""
+        for test, wanted in self.tests.get(node, ()):
+            try:
+                value = bool(self.of(test))
+            except NoValueError:
+                return None, written(test)[:80]
+            if value is not wanted:
+                return False, ""
+        return True, ""
 
     def shown(self, node: ast.expr) -> str:
         """An expression that has no value, as the script has it."""
@@ -132,10 +146,10 @@ class ScriptValues:
         """`args.batch_size`, `config.batch_size`, `torch.cuda.x`."""
         if isinstance(owner, ast.Name) and owner.id in ("torch", "os", "sys", "np", "math"):
             raise NoValueError(name)
+        given = self.given.get(name) or self.given.get(name.replace("_", "-"))
+        if given is not None and not given.unknown and given.value is not None:
+            return _typed(given.value)
         if name in self.options:
-            given = self.given.get(name) or self.given.get(name.replace("_", "-"))
-            if given is not None and not given.unknown and given.value is not None:
-                return given.value
             return self._default(name, self.options[name], depth)
         if name in self.fields:
             return self._default(name, self.fields[name], depth)
@@ -188,6 +202,16 @@ class ScriptValues:
         raise NoValueError("field")
 
 
+def _typed(value: object) -> object:
+    """A command's word as its parser would have it: a number, a switch, a text."""
+    if not isinstance(value, str):
+        return value
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    number = digits(value)
+    return value if number is None else number
+
+
 def _first_true(values: list[Any]) -> Any:
     return next((value for value in values if value), values[-1] if values else None)
 
@@ -212,6 +236,25 @@ def _bound(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
         case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
             pairs = zip(names, values, strict=False)
             yield from ((one.id, value) for one, value in pairs if isinstance(one, ast.Name))
+
+
+# Tests of the `if`s around a call, each with the outcome that leads to it.
+_Tests = tuple[tuple[ast.expr, bool], ...]
+
+
+def _tested(node: ast.AST, around: _Tests) -> Iterator[tuple[ast.AST, _Tests]]:
+    """Every call below a node, with the tests around it."""
+    if isinstance(node, ast.Call):
+        yield node, around
+    if not isinstance(node, ast.If | ast.IfExp):
+        for child in ast.iter_child_nodes(node):
+            yield from _tested(child, around)
+        return
+    yield from _tested(node.test, around)
+    body, other = node.body, node.orelse
+    for branch, outcome in ((body, True), (other, False)):
+        for child in branch if isinstance(branch, list) else [branch]:
+            yield from _tested(child, (*around, (node.test, outcome)))
 
 
 def _options(module: ast.Module) -> Iterator[tuple[str, ast.expr]]:

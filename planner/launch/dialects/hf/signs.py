@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
 
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.names import known_names
-from planner.launch.registry import dialect_toml
 
 # Settings of a Trainer that make a command, or a table, one of its scripts'.
 TRAINER_SIGNS = (
@@ -20,6 +18,12 @@ FEWEST_SIGNS = 3
 # Programs whose arguments are settings, whichever they are.
 _OWN = re.compile(r"(^|/)(swift|trl)$|(^|[./])trl[./]scripts[./]|swift/cli/(sft|rlhf|pt)\.py$")
 _FEWEST_GIVEN = 2
+# What every run of axolotl states some of, at the top of its file.
+_OF_AXOLOTL = frozenset((
+    "micro_batch_size", "sequence_len", "datasets", "pretraining_dataset", "adapter",
+    "sample_packing", "gradient_accumulation_steps", "load_in_4bit", "load_in_8bit",
+    "lora_r", "model_type", "tokenizer_type", "val_set_size",
+))  # fmt: skip
 
 
 def is_trainer_command(launch: LaunchCommand) -> bool:
@@ -42,15 +46,7 @@ def is_trainer(content: Mapping[str, object]) -> bool:
 def is_axolotl(content: Mapping[str, object]) -> bool:
     """Whether a table holds axolotl's settings; NeMo's tables may be called so too, and files that
     name a base model for something else."""
-    return isinstance(content.get("base_model"), str) and bool(_of_axolotl() & content.keys())
-
-
-@cache
-def _of_axolotl() -> frozenset[str]:
-    """Settings of axolotl, but for the model's name."""
-    tables = dialect_toml("hf", "programs.toml")
-    names = f"{tables['hf-axolotl']['names']} {tables['hf-trainer']['names']}".split()
-    return frozenset(names) - {"base_model"} | {"micro_batch_size", "sequence_len"}
+    return isinstance(content.get("base_model"), str) and bool(_OF_AXOLOTL & content.keys())
 
 
 def is_llamafactory(content: Mapping[str, object]) -> bool:

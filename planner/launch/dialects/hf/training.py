@@ -28,6 +28,7 @@ from planner.launch.dialects.hf.arguments import (
 )
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.dialects.hf.objectives import minimised
+from planner.launch.dialects.hf.python import TRL_TRAINER
 from planner.launch.dialects.hf.rows import below_limit, lengths_assumed, packing_of
 from planner.launch.dialects.hf.tuned import Tuned, tuned
 from planner.launch.dialects.hf.unmodelled import (
@@ -94,10 +95,10 @@ def read_hf_training(
     else:
         sharded = _sharded(named, path, script.half_weights)
         found = AccelerateReader(sharded, source, script).found()
-    found = with_tuning(found, named, launch, how)
-    if program == "trl" and "gradient_checkpointing" not in named and not source.hints.recompute:
-        # Which release it is, no file says.
-        found = replace(found, left_open=(*found.left_open, "recompute"))
+    fused = bool(found.variations)
+    found = with_tuning(_by_unsloth(found, named, program), named, launch, how)
+    if program == "trl":
+        found = _by_trl(found, named, source, fused=fused)
     refusals = refusals_of(named, launch, program)
     sharded_by = "" if document is None else document.path
     own = own_options(named, source, program, sharded_by)
@@ -122,6 +123,46 @@ def read_hf_training(
             *_assumed(named, program, found.seq, source.hints.lengths),
             *_assumed_stage(named, document, path),
         ),
+    )
+
+
+def _by_unsloth(found: Found, named: Mapping[str, Setting], program: Program) -> Found:
+    """A launch under unsloth's profile, where its kernels run: on one GPU, or several without
+    sharding.
+
+    It copies checkpoints to the host where it is told `unsloth`, as it is by default, and as
+    LLaMA-Factory tells it (model/model_utils/unsloth.py).
+    """
+    runs = program == "unsloth" or is_on(named, "use_unsloth")
+    if not runs or found.framework != "hf-transformers":
+        return found
+    on_host = value_of(named, "gradient_checkpointing") not in ("true", "false")
+    offload = "checkpoints" if found.recompute == "full" and on_host else "off"
+    return replace(found, framework="unsloth", dtype="bf16", activation_offload=offload)
+
+
+# Profiles under which a loss by chunks is counted (planner/evidence/runs/variants.toml).
+_CHUNKED = {"hf-fsdp2", "hf-transformers"}
+
+
+def _by_trl(found: Found, named: Mapping[str, Setting], source: Source, *, fused: bool) -> Found:
+    """What TRL does on its own: its loss takes a chunk of tokens at a time (loss_type chunked_nll,
+    trl/trainer/sft_trainer.py), but where Liger's does (`fused`). Which release it is, no file
+    says: its recomputation is open."""
+    opened = "gradient_checkpointing" not in named and not source.hints.recompute
+    left_open = (*found.left_open, "recompute") if opened else found.left_open
+    chunked = value_of(named, "loss_type") in ("", "chunked_nll") and not fused
+    chunked = chunked and found.objective == "lm"
+    plain = chunked and found.framework in _CHUNKED
+    why = "chunks of tokens at a time (TRL's chunked_nll): less memory than predicted"
+    left_out = ((Setting("loss_type", None, source.path), why),) if chunked and not plain else ()
+    note = "the loss by chunks of tokens (TRL's own today; older releases hold all logits)"
+    return replace(
+        found,
+        left_open=left_open,
+        unmodelled=(*found.unmodelled, *left_out),
+        variations=(*found.variations, "chunked-head") if plain else found.variations,
+        assumed=(*found.assumed, note) if plain else found.assumed,
     )
 
 
@@ -198,8 +239,9 @@ def _completed(
     hints = script.hints
     mbs = hints.mbs or _BATCHES.get(program, _TRAINER_BATCH)
     seq, assumed = hints.seq, script.assumed
-    if seq is None and (length := _LENGTHS.get(program)):
-        seq, assumed = length, (*assumed, f"sequences of at most {length:,} ({_said_by(program)})")
+    whose: Program = "trl" if TRL_TRAINER in named else program
+    if seq is None and (length := _LENGTHS.get(whose)):
+        seq, assumed = length, (*assumed, f"sequences of at most {length:,} ({_said_by(whose)})")
     hints = replace(hints, mbs=mbs, seq=seq)
     if hints.grad_acc is None and hints.gbs is None:
         world = hints.gpus or (launch.world if launch else None)
@@ -257,7 +299,8 @@ def _loads_half(named: Mapping[str, Setting], program: Program) -> Half:
     elif any(text in _FP16 for text in stated) and not mixed:
         by_dtype = "fp16"
     if program == "unsloth":
-        return by_dtype or "bf16"
+        halved = is_on(named, "fp16") and not is_on(named, "bf16")
+        return by_dtype or ("fp16" if halved else "bf16")
     if program == "swift":
         return by_dtype or ("" if any(stated) or is_on(named, "fp16") else "bf16")
     if program == "axolotl":

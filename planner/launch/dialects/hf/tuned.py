@@ -28,6 +28,7 @@ from planner.launch.dialects.hf.modules import (
     peft_default,
     whole_modules,
 )
+from planner.launch.dialects.hf.python import PREPARED
 from planner.launch.languages.text import digits
 from planner.launch.read.found import Problem, Setting, unresolved
 
@@ -117,6 +118,9 @@ class _Tuning:
     def read(self) -> Tuned:
         """The whole."""
         kind = asks_for(self.named, self.program)
+        adapter = self.named.get("adapter")
+        if adapter is not None and adapter.unknown and kind == FULL:
+            self.problems.append(unresolved(adapter))
         if kind == "freeze":
             return self._done(FULL, self._frozen_layers())
         base = self._base()
@@ -162,7 +166,9 @@ class _Tuning:
 
     def _no_adapters(self, base: str | None) -> None:
         """Weights in 4 or 8 bits that nothing is put beside: programs refuse to train those."""
-        if base is None or not any(self._switch(name) for name in ("four", "eight", "bits")):
+        packs = any(self._switch(name) for name in ("four", "eight", "bits"))
+        asked = any(problem.rule == "unresolved" for problem in self.problems)
+        if base is None or not packs or asked:
             return
         listed = adapter_table("names")
         keys = (key for name in ("four", "eight", "bits") for key in listed[name])
@@ -325,7 +331,9 @@ class _Tuning:
         """
         packed = base is not None or kind == "qlora"
         is_read = "adapter" in self.named and self.program == "trainer"
-        prepared = is_on(self.named, "prepare_kbit") or (self.program == "trainer" and not is_read)
+        prepared = is_on(self.named, "prepare_kbit") or (
+            self.program == "trainer" and (not is_read or PREPARED in self.named)
+        )
         if packed and not prepared:
             yield "16-bit-stream"
         kernels = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel")

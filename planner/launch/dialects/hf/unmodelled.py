@@ -26,6 +26,7 @@ from planner.launch.dialects.hf.arguments import (
     value_of,
 )
 from planner.launch.dialects.hf.objectives import objective_names
+from planner.launch.dialects.hf.python import OTHER_CLASS, PREPARED, TRL_TRAINER
 from planner.launch.dialects.hf.tuned import adapter_names
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
@@ -98,7 +99,8 @@ _OTHER_NAMES = frozenset((
     *meanings("hf", "names"), *left_out("hf", "trainer"), *left_out("hf", "trainer", "refused"),
     "zero_stage", "offload", "deepspeed_config", "deepspeed_config_file", "config", "config_file",
     "fsdp_config", "optimizer_kernel", "train_mode", "steps", "train_type", "tuner_type",
-    "prepare_kbit", "full_finetuning", *adapter_names(), *objective_names(),
+    "prepare_kbit", "full_finetuning", "use_unsloth", OTHER_CLASS, PREPARED, TRL_TRAINER,
+    *adapter_names(), *objective_names(),
 ))  # fmt: skip
 
 
@@ -169,7 +171,7 @@ _HARMLESS = (
 # Settings of LLaMA-Factory's that do something else than training.
 _WITHOUT_TRAINING = {"export_dir": "merges and writes a model", "do_predict": "answers",
                      "do_eval": "evaluates", "infer_backend": "answers"}  # fmt: skip
-_TASKS = ("causal_lm", "pretrain", "sft", "", "seq_cls")
+_TASKS = ("causal_lm", "pretrain", "sft", "")
 # Plug-ins of axolotl that change neither what is trained nor its cost, or that are counted.
 _PLUGINS = re.compile(r"\.(liger|cut_cross_entropy|lm_eval|swanlab|llm_compressor)\.")
 
@@ -197,10 +199,13 @@ def _refusals(named: Named, program: Program) -> Iterator[Problem]:
     """What is trained in ways that are not modelled, by name."""
     if program == "llamafactory" and not is_on(named, "do_train"):
         for name, does in _WITHOUT_TRAINING.items():
-            if is_on(named, name):
+            if is_switched(named, name):
                 where = place_of(named, name)
                 text = f"{name}: it {does}, and trains nothing"
                 yield Problem("not-predictable", text, "warning", (where.place,))
+    if OTHER_CLASS in named:
+        where = place_of(named, OTHER_CLASS)
+        yield _refusal(where, f"{where.value}, which loads no decoder of text alone,")
     if (task := value_of(named, "task_type")) not in _TASKS:
         yield _refusal(place_of(named, "task_type"), f"task_type: {task}")
     optimizer = optim_of(named)

@@ -282,7 +282,11 @@ class TorchtuneReader(DocumentReader):
         return _PRECISIONS.get(dtype, "bf16")
 
     def _left_out(self) -> None:
-        """Settings with an effect that the prediction leaves out."""
+        """Settings with an effect that the prediction leaves out, and those that forbid one."""
+        quantizer = str(self.document.get("quantizer._component_", ""))
+        if "QAT" in quantizer or self.document.has("fake_quant_after_n_steps"):
+            text = "quantisation-aware training is not modelled"
+            self.unpredictable(text, "quantizer._component_", "fake_quant_after_n_steps")
         for key, why in _NAMES["effects"].items():
             if self.document.get(key, False) is True:
                 self.unmodelled += ((self.document.settings[key], why),)
