@@ -17,6 +17,7 @@ from planner.predict.uncertainty.families import Figure
 from planner.predict.uncertainty.residuals import shipped_tables
 from planner.report.accuracy import HELD_OUT
 from tests.truth.accuracy import COUNTS, counted_accuracy, counted_tables
+from tests.truth.tuning_accuracy import tuning_accuracy
 
 ROOT = Path(__file__).resolve().parents[1]
 # Written by planner.report.accuracy.
@@ -139,6 +140,12 @@ def accuracy() -> str:
 def memory_accuracy() -> str:
     """Errors of the memory model against the counts of a clone."""
     return counted_tables(*counted_accuracy(COUNTS))
+
+
+def tuning_tables() -> str:
+    """The same of models that are trained in part."""
+    titles = "trained in part", "the same, of"
+    return counted_tables(*tuning_accuracy(), titles=titles)
 
 
 def constants() -> str:

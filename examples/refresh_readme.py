@@ -40,6 +40,7 @@ from page_tables import (
     headline,
     memory_accuracy,
     sample_rules,
+    tuning_tables,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -135,6 +136,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "constants": constants,
     "first-sight": first_sight,
     "sample_rules": sample_rules,
+    "tuning": tuning_tables,
 }
 
 

@@ -50,7 +50,8 @@ def job_refusals(target: Target, job: Job) -> Iterator[Refusal]:
         )
     if not job.objective.is_plain:
         yield Refusal(
-            f"its files train by next-token prediction, not by {job.objective.rules.words}",
+            f"launch files of {target.name} train by next-token prediction, and cannot express "
+            f"{job.objective.rules.words}",
             "no --objective, for files of as many rows of tokens",
         )
     if not job.tuning.trains_all and target.name not in WRITES_TUNING:

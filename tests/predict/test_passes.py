@@ -146,11 +146,12 @@ def test_a_pipeline_reads_the_reference_stage_by_stage() -> None:
         ("simpo", "megatron-core", "frameworks that have it: deepspeed"),
         ("distill:teacher=llama-3-8b", "hf", "give a teacher of the same family"),
         ("dpo:reference=adapters-off", "hf", "--train lora"),
+        ("kto", "hf", "mbs > 1"),
     ],
 )
 def test_what_cannot_be_trained_so_is_refused(objective: str, framework: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        plan_of(objective, framework)
+        plan_of(objective, framework, mbs=1)
 
 
 def test_unmeasured_objectives_widen_the_bars() -> None:

@@ -112,13 +112,15 @@ def _subject(name: str, quantity: str) -> str:
     return subject
 
 
-def counted_tables(*counted: Mapping[str, Errors]) -> str:
+def counted_tables(
+    *counted: Mapping[str, Errors], titles: Sequence[str] = ("counted", "parameters and bytes of")
+) -> str:
     """Errors against what was counted in real frameworks, as Markdown."""
     tables = []
-    for title, table in zip(("counted", "parameters and bytes of"), counted, strict=True):
+    for title, table in zip(titles, counted, strict=True):
         rows = [(subject, *_cells(errors)) for subject, errors in table.items()]
-        titles = (title, "figures", "median", "95 %", "worst", "where")
-        tables.append(markdown_table(titles, rows, range(1, 5)) + "\n")
+        columns = (title, "figures", "median", "95 %", "worst", "where")
+        tables.append(markdown_table(columns, rows, range(1, 5)) + "\n")
     return "\n".join(tables)
 
 

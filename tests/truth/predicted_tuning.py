@@ -34,6 +34,22 @@ _SHARED = ("model", "mode", "method", "rank", "targets", "dropout", "adapter", "
 HELD = ("frozen_bytes", "quantised_bytes", "trained_bytes", "gradient_bytes", "state_bytes")
 
 
+def is_planned(row: Row) -> bool:
+    """Whether the planner has what was counted.
+
+    Left out: weights in 16 bits that are trained as a whole under autocast, of models whose
+    LayerNorms it computes in fp32 (`--train full` is without autocast there); adapters on experts,
+    which peft puts on tensors of experts by merging them with the weights before each use; trained
+    copies of a tied table, of which peft makes two.
+    """
+    spec = reference_model(row["model"])
+    return not (
+        (row["method"] == "full" and row["mode"] == "bf16-amp" and spec.norm == "layernorm")
+        or (spec.moe is not None and row["targets"] == "all-linear")
+        or (spec.tied_embeddings and row["whole"])
+    )
+
+
 def tuning_of(row: Row) -> Tuning:
     """What `--train` and `--freeze` say of a row."""
     cells = ("rank", "targets", "dropout", "adapter", "base", "whole")

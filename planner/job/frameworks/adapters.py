@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 _FP32 = 4.0
 # LayerNorms under autocast keep an fp32 copy of their input, and each product casts what they make;
 # powers, of which GELU's approximation is made, are fp32 too.
-_CAST_NORMS = {
-    "layernorm_input_bytes": _FP32, "linear_inputs_shared": False, "unfused_gelu_bytes": 14.0
-}  # fmt: skip
+_CAST_NORMS = {"layernorm_input_bytes": _FP32, "unfused_gelu_bytes": 14.0}
 
 
 def usual_framework(tuning: Tuning, gpus: int, *, splits: bool = False) -> str:
@@ -74,11 +72,14 @@ def tuned_profile(profile: FrameworkProfile, tuning: Tuning, model: ModelSpec) -
     if not tuning.has_adapters or profile.mode != "bf16":
         return profile
     norms_cast = 0.0 < profile.adapters.cast_bytes < _FP32 and model.norm == "layernorm"
-    if norms_cast:
-        # Products of quantised layers are none of autocast's.
-        shared = {"linear_inputs_shared": True} if tuning.base is not None else {}
-        profile = with_tables(profile, {"saved": _CAST_NORMS | shared})
     prepared = tuning.is_prepared and profile.adapters.upcasts_norms
+    if norms_cast:
+        saved = dict(_CAST_NORMS)
+        # Products of quantised layers are none of autocast's.
+        saved["linear_inputs_shared"] = tuning.base is not None
+        # Of scale and shift, unless they are fp32 already.
+        saved["norm_weight_copy_bytes"] = 0.0 if prepared else 2 * _FP32
+        profile = with_tables(profile, {"saved": saved})
     wide = prepared or (norms_cast and tuning.base is not None)
     return _in_fp32(profile) if wide else profile
 

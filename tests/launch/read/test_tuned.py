@@ -136,6 +136,9 @@ def test_adapters_of_trl(folder: ReadFolder) -> None:
     packed = folder({"x.yaml": TRL + "load_in_4bit: true\n"}, gpus=1)
     assert packed.train.endswith("base=nf4,adapter=bf16,dropout=0.05")
     assert any("older releases leave it off" in said for said in packed.assumed)
+    assert "chunked-head" in found.variations and "recompute" in found.left_open
+    plain = folder({"x.yaml": TRL + "loss_type: nll\n"}, gpus=1)
+    assert "chunked-head" not in plain.variations
 
 
 def test_adapters_of_swift(folder: ReadFolder) -> None:

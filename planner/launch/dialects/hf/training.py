@@ -95,10 +95,10 @@ def read_hf_training(
     else:
         sharded = _sharded(named, path, script.half_weights)
         found = AccelerateReader(sharded, source, script).found()
+    fused = bool(found.variations)
     found = with_tuning(_by_unsloth(found, named, program), named, launch, how)
-    if program == "trl" and "gradient_checkpointing" not in named and not source.hints.recompute:
-        # Which release it is, no file says.
-        found = replace(found, left_open=(*found.left_open, "recompute"))
+    if program == "trl":
+        found = _by_trl(found, named, source, fused=fused)
     refusals = refusals_of(named, launch, program)
     sharded_by = "" if document is None else document.path
     own = own_options(named, source, program, sharded_by)
@@ -133,12 +133,37 @@ def _by_unsloth(found: Found, named: Mapping[str, Setting], program: Program) ->
     It copies checkpoints to the host where it is told `unsloth`, as it is by default, and as
     LLaMA-Factory tells it (model/model_utils/unsloth.py).
     """
-    runs = program == "unsloth" or (program == "llamafactory" and is_on(named, "use_unsloth"))
+    runs = program == "unsloth" or is_on(named, "use_unsloth")
     if not runs or found.framework != "hf-transformers":
         return found
     on_host = value_of(named, "gradient_checkpointing") not in ("true", "false")
     offload = "checkpoints" if found.recompute == "full" and on_host else "off"
-    return replace(found, framework="unsloth", activation_offload=offload)
+    return replace(found, framework="unsloth", dtype="bf16", activation_offload=offload)
+
+
+# Profiles under which a loss by chunks is counted (planner/evidence/runs/variants.toml).
+_CHUNKED = {"hf-fsdp2", "hf-transformers"}
+
+
+def _by_trl(found: Found, named: Mapping[str, Setting], source: Source, *, fused: bool) -> Found:
+    """What TRL does on its own: its loss takes a chunk of tokens at a time (loss_type chunked_nll,
+    trl/trainer/sft_trainer.py), but where Liger's does (`fused`). Which release it is, no file
+    says: its recomputation is open."""
+    opened = "gradient_checkpointing" not in named and not source.hints.recompute
+    left_open = (*found.left_open, "recompute") if opened else found.left_open
+    chunked = value_of(named, "loss_type") in ("", "chunked_nll") and not fused
+    chunked = chunked and found.objective == "lm"
+    plain = chunked and found.framework in _CHUNKED
+    why = "chunks of tokens at a time (TRL's chunked_nll): less memory than predicted"
+    left_out = ((Setting("loss_type", None, source.path), why),) if chunked and not plain else ()
+    note = "the loss by chunks of tokens (TRL's own today; older releases hold all logits)"
+    return replace(
+        found,
+        left_open=left_open,
+        unmodelled=(*found.unmodelled, *left_out),
+        variations=(*found.variations, "chunked-head") if plain else found.variations,
+        assumed=(*found.assumed, note) if plain else found.assumed,
+    )
 
 
 def with_tuning(
