@@ -280,8 +280,8 @@ def test_layers_on_several_gpus_without_a_schedule_take_as_long_as_on_one() -> N
 def test_kernels_for_all_experts_at_once_are_faster_than_a_loop() -> None:
     cells = MISTRAL | {
         "model": "granite", "tuning": "full_sft", "layers": "32", "hidden": "1536", "ffn": "512",
-        "heads": "24", "moe": "40 experts top8, expert ffn 512", "seq": "512", "mbs": "1", "gbs": "1",
-        "software": "torch 2.6.0 transformers 4.52.4",
+        "heads": "24", "moe": "40 experts top8, expert ffn 512", "seq": "512", "mbs": "1",
+        "gbs": "1", "software": "torch 2.6.0 transformers 4.52.4",
     }  # fmt: skip
     loop, kernels = predict_rows([row(**cells), row(**cells | {"kernels": "scattermoe"})])
     assert loop.step_time_s is not None and kernels.step_time_s is not None, loop.error
