@@ -113,7 +113,7 @@ def read_hf_training(
             *effects_of(named),
             *below_limit(named, program),
             *own_loss(named, launch),
-            *_launcher_shards(named, path, program, launch),
+            *_launcher_shards(named, source, program),
         ),
         settings=(*named.values(), *(() if document is None else found.settings)),
         unused=found.unused if document is not None else (),
@@ -191,14 +191,15 @@ def _stage_of(document: Document | None) -> object:
 
 
 def _launcher_shards(
-    named: Mapping[str, Setting], path: str, program: Program, launch: LaunchCommand | None
+    named: Mapping[str, Setting], source: Source, program: Program
 ) -> tuple[tuple[Setting, str], ...]:
-    """Without a word on sharding, the command that starts it may still shard."""
+    """Without a word on sharding, the command that starts it may still shard over several GPUs."""
     tables = {key.partition(".")[0] for key in named}
-    if program == "axolotl" or launch is not None or {"deepspeed", "fsdp"} & tables:
+    says = program == "axolotl" or source.launch is not None or {"deepspeed", "fsdp"} & tables
+    if says or source.hints.gpus == 1:
         return ()
     why = "costed as plain data parallelism; accelerate may shard it: less memory than predicted"
-    return ((Setting("deepspeed, fsdp", None, path), why),)
+    return ((Setting("deepspeed, fsdp", None, source.path), why),)
 
 
 def _settled(
