@@ -29,7 +29,12 @@ from planner.launch.dialects.hf.arguments import (
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.dialects.hf.objectives import minimised
 from planner.launch.dialects.hf.python import TRL_TRAINER
-from planner.launch.dialects.hf.rows import below_limit, lengths_assumed, packing_of
+from planner.launch.dialects.hf.rows import (
+    below_limit,
+    lengths_assumed,
+    packing_of,
+    position_problems,
+)
 from planner.launch.dialects.hf.tuned import Tuned, tuned
 from planner.launch.dialects.hf.unmodelled import (
     effects_of,
@@ -102,12 +107,19 @@ def read_hf_training(
     refusals = refusals_of(named, launch, program)
     sharded_by = "" if document is None else document.path
     own = own_options(named, source, program, sharded_by)
+    found = replace(found, packing=packing_of(named, program))
     return replace(
         found,
         format="settings",
-        packing=packing_of(named, program),
         main_file=path,
-        problems=(*of_adapter, *refusals, *own, *_settled(found, named, document), *elsewhere),
+        problems=(
+            *of_adapter,
+            *position_problems(found),
+            *refusals,
+            *own,
+            *_settled(found, named, document),
+            *elsewhere,
+        ),
         unmodelled=(
             *found.unmodelled,
             *effects_of(named),
