@@ -5,11 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from planner.job.job import Job
-from planner.predict.uncertainty.families import Family, architecture_text
+from planner.predict.uncertainty.families import Family, architecture_text, model_words
 from planner.predict.uncertainty.intervals import family_of, learnt_figure
 from planner.predict.uncertainty.residuals import shipped_tables
-
-_MODELS = {"dense": "dense models", "moe": "mixtures of experts"}
 
 
 def beyond_measured(job: Job, num_gpus: int) -> str:
@@ -21,7 +19,7 @@ def beyond_measured(job: Job, num_gpus: int) -> str:
     if num_gpus <= largest:
         return ""
     where = f"on {architecture_text(family.architecture)} GPUs"
-    what = f"{_MODELS[family.model]} with {family.framework} {where}"
+    what = f"{model_words(family.model)} with {family.framework} {where}"
     if largest:
         return f"never measured beyond {_gpus(largest)} of this kind ({what})"
     nearest = most_measured_gpus(Family(architecture=family.architecture))
