@@ -181,10 +181,33 @@ def mtp_notes(job: Job) -> tuple[str, ...]:
     return (f"{said}; {job.model.name} was published with {published} (--mtp-layers {published})",)
 
 
+def tuning_notes(job: Job) -> Iterator[str]:
+    """How the framework holds adapters and the weights beside them."""
+    tuning, rules = job.tuning, job.framework.adapters
+    if not tuning.has_adapters:
+        return
+    held = tuning.adapter or rules.weight_type
+    own = "the type of weights that it trains" if held == "framework" else held
+    yield f"adapters: {job.framework.name} holds their weights, gradients and states in {own}"
+    if tuning.base is None:
+        return
+    if rules.upcasts_norms:
+        yield (
+            "the quantised base is prepared as peft does: norms, embeddings and head in fp32, and "
+            "so the stream between layers (--with 16-bit-stream leaves that out)"
+        )
+    if job.model.moe is not None and not rules.quantised_experts:
+        yield (
+            f"experts are not quantised: {job.framework.name} has those of a layer in one tensor, "
+            "which the library of quantised layers does not see"
+        )
+
+
 def plan_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
     """What the prediction takes for granted."""
     notes = [*framework_assumptions(job, degrees), *schedule_assumptions(job), *mtp_notes(job)]
     notes += beside_notes(job.beside)
+    notes += tuning_notes(job)
     if job.model.moe is not None:
         load = "the mean load"
         if job.expert_imbalance != 1.0:
