@@ -15,6 +15,7 @@ from planner.job.models.catalog import beside_notes
 from planner.job.models.hf_config import supported_model_types
 from planner.job.quantities import share
 from planner.job.schedules import schedule_named
+from planner.job.tuned_layers import EXPERTS, in_groups
 from planner.predict.configuration import Configuration
 from planner.predict.links import link_inputs
 from planner.predict.ops.trained import held_parameters
@@ -181,10 +182,25 @@ def mtp_notes(job: Job) -> tuple[str, ...]:
     return (f"{said}; {job.model.name} was published with {published} (--mtp-layers {published})",)
 
 
+def _adapter_notes(job: Job) -> tuple[str, ...]:
+    """That groups of linear layers leave out routed experts, where a library may not."""
+    tuning, rules = job.tuning, job.framework.adapters
+    meant = EXPERTS in in_groups(tuning.targets) and EXPERTS not in tuning.targets
+    if not tuning.has_adapters or job.model.moe is None or not meant or rules.quantised_experts:
+        return ()
+    return (
+        "routed experts have no adapters, for they lie in one tensor (targets=all-linear,experts "
+        "puts some there); peft 0.21 does so with all-linear by itself, merges them with the "
+        "weights before each use, and keeps two bytes for each of these, which is not modelled: "
+        "name the layers in target_modules",
+    )
+
+
 def plan_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
     """What the prediction takes for granted."""
     notes = [*framework_assumptions(job, degrees), *schedule_assumptions(job), *mtp_notes(job)]
     notes += beside_notes(job.beside)
+    notes += _adapter_notes(job)
     if job.model.moe is not None:
         load = "the mean load"
         if job.expert_imbalance != 1.0:
