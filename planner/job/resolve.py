@@ -17,7 +17,7 @@ from planner.job.amounts import Resolution, parse_reserve, parse_resolution
 from planner.job.batches import global_batches
 from planner.job.errors import UsageError
 from planner.job.frameworks.adapters import check_tuning, tuned_profile, tuning_conditions
-from planner.job.frameworks.losses import with_objective
+from planner.job.frameworks.losses import objective_conditions, with_objective
 from planner.job.frameworks.profile import (
     FP32_PRECISIONS,
     DtypeModeName,
@@ -152,6 +152,7 @@ def _on_cluster(request: RequestFields) -> Job:
             *request.conditions(),
             *technique_conditions(offered, decision.demanded),
             *tuning_conditions(profile, tuning),
+            *objective_conditions(profile, objective),
         ),
         dropout=request.dropout,
         expert_imbalance=request.expert_imbalance,

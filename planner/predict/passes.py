@@ -152,12 +152,13 @@ def _live(terms: PhaseTerms) -> dict[str, float]:
 def _while_trained(stage: Stage) -> Terms:
     """Live tensors at the fullest of forward and backward; what the core knows inside the layers
     as one maximum, and nobody can name, is in the working set."""
-    every = passes(stage.held, stage.grid.grad_acc, stage.inputs.framework)
+    framework = stage.inputs.framework
+    every = passes(stage.held, stage.grid.grad_acc, framework)
     phases = [
         (phase, one_pass)
         for one_pass in every
         for phase in range(FORWARD, OPTIMIZER)
-        if one_pass.counts and exists(phase, stage.holds, one_pass, stage.grid)
+        if one_pass.counts and exists(phase, stage.holds, one_pass, stage.grid, framework)
     ]
     fullest = max(phases, key=lambda phase: total_bytes(stage.terms(*phase)))
     terms = _live(stage.phase_detail(*fullest)[0])

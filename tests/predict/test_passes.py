@@ -146,11 +146,12 @@ def test_a_pipeline_reads_the_reference_stage_by_stage() -> None:
         ("simpo", "megatron-core", "frameworks that have it: deepspeed"),
         ("distill:teacher=llama-3-8b", "hf", "give a teacher of the same family"),
         ("dpo:reference=adapters-off", "hf", "--train lora"),
+        ("kto", "hf", "mbs > 1"),
     ],
 )
 def test_what_cannot_be_trained_so_is_refused(objective: str, framework: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        plan_of(objective, framework)
+        plan_of(objective, framework, mbs=1)
 
 
 def test_unmeasured_objectives_widen_the_bars() -> None:
@@ -158,6 +159,11 @@ def test_unmeasured_objectives_widen_the_bars() -> None:
     width = (one.step_time.high / one.step_time_s for one in (plan, alone))
     assert next(width) > next(width)
     assert any("few runs measure" in text for text in plan.step_time.beyond)
+
+
+def test_plans_are_read_back_with_their_passes() -> None:
+    plan = plan_of("kto")
+    assert Plan.model_validate_json(plan.model_dump_json()) == plan
 
 
 def test_the_passes_are_shown() -> None:

@@ -4,8 +4,9 @@ whether the framework trains for it at all."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hardware.files import shipped_toml
 from hardware.frozen import Named
@@ -17,6 +18,9 @@ from planner.job.frameworks.profile import (
     with_tables,
 )
 from planner.job.objective import Objective
+
+if TYPE_CHECKING:
+    from constraints.condition import UserCondition
 
 # Bytes a logit that the loss row of the op table moves, forward and backward, at a `loss_traffic`
 # of 1 (`planner.predict.ops.table`).
@@ -74,6 +78,19 @@ def demand_objective(profile: FrameworkProfile, objective: Objective) -> None:
         f"--objective {objective}: {profile.name} has no {objective.rules.words} of its own; "
         f"frameworks that have it: {', '.join(having)}"
     )
+
+
+def objective_conditions(
+    profile: FrameworkProfile, objective: Objective
+) -> tuple[UserCondition, ...]:
+    """What an objective demands of the degrees. KTO takes mismatched answers from its own
+    micro-batch: of one sample there are none, and TRL refuses it (kto_trainer.py: "batch size must
+    be > 1")."""
+    from constraints.condition import user_condition
+
+    if objective.kind != "kto" or profile.loss_logits == "tokens":
+        return ()
+    return (replace(user_condition("require", "mbs > 1"), of=f"--objective {objective}"),)
 
 
 @cache

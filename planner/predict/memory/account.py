@@ -153,7 +153,8 @@ def _pass(
 def _backward(stage: Stage, one_pass: Pass, label: str, kinds: tuple[str, ...]) -> PhaseMemory:
     """The backward of a pass at its worst phase."""
     phases = range(FORWARD + 1, OPTIMIZER)
-    there = [phase for phase in phases if exists(phase, stage.holds, one_pass, stage.grid)]
+    told = stage.holds, one_pass, stage.grid, stage.inputs.framework
+    there = [phase for phase in phases if exists(phase, *told)]
     worst = max(there, key=lambda phase: total_bytes(stage.terms(phase, one_pass)))
     return phase_memory(stage, worst, one_pass, "backward" + label, kinds)
 
@@ -392,7 +393,7 @@ def _ends(stage: Stage, one_pass: Pass) -> tuple[float, float]:
     firsts = [
         float(total_bytes(stage.terms(phase, one_pass)))
         for phase in (LAYER, LAYER_AGAIN)
-        if exists(phase, stage.holds, one_pass, stage.grid)
+        if exists(phase, stage.holds, one_pass, stage.grid, stage.inputs.framework)
     ]
     first = max(firsts, default=0.0)
     return first, float(total_bytes(stage.terms(LAYER_LAST, one_pass))) if firsts else first
