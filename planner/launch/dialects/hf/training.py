@@ -29,7 +29,12 @@ from planner.launch.dialects.hf.arguments import (
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.dialects.hf.objectives import minimised
 from planner.launch.dialects.hf.python import TRL_TRAINER
-from planner.launch.dialects.hf.rows import below_limit, lengths_assumed, packing_of
+from planner.launch.dialects.hf.rows import (
+    below_limit,
+    lengths_assumed,
+    packing_of,
+    position_problems,
+)
 from planner.launch.dialects.hf.tuned import Tuned, tuned
 from planner.launch.dialects.hf.unmodelled import (
     effects_of,
@@ -102,18 +107,25 @@ def read_hf_training(
     refusals = refusals_of(named, launch, program)
     sharded_by = "" if document is None else document.path
     own = own_options(named, source, program, sharded_by)
+    found = replace(found, packing=packing_of(named, program))
     return replace(
         found,
         format="settings",
-        packing=packing_of(named, program),
         main_file=path,
-        problems=(*of_adapter, *refusals, *own, *_settled(found, named, document), *elsewhere),
+        problems=(
+            *of_adapter,
+            *position_problems(found),
+            *refusals,
+            *own,
+            *_settled(found, named, document),
+            *elsewhere,
+        ),
         unmodelled=(
             *found.unmodelled,
             *effects_of(named),
             *below_limit(named, program),
             *own_loss(named, launch),
-            *_launcher_shards(named, path, program, launch),
+            *_launcher_shards(named, source, program),
         ),
         settings=(*named.values(), *(() if document is None else found.settings)),
         unused=found.unused if document is not None else (),
@@ -191,14 +203,15 @@ def _stage_of(document: Document | None) -> object:
 
 
 def _launcher_shards(
-    named: Mapping[str, Setting], path: str, program: Program, launch: LaunchCommand | None
+    named: Mapping[str, Setting], source: Source, program: Program
 ) -> tuple[tuple[Setting, str], ...]:
-    """Without a word on sharding, the command that starts it may still shard."""
+    """Without a word on sharding, the command that starts it may still shard over several GPUs."""
     tables = {key.partition(".")[0] for key in named}
-    if program == "axolotl" or launch is not None or {"deepspeed", "fsdp"} & tables:
+    says = program == "axolotl" or source.launch is not None or {"deepspeed", "fsdp"} & tables
+    if says or source.hints.gpus == 1:
         return ()
     why = "costed as plain data parallelism; accelerate may shard it: less memory than predicted"
-    return ((Setting("deepspeed, fsdp", None, path), why),)
+    return ((Setting("deepspeed, fsdp", None, source.path), why),)
 
 
 def _settled(
