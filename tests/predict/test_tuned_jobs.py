@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
+from planner.cost import fields as f
 from planner.job.quantities import GIB
 from planner.job.request import Request
+from planner.predict.cost_model import CostModel
 from planner.predict.evaluate import Proposal, evaluated
 from planner.predict.plan import Degrees, Plan
+from planner.predict.shapes import rule_context
+from planner.predict.space import enumerate_shapes, legal_shapes
 
 
 def plan(train: str, *freeze: str, dp: int = 1, zero: int = 0, mbs: int = 4, **fields: Any) -> Plan:
@@ -145,3 +149,28 @@ def test_unsloth_holds_what_its_notebooks_print(model: str, rank: int, gib: floa
     )  # fmt: skip
     stage = found.stages[0]
     assert (stage.allocated + stage.fragmentation) / GIB == pytest.approx(gib, rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("train", "freeze", "framework"),
+    [
+        ("lora", (), "megatron-bridge"),
+        ("qlora", (), "deepspeed"),
+        ("full", ("embeddings", "layers:8"), "megatron-core"),
+    ],
+)
+def test_bounds_hold_for_parts_of_the_weights(
+    train: str, freeze: tuple[str, ...], framework: str
+) -> None:
+    """What a search skips by is below what any legal shape costs."""
+    request = Request(
+        model="llama-3.2-1b", gpus="4xH100", gbs=16, seq=2048, framework=framework, train=train,
+        freeze=freeze,
+    )  # fmt: skip
+    model = CostModel(request.resolve())
+    context = rule_context(model.job)
+    columns, _ = legal_shapes(context, enumerate_shapes(context))
+    steps = model.cost_shapes(columns).steps
+    assert len(steps) > 10
+    assert (steps[:, f.STEP_TIME_BOUND] <= steps[:, f.STEP_TIME] * (1 + 1e-12)).all()
+    assert (steps[:, f.STEP_PEAK_BOUND] <= steps[:, f.STEP_PEAK_BYTES] * (1 + 1e-12)).all()
