@@ -188,10 +188,10 @@ def _expert_notes(job: Job) -> Iterator[str]:
     meant = EXPERTS in in_groups(targets) and EXPERTS not in targets
     if job.model.moe is not None and meant and not job.framework.adapters.quantised_experts:
         yield (
-            "routed experts have no adapters, for they lie in one tensor (targets=all-linear,experts "
-            "puts some there); peft 0.21 does so with all-linear by itself, merges them with the "
-            "weights before each use, and keeps two bytes for each of these, which is not modelled: "
-            "name the layers in target_modules"
+            "routed experts have no adapters, for they lie in one tensor "
+            "(targets=all-linear,experts puts some there); peft 0.21 does so with all-linear by "
+            "itself, merges them with the weights before each use, and keeps two bytes for each of "
+            "these, which is not modelled: name the layers in target_modules"
         )
 
 
