@@ -84,7 +84,7 @@ def condition_rule(condition: UserCondition) -> ShapeRule:
         sentence=f"what the user {condition.verb}s: {condition.text}",
         source="command line or job file",
         test=condition.mask,
-        wording=lambda _ctx: f"you {condition.words}",
+        wording=lambda _ctx: f"you {'gave ' if condition.of else ''}{condition.words}",
     )
 
 

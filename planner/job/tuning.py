@@ -288,6 +288,8 @@ _ALL = (
     "q", "k", "v", "q-down", "q-up", "kv-down", "kv-up", "o", "gate", "up", "down", "shared-gate",
     "shared-up", "shared-down", "router", EXPERTS, "state-in", "state-out", "head",
 )  # fmt: skip
+# Layers that read one tensor, which frameworks multiply at once: costed as one row.
+_TOGETHER = (("q", "k", "v"), ("gate", "up"), ("shared-gate", "shared-up"))
 # What Hugging Face, Megatron and torchtune call them.
 _CALLED = {
     "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "out_proj": "o", "output_proj": "o",
@@ -334,6 +336,13 @@ def _demand_modules(tuning: Tuning, model: ModelSpec, layers: Mapping[str, Linea
         if _LAYERS.fullmatch(name) or name in WHOLE_MODULES or words & set(layers):
             continue
         raise UsageError(f"--freeze {name}: {model.name} has no {name}; it has {_listed(layers)}")
+    for together in _TOGETHER:
+        some = [name for name in together if name in tuning.frozen_modules and name in layers]
+        if some and len(some) < sum(name in layers for name in together):
+            raise UsageError(
+                f"--freeze {' '.join(some)}: {', '.join(together)} are trained or frozen together; "
+                f"give --freeze {','.join(together)}"
+            )
     if both := set(tuning.whole) & set(tuning.frozen):
         raise UsageError(f"--train whole={'+'.join(sorted(both))}: --freeze freezes it as well")
 

@@ -27,6 +27,7 @@ from planner.predict.memory.terms import (
     phase_rows,
 )
 from planner.predict.ops.table import parameter_count
+from planner.predict.ops.trained import held_parameters
 from planner.predict.passes import configured_passes
 from planner.predict.plan_text import error_text, fit_text, fraction_text
 from planner.predict.techniques import used_techniques
@@ -99,7 +100,8 @@ def _facts(footprint: Footprint, worst: Footprint | None) -> Facts:
     job, degrees = configuration.job, configuration.degrees
     return facts(
         "memory.facts", configuration, worst=worst, gpu=job.cluster.gpu,
-        parameters=parameter_count(job.model).total,
+        parameters=parameter_count(job.model).total, tuned=not job.tuning.trains_all,
+        trained=held_parameters(job).trained,
         dtype=said(described(f"memory.dtypes.{job.dtype}"), job),
         techniques=used_techniques(job, degrees),
         steps=plural(degrees.grad_acc, "micro-batch").replace("batchs", "batches"),

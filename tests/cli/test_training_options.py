@@ -45,6 +45,11 @@ def test_everything_at_once_is_shown(run: Run) -> None:
         (("--recompute", "full:uniform=40"), ("uniform=20 or less",)),
         (("--recompute", "full:block=4", "--recompute-layers", "4,4,4,4"), ("layers once",)),
         (("--recompute", "mla_up_proj"), ("[recompute-module-in-model]",)),
+        (("--train", "lorra"), ("Did you mean 'lora'",)),
+        (("--train", "lora:rank=4096"), ("rank=4096", "or less")),
+        (("--train", "lora", "--framework", "megatron-core"), ("--framework", "megatron-bridge")),
+        (("--train", "qlora", "--framework", "deepspeed"), ("--train base=nf4-double", "tp == 1")),
+        (("--freeze", "layers:0"), ("layers:8",)),
     ],
 )
 def test_wrong_options_name_the_rule(

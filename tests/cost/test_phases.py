@@ -81,6 +81,16 @@ def test_activations_that_micro_batches_keep(vpp: float, kept: list[float]) -> N
         assert p.cast_bytes(phase, HOLDS, framework) == LAST_CASTS[phase - FORWARD_END], phase
 
 
+def test_frozen_units_hold_inputs_of_layers_and_their_gradients_until_backward_ends() -> None:
+    """The last layer finds what all layers that recompute keep, and as much of gradients; where
+    gradients add up in every pass too."""
+    framework = framework_inputs(schedule=SCHEDULE_1F1B, frozen_units_hold=1.0)
+    found = p.kept_bytes(LAYER_LAST, HOLDS, one_pass(), grid(), framework)
+    assert found == LATER - 1 + 10 + HOLDS.resident
+    assert exists(LAYER_LAST, HOLDS, one_pass(accumulates=1.0), grid(), framework)
+    assert not exists(LAYER_LAST, HOLDS, one_pass(accumulates=1.0), grid(), framework_inputs())
+
+
 def test_quantised_copies_of_weights_stay_but_under_zero_3() -> None:
     framework = framework_inputs(weight_casts_stay=1.0)
     stays = [p.resident_casts(HOLDS, grid(zero=zero), framework) for zero in range(4)]
@@ -282,9 +292,10 @@ def test_parameters_of_a_stage(counts: Any, tied: int, expected: Any) -> None:
 def test_phases_of_a_pass(late: int, makes: int, phases: list[int]) -> None:
     """The last layer's where gradients are made; after the last forward the layers' alone."""
     one = one_pass(accumulates=1.0 - makes)._replace(vocab_parameters=1.0 - late)
-    found = [phase for phase in range(OPTIMIZER) if exists(phase, HOLDS, one, grid())]
+    framework = framework_inputs()
+    found = [phase for phase in range(OPTIMIZER) if exists(phase, HOLDS, one, grid(), framework)]
     assert found == phases
-    assert exists(LAYER_SECOND, HOLDS, one, grid(zero=2, **SHARDED))
+    assert exists(LAYER_SECOND, HOLDS, one, grid(zero=2, **SHARDED), framework)
 
 
 @pytest.mark.parametrize(("in_order", "last", "done"), [(1, 11.0, -100.0), (0, 101.0, -10.0)])

@@ -86,6 +86,8 @@ def test_what_no_library_has_is_refused_with_the_nearest_fix(text: str, says: st
         ("lora:targets=q", ("attention",), "nothing of llama-3-8b to train"),
         ("lora", ("layers:32",), "nothing of llama-3-8b to train"),
         ("full", ("experts",), "has no experts"),
+        ("full", ("q",), "give --freeze q,k,v"),
+        ("full", ("gate",), "give --freeze gate,up"),
         ("full", ("layers:33",), "has 32 layers"),
         ("full", ("embeddings", "head", "layers:32"), "leaves nothing"),
         ("full", ("embeddings", "head", "attention", "mlp"), "leaves nothing"),

@@ -161,6 +161,11 @@ def test_unmeasured_objectives_widen_the_bars() -> None:
     assert any("few runs measure" in text for text in plan.step_time.beyond)
 
 
+def test_plans_are_read_back_with_their_passes() -> None:
+    plan = plan_of("kto")
+    assert Plan.model_validate_json(plan.model_dump_json()) == plan
+
+
 def test_the_passes_are_shown() -> None:
     table, _ = passes_blocks(plan_of("dpo").passes)
     assert isinstance(table, TableData)

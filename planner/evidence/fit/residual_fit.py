@@ -106,12 +106,18 @@ def _at_first_sight(row: MeasuredRow, figure: Figure) -> float | None:
     return None if known is None or said is None else math.log(known / said)
 
 
-def fitted_table(found: Sequence[Residual], figure: Figure) -> FittedTable:
-    """The table of one figure, fitted on held-out sources."""
+def fitted_table(
+    found: Sequence[Residual], figure: Figure, beside: ErrorTable | None = None
+) -> FittedTable:
+    """The table of one figure, fitted on held-out sources; `beside`: of another way of training, of
+    whose runs, which reach much further, the growth of errors outside of them is."""
     runs, fit = both_ways(found), partial(fitted_errors, figure)
-    table = ErrorTable(figure, summarised(runs), fit(runs))
+    table = ErrorTable(figure, summarised(runs), fit(runs), beside=beside)
     table = replace(table, folds=tuple(_without_folds(table, runs, fit)))
-    table = with_growth(table, runs, fit)
+    if beside is None:
+        table = with_growth(table, runs, fit)
+    else:
+        table = replace(table, growth=beside.growth, unmeasured=beside.unmeasured)
     inflation = judge(table, runs).inflation()
     table = replace(
         table,
@@ -185,18 +191,21 @@ def fit_all(predictions: Sequence[Prediction]) -> list[FittedTable]:
     return [fitted_table(runs, figure) for figure, runs in found.items() if runs]
 
 
-def fit_tuned(predictions: Sequence[Prediction]) -> list[FittedTable]:
+def fit_tuned(
+    predictions: Sequence[Prediction], full: Mapping[Figure, ErrorTable]
+) -> list[FittedTable]:
     """Tables of those of the runs that fine-tune (`intervals.is_tuned`), which no constant is
-    fitted on."""
+    fitted on; `full`: of training in full."""
     chosen = [one for one in predictions if one.mapped is not None and is_tuned(one.job)]
     found = ((figure, residuals(chosen, figure, tuned=True)) for figure in FIRST_SIGHT)
-    return [fitted_table(runs, figure) for figure, runs in found if runs]
+    return [fitted_table(runs, figure, full.get(figure)) for figure, runs in found if runs]
 
 
 def main(paths: Sequence[str]) -> None:
     """Write the file to standard output: of the runs given, or of both sets that ship."""
     fitted = fit_all(predict_rows(rows_of_errors(paths)))
-    tuned = [] if paths else fit_tuned(predict_rows(rows_of_errors([str(TUNED_RUNS)])))
+    full = {one.table.figure: one.table for one in fitted}
+    tuned = [] if paths else fit_tuned(predict_rows(rows_of_errors([str(TUNED_RUNS)])), full)
     sys.stdout.write(render(fitted, tuned))
 
 

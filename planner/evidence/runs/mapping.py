@@ -167,8 +167,14 @@ def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
     tp, pp, cp, ep = (row.integer(name) or 1 for name in ("tp", "pp", "cp", "ep"))
     vpp = row.integer("vpp") or unstated_chunks(row, profile, pp)
     gpus = row.integer("num_gpus") or 1
+    in_turn = row.says("schedule", "device_map")
+    pp = gpus if in_turn and pp == 1 else pp
     zero = _zero(row, profile)
-    if zero < _SHARDED and gpus > 1 and not (row.text("tp") or row.text("pp") or row.text("dp")):
+    if (
+        zero < _SHARDED
+        and gpus > 1
+        and not (in_turn or row.text("tp") or row.text("pp") or row.text("dp"))
+    ):
         raise UnpredictableRowError("tp and pp are not stated")
     dp = max(1, gpus // (tp * pp * cp))
     gbs = row.integer("gbs")
@@ -185,7 +191,7 @@ def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
     grad_acc = max(1, math.ceil(gbs / (mbs * dp)))
     if pp > 1:
         # NeMo AutoModel fills and drains the pipeline once for each local batch.
-        grad_acc //= row.integer("pipeline_runs") or 1
+        grad_acc //= grad_acc if in_turn else row.integer("pipeline_runs") or 1
     etp = row.integer("etp") or (1 if ep > 1 else tp)
     return Degrees(
         tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, etp=etp, dp=dp,

@@ -16,7 +16,10 @@ from planner.predict.ops.table import parameter_count
 DEFAULT_VOCABULARY = 50304
 _GATED = {"swiglu", "geglu", "silu", "gated"}
 # Reasons in `words.toml`, and the column that may give one: a framework's name may say LoRA.
-_REFUSED = (("tuning", "tuning"), ("tuning", "framework"))
+_REFUSED = (
+    ("tuning", "tuning"), ("tuning", "framework"), ("vision", "vision"),
+    ("frozen_tower", "frozen"),
+)  # fmt: skip
 # Attention kernels start here; less is a misprint, and the row takes the usual width.
 _SMALLEST_HEAD_DIM = 8
 _USUAL_HEAD_DIM = 128

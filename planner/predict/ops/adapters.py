@@ -57,7 +57,13 @@ def with_tuning(piece: Piece, context: OpContext, *, frozen: bool = False) -> Pi
 def _shares_input(op: Op, context: OpContext) -> bool:
     """Whether adapters read, and keep, the very tensor that the frozen product reads."""
     shares = not _cast_bytes(op, context) and not context.tuning.dropout
-    return bool(context.profile.adapters.fused_kernels) or shares
+    return _are_fused(context) or shares
+
+
+def _are_fused(context: OpContext) -> bool:
+    """Whether kernels fuse adapters with their products: unsloth's do where no dropout stands
+    between (unsloth/models/llama.py, patch_peft_model)."""
+    return bool(context.profile.adapters.fused_kernels) and not context.tuning.dropout
 
 
 def _cast_bytes(op: Op, context: OpContext) -> float:
@@ -69,7 +75,7 @@ def _cast_bytes(op: Op, context: OpContext) -> float:
     then makes 16 bits of what has 32.
     """
     rules, tuning = context.profile.adapters, context.tuning
-    if rules.fused_kernels or not rules.cast_bytes:
+    if _are_fused(context) or not rules.cast_bytes:
         return 0.0
     differs = (tuning.adapter or rules.weight_type) == "fp32"
     if tuning.base and is_packed(op, context) and rules.cast_bytes < _FP32:
@@ -125,7 +131,7 @@ def _as_wide(row: Saved, op: Op, context: OpContext) -> Saved:
 
 def _is_made_again(op: Op, context: OpContext) -> bool:
     """Whether fused kernels make the product's input again, as the activation's output."""
-    return bool(context.profile.adapters.fused_kernels) and op.name.endswith("/down")
+    return _are_fused(context) and op.name.endswith("/down")
 
 
 @dataclass(frozen=True)
@@ -168,7 +174,7 @@ class _Adapter:
 
     @property
     def fused(self) -> bool:
-        return bool(self.context.profile.adapters.fused_kernels)
+        return _are_fused(self.context)
 
     @property
     def of_each_expert(self) -> bool:

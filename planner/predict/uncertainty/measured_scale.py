@@ -5,7 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 
 from planner.job.job import Job
-from planner.predict.uncertainty.families import Family, architecture_text
+from planner.predict.uncertainty.families import (
+    Family,
+    architecture_text,
+    is_mixture,
+    is_tuned_kind,
+)
 from planner.predict.uncertainty.intervals import family_of, learnt_figure
 from planner.predict.uncertainty.residuals import shipped_tables
 
@@ -21,12 +26,18 @@ def beyond_measured(job: Job, num_gpus: int) -> str:
     if num_gpus <= largest:
         return ""
     where = f"on {architecture_text(family.architecture)} GPUs"
-    what = f"{_MODELS[family.model]} with {family.framework} {where}"
+    what = f"{_words(family.model)} with {family.framework} {where}"
     if largest:
         return f"never measured beyond {_gpus(largest)} of this kind ({what})"
     nearest = most_measured_gpus(Family(architecture=family.architecture))
     other = f"; other runs {where}: at most {_gpus(nearest)}" if nearest else f", nor any {where}"
     return f"no run of this kind was measured ({what}){other}"
+
+
+def _words(model: str) -> str:
+    """A kind of model as people say it."""
+    words = _MODELS["moe" if is_mixture(model) else "dense"]
+    return f"fine-tuned {words}" if is_tuned_kind(model) else words
 
 
 def _gpus(count: int) -> str:

@@ -184,7 +184,8 @@ class ErrorTable:
     `folds`: the same fitted without each tenth of the `sources`; `shares`: of the errors' variance,
     by what runs share it, `run` being their own noise; `growth`: standard deviation for each
     doubling beyond what was measured, by axis; `unmeasured`: for an architecture, framework,
-    model or precision without a run.
+    model or precision without a run. `beside`: runs of another way of training, whose errors are
+    others but which run the same kernels and links: what they reach is measured, too.
     """
 
     figure: Figure
@@ -194,6 +195,7 @@ class ErrorTable:
     shares: Mapping[str, float] = field(default_factory=dict)
     growth: Mapping[str, float] = field(default_factory=dict)
     unmeasured: Mapping[str, float] = field(default_factory=dict)
+    beside: ErrorTable | None = None
 
     def without(self, source: str) -> ErrorTable:
         """The table as seen without one source; itself without that of none of its runs."""
@@ -203,7 +205,10 @@ class ErrorTable:
             entries = tuple(entry for entry in self.entries if entry.source != source)
             fold = fold_of(source, self.sources)
             errors = self.folds[fold] if self.folds else self.errors
-            self._views[source] = replace(self, entries=entries, errors=errors, folds=())
+            beside = self.beside and self.beside.without(source)
+            self._views[source] = replace(
+                self, entries=entries, errors=errors, folds=(), beside=beside
+            )
         return self._views[source]
 
     @property
@@ -310,14 +315,25 @@ class ErrorTable:
         base = Family()._replace(**{self._base: getattr(family, self._base)})
         near = base if self._has_runs(base) else Family()
         for kind in ("architecture", "framework", "model"):
-            if not self._has_runs(near._replace(**{kind: getattr(family, kind)})):
+            wanted = near._replace(**{kind: getattr(family, kind)})
+            if not self._has_runs(wanted) and not self._is_beside(family, kind):
                 yield kind
+
+    def _is_beside(self, family: Family, kind: str) -> bool:
+        """Whether runs of another way of training have the family's framework on its
+        architecture."""
+        if self.beside is None or kind == "model":
+            return False
+        wanted = Family()._replace(architecture=family.architecture, framework=family.framework)
+        return self.beside._has_runs(wanted)
 
     def _near(self, family: Family) -> _Near:
         """What the nearest runs reach."""
         base = getattr(family, self._base)
         if base not in self._near_runs:
-            members = self._members(Family()._replace(**{self._base: base})) or self.entries
+            same = Family()._replace(**{self._base: base})
+            members = [*self._members(same), *(self.beside._members(same) if self.beside else ())]
+            members = members or list(self.entries)
             self._near_runs[base] = _Near(
                 common_ranges(_merged(members)),
                 frozenset(bits for one in members for bits in one.bits),
@@ -423,7 +439,9 @@ def shipped_tables() -> dict[Figure, ErrorTable]:
 def tuned_tables() -> dict[Figure, ErrorTable]:
     """The tables of all other runs: a part of the weights, or samples that differ in length."""
     block = _shipped().get(TUNED, {})
-    return parse_tables(block) if isinstance(block, dict) else {}
+    tables = parse_tables(block) if isinstance(block, dict) else {}
+    full = shipped_tables()
+    return {figure: replace(table, beside=full.get(figure)) for figure, table in tables.items()}
 
 
 def shipped_table(figure: Figure, family: Family) -> ErrorTable:

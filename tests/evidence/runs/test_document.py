@@ -25,7 +25,7 @@ PREDICTED_COLUMNS = (
 
 
 def test_a_record_holds_the_row_and_its_prediction() -> None:
-    content = document(predict_rows([row(vocab=""), row(tuning="lora")]), BY_SOURCE)
+    content = document(predict_rows([row(vocab=""), row(tuning="peft:adalora")]), BY_SOURCE)
     good, refused = content["rows"]
     assert good["model"] == "GPT-175B"
     assert set(PREDICTED_COLUMNS) <= good.keys()
@@ -74,7 +74,7 @@ def test_csv_columns_are_those_of_all_rows() -> None:
 
 
 def test_families_by_what_the_planner_makes_of_a_row() -> None:
-    found, other = predicted(1.0), predict_rows([row(tuning="lora")])[0]
+    found, other = predicted(1.0), predict_rows([row(tuning="peft:adalora")])[0]
     assert family_by("profile, architecture,scale,kind")(found) == (
         "megatron-lm-2022, ampere, several domains, dense"
     )

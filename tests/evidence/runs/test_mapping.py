@@ -73,9 +73,9 @@ def test_uneven_layers_are_unfolded() -> None:
     [
         ({"mixer": "mamba hybrid"}, "state spaces"),
         ({"tuning": "one layer, no optimizer"}, "one layer"),
-        ({"tuning": "lora"}, "LoRA"),
-        ({"tuning": "adapters"}, "LoRA"),
-        ({"framework": "torchtune LoRA"}, "LoRA"),
+        ({"tuning": "peft:adalora"}, "LoRA"),
+        ({"tuning": "peft:p-tuning v2"}, "LoRA"),
+        ({"framework": "torchtune prefix"}, "LoRA"),
         ({"mixer": "rwkv"}, "rwkv"),
         ({"mixer": "linear attention"}, "linear attention"),
         ({"mbs": "", "gbs": ""}, "mbs"),

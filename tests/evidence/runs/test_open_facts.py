@@ -82,7 +82,7 @@ def test_a_plan_leaves_nothing_open_and_a_refused_row_says_nothing() -> None:
     cells = planned.row.cells | {PLAN_COLUMN: "plan.json"}
     named = type(planned.row)(planned.row.file, planned.row.line, cells)
     assert open_facts(type(planned)(named, planned.mapped, step=planned.step)) == ()
-    assert opened(tuning="lora") is None
+    assert opened(tuning="peft:adalora") is None
 
 
 def test_the_table_names_profiles_that_exist() -> None:

@@ -39,7 +39,7 @@ def test_korthikanti_table_5_within_about_three_percent_on_average() -> None:
 
 
 def test_order_is_kept_and_refusals_are_counted() -> None:
-    rows = [row(), row(tuning="lora"), row(pp="4", vpp="1")]
+    rows = [row(), row(tuning="peft:adalora"), row(pp="4", vpp="1")]
     predictions = predict_rows(rows)
     assert [prediction.row for prediction in predictions] == rows
     assert predictions[1].error is not None

@@ -64,6 +64,8 @@ def test_the_last_layers_alone_are_trained() -> None:
         ({"tuning": "distill"}, "generation"),
         ({"lora_targets": "q_proj,vision_proj"}, "unknown module 'vision_proj'"),
         ({"lora_rank": "5000"}, "is 1,024 wide"),
+        ({"vision": "ViT 0.67B, patch 14"}, "images and towers"),
+        ({"frozen": "vision_tower, projector"}, "images and towers"),
     ],
 )
 def test_what_is_not_modelled_is_refused(cells: dict[str, str], why: str) -> None:
@@ -262,3 +264,25 @@ def test_fine_tuning_has_families_of_its_own() -> None:
     full = map_row(row(**MISTRAL | {"tuning": "sft"})).job
     assert family_of(adapters).model == "tuned dense"
     assert family_of(full).model == "dense"
+
+
+def test_layers_on_several_gpus_without_a_schedule_take_as_long_as_on_one() -> None:
+    """A device map: each GPU holds a part, and one of them works at a time."""
+    cells = MISTRAL | {"mbs": "1", "gbs": "8"}
+    (one,) = predict_rows([row(**cells)])
+    (two,) = predict_rows([row(**cells | {"num_gpus": "2", "schedule": "device_map sequential"})])
+    assert one.step_time_s is not None and two.step_time_s is not None, two.error
+    assert two.configured.degrees.pp == 2
+    assert two.step_time_s == pytest.approx(one.step_time_s, rel=0.1)
+    assert (two.memory_bytes("allocated") or 0) < 0.7 * (one.memory_bytes("allocated") or 0)
+
+
+def test_kernels_for_all_experts_at_once_are_faster_than_a_loop() -> None:
+    cells = MISTRAL | {
+        "model": "granite", "tuning": "full_sft", "layers": "32", "hidden": "1536", "ffn": "512",
+        "heads": "24", "moe": "40 experts top8, expert ffn 512", "seq": "512", "mbs": "1",
+        "gbs": "1", "software": "torch 2.6.0 transformers 4.52.4",
+    }  # fmt: skip
+    loop, kernels = predict_rows([row(**cells), row(**cells | {"kernels": "scattermoe"})])
+    assert loop.step_time_s is not None and kernels.step_time_s is not None, loop.error
+    assert loop.step_time_s > 2.0 * kernels.step_time_s

@@ -42,7 +42,7 @@ def test_ranks_of_latent_attention_are_no_lora() -> None:
     assert mla is not None
     assert (mla.q_lora_rank, mla.kv_lora_rank) == (None, 512)
     with pytest.raises(UnpredictableRowError, match="LoRA"):
-        map_row(row(tuning="lora"))
+        map_row(row(tuning="peft:adalora"))
 
 
 def test_experts_of_some_groups() -> None:

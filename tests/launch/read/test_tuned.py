@@ -136,6 +136,9 @@ def test_adapters_of_trl(folder: ReadFolder) -> None:
     packed = folder({"x.yaml": TRL + "load_in_4bit: true\n"}, gpus=1)
     assert packed.train.endswith("base=nf4,adapter=bf16,dropout=0.05")
     assert any("older releases leave it off" in said for said in packed.assumed)
+    assert "chunked-head" in found.variations and "recompute" in found.left_open
+    plain = folder({"x.yaml": TRL + "loss_type: nll\n"}, gpus=1)
+    assert "chunked-head" not in plain.variations
 
 
 def test_adapters_of_swift(folder: ReadFolder) -> None:
@@ -371,3 +374,20 @@ def test_a_script_goes_on_with_adapters(folder: ReadFolder) -> None:
     found = folder(files, gpus=1, seq=2048)
     assert found.train == "qlora:rank=64,alpha=16,targets=q+v,base=nf4"
     assert not [problem for problem in found.problems if problem.severity == "error"]
+
+
+@pytest.mark.parametrize(
+    ("model", "lines", "verdict"),
+    [
+        ("gpt2", "packing: true", "will not run"),
+        ("gpt2", "", "runs and fits"),  # samples may be shorter
+        ("Qwen/Qwen2.5-0.5B", "packing: true", "runs and fits"),  # rotary positions go on
+    ],
+)
+def test_rows_beyond_the_table_of_positions(
+    folder: ReadFolder, model: str, lines: str, verdict: str
+) -> None:
+    text = FACTORY.replace("Qwen/Qwen2.5-7B-Instruct", model) + f"cutoff_len: 4096\n{lines}\n"
+    assessment = judged(folder({"x.yaml": text}, gpus=1), "1xH100")
+    assert assessment.verdict == verdict
+    assert any(problem.rule == "positions" for problem in assessment.problems) == (model == "gpt2")

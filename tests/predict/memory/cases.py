@@ -163,7 +163,7 @@ def inner_phases(stage_account: StageAccount) -> list[PhaseMemory]:
         phase_memory(core, phase, each, f"phase {phase}")
         for each in passes(core.held, core.grid.grad_acc, core.inputs.framework)
         for phase in range(OPTIMIZER)
-        if each.counts and exists(phase, core.holds, each, core.grid)
+        if each.counts and exists(phase, core.holds, each, core.grid, core.inputs.framework)
     ]
 
 

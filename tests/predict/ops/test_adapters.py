@@ -200,3 +200,14 @@ def test_tied_tables_are_trained_or_frozen_together() -> None:
     both = rows(job("full", "embeddings", model="llama-3.2-1b"), 2)["head/logits"]
     assert not both.trains
     assert rows(job("lora:whole=head", model="llama-3.2-1b"), 1)["embedding"].trains
+
+
+def test_adapters_are_fused_only_without_dropout() -> None:
+    """unsloth leaves adapters with dropout to peft's layers."""
+    fused, dropped = (
+        kept(job_pieces(job(train, framework="unsloth"))[0].ops)
+        for train in ("lora", "lora:dropout=0.1")
+    )
+    assert not [name for name in fused if name.endswith("/projected")]
+    assert "mlp/down/input" not in fused
+    assert dropped["mlp/down/down/input"] > 2 * 14336

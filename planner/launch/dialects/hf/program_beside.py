@@ -36,7 +36,9 @@ def program_beside(launch: LaunchCommand | None) -> ScriptSettings | None:
     path = "" if launch is None else launch.program
     if launch is None or not path.endswith(".py"):
         return None
-    file = beside(path, launch.folder)
+    # Scripts in a folder of their own are started from the one above.
+    places = (launch.folder, launch.folder.absolute().parent)
+    file = next((found for place in places if (found := beside(path, place))), None)
     text = None if file is None else text_of(file)
     if file is None or text is None or not _SAYS.search(text):
         return None

@@ -204,17 +204,18 @@ class _Script:
 
     def _packed(self, node: ast.expr | None) -> None:
         """How weights are packed, where a table says it in place of BitsAndBytesConfig."""
-        if node is None or isinstance(node, ast.Call):
-            return
+        if node is not None and not isinstance(node, ast.Call):
+            self._of_table(node, _BITS)
+
+    def _of_table(self, node: ast.expr, names: Mapping[str, str]) -> None:
+        """Entries of a table, as settings."""
         try:
             table = self.values.of(node)
         except NoValueError:
             return
-        if not isinstance(table, dict):
-            return
-        for name in _BITS:
-            if name in table:
-                self.found.setdefault(name, Setting(name, table[name], self.path, node.lineno))
+        for key, value in table.items() if isinstance(table, dict) else ():
+            if key in names:
+                self._mark(names[key], value, node)
 
     def _resumed(self, node: ast.Call) -> None:
         """Adapters of a folder, where they are trained on."""
@@ -288,12 +289,14 @@ class _Script:
                     self.found.setdefault(key, Setting(key, inner, self.path, node.lineno))
 
     def _put(self, node: ast.Call, names: Mapping[str, str]) -> None:
-        """Some keywords of a call, as settings."""
+        """Some keywords of a call, as settings; those of tables that it is given, too."""
         for one in node.keywords:
-            if one.arg is not None and one.arg in names:
+            if one.arg is None:
+                self._of_table(one.value, names)
+            elif one.arg in names:
                 self._set(names[one.arg], one.value)
 
-    def _mark(self, name: str, value: object, node: ast.Call) -> None:
+    def _mark(self, name: str, value: object, node: ast.expr) -> None:
         self.found.setdefault(name, Setting(name, value, self.path, node.lineno))
 
     def _set(self, name: str, node: ast.expr) -> None:

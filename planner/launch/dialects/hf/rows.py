@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from planner.job.models.catalog import load_model
 from planner.job.samples import PACKING_WORDS, Packing
 from planner.launch.dialects.hf.arguments import Named, Program, is_switched, value_of
 from planner.launch.read.document import LIMIT_ALONE
-from planner.launch.read.found import Setting
+from planner.launch.read.found import Found, Problem, Setting, Severity
 from planner.launch.read.names import meanings
 
 _PACKED = (
@@ -91,6 +92,25 @@ def below_limit(named: Named, program: Program) -> Iterator[tuple[Setting, str]]
         return
     why = f"{_said(limit)} is their limit, and shorter ones need less: less memory than predicted"
     yield replace(limit, key=LIMIT_ALONE), why
+
+
+def position_problems(found: Found) -> Iterator[Problem]:
+    """Rows beyond the table of positions of a model that has one: torch stops at the first of them
+    (`IndexError: index out of range in self`, or a device-side assert). Rotary positions go on."""
+    spec = None if found.model is None else load_model(found.model).spec
+    if spec is None or found.seq is None or spec.position != "learned":
+        return
+    if found.seq <= spec.max_positions or found.lengths:
+        return
+    full = found.packing in ("pack", "limit", None)
+    text = (
+        f"{'rows' if full else 'samples'} of {'' if full else 'up to '}{found.seq:,} tokens, and "
+        f"{spec.name} has a table of {spec.max_positions:,} positions: torch stops with "
+        "`index out of range in self`"
+    )
+    places = (found.where["seq"].place,) if "seq" in found.where else ()
+    severity: Severity = "error" if full else "warning"
+    yield Problem("positions", text, severity, places, f"{spec.max_positions} or fewer", late=True)
 
 
 def _first(named: Named, names: tuple[str, ...]) -> Setting | None:

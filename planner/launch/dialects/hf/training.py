@@ -29,7 +29,12 @@ from planner.launch.dialects.hf.arguments import (
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.dialects.hf.objectives import minimised
 from planner.launch.dialects.hf.python import TRL_TRAINER
-from planner.launch.dialects.hf.rows import below_limit, lengths_assumed, packing_of
+from planner.launch.dialects.hf.rows import (
+    below_limit,
+    lengths_assumed,
+    packing_of,
+    position_problems,
+)
 from planner.launch.dialects.hf.tuned import Tuned, tuned
 from planner.launch.dialects.hf.unmodelled import (
     effects_of,
@@ -95,25 +100,32 @@ def read_hf_training(
     else:
         sharded = _sharded(named, path, script.half_weights)
         found = AccelerateReader(sharded, source, script).found()
+    fused = bool(found.variations)
     found = with_tuning(_by_unsloth(found, named, program), named, launch, how)
-    if program == "trl" and "gradient_checkpointing" not in named and not source.hints.recompute:
-        # Which release it is, no file says.
-        found = replace(found, left_open=(*found.left_open, "recompute"))
+    if program == "trl":
+        found = _by_trl(found, named, source, fused=fused)
     refusals = refusals_of(named, launch, program)
     sharded_by = "" if document is None else document.path
     own = own_options(named, source, program, sharded_by)
+    found = replace(found, packing=packing_of(named, program))
     return replace(
         found,
         format="settings",
-        packing=packing_of(named, program),
         main_file=path,
-        problems=(*of_adapter, *refusals, *own, *_settled(found, named, document), *elsewhere),
+        problems=(
+            *of_adapter,
+            *position_problems(found),
+            *refusals,
+            *own,
+            *_settled(found, named, document),
+            *elsewhere,
+        ),
         unmodelled=(
             *found.unmodelled,
             *effects_of(named),
             *below_limit(named, program),
             *own_loss(named, launch),
-            *_launcher_shards(named, path, program, launch),
+            *_launcher_shards(named, source, program),
         ),
         settings=(*named.values(), *(() if document is None else found.settings)),
         unused=found.unused if document is not None else (),
@@ -133,12 +145,37 @@ def _by_unsloth(found: Found, named: Mapping[str, Setting], program: Program) ->
     It copies checkpoints to the host where it is told `unsloth`, as it is by default, and as
     LLaMA-Factory tells it (model/model_utils/unsloth.py).
     """
-    runs = program == "unsloth" or (program == "llamafactory" and is_on(named, "use_unsloth"))
+    runs = program == "unsloth" or is_on(named, "use_unsloth")
     if not runs or found.framework != "hf-transformers":
         return found
     on_host = value_of(named, "gradient_checkpointing") not in ("true", "false")
     offload = "checkpoints" if found.recompute == "full" and on_host else "off"
-    return replace(found, framework="unsloth", activation_offload=offload)
+    return replace(found, framework="unsloth", dtype="bf16", activation_offload=offload)
+
+
+# Profiles under which a loss by chunks is counted (planner/evidence/runs/variants.toml).
+_CHUNKED = {"hf-fsdp2", "hf-transformers"}
+
+
+def _by_trl(found: Found, named: Mapping[str, Setting], source: Source, *, fused: bool) -> Found:
+    """What TRL does on its own: its loss takes a chunk of tokens at a time (loss_type chunked_nll,
+    trl/trainer/sft_trainer.py), but where Liger's does (`fused`). Which release it is, no file
+    says: its recomputation is open."""
+    opened = "gradient_checkpointing" not in named and not source.hints.recompute
+    left_open = (*found.left_open, "recompute") if opened else found.left_open
+    chunked = value_of(named, "loss_type") in ("", "chunked_nll") and not fused
+    chunked = chunked and found.objective == "lm"
+    plain = chunked and found.framework in _CHUNKED
+    why = "chunks of tokens at a time (TRL's chunked_nll): less memory than predicted"
+    left_out = ((Setting("loss_type", None, source.path), why),) if chunked and not plain else ()
+    note = "the loss by chunks of tokens (TRL's own today; older releases hold all logits)"
+    return replace(
+        found,
+        left_open=left_open,
+        unmodelled=(*found.unmodelled, *left_out),
+        variations=(*found.variations, "chunked-head") if plain else found.variations,
+        assumed=(*found.assumed, note) if plain else found.assumed,
+    )
 
 
 def with_tuning(
@@ -166,14 +203,15 @@ def _stage_of(document: Document | None) -> object:
 
 
 def _launcher_shards(
-    named: Mapping[str, Setting], path: str, program: Program, launch: LaunchCommand | None
+    named: Mapping[str, Setting], source: Source, program: Program
 ) -> tuple[tuple[Setting, str], ...]:
-    """Without a word on sharding, the command that starts it may still shard."""
+    """Without a word on sharding, the command that starts it may still shard over several GPUs."""
     tables = {key.partition(".")[0] for key in named}
-    if program == "axolotl" or launch is not None or {"deepspeed", "fsdp"} & tables:
+    says = program == "axolotl" or source.launch is not None or {"deepspeed", "fsdp"} & tables
+    if says or source.hints.gpus == 1:
         return ()
     why = "costed as plain data parallelism; accelerate may shard it: less memory than predicted"
-    return ((Setting("deepspeed, fsdp", None, path), why),)
+    return ((Setting("deepspeed, fsdp", None, source.path), why),)
 
 
 def _settled(
