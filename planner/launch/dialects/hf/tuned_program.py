@@ -1,4 +1,4 @@
-"""train.py as it trains a part of the weights: pieces of its templates, empty where it trains all."""
+"""Pieces of the templates of train.py that train a part of the weights; empty where it trains all."""
 
 from __future__ import annotations
 
