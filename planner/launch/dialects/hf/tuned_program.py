@@ -1,4 +1,4 @@
-"""Pieces of the templates of train.py that train a part of the weights; empty where it trains all."""
+"""Pieces of train.py that train a part of the weights; empty where all of them are trained."""
 
 from __future__ import annotations
 
