@@ -322,7 +322,7 @@ def target_of_profile(profile: str) -> Target | None:
 
 def target_named(name: str) -> Target:
     """The writer of a framework's launch files. UsageError where there is none."""
-    target = targets().get(name.strip().lower()) or target_of_profile(name)
+    target = target_of_profile(name)
     if target is None:
         raise UsageError(
             f"nothing writes launch files for {_spoken(name)}: give --framework, one of "

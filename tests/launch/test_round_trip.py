@@ -50,7 +50,7 @@ EXAMPLES = {
     "accelerate": "hsdp",
     "nanotron": "base",
     "maxtext": "hsdp",
-    "llamafactory": "qlora",
+    "llamafactory": "lora-attention",
 }
 
 

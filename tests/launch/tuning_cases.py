@@ -30,7 +30,7 @@ WHOLE: tuple[Case, ...] = (
     case("freeze", "llama-3.2-1b", "1xH100", **_ONE, recompute="full",
          more={"freeze": ("embeddings", "head", "layers:12"), "dtype": "amp"}),
     case("lora", LLAMA, "1xH100", **_ONE, more={"train": "lora"}),
-    case("lora-attention", LLAMA, "8xH100", **_ONE, recompute="full",
+    case("lora-attention", LLAMA, "16xH100", **_ONE, recompute="full",
          more={"train": "lora:rank=8,targets=q+v,dropout=0.05,whole=embeddings+head"}),
     case("dora", LLAMA, "1xH100", **_ONE, recompute="full", more={"train": "dora:rank=32"}),
     case("qlora", LLAMA, "1xRTX4090", **_ONE, recompute="full", more={"train": "qlora"} | _STREAM),
