@@ -82,6 +82,8 @@ def logits_elements(key: Row, job: JobInputs, framework: FrameworkInputs) -> flo
     split = key.tp if framework.logits_sharded > 0.0 else 1.0
     width = padded / split
     if framework.linear_loss > 0.0:
+        if framework.loss_rows > 0.0:
+            return width * local_tokens(key, job) * min(1.0, framework.loss_rows / key.mbs)
         width = min(width, job.hidden)
     return width * local_tokens(key, job)
 

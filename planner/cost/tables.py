@@ -146,6 +146,7 @@ class FrameworkInputs(NamedTuple):
     weighing_bytes: float
     logits_sharded: float
     linear_loss: float
+    loss_rows: float
     frozen_units_hold: float
     gradients_at_backward: float
     ddp_bucket_copies: float

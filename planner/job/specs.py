@@ -329,6 +329,16 @@ class ModelSpec(_Frozen):
         )
         return self.model_copy(update={"layer_kinds": tuple(kinds)})
 
+    def without_frozen(self) -> ModelSpec:
+        """The model as it is built, whatever is trained."""
+        if not any(kind.frozen for kind in self.layer_kinds):
+            return self
+        kinds = tuple(kind.model_copy(update={"frozen": False}) for kind in self.layer_kinds)
+        usual = self.model_copy(update={"layer_kinds": ()})
+        if usual.kind_sequence == kinds:
+            return usual
+        return self.model_copy(update={"layer_kinds": kinds})
+
     @cached_property
     def kind_sequence(self) -> tuple[LayerKind, ...]:
         """Kind of each of the `layers` layers."""

@@ -174,7 +174,9 @@ def run_variable(launch: Launch) -> Variable:
 def run_name(launch: Launch) -> str:
     """Letters, digits and dashes."""
     model, plan = launch.job.model.name[:60], launch.plan
-    words = f"{model}-{launch.target}-gbs{plan.gbs}-seq{plan.seq}".lower()
+    tuning = launch.job.tuning
+    how = f"-{tuning.method}{tuning.rank or ''}" if not tuning.trains_all else ""
+    words = f"{model}-{launch.target}{how}-gbs{plan.gbs}-seq{plan.seq}".lower()
     return re.sub(r"[^a-z0-9]+", "-", words).strip("-")
 
 

@@ -12,11 +12,18 @@ from hardware.files import shipped_toml
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.job.written_folder import Replaced, write_folder
 from planner.launch.architecture import departures
-from planner.launch.contract import Files, Launch, RunCommand, on_disk, run_variable
+from planner.launch.contract import (
+    PRETRAINED,
+    Files,
+    Launch,
+    RunCommand,
+    on_disk,
+    run_variable,
+)
 from planner.launch.launchers import launcher_files, start_script
 from planner.launch.launchers.shell import PREFLIGHT
 from planner.launch.plans import one_plan, writer_of
-from planner.launch.quoting import python_value
+from planner.launch.quoting import Code, python_value
 from planner.launch.readme import (
     MEASURED_FILE,
     PLAN_FILE,
@@ -51,7 +58,7 @@ def launch_folder(launch: Launch) -> LaunchFolder:
     command = _on_machine(writer.command(launch), launch)
     requirements = writer.requirements(launch)
     written = writer.files(launch)
-    usual = preflight_script(launch, start_script(launch))
+    usual = preflight_script(launch, start_script(launch), starts_from_weights(command))
     configuration = {**written, PREFLIGHT: written.get(PREFLIGHT, usual)}
     expected, job = expectations(launch), launch.job.on_gpus(launch.plan.degrees.gpus)
     files = {
@@ -106,12 +113,21 @@ def machine_environment(launch: Launch) -> Environment:
     return {row["name"]: (row["value"], row["why"]) for row in rows if holds(row["when"], names)}
 
 
-def preflight_script(launch: Launch, script: str) -> str:
-    """The script. `script`: the launcher's file."""
-    gpu = launch.job.cluster.gpu.name
+def starts_from_weights(command: RunCommand) -> bool:
+    """Whether the run cannot start without published weights."""
+    return any(entry.name == PRETRAINED for entry in command.needed)
+
+
+def preflight_script(launch: Launch, script: str, from_weights: bool = False) -> str:
+    """The script. `script`: the launcher's file; `from_weights`: it looks for published weights."""
+    gpu, model = launch.job.cluster.gpu.name, launch.job.model
+    shape = Code(f"({model.hidden}, {model.layers})")
+    checks = filled("checkpoint.py.txt", shape=shape).split("\n") if from_weights else []
     return filled(
         "preflight.py.txt",
         script=script,
+        checks=[*checks, ""] if checks else [],
+        checked=Code(", *checkpoint_problems()" if from_weights else ""),
         ranks=launch.plan.degrees.gpus,
         local=launch.gpus_per_node,
         gpu=re.split(r"[-_ ]", gpu)[0],
@@ -128,7 +144,10 @@ def _versions(launch: Launch) -> dict[str, tuple[str, str]]:
     module is imported from, where it is no installed package."""
     stated = targets()[launch.target].versions
     found = dict(stated)
-    for name in (launch.job.framework.name, launch.job.precision, launch.job.optimizer.family):
+    job, tuning = launch.job, launch.job.tuning
+    kinds = {"adapters": tuning.has_adapters, "quantised": tuning.base is not None}
+    trained = (name for name, holding in kinds.items() if holding)
+    for name in (job.framework.name, job.precision, job.optimizer.family, *trained):
         found |= stated.get(f"with-{name}", {})
     return {
         name: (value, "") if isinstance(value, str) else (value[0], value[1])

@@ -33,12 +33,6 @@ def writer_of(target: Target) -> Writer:
     return cast(Writer, module_of(target.dialect, target.writer))
 
 
-# Targets whose launch files can say that a part of the weights is trained.
-WRITES_TUNING: frozenset[str] = frozenset()
-# Targets whose launch files can say what becomes of samples of unlike lengths.
-WRITES_SAMPLES: frozenset[str] = frozenset()
-
-
 def job_refusals(target: Target, job: Job) -> Iterator[Refusal]:
     """What a target cannot express of a job, and whether it starts on the job's GPUs."""
     gpu, launch = job.cluster.gpu, load_framework(target.profile).launch
@@ -48,25 +42,30 @@ def job_refusals(target: Target, job: Job) -> Iterator[Refusal]:
             f"{target.name} does not start on {gpu.name}: {launch.cuda}",
             "--framework " + " or ".join(one.name for one in others),
         )
-    if not job.objective.is_plain:
+    yield from _training_refusals(target, job)
+    yield from writer_of(target).job_refusals(job)
+
+
+def _training_refusals(target: Target, job: Job) -> Iterator[Refusal]:
+    """Ways of training that no file of a target says."""
+    if not job.objective.is_plain and job.objective.kind not in target.objectives:
         yield Refusal(
-            f"launch files of {target.name} train by next-token prediction, and cannot express "
-            f"{job.objective.rules.words}",
+            f"its files train by next-token prediction, not by {job.objective.rules.words}",
             "no --objective, for files of as many rows of tokens",
         )
-    if not job.tuning.trains_all and target.name not in WRITES_TUNING:
+    if not job.tuning.trains_all and not target.tunes:
+        tuners = " or ".join(one.name for one in targets().values() if one.tunes)
         yield Refusal(
             f"launch files of {target.name} are written for the training of all weights, not for "
             f"--train {job.tuning.words}",
-            "--train full without --freeze",
+            f"--framework {tuners}, or --train full without --freeze",
         )
-    if job.samples.lengths is not None and target.name not in WRITES_SAMPLES:
+    if job.samples.lengths is not None and not target.packs:
         yield Refusal(
             f"launch files of {target.name} are written for rows cut from one text, not for "
             f"samples under --packing {job.samples.packing}",
             "no --lengths, for files of such rows",
         )
-    yield from writer_of(target).job_refusals(job)
 
 
 def refusals_of(launch: Launch) -> Iterator[Refusal]:

@@ -22,7 +22,7 @@ from planner.job.written import csv_text, markdown_table, picked
 from planner.launch.contract import ExplainedSetting, Files, Launch, Variable, checkpoints_of
 from planner.launch.launchers import how_to_start, start_script
 from planner.launch.quoting import Code, markdown_prose, markdown_text
-from planner.launch.registry import targets
+from planner.launch.registry import Target, targets
 from planner.launch.sentences import filled_in, holds, names_of
 from planner.launch.settings_text import filled
 from planner.launch.time_limit import SIGNAL_S, is_limited, limit_text, save_steps, stop_minutes
@@ -162,7 +162,7 @@ def readme(
         needs=[f"* {need}" for need in requirements],
         files=_files(written),
         variables=_variables(variables),
-        weights=[target.weights, ""],
+        weights=[_weights(launch, target), ""],
         time_limit=[filled_in(_words()["goes_on"][launch.nodes_as], names), ""],
         choices=markdown_table(
             ("choice", "purpose"), [(choice.setting, choice.purpose) for choice in choices]
@@ -180,6 +180,16 @@ def readme(
     if launch.job.cluster.gpu.vendor == "amd":
         text = text.replace("nvidia-smi", "rocm-smi")
     return "\n".join(map(_wrapped, text.splitlines())).rstrip("\n") + "\n"
+
+
+def _weights(launch: Launch, target: Target) -> str:
+    """What the run starts from."""
+    if launch.job.tuning.trains_all:
+        return target.weights
+    return (
+        "`PRETRAINED` is a folder or a name on the Hugging Face Hub; `--preflight` looks whether "
+        "weights of the plan's shape are there. A checkpoint in `CHECKPOINTS` goes before it."
+    )
 
 
 def _wrapped(line: str) -> str:
@@ -203,7 +213,8 @@ def _names(launch: Launch, expected: Expectations) -> Mapping[str, object]:
         "heaviest": heaviest,
         "held_bytes": heaviest.reserved_bytes if reserved else heaviest.allocated_bytes,
         "total_high": min(heaviest.total_high_bytes, expected.usable_bytes),
-        "first_loss": math.log(launch.job.model.vocab),
+        "loss_text": f"{math.log(launch.job.model.vocab):.1f}",
+        "from_weights": not launch.job.tuning.trains_all,
         "script": start_script(launch),
         "how": how_to_start(launch),
         "checkpoints": checkpoints_of(launch),

@@ -50,7 +50,9 @@ class Target:
     `versions`: modules that the files are written for -> their version, or version and the variable
     of the folder that holds the module; in a table `with-NAME` those of a precision, an optimizer
     or a framework profile besides ("" where it does without). `page_models`: models by which
-    `docs/dialects.md` shows the table of the architecture.
+    `docs/dialects.md` shows the table of the architecture. `tunes`: its files can say that a part
+    of the weights is trained; `packs`: what becomes of samples of unlike lengths; `objectives`:
+    what it minimises besides the next token.
     """
 
     dialect: str
@@ -68,6 +70,9 @@ class Target:
     from_plan: str = ""
     stops: bool = True
     page_models: tuple[str, ...] = ("llama-3-8b",)
+    tunes: bool = False
+    packs: bool = False
+    objectives: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from planner.job.models.catalog import beside_notes
 from planner.job.models.hf_config import supported_model_types
 from planner.job.quantities import share
 from planner.job.schedules import schedule_named
+from planner.job.tuned_layers import EXPERTS, in_groups
 from planner.predict.configuration import Configuration
 from planner.predict.links import link_inputs
 from planner.predict.ops.trained import held_parameters
@@ -181,6 +182,19 @@ def mtp_notes(job: Job) -> tuple[str, ...]:
     return (f"{said}; {job.model.name} was published with {published} (--mtp-layers {published})",)
 
 
+def _expert_notes(job: Job) -> Iterator[str]:
+    """That groups of linear layers leave out routed experts, where a library may not."""
+    targets = job.tuning.targets
+    meant = EXPERTS in in_groups(targets) and EXPERTS not in targets
+    if job.model.moe is not None and meant and not job.framework.adapters.quantised_experts:
+        yield (
+            "routed experts have no adapters, for they lie in one tensor "
+            "(targets=all-linear,experts puts some there); peft 0.21 does so with all-linear by "
+            "itself, merges them with the weights before each use, and keeps two bytes for each of "
+            "these, which is not modelled: name the layers in target_modules"
+        )
+
+
 def tuning_notes(job: Job) -> Iterator[str]:
     """How the framework holds adapters and the weights beside them."""
     tuning, rules = job.tuning, job.framework.adapters
@@ -189,6 +203,7 @@ def tuning_notes(job: Job) -> Iterator[str]:
     held = tuning.adapter or rules.weight_type
     own = "the type of weights that it trains" if held == "framework" else held
     yield f"adapters: {job.framework.name} holds their weights, gradients and states in {own}"
+    yield from _expert_notes(job)
     if tuning.base is None:
         return
     if rules.upcasts_norms:

@@ -182,7 +182,7 @@ def _while_read(stage: Stage, job: Job, read: Read) -> Terms:
     one_pass = fullest_pass(stage.held, stage.grid.grad_acc, stage.inputs.framework)
     terms = _live(stage.terms(FORWARD_END, one_pass))
     size = reading_bytes(job.framework, job.objective) * float(stage.holds.logits)
-    if size and read.name != "policy":
+    if job.framework.loss_logits != "tokens" and read.name != "policy":
         return {**terms, "logits": terms["logits"] + size}
     earlier = 1.0 - 1.0 / max(1.0, one_pass.in_flight)
     return {**terms, "activations": terms["activations"] * earlier}

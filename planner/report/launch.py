@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from planner.job.job import Job
 from planner.job.written_folder import Replaced
 from planner.launch.contract import FOLDER, Launch, checkpoints_of
 from planner.launch.folder import LaunchFolder
@@ -30,7 +31,15 @@ def launch_report(
     lines = [] if plan.fits else ["This plan DOES NOT FIT its memory limit: see README.md."]
     lines += [f"NOT AS THE MODEL SAYS: {sentence}." for sentence in folder.departures]
     lines += _replaced_lines(replaced)
-    yield Notes((*lines, *notes("launch.notes", None, how=how_to_start(launch))))
+    yield Notes((*lines, *notes("launch.notes", None, start=_start(job), how=how_to_start(launch))))
+
+
+def _start(job: Job) -> str:
+    """Which weights the run starts from."""
+    if not job.tuning.trains_all:
+        return "The run starts from the published weights that PRETRAINED must name"
+    scratch = "The run starts FROM SCRATCH, with random weights"
+    return f"{scratch}, unless PRETRAINED in the script names weights"
 
 
 def _replaced_lines(replaced: Replaced) -> Iterator[str]:

@@ -75,14 +75,14 @@ def test_the_published_runs_are_predicted_within_what_was_reached(tmp_path: Path
 
 
 def test_families_are_chosen_and_lines_fit_a_page(tmp_path: Path) -> None:
-    path = write(tmp_path / "mine.csv", *GROUP, {"tuning": "lora"}, {"recompute": ""})
+    path = write(tmp_path / "mine.csv", *GROUP, {"tuning": "peft:adalora"}, {"recompute": ""})
     code, output, _ = invoke("--data", path, "--by", "framework,gpu")
     assert code == 0
     assert "Megatron-LM, A100-80GB" in output
     assert "Picks: measured throughput" in output
     assert "recompute or kernel" in output
     assert "Refused: 1 of 7 rows (14.29 %)." in output
-    assert "LoRA fine-tuning is not modelled" in output
+    assert "adapters of another kind than LoRA and DoRA" in output
     assert lines_are_short(output)
 
 

@@ -200,15 +200,21 @@ def count_parameters(spec: ModelSpec, tuning: Tuning, mode: str) -> Row:
     run = TunedRun(config_of(spec, spec.kind_sequence), 1, mode=mode, tuning=tuning)
     with FakeTensorMode(), torch.device("cuda"):
         model = run.build()
-        held: Counter[str] = Counter()
-        for module in model.modules():
-            held["quantised_bytes"] += sum(_size(one) for one in state_tensors(module))
-        for parameter in model.parameters():
-            held.update(_held(parameter))
+        held = held_by(model)
     columns = ("total", "trained", "trained_per_layer", "quantised", "frozen_bytes",
                "quantised_bytes", "trained_bytes", "gradient_bytes", "state_bytes")  # fmt: skip
     held["trained_per_layer"] = _per_layer(model, spec.layers - 1)
     return parameter_cells(spec, tuning, mode) | {column: held[column] for column in columns}
+
+
+def held_by(model: Any) -> Counter[str]:
+    """Parameters of a model and bytes, by what they are for."""
+    held: Counter[str] = Counter()
+    for module in model.modules():
+        held["quantised_bytes"] += sum(_size(one) for one in state_tensors(module))
+    for parameter in model.parameters():
+        held.update(_held(parameter))
+    return held
 
 
 def parameter_cells(spec: ModelSpec, tuning: Tuning, mode: str) -> Row:

@@ -122,3 +122,27 @@ def quantise_for_real(model: Any, base: str) -> None:
                 compress_statistics=nested, module=module,
             ).to("cpu")  # fmt: skip
     model.is_loaded_in_4bit = True
+
+
+@pytest.mark.parametrize("method", ["full", "lora", "dora"])
+@pytest.mark.parametrize("mode", ["bf16", "amp"])
+def test_a_real_step_leaves_as_many_bytes(method: str, mode: str, needs: Needs) -> None:
+    """Gradients and states of torch's AdamW after a step on a CPU, against what is counted."""
+    torch = needs("torch")
+    needs("peft")
+    from tests.frameworks.count_tuning import held_by
+    from tests.frameworks.tuned_models import TunedRun, Tuning
+
+    tuning = Tuning(method, rank=4, frozen=("embeddings",) if method == "full" else ())
+    run = TunedRun(TINY, 32, 1, mode, "eager", tuning=tuning)
+    model = run.build()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained)
+    run.loss(model).backward()
+    optimizer.step()
+    moments = ("exp_avg", "exp_avg_sq")
+    states = [state[name] for state in optimizer.state.values() for name in moments]
+    counted = held_by(model)
+    assert counted["gradient_bytes"] == sum(one.grad.nbytes for one in trained)
+    assert counted["state_bytes"] == sum(tensor.nbytes for tensor in states)
+    assert counted["trained_bytes"] == sum(one.nbytes for one in trained)

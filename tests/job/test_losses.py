@@ -9,6 +9,7 @@ import pytest
 
 from planner.job.frameworks.losses import loss_bytes, with_objective
 from planner.job.frameworks.profile import load_framework
+from planner.job.frameworks.switches import with_techniques
 from planner.job.objective import read_objective
 
 COUNTS = Path(__file__).parents[1] / "truth" / "data" / "preference.csv"
@@ -34,11 +35,20 @@ def test_losses_hold_what_trl_was_counted_to_hold(row: dict[str, str]) -> None:
 
 def test_a_profile_holds_the_logits_of_its_objective() -> None:
     profile = load_framework("hf")
-    assert with_objective(profile, read_objective("lm")) is profile
+    assert with_objective(profile, read_objective("lm")) == profile
     odds = with_objective(profile, read_objective("orpo")).saved
     assert (odds.logits_saved_bytes, odds.logits_peak_bytes) == (6, 18)
     chunked = with_objective(profile, read_objective("dpo:logits=chunked")).saved
     assert chunked.linear_loss
+
+
+def test_ligers_losses_take_a_pair_at_a_time() -> None:
+    liger = with_techniques(load_framework("hf"), ("liger-kernels",))
+    for kind, rows in (("dpo", 2), ("kto", 1)):
+        saved = with_objective(liger, read_objective(kind)).saved
+        assert (saved.loss_rows, saved.logits_peak_bytes, saved.linear_loss) == (rows, 16, True)
+    tokens = with_objective(liger, read_objective("distill:teacher=70b")).saved
+    assert (tokens.loss_rows, tokens.linear_loss) == (0, True)
 
 
 def test_a_trainer_may_make_logits_fp32_itself() -> None:

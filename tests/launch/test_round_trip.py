@@ -24,6 +24,7 @@ from tests.launch import (
     maxtext_cases,
     nanotron_cases,
     titan_cases,
+    tuning_cases,
 )
 from tests.launch.plans import BRIDGE, MEGATRON, bridge, megatron
 from tests.launch.round_trip import EXACT, assert_same, read_back, read_folder
@@ -38,6 +39,7 @@ TORCH = {
     "maxtext": ("maxtext", maxtext_cases.MATRIX),
 }
 CASES = [(target, case) for target, (_, matrix) in TORCH.items() for case in matrix]
+CASES += [(target, case) for target in tuning_cases.WRITERS for case in tuning_cases.SHARDED]
 # One plan of each writer that the launchers are tried with.
 EXAMPLES = {
     "megatron-core": "pipeline",

@@ -11,7 +11,11 @@ from planner.job.frameworks.names import framework_names
 from planner.job.frameworks.profile import load_framework
 from planner.job.recompute import RecomputeMode
 from planner.job.request import Request
-from planner.predict.assumptions import choice_notes, framework_assumptions
+from planner.predict.assumptions import (
+    choice_notes,
+    framework_assumptions,
+    plan_assumptions,
+)
 from planner.predict.configuration import Configuration
 from planner.predict.plan import Degrees
 
@@ -69,3 +73,21 @@ def test_a_mode_under_a_measured_runs_name_for_it_has_its_notes() -> None:
     configuration = Configuration(replace(job, recompute=(mode,)), Degrees(), mode, layout)
     (note,) = choice_notes(configuration, 0.0)
     assert note.startswith("recompute selective(moe,layernorm): one layer in 2")
+
+
+@pytest.mark.parametrize(
+    ("model", "train", "said"),
+    [
+        ("mixtral-8x7b", "lora", True),
+        ("mixtral-8x7b", "lora:targets=attention", False),
+        ("mixtral-8x7b", "lora:targets=all-linear,experts", False),
+        ("mixtral-8x7b", "full", False),
+        ("llama-3-8b", "lora", False),
+    ],
+)
+def test_experts_without_adapters_are_told(model: str, train: str, said: bool) -> None:
+    request = Request(
+        model=model, gpus="8xH100", gbs=8, framework="hf-fsdp2", train=train, seq=1024
+    )
+    notes = plan_assumptions(request.resolve(), Degrees(dp=8, zero=3))
+    assert any("experts have no adapters" in note for note in notes) == said

@@ -16,11 +16,15 @@ from planner.predict.shapes import rule_context
 from planner.predict.space import enumerate_shapes, legal_shapes
 
 
-def plan(train: str, *freeze: str, dp: int = 1, zero: int = 0, mbs: int = 4, **fields: Any) -> Plan:
+def plan(
+    train: str, *freeze: str, dp: int = 1, zero: int = 0, mbs: int = 4, grad_acc: int = 1,
+    **fields: Any,
+) -> Plan:  # fmt: skip
     """Mistral-7B on A100s, all layers recomputed, as fms-acceleration ran it."""
-    given = {"model": "mistral-7b", "framework": "hf-transformers", "seq": 4096} | fields
-    request = Request(gpus=f"{dp}xA100-80GB", gbs=mbs * dp, train=train, freeze=freeze, **given)
-    degrees = Degrees(tp=1, pp=1, cp=1, dp=dp, zero=zero, mbs=mbs, grad_acc=1)
+    given = {"model": "mistral-7b", "framework": "hf-transformers", "seq": 4096}
+    given |= {"gpus": f"{dp}xA100-80GB", "gbs": mbs * dp * grad_acc} | fields
+    request = Request(train=train, freeze=freeze, **given)
+    degrees = Degrees(tp=1, pp=1, cp=1, dp=dp, zero=zero, mbs=mbs, grad_acc=grad_acc)
     return evaluated(Proposal(request, degrees, "full").of(request.resolve()))
 
 
@@ -104,8 +108,13 @@ def test_only_gradients_of_what_is_trained_are_exchanged() -> None:
 
 
 def test_dora_takes_longer_and_holds_more_than_lora() -> None:
-    lora, dora = plan("lora", mbs=1), plan("dora", mbs=1)
-    assert 1.1 < dora.step_time_s / lora.step_time_s < 2.5
+    """peft on an RTX 3080: 2.7 s with LoRA, 5.5 and in later versions 4.5 s with DoRA."""
+    lora, dora = (
+        plan(f"{name}:rank=64", model="qwen1.5-1.8b", gpus="1xRTX3080", mbs=2, seq=512, grad_acc=8)
+        for name in ("lora", "dora")
+    )
+    assert lora.step_time_s == pytest.approx(2.7, rel=0.15)
+    assert dora.step_time_s == pytest.approx(5.0, rel=0.15)
     assert dora.allocated_bytes > lora.allocated_bytes
 
 

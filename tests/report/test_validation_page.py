@@ -27,11 +27,11 @@ def test_the_page_draws_every_run_and_nothing_from_elsewhere() -> None:
     models = [f"model-{index}" for index in range(7)]
     page = _page(
         *({"model": name, "peak_mem_gib": "60"} for name in models),
-        {"model": "LoRA", "tuning": "lora"},
+        {"model": "LoRA", "tuning": "peft:adalora"},
     )
     text = reading.shown(page)
     assert "7 of 8 measured runs" in text
-    assert "LoRA fine-tuning is not modelled" in text
+    assert "adapters of another kind than LoRA and DoRA are not modelled" in text
     assert reading.loads(page) == []
     for chart in reading.charts(page).values():
         assert sum(": measured" in line for line in reading.rows(chart)) == len(models)

@@ -49,7 +49,10 @@ def model_of(row: MeasuredRow) -> ModelSpec:
     layers = len(hybrid) or layers
     seq = longest_row(row)
     if not layers or not hidden or not heads or not seq:
-        raise UnpredictableRowError("layers, hidden, heads or seq is not stated")
+        sizes = {"layers": layers, "hidden": hidden, "heads": heads, "seq": seq}
+        missing = [name for name, size in sizes.items() if not size]
+        verb = "is" if len(missing) == 1 else "are"
+        raise UnpredictableRowError(f"{', '.join(missing)} {verb} not stated")
     kv_heads = row.integer("kv_heads") or heads
     if kv_heads > heads:
         raise UnpredictableRowError(f"kv_heads {kv_heads} is more than heads {heads}")

@@ -97,7 +97,7 @@ def _refused(condition: str, sentence: str) -> list[str]:
 
 def start_notes(command: RunCommand) -> list[str]:
     """What the run starts from, said aloud."""
-    if not any(entry.name == PRETRAINED for entry in command.variables):
+    if not any(entry.name == PRETRAINED and not entry.needed for entry in command.variables):
         return []
     return [
         f'if [[ -z "${{{PRETRAINED}}}" ]]; then',

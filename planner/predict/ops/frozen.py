@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from planner.cost.codes import OpKind, ParamShard
 from planner.job.parameter_classes import class_name
 from planner.job.recompute import Module
-from planner.predict.ops.adapter_parts import layer_names
+from planner.predict.ops.adapter_parts import layer_names, parts_of
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Op, Saved
 
@@ -18,6 +18,8 @@ _HALF, _FP32 = 2.0, 4.0
 # of them are alive at once (peft, src/peft/tuners/lora/dora.py, 94-165). Counted at every use of
 # the weight, of which forward and its repetition are two in three.
 _DORA_TRAFFIC, _DORA_COPIES = 7.0, 3.0
+# It makes B·A by sending an identity of in x in through both: written, read, cast under autocast.
+_EYE, _EYE_CAST = 2.0, 6.0
 # Tensors that a product keeps for its weight gradient alone, by the end of their names.
 _INPUTS = ("input", "output_copied", "output_quantised", "output_exchanged")
 
@@ -215,6 +217,11 @@ def _held_beside(
 
 def _with_norms(op: Op, context: OpContext) -> Op:
     """A frozen product whose weight DoRA reads for the norms of the adapted one's rows."""
-    held = context.tuning.adapter or context.profile.adapters.weight_type
+    rules = context.profile.adapters
+    held = context.tuning.adapter or rules.weight_type
     size = _FP32 if held == "fp32" else _HALF
-    return replace(op, weight_traffic=_DORA_TRAFFIC * size, weight_copies=_DORA_COPIES * size)
+    out = op.out_width + op.kv_out_width
+    eyes = len(parts_of(op, context)) * op.in_width / out
+    eye_bytes = _EYE * size + (_EYE_CAST if 0.0 < rules.cast_bytes < size else 0.0)
+    traffic = _DORA_TRAFFIC * size + eyes * eye_bytes
+    return replace(op, weight_traffic=traffic, weight_copies=_DORA_COPIES * size)

@@ -86,7 +86,7 @@ def test_experts_of_a_hybrid_are_no_other_models() -> None:
     ("cells", "reason"),
     [
         ({"num_gpus": "", "mbs": "", "gbs": ""}, "num_gpus is not stated"),
-        ({"tuning": "qlora", "seq": ""}, "LoRA"),
+        ({"tuning": "peft:adalora", "seq": ""}, "LoRA"),
         ({"layers": "", "mixer": "mamba hybrid"}, "state spaces"),
         ({"step_time_s": "fast"}, "made_up.csv line 2, column step_time_s: 'fast'"),
         ({"tp": "two"}, "made_up.csv line 2, column tp: 'two' is not a number"),

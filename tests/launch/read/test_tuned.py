@@ -391,3 +391,16 @@ def test_rows_beyond_the_table_of_positions(
     assessment = judged(folder({"x.yaml": text}, gpus=1), "1xH100")
     assert assessment.verdict == verdict
     assert any(problem.rule == "positions" for problem in assessment.problems) == (model == "gpt2")
+
+
+def test_trl_under_accelerate(folder: ReadFolder) -> None:
+    """A recipe that the command names, sharded by accelerate's file: TRL's defaults hold."""
+    script = "accelerate launch --config_file fsdp.yaml --num_processes 8 sft.py --config x.yaml\n"
+    sharding = (
+        "distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config:\n  fsdp_version: 2\n"
+        "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
+    )
+    found = folder({"run.sh": script, "fsdp.yaml": sharding, "x.yaml": TRL})
+    assert (found.framework, found.train) == ("hf-fsdp2", "lora:rank=16,targets=q+v,dropout=0.05")
+    assert (found.seq, found.recompute, found.packing) == (1024, "full", "longest")
+    assert "chunked-head" in found.variations

@@ -27,6 +27,12 @@ from planner.launch.dialects.hf.files import (
     layer_class,
     plan_refusals,  # noqa: F401 (the writers' contract)
 )
+from planner.launch.dialects.hf.tuned_program import (
+    accelerate_pieces,
+    merging,
+    tuning_arguments,
+)
+from planner.launch.dialects.hf.tuning_words import tuning_refusals
 from planner.launch.sentences import (
     names_of,
     names_of_job,
@@ -51,6 +57,7 @@ _MOMENTUM = 0.9
 def job_refusals(job: Job) -> Iterator[Refusal]:
     """What accelerate with FSDP2 cannot express of the job."""
     yield from hf_job_refusals(job)
+    yield from tuning_refusals(job, freezes=True)
     names = names_of_job(job) | {
         "torchao": job.optimizer.family in _TORCHAO,
         "masters": all(dtype in ("fp32", "none") for _, dtype in job.optimizer.states),
@@ -70,7 +77,9 @@ def files(launch: Launch) -> Files:
         sections=yaml_text(sections(launch)).rstrip("\n"),
     )
     title = f"{model.name} with accelerate and FSDP2."
-    return {CONFIG: text, **hf_program(model, "hf/accelerate.py.txt", title)}
+    pieces = accelerate_pieces(launch.job)
+    program = hf_program(model, "hf/accelerate.py.txt", title, **pieces)
+    return {CONFIG: text, **program, **merging(launch.job)}
 
 
 def sections(launch: Launch) -> tuple[SettingsSection, ...]:
@@ -117,7 +126,7 @@ def _arguments(launch: Launch) -> dict[str, object]:
         values["sgd-momentum"] = 0.0 if plain else _MOMENTUM
     if LIGER in launch.plan.techniques:
         values["use-liger-kernel"] = "true"
-    return values
+    return values | tuning_arguments(launch.job, "-")
 
 
 def choices(launch: Launch) -> Iterator[ExplainedSetting]:

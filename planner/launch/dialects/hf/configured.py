@@ -13,9 +13,16 @@ from planner.launch.dialects.hf.adapter_file import adapter_settings, base_setti
 from planner.launch.dialects.hf.arguments import Program, hf_arguments, program_of
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.dialects.hf.program_beside import program_beside, with_program
+from planner.launch.dialects.hf.program_defaults import (
+    by_trl,
+    by_unsloth,
+    checkpointed,
+    with_length,
+    with_tuning,
+)
 from planner.launch.dialects.hf.python import hf_python_settings
 from planner.launch.dialects.hf.rows import below_limit, lengths_assumed, packing_of
-from planner.launch.dialects.hf.training import checkpointed, read_hf_training, with_tuning
+from planner.launch.dialects.hf.training import read_hf_training
 from planner.launch.dialects.hf.tuned import tuned
 from planner.launch.dialects.hf.unmodelled import (
     effects_of,
@@ -80,9 +87,14 @@ def _sharded(
     named, program = with_program(named, program_beside(source.launch), "trainer")
     script = hf_arguments(named, source.folder, source.hints)
     program = program_of(program, named, source.launch)
-    script = checkpointed(script, named, program)
+    script = checkpointed(with_length(script, named, program), named, program)
     how = tuned(named, program, script.hints.model)
-    found = with_tuning(reader(document, source, script).found(), named, source.launch, how)
+    if how.half is not None:
+        script = replace(script, half_weights=how.half)
+    read = reader(document, source, script).found()
+    found = with_tuning(by_unsloth(read, named, program), named, source.launch, how)
+    if program == "trl":
+        found = by_trl(found, named, source, fused=bool(read.variations))
     own = own_options(named, source, program, document.path)
     lengths = (lengths_assumed(named, program, found.seq, source.hints.lengths),) if named else ()
     return replace(

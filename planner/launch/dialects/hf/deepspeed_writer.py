@@ -24,6 +24,12 @@ from planner.launch.dialects.hf.files import (
     hf_program,
     plan_refusals,  # noqa: F401 (the writers' contract)
 )
+from planner.launch.dialects.hf.tuned_program import (
+    merging,
+    trainer_pieces,
+    tuning_arguments,
+)
+from planner.launch.dialects.hf.tuning_words import tuning_refusals
 from planner.launch.options import last
 from planner.launch.quoting import Code
 from planner.launch.sentences import (
@@ -49,6 +55,7 @@ _BETAS = {"adamw": (0.9, 0.95), "lion": (0.9, 0.99)}
 def job_refusals(job: Job) -> Iterator[Refusal]:
     """What DeepSpeed under the Trainer cannot express of the job."""
     yield from hf_job_refusals(job)
+    yield from tuning_refusals(job, freezes=True)
     names = names_of_job(job) | {"made_by": _optimizer_kind(job)}
     yield from said_refusals("hf", "deepspeed_refusals", names)
 
@@ -74,7 +81,9 @@ def files(launch: Launch) -> Files:
     title = f"{model.name} with DeepSpeed ZeRO-{launch.plan.degrees.zero} under the Trainer."
     dtype = {"fp16": "float16"}.get(launch.job.precision, "bfloat16")
     text = json.dumps(ds_config(launch), indent=2) + "\n"
-    return {CONFIG: text, **hf_program(model, "hf/trainer.py.txt", title, dtype=Code(dtype))}
+    pieces = trainer_pieces(launch.job, dtype)
+    program = hf_program(model, "hf/trainer.py.txt", title, dtype=Code(dtype), **pieces)
+    return {CONFIG: text, **program, **merging(launch.job)}
 
 
 def ds_config(launch: Launch) -> dict[str, object]:
@@ -193,7 +202,7 @@ def _arguments(launch: Launch) -> dict[str, object]:
             "activation_checkpointing": "true",
             "activation_checkpointing_kwargs": json.dumps({"use_reentrant": False}),
         }
-    return values
+    return values | tuning_arguments(launch.job)
 
 
 def _optimizer_arguments(launch: Launch) -> dict[str, str]:

@@ -237,7 +237,9 @@ def differences(model: ModelSpec) -> tuple[str, ...]:
 
 @lru_cache
 def _nearest(model: ModelSpec) -> tuple[Config, tuple[str, ...]]:
-    """The config.json whose model differs in the fewest fields, and those fields."""
+    """The config.json whose model differs in the fewest fields, and those fields; it does not say
+    which layers are frozen."""
+    model = model.without_frozen()
     families = (model.family,) if model.family in READERS else _GENERAL
     return min((_written(model, family) for family in families), key=lambda found: len(found[1]))
 

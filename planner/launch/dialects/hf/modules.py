@@ -46,7 +46,7 @@ def named_modules(value: object, model: ModelSpec | None) -> Modules:
     names = _listed(value)
     if any(name.lower() in _EVERY for name in names):
         return Modules((ALL_LINEAR,))
-    known = _of_family(model)
+    known = modules_of_family(model)
     if len(names) == 1 and re.search(r"[()*|\\$^]", names[0]):
         names = [name for name in known if re.search(rf"(?<!\w){name}(?!\w)", names[0])]
     lasts = list(dict.fromkeys(name.strip().rpartition(".")[2] for name in names))
@@ -87,8 +87,9 @@ def _is_listed(model: ModelSpec) -> bool:
     return model.family in f"{plain['families']} {plain['sure']}".split()
 
 
-def _of_family(model: ModelSpec | None) -> Mapping[str, str]:
-    """Modules of the model's family; of every family where that is not known."""
+def modules_of_family(model: ModelSpec | None) -> Mapping[str, str]:
+    """Names of modules of the model's family, of every family where that is not known, and the
+    linear layers in each, in the planner's words."""
     usual: Mapping[str, str] = adapter_table("modules")
     families: Mapping[str, Any] = adapter_table("families")
     if model is not None and model.family in families:
@@ -123,7 +124,7 @@ def whole_modules(value: object, model: ModelSpec | None) -> tuple[tuple[str, ..
     be said so."""
     found, strange = list[str](), list[str]()
     for name in _lasts(_listed(value)):
-        word = _of_family(model).get(name, "")
+        word = modules_of_family(model).get(name, "")
         whole = "norms" if "norm" in name else word
         if whole in (EMBEDDINGS, HEAD, "norms"):
             found.append(whole)

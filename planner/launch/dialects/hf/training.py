@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from planner.job.frameworks.profile import load_framework
 from planner.launch.dialects.hf import DEEPSPEED
 from planner.launch.dialects.hf.accelerate_reader import AccelerateReader
 from planner.launch.dialects.hf.adapter_file import with_adapter
@@ -27,8 +26,13 @@ from planner.launch.dialects.hf.arguments import (
     value_of,
 )
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
-from planner.launch.dialects.hf.objectives import minimised
-from planner.launch.dialects.hf.python import TRL_TRAINER
+from planner.launch.dialects.hf.program_defaults import (
+    by_trl,
+    by_unsloth,
+    checkpointed,
+    with_length,
+    with_tuning,
+)
 from planner.launch.dialects.hf.rows import (
     below_limit,
     lengths_assumed,
@@ -51,10 +55,6 @@ from planner.launch.read.found import Found, Problem, Setting, unresolved
 # TrainingArguments' own micro-batch, and those of programs that have another.
 _TRAINER_BATCH = 8
 _BATCHES: Mapping[Program, int] = {"axolotl": 1, "swift": 1}
-# Longest samples where nothing is stated: cutoff_len of LLaMA-Factory (hparams/data_args.py), TRL's
-# max_length (trl/trainer/sft_config.py and its neighbours), axolotl's sequence_len
-# (utils/schemas/config.py).
-_LENGTHS: Mapping[Program, int] = {"llamafactory": 2048, "trl": 1024, "axolotl": 512}
 # Sequences of a step that ms-swift accumulates to where nothing is stated.
 _SWIFT_BATCH = 16
 # What ms-swift 2 called settings that it calls now as the Trainer does.
@@ -101,9 +101,9 @@ def read_hf_training(
         sharded = _sharded(named, path, script.half_weights)
         found = AccelerateReader(sharded, source, script).found()
     fused = bool(found.variations)
-    found = with_tuning(_by_unsloth(found, named, program), named, launch, how)
+    found = with_tuning(by_unsloth(found, named, program), named, launch, how)
     if program == "trl":
-        found = _by_trl(found, named, source, fused=fused)
+        found = by_trl(found, named, source, fused=fused)
     refusals = refusals_of(named, launch, program)
     sharded_by = "" if document is None else document.path
     own = own_options(named, source, program, sharded_by)
@@ -135,65 +135,6 @@ def read_hf_training(
             *_assumed(named, program, found.seq, source.hints.lengths),
             *_assumed_stage(named, document, path),
         ),
-    )
-
-
-def _by_unsloth(found: Found, named: Mapping[str, Setting], program: Program) -> Found:
-    """A launch under unsloth's profile, where its kernels run: on one GPU, or several without
-    sharding.
-
-    It copies checkpoints to the host where it is told `unsloth`, as it is by default, and as
-    LLaMA-Factory tells it (model/model_utils/unsloth.py).
-    """
-    runs = program == "unsloth" or is_on(named, "use_unsloth")
-    if not runs or found.framework != "hf-transformers":
-        return found
-    on_host = value_of(named, "gradient_checkpointing") not in ("true", "false")
-    offload = "checkpoints" if found.recompute == "full" and on_host else "off"
-    return replace(found, framework="unsloth", dtype="bf16", activation_offload=offload)
-
-
-# Profiles under which a loss by chunks is counted (planner/evidence/runs/variants.toml).
-_CHUNKED = {"hf-fsdp2", "hf-transformers"}
-
-
-def _by_trl(found: Found, named: Mapping[str, Setting], source: Source, *, fused: bool) -> Found:
-    """What TRL does on its own: its loss takes a chunk of tokens at a time (loss_type chunked_nll,
-    trl/trainer/sft_trainer.py), but where Liger's does (`fused`). Which release it is, no file
-    says: its recomputation is open."""
-    opened = "gradient_checkpointing" not in named and not source.hints.recompute
-    left_open = (*found.left_open, "recompute") if opened else found.left_open
-    chunked = value_of(named, "loss_type") in ("", "chunked_nll") and not fused
-    chunked = chunked and found.objective == "lm"
-    plain = chunked and found.framework in _CHUNKED
-    why = "chunks of tokens at a time (TRL's chunked_nll): less memory than predicted"
-    left_out = ((Setting("loss_type", None, source.path), why),) if chunked and not plain else ()
-    note = "the loss by chunks of tokens (TRL's own today; older releases hold all logits)"
-    return replace(
-        found,
-        left_open=left_open,
-        unmodelled=(*found.unmodelled, *left_out),
-        variations=(*found.variations, "chunked-head") if plain else found.variations,
-        assumed=(*found.assumed, note) if plain else found.assumed,
-    )
-
-
-def with_tuning(
-    found: Found, named: Mapping[str, Setting], launch: LaunchCommand | None, how: Tuned
-) -> Found:
-    """A launch with how its weights are trained, and what training minimises."""
-    what = minimised(named, launch, how.has_adapters)
-    profile = load_framework(found.framework)
-    offered = (name for name in how.techniques if profile.technique(name) is not None)
-    return replace(
-        found,
-        variations=(*found.variations, *offered),
-        train=how.train,
-        freeze=how.freeze,
-        objective=what.text,
-        problems=(*how.problems, *what.problems, *found.problems),
-        unmodelled=(*found.unmodelled, *how.effects),
-        assumed=(*found.assumed, *how.assumed),
     )
 
 
@@ -249,13 +190,10 @@ def _completed(
     how: Tuned,
 ) -> HfArguments:
     """Defaults of the program where the settings say nothing."""
+    script = with_length(script, named, program)
     hints = script.hints
     mbs = hints.mbs or _BATCHES.get(program, _TRAINER_BATCH)
-    seq, assumed = hints.seq, script.assumed
-    whose: Program = "trl" if TRL_TRAINER in named else program
-    if seq is None and (length := _LENGTHS.get(whose)):
-        seq, assumed = length, (*assumed, f"sequences of at most {length:,} ({_said_by(whose)})")
-    hints = replace(hints, mbs=mbs, seq=seq)
+    hints = replace(hints, mbs=mbs)
     if hints.grad_acc is None and hints.gbs is None:
         world = hints.gpus or (launch.world if launch else None)
         accumulated = -(-_SWIFT_BATCH // (mbs * world)) if program == "swift" and world else 1
@@ -263,36 +201,8 @@ def _completed(
     eager = is_on(named, "eager_attention") or script.attention == "eager"
     half = _loads_half(named, program) if how.half is None else how.half
     script = replace(script, hints=hints, attention="eager" if eager else "flash",
-                     half_weights=half, assumed=assumed)  # fmt: skip
+                     half_weights=half)  # fmt: skip
     return checkpointed(script, named, program)
-
-
-def _said_by(program: Program) -> str:
-    names = {"llamafactory": "LLaMA-Factory", "axolotl": "axolotl", "trl": "TRL"}
-    return f"{names.get(program, program)}'s own, none is stated"
-
-
-def checkpointed(
-    script: HfArguments, named: Mapping[str, Setting], program: Program
-) -> HfArguments:
-    """With the recomputation of programs that checkpoint unless told otherwise.
-
-    TRL 1.10 does (trl/trainer/base_config.py); its older releases left it to the Trainer, which
-    does not. peft's preparation of weights in 4 or 8 bits switches it on
-    (src/peft/utils/other.py, prepare_model_for_kbit_training, at 5d602fdbf).
-    """
-    stays = {
-        "llamafactory": not is_on(named, "disable_gradient_checkpointing"),
-        "swift": value_of(named, "gradient_checkpointing") != "false",
-        "trl": value_of(named, "gradient_checkpointing") != "false",
-    }
-    on = stays.get(program) or is_on(named, "prepare_kbit")
-    if script.hints.recompute is not None or not on:
-        return script
-    note = "every layer recomputed (TRL's own today; older releases leave it off: --recompute none)"
-    stated = "gradient_checkpointing" in named
-    assumed = (*script.assumed, note) if program == "trl" and not stated else script.assumed
-    return replace(script, hints=replace(script.hints, recompute="full"), assumed=assumed)
 
 
 def _loads_half(named: Mapping[str, Setting], program: Program) -> Half:

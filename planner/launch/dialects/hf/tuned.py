@@ -123,16 +123,22 @@ class _Tuning:
             self.problems.append(unresolved(adapter))
         if kind == "freeze":
             return self._done(FULL, self._frozen_layers())
+        frozen = self._frozen()
         base = self._base()
         if kind == FULL:
             self._no_adapters(base)
-            return self._done(FULL)
+            return self._done(FULL, frozen)
         if kind not in ("lora", "qlora", "dora"):
             self._refuse(kind)
             return self._done(FULL)
         adapters = self._adapters(kind, base)
         techniques = tuple(self._techniques(kind, base))
-        return replace(self._done(adapters), half=self._half(), techniques=techniques)
+        return replace(self._done(adapters, frozen), half=self._half(), techniques=techniques)
+
+    def _frozen(self) -> tuple[str, ...]:
+        """What the program that `planner launch` writes is told to freeze."""
+        value = str(self._value("frozen") or "")
+        return tuple(filter(None, value.split(",")))
 
     def _done(self, train: str, freeze: tuple[str, ...] = ()) -> Tuned:
         return Tuned(train, freeze, tuple(self.problems), tuple(self.assumed), tuple(self.effects))

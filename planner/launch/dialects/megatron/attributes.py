@@ -15,7 +15,7 @@ from typing import Any
 
 from planner.job.errors import UsageError
 from planner.launch.dialects.hf.arguments import HfArguments, hf_arguments
-from planner.launch.dialects.hf.training import with_tuning
+from planner.launch.dialects.hf.program_defaults import with_tuning
 from planner.launch.dialects.hf.tuned import tuned
 from planner.launch.dialects.hf.unmodelled import refusals_of
 from planner.launch.dialects.megatron.arguments import options, other_options

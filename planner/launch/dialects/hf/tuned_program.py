@@ -1,0 +1,136 @@
+"""Pieces of train.py that train a part of the weights; empty where all of them are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planner.job.job import Job
+from planner.job.tuned_layers import linear_layers
+from planner.launch.contract import Files
+from planner.launch.dialects.hf.modules import modules_of_family
+from planner.launch.dialects.hf.tuning_words import (
+    adapter_values,
+    frozen_text,
+    words_of,
+)
+from planner.launch.quoting import Code, Value
+from planner.launch.settings_text import filled
+
+MERGE = "merge.py"
+# Arguments of train.py, their type and their default.
+_FREEZING = ("freeze_modules", "str", '""')
+_ADAPTERS: tuple[tuple[str, str, str], ...] = (
+    ("lora_r", "int", "16"),
+    ("lora_alpha", "float", "32.0"),
+    ("lora_dropout", "float", "0.0"),
+    ("lora_target_modules", "str", '"all-linear"'),
+    ("modules_to_save", "str", '""'),
+    ("use_dora", "str", '"false"'),
+    ("load_in_8bit", "str", '"false"'),
+    ("load_in_4bit", "str", '"false"'),
+    ("bnb_4bit_use_double_quant", "str", '"false"'),
+)
+
+
+def tuning_arguments(job: Job, joint: str = "_") -> dict[str, object]:
+    """Arguments of train.py; `joint`: between the words of a name."""
+    values = words_of(adapter_values(job))
+    if job.tuning.frozen:
+        values["freeze_modules"] = frozen_text(job.tuning)
+    return {name.replace("_", joint): value for name, value in values.items()}
+
+
+def trainer_pieces(job: Job, dtype: str) -> Mapping[str, Value]:
+    """What the Trainer's program has besides."""
+    names = ("tuned_imports", "tuned_fields", "tuning", "tuned_kinds", "saved")
+    if job.tuning.trains_all:
+        return {**dict.fromkeys(names, ""), "tuned_model": Code("model")}
+    fields = [f"{name}: {kind} = {usual}" for name, kind, usual in _arguments(job)]
+    return {
+        "tuned_imports": _imports(job),
+        "tuned_fields": fields,
+        "tuning": ["", *_functions(job)],
+        "tuned_kinds": _packing(job, dtype),
+        "tuned_model": Code("with_part_trained(model, run)"),
+        "saved": [
+            'if training.save_strategy != "no":',
+            '    trainer.save_model(f"{folder}/trained")',
+        ],
+    }
+
+
+def accelerate_pieces(job: Job) -> Mapping[str, Value]:
+    """What the loop under accelerate has besides."""
+    names = ("tuned_imports", "tuned_arguments", "tuning", "saved")
+    if job.tuning.trains_all:
+        whole = filled("hf/whole_model.py.txt").rstrip("\n")
+        plain = {
+            "more_imports": "import contextlib",
+            "make_model": whole,
+            "trained": Code("model.parameters()"),
+        }
+        return {**dict.fromkeys(names, ""), **plain}
+    arguments = [
+        f'parser.add_argument("--{name.replace("_", "-")}", type={kind}, default={usual})'
+        for name, kind, usual in _arguments(job)
+    ]
+    return {
+        "more_imports": "import os",
+        "tuned_imports": _imports(job),
+        "tuned_arguments": arguments,
+        "tuning": ["", *_functions(job)],
+        "make_model": filled("hf/tuned_model.py.txt", tuned_kinds=_packing(job, "bfloat16")).rstrip(
+            "\n"
+        ),
+        "trained": Code("[one for one in model.parameters() if one.requires_grad]"),
+        "saved": ["if run.checkpoints:", "    save_trained(accelerator, model, run.checkpoints)"],
+    }
+
+
+def _arguments(job: Job) -> tuple[tuple[str, str, str], ...]:
+    adapters = _ADAPTERS if job.tuning.has_adapters else ()
+    return (_FREEZING, *adapters)
+
+
+def _imports(job: Job) -> str:
+    return "from transformers import BitsAndBytesConfig" if job.tuning.has_adapters else ""
+
+
+def _packing(job: Job, dtype: str) -> list[str]:
+    """Lines that have bitsandbytes pack the frozen weights."""
+    if not job.tuning.has_adapters:
+        return []
+    return [
+        f"if (packing := packed(run, torch.{dtype})) is not None:",
+        '    kinds["quantization_config"] = packing',
+    ]
+
+
+def _functions(job: Job) -> list[str]:
+    """What puts adapters on the model and freezes modules."""
+    held: dict[str, list[str]] = {word: [] for word in linear_layers(job.model)}
+    for name, words in modules_of_family(job.model).items():
+        for word in set(words.split()) & held.keys():
+            held[word].append(name)
+    pairs = [f'"{word}": {_tuple(names)},' for word, names in held.items() if names]
+    adapters = [*filled("hf/adapters.py.txt").rstrip("\n").split("\n"), "", ""]
+    adapted = "model = with_adapters(model, run, layers_frozen(frozen))"
+    has_adapters = job.tuning.has_adapters
+    text = filled(
+        "hf/tuning.py.txt",
+        layers=pairs,
+        adapters=adapters if has_adapters else [],
+        adapted=adapted if has_adapters else "",
+    )
+    return text.rstrip("\n").split("\n")
+
+
+def _tuple(names: list[str]) -> str:
+    return "(" + "".join(f'"{name}", ' for name in names).rstrip(" ") + ")"
+
+
+def merging(job: Job) -> Files:
+    """A program that puts adapters into the weights, where there are any."""
+    if not job.tuning.has_adapters:
+        return {}
+    return {MERGE: filled("hf/merge.py.txt", title=f"{job.model.name}: adapters merged.")}

@@ -1,0 +1,132 @@
+"""How a plan's way of training is said to programs of Hugging Face: the way back of `tuned.py`.
+
+Names are those that `adapters.toml` reads. What no program can be told is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from planner.job.job import Job
+from planner.job.specs import ModelSpec
+from planner.job.tuned_layers import GROUPS
+from planner.job.tuning import Tuning
+from planner.launch.contract import Refusal
+from planner.launch.dialects.hf.modules import ALL_LINEAR, modules_of_family, named_modules
+
+# What recipes take where nothing is said: twice the rank (peft's examples, LLaMA-Factory's own).
+_ALPHA_PER_RANK = 2
+_BITS = ("nf4", "nf4-double", "int8")
+Names = tuple[str, ...]
+
+
+def alpha(tuning: Tuning) -> float:
+    """The scale of the adapters, which costs nothing."""
+    return tuning.alpha if tuning.alpha is not None else _ALPHA_PER_RANK * tuning.rank
+
+
+def target_modules(tuning: Tuning, model: ModelSpec) -> Names:
+    """The modules that have adapters, as transformers names them; `all-linear` for all."""
+    adapted = set(tuning.adapted(model))
+    whole = {name for name in GROUPS[ALL_LINEAR] if name in _of_model(model)}
+    if adapted and adapted == whole:
+        return (ALL_LINEAR,)
+    return _names(adapted, model)
+
+
+def whole_modules(tuning: Tuning, model: ModelSpec) -> Names:
+    """The modules that are trained in full beside adapters, as transformers names them."""
+    return _names(set(tuning.whole), model)
+
+
+def frozen_text(tuning: Tuning) -> str:
+    """What `--freeze` said, as one word of a command."""
+    return ",".join(tuning.frozen)
+
+
+def _of_model(model: ModelSpec) -> set[str]:
+    from planner.job.tuned_layers import linear_layers
+
+    return set(linear_layers(model))
+
+
+def _names(words: set[str], model: ModelSpec) -> Names:
+    """Modules that hold some of the words."""
+    known = modules_of_family(model)
+    return tuple(name for name, held in known.items() if words & set(held.split()))
+
+
+def adapter_values(job: Job) -> dict[str, object]:
+    """Settings of adapters and of the packed base, by peft's names; none where there are none."""
+    tuning, model = job.tuning, job.model
+    if not tuning.has_adapters:
+        return {}
+    values: dict[str, object] = {
+        "lora_r": tuning.rank,
+        "lora_alpha": f"{alpha(tuning):g}",
+        "lora_dropout": f"{tuning.dropout:g}",
+        "lora_target_modules": target_modules(tuning, model),
+    }
+    if tuning.whole:
+        values["modules_to_save"] = whole_modules(tuning, model)
+    if tuning.method == "dora":
+        values["use_dora"] = "true"
+    return values | base_values(tuning)
+
+
+def base_values(tuning: Tuning) -> dict[str, object]:
+    """How bitsandbytes holds the frozen weights, said where it does not, too."""
+    said = {
+        "load_in_4bit": tuning.base in ("nf4", "nf4-double"),
+        "load_in_8bit": tuning.base == "int8",
+        "bnb_4bit_use_double_quant": tuning.base == "nf4-double",
+    }
+    return {name: str(value).lower() for name, value in said.items()}
+
+
+def words_of(values: Mapping[str, object]) -> dict[str, object]:
+    """Values as words of a command: lists joined by commas."""
+    return {
+        name: ",".join(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+    }
+
+
+def tuning_refusals(job: Job, *, freezes: bool) -> Iterator[Refusal]:
+    """What no program is told of a way of training. `freezes`: whether it takes `--freeze`."""
+    tuning, model = job.tuning, job.model
+    if tuning.frozen and not freezes:
+        yield Refusal(
+            f"its settings have no word for --freeze {' '.join(tuning.frozen)}",
+            "--framework accelerate or deepspeed, or no --freeze",
+        )
+    if not tuning.has_adapters:
+        return
+    if tuning.base is not None and tuning.base not in _BITS:
+        yield Refusal(
+            f"weights in {tuning.base} are published so, and no program packs them as it loads",
+            "base=nf4-double",
+        )
+    if "norms" in tuning.whole:
+        yield Refusal("norms have another name in every family of models", "whole=embeddings,head")
+    if tuning.adapter is not None:
+        yield Refusal(
+            f"the type of adapters is the library's, not adapter={tuning.adapter}", "no adapter="
+        )
+    yield from _unnamed(tuning, model)
+
+
+def _unnamed(tuning: Tuning, model: ModelSpec) -> Iterator[Refusal]:
+    """Adapters on layers that no name of a module stands for alone."""
+    names, adapted = target_modules(tuning, model), set(tuning.adapted(model))
+    if names == (ALL_LINEAR,):
+        return
+    found = set(named_modules(names, model).words) if names else set()
+    if found == adapted:
+        return
+    others = ", ".join(sorted(found ^ adapted))
+    yield Refusal(
+        f"no names of {model.name}'s modules stand for --train targets="
+        f"{','.join(tuning.targets)} alone ({others})",
+        "targets=all-linear",
+    )
