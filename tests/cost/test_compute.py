@@ -362,7 +362,7 @@ def test_a_gpu_with_rates_of_its_own_that_nobody_measured_is_guessed() -> None:
     guessed = {name for name in gpu_names() if load_compute_curves(load_gpu(name)).guessed}
     assert guessed == {
         "H20-96GB", "H20-141GB", "A10", "A10G", "A40", "RTX-A6000", "RTX3060", "RTX3080",
-        "RTX3080-TI", "RTX3090", "RTX5070-TI", "RTX5080", "RTX5090", "GB10-128GB",
+        "RTX3080-TI", "RTX3090", "RTX5070-TI", "RTX5080", "RTX5090",
     }  # fmt: skip
 
 
