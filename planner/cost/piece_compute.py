@@ -17,8 +17,9 @@ from planner.cost.compute import (
     memory_bound_time_s,
     odd_rows_time_s,
 )
+from planner.cost.frozen_products import frozen_seconds
 from planner.cost.inputs import GpuInputs
-from planner.cost.keys import gemm_shape, local_tokens, shard_factor, weight_elements
+from planner.cost.keys import gemm_shape, local_tokens, shard_factor
 from planner.cost.tables import FrameworkInputs, JobInputs
 
 # Traffic of unfused attention's passes over its scores, torch operations one by one, in units of
@@ -63,27 +64,6 @@ def product_rate(low: bool, framework: FrameworkInputs, gpu: GpuInputs) -> tuple
     if low:
         return gpu.matmul_flop_per_s, gpu.gemm_max_efficiency * framework.quantised_rate
     return gpu.matmul16_flop_per_s, gpu.gemm16_max_efficiency
-
-
-@jit
-def unpacking_seconds(op: Row, key: Row, gpu: GpuInputs) -> float:
-    """Seconds of making a copy of a product's weights, as 16 bits of packed ones, before each use
-    of them: forward, its repetition, and the gradient of the input. As long for any tokens.
-
-    Source: bitsandbytes, autograd/_functions.py, MatMul4Bit.
-    """
-    traffic = op.unpacked * weight_elements(op, key)
-    return float(traffic / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency))
-
-
-@jit
-def frozen_seconds(
-    forward: float, data: float, op: Row, key: Row, gpu: GpuInputs
-) -> tuple[float, float]:
-    """Forward of a product and the gradient of its input, with frozen weights that are made copies
-    of before each use, and without that gradient where nothing needs it."""
-    unpacking = unpacking_seconds(op, key, gpu)
-    return forward + unpacking, op.returns * (data + unpacking)
 
 
 @jit
