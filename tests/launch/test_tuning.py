@@ -13,13 +13,17 @@ import pytest
 import yaml
 
 from planner.job.written_folder import write_folder
+from planner.launch.check.assess import assess
+from planner.launch.check.given import read_given
 from planner.launch.contract import Launch
 from planner.launch.dialects.hf import llamafactory_writer as llamafactory
 from planner.launch.folder import launch_folder
 from planner.launch.plans import launch_of as launch_of_plan
 from planner.launch.plans import refusals_of, writer_of
+from planner.launch.read.found import Hints
 from planner.launch.registry import target_named, targets
 from tests.launch.golden_files import check_golden
+from tests.launch.round_trip import Back, assert_same
 from tests.launch.torch_contract import assert_complete, reasons
 from tests.launch.torch_plans import Case, case, launch_of
 from tests.launch.tuning_cases import LLAMA, SHARDED, WHOLE, WRITERS
@@ -153,3 +157,24 @@ def test_a_quantised_plan_is_costed_as_llamafactory_runs_it() -> None:
     )
     assert again.plan.techniques == ("16-bit-stream",)
     assert again.plan.peak_bytes < prepared.plan.peak_bytes
+
+
+@pytest.mark.parametrize("packing", ["longest", "pack", "pack-varlen"])
+def test_samples_are_packed_as_planned(packing: str, tmp_path: Path) -> None:
+    """The files say how samples become rows; how long they are is told with --lengths."""
+    more = {"train": "lora", "lengths": "mean=450", "packing": packing}
+    item = case(packing, LLAMA, "1xH100", zero=0, mbs=2, recompute="full", more=more)
+    written = launch("llamafactory", item)
+    assert_complete(llamafactory, written)
+    folder = tmp_path / "run"
+    write_folder(folder, launch_folder(written).files, force=False)
+    given = read_given([str(folder)], Hints(lengths="mean=450"), 1, None, None)
+    found = assess(given.found, given.gpus, given.cluster)
+    assert found.proposal is not None
+    assert_same(written, Back(found, found.proposal))
+
+
+def test_padding_to_the_limit_is_refused() -> None:
+    more = {"train": "lora", "lengths": "mean=450", "packing": "limit"}
+    item = case("limit", LLAMA, "1xH100", zero=0, more=more)
+    assert "no --packing limit" in reasons(launch("llamafactory", item))

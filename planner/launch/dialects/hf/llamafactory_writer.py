@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.job.job import Job
+from planner.job.samples import PACKING_WORDS
 from planner.job.tuning import Tuning
 from planner.launch.contract import (
     PRETRAINED,
@@ -109,8 +110,8 @@ def sections(launch: Launch) -> tuple[SettingsSection, ...]:
     rows: list[tuple[str, Value, str]] = [
         ("model_name_or_path", MODEL_FOLDER,
          "the shape alone: the script puts PRETRAINED in its place"),
-        ("stage", "pt", "rows cut from one text, each full"),
         ("do_train", True, ""),
+        *_rows(job),
         *_weights(job),
         ("cutoff_len", plan.seq, "tokens of a row"),
         ("per_device_train_batch_size", plan.degrees.mbs, ""),
@@ -118,7 +119,7 @@ def sections(launch: Launch) -> tuple[SettingsSection, ...]:
          f"global batch {plan.gbs}, with dp {plan.degrees.dp}"),
         ("disable_gradient_checkpointing", not launch.recomputes_layers, launch.recompute_reason),
         ("use_reentrant_gc", False, ""),
-        ("flash_attn", "disabled" if job.attention == "eager" else "sdpa", ""),
+        ("flash_attn", _attention(job), ""),
         ("optim", _optimizer(job) or "", ""),
         ("enable_liger_kernel", LIGER in plan.techniques, ""),
         ("max_grad_norm", 1.0, ""),
@@ -127,6 +128,28 @@ def sections(launch: Launch) -> tuple[SettingsSection, ...]:
         ("report_to", "none", ""),
     ]  # fmt: skip
     return (SettingsSection("", tuple(WrittenSetting(*row) for row in rows)),)
+
+
+def _rows(job: Job) -> Iterator[tuple[str, Value, str]]:
+    """How samples become rows. A pack leaves one place free (hparams/data_args.py)."""
+    samples = job.samples
+    if samples.lengths is None:
+        yield "stage", "pt", "rows cut from one text, each full"
+        return
+    yield "stage", "sft", ""
+    yield "template", "default", "PLACEHOLDER, yours to choose: that of the model's chats"
+    yield "packing", samples.is_packed, PACKING_WORDS[samples.packing]
+    if samples.is_packed:
+        yield "neat_packing", samples.packing == "pack-varlen", ""
+
+
+def _attention(job: Job) -> str:
+    """Its name of the attention: flash-attention alone stays within the samples of a pack without a
+    mask over the whole (data/collator.py)."""
+    if job.attention == "eager":
+        return "disabled"
+    within = job.samples.lengths is not None and job.samples.packing == "pack-varlen"
+    return "fa2" if within else "sdpa"
 
 
 def _weights(job: Job) -> Iterator[tuple[str, Value, str]]:
