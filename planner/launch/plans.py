@@ -167,8 +167,8 @@ class CannotExpressError(UsageError):
         for refusal in refusals:
             near = f" (nearest: {refusal.nearest})" if refusal.nearest else ""
             lines.append(f"  - {refusal.reason}{near}")
-        # Where the model or the machine is refused, no plan of the target runs.
-        final = ("cannot express", "does not start")
+        # Where model, machine or way of training is refused, no plan of the target runs.
+        final = ("cannot express", "does not start", "its files train by", "launch files of")
         if not any(words in refusal.reason for refusal in refusals for words in final):
             lines.append(f"plans that {target.name} runs:")
             lines.append(f"  {search_command(request)} -o {target.name}-plans.json --force")

@@ -92,6 +92,12 @@ def catalog_name(asked: str) -> str | None:
     return None
 
 
+def not_in_catalogue(asked: str) -> str:
+    """That the catalogue has no model of that name, with the reason where one is known."""
+    refusal = unplanned_name(_spellings(asked))
+    return f"{asked}: {refusal}" if refusal else f"the catalogue does not know the model {asked}"
+
+
 def _key(name: str) -> str:
     """Spelling without case and separators: `Llama-3.1_8B` and `llama3.1 8b` are one name.
 
