@@ -13,7 +13,6 @@ from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.job.written_folder import Replaced, write_folder
 from planner.launch.architecture import departures
 from planner.launch.contract import (
-    PRETRAINED,
     Files,
     Launch,
     RunCommand,
@@ -22,7 +21,7 @@ from planner.launch.contract import (
 )
 from planner.launch.launchers import launcher_files, start_script
 from planner.launch.launchers.shell import PREFLIGHT
-from planner.launch.plans import one_plan, writer_of
+from planner.launch.plans import one_plan, starts_from_weights, writer_of
 from planner.launch.quoting import Code, python_value
 from planner.launch.readme import (
     MEASURED_FILE,
@@ -58,7 +57,7 @@ def launch_folder(launch: Launch) -> LaunchFolder:
     command = _on_machine(writer.command(launch), launch)
     requirements = writer.requirements(launch)
     written = writer.files(launch)
-    usual = preflight_script(launch, start_script(launch), starts_from_weights(command))
+    usual = preflight_script(launch, start_script(launch), starts_from_weights(launch))
     configuration = {**written, PREFLIGHT: written.get(PREFLIGHT, usual)}
     expected, job = expectations(launch), launch.job.on_gpus(launch.plan.degrees.gpus)
     files = {
@@ -111,11 +110,6 @@ def machine_environment(launch: Launch) -> Environment:
     names = names_of(launch) | {"cluster": cluster, "fabric": fabric}
     rows = shipped_toml("planner.launch", "templates/environment.toml")["environment"]
     return {row["name"]: (row["value"], row["why"]) for row in rows if holds(row["when"], names)}
-
-
-def starts_from_weights(command: RunCommand) -> bool:
-    """Whether the run cannot start without published weights."""
-    return any(entry.name == PRETRAINED for entry in command.needed)
 
 
 def preflight_script(launch: Launch, script: str, from_weights: bool = False) -> str:

@@ -167,8 +167,8 @@ class CannotExpressError(UsageError):
         for refusal in refusals:
             near = f" (nearest: {refusal.nearest})" if refusal.nearest else ""
             lines.append(f"  - {refusal.reason}{near}")
-        # Where the model or the machine is refused, no plan of the target runs.
-        final = ("cannot express", "does not start")
+        # Where model, machine or way of training is refused, no plan of the target runs.
+        final = ("cannot express", "does not start", "its files train by", "launch files of")
         if not any(words in refusal.reason for refusal in refusals for words in final):
             lines.append(f"plans that {target.name} runs:")
             lines.append(f"  {search_command(request)} -o {target.name}-plans.json --force")
@@ -201,6 +201,7 @@ def launch_of(
         if ramp is not None:
             request_for = request_for.model_copy(update={"batch_ramp": ramp})
         stands = request_for.framework == request.framework and ramp is None
+        stands &= request_for.use == request.use
         if not stands:
             _demand_same_recompute(plan, request, request_for)
         job = request_for.resolve()
@@ -240,7 +241,8 @@ def _sentence(error: UsageError) -> str:
 
 def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None) -> Request:
     """The request under the target's profile, without limits and with the plan's own batch."""
-    same = load_framework(request.framework).launch.target == target.name
+    profile = load_framework(request.framework)
+    same = target.name == profile.launch.target or request.framework == target.profile
     changes: dict[str, object] = {
         "framework": request.framework if same else target.profile,
         "gbs": plan.gbs,
@@ -256,7 +258,7 @@ def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None)
         "optimizer_offload": plan.optimizer_offload,
         "activation_offload": ",".join(plan.activation_offload) or "off",
         "activation_offload_fraction": plan.activation_offload_fraction,
-        "use": request.use if same else (),
+        "use": (*(request.use if same else ()), *_quantised(request, target)),
         "without": request.without if same else (),
     }
     if gpus is not None and request.gpus is not None:
@@ -264,6 +266,17 @@ def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None)
         if cluster.num_gpus != gpus:
             changes["gpus"] = f"{gpus}x{cluster.gpu.name}"
     return request.model_copy(update=changes)
+
+
+def _quantised(request: Request, target: Target) -> Iterator[str]:
+    """Techniques that a target has beside a quantised base, where nobody asked for them."""
+    if request.resolve().tuning.base is not None:
+        yield from (name for name in target.quantised if name not in request.use)
+
+
+def starts_from_weights(launch: Launch) -> bool:
+    """Whether a run cannot start without published weights."""
+    return targets()[launch.target].from_weights or not launch.job.tuning.trains_all
 
 
 def _absolute(given: str) -> str:

@@ -21,6 +21,7 @@ from planner.job.quantities import gib, seconds, share
 from planner.job.written import csv_text, markdown_table, picked
 from planner.launch.contract import ExplainedSetting, Files, Launch, Variable, checkpoints_of
 from planner.launch.launchers import how_to_start, start_script
+from planner.launch.plans import starts_from_weights
 from planner.launch.quoting import Code, markdown_prose, markdown_text
 from planner.launch.registry import Target, targets
 from planner.launch.sentences import filled_in, holds, names_of
@@ -152,6 +153,7 @@ def readme(
 ) -> str:
     """The Markdown text."""
     target, names = targets()[launch.target], _names(launch, expected)
+    names = {**names, "on_data": _data(variables)}
     alone = f"Without the folder: {target.alone}, and `--gpus` for the machine."
     more = [row["text"] for row in _words()["more_steps"] if holds(row["when"], names)]
     submitted = launch.nodes_as in ("k8s", "skypilot")
@@ -180,6 +182,12 @@ def readme(
     if launch.job.cluster.gpu.vendor == "amd":
         text = text.replace("nvidia-smi", "rocm-smi")
     return "\n".join(map(_wrapped, text.splitlines())).rstrip("\n") + "\n"
+
+
+def _data(variables: Sequence[Variable]) -> str:
+    """What a run trains on as it is written."""
+    needed = any(entry.name == "DATASET" and entry.needed for entry in variables)
+    return "on the data that you name" if needed else "on made-up data"
 
 
 def _weights(launch: Launch, target: Target) -> str:
@@ -214,7 +222,7 @@ def _names(launch: Launch, expected: Expectations) -> Mapping[str, object]:
         "held_bytes": heaviest.reserved_bytes if reserved else heaviest.allocated_bytes,
         "total_high": min(heaviest.total_high_bytes, expected.usable_bytes),
         "loss_text": f"{math.log(launch.job.model.vocab):.1f}",
-        "from_weights": not launch.job.tuning.trains_all,
+        "from_weights": starts_from_weights(launch),
         "script": start_script(launch),
         "how": how_to_start(launch),
         "checkpoints": checkpoints_of(launch),

@@ -52,7 +52,8 @@ class Target:
     or a framework profile besides ("" where it does without). `page_models`: models by which
     `docs/dialects.md` shows the table of the architecture. `tunes`: its files can say that a part
     of the weights is trained; `packs`: what becomes of samples of unlike lengths; `objectives`:
-    what it minimises besides the next token.
+    what it minimises besides the next token; `from_weights`: it always starts from published
+    weights; `quantised`: techniques that its runs have beside a quantised base.
     """
 
     dialect: str
@@ -73,6 +74,8 @@ class Target:
     tunes: bool = False
     packs: bool = False
     objectives: tuple[str, ...] = ()
+    from_weights: bool = False
+    quantised: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

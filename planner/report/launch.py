@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from planner.job.job import Job
 from planner.job.written_folder import Replaced
 from planner.launch.contract import FOLDER, Launch, checkpoints_of
 from planner.launch.folder import LaunchFolder
 from planner.launch.launchers import how_to_start
+from planner.launch.plans import starts_from_weights
 from planner.report.said import facts, notes
 from planner.report.tables import Block, Notes, as_report, table
 
@@ -31,12 +31,14 @@ def launch_report(
     lines = [] if plan.fits else ["This plan DOES NOT FIT its memory limit: see README.md."]
     lines += [f"NOT AS THE MODEL SAYS: {sentence}." for sentence in folder.departures]
     lines += _replaced_lines(replaced)
-    yield Notes((*lines, *notes("launch.notes", None, start=_start(job), how=how_to_start(launch))))
+    yield Notes(
+        (*lines, *notes("launch.notes", None, start=_start(launch), how=how_to_start(launch)))
+    )
 
 
-def _start(job: Job) -> str:
+def _start(launch: Launch) -> str:
     """Which weights the run starts from."""
-    if not job.tuning.trains_all:
+    if starts_from_weights(launch):
         return "The run starts from the published weights that PRETRAINED must name"
     scratch = "The run starts FROM SCRATCH, with random weights"
     return f"{scratch}, unless PRETRAINED in the script names weights"

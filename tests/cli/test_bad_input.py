@@ -38,7 +38,7 @@ WRONG: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*MAIN, "--framework", "megatrom"), ("'megatrom'", "'megatron'", "planner frameworks")),
     ((*MAIN, "--precision", "fp4"), ("fp4", "bf16")),
     (changed("--gpus", "64xA100", "--precision", "fp8"), ("no fp8", "bf16")),
-    ((*MAIN, "--optimizer", "adam"), ("'adam'", "'adamw'")),
+    ((*MAIN, "--optimizer", "adamv"), ("'adamv'", "'adamw'")),
     ((*MAIN, "--recompute", "some"), ("'some'", "none", "full")),
     ((*MAIN, "--hbm-reserve", "5"), ("'5'", "5GiB")),
     ((*MAIN, "--hbm-reserve", "100GiB"), ("--hbm-reserve",)),

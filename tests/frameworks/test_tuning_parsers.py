@@ -19,7 +19,10 @@ from typing import Any
 
 import pytest
 
+from planner.launch.dialects.hf import llamafactory_writer as llamafactory
 from tests.frameworks.tuning_files import FILES, TuningFile
+from tests.launch.torch_plans import launch_of
+from tests.launch.tuning_cases import WHOLE
 
 pytestmark = pytest.mark.frameworks
 _SCRIPT = Path(__file__).with_name("tuning_parser.py")
@@ -74,3 +77,21 @@ def test_the_tool_refuses_a_mistake(one: TuningFile) -> None:
     found = _judged(one.tool)[one.name, False]
     assert not found["ok"]
     assert found["error"]
+
+
+def test_llamafactory_reads_what_is_written() -> None:
+    """With the words that the launcher's script adds."""
+    more = "dataset: identity\nmax_steps: 5\noutput_dir: out\nlearning_rate: 1.0e-4\n"
+    launches = [launch_of(item, "hf-transformers", "llamafactory") for item in WHOLE]
+    texts = [llamafactory.files(launch)[llamafactory.CONFIG] + more for launch in launches]
+    seen = ["finetuning.lora_rank", "model.quantization_bit", "data.cutoff_len", "data.packing"]
+    cases = [{"file": "llamafactory.yaml", "text": text, "show": seen} for text in texts]
+    for launch, found in zip(launches, verdicts("llamafactory", cases), strict=True):
+        assert found["ok"], found["error"]
+        tuning = launch.job.tuning
+        bits = {"int8": 8, "nf4-double": 4}.get(tuning.base or "")
+        if tuning.has_adapters:
+            assert found["seen"]["finetuning.lora_rank"] == tuning.rank
+        assert found["seen"]["model.quantization_bit"] == bits
+        assert found["seen"]["data.cutoff_len"] == launch.plan.seq
+        assert found["seen"]["data.packing"]

@@ -117,8 +117,9 @@ def _value(groups: Groups, name: str) -> Any:
 def _pretend_gpu() -> None:
     """transformers' arguments ask whether the GPU has bf16."""
     with contextlib.suppress(ModuleNotFoundError):
-        from transformers import training_args
+        from transformers import training_args, utils
 
+        utils.is_torch_bf16_gpu_available = lambda: True
         training_args.is_torch_bf16_gpu_available = lambda: True
 
 

@@ -37,6 +37,7 @@ TORCH = {
     "accelerate": ("hf-fsdp2", accelerate_cases.MATRIX),
     "nanotron": ("nanotron", nanotron_cases.MATRIX),
     "maxtext": ("maxtext", maxtext_cases.MATRIX),
+    "llamafactory": ("hf-transformers", tuning_cases.WHOLE),
 }
 CASES = [(target, case) for target, (_, matrix) in TORCH.items() for case in matrix]
 CASES += [(target, case) for target in tuning_cases.WRITERS for case in tuning_cases.SHARDED]
@@ -49,6 +50,7 @@ EXAMPLES = {
     "accelerate": "hsdp",
     "nanotron": "base",
     "maxtext": "hsdp",
+    "llamafactory": "lora-attention",
 }
 
 

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import ast
+import re
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from planner.job.written_folder import write_folder
+from planner.launch.check.assess import assess
+from planner.launch.check.given import read_given
 from planner.launch.contract import Launch
+from planner.launch.dialects.hf import llamafactory_writer as llamafactory
 from planner.launch.folder import launch_folder
+from planner.launch.plans import launch_of as launch_of_plan
 from planner.launch.plans import refusals_of, writer_of
-from planner.launch.registry import targets
+from planner.launch.read.found import Hints
+from planner.launch.registry import target_named, targets
 from tests.launch.golden_files import check_golden
+from tests.launch.round_trip import Back, assert_same
 from tests.launch.torch_contract import assert_complete, reasons
 from tests.launch.torch_plans import Case, case, launch_of
-from tests.launch.tuning_cases import LLAMA, SHARDED, WRITERS
+from tests.launch.tuning_cases import LLAMA, SHARDED, WHOLE, WRITERS
 
-PROFILES = {"deepspeed": "deepspeed", "accelerate": "hf-fsdp2"}
+PROFILES = {"deepspeed": "deepspeed", "accelerate": "hf-fsdp2", "llamafactory": "hf-transformers"}
 
 
 def launch(target: str, item: Case) -> Launch:
@@ -97,4 +106,75 @@ def test_layers_that_share_a_module_are_refused() -> None:
 def test_other_targets_name_those_that_can() -> None:
     item = case("lora", LLAMA, "8xH100", **_GPUS, more={"train": "lora"})
     found = list(refusals_of(launch_of(item, "hf-fsdp2", "torchtitan")))
-    assert any("--framework deepspeed or accelerate" in one.nearest for one in found)
+    assert any(
+        "--framework deepspeed or accelerate or llamafactory" in one.nearest for one in found
+    )
+
+
+@pytest.mark.parametrize("item", WHOLE, ids=lambda one: one.name)
+def test_llamafactory_is_told_the_plan(item: Case) -> None:
+    written = launch("llamafactory", item)
+    assert_complete(llamafactory, written)
+    read = yaml.safe_load(llamafactory.files(written)["llamafactory.yaml"])
+    degrees, tuning = written.plan.degrees, written.job.tuning
+    batch = read["per_device_train_batch_size"] * read["gradient_accumulation_steps"]
+    assert batch * degrees.dp == written.plan.gbs
+    assert read["disable_gradient_checkpointing"] == (written.plan.recompute == "none")
+    assert read.get("lora_rank", 0) == tuning.rank
+    bits = {"int8": 8, "nf4-double": 4}.get(tuning.base or "")
+    assert read.get("quantization_bit") == bits
+    whole = not tuning.has_adapters and written.job.framework.mode == "bf16"
+    assert ("pure_bf16" in read) == whole
+
+
+def test_llamafactory_golden() -> None:
+    item = next(one for one in WHOLE if one.name == "qlora")
+    files = dict(llamafactory.files(launch("llamafactory", item)))
+    text = re.sub(r"save_steps: \d+", "save_steps: ...", files["llamafactory.yaml"])
+    check_golden("llamafactory/qlora", {"llamafactory.yaml": text})
+
+
+@pytest.mark.parametrize(
+    ("gpus", "more", "reason"),
+    [
+        ("8xH100", {"zero": 3}, "every GPU holds whole"),
+        ("1xH100", {"more": {"optimizer": "lion"}}, "is told no lion"),
+        ("1xH100", {"more": {"dtype": "fp32", "precision": "fp32"}}, "written for bf16"),
+        ("1xH100", {"more": {"freeze": ("embeddings",)}}, "no word for --freeze embeddings"),
+    ],
+)
+def test_llamafactory_refuses(gpus: str, more: dict[str, Any], reason: str) -> None:
+    item = case("refused", "llama-3.2-1b", gpus, **({"zero": 0} | more))
+    assert reason in reasons(launch("llamafactory", item))
+
+
+def test_a_quantised_plan_is_costed_as_llamafactory_runs_it() -> None:
+    """It casts no norms to fp32, which peft's own preparation does."""
+    item = case("qlora", LLAMA, "1xRTX4090", zero=0, recompute="full", more={"train": "qlora"})
+    prepared = launch("llamafactory", item)
+    again = launch_of_plan(
+        prepared.plan, prepared.request, target_named("llamafactory"), "torchrun"
+    )
+    assert again.plan.techniques == ("16-bit-stream",)
+    assert again.plan.peak_bytes < prepared.plan.peak_bytes
+
+
+@pytest.mark.parametrize("packing", ["longest", "pack", "pack-varlen"])
+def test_samples_are_packed_as_planned(packing: str, tmp_path: Path) -> None:
+    """The files say how samples become rows; how long they are is told with --lengths."""
+    more = {"train": "lora", "lengths": "mean=450", "packing": packing}
+    item = case(packing, LLAMA, "1xH100", zero=0, mbs=2, recompute="full", more=more)
+    written = launch("llamafactory", item)
+    assert_complete(llamafactory, written)
+    folder = tmp_path / "run"
+    write_folder(folder, launch_folder(written).files, force=False)
+    given = read_given([str(folder)], Hints(lengths="mean=450"), 1, None, None)
+    found = assess(given.found, given.gpus, given.cluster)
+    assert found.proposal is not None
+    assert_same(written, Back(found, found.proposal))
+
+
+def test_padding_to_the_limit_is_refused() -> None:
+    more = {"train": "lora", "lengths": "mean=450", "packing": "limit"}
+    item = case("limit", LLAMA, "1xH100", zero=0, more=more)
+    assert "no --packing limit" in reasons(launch("llamafactory", item))

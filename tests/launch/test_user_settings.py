@@ -36,7 +36,10 @@ NODE = {"NODE_RANK": "0", "MASTER_ADDR": "first"}
 # Variables that must be set -> a file that is there where they are right.
 NEEDED = {
     "MEGATRON_LM": "pretrain_gpt.py", "HF_ASSETS": "tokenizer.json", "NANOTRON": "run_train.py",
+    "DATASET_DIR": "dataset_info.json",
 }  # fmt: skip
+# Names that one target's run cannot do without, and others can.
+NAMED = {"llamafactory": {"DATASET": "mine", "PRETRAINED": "org/model", "HOME": "/home/me"}}
 SCRIPTS: Mapping[NodesAs, str] = {"slurm": "launch.sbatch", "torchrun": "launch.sh"}
 
 Start = Callable[..., str]
@@ -63,7 +66,7 @@ def start(tmp_path: Path) -> Start:
         path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
         done = subprocess.run(
             ["bash", SCRIPTS[nodes_as], *words], cwd=folder, capture_output=True, text=True,
-            env={**always, "PATH": path, **given}, check=False,
+            env={**always, **NAMED.get(target, {}), "PATH": path, **given}, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -200,6 +203,7 @@ def test_a_config_json_comes_out_as_it_is_in_every_dialect() -> None:
         "deepspeed": ('"rope_theta": 1000000.0', '"rms_norm_eps": 1e-06', "0.01"),
         "accelerate": ('"rope_theta": 1000000.0', '"rms_norm_eps": 1e-06', "0.01"),
         "nanotron": ("rope_theta: 1000000.0", "rms_norm_eps: 1.0e-06", "std: 0.01"),
+        "llamafactory": ('"rope_theta": 1000000.0', '"rms_norm_eps": 1e-06', "0.01"),
         "maxtext": ("rope_max_timescale: 1000000", "layer_epsilon: 1.0e-06", "deviation of 0.01"),
     }
     assert set(said) == set(EXAMPLES)

@@ -19,3 +19,21 @@ SHARDED: tuple[Case, ...] = (
     case("lora-frozen", LLAMA, "8xH100", **_NODE,
          more={"train": "lora", "freeze": ("layers:16", "o")}),
 )  # fmt: skip
+
+_ONE = {"zero": 0, "mbs": 2}
+_STREAM = {"use": ("16-bit-stream",)}
+# On one GPU, or several that hold all weights each.
+WHOLE: tuple[Case, ...] = (
+    case("full", "llama-3.2-1b", "1xH100", **_ONE, recompute="full"),
+    case("amp", "llama-3.2-1b", "2xH100", **_ONE, recompute="full", more={"dtype": "amp"}),
+    case("liger", "llama-3.2-1b", "1xH100", **_ONE, more={"use": ("liger-kernels",)}),
+    case("freeze", "llama-3.2-1b", "1xH100", **_ONE, recompute="full",
+         more={"freeze": ("embeddings", "head", "layers:12"), "dtype": "amp"}),
+    case("lora", LLAMA, "1xH100", **_ONE, more={"train": "lora"}),
+    case("lora-attention", LLAMA, "16xH100", **_ONE, recompute="full",
+         more={"train": "lora:rank=8,targets=q+v,dropout=0.05,whole=embeddings+head"}),
+    case("dora", LLAMA, "1xH100", **_ONE, recompute="full", more={"train": "dora:rank=32"}),
+    case("qlora", LLAMA, "1xRTX4090", **_ONE, recompute="full", more={"train": "qlora"} | _STREAM),
+    case("qlora-int8", LLAMA, "1xH100", **_ONE, recompute="full",
+         more={"train": "qlora:base=int8", "optimizer": "adamw-8bit"} | _STREAM),
+)  # fmt: skip

@@ -19,6 +19,7 @@ from hardware.errors import HardwareError
 from hardware.files import json_content, read_text
 from hardware.frozen import Frozen
 from planner.job.errors import ModelError
+from planner.job.models.unplanned import unplanned_name
 from planner.job.specs import ModelSpec
 
 _FOLDER = Path(__file__).parent
@@ -77,6 +78,8 @@ def load_model(name_or_path: str | Path) -> ResolvedModel:
             raise ModelError(str(error)) from None
     if asked.endswith((".json", ".toml")):
         raise ModelError(f"model file {asked!r} does not exist")
+    if refusal := unplanned_name(_spellings(asked)):
+        raise ModelError(f"model {asked!r}: {refusal}")
     raise ModelError(_unknown(asked))
 
 
@@ -87,6 +90,12 @@ def catalog_name(asked: str) -> str | None:
             if spelling in table:
                 return table[spelling]
     return None
+
+
+def not_in_catalogue(asked: str) -> str:
+    """That the catalogue has no model of that name, with the reason where one is known."""
+    refusal = unplanned_name(_spellings(asked))
+    return f"{asked}: {refusal}" if refusal else f"the catalogue does not know the model {asked}"
 
 
 def _key(name: str) -> str:

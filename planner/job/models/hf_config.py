@@ -14,13 +14,14 @@ from hardware.files import json_content, read_text, shipped_toml
 from planner.job.errors import ModelError, unknown_name, validation_message
 from planner.job.models.hf_families import READERS, spec_fields
 from planner.job.models.hf_fields import TABLES, Fields
+from planner.job.models.unplanned import unplanned_type
 from planner.job.specs import ModelSpec
 
 _WRAPPERS: Mapping[str, str] = TABLES["wrappers"]
 # What only a table of a module states, and what names a module without such a table.
 _SIZES = frozenset({
     "hidden_size", "num_hidden_layers", "depth", "num_layers", "d_model", "embed_dim",
-    "encoder_layers", "width", "layers", "architectures",
+    "encoder_layers", "width", "layers", "architectures", "vt_hidden_size",
 })  # fmt: skip
 _MODULES = (
     "is_encoder_decoder", "mm_vision_tower", "vision_tower", "audio_tower", "speech_encoder",
@@ -149,6 +150,7 @@ def _language_model(
             "--train lora"
         )
     outer = config.get("model_type")
+    _refuse_unplanned(outer, where)
     unwrapped = _WRAPPERS.get(outer, outer) if isinstance(outer, str) else outer
     nested = config.get("text_config")
     if nested is None or (unwrapped == outer and _is_supported(outer)):
@@ -160,6 +162,11 @@ def _language_model(
     return _supported(nested.get("model_type", fallback), inside), nested, inside
 
 
+def _refuse_unplanned(model_type: object, where: str) -> None:
+    if isinstance(model_type, str) and (refusal := unplanned_type(model_type)):
+        raise ModelError(f"{where}: model_type {model_type!r}: {refusal}")
+
+
 def _is_supported(model_type: object) -> bool:
     return isinstance(model_type, str) and model_type in READERS
 
@@ -169,6 +176,7 @@ def _supported(model_type: object, where: str) -> str:
         raise ModelError(f"{where}: model_type is missing, so nothing tells how its keys are meant")
     if not isinstance(model_type, str):
         raise ModelError(f"{where}: model_type is {model_type!r}; expected a string")
+    _refuse_unplanned(model_type, where)
     if model_type not in READERS:
         hint = "docs/how-to/my-model.md lists all; a model .toml describes other shapes"
         unknown = unknown_name("model_type", model_type, supported_model_types(), hint)

@@ -59,6 +59,11 @@ def _write(folder: Path, text: str) -> Path:
         ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"),
         ("Meta-Llama-3-70B", "llama-3-70b"),
         ("microsoft/phi-1_5", "phi-1.5"),
+        ("Qwen3.6-27B", "qwen3.5-27b"),
+        ("qwen3.5-397b", "qwen3.5-397b-a17b"),
+        ("zai-org/GLM-4.7", "glm-4.7"),
+        ("glm4.7-flash", "glm-4.7-flash"),
+        ("moonshotai/Kimi-K2.5", "kimi-k2.5"),
     ],
 )
 def test_names(asked: str, name: str) -> None:
@@ -136,6 +141,28 @@ def test_unknown_names_get_close_matches(asked: str, close: str) -> None:
 def test_unknown_names_without_close_matches(asked: str) -> None:
     with pytest.raises(ModelError):
         load_model(asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason", "nearest"),
+    [
+        ("deepseek-v3.2", "attention is sparse", "deepseek-v3"),
+        ("deepseek-ai/DeepSeek-V3.2-Exp", "attention is sparse", "deepseek-v3"),
+        ("DeepSeek-V4-Flash", "hyper-connections", "deepseek-v3"),
+        ("zai-org/GLM-5", "attention is sparse", "glm-4.7"),
+        ("glm-5.2", "attention is sparse", "glm-4.7"),
+        ("kimi-k3", "delta attention", "kimi-k2.5"),
+        ("google/gemma-4-31b-it", "wider heads", "gemma-3-27b"),
+        ("gemma-4-e4b", "embeddings for each layer", "gemma-3-4b"),
+    ],
+)
+def test_models_with_parts_that_are_not_described_are_refused_by_name(
+    asked: str, reason: str, nearest: str
+) -> None:
+    with pytest.raises(ModelError, match=f"is not planned: .*{reason}") as caught:
+        load_model(asked)
+    assert f"--model {nearest}" in str(caught.value)
+    assert catalog_name(nearest) == nearest
 
 
 def test_layer_kinds_are_expanded() -> None:

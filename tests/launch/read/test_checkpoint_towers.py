@@ -21,6 +21,15 @@ REPOSITORIES = {
     "gemma-3-4b": "google/gemma-3-4b-it",
     "gemma-3-12b": "google/gemma-3-12b-it",
     "gemma-3-27b": "unsloth/gemma-3-27b-it-bnb-4bit",
+    "kimi-k2.5": "moonshotai/Kimi-K2.5",
+    "qwen3.5-0.8b": "Qwen/Qwen3.5-0.8B",
+    "qwen3.5-2b": "Qwen/Qwen3.5-2B",
+    "qwen3.5-4b": "Qwen/Qwen3.5-4B-Base",
+    "qwen3.5-9b": "unsloth/Qwen3.5-9B",
+    "qwen3.5-27b": "Qwen/Qwen3.6-27B",
+    "qwen3.5-35b-a3b": "Qwen/Qwen3.6-35B-A3B",
+    "qwen3.5-122b-a10b": "Qwen/Qwen3.5-122B-A10B",
+    "qwen3.5-397b-a17b": "Qwen/Qwen3.5-397B-A17B",
     "llama-4-scout": "meta-llama/Llama-4-Scout-17B-16E-Instruct",
     "llama-4-maverick": "unsloth/Llama-4-Maverick-17B-128E-Instruct",
 }
@@ -83,3 +92,15 @@ def test_by_catalogue_name_the_language_model_is_planned_and_the_rest_said(model
     said = [line for line in plan_assumptions(job, degrees) if "vision tower" in line]
     (note,) = [note for note in load_model(model).notes if "vision tower" in note]
     assert [f"{line.capitalize()}." for line in said] == [note.capitalize()]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_model_with_parts_that_are_not_described_is_said_to_have_them(
+    tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(FILES[name].format("google/gemma-4-31b-it"))
+    (unknown,) = [
+        problem for problem in read_launch([path]).problems if problem.rule == "model-unknown"
+    ]
+    assert "Gemma 4 is not planned" in unknown.text and "--model gemma-3-27b" in unknown.text

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from planner.job.models.catalog import load_model
+from planner.job.models.catalog import load_model, not_in_catalogue
 from planner.launch.dialects.hf.arguments import known_model
 from planner.launch.dialects.hf.modules import ALL_LINEAR, adapter_table, named_modules
 from planner.launch.languages.text import digits
@@ -116,11 +116,7 @@ class AutomodelReader(DocumentReader):
         named = next((str(value) for name in names if (value := self.document.get(name))), "")
         known = known_model(named) if named else None
         if known is None:
-            text = (
-                f"the catalogue does not know the model {named}"
-                if named
-                else ("the file does not name the model")
-            )
+            text = not_in_catalogue(named) if named else "the file does not name the model"
             place = self.document.place(*names)
             fix = "--model CONFIG.json or a known name"
             self.problems.append(model_unknown(text, place, fix))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from planner.job.frameworks.profile import load_framework
-from planner.job.models.catalog import catalog_name, load_model
+from planner.job.models.catalog import catalog_name, load_model, not_in_catalogue
 from planner.launch.dialects.hf.files import LIGER
 from planner.launch.languages.text import digits
 from planner.launch.read.command import LaunchCommand
@@ -110,7 +110,7 @@ class HfArguments:
         """Why the model is not known; `where`: what names none."""
         setting = self.where.get("model")
         if self.unknown_model and setting is not None:
-            text = f"the catalogue does not know the model {self.unknown_model}"
+            text = not_in_catalogue(self.unknown_model)
             return model_unknown(text, (setting.place,), "--model CONFIG.json or a known name")
         return model_unknown(where)
 

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from planner.job.errors import CannotTellError
-from planner.job.models.catalog import catalog_name, load_model
+from planner.job.models.catalog import catalog_name, load_model, not_in_catalogue
 from planner.launch.dialects.hf.arguments import known_model
 from planner.launch.dialects.megatron.arguments import rows_of
 from planner.launch.dialects.megatron.bridge_adapters import adapters_of
@@ -272,7 +272,7 @@ class _Recipe:
         found = read_overrides(made_launch(words, self.path, self.path), program, hints)
         if found.shape is None and not found.model:
             name = self.model_name
-            text = f"the catalogue does not know the model {name}"
+            text = not_in_catalogue(name)
             if _WITHOUT_SIZES.search(name) and self.missing:
                 sizes = ", ".join(self.missing)
                 text = f"{name} has no sizes of its own, and the recipe leaves {sizes} to overrides"
