@@ -129,7 +129,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "axes": axes,
     "commands": command_reference,
     "errors": error_parts,
-    "error shares": error_shares,
+    "error-shares": error_shares,
     "headline": headline,
     "accuracy": accuracy,
     "memory": memory_accuracy,
