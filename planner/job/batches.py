@@ -22,12 +22,8 @@ def global_batches(
     """The global batch of a request, and those that a ramp has before it; at the mean batch of a
     ramp, all of them, and gradient accumulation that a schedule can run may lie around the mean. A
     batch in tokens counts those of samples, not those of their padding."""
+    _demand_pretraining_of_a_ramp(request)
     if samples.lengths is not None:
-        if request.batch_ramp is not None:
-            raise UsageError(
-                f"--batch-ramp {request.batch_ramp!r} with --lengths: a batch that grows "
-                "is known of pretraining alone; give one batch, as --gbs 64"
-            )
         tokens = rows * row_tokens(samples, seq)
         return _target(request, request.gbs, request.gbs_tokens, tokens), ()
     batch, ramp = _stated_batches(request, rows * seq)
@@ -35,6 +31,22 @@ def global_batches(
     if mean is None:
         return batch, ramp
     return BatchTarget(mean, _AROUND), (*ramp, RampBatch(batch, ramp[-1].until_tokens + 1))
+
+
+def _demand_pretraining_of_a_ramp(request: RequestFields) -> None:
+    """UsageError for a ramp of a job that is no pretraining."""
+    tuned = {
+        "--lengths": request.lengths is not None,
+        "--train": request.train != "full",
+        "--freeze": bool(request.freeze),
+        "--objective": request.objective != "lm",
+    }
+    given = [option for option, is_given in tuned.items() if is_given]
+    if request.batch_ramp is not None and given:
+        raise UsageError(
+            f"--batch-ramp {request.batch_ramp!r} with {' and '.join(given)}: a batch that grows "
+            "is known of pretraining alone; give one batch, as --gbs 64"
+        )
 
 
 def _stated_batches(request: RequestFields, seq: int) -> tuple[BatchTarget, tuple[RampBatch, ...]]:

@@ -181,9 +181,11 @@ def _settings(text: str, rest: str) -> dict[str, tuple[str, ...]]:
             found[last] = (*found[last], *_words(item))
             continue
         last = _ALIASES.get(name.lower(), name.lower())
-        if last not in _READ or not value:
+        if last not in _READ:
             hint = f"as lora:rank=16; settings: {', '.join(_READ)}"
             raise unknown_name("setting of --train", name if equals else item, _READ, hint)
+        if not _words(value):
+            raise UsageError(f"--train {text}: {last} is given no value; give one, or leave it out")
         if last in found:
             raise UsageError(f"--train {text}: {last} is given twice; give it once")
         found[last] = _words(value) if last in _LISTS else (value,)
@@ -236,11 +238,15 @@ def _targets(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
             "--train targets=embeddings: adapters stand beside linear layers; give "
             "whole=embeddings, which trains the embeddings in full"
         )
-    return replace(tuning, targets=tuple(_known(name, (*GROUPS, *_ALL)) for name in values))
+    return replace(
+        tuning, targets=tuple(_known(name, (*GROUPS, *_ALL), "--train targets=") for name in values)
+    )
 
 
 def _whole(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
-    return replace(tuning, whole=tuple(_known(name, WHOLE_MODULES) for name in values))
+    return replace(
+        tuning, whole=tuple(_known(name, WHOLE_MODULES, "--train whole=") for name in values)
+    )
 
 
 def _base(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
@@ -301,12 +307,13 @@ _CALLED = {
 }  # fmt: skip
 
 
-def _known(name: str, known: Iterable[str]) -> str:
-    """The planner's word for a module. UsageError lists the words that may stand there."""
+def _known(name: str, known: Iterable[str], option: str) -> str:
+    """The planner's word for a module of `option`. UsageError lists the words that may stand
+    there."""
     wanted = _CALLED.get(name.lower(), name.lower())
     words = tuple(known)
     if wanted not in words:
-        raise unknown_name("module", name, words, f"known are {', '.join(words)}")
+        raise unknown_name(f"module of {option}", name, words, f"known are {', '.join(words)}")
     return wanted
 
 
@@ -318,7 +325,7 @@ def _frozen(name: str) -> str:
             raise UsageError(f"--freeze {name}: write layers:8 for the first eight layers")
         return text
     groups = tuple(group for group in GROUPS if group != "all-linear")
-    return _known(text, (*WHOLE_MODULES, *groups, *_ALL[:-1], "layers:8"))
+    return _known(text, (*WHOLE_MODULES, *groups, *_ALL[:-1], "layers:8"), "--freeze")
 
 
 # --- against a model ------------------------------------------------------------------------------
@@ -344,7 +351,10 @@ def _demand_modules(tuning: Tuning, model: ModelSpec, layers: Mapping[str, Linea
                 f"give --freeze {','.join(together)}"
             )
     if both := set(tuning.whole) & set(tuning.frozen):
-        raise UsageError(f"--train whole={'+'.join(sorted(both))}: --freeze freezes it as well")
+        raise UsageError(
+            f"--train whole={'+'.join(sorted(both))}: --freeze freezes it as well; leave it out of "
+            "one of them"
+        )
 
 
 def _demand_adapters(tuning: Tuning, model: ModelSpec, layers: Mapping[str, LinearLayer]) -> None:

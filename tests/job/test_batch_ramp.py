@@ -61,3 +61,18 @@ def test_a_ramp_says_the_batch() -> None:
     for other in ({"gbs": 32}, {"gbs_tokens": 4096}):
         with pytest.raises(UsageError, match="and --gbs"):
             base.model_copy(update={"batch_ramp": "16..64/1B", **other}).resolve()
+
+
+@pytest.mark.parametrize(
+    ("option", "given"),
+    [
+        ("--lengths", {"lengths": "mean=450"}),
+        ("--train", {"train": "lora", "framework": "megatron-bridge"}),
+        ("--freeze", {"freeze": ("embeddings",)}),
+        ("--objective", {"objective": "dpo"}),
+    ],
+)
+def test_a_ramp_is_known_of_pretraining_alone(option: str, given: dict[str, object]) -> None:
+    base = Request(model="llama-3.2-1b", gpus="8xH100", seq=4096, batch_ramp="16..64/1B")
+    with pytest.raises(UsageError, match=f"with {option}: a batch that grows.*give one batch"):
+        base.model_copy(update=given).resolve()

@@ -65,7 +65,9 @@ def test_frozen_modules_have_no_adapters() -> None:
         ("lora:rank=8,rank=9", "given twice"),
         ("lora:dropout=1", "share below 1"),
         ("lora:alpha=nan", "alpha=32"),
-        ("lora:targets=qq", "known are"),
+        ("lora:targets=", "targets is given no value; give one"),
+        ("lora:whole=+", "whole is given no value; give one"),
+        ("lora:targets=qq", "module of --train targets= 'qq'.*known are"),
         ("lora:targets=embeddings", "whole=embeddings"),
         ("lora:base=nf5", "Did you mean 'nf4'"),
         ("lora:adapter=fp8", "known are fp32"),
@@ -91,7 +93,7 @@ def test_what_no_library_has_is_refused_with_the_nearest_fix(text: str, says: st
         ("full", ("layers:33",), "has 32 layers"),
         ("full", ("embeddings", "head", "layers:32"), "leaves nothing"),
         ("full", ("embeddings", "head", "attention", "mlp"), "leaves nothing"),
-        ("lora:whole=head", ("head",), "freezes it as well"),
+        ("lora:whole=head", ("head",), "freezes it as well; leave it out"),
     ],
 )
 def test_what_a_model_has_not_is_refused(text: str, freeze: tuple[str, ...], says: str) -> None:
@@ -101,7 +103,7 @@ def test_what_a_model_has_not_is_refused(text: str, freeze: tuple[str, ...], say
 
 def test_unknown_modules_to_freeze_are_refused() -> None:
     for name in ("layers:0", "layers:x", "tower"):
-        with pytest.raises(UsageError, match=r"layers:8"):
+        with pytest.raises(UsageError, match=r"--freeze.*layers:8"):
             read_tuning("full", (name,))
 
 

@@ -280,6 +280,18 @@ def test_an_adapters_file_alone(folder: ReadFolder) -> None:
     assert not any(problem.rule == "micro-batch" for problem in told.problems)
 
 
+@pytest.mark.parametrize(("model", "fits"), [("qwen2.5-7b", True), ("70b", False)])
+def test_an_adapter_is_not_one_of_another_model_that_is_named(
+    folder: ReadFolder, model: str, fits: bool
+) -> None:
+    """`--model` beside an adapter's file names the base that it was trained on."""
+    found = folder({"adapter_config.json": ADAPTER}, gpus=1, model=model)
+    errors = [problem for problem in found.problems if problem.severity == "error"]
+    assert [(one.rule, one.fix) for one in errors] == (
+        [] if fits else [("adapter-base", "--model Qwen/Qwen2.5-7B-Instruct")]
+    )
+
+
 @pytest.mark.parametrize(
     ("model", "fits"), [("Qwen/Qwen2.5-7B-Instruct", True), ("Qwen/Qwen2.5-14B", False)]
 )

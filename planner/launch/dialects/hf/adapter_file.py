@@ -6,11 +6,12 @@ base was held nor how it was trained: a script, or options, do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from planner.job.models.catalog import load_model
+from planner.job.specs import ModelSpec
 from planner.launch.dialects.hf.arguments import is_on, known_model
 from planner.launch.dialects.hf.modules import adapter_table
 from planner.launch.read.beside import beside, source_beside
@@ -64,7 +65,7 @@ def with_adapter(
     replaced = {name for what in _REPLACED for name in listed[what]}
     kept = {name: one for name, one in named.items() if name not in replaced}
     said = {**base_setting(document), **kept, **adapter_settings(document)}
-    return said, tuple(_other_base(named, document))
+    return said, other_base(named, document, source)
 
 
 def _file_of(named: Mapping[str, Setting], source: Source) -> Document | None:
@@ -88,23 +89,33 @@ def _beside(named: Mapping[str, Setting], folder: Path) -> str:
     return ""
 
 
-def _other_base(named: Mapping[str, Setting], document: Document) -> Iterator[Problem]:
-    """An adapter whose weights do not fit the model that is trained."""
+def other_base(
+    named: Mapping[str, Setting], document: Document, source: Source
+) -> tuple[Problem, ...]:
+    """An adapter whose weights do not fit the model that is trained: what the caller names
+    (`--model`), else a program's setting."""
+    base, asked = document.settings.get(_MODEL), source.hints.model
     stated = next((named[name] for name in _MODELS if name in named), None)
-    base = document.settings.get(_MODEL)
+    if asked is not None:
+        stated = Setting("--model", asked)
     if stated is None or base is None or stated.unknown or not isinstance(base.value, str):
-        return
+        return ()
     ours, theirs = known_model(str(stated.value)), known_model(base.value)
     if ours is None or theirs is None:
-        return
+        return ()
     one, other = load_model(ours).spec, load_model(theirs).spec
-    widths = ("hidden", "layers", "heads", "kv_heads")
-    if all(getattr(one, width) == getattr(other, width) for width in widths):
-        return
+    if _same_widths(one, other):
+        return ()
     text = (
         f"{document.path} is an adapter of {base.value}, and {stated.value} is trained: its "
         f"weights do not fit (size mismatch: hidden width {other.hidden:,} and {other.layers} "
         f"layers for {one.hidden:,} and {one.layers})"
     )
-    places = (stated.place, base.place)
-    yield Problem("adapter-base", text, "error", places, f"{stated.key}: {base.value}")
+    fix = f"{stated.key}: {base.value}" if asked is None else f"--model {base.value}"
+    return (Problem("adapter-base", text, "error", (stated.place, base.place), fix),)
+
+
+def _same_widths(one: ModelSpec, other: ModelSpec) -> bool:
+    """Whether adapters of one model load into another."""
+    widths = ("hidden", "layers", "heads", "kv_heads")
+    return all(getattr(one, width) == getattr(other, width) for width in widths)
