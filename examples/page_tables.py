@@ -14,7 +14,7 @@ from hardware.files import shipped_toml
 from planner.evidence.runs.rows import FIRST_SIGHT, PUBLISHED, MeasuredRow, read_rows
 from planner.job.written import markdown_table
 from planner.predict.uncertainty.families import Figure
-from planner.predict.uncertainty.residuals import shipped_tables
+from planner.predict.uncertainty.shipped import shipped_tables
 from planner.report.accuracy import HELD_OUT
 from tests.truth.accuracy import COUNTS, counted_accuracy, counted_tables
 from tests.truth.tuning_accuracy import tuning_accuracy

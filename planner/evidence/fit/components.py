@@ -20,7 +20,10 @@ import numpy as np
 from planner.evidence.fit.judging import Judged, Residual
 from planner.evidence.fit.step_fit import spread_out
 from planner.evidence.runs.rows import grouped
-from planner.predict.uncertainty.residuals import COVERAGE, Array
+from planner.predict.uncertainty.residuals import (
+    COVERAGE,
+    Array,
+)
 from planner.predict.uncertainty.tails import DEGREES
 
 LEVELS = ("framework", "architecture", "scale", "model", "source")

@@ -45,7 +45,7 @@ from planner.job.job import Job
 from planner.job.written import toml_text
 from planner.predict.cost_model import CostModel
 from planner.predict.uncertainty.families import UNFAMILIAR, Figure
-from planner.predict.uncertainty.residuals import shipped_tables
+from planner.predict.uncertainty.shipped import shipped_tables
 
 # Factor of each constant by name, for the runs of each source.
 SourceFactors = Mapping[str, Mapping[str, float]]

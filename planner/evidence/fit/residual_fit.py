@@ -49,11 +49,11 @@ from planner.predict.uncertainty.intervals import conditions_of, family_of, is_t
 from planner.predict.uncertainty.measured_range import UNKNOWN
 from planner.predict.uncertainty.residuals import (
     FOLDS,
-    TUNED,
     ErrorTable,
     HalfWidths,
     fold_of,
 )
+from planner.predict.uncertainty.shipped import TUNED
 
 _ABOUT = (
     "How far predictions lie from measurements, |ln(measured / predicted)| downwards and upwards: "

@@ -47,7 +47,7 @@ from planner.job.errors import CannotTellError, UsageError
 from planner.predict.calibrated import NUMBERS, WORDS
 from planner.predict.uncertainty.intervals import conditions_of, family_of
 from planner.predict.uncertainty.measured_range import ranges
-from planner.predict.uncertainty.residuals import shipped_tables
+from planner.predict.uncertainty.shipped import shipped_tables
 
 # The first round is linear across the prior's spreads, the others about the result before: the
 # model is linear enough that the third is the last.

@@ -32,7 +32,7 @@ from planner.evidence.learn.posterior import (
 )
 from planner.evidence.learn.priors import CalibratedCluster, Published, fitted_prior
 from planner.evidence.learn.suggest import Unknown, most_telling
-from planner.predict.uncertainty.residuals import shipped_tables
+from planner.predict.uncertainty.shipped import shipped_tables
 
 Indices = NDArray[np.int64]
 # Below these a cluster's runs are too few to judge by what is left of them.

@@ -42,6 +42,8 @@ from planner.predict.uncertainty.residuals import (
     Further,
     Spread,
     Widths,
+)
+from planner.predict.uncertainty.shipped import (
     shipped_further,
     shipped_spread,
     shipped_table,

@@ -12,7 +12,7 @@ from planner.predict.uncertainty.families import (
     is_tuned_kind,
 )
 from planner.predict.uncertainty.intervals import family_of, learnt_figure
-from planner.predict.uncertainty.residuals import shipped_tables
+from planner.predict.uncertainty.shipped import shipped_tables
 
 _MODELS = {"dense": "dense models", "moe": "mixtures of experts"}
 

@@ -30,18 +30,16 @@ grows is fitted by leaving *ranges* of runs out (`planner.evidence.fit.judging`)
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, lru_cache
-from importlib.resources import files
+from functools import cached_property
 from math import exp, hypot
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field
 
 from planner.predict.uncertainty.families import (
     OWN_LOOPS,
@@ -49,7 +47,6 @@ from planner.predict.uncertainty.families import (
     Figure,
     architecture_text,
     is_mixture,
-    is_tuned_kind,
     model_words,
     wider_families,
 )
@@ -90,8 +87,6 @@ _USUAL = {"work": 0.41, "exposed": 0.09, "waiting": 0.10, "rest": 0.40}
 # Fits that leave out a part of the sources each.
 FOLDS = 10
 KINDS = ("mixture", "own loop")
-# Key of a residuals file under which the tables of fine-tuning stand.
-TUNED = "tuned"
 
 
 class MeasuredRuns(BaseModel):
@@ -405,58 +400,3 @@ def bounds(low: Widths, high: Widths, further: Widths) -> tuple[Widths, Widths]:
     """Ends of intervals as ln(bound / predicted): an independent error of 80 % half width `further`
     widens both sides."""
     return -np.hypot(low, further), np.hypot(high, further)
-
-
-_TABLE = TypeAdapter(ErrorTable)
-
-
-def parse_tables(document: dict[str, object]) -> dict[Figure, ErrorTable]:
-    """Tables from the content of a residuals file; a figure without runs has none."""
-    return {
-        figure: _TABLE.validate_python({**block, "figure": figure, "entries": block["runs"]})
-        for figure in PARTS
-        if isinstance(block := document.get(figure), dict)
-    }
-
-
-@cache
-def _shipped() -> dict[str, object]:
-    """The content of `planner/predict/uncertainty/residuals.json`."""
-    text = (
-        files("planner.predict.uncertainty").joinpath("residuals.json").read_text(encoding="utf-8")
-    )
-    content: dict[str, object] = json.loads(text)
-    return content
-
-
-@cache
-def shipped_tables() -> dict[Figure, ErrorTable]:
-    """The tables of runs that train all weights on rows of one length."""
-    return parse_tables(_shipped())
-
-
-@cache
-def tuned_tables() -> dict[Figure, ErrorTable]:
-    """The tables of all other runs: a part of the weights, or samples that differ in length."""
-    block = _shipped().get(TUNED, {})
-    tables = parse_tables(block) if isinstance(block, dict) else {}
-    full = shipped_tables()
-    return {figure: replace(table, beside=full.get(figure)) for figure, table in tables.items()}
-
-
-def shipped_table(figure: Figure, family: Family) -> ErrorTable:
-    """The table of a figure that a family's runs are in."""
-    tuned = tuned_tables().get(figure) if is_tuned_kind(family.model) else None
-    return tuned or shipped_tables()[figure]
-
-
-@lru_cache(maxsize=4096)
-def shipped_further(figure: Figure, family: Family, at: Conditions, without: str = "") -> Further:
-    """The error to add for what none of the shipped runs reach, as seen without one source."""
-    return shipped_table(figure, family).further(family, at, without)
-
-
-@lru_cache(maxsize=4096)
-def shipped_spread(figure: Figure, family: Family, at: Conditions, without: str = "") -> Spread:
-    """Spread of a job of a family in the tables that ship, as seen without one source."""
-    return shipped_table(figure, family).spread(family, at, without)

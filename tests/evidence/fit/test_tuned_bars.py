@@ -9,7 +9,7 @@ from planner.evidence.fit.residual_fit import fit_tuned, render, residuals
 from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.rows import TUNED_RUNS, read_rows
 from planner.predict.uncertainty.families import Family
-from planner.predict.uncertainty.residuals import (
+from planner.predict.uncertainty.shipped import (
     TUNED,
     parse_tables,
     shipped_table,

@@ -29,7 +29,10 @@ from planner.predict.uncertainty.intervals import (
     widest_interval,
 )
 from planner.predict.uncertainty.measured_range import Conditions
-from planner.predict.uncertainty.residuals import Further, Spread
+from planner.predict.uncertainty.residuals import (
+    Further,
+    Spread,
+)
 from tests.configurations import evaluate_job
 from tests.cost.jobs import make_job
 

@@ -7,7 +7,7 @@ import pytest
 from planner.job.request import Request
 from planner.predict.uncertainty.families import Family
 from planner.predict.uncertainty.measured_scale import beyond_measured, most_measured_gpus
-from planner.predict.uncertainty.residuals import shipped_tables
+from planner.predict.uncertainty.shipped import shipped_tables
 
 
 def _said(model: str, gpus: str, framework: str = "megatron-core") -> str:

@@ -33,6 +33,8 @@ from planner.predict.uncertainty.residuals import (
     Further,
     HalfWidths,
     kinds_of,
+)
+from planner.predict.uncertainty.shipped import (
     parse_tables,
     shipped_tables,
 )
