@@ -131,8 +131,12 @@ def _kind(word: str) -> ObjectiveKind:
 def _settings(text: str, rest: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for item in filter(None, (part.strip() for part in rest.split(","))):
-        name, equals, value = (part.strip() for part in item.partition("="))
-        if name.lower() not in _SETTINGS or not equals or not value:
+        name, _, value = (part.strip() for part in item.partition("="))
+        if name.lower() in _SETTINGS and not value:
+            raise UsageError(
+                f"--objective {text}: {name.lower()} is given no value; give one, or leave it out"
+            )
+        if name.lower() not in _SETTINGS:
             hint = f"as dpo:reference=copied; settings: {', '.join(_SETTINGS)}"
             raise unknown_name("setting of --objective", name, _SETTINGS, hint)
         if name.lower() in found:

@@ -54,6 +54,8 @@ def test_the_same_objective_with_less_in_memory() -> None:
     [
         ("dpoo", "Did you mean 'dpo'"),
         ("dpo:referenc=copied", "Did you mean 'reference'"),
+        ("dpo:reference", "reference is given no value; give one"),
+        ("dpo:reference=", "reference is given no value; give one"),
         ("dpo:reference=copied,reference=copied", "given twice"),
         ("dpo:reference=none", "simpo or orpo"),
         ("dpo:reference=copyed", "Did you mean 'copied'"),
