@@ -9,7 +9,7 @@ from __future__ import annotations
 from planner.cost import fields as f
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.inputs import GpuInputs
-from planner.cost.piece_compute import ComputeTerms, compute_terms, parameter_traffic_s
+from planner.cost.piece_compute import ComputeTerms, compute_terms
 from planner.cost.piece_memory import (
     cast_bytes,
     exchange_bytes_held,
@@ -180,3 +180,9 @@ def piece_cost(
     out.logits = logits_kept_bytes(piece, key, saved, job)
     out.table = table_parameters(key, job)
     update_costs(piece, key, parameters, job, framework, out)
+
+
+@jit
+def parameter_traffic_s(parameters: float, per_parameter_bytes: float, gpu: GpuInputs) -> float:
+    """Seconds of streaming kernels that move so many HBM bytes for each of the parameters."""
+    return parameters * per_parameter_bytes / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)

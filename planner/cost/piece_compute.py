@@ -447,9 +447,3 @@ def operands_bytes(op: Row, key: Row, job: JobInputs) -> float:
     """
     rows, out, depth = gemm_shape(op, key, job)
     return 2.0 * rows * (out + depth)
-
-
-@jit
-def parameter_traffic_s(parameters: float, per_parameter_bytes: float, gpu: GpuInputs) -> float:
-    """Seconds of streaming kernels that move so many HBM bytes for each of the parameters."""
-    return parameters * per_parameter_bytes / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)

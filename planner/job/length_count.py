@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.job.errors import UsageError, demand_installed
-from planner.job.length_files import json_objects, opened
+from planner.job.length_files import json_objects, opened, opened_parquet
 from planner.job.samples import demand_length
 
 # Columns that hold texts, as data sets name them, the likeliest first.
@@ -40,8 +40,8 @@ def count_lengths(
 ) -> Counter[int]:
     """How many samples of a file have each length in tokens; those without a token are under 0.
 
-    `columns`: that hold the texts; empty: those of `KNOWN`. `tell(done, total)`: bytes, or rows of
-    a Parquet file, that are read. UsageError, OSError.
+    `columns`: those that hold the texts; where none is given, those of `KNOWN`. `tell(done, total)`
+    is told the bytes, or rows of a Parquet file, that are read. UsageError, OSError.
     """
     encoder = _encoder(tokenizer)
     rows = _rows(path, tell)
@@ -197,15 +197,7 @@ def _csv_rows(path: Path, tell: Tell) -> Iterator[Row]:
 
 def _parquet_rows(path: Path, tell: Tell) -> Iterator[Row]:
     demand_installed("planner lengths of a Parquet file needs", "lengths", "pyarrow")
-    import pyarrow
-    from pyarrow import parquet
-
-    try:
-        file = parquet.ParquetFile(path)
-    except FileNotFoundError:
-        raise UsageError(f"{path}: does not exist; give the name of a file") from None
-    except pyarrow.ArrowInvalid as error:
-        raise UsageError(f"{path}: is not Parquet ({error})") from None
+    file = opened_parquet(path, str(path))
     done = 0
     for batch in file.iter_batches(batch_size=_AT_A_TIME):
         tell(done, file.metadata.num_rows)

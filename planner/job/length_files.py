@@ -149,19 +149,26 @@ def _json_rows(path: Path, column: str | None) -> Iterator[Row]:
         yield where, entry[name], entry.get(counts, 1) if counts else 1
 
 
-def _parquet_rows(path: Path, column: str | None) -> Iterator[Row]:
-    demand_installed("--lengths of a Parquet file needs", "lengths", "pyarrow")
+def opened_parquet(path: Path, said: str) -> Any:
+    """A Parquet file, as pyarrow opens it; `said`: what an error calls it. UsageError."""
     import pyarrow
     from pyarrow import parquet
 
+    try:
+        return parquet.ParquetFile(path)
+    except FileNotFoundError:
+        raise UsageError(f"{said}: does not exist; give the name of a file") from None
+    except pyarrow.ArrowInvalid as error:
+        raise UsageError(f"{said}: is not Parquet ({error})") from None
+
+
+def _parquet_rows(path: Path, column: str | None) -> Iterator[Row]:
+    demand_installed("--lengths of a Parquet file needs", "lengths", "pyarrow")
+    import pyarrow
+
     with suppress(FileNotFoundError):
         demand_file(path, path.stat())
-    try:
-        file = parquet.ParquetFile(path)
-    except FileNotFoundError:
-        raise UsageError(f"--lengths {path}: does not exist; give the name of a file") from None
-    except pyarrow.ArrowInvalid as error:
-        raise UsageError(f"--lengths {path}: is not Parquet ({error})") from None
+    file = opened_parquet(path, f"--lengths {path}")
     name, counts = _columns(path, list(file.schema_arrow.names), column)
     where = f"--lengths {path}, column {name}"
     for batch in file.iter_batches(columns=[name, *([counts] if counts else [])]):
