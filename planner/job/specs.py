@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from hardware.frozen import Named
 from planner.job.bounds import MOST_LAYERS, WIDEST
+from planner.job.vision import NO_IMAGES, ImageLoad, TowerSpec, VisionSpec
 
 Positive = Annotated[int, Field(gt=0, strict=True, le=WIDEST)]
 NonNegative = Annotated[int, Field(ge=0, strict=True, le=WIDEST)]
@@ -191,12 +192,24 @@ class LayerKind(_Frozen):
     ffn: FfnKind = "dense"
     # Nothing trains it: one of the first layers of a model whose lower part is frozen.
     frozen: bool = False
+    # `vision`: a layer of the tower, whose tokens are patches of images.
+    module: Literal["language", "vision"] = "language"
 
     @property
     def parts(self) -> str:
         """What it has, in words: `full/dense`, `state`."""
         parts = (self.attention, self.ffn, "frozen" if self.frozen else "none")
-        return "/".join(part for part in parts if part != "none")
+        words = "/".join(part for part in parts if part != "none")
+        return words if self.module == "language" else f"{self.module} {words}"
+
+
+def tower_kinds(tower: TowerSpec, *, frozen: bool = False) -> tuple[LayerKind, ...]:
+    """Kind of each layer of a vision tower; `frozen`: nothing trains it."""
+    full, windowed = (
+        LayerKind(attention=attention, module="vision", frozen=frozen)
+        for attention in ("full", "sliding")
+    )
+    return tuple(full if tower.is_full(layer) else windowed for layer in range(tower.layers))
 
 
 class ModelSpec(_Frozen):
@@ -268,6 +281,9 @@ class ModelSpec(_Frozen):
     mtp_layers: NonNegative = 0
     # One score a row in place of logits: the head of a reward model has no vocabulary.
     scores: bool = False
+    # What reads images, and the images of a batch; the shape above is the language model's.
+    vision: VisionSpec | None = None
+    images: ImageLoad = NO_IMAGES
     # What else changes training, neither shape nor cost: keys of transformers whose values are not
     # the class's (Granite's multipliers, noise of the router, dropout that the config states).
     constants: tuple[tuple[str, Constant], ...] = ()
@@ -305,6 +321,11 @@ class ModelSpec(_Frozen):
     def with_mtp(self, layers: int) -> ModelSpec:
         """The model trained with so many layers of multi-token prediction."""
         return self if layers == self.mtp_layers else self.model_copy(update={"mtp_layers": layers})
+
+    @property
+    def language(self) -> ModelSpec:
+        """The language model alone."""
+        return self.model_copy(update={"vision": None, "images": NO_IMAGES})
 
     def with_scores(self) -> ModelSpec:
         """The model as a reward model, whose head is one linear layer of width 1."""
@@ -381,6 +402,25 @@ class ModelSpec(_Frozen):
     def kind_indices(self) -> tuple[int, ...]:
         """For each layer the index of its kind in `kinds`."""
         return tuple(self.kinds.index(kind) for kind in self.kind_sequence)
+
+    @cached_property
+    def piece_sequence(self) -> tuple[LayerKind, ...]:
+        """Kind of every layer that a step computes, in order: the vision tower's, then the
+        language model's."""
+        if self.vision is None:
+            return self.kind_sequence
+        tower = tower_kinds(self.vision.tower, frozen=self.vision.frozen)
+        return (*tower, *self.kind_sequence)
+
+    @cached_property
+    def piece_kinds(self) -> tuple[LayerKind, ...]:
+        """The distinct kinds of these."""
+        return tuple(dict.fromkeys(self.piece_sequence))
+
+    @cached_property
+    def piece_indices(self) -> tuple[int, ...]:
+        """For each of these layers the index of its kind in `piece_kinds`."""
+        return tuple(self.piece_kinds.index(kind) for kind in self.piece_sequence)
 
     @property
     def query_width(self) -> int:
