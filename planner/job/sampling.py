@@ -36,6 +36,7 @@ def samples_of(
 ) -> tuple[Samples, int]:
     """How a request's samples become rows, and the tokens of a row at most. UsageError."""
     if request.lengths is None:
+        _demand_positions(request, model)
         for option, value in (("packing", request.packing), ("balance", request.balance)):
             if value is not None:
                 raise UsageError(
@@ -113,13 +114,23 @@ def _balance(
     return balance
 
 
+def _demand_positions(request: RequestFields, model: ModelSpec) -> None:
+    """UsageError for a sequence beyond a table of learned positions. Of a launch file that was read
+    its check says so, beside all else that is wrong with it."""
+    seq, most = request.seq, model.longest_seq
+    if seq is not None and seq > most and request.overrides.launched is None:
+        raise UsageError(
+            f"--seq {seq}: {model.name} has {most:,} learned positions, and a sequence of {seq:,} "
+            f"tokens would need more; give --seq {most}"
+        )
+
+
 def _limit(request: RequestFields, lengths: Lengths, packing: Packing, model: ModelSpec) -> int:
     """Tokens of a row at most: `--seq`, else what the samples and the model suggest. UsageError
     where the longest sample is beyond the model's positions."""
     given, most = request.seq, model.max_positions
     reach = min(given or lengths.longest, lengths.longest)
-    learned = model.position == "learned"
-    if reach > most and (learned or (given is None and not lengths.open_ended)):
+    if reach > most and (model.longest_seq == most or (given is None and not lengths.open_ended)):
         raise UsageError(
             f"--lengths {request.lengths}: the longest sample has {lengths.longest:,} tokens, and "
             f"the positions of {model.name} end at {most:,}; give --seq {most}, which cuts "
