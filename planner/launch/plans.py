@@ -241,8 +241,7 @@ def _sentence(error: UsageError) -> str:
 
 def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None) -> Request:
     """The request under the target's profile, without limits and with the plan's own batch."""
-    profile = load_framework(request.framework)
-    same = target.name == profile.launch.target or request.framework == target.profile
+    same = target.runs(request.framework)
     changes: dict[str, object] = {
         "framework": request.framework if same else target.profile,
         "gbs": plan.gbs,
