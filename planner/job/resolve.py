@@ -58,7 +58,7 @@ from planner.job.pool import GpuWords, Pool, SeveralTypes
 from planner.job.reads import reads_of
 from planner.job.recompute import RecomputeMode, demand_parts
 from planner.job.request_fields import RequestFields
-from planner.job.sampling import samples_of
+from planner.job.sampling import sample_conditions, samples_of
 from planner.job.schedules import schedule_name
 from planner.job.specs import ModelSpec
 from planner.job.tuning import Tuning, read_tuning
@@ -153,6 +153,7 @@ def _on_cluster(request: RequestFields) -> Job:
             *technique_conditions(offered, decision.demanded),
             *tuning_conditions(profile, tuning),
             *objective_conditions(profile, objective),
+            *sample_conditions(profile, samples),
         ),
         dropout=request.dropout,
         expert_imbalance=request.expert_imbalance,

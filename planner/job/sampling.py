@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from planner.job.samples import (
 from planner.job.specs import ModelSpec
 
 if TYPE_CHECKING:
+    from constraints.condition import UserCondition
     from planner.job.request_fields import RequestFields
 
 # A pack holds so many samples of the mean length at least, unless the model's usual length is
@@ -54,6 +56,17 @@ def samples_of(
     samples = Samples(kept, packing, balance, packer, lengths.above(limit))
     rows = packing in ("longest", "padding-free")
     return samples, min(limit, kept.longest) if rows else limit
+
+
+def sample_conditions(profile: FrameworkProfile, samples: Samples) -> tuple[UserCondition, ...]:
+    """What rows of samples demand of the degrees: where the framework says so, a micro-batch is one
+    pack, whose length says how large it is."""
+    from constraints.condition import user_condition
+
+    packed = samples.lengths is not None and samples.packing == "pack-varlen"
+    if not packed or not offered_by(profile.name, profile.family).single_packs:
+        return ()
+    return (replace(user_condition("require", "mbs == 1"), of=f"--packing {samples.packing}"),)
 
 
 @lru_cache(maxsize=16)
