@@ -60,7 +60,7 @@ from planner.job.reads import reads_of
 from planner.job.recompute import RecomputeMode, demand_parts
 from planner.job.request_fields import RequestFields
 from planner.job.samples import Samples
-from planner.job.sampling import samples_of
+from planner.job.sampling import sample_conditions, samples_of
 from planner.job.schedules import schedule_name
 from planner.job.specs import ModelSpec
 from planner.job.tuning import VISION_TOWER, Tuning, read_tuning
@@ -157,6 +157,7 @@ def _on_cluster(request: RequestFields) -> Job:
             *tuning_conditions(profile, tuning),
             *objective_conditions(profile, objective),
             *vision_conditions(model),
+            *sample_conditions(profile, samples),
         ),
         dropout=request.dropout,
         expert_imbalance=request.expert_imbalance,

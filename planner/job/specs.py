@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from hardware.frozen import Named
-from planner.job.bounds import MOST_LAYERS, WIDEST
+from planner.job.bounds import LONGEST_SEQ, MOST_LAYERS, WIDEST
 from planner.job.vision import NO_IMAGES, ImageLoad, TowerSpec, VisionSpec
 
 Positive = Annotated[int, Field(gt=0, strict=True, le=WIDEST)]
@@ -372,6 +372,12 @@ class ModelSpec(_Frozen):
     def kinds(self) -> tuple[LayerKind, ...]:
         """The distinct kinds, in order of first appearance."""
         return tuple(dict.fromkeys(self.kind_sequence))
+
+    @property
+    def longest_seq(self) -> int:
+        """Tokens that a sequence may have at most: a table of learned positions ends there, and
+        all other positions go on."""
+        return self.max_positions if self.position == "learned" else LONGEST_SEQ
 
     @property
     def has_states(self) -> bool:
