@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from hardware.frozen import Named
 from planner.job.bounds import LONGEST_SEQ, MOST_LAYERS, WIDEST
+from planner.job.rope import RopeSpec
 from planner.job.vision import NO_IMAGES, ImageLoad, TowerSpec, VisionSpec
 
 Positive = Annotated[int, Field(gt=0, strict=True, le=WIDEST)]
@@ -98,40 +99,6 @@ class StateSpaceSpec(_Frozen):
     def key_width(self) -> int:
         """Summed width of B (of the keys); C (queries) is as wide."""
         return self.groups * self.state
-
-
-class RopeScaling(_Frozen):
-    """How rotary frequencies are stretched beyond the pretraining length, in Hugging Face's kinds.
-
-    `linear`: all divided by `factor`; `llama3`: those slower than `original_positions` /
-    `low_frequency` divided, those faster than / `high_frequency` kept (Llama 3.1); `yarn`: between
-    `beta_slow` and `beta_fast` rotations over `original_positions`, whole numbers where `truncate`
-    (arXiv 2309.00071), scores scaled by `attention_factor` or by both `mscale`s (DeepSeek-V2,
-    arXiv 2405.04434); `longrope`: a factor for each frequency; `dynamic`: by the length at hand.
-    """
-
-    kind: Literal["linear", "dynamic", "llama3", "yarn", "longrope"]
-    factor: PositiveNumber = 1.0
-    original_positions: Positive | None = None
-    low_frequency: PositiveNumber = 1.0
-    high_frequency: PositiveNumber = 4.0
-    beta_fast: PositiveNumber = 32.0
-    beta_slow: PositiveNumber = 1.0
-    truncate: bool = True
-    mscale: Annotated[float, Field(ge=0.0)] | None = None
-    mscale_all_dim: Annotated[float, Field(ge=0.0)] | None = None
-    attention_factor: PositiveNumber | None = None
-    long_factor: tuple[float, ...] = ()
-    short_factor: tuple[float, ...] = ()
-
-
-class RopeSpec(_Frozen):
-    """Rotary positions. `local_theta`: the base of layers with windows, which are then not
-    stretched (Gemma 3); None: as all others."""
-
-    theta: PositiveNumber = 10000.0
-    local_theta: PositiveNumber | None = None
-    scaling: RopeScaling | None = None
 
 
 class MoeSpec(_Frozen):
