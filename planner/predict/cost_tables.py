@@ -199,9 +199,9 @@ def context_inputs(context: OpContext) -> JobInputs:
             vocabulary_multiple=float(
                 parallelism.vocabulary_multiple if parallelism.vocabulary_padded else 1
             ),
-            layers=model.layers,
-            kinds=len(model.kinds),
-            pieces=len(model.kinds) + (4 if model.mtp_layers else 2),
+            layers=len(model.piece_sequence),
+            kinds=len(model.piece_kinds),
+            pieces=len(model.piece_kinds) + (4 if model.mtp_layers else 2),
             mtp_layers=model.mtp_layers,
             tied_embeddings=float(model.tied_embeddings),
             sequence_parallel=float(parallelism.sequence_parallel == "with-tp"),
@@ -211,7 +211,7 @@ def context_inputs(context: OpContext) -> JobInputs:
             standalone_vocab=float(parallelism.standalone_vocab),
             greedy_layer_cost=float(costs[0]),
             greedy_head_cost=float(costs[1]),
-            kinds_in_order=float(list(model.kind_indices) == sorted(model.kind_indices)),
+            kinds_in_order=float(list(model.piece_indices) == sorted(model.piece_indices)),
             mtp_copies_embedding=float(parallelism.mtp_copies_embedding),
         )
     )
@@ -367,7 +367,7 @@ def held_classes(job: Job, profile: FrameworkProfile) -> tuple[tuple[ClassInputs
 
 def trained_parameters(job: Job, all_pieces: Sequence[Piece]) -> float:
     """Parameters of the whole model that are trained, without multi-token prediction."""
-    totals = piece_totals(job.model, len(all_pieces))[: len(job.model.kinds) + 2]
+    totals = piece_totals(job.model, len(all_pieces))[: len(job.model.piece_kinds) + 2]
     if job.tuning.trains_all:
         frozen = sum(
             count * op.parameter_count
@@ -404,8 +404,8 @@ def _softmax_bytes(job: Job, profile: FrameworkProfile) -> float:
 
 def kind_prefix(model: ModelSpec) -> Array:
     """prefix[kind, n]: how many of the model's first n layers are of that kind."""
-    prefix = np.zeros((len(model.kinds), model.layers + 1))
-    for position, kind in enumerate(model.kind_indices):
+    prefix = np.zeros((len(model.piece_kinds), len(model.piece_sequence) + 1))
+    for position, kind in enumerate(model.piece_indices):
         prefix[:, position + 1] = prefix[:, position]
         prefix[kind, position + 1] += 1
     return prefix
@@ -414,9 +414,9 @@ def kind_prefix(model: ModelSpec) -> Array:
 def piece_totals(model: ModelSpec, pieces_count: int) -> Array:
     """How many of each piece the model has."""
     totals = np.zeros(pieces_count)
-    for kind in model.kind_indices:
+    for kind in model.piece_indices:
         totals[kind] += 1
-    vocab_layers = len(model.kinds)
+    vocab_layers = len(model.piece_kinds)
     totals[vocab_layers] = totals[vocab_layers + 1] = 1
     if model.mtp_layers:
         totals[vocab_layers + 2] = totals[vocab_layers + 3] = model.mtp_layers

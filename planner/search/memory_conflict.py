@@ -175,7 +175,7 @@ def _scarcest(ctx: LayoutContext, stages: list[int]) -> tuple[int | None, list[i
 
 def _kind_name(model: ModelSpec, kind: int) -> str:
     """What tells a kind of layer from the model's others: `MoE`, `sliding-attention`."""
-    one_kind, kinds = model.kinds[kind], model.kinds
+    one_kind, kinds = model.piece_kinds[kind], model.piece_kinds
     if "none" in (one_kind.attention, one_kind.ffn):
         return one_kind.parts
     words = []

@@ -276,7 +276,7 @@ def tensor_buffers(stage: Stage) -> float:
 
 def kind_names(job: Job) -> tuple[str, ...]:
     """Names of the kinds of layers, as the op table has them."""
-    return tuple(piece.name for piece in job_pieces(job)[: len(job.model.kinds)])
+    return tuple(piece.name for piece in job_pieces(job)[: len(job.model.piece_kinds)])
 
 
 def communicators(degrees: Degrees) -> tuple[str, ...]:
