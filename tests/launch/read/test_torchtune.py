@@ -189,7 +189,6 @@ def test_what_automodel_has_and_nothing_here_models(
     ("old", "new", "words"),
     [
         ("activation_checkpointing: true", "activation_checkpointing: selective", "are kept"),
-        ("activation_checkpointing: true", "activation_checkpointing: true", "each keeps its"),
         ("local_batch_size: 4", "local_batch_size: 1", "stay whole between micro-batches"),
     ],
 )
@@ -197,6 +196,9 @@ def test_what_automodel_does_unasked(folder: ReadFolder, old: str, new: str, wor
     """Its own models checkpoint parts of a layer, and gradients wait for the last micro-batch."""
     found = folder({"x.yaml": AUTO.replace(old, new)}, gpus=8)
     assert any(words in why for _, why in found.unmodelled)
+    assert "checkpointed-parts" in found.variations
+    text = AUTO.replace("  pretrained_model", "  force_hf: true\n  pretrained_model")
+    assert "checkpointed-parts" not in folder({"y.yaml": text}, gpus=8).variations
 
 
 def test_automodel_splits_as_it_says(folder: ReadFolder) -> None:

@@ -90,7 +90,7 @@ class AutomodelReader(DocumentReader):
             world=self._world(),
             seq=self.hints.seq or self._length(),
             packing=self._packing(),
-            recompute=self._recompute(degrees),
+            recompute=self._recompute(),
             optimizer=self._optimizer(),
             optimizer_kernel=self._kernel(),
             optimizer_offload=float(RUN["offload"].key in self.document.settings),
@@ -222,10 +222,13 @@ class AutomodelReader(DocumentReader):
             yield "fused-linear-loss"
         if degrees["tp"] > 1 and get(RUN["no-sequence-parallel"].key, False) is not True:
             yield "no-sequence-parallel"
+        if self._recompute() == "full" and not self._whole_layers(degrees):
+            yield "checkpointed-parts"
         held = str(get("model.torch_dtype", get("model.dtype", "auto")))
         if train == "full" and not re.search("float32|fp32", held):
             yield "bf16-parameters"
         self._accumulates(degrees)
+        self._selective()
 
     def _accumulates(self, degrees: Mapping[str, int]) -> None:
         """Gradients that stay whole from one micro-batch to the next, as is AutoModel's default."""
@@ -238,21 +241,14 @@ class AutomodelReader(DocumentReader):
         why = "gradients stay whole between micro-batches: more memory, less traffic than predicted"
         self.unmodelled += ((setting, why),)
 
-    def _recompute(self, degrees: Mapping[str, int]) -> str:
+    def _recompute(self) -> str:
         if self.hints.recompute:
             return self.hints.recompute
         name = "activation_checkpointing"
         keys = (f"distributed.{name}", f"distributed_config.{name}", name)
-        values = [self.document.get(key) for key in keys]
-        words = [str(value).lower() for value in values]
-        if "selective" in words:
-            self._noted(keys, "some activations are kept: more memory, and faster, than predicted")
-            return "full"
-        full = any(word in ("true", "full", "on", "yes", "enabled") for word in words)
-        if full and not self._whole_layers(degrees):
-            self._noted(keys, "attention, feed-forward block and norms are checkpoints of their "
-                        "own: each keeps its input, more memory than predicted")  # fmt: skip
-        return "full" if full else "none"
+        words = [str(self.document.get(key)).lower() for key in keys]
+        on = ("true", "full", "selective", "on", "yes", "enabled")
+        return "full" if any(word in on for word in words) else "none"
 
     def _whole_layers(self, degrees: Mapping[str, int]) -> bool:
         """Whether a checkpoint is a whole layer: of transformers' models that are sharded, or on
@@ -261,9 +257,12 @@ class AutomodelReader(DocumentReader):
         own = self.document.get("model.force_hf", False) is True
         return own and not compiled and (degrees["zero"] > 0 or (self._world() or 1) == 1)
 
-    def _noted(self, keys: tuple[str, ...], why: str) -> None:
-        setting = next(self.document.settings[key] for key in keys if self.document.get(key))
-        self.unmodelled += ((setting, why),)
+    def _selective(self) -> None:
+        """A policy that keeps some activations."""
+        key = RUN["recompute"].key
+        if str(self.document.get(key)).lower() == "selective":
+            why = "some activations are kept: more memory, and faster, than predicted"
+            self.unmodelled += ((self.document.settings[key], why),)
 
     def _optimizer(self) -> str:
         named = str(self.document.get("optimizer._target_", "torch.optim.AdamW"))
