@@ -275,7 +275,9 @@ def _quantised(request: Request, target: Target) -> Iterator[str]:
 
 def starts_from_weights(launch: Launch) -> bool:
     """Whether a run cannot start without published weights."""
-    return targets()[launch.target].from_weights or not launch.job.tuning.trains_all
+    job = launch.job
+    is_part = not job.tuning.trains_all or job.samples.lengths is not None
+    return targets()[launch.target].from_weights or is_part
 
 
 def _absolute(given: str) -> str:

@@ -325,7 +325,7 @@ def _cost_members(members: Sequence[MappedRow], model: CostModel) -> list[tuple[
 def _kernel_layout(model: CostModel, member: MappedRow) -> KernelLayout:
     """Counts of pieces per stage, as far as the row states them."""
     found = member.kernel_layout(model)
-    counts, recomputed, kinds = found.counts, found.recomputed, len(member.job.model.kinds)
+    counts, recomputed, kinds = found.counts, found.recomputed, len(member.job.model.piece_kinds)
     # A source may say on which stage the LM head lives (nanotron packs it greedily).
     stated = member.row.integer("head_stage")
     if stated is not None and 0 <= stated < counts.shape[1]:

@@ -99,6 +99,8 @@ class Frozen:
         """Whether backward ends above the piece: nothing that it holds or that lies below is
         trained, nor does a hook ask for a gradient."""
         tuning, tied = self.context.tuning, self.context.model.tied_embeddings
+        if self.context.trains_vision:
+            return False
         ends = {"embeddings", "head"} if tied else {"embeddings"}
         below = not tuning.has_adapters and not ends & set(tuning.frozen_modules)
         hooked = tuning.has_adapters and self.context.profile.adapters.hooks_inputs

@@ -53,9 +53,6 @@ def effects_of(named: Named, program: Program) -> Iterator[tuple[Setting, str]]:
     for name, why in left_out("hf", "trainer").items():
         if is_on(named, name) or (name in named and named[name].value is True):
             yield named[name], why
-    setting = named.get("optim") or named.get("optimizer")
-    if setting is not None and optim_of(named).startswith("paged_"):
-        yield setting, "states move to the host where memory is short: less memory than predicted"
     setting = named.get("gradient_checkpointing")
     if setting is not None and str(setting.value).startswith("offload"):
         yield setting, "checkpoints on the host: less memory than predicted"
