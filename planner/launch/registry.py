@@ -38,7 +38,8 @@ class Target:
     """A launch target: `[targets.NAME]` of a `dialect.toml`.
 
     `summary`: one line; `profile`: the framework profile that other frameworks' plans are costed
-    under when they are written for it; `writer`: the module of the folder that writes
+    under when they are written for it; `also_under`: others whose plans it writes as they are;
+    `writer`: the module of the folder that writes
     (`planner.launch.contract.Writer`); `model`: how it says a model (`module:name`), a
     `planner.launch.architecture.Table` or a function that gives one for a model.
 
@@ -53,7 +54,8 @@ class Target:
     `docs/dialects.md` shows the table of the architecture. `tunes`: its files can say that a part
     of the weights is trained; `packs`: what becomes of samples of unlike lengths; `objectives`:
     what it minimises besides the next token; `from_weights`: it always starts from published
-    weights; `quantised`: techniques that its runs have beside a quantised base.
+    weights; `quantised`: techniques that its runs have beside a quantised base; `as_run`: the
+    function (`module:name`) that gives a request as the target runs it, `(Request) -> Request`.
     """
 
     dialect: str
@@ -76,6 +78,13 @@ class Target:
     objectives: tuple[str, ...] = ()
     from_weights: bool = False
     quantised: tuple[str, ...] = ()
+    also_under: tuple[str, ...] = ()
+    as_run: str = ""
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        """Profiles whose plans it writes."""
+        return (self.profile, *self.also_under)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +330,9 @@ def target_of_profile(profile: str) -> Target | None:
 
 
 def target_named(name: str) -> Target:
-    """The writer of a framework's launch files. UsageError where there is none."""
-    target = target_of_profile(name)
+    """The writer of a framework's launch files, by its own name or the framework's. UsageError
+    where there is none."""
+    target = targets().get(name.lower()) or target_of_profile(name)
     if target is None:
         raise UsageError(
             f"nothing writes launch files for {_spoken(name)}: give --framework, one of "

@@ -131,6 +131,8 @@ def test_profiles_of_targets_exist() -> None:
 
     for target in targets().values():
         assert load_framework(target.profile).name == target.profile
-        assert load_framework(target.profile).launch.target == target.name
+        profiles = map(load_framework, target.profiles)
+        assert all(targets()[one.launch.target].profile == one.name for one in profiles)
+        assert target.name == load_framework(target.profile).launch.target or target.also_under
     for name in framework_names():
         assert load_framework(name).launch.target in ("", *targets())
