@@ -58,7 +58,7 @@ from planner.job.pool import GpuWords, Pool, SeveralTypes
 from planner.job.reads import reads_of
 from planner.job.recompute import RecomputeMode, demand_parts
 from planner.job.request_fields import RequestFields
-from planner.job.sampling import samples_of
+from planner.job.sampling import demand_answers, samples_of
 from planner.job.schedules import schedule_name
 from planner.job.specs import ModelSpec
 from planner.job.tuning import Tuning, read_tuning
@@ -114,6 +114,7 @@ def _on_cluster(request: RequestFields) -> Job:
     objective = read_objective(request.objective, adapters=tuning.has_adapters)
     model = model.with_scores() if objective.rules.scores else model
     samples, seq = samples_of(request, profile, model)
+    demand_answers(request, profile, samples, objective)
     cluster = _job_cluster(request, profile)
     profile = switched(profile, _switches(request), cluster.num_gpus)
     decision = _techniques(request, profile, model, cluster, tuning)

@@ -185,11 +185,12 @@ class Samples:
 @dataclass(frozen=True)
 class Offered:
     """What a framework does with samples: its rules, the usual one first, each with how it fills
-    packs; where it says so."""
+    packs; `answers`: those of its trainers for preferences and rewards; where it says so."""
 
     packings: Mapping[Packing, Packer]
     balances: tuple[Balance, ...]
     source: str
+    answers: tuple[Packing, ...] = ()
 
     @property
     def usual(self) -> Packing:
@@ -206,7 +207,8 @@ def offered_by(framework: str, family: str) -> Offered:
     """What a framework, or the family of its versions, does with samples (`samples.toml`)."""
     tables = _offered()
     row = tables.get(framework) or tables.get(family) or tables["other"]
-    return Offered(row["packings"], ("none", *row.get("balances", ())), row["source"])
+    answers = tuple(row.get("answers", row["packings"]))
+    return Offered(row["packings"], ("none", *row.get("balances", ())), row["source"], answers)
 
 
 def frameworks_that(packing: str | None = None, balance: str | None = None) -> list[str]:
