@@ -185,11 +185,13 @@ class Samples:
 @dataclass(frozen=True)
 class Offered:
     """What a framework does with samples: its rules, the usual one first, each with how it fills
-    packs; `answers`: those of its trainers for preferences and rewards; where it says so."""
+    packs; whether a micro-batch holds one pack alone; `answers`: the rules of its trainers for
+    preferences and rewards; where it says so."""
 
     packings: Mapping[Packing, Packer]
     balances: tuple[Balance, ...]
     source: str
+    single_packs: bool = False
     answers: tuple[Packing, ...] = ()
 
     @property
@@ -207,8 +209,10 @@ def offered_by(framework: str, family: str) -> Offered:
     """What a framework, or the family of its versions, does with samples (`samples.toml`)."""
     tables = _offered()
     row = tables.get(framework) or tables.get(family) or tables["other"]
+    balances = ("none", *row.get("balances", ()))
     answers = tuple(row.get("answers", row["packings"]))
-    return Offered(row["packings"], ("none", *row.get("balances", ())), row["source"], answers)
+    single = row.get("single_packs", False)
+    return Offered(row["packings"], balances, row["source"], single, answers)
 
 
 def frameworks_that(packing: str | None = None, balance: str | None = None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from planner.job.samples import (
 from planner.job.specs import ModelSpec
 
 if TYPE_CHECKING:
+    from constraints.condition import UserCondition
     from planner.job.request_fields import RequestFields
 
 # A pack holds so many samples of the mean length at least, unless the model's usual length is
@@ -37,6 +39,7 @@ def samples_of(
 ) -> tuple[Samples, int]:
     """How a request's samples become rows, and the tokens of a row at most. UsageError."""
     if request.lengths is None:
+        _demand_positions(request, model)
         for option, value in (("packing", request.packing), ("balance", request.balance)):
             if value is not None:
                 raise UsageError(
@@ -71,6 +74,17 @@ def demand_answers(
             f"and rewards under {profile.name} pad answers and do not join them; give --packing "
             f"{' or '.join(offered.answers)}"
         )
+
+
+def sample_conditions(profile: FrameworkProfile, samples: Samples) -> tuple[UserCondition, ...]:
+    """What rows of samples demand of the degrees: where the framework says so, a micro-batch is one
+    pack, whose length says how large it is."""
+    from constraints.condition import user_condition
+
+    packed = samples.lengths is not None and samples.packing == "pack-varlen"
+    if not packed or not offered_by(profile.name, profile.family).single_packs:
+        return ()
+    return (replace(user_condition("require", "mbs == 1"), of=f"--packing {samples.packing}"),)
 
 
 @lru_cache(maxsize=16)
@@ -131,13 +145,23 @@ def _balance(
     return balance
 
 
+def _demand_positions(request: RequestFields, model: ModelSpec) -> None:
+    """UsageError for a sequence beyond a table of learned positions. Of a launch file that was read
+    its check says so, beside all else that is wrong with it."""
+    seq, most = request.seq, model.longest_seq
+    if seq is not None and seq > most and request.overrides.launched is None:
+        raise UsageError(
+            f"--seq {seq}: {model.name} has {most:,} learned positions, and a sequence of {seq:,} "
+            f"tokens would need more; give --seq {most}"
+        )
+
+
 def _limit(request: RequestFields, lengths: Lengths, packing: Packing, model: ModelSpec) -> int:
     """Tokens of a row at most: `--seq`, else what the samples and the model suggest. UsageError
     where the longest sample is beyond the model's positions."""
     given, most = request.seq, model.max_positions
     reach = min(given or lengths.longest, lengths.longest)
-    learned = model.position == "learned"
-    if reach > most and (learned or (given is None and not lengths.open_ended)):
+    if reach > most and (model.longest_seq == most or (given is None and not lengths.open_ended)):
         raise UsageError(
             f"--lengths {request.lengths}: the longest sample has {lengths.longest:,} tokens, and "
             f"the positions of {model.name} end at {most:,}; give --seq {most}, which cuts "

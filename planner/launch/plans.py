@@ -94,7 +94,7 @@ def target_of(job: Job) -> Target | None:
     another that writes the framework's plans where that one cannot express the job. None where
     nothing writes them."""
     own, profile = target_of_profile(job.framework.name), job.framework.name
-    others = (one for one in targets().values() if profile in one.profiles)
+    others = (one for one in targets().values() if one.runs(profile))
     able = (one for one in (own, *others) if one and next(job_refusals(one, job), None) is None)
     return next(able, own)
 
@@ -284,8 +284,7 @@ def _sentence(error: UsageError) -> str:
 
 def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None) -> Request:
     """The request under the target's profile, without limits and with the plan's own batch."""
-    profile = load_framework(request.framework)
-    same = target.name == profile.launch.target or request.framework in target.profiles
+    same = target.runs(request.framework)
     changes: dict[str, object] = {
         "framework": request.framework if same else target.profile,
         "gbs": plan.gbs,
@@ -328,7 +327,9 @@ def _quantised(request: Request, target: Target) -> Iterator[str]:
 
 def starts_from_weights(launch: Launch) -> bool:
     """Whether a run cannot start without published weights."""
-    return targets()[launch.target].from_weights or not launch.job.tuning.trains_all
+    job = launch.job
+    is_part = not job.tuning.trains_all or job.samples.lengths is not None
+    return targets()[launch.target].from_weights or is_part
 
 
 def _absolute(given: str) -> str:

@@ -66,7 +66,7 @@ def test_longer_packs_are_taken_where_they_waste_less() -> None:
 def test_launch_files_of_other_targets_say_nothing_of_samples() -> None:
     """A plan of padded or packed samples is not written as one of pretraining; TRL's files say what
     becomes of them."""
-    packed = TUNED.model_copy(update={"framework": "megatron-core", "packing": "pack"})
+    packed = TUNED.model_copy(update={"framework": "torchtitan", "packing": "pack"})
     packed = packed.model_copy(update={"train": "full"})
     note = job_launch_note(packed.resolve())
     assert note is not None and "not for samples under --packing pack" in note
