@@ -54,7 +54,7 @@ from planner.job.offload import (
     searched_offloads,
     usable_modes,
 )
-from planner.job.optimizers import load_optimizer, searched_shares
+from planner.job.optimizers import PAGED_SHARES, Optimizer, load_optimizer, searched_shares
 from planner.job.pool import GpuWords, Pool, SeveralTypes
 from planner.job.reads import reads_of
 from planner.job.recompute import RecomputeMode, demand_parts
@@ -133,12 +133,13 @@ def _on_cluster(request: RequestFields) -> Job:
         modes = usable_modes(profile, offload, modes, precision) or modes
         modes = unrefused_modes(offered, decision.used, modes) or modes
     batch, ramp = global_batches(request, seq, samples, objective.rules.rows)
-    share, searched = request.optimizer_offload, request.optimizer_offload == "search"
+    optimizer = load_optimizer(request.optimizer)
+    share, shares = _optimizer_shares(request, profile, optimizer)
     return Job(
         model=model,
         cluster=cluster,
         framework=profile,
-        optimizer=load_optimizer(request.optimizer),
+        optimizer=optimizer,
         batch=batch,
         ramp=ramp,
         seq=seq,
@@ -164,8 +165,8 @@ def _on_cluster(request: RequestFields) -> Job:
         allow_tp_across_domains=request.allow_tp_across_domains,
         model_alias=resolved.alias_of and request.model,
         optimizer_kernel=request.optimizer_kernel,
-        optimizer_offload=0.0 if share == "search" else share,
-        offload_shares=searched_shares(profile) if searched else (),
+        optimizer_offload=share,
+        offload_shares=shares,
         activation_offload=offload,
         offload_choices=choices,
         offload_fraction=fraction,
@@ -345,6 +346,19 @@ def _techniques(
         used=tuple(name for name in names if name in launched.variations),
         unused=tuple(name for name in names if f"no-{name}" in launched.variations),
     )
+
+
+def _optimizer_shares(
+    request: RequestFields, profile: FrameworkProfile, optimizer: Optimizer
+) -> tuple[float, tuple[float, ...]]:
+    """The share of the optimizer that is on the host, and the shares among which that is open: of a
+    paged one all or nothing, as there is room."""
+    given = request.optimizer_offload
+    if optimizer.paged and given in (0.0, "search"):
+        return 0.0, PAGED_SHARES
+    if given == "search":
+        return 0.0, searched_shares(profile)
+    return given, ()
 
 
 def _offloaded(request: RequestFields, model: ModelSpec) -> str:

@@ -43,7 +43,8 @@ def decided_request(request: Request, plan: Plan) -> Request:
     What costs, launches or explains a plan resolves this one.
     """
     decided: dict[str, object] = {}
-    if request.optimizer_offload == "search":
+    if request.optimizer_offload == "search" or plan.optimizer_offload:
+        # Of a paged optimizer nobody gives it.
         decided["optimizer_offload"] = plan.optimizer_offload
     if request.activation_offload == "search":
         decided["activation_offload"] = ",".join(plan.activation_offload) or "off"

@@ -39,6 +39,7 @@ from planner.predict.ops.table import parameter_count, pieces
 from planner.predict.optimizer_terms import (
     moment_bytes,
     offload_seconds_per_parameter,
+    paged_bytes,
     traffic_bytes,
     trained_profile,
 )
@@ -263,9 +264,10 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
     mask_bytes = job.framework.saved.mask_buffer_bytes * model.max_positions**2
     return {
         "optimizer_bytes": moment_bytes(profile, setting),
+        "paged_bytes": paged_bytes(setting),
         "hide_fsdp_prefetch": overlap.fsdp_prefetch
         * (overlap.experts_prefetch if model.moe else 1.0),
-        "flat_update_bytes": state.flat_update_bytes * (1.0 - setting.offload),
+        "flat_update_bytes": state.flat_update_bytes * (1.0 - setting.on_cpu),
         # Of weights that ZeRO-3 keeps gathered, at most all of the model's.
         "live_gathered_bytes": state.weight_bytes * float(live),
         "logits_transient_bytes": max(0.0, saved.logits_peak_bytes - saved.logits_saved_bytes),
@@ -291,7 +293,9 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
         "job_gpus": job.cluster.num_gpus,
         "workspace_bytes": job.workspace_bytes,
         "unreduced_gradient_bytes": whole if unreduced is None else unreduced,
-        "gradients_on_gpu": 1.0 - setting.offload * profile.optimizer.offload_gradients,
+        "gradients_on_gpu": 0.0
+        if state.updates_in_backward
+        else 1.0 - setting.on_cpu * profile.optimizer.offload_gradients,
         "offload_s": offload_seconds_per_parameter(
             job.framework,
             setting,

@@ -81,7 +81,10 @@ def _recompute(explorer: Explorer, row: int) -> str:
     job, mode = explorer.cost_model.job, explorer.mode(row)
     text = "without recompute" if mode.name == "none" else f"with {mode.name} recompute"
     share, modules = job.optimizer_offload, job.activation_offload
-    text += f", {share * 100:.0f} % of the optimizer on the CPU" if share else ""
+    share_text = f"{share * 100:.0f} % of the optimizer on the CPU"
+    if job.optimizer.paged:
+        share_text = "optimizer states in host memory"
+    text += f", {share_text}" if share else ""
     return f"{text}, {' + '.join(modules)} on the host" if modules else text
 
 

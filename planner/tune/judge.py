@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.job.quantities import seconds, share
+from planner.job.quantities import plural, seconds, share
 from planner.predict.plan import Degrees
 from planner.tune.follow import FollowedLog, StepTime, is_foreign, step_time
 from planner.tune.journal import Kind
@@ -130,11 +130,11 @@ def _at_the_end(logs: Sequence[FollowedLog], job: Job, found: StepTime | None) -
     if job.state == "failed":
         why = "; usually the host's memory was not enough" if job.reason == _KILLED else ""
         return Verdict("failed", f"it failed ({job.reason}{why})" + (f": {said}" if said else ""))
-    lines = sum(log.lines for log in logs)
+    lines = plural(sum(log.lines for log in logs), "line")
     return Verdict(
         "no-log",
-        f"it ended after {lines:,} lines of log, none of which tells how long a step took: what "
-        "starts it must end when the training ends, and print what the training prints"
+        f"it ended after {lines} of log, none of which tells how long a step took: what starts it "
+        "must end when the training ends, and print what the training prints"
         + (f" ({said})" if said else ""),
     )
 
@@ -155,7 +155,8 @@ def _by_time(facts: Facts, log: FollowedLog, look: Look, limits: Limits) -> Verd
         return _measured(found)
     return Verdict(
         "time-over",
-        f"no step time after {seconds(limits.run_s)} (--trial-limit), {log.lines:,} lines of log",
+        f"no step time after {seconds(limits.run_s)} (--trial-limit) and "
+        f"{plural(log.lines, 'line')} of log",
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import exp
+from math import exp, prod
 
 import numpy as np
 from pydantic import ValidationError
@@ -136,7 +136,8 @@ class Prediction:
         conditions = plan_conditions(self.job, self.configured.degrees, self.step)
         unstated = self.row.text("precision") is None and not self.row.text(PLAN_COLUMN)
         least = min(1.0, conditions.least / self._times("time"))
-        return conditions._replace(unstated=unstated, least=least)
+        fewest = prod(fact.fewest for fact in self.opened)
+        return conditions._replace(unstated=unstated, least=least, fewest=fewest)
 
     def memory_bytes(self, kind: str | None = None, scope: str | None = None) -> float | None:
         """Predicted memory of the kind (`allocated`, `reserved`, else all) and stage measured."""
