@@ -202,8 +202,8 @@ class Samples:
 @dataclass(frozen=True)
 class Offered:
     """What a framework does with samples: its rules, the usual one first, each with how it fills
-    packs; whether a micro-batch holds one pack alone; `answers`: the rules of its trainers for
-    preferences and rewards; where it says so."""
+    packs; whether a micro-batch holds one pack alone; what balances demand of the degrees;
+    `answers`: the rules of its trainers for preferences and rewards; where it says so."""
 
     packings: Mapping[Packing, Packer]
     balances: tuple[Balance, ...]
