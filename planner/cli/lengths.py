@@ -36,7 +36,9 @@ def _found(options: dict[str, Any], output: Path | None) -> tuple[Lengths, int]:
             f"{options['data']}: --column names texts, which a tokenizer counts; give --tokenizer "
             f"FILE, or of lengths {options['data']}:COLUMN"
         )
-    counts = counts_of_file(options["data"]) if options["tokenizer"] is None else _counted(options)
+    counts = (
+        counts_of_file(options["data"], "") if options["tokenizer"] is None else _counted(options)
+    )
     left_out = counts.pop(0, 0)
     if not counts:
         raise UsageError(f"{options['data']}: no sample holds a token; name another --column")

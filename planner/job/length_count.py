@@ -159,7 +159,7 @@ def _columns(path: Path, row: dict[str, Any], given: tuple[str, ...]) -> tuple[s
 def _rows(path: Path, tell: Tell) -> Iterator[Row]:
     match path.suffix.lower():
         case ".jsonl" | ".ndjson":
-            return _told(path, tell, json_objects(path, ""))
+            return _told(path, tell, json_objects(path, str(path)))
         case ".csv" | ".tsv":
             return _csv_rows(path, tell)
         case ".parquet":
@@ -182,7 +182,7 @@ def _told(path: Path, tell: Tell, rows: Iterable[Row]) -> Iterator[Row]:
 
 def _csv_rows(path: Path, tell: Tell) -> Iterator[Row]:
     csv.field_size_limit(_LONGEST_FIELD)
-    with opened(path, "") as stream:
+    with opened(path, str(path)) as stream:
         reader = csv.DictReader(stream, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
 
         def rows() -> Iterator[Row]:

@@ -38,19 +38,21 @@ def lengths_of_file(words: str) -> Lengths:
     return lengths_of(((float(length), float(n)) for length, n in found.items()), name)
 
 
-def counts_of_file(words: str) -> Counter[int]:
-    """How many samples of a file have each length. UsageError, OSError."""
+def counts_of_file(words: str, option: str = "--lengths") -> Counter[int]:
+    """How many samples of a file have each length; `option`: where its name was given, "" for an
+    argument. UsageError, OSError."""
     path, column = _path_and_column(words)
+    said = f"{option} {path}".strip()
     if path.suffix.lower() == ".json":
         raise UsageError(
-            f"--lengths {words}: one JSON value is no list of samples that can be streamed; give "
+            f"{said}: one JSON value is no list of samples that can be streamed; give "
             "JSON lines (one object a line, .jsonl), CSV or Parquet"
         )
     found: Counter[int] = Counter()
-    for where, length, samples in _rows(path, column):
+    for where, length, samples in _rows(path, said, column):
         found[_counted(length, where)] += _number(samples, where)
     if not +found:
-        raise UsageError(f"--lengths {path}: holds no sample; give a file with at least one length")
+        raise UsageError(f"{said}: holds no sample; give a file with at least one length")
     return +found
 
 
@@ -61,54 +63,54 @@ def _path_and_column(words: str) -> tuple[Path, str | None]:
     return Path(words), None
 
 
-def _rows(path: Path, column: str | None) -> Iterator[Row]:
-    """(where it stands, length or token ids, how many samples) of each row of a file."""
+def _rows(path: Path, said: str, column: str | None) -> Iterator[Row]:
+    """(where it stands, length or token ids, how many samples) of each row of a file; `said`: what
+    errors call it."""
     if path.suffix.lower() == ".parquet":
-        return _parquet_rows(path, column)
+        return _parquet_rows(path, said, column)
     if path.suffix.lower() in (".jsonl", ".ndjson"):
-        return _json_rows(path, column)
-    return _csv_rows(path, column)
+        return _json_rows(path, said, column)
+    return _csv_rows(path, said, column)
 
 
-def opened(path: Path, option: str = "--lengths") -> IO[str]:
-    """A user's file of samples, open as text. UsageError for a name that is none, OSError."""
-    where = f"{option} {path}".strip()
+def opened(path: Path, said: str) -> IO[str]:
+    """A user's file of samples, open as text; `said`: what errors call it. UsageError for a name
+    that is none, OSError."""
     try:
         demand_file(path, path.stat())
         return path.open(encoding="utf-8-sig", newline="")
     except FileNotFoundError:
-        raise UsageError(f"{where}: does not exist; give the name of a file") from None
+        raise UsageError(f"{said}: does not exist; give the name of a file") from None
     except (ValueError, OSError) as error:
         if isinstance(error, OSError) and not is_name_at_fault(error):
             raise
-        raise UsageError(f"{where}: {error}") from None
+        raise UsageError(f"{said}: {error}") from None
 
 
-def lines_of(path: Path, option: str = "--lengths") -> Iterator[tuple[int, str]]:
+def lines_of(path: Path, said: str) -> Iterator[tuple[int, str]]:
     """(number, text) of each line that holds something, one at a time."""
-    where = f"{option} {path}".strip()
-    with opened(path, option) as stream:
+    with opened(path, said) as stream:
         number = 0
         while True:
             try:
                 line = stream.readline(_LONGEST_LINE)
             except UnicodeDecodeError as error:
                 raise UsageError(
-                    f"{where}, line {number + 1}: is no text in UTF-8 ({error.reason})"
+                    f"{said}, line {number + 1}: is no text in UTF-8 ({error.reason})"
                 ) from None
             if not line:
                 return
             number += 1
             if len(line) >= _LONGEST_LINE:
-                raise UsageError(f"{where}, line {number}: longer than {_LONGEST_LINE:,}")
+                raise UsageError(f"{said}, line {number}: longer than {_LONGEST_LINE:,}")
             if line.strip():
                 yield number, line
 
 
-def json_objects(path: Path, option: str = "--lengths") -> Iterator[tuple[str, dict[str, Any]]]:
+def json_objects(path: Path, said: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """(where it stands, object) of each line of a file of JSON lines. UsageError."""
-    for number, line in lines_of(path, option):
-        where = f"{option} {path}, line {number}".strip()
+    for number, line in lines_of(path, said):
+        where = f"{said}, line {number}"
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -118,32 +120,32 @@ def json_objects(path: Path, option: str = "--lengths") -> Iterator[tuple[str, d
         yield where, value
 
 
-def _csv_rows(path: Path, column: str | None) -> Iterator[Row]:
+def _csv_rows(path: Path, said: str, column: str | None) -> Iterator[Row]:
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    reader = csv.reader((line for _, line in lines_of(path)), delimiter=delimiter)
+    reader = csv.reader((line for _, line in lines_of(path, said)), delimiter=delimiter)
     try:
         header = [name.strip() for name in next(reader, [])]
         bare = len(header) == 1 and header[0].isdecimal()
         if bare:
-            yield f"--lengths {path}, line 1", header[0], 1
+            yield f"{said}, line 1", header[0], 1
             at, beside = 0, None
         else:
-            name, counts = _columns(path, header, column)
+            name, counts = _columns(path, said, header, column)
             at, beside = header.index(name), header.index(counts) if counts else None
         for cells in reader:
-            where = f"--lengths {path}, line {reader.line_num}"
+            where = f"{said}, line {reader.line_num}"
             if len(cells) <= max(at, beside or 0):
                 raise UsageError(f"{where}: has {len(cells)} cells; the header has {len(header)}")
             yield where, cells[at], 1 if beside is None else cells[beside]
     except csv.Error as error:
-        raise UsageError(f"--lengths {path}: is not CSV ({error})") from None
+        raise UsageError(f"{said}: is not CSV ({error})") from None
 
 
-def _json_rows(path: Path, column: str | None) -> Iterator[Row]:
+def _json_rows(path: Path, said: str, column: str | None) -> Iterator[Row]:
     name, counts = "", None
-    for where, entry in json_objects(path):
+    for where, entry in json_objects(path, said):
         if not name:
-            name, counts = _columns(path, list(entry), column)
+            name, counts = _columns(path, said, list(entry), column)
         if name not in entry:
             raise UsageError(f"{where}: has no {name!r}; every line needs it")
         yield where, entry[name], entry.get(counts, 1) if counts else 1
@@ -162,15 +164,15 @@ def opened_parquet(path: Path, said: str) -> Any:
         raise UsageError(f"{said}: is not Parquet ({error})") from None
 
 
-def _parquet_rows(path: Path, column: str | None) -> Iterator[Row]:
-    demand_installed("--lengths of a Parquet file needs", "lengths", "pyarrow")
+def _parquet_rows(path: Path, said: str, column: str | None) -> Iterator[Row]:
+    demand_installed(f"{said}: a Parquet file needs", "lengths", "pyarrow")
     import pyarrow
 
     with suppress(FileNotFoundError):
         demand_file(path, path.stat())
-    file = opened_parquet(path, f"--lengths {path}")
-    name, counts = _columns(path, list(file.schema_arrow.names), column)
-    where = f"--lengths {path}, column {name}"
+    file = opened_parquet(path, said)
+    name, counts = _columns(path, said, list(file.schema_arrow.names), column)
+    where = f"{said}, column {name}"
     for batch in file.iter_batches(columns=[name, *([counts] if counts else [])]):
         values = batch.column(0)
         if pyarrow.types.is_list(values.type) or pyarrow.types.is_large_list(values.type):
@@ -180,7 +182,7 @@ def _parquet_rows(path: Path, column: str | None) -> Iterator[Row]:
             yield where, value, number
 
 
-def _columns(path: Path, names: list[str], column: str | None) -> tuple[str, str | None]:
+def _columns(path: Path, said: str, names: list[str], column: str | None) -> tuple[str, str | None]:
     """The column of lengths and that of how many samples have each, if there is one. UsageError."""
     lower: Mapping[str, str] = {name.lower(): name for name in names}
     wanted = [column.lower()] if column else list(NAMES)
@@ -188,7 +190,7 @@ def _columns(path: Path, names: list[str], column: str | None) -> tuple[str, str
     if found is None:
         listed = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
         raise UsageError(
-            f"--lengths {path}: has no column {column or ' or '.join(NAMES[:3])}; it has "
+            f"{said}: has no column {column or ' or '.join(NAMES[:3])}; it has "
             f"{listed or 'none'}. Write {path}:{names[0] if names else 'COLUMN'}, or count texts "
             f"with: planner lengths {path} --tokenizer FILE"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from planner.job.length_text import read_lengths
 from planner.job.quantities import share
 from planner.job.samples import (
     BALANCED,
+    BY_SAMPLE,
     PACKING_WORDS,
     Balance,
     Lengths,
@@ -24,6 +26,7 @@ from planner.job.samples import (
 from planner.job.specs import ModelSpec
 
 if TYPE_CHECKING:
+    from constraints.condition import UserCondition
     from planner.job.request_fields import RequestFields
 
 # A pack holds so many samples of the mean length at least, unless the model's usual length is
@@ -36,6 +39,7 @@ def samples_of(
 ) -> tuple[Samples, int]:
     """How a request's samples become rows, and the tokens of a row at most. UsageError."""
     if request.lengths is None:
+        _demand_positions(request, model)
         for option, value in (("packing", request.packing), ("balance", request.balance)):
             if value is not None:
                 raise UsageError(
@@ -46,13 +50,26 @@ def samples_of(
     lengths = _lengths(request.lengths, _stamp(request.lengths))
     offered = offered_by(profile.name, profile.family)
     packing = _packing(request, offered, profile)
-    balance = _balance(request, offered, profile, packing)
+    balance = _balance(request, offered, profile, packing, model)
     packer = offered.packings.get(packing, "best-fit")
     limit = _limit(request, lengths, packing, model)
     kept = lengths if packing == "pack" and packer == "cut" else lengths.cut(limit)
     samples = Samples(kept, packing, balance, packer, lengths.above(limit))
     rows = packing in ("longest", "padding-free")
     return samples, min(limit, kept.longest) if rows else limit
+
+
+def sample_conditions(profile: FrameworkProfile, samples: Samples) -> tuple[UserCondition, ...]:
+    """What rows of samples demand of the degrees: where the framework says so, a micro-batch is one
+    pack, whose length says how large it is; and some rules of balance go with few degrees."""
+    from constraints.condition import user_condition
+
+    offered = offered_by(profile.name, profile.family)
+    packed = samples.lengths is not None and samples.packing == "pack-varlen"
+    found = {f"--packing {samples.packing}": "mbs == 1"} if packed and offered.single_packs else {}
+    if demand := offered.demands.get(samples.balance):
+        found[f"--balance {samples.balance}"] = demand
+    return tuple(replace(user_condition("require", text), of=of) for of, text in found.items())
 
 
 @lru_cache(maxsize=16)
@@ -92,7 +109,11 @@ def _packing(request: RequestFields, offered: Offered, profile: FrameworkProfile
 
 
 def _balance(
-    request: RequestFields, offered: Offered, profile: FrameworkProfile, packing: Packing
+    request: RequestFields,
+    offered: Offered,
+    profile: FrameworkProfile,
+    packing: Packing,
+    model: ModelSpec,
 ) -> Balance:
     """How rows are balanced. UsageError where the framework, or the packing, has it not."""
     balance = request.balance or "none"
@@ -104,6 +125,11 @@ def _balance(
             f"--balance {balance}: {profile.name} has {', '.join(offered.balances)}; frameworks "
             f"that have it: {', '.join(having)}"
         )
+    if balance in BY_SAMPLE and model.mla is not None:
+        raise UsageError(
+            f"--balance {balance}: Megatron splits latent attention over the same ranks whatever "
+            f"the sample (multi_latent_attention.py), and {model.name} has it; leave --balance out"
+        )
     suits = BALANCED[balance]
     if packing not in suits:
         raise UsageError(
@@ -113,13 +139,23 @@ def _balance(
     return balance
 
 
+def _demand_positions(request: RequestFields, model: ModelSpec) -> None:
+    """UsageError for a sequence beyond a table of learned positions. Of a launch file that was read
+    its check says so, beside all else that is wrong with it."""
+    seq, most = request.seq, model.longest_seq
+    if seq is not None and seq > most and request.overrides.launched is None:
+        raise UsageError(
+            f"--seq {seq}: {model.name} has {most:,} learned positions, and a sequence of {seq:,} "
+            f"tokens would need more; give --seq {most}"
+        )
+
+
 def _limit(request: RequestFields, lengths: Lengths, packing: Packing, model: ModelSpec) -> int:
     """Tokens of a row at most: `--seq`, else what the samples and the model suggest. UsageError
     where the longest sample is beyond the model's positions."""
     given, most = request.seq, model.max_positions
     reach = min(given or lengths.longest, lengths.longest)
-    learned = model.position == "learned"
-    if reach > most and (learned or (given is None and not lengths.open_ended)):
+    if reach > most and (model.longest_seq == most or (given is None and not lengths.open_ended)):
         raise UsageError(
             f"--lengths {request.lengths}: the longest sample has {lengths.longest:,} tokens, and "
             f"the positions of {model.name} end at {most:,}; give --seq {most}, which cuts "

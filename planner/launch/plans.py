@@ -241,8 +241,7 @@ def _sentence(error: UsageError) -> str:
 
 def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None) -> Request:
     """The request under the target's profile, without limits and with the plan's own batch."""
-    profile = load_framework(request.framework)
-    same = target.name == profile.launch.target or request.framework == target.profile
+    same = target.runs(request.framework)
     changes: dict[str, object] = {
         "framework": request.framework if same else target.profile,
         "gbs": plan.gbs,
@@ -276,7 +275,9 @@ def _quantised(request: Request, target: Target) -> Iterator[str]:
 
 def starts_from_weights(launch: Launch) -> bool:
     """Whether a run cannot start without published weights."""
-    return targets()[launch.target].from_weights or not launch.job.tuning.trains_all
+    job = launch.job
+    is_part = not job.tuning.trains_all or job.samples.lengths is not None
+    return targets()[launch.target].from_weights or is_part
 
 
 def _absolute(given: str) -> str:

@@ -49,7 +49,9 @@ def kubernetes_script(line: str) -> str:
 
 
 def python_value(value: Value) -> str:
-    """A Python literal; double quotes."""
+    """A Python literal; double quotes. `Code` is one already."""
+    if isinstance(value, Code):
+        return value
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if is_list(value):

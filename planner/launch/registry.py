@@ -19,7 +19,7 @@ import tomli as tomllib
 
 from hardware.files import shipped_toml
 from planner.job.errors import UsageError
-from planner.job.frameworks.names import profile_named
+from planner.job.frameworks.names import plain_name, profile_named
 from planner.job.frameworks.profile import load_framework
 
 FILE = "dialect.toml"
@@ -38,7 +38,8 @@ class Target:
     """A launch target: `[targets.NAME]` of a `dialect.toml`.
 
     `summary`: one line; `profile`: the framework profile that other frameworks' plans are costed
-    under when they are written for it; `writer`: the module of the folder that writes
+    under when they are written for it; `profiles`: further ones that its runs can be, whose plans
+    keep theirs; `writer`: the module of the folder that writes
     (`planner.launch.contract.Writer`); `model`: how it says a model (`module:name`), a
     `planner.launch.architecture.Table` or a function that gives one for a model.
 
@@ -76,6 +77,12 @@ class Target:
     objectives: tuple[str, ...] = ()
     from_weights: bool = False
     quantised: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = ()
+
+    def runs(self, profile: str) -> bool:
+        """Whether its files run plans of a framework profile as they are."""
+        own = load_framework(profile).launch.target
+        return self.name == own or profile in (self.profile, *self.profiles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +328,9 @@ def target_of_profile(profile: str) -> Target | None:
 
 
 def target_named(name: str) -> Target:
-    """The writer of a framework's launch files. UsageError where there is none."""
-    target = target_of_profile(name)
+    """The writer of a framework's launch files, by its own name or the framework's. UsageError
+    where there is none."""
+    target = targets().get(plain_name(name)) or target_of_profile(name)
     if target is None:
         raise UsageError(
             f"nothing writes launch files for {_spoken(name)}: give --framework, one of "

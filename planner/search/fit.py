@@ -11,7 +11,6 @@ from typing import Literal
 
 from hardware.frozen import Frozen
 from planner._version import __version__
-from planner.job.bounds import LONGEST_SEQ
 from planner.job.errors import UsageError
 from planner.job.frameworks.adapters import usual_framework
 from planner.job.models.catalog import load_model, model_names
@@ -193,7 +192,7 @@ def _longest(request: Request, until: Until, tell: Progress) -> Largest | None:
         return None  # the samples say how long a row is, not a limit above them
     seq = request.seq or job.seq
     powers = [1 << power for power in range(_SHORTEST_SEQ.bit_length() - 1, 64)]
-    lengths = sorted({seq, *(length for length in powers if length <= LONGEST_SEQ)})
+    lengths = sorted({seq, *(length for length in powers if length <= job.model.longest_seq)})
     requests = [request.model_copy(update=_same_tokens(request, seq, each)) for each in lengths]
     names = [f"{length:,}" for length in lengths]
     return _largest("seq", names, requests, lengths.index(seq), until, tell)
@@ -211,10 +210,15 @@ def _same_tokens(request: Request, seq: int, length: int) -> dict[str, str | int
 
 
 def _largest_model(request: Request, until: Until, tell: Progress) -> Largest | None:
-    """Of the catalogue's models of the same kind (dense, or mixtures), at the same length."""
+    """Of the catalogue's models of the same kind (dense, or mixtures), at the same length, which
+    their positions must allow."""
     job = request.resolve()
     specs = {name: load_model(name).spec for name in model_names()}
-    alike = {name: spec for name, spec in specs.items() if bool(spec.moe) == bool(job.model.moe)}
+    alike = {
+        name: spec
+        for name, spec in specs.items()
+        if bool(spec.moe) == bool(job.model.moe) and spec.longest_seq >= job.seq
+    }
     sizes = {name: parameter_count(spec).total for name, spec in alike.items()}
     names = sorted(sizes, key=sizes.__getitem__)
     size = parameter_count(job.model).total

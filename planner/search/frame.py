@@ -26,8 +26,8 @@ _NESTED = {
 }  # fmt: skip
 
 
-# Figures of samples of unlike lengths.
-_OF_SAMPLES = ("samples_per_s", "computed_tokens_per_s", "mfu_counted")
+# Of samples of unlike lengths: what becomes of them, and figures.
+_OF_SAMPLES = ("packing", "balance", "samples_per_s", "computed_tokens_per_s", "mfu_counted")
 
 
 def plan_frame(plans: Sequence[Plan]) -> pd.DataFrame:
@@ -49,6 +49,7 @@ def plan_row(plan: Plan) -> dict[str, Any]:
         "peak_low_bytes": plan.peak_interval.low,
         "peak_high_bytes": plan.peak_interval.high,
         "layers_per_stage": plan.layout.stage_layers,
+        "layers_per_block": plan.layout.block_layers,
         "recomputed_per_stage": plan.layout.stage_recomputed,
         "mtp_standalone": plan.layout.mtp_standalone,
         "stage_gpus": plan.stage_gpus,

@@ -1,1 +1,1 @@
-"""Short runs on the cluster itself, chosen by what they are worth: the last per cent of a plan."""
+"""Short runs on the cluster itself, chosen by what they are worth: `planner tune`."""

@@ -189,3 +189,22 @@ def test_a_folder_that_takes_no_files(
     )  # fmt: skip
     assert result.exit_code == ExitStatus.FILE_TROUBLE
     assert f"{path}: Read-only file system" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("fit", "--gpus", "8xH100"),
+        ("search", "--gpus", "8xH100", "--gbs", "8"),
+        ("evaluate", "--gpus", "8xH100", "--gbs", "8"),
+        ("memory", "--gpus", "8xH100", "--gbs", "8"),
+        ("compare", "--gpus", "8xH100", "--gpus", "8xA100", "--gbs", "8", "--tokens", "1B"),
+        ("buy", "--gbs", "8", "--tokens", "1B"),
+    ],
+)
+def test_sequences_beyond_learned_positions(run: Run, words: tuple[str, ...]) -> None:
+    name, *rest = words
+    for more in (("--seq", "4096"), ("--lengths", "4096")):
+        result = run(name, "--model", "gpt2", *rest, *more, "-q")
+        message = " ".join(result.stderr.split())
+        assert result.exit_code == 2 and "1,024" in message and "give --seq 1024" in message

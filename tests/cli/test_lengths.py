@@ -165,3 +165,32 @@ def test_without_the_library_the_extra_is_named(
     data = written(tmp_path / "a.jsonl", [{"text": "a"}])
     result = run("lengths", data, "--tokenizer", data)
     assert result.exit_code == 2 and "trainplan[lengths]" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "length\n0\n"),
+        ("a.csv", "length\n"),
+        ("a.csv", "words\n3\n"),
+        ("a.csv", "length,samples\n3\n"),
+        ("a.jsonl", "{"),
+        ("a.jsonl", '{"length": "three"}\n'),
+        ("a.jsonl", "\x00\n"),
+        ("a.json", "[3]"),
+        ("a.parquet", "length"),
+        ("missing.jsonl", None),
+        ("missing.parquet", None),
+    ],
+)
+def test_errors_name_the_argument_and_no_option(
+    run: Run, tmp_path: Path, name: str, text: str | None
+) -> None:
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text)
+    result = run("lengths", str(path), "-q")
+    assert result.exit_code == 2 and str(path) in result.stderr.replace("\n", "")
+    assert "--lengths" not in result.stderr
+    option = run("fit", "--model", "8b", "--gpus", "8xH100", "--lengths", str(path), "-q")
+    assert option.exit_code == 2 and f"--lengths {path}" in " ".join(option.stderr.split())

@@ -9,7 +9,8 @@ from planner.predict.plan import Degrees, Plan
 
 
 def plan(framework: str, zero: int, recompute: str = "none", model: str = "llama-3-8b") -> Plan:
-    request = Request(model=model, gpus="8xH200", gbs=8, seq=4096, framework=framework)
+    seq = None if model == "gpt2-small" else 4096
+    request = Request(model=model, gpus="8xH200", gbs=8, seq=seq, framework=framework)
     degrees = Degrees(dp=8, zero=zero, mbs=1, grad_acc=1)
     return evaluate(request, degrees, recompute=recompute)
 

@@ -20,10 +20,14 @@ from typing import Any
 import pytest
 
 from planner.launch.contract import Launch
+from planner.launch.dialects.megatron import bridge_writer
 from planner.launch.dialects.megatron import writer as megatron
+from planner.launch.dialects.megatron.bridge_finetune import SCRIPT
 from planner.launch.dialects.megatron.bridge_writer import schema
 from tests.launch.plans import MEGATRON, default_argv, sharded
 from tests.launch.plans import megatron as case
+from tests.launch.torch_plans import Case, launch_of
+from tests.launch.tuning_cases import BRIDGE as TUNED
 
 pytestmark = pytest.mark.frameworks
 
@@ -205,3 +209,36 @@ def test_every_bridge_setting_is_a_field_of_its_configuration() -> None:
         if not any(key.split(".")[1] in fields(name) for name in SECTIONS[key.split(".")[0]])
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize("item", TUNED, ids=lambda one: one.name)
+def test_a_fine_tuning_script_names_what_megatron_bridge_has(item: Case) -> None:
+    """Every import is there, and every object is made of fields of its class."""
+    launch = launch_of(item, "megatron-bridge", "megatron-bridge")
+    tree = ast.parse(bridge_writer.files(launch)[SCRIPT])
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("megatron"):
+            names = {alias.name for alias in node.names}
+            assert names <= _names_of_module(node.module or ""), node.module
+    classes = _bases_and_fields(wheels() / "megatron" / "bridge")
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        if name in ("LoRA", "DoRA", "GPTSFTDatasetConfig", "PackedSequenceSpecs"):
+            known = {field for _, found in classes[name] for field in found}
+            known |= {field for _, found in classes["DataloaderConfig"] for field in found}
+            assert {word.arg for word in call.keywords} <= known, name
+
+
+def _names_of_module(module: str) -> set[str]:
+    """Names that a module, or a package's own file, binds."""
+    path = wheels() / Path(*module.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign):
+            found |= {one.id for one in node.targets if isinstance(one, ast.Name)}
+    return found

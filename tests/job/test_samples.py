@@ -206,8 +206,9 @@ def test_rules_of_the_framework_and_limits() -> None:
         ({"packing": "longest"}, "give these too"),
         ({"balance": "flop"}, "give these too"),
         ({"lengths": NORMAL, "packing": "longest"}, "megatron-core has pack, pack-varlen"),
-        ({"lengths": NORMAL, "balance": "tokens"}, "megatron-core has none, flop"),
-        ({"lengths": NORMAL, "balance": "flop"}, "goes with --packing pack-varlen"),
+        ({"lengths": NORMAL, "balance": "tokens"}, "megatron-core has none, hybrid-cp"),
+        ({"lengths": NORMAL, "balance": "hybrid-cp"}, "goes with --packing pack-varlen"),
+        ({"lengths": NORMAL, "balance": "flop"}, "frameworks that have it: textbook"),
         ({"lengths": "9000", "model": "gpt2"}, "give --seq 1024, which cuts 100.0 %"),
         ({"lengths": "2048", "seq": 4096, "model": "gpt2"}, "positions of gpt2 end at 1,024"),
         (

@@ -20,6 +20,7 @@ from planner.search.plan_file import read_plan_file, to_json
 from tests.cli.conftest import run_cli
 from tests.launch import (
     accelerate_cases,
+    axolotl_cases,
     deepspeed_cases,
     maxtext_cases,
     nanotron_cases,
@@ -38,6 +39,7 @@ TORCH = {
     "nanotron": ("nanotron", nanotron_cases.MATRIX),
     "maxtext": ("maxtext", maxtext_cases.MATRIX),
     "llamafactory": ("hf-transformers", tuning_cases.WHOLE),
+    "axolotl": ("hf-transformers", axolotl_cases.MATRIX),
 }
 CASES = [(target, case) for target, (_, matrix) in TORCH.items() for case in matrix]
 CASES += [(target, case) for target in tuning_cases.WRITERS for case in tuning_cases.SHARDED]
@@ -51,6 +53,7 @@ EXAMPLES = {
     "nanotron": "base",
     "maxtext": "hsdp",
     "llamafactory": "lora-attention",
+    "axolotl": "hsdp",
 }
 
 

@@ -20,6 +20,30 @@ SHARDED: tuple[Case, ...] = (
          more={"train": "lora", "freeze": ("layers:16", "o")}),
 )  # fmt: skip
 
+# Megatron-Bridge: adapters and samples under every axis.
+_TP = {"tp": 2, "dp": 4, "zero": 1, "grad_acc": 4}
+_PIPE = {"tp": 2, "pp": 2, "cp": 2, "dp": 2, "zero": 1, "grad_acc": 8}
+_MOE = {"tp": 1, "ep": 8, "dp": 8, "zero": 1, "grad_acc": 4}
+_LENGTHS = {"lengths": "mean=450", "seq": 4096}
+BRIDGE: tuple[Case, ...] = (
+    case("lora", LLAMA, "8xH100", **_TP, more={"train": "lora"}),
+    case("lora-attention", LLAMA, "16xH100", **_PIPE, recompute="full",
+         more={"train": "lora:rank=8,alpha=32,targets=attention,dropout=0.05"}),
+    case("dora", LLAMA, "8xH100", **_TP, recompute="full", more={"train": "dora:rank=32"}),
+    case("experts", "qwen3-30b-a3b", "8xH100", **_MOE, more={"train": "lora"}),
+    case("latent", "deepseek-v2-lite", "8xH100", **_MOE,
+         more={"train": "lora:rank=8,targets=attention"}),
+    case("fp8", LLAMA, "8xH100", **_TP, more={"train": "lora", "precision": "fp8"}),
+    case("packs", LLAMA, "16xH100", **_PIPE,
+         more={"train": "lora", "packing": "pack-varlen"} | _LENGTHS),
+    case("full-packs", LLAMA, "8xH100", **_TP, recompute="full",
+         more={"packing": "pack-varlen"} | _LENGTHS),
+    case("longest", LLAMA, "8xH100", tp=2, pp=2, dp=2, zero=1, mbs=4,
+         more={"train": "lora", "packing": "longest"} | _LENGTHS),
+    case("limit", LLAMA, "8xH100", **_TP, more={"train": "dora", "packing": "limit"} | _LENGTHS),
+    case("rows", LLAMA, "8xH100", **_TP, more={"packing": "pack"} | _LENGTHS),
+)  # fmt: skip
+
 _ONE = {"zero": 0, "mbs": 2}
 _STREAM = {"use": ("16-bit-stream",)}
 # On one GPU, or several that hold all weights each.

@@ -131,9 +131,8 @@ _STATE_KEYS = {
 
 def optimizer_name(row: MeasuredRow) -> str:
     """Optimizer, AdamW unless the row says otherwise, with the types that it states by part."""
-    stated = re.match(r"(?:paged )?([\w-]+)", row.fact("optimizer"))
-    # The states of a paged one are counted by its variant.
-    name = "adamw" if stated is None or row.says("optimizer", "paged") else stated[1]
+    stated = re.match(r"(paged )?([\w-]+)", row.fact("optimizer"))
+    name = "adamw" if stated is None else f"{(stated[1] or '').strip()}-{stated[2]}".strip("-")
     types = _stated_types(row) if name == "adamw" else ""
     return f"{name}:{types}" if types else name
 

@@ -49,9 +49,14 @@ def names_of(profile: str) -> tuple[str, ...]:
     return tuple(word for word, name in _other_names().items() if name == profile)
 
 
+def plain_name(name: str) -> str:
+    """A name as the lists have it: in small letters, with dashes."""
+    return name.strip().lower().replace("_", "-").replace(" ", "-")
+
+
 def profile_named(name: str) -> str:
     """The profile that a name means: case and `_`/`-` ignored. UsageError for an unknown name."""
-    wanted = name.strip().lower().replace("_", "-").replace(" ", "-")
+    wanted = plain_name(name)
     if wanted in framework_names():
         return wanted
     if wanted not in _other_names():

@@ -14,7 +14,6 @@ from math import lcm
 from typing import Any, Literal
 
 from constraints.axes import LARGEST_DEGREE
-from planner.job.bounds import LONGEST_SEQ
 from planner.job.errors import UsageError
 from planner.job.job import BatchTarget, Job
 from planner.job.specs import LayerKind, ModelSpec
@@ -141,13 +140,12 @@ def _axis(configuration: Configuration, unknown: Unknown, batch_is_fixed: bool) 
             held = "1 micro-batch a step" if count == 1 else f"{count:,} micro-batches a step"
             return _stepped(held, LARGEST_DEGREE, 1, lambda mbs: _again(configuration, mbs=mbs))
         case "seq":
-            # A table of learned positions ends the lengths.
-            learned = job.model.position == "learned"
-            longest = job.model.max_positions if learned else LONGEST_SEQ
             step = lcm(2 * degrees.cp if degrees.cp > 1 else 1, degrees.tp * degrees.cp)
             batch = "one sequence" if degrees.gbs == 1 else f"{degrees.gbs:,} sequences"
             held = f"a batch of {batch}"
-            return _stepped(held, longest, step, lambda seq: _again(configuration, seq))
+            return _stepped(
+                held, job.model.longest_seq, step, lambda seq: _again(configuration, seq)
+            )
         case "layers":
             blocks = degrees.pp * degrees.vpp
             held = "everything else, the layers spread evenly"

@@ -99,6 +99,8 @@ class Frozen:
         """Whether backward ends above the piece: nothing that it holds or that lies below is
         trained, nor does a hook ask for a gradient."""
         tuning, tied = self.context.tuning, self.context.model.tied_embeddings
+        if self.context.trains_vision:
+            return False
         ends = {"embeddings", "head"} if tied else {"embeddings"}
         below = not tuning.has_adapters and not ends & set(tuning.frozen_modules)
         hooked = tuning.has_adapters and self.context.profile.adapters.hooks_inputs
@@ -115,7 +117,12 @@ class Frozen:
         if self.context.tuning.base and is_packed(op, self.context):
             op, *biases = _without_biases(op)
             yield from (self._beside(bias) for bias in biases)
-        row = replace(op, parameter_class=self._class(op), saved=(*inputs, *self._others(op)))
+        row = replace(
+            op,
+            parameter_class=self._class(op),
+            saved=(*inputs, *self._others(op)),
+            backward_kernels=_of_inputs(op),
+        )
         row = _by_operators(self._upcast(row), self.context)
         if adapted and self.context.tuning.method == "dora":
             row = _with_norms(row, self.context)
@@ -178,6 +185,14 @@ class Frozen:
         return replace(
             op, returns=False, saved=(), collectives=collectives, rerun_with=Module.NOTHING
         )
+
+
+def _of_inputs(op: Op) -> float:
+    """Kernels of a frozen row's backward, which has no gradient of weights: half of a product's,
+    and one fewer of a norm's."""
+    if op.is_product:
+        return op.backward_kernels / 2.0
+    return max(1.0, op.backward_kernels - 1.0) if op.parameters else op.backward_kernels
 
 
 def _by_operators(op: Op, context: OpContext) -> Op:

@@ -99,6 +99,9 @@ class Op:
     qk_head_dim: float = 0.0
     v_head_dim: float = 0.0
     window: float = 0.0
+    # Tokens of an image that each of its tokens attends to, before and behind it; 0: those before
+    # it in the row.
+    span: float = 0.0
     forward_bytes: float = 0.0
     backward_bytes: float = 0.0
     work_bytes: float = 0.0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from planner.evidence.runs.doubts import narrowing_sentence, with_open_facts
 from planner.evidence.runs.lengths import longest_row, samples_of
 from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.model import UnpredictableRowError
+from planner.evidence.runs.open_facts import open_facts
 from planner.evidence.runs.predict import predict_rows
 from planner.job.sample_rows import longest_of
 from planner.job.samples import Samples
@@ -121,10 +123,55 @@ def test_samples_padded_to_the_longest_of_a_micro_batch() -> None:
     assert longest_of(samples.lengths, "none", 4)[0] == pytest.approx(280, rel=0.02)
     assert samples.lengths.mean < 180
     assert map_row(padded).time_gap is None
-    # Without their mean only the longest is known: memory, but no time.
-    unknown = row(**MISTRAL | {"sequences": "padded to longest"})
-    assert samples_of(unknown).lengths is None
-    assert map_row(unknown).time_gap
+
+
+def test_samples_of_which_only_the_limit_is_known_are_predicted_over_how_much_of_it_they_fill() -> (
+    None
+):
+    """The fact is open, its bar is wide, and the sentence says what each value gives."""
+    unknown = row(**MISTRAL | {"sequences": "padded to longest", "step_time_s": "1"})
+    default = samples_of(unknown).lengths
+    assert default is not None
+    assert default.mean == pytest.approx(0.3 * 4096, rel=0.1)
+    assert map_row(unknown).time_gap is None
+    (found,) = with_open_facts(predict_rows([unknown]))
+    assert "length_mean" in (open_facts(found) or ())
+    doubt = found.doubt_of("time")
+    assert doubt.points[-1] - doubt.points[0] > 1.0
+    assert found.conditions is not None
+    assert found.conditions.fewest < 0.5
+    sentence = narrowing_sentence(found, "time") or ""
+    assert "length of samples not stated" in sentence
+    assert "all at the limit" in sentence
+
+
+@pytest.mark.parametrize(
+    ("cell", "mean", "longest"),
+    [("0.06 to 0.3 of the limit", 0.06, 0.3), ("0.6 to 1 of the limit", 0.5, 1.0)],
+)
+def test_how_much_of_the_limit_samples_fill(cell: str, mean: float, longest: float) -> None:
+    found = row(**MISTRAL | {"sequences": "padded to longest", "length_mean": cell})
+    samples = samples_of(found).lengths
+    assert samples is not None
+    assert samples.mean == pytest.approx(4096 * mean, rel=0.15)
+    assert longest_row(found) == pytest.approx(4096 * longest, rel=0.01)
+    whole = row(
+        **MISTRAL | {"sequences": "padded to longest", "length_mean": "1 to 1 of the limit"}
+    )
+    assert samples_of(whole).lengths is None
+    assert longest_row(whole) == 4096
+
+
+def test_a_stated_mean_leaves_the_spread_open() -> None:
+    cells = MISTRAL | {"sequences": "padded to longest", "length_mean": "400"}
+    narrow, wide = (longest_row(row(**cells | {"lengths": f"sigma {s}"})) for s in (0.3, 0.85))
+    assert narrow is not None and wide is not None
+    assert narrow < wide
+    (found,) = with_open_facts(predict_rows([row(**cells)]))
+    assert "lengths" in (open_facts(found) or ())
+    assert "lengths" not in (
+        open_facts(predict_rows([row(**cells | {"lengths": "news"})])[0]) or ()
+    )
 
 
 def test_samples_without_padding_are_as_long_as_their_mean() -> None:

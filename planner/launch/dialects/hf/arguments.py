@@ -105,6 +105,8 @@ class HfArguments:
     # The 16-bit format in which the weights are loaded, empty for fp32: without a framework that
     # keeps masters, gradients and optimizer state are in it too.
     half_weights: Half = ""
+    # Whether FSDP2 shards weights in the type that they were loaded in, and not in fp32.
+    shards_as_loaded: bool = False
 
     def model_unknown(self, where: str) -> Problem:
         """Why the model is not known; `where`: what names none."""

@@ -101,7 +101,7 @@ def _sharded(
         found,
         packing=packing_of(named, program) if named else None,
         problems=(*refusals_of(named, source.launch, program), *own, *found.problems),
-        unmodelled=(*found.unmodelled, *effects_of(named), *below_limit(named, program)),
+        unmodelled=(*found.unmodelled, *effects_of(named, program), *below_limit(named, program)),
         assumed=(*found.assumed, *lengths),
     )
 

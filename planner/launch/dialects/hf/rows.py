@@ -98,9 +98,7 @@ def position_problems(found: Found) -> Iterator[Problem]:
     """Rows beyond the table of positions of a model that has one: torch stops at the first of them
     (`IndexError: index out of range in self`, or a device-side assert). Rotary positions go on."""
     spec = None if found.model is None else load_model(found.model).spec
-    if spec is None or found.seq is None or spec.position != "learned":
-        return
-    if found.seq <= spec.max_positions or found.lengths:
+    if spec is None or found.seq is None or found.seq <= spec.longest_seq or found.lengths:
         return
     full = found.packing in ("pack", "limit", None)
     text = (

@@ -20,6 +20,7 @@ from planner.launch.dialects.hf.arguments import (
     place_of,
     value_of,
 )
+from planner.launch.dialects.hf.axolotl_freezing import told_to_freeze
 from planner.launch.dialects.hf.modules import (
     EMBEDDINGS,
     Modules,
@@ -98,6 +99,14 @@ def asks_for(named: Named, program: Program) -> str:
     return kind or FULL
 
 
+def casts_adapters(named: Named, program: Program) -> bool:
+    """Whether axolotl leaves adapters in the type of the weights, where it is told to
+    (loaders/adapter.py), or casts them to it, for preferences under FSDP (core/builders/rl.py)."""
+    sharded = program == "axolotl" and any(key.startswith("fsdp") for key in named)
+    told = value_of(named, "peft_autocast_adapter_dtype") == "false"
+    return told or (sharded and is_on(named, "rl"))
+
+
 def tuned(named: Named, program: Program, model: str | None, zero3: bool = False) -> Tuned:
     """How the weights are trained. `model`: its name in the catalogue, where it is known."""
     return _Tuning(named, program, None if model is None else load_model(model).spec, zero3).read()
@@ -123,7 +132,7 @@ class _Tuning:
             self.problems.append(unresolved(adapter))
         if kind == "freeze":
             return self._done(FULL, self._frozen_layers())
-        frozen = self._frozen()
+        frozen = self._frozen(kind != FULL)
         base = self._base()
         if kind == FULL:
             self._no_adapters(base)
@@ -135,10 +144,12 @@ class _Tuning:
         techniques = tuple(self._techniques(kind, base))
         return replace(self._done(adapters, frozen), half=self._half(), techniques=techniques)
 
-    def _frozen(self) -> tuple[str, ...]:
-        """What the program that `planner launch` writes is told to freeze."""
+    def _frozen(self, adapters: bool) -> tuple[str, ...]:
+        """What the programs that `planner launch` writes are told to freeze."""
         value = str(self._value("frozen") or "")
-        return tuple(filter(None, value.split(",")))
+        frozen, problems = told_to_freeze(self.named, self.model, adapters)
+        self.problems += problems
+        return (*filter(None, value.split(",")), *frozen)
 
     def _done(self, train: str, freeze: tuple[str, ...] = ()) -> Tuned:
         return Tuned(train, freeze, tuple(self.problems), tuple(self.assumed), tuple(self.effects))
@@ -394,6 +405,8 @@ class _Tuning:
             return "bf16"
         if self.program == "trl" and (base is not None or self.zero3):
             return "bf16"
+        if casts_adapters(self.named, self.program):
+            return "bf16" if is_on(self.named, "bf16") else "fp16"
         dtype = value_of(self.named, "lora_dtype")
         return {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(dtype, "")
 

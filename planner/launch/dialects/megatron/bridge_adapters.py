@@ -1,4 +1,4 @@
-"""Adapters of Megatron-Bridge's recipes: what `peft` of a configuration holds.
+"""Adapters of Megatron-Bridge: what `peft` of a configuration holds, and how a plan's are said.
 
 Megatron-Bridge 067f987df, src/megatron/bridge/peft/lora.py and dora.py: rank 32, alpha 32, no
 dropout, on linear_qkv, linear_proj, linear_fc1 and linear_fc2; recipes/utils/dataset_utils.py,
@@ -12,6 +12,8 @@ from typing import Any
 
 from planner.job.specs import ModelSpec
 from planner.job.tuned_layers import EXPERTS, linear_layers
+from planner.job.tuning import Tuning
+from planner.launch.contract import Refusal
 from planner.launch.languages.python import Record
 
 _RANK, _ALPHA = 32, 32
@@ -19,7 +21,9 @@ _RANK, _ALPHA = 32, 32
 _LAYERS: Mapping[str, tuple[str, ...]] = {
     "linear_qkv": ("q", "k", "v"),
     "linear_q": ("q",), "linear_k": ("k",), "linear_v": ("v",),
+    "linear_q_proj": ("q",),
     "linear_proj": ("o",),
+    "router": ("router",),
     "linear_fc1": ("gate", "up", "shared-gate", "shared-up", EXPERTS),
     "linear_fc1_up": ("up", "shared-up", EXPERTS),
     "linear_fc1_gate": ("gate", "shared-gate", EXPERTS),
@@ -28,6 +32,9 @@ _LAYERS: Mapping[str, tuple[str, ...]] = {
     "linear_kv_down_proj": ("kv-down",), "linear_kv_up_proj": ("kv-up",),
     "in_proj": ("state-in",), "out_proj": ("state-out",),
 }  # fmt: skip
+# Halves that only the adapters of CanonicalLoRA have names for.
+_HALVES = {"linear_q", "linear_k", "linear_v", "linear_fc1_up", "linear_fc1_gate"}
+_OF_EXPERTS = {"linear_fc1", "linear_fc2"}
 _USUAL = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 _METHODS = {"lora": "lora", "canonicallora": "lora", "vlmlora": "lora", "dora": "dora"}
 
@@ -69,3 +76,62 @@ def _targets(listed: list[Any], model: ModelSpec | None) -> Iterator[str]:
     layers = None if model is None else linear_layers(model)
     words = (word for name in listed for word in _LAYERS.get(str(name).rpartition(".")[2], ()))
     yield from dict.fromkeys(word for word in words if layers is None or word in layers)
+
+
+# --- a plan's ------------------------------------------------------------------------------------
+
+
+def adapter_fields(tuning: Tuning, model: ModelSpec) -> dict[str, Any]:
+    """Fields of LoRA or DoRA by their names there. Only for adapters without refusals."""
+    return {
+        "target_modules": list(target_modules(tuning, model)),
+        "dim": tuning.rank,
+        "alpha": _whole(tuning.rank if tuning.alpha is None else tuning.alpha),
+        "dropout": tuning.dropout,
+    }
+
+
+def _whole(number: float) -> float:
+    return round(number) if number == round(number) else number
+
+
+def target_modules(tuning: Tuning, model: ModelSpec) -> tuple[str, ...]:
+    """Megatron's names of the layers that have adapters, in the order of a layer."""
+    adapted = set(tuning.adapted(model))
+    first = "linear_q_proj" if model.mla else "linear_qkv"
+    other = "linear_qkv" if model.mla else "linear_q_proj"
+    names = (name for name in _LAYERS if name not in _HALVES | {other})
+    ordered = sorted(names, key=lambda name: name != first)
+    return tuple(name for name in ordered if adapted & set(_LAYERS[name]))
+
+
+def adapter_refusals(tuning: Tuning, model: ModelSpec) -> Iterator[Refusal]:
+    """What Megatron-Bridge cannot be told of a way of training.
+
+    Megatron-Bridge 0.6.2: peft/base.py freezes every weight and trains adapters alone; peft/lora.py
+    gives `lora_dtype` only to layers of torch; peft/dora_layers.py takes the norm of one weight,
+    which grouped experts do not have; a layer's name reaches all that it multiplies at once.
+    """
+    if tuning.frozen or tuning.whole:
+        what = f"--freeze {' '.join(tuning.frozen)}" if tuning.frozen else "whole= beside adapters"
+        text = f"Megatron-Bridge trains all weights of a text model or adapters alone, not {what}"
+        yield Refusal(text, "--framework accelerate or deepspeed")
+    if not tuning.has_adapters:
+        return
+    adapted = set(tuning.adapted(model))
+    if tuning.adapter is not None:
+        text = f"adapters have the type of the weights there, not adapter={tuning.adapter}"
+        yield Refusal(text, "no adapter=")
+    if tuning.method == "dora" and adapted & {EXPERTS, "router"}:
+        text = "Megatron-Bridge's DoRA takes the norm of one weight, which experts do not have"
+        yield Refusal(text, "--train lora, or targets=attention")
+    names = target_modules(tuning, model)
+    reached = set(_targets(list(names), model))
+    halves = EXPERTS in adapted and not set(names) >= _OF_EXPERTS
+    if reached != adapted or halves:
+        others = ", ".join(sorted(reached ^ adapted))
+        text = (
+            f"Megatron's layers multiply at once what --train targets={','.join(tuning.targets)} "
+            f"divides ({others})"
+        )
+        yield Refusal(text, "targets=all-linear or attention")

@@ -14,8 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from planner.job.models.catalog import load_model
 from planner.launch.dialects.megatron import table
 from planner.launch.dialects.megatron.arguments import options
+from planner.launch.dialects.megatron.bridge_finetune import packing_of, train_of
 from planner.launch.dialects.megatron.bridge_writer import RECIPES, field_of, fields_of, schema
 from planner.launch.dialects.megatron.forks import CORE
 from planner.launch.dialects.megatron.options import MEGATRON as OPTIONS
@@ -53,6 +55,7 @@ _NAMES = {
 _SAID_ELSEWHERE = {
     "mixed_precision.fp8_param_gather", "mixed_precision.first_last_layers_bf16",
     "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag", "optimizer.main_grads_dtype",
+    "tokenizer.tokenizer_model", "tokenizer.tokenizer_type",
 }  # fmt: skip
 # Hydra takes Python's spellings too.
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
@@ -109,6 +112,7 @@ class _Overrides:
         self.precision = _RECIPES.get(recipe[1], "bf16") if recipe else "bf16"
         # A start script around the bare recipe, as ours: the overrides say everything.
         self.is_bare = recipe is not None and _BARE in program
+        self.program = program
         # Option -> the field that says it.
         self.fields: dict[str, str] = {}
 
@@ -255,8 +259,16 @@ class _Reader(MegatronReader):
 
     def found(self) -> Found:
         """What an unseen recipe sets may undo what the overrides alone would break."""
-        found = super().found()
-        return replace(found, problems=tuple(map(self._eased, found.problems)))
+        found, program = super().found(), self.overrides.program
+        spec = found.shape if not found.model else load_model(found.model).spec
+        train, why = train_of(program, spec)
+        tuned = () if not why else (not_predictable(why),)
+        return replace(
+            found,
+            train=train or "full",
+            packing=packing_of(program),
+            problems=(*tuned, *map(self._eased, found.problems)),
+        )
 
     def _eased(self, problem: Problem) -> Problem:
         is_broken = problem.severity == "error" and problem.rule != "option-value"

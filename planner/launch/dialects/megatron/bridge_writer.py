@@ -1,5 +1,8 @@
 """Writer for Megatron-Bridge 0.6: a start script around its bare GPT recipe, and overrides.
 
+Plans that train adapters, or samples of unlike lengths, have a start script of their own
+(`bridge_finetune.py`).
+
 The recipe `vanilla_gpt_pretrain_config` assumes nothing of a model, so every setting of the plan
 is an override of the form `section.field=value`, as Bridge's own scripts take them. Two sections
 of that recipe are a name or nothing, and their fields could not be overridden: the start script
@@ -11,11 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from math import lcm
 from typing import Any
 
 from planner.job.job import Job
 from planner.launch import contract, sentences
-from planner.launch.contract import Branch, Files, Launch, Refusal, RunCommand
+from planner.launch.contract import Branch, Files, Launch, Refusal, RunCommand, Variable
+from planner.launch.dialects.megatron import bridge_finetune
 from planner.launch.dialects.megatron import writer as megatron
 from planner.launch.dialects.megatron.flags import Flag
 from planner.launch.dialects.megatron.options import MEGATRON
@@ -31,6 +36,8 @@ _KINDS = {
     "list": r"\[[\w,]+\]",
     "layout": r'"[Etm*()|\dL]+"',
     "path": r"\S+",
+    # That of a variable which is not set yet.
+    "name": r"\S*",
     "null": r"null",
 }
 
@@ -86,15 +93,27 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
     yield from megatron.model_refusals(job.model, job.seq, bridge=True)
     for table in ("attention_refusals", "bridge_refusals"):
         yield from sentences.said_refusals("megatron", table, sentences.names_of_job(job))
+    yield from bridge_finetune.finetuning_refusals(job)
 
 
 def files(launch: Launch) -> Files:
     """The start script."""
-    kind, precision = "mla" if launch.job.model.mla else "gpt", RECIPES[launch.job.precision]
+    job = launch.job
+    kind, precision = "mla" if job.model.mla else "gpt", RECIPES[job.precision]
     names = {
         "module": Code(f"{kind}_provider"), "provider": Code(f"{kind.upper()}ModelProvider"),
     }  # fmt: skip
+    if bridge_finetune.finetunes(job):
+        text = bridge_finetune.script(job, _multiple(launch), precision=precision, **names)
+        return {bridge_finetune.SCRIPT: text}
     return {SCRIPT: filled(f"megatron/{SCRIPT}.txt", precision=precision, **names)}
+
+
+def _multiple(launch: Launch) -> int:
+    """Tokens that ranks and quantised products divide a sample into."""
+    degrees = launch.plan.degrees
+    least = 16 if launch.job.precision in ("fp8", "mxfp8", "nvfp4") else 1
+    return lcm(least, degrees.tp, 2 * degrees.cp if degrees.cp > 1 else 1)
 
 
 def command(launch: Launch) -> RunCommand:
@@ -108,15 +127,27 @@ def command(launch: Launch) -> RunCommand:
         if wrong:
             raise ValueError(wrong)
         words += [f"{key}={value}" for key, value in overrides.items()]
-    weights = "a Hugging Face model's folder, or a checkpoint of Megatron-Bridge's"
-    weights_variable = contract.pretrained_variable(weights)
+    finetunes = bridge_finetune.finetunes(launch.job)
     return RunCommand(
-        argv=(SCRIPT, *words),
-        variables=(weights_variable, *megatron.VARIABLES, stop_variable(launch)),
+        argv=(bridge_finetune.SCRIPT if finetunes else SCRIPT, *words),
+        variables=(*_variables(launch), stop_variable(launch)),
         branches=_branches(launch),
         environment=megatron.environment(launch),
         comments=comments,
     )
+
+
+def _variables(launch: Launch) -> tuple[Variable, ...]:
+    """What is the user's."""
+    weights = "a Hugging Face model's folder, or a checkpoint of Megatron-Bridge's"
+    if not bridge_finetune.finetunes(launch.job):
+        return (contract.pretrained_variable(weights), *megatron.VARIABLES)
+    own = {entry.name: entry for entry in bridge_finetune.variables(launch.job)}
+    kept = [entry for entry in megatron.VARIABLES if entry.name not in own]
+    if "DATASET" in own:  # in place of one text
+        kept = [entry for entry in kept if entry.name not in ("DATA_PATH", contract.FOLDER)]
+        kept.append(contract.folder_variable("DATASET"))
+    return (*own.values(), *kept)
 
 
 def _branches(launch: Launch) -> tuple[Branch, ...]:
@@ -128,9 +159,12 @@ def _branches(launch: Launch) -> tuple[Branch, ...]:
     # Megatron-FSDP has a format of its own.
     saved |= {} if megatron.is_fsdp(launch) else {"ckpt_format": "torch_dist"}
     words = tuple(f"tokenizer.tokenizer_{key}={value}" for key, value in tokenizer.items())
+    # Samples are texts: without a tokenizer that of the weights reads them.
+    own = tuple(word.replace("TOKENIZER}", "PRETRAINED}") for word in words)
+    otherwise = own if bridge_finetune.has_samples(launch.job) else ()
     saves = tuple(f"checkpoint.{key}={value}" for key, value in saved.items())
     return (
-        Branch("TOKENIZER", words),
+        Branch("TOKENIZER", words, otherwise),
         Branch("CHECKPOINTS", saves, ("checkpoint.save=null",)),
         Branch("TENSORBOARD", ("logger.tensorboard_dir=${TENSORBOARD}",)),
         Branch(contract.PRETRAINED, ("checkpoint.pretrained_checkpoint=${PRETRAINED}",)),
@@ -162,7 +196,7 @@ RECIPES = {
 
 def all_overrides(launch: Launch) -> Sequence[tuple[str, Overrides]]:
     """Titled groups of `section.field` and value."""
-    names = megatron.names_in(launch)
+    names = megatron.names_in(launch) | {"has_samples": bridge_finetune.has_samples(launch.job)}
     groups = dialect_toml("megatron", "groups.toml")["overrides"].values()
     return tuple(
         (sentences.filled_in(group["title"], names), _group(group, names)) for group in groups

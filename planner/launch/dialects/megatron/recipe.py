@@ -145,7 +145,8 @@ _HYBRIDS = re.compile(
 
 def is_recipe(text: str) -> bool:
     """Whether a Python file holds recipes of Megatron-Bridge or NeMo 2."""
-    bridge = "megatron.bridge" in text and re.search(r"ConfigContainer|_config\(\)", text)
+    imported = re.search(r"\b(from|import) megatron\.bridge\b", text)
+    bridge = imported and re.search(r"ConfigContainer|_config\(\)", text)
     nemo = re.search(r"\bnemo(_run|\.collections)\b", text) and re.search(
         r"\brun\.(Partial|Config)\b|\b(pretrain|finetune)_recipe\(", text
     )
