@@ -202,13 +202,15 @@ class Samples:
 @dataclass(frozen=True)
 class Offered:
     """What a framework does with samples: its rules, the usual one first, each with how it fills
-    packs; whether a micro-batch holds one pack alone; where it says so."""
+    packs; whether a micro-batch holds one pack alone; what balances demand of the degrees;
+    `answers`: the rules of its trainers for preferences and rewards; where it says so."""
 
     packings: Mapping[Packing, Packer]
     balances: tuple[Balance, ...]
     source: str
     single_packs: bool = False
     demands: Mapping[str, str] = field(default_factory=dict)
+    answers: tuple[Packing, ...] = ()
 
     @property
     def usual(self) -> Packing:
@@ -226,8 +228,9 @@ def offered_by(framework: str, family: str) -> Offered:
     tables = _offered()
     row = tables.get(framework) or tables.get(family) or tables["other"]
     balances = ("none", *row.get("balances", ()))
-    single = row.get("single_packs", False)
-    return Offered(row["packings"], balances, row["source"], single, row.get("demands", {}))
+    single, demands = row.get("single_packs", False), row.get("demands", {})
+    answers = tuple(row.get("answers", row["packings"]))
+    return Offered(row["packings"], balances, row["source"], single, demands, answers)
 
 
 def frameworks_that(packing: str | None = None, balance: str | None = None) -> list[str]:

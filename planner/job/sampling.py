@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from planner.job.errors import UsageError
 from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.length_text import read_lengths
+from planner.job.objective import Objective
 from planner.job.quantities import share
 from planner.job.samples import (
     BALANCED,
@@ -57,6 +58,23 @@ def samples_of(
     samples = Samples(kept, packing, balance, packer, lengths.above(limit))
     rows = packing in ("longest", "padding-free")
     return samples, min(limit, kept.longest) if rows else limit
+
+
+def demand_answers(
+    request: RequestFields, profile: FrameworkProfile, samples: Samples, objective: Objective
+) -> None:
+    """UsageError where an objective reads whole answers and the framework's trainers for those do
+    not make rows so."""
+    launched = request.overrides.launched is not None
+    if samples.lengths is None or not objective.reads_answers or launched:
+        return
+    offered = offered_by(profile.name, profile.family)
+    if samples.packing not in offered.answers:
+        raise UsageError(
+            f"--packing {samples.packing} with --objective {objective}: trainers for preferences "
+            f"and rewards under {profile.name} pad answers and do not join them; give --packing "
+            f"{' or '.join(offered.answers)}"
+        )
 
 
 def sample_conditions(profile: FrameworkProfile, samples: Samples) -> tuple[UserCondition, ...]:

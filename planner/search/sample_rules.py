@@ -94,7 +94,8 @@ def _other_rules(request: Request, job: Job, best: Plan) -> Iterator[Request]:
     many tokens that count a step, or a little more or less."""
     samples, offered = job.samples, offered_by(job.framework.name, job.framework.family)
     same = {"gbs": None, "gbs_tokens": best.gbs_tokens, "gbs_tolerance": 0.25}
-    for packing in offered.packings:
+    rules = offered.answers if job.objective.reads_answers else tuple(offered.packings)
+    for packing in rules:
         balances = [one for one in offered.balances if packing in BALANCED[one]]
         for balance in balances:
             if (packing, balance) == (samples.packing, samples.balance) or packing == "limit":

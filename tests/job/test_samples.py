@@ -223,6 +223,21 @@ def test_what_cannot_be_is_refused_with_the_nearest_fix(more: dict[str, Any], sa
         sampled(**more)
 
 
+@pytest.mark.parametrize("framework", ["hf-transformers", "deepspeed", "unsloth", "torchtune"])
+@pytest.mark.parametrize("objective", ["dpo", "orpo", "reward"])
+def test_answers_are_padded(framework: str, objective: str) -> None:
+    """TRL's trainers for preferences and rewards have no packing."""
+    asked = Request(
+        model="llama-3.2-1b", gpus="1xH100", gbs=4, framework=framework, lengths=NORMAL,
+        objective="dpo" if framework == "torchtune" else objective,
+    )  # fmt: skip
+    assert asked.resolve().samples.packing == "longest"
+    packed = asked.model_copy(update={"packing": "pack-varlen"})
+    with pytest.raises(UsageError, match="do not join them; give --packing longest"):
+        packed.resolve()
+    assert packed.model_copy(update={"objective": "lm"}).resolve().samples.is_packed
+
+
 def test_every_framework_says_what_it_does_with_samples() -> None:
     for name in framework_names():
         offered = offered_by(name, load_framework(name).family)
