@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from planner.job.bounds import MOST_LAYERS
-from planner.job.samples import Balance, Packing
 from planner.job.specs import ModelSpec
 from planner.launch.dialects.megatron import forks, layout, settings
 from planner.launch.dialects.megatron.arguments import parse_arguments
@@ -373,7 +372,7 @@ class MegatronReader:
             if self.arguments.has(name):
                 self._unpredictable(f"--{name}: {why}", name)
 
-    def _samples(self, seq: int | None, cp: int) -> dict[str, Packing | Balance]:
+    def _samples(self, seq: int | None, cp: int) -> dict[str, Any]:
         """What becomes of samples under --sft, whose lengths the caller has to tell."""
         if not self.arguments.has("sft"):
             return {}
