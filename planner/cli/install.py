@@ -27,6 +27,7 @@ _EXTRAS = {
     "sweep": (("filelock", "pyarrow"), "planner sweep"),
     "ray": (("filelock", "pyarrow", "ray"), "planner sweep --engine ray"),
     "dask": (("filelock", "pyarrow", "distributed"), "planner sweep --engine dask"),
+    "tune": (("filelock", "optuna"), "planner tune"),
     "probe": (("torch",), "planner probe"),
     "docs": (("mkdocs-material", "latex2mathml"), "the documentation as a site"),
 }

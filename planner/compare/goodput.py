@@ -17,7 +17,7 @@ from planner.job.job import Job
 from planner.job.optimizers import OptimizerSetting
 from planner.predict.cost_tables import held_classes
 from planner.predict.ops.table import parameter_count
-from planner.predict.optimizer_terms import moment_bytes, trained_profile
+from planner.predict.optimizer_terms import moment_bytes, paged_bytes, trained_profile
 
 HOUR_S = 3600.0
 DAY_S = 86400.0
@@ -78,6 +78,7 @@ def checkpoint_bytes(job: Job) -> float:
     setting = OptimizerSetting(job.optimizer, job.optimizer_setting.kernel)
     profile = trained_profile(job.framework, setting)
     states = profile.state.master_bytes + moment_bytes(job.framework, setting)
+    states += paged_bytes(setting)
     if job.tuning.trains_all:
         return float(parameter_count(job.model).total) * (profile.state.weight_bytes + states)
     return sum(

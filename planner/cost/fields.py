@@ -32,6 +32,7 @@ def places(row: np.dtype[Any]) -> dict[str, int]:
 
 
 # --- OpTable: fields of `planner.predict.ops.rows`, and what `planner.predict.cost_tables` adds ---
+# `span`: tokens of an image that each of its tokens attends to, 0 of the causal row;
 # `autocasts`: 0 where autocast knows nothing of the product; `issued`: 0 where a CUDA graph holds
 # it; `host_waits`: times that the CPU waits for the GPU in forward; `_launches`: of a loop over the
 # experts of a rank, for each of them; `_adds`: values a token that atomics add up; `trained`: 0 of
@@ -41,10 +42,10 @@ def places(row: np.dtype[Any]) -> dict[str, int]:
 OP_ROW = record_of(
     "piece", "kind", "tokens_shard", "tokens_factor", "out_width", "out_shard", "kv_out_width",
     "in_width", "in_shard", "groups", "heads", "kv_heads", "qk_head_dim", "v_head_dim", "window",
-    "forward_bytes", "backward_bytes", "forward_kernels", "backward_kernels", "low_precision",
-    "pads_vocabulary", "rerun_with", "autocasts", "work_bytes", "issued", "host_waits",
-    "forward_launches", "backward_launches", "forward_adds", "backward_adds",
-    "local", "trained", "partial", "returns", "unpacked", "transient",
+    "span", "forward_bytes", "backward_bytes", "forward_kernels", "backward_kernels",
+    "low_precision", "pads_vocabulary", "rerun_with", "autocasts", "work_bytes", "issued",
+    "host_waits", "forward_launches", "backward_launches", "forward_adds", "backward_adds", "local",
+    "trained", "partial", "returns", "unpacked", "transient",
 )  # fmt: skip
 # Of the optimizer: bytes of state beyond those of every parameter; temporaries of the update of one
 # matrix, and FLOP of all of them. `after_core`: 1 behind the core of attention in forward: a

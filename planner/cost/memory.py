@@ -24,10 +24,13 @@ def divided_gradient_bytes(share: float, framework: FrameworkInputs) -> float:
 
 @jit
 def gradient_bytes(trained: float, share: float, grid: Row, framework: FrameworkInputs) -> float:
-    """Gradients that stay on the rank: divided from ZeRO-2 on, where offload takes them away.
+    """Gradients that stay on the rank: divided from ZeRO-2 on, where offload takes them away; none
+    where the optimizer updates in backward.
 
     `trained`, `share`: parameters that have them, whole and divided.
     """
+    if framework.updates_in_backward > 0.0:
+        return 0.0
     if grid.zero < 2 or (grid.shards <= 1.0 and framework.gradients_on_gpu >= 1.0):
         return (framework.gradient_bytes + framework.extra_gradient_bytes) * trained
     return divided_gradient_bytes(share, framework)
@@ -44,10 +47,22 @@ def communicator_sizes(
 
 @jit
 def outside_bytes(key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs) -> float:
-    """What lies beside live tensors whatever the phase: context and communication, outside torch's
-    allocator, and blocks that it keeps for the update."""
+    """What lies beside live tensors whatever the phase: context, communication and paged states,
+    outside torch's allocator, and blocks that it keeps for the update."""
     outside = framework.context_bytes + communication_bytes(key, grid, job, framework)
-    return outside + set_aside_bytes(key, grid, framework)
+    return outside + set_aside_bytes(key, grid, framework) + paged_state_bytes(key, grid, framework)
+
+
+@jit
+def paged_state_bytes(key: Row, grid: Row, framework: FrameworkInputs) -> float:
+    """Optimizer states in unified memory that stay on the GPU, of an even stage's parameters.
+
+    b·P/(tp·pp·shards). Source: bitsandbytes, functional.py, get_paged.
+    """
+    if framework.paged_bytes == 0.0:
+        return 0.0
+    share = framework.model_parameters / (key.tp * grid.pp)
+    return framework.paged_bytes * (share / grid.shards if grid.zero > 0 else share)
 
 
 @jit

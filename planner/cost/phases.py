@@ -47,7 +47,10 @@ def gradient_per_parameter(framework: FrameworkInputs) -> float:
 @jit
 def whole_gradient_bytes(grid: Row, framework: FrameworkInputs) -> float:
     """Bytes of a gradient that no rank has a share of yet: where they wait for the last
-    micro-batch's reduction, of the type in which they add up until then."""
+    micro-batch's reduction, of the type in which they add up until then. None waits for an
+    optimizer that updates in backward."""
+    if framework.updates_in_backward > 0.0:
+        return 0.0
     if hands_on_gradients(grid, framework) and framework.unreduced_gradients > 0.0:
         return framework.unreduced_gradient_bytes + framework.extra_gradient_bytes
     return gradient_per_parameter(framework)

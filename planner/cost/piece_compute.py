@@ -151,6 +151,8 @@ def attention_seconds(
     exchange heads have so many times the queries of fewer heads.
     """
     forward, backward = balanced_attention_seconds(op, key, job, gpu)
+    if op.span > 0.0:
+        return forward, backward
     chunks = key.cp / max(1.0, key.exchange)
     # Unfused attention computes the whole square, or blocks that are not all above the diagonal.
     if job.causal > 0.0 and job.eager_attention > 0 and framework.score_block > 0.0:
@@ -169,31 +171,37 @@ def balanced_attention_seconds(
 ) -> tuple[float, float]:
     """The same with as much work for each rank of context parallelism."""
     exchange = max(1.0, key.exchange)
-    queries = job.seq * exchange / key.cp
+    queries, length, rows = job.seq * exchange / key.cp, job.seq, key.mbs
+    causal = job.causal
     heads = op.heads / (key.tp * exchange)
+    if op.span > 0.0:
+        # Patches of images: each attends to all of its image.
+        queries = length = op.span
+        rows = key.mbs * job.seq * op.tokens_factor / (op.span * key.cp)
+        causal, heads = 0.0, op.heads / key.tp
     if job.eager_attention > 0:
         traffic = job.eager_attention
         if softmax_is_fused(op, key, job):
-            traffic = 1.0 if job.seq <= LONGEST_ROW_IN_REGISTERS else SPILLED_SOFTMAX_TRAFFIC
+            traffic = 1.0 if length <= LONGEST_ROW_IN_REGISTERS else SPILLED_SOFTMAX_TRAFFIC
         elif traffic == 1.0:
             traffic = TORCH_SOFTMAX_TRAFFIC
         forward = eager_attention_forward_time_s(
-            key.mbs, queries, job.seq, heads, op.qk_head_dim, op.v_head_dim,
+            rows, queries, length, heads, op.qk_head_dim, op.v_head_dim,
             traffic, gpu,
         )  # fmt: skip
         backward = eager_attention_backward_time_s(
-            key.mbs, queries, job.seq, heads, op.qk_head_dim, op.v_head_dim,
+            rows, queries, length, heads, op.qk_head_dim, op.v_head_dim,
             traffic, gpu,
         )  # fmt: skip
         return forward, backward
     window = op.window
     forward = attention_forward_time_s(
-        key.mbs, queries, job.seq, heads, op.qk_head_dim, op.v_head_dim,
-        job.causal, window, gpu,
+        rows, queries, length, heads, op.qk_head_dim, op.v_head_dim,
+        causal, window, gpu,
     )  # fmt: skip
     backward = attention_backward_time_s(
-        key.mbs, queries, job.seq, heads, op.qk_head_dim, op.v_head_dim,
-        job.causal, window, gpu,
+        rows, queries, length, heads, op.qk_head_dim, op.v_head_dim,
+        causal, window, gpu,
     )  # fmt: skip
     return forward, backward
 
@@ -209,7 +217,7 @@ def context_copies(
     it: read and write. Gathered keys and values, and their gradients: `GATHER_PASSES`.
     Source: Transformer Engine 2.8, context_parallel.py.
     """
-    if key.cp <= 1.0:
+    if key.cp <= 1.0 or op.span > 0.0:
         return 0.0, 0.0
     element, tokens = framework.activation_bytes, local_tokens(key, job)
     query = tokens * op.heads * op.qk_head_dim / key.tp
@@ -310,7 +318,7 @@ def context_kernels(op: Row, key: Row) -> float:
     and after it (8); gathered keys and values are put in order, and two kernels run in place of
     one, on the two chunks of the queries (6).
     """
-    if int(op.kind) != OpKind.ATTENTION or key.cp <= 1.0:
+    if int(op.kind) != OpKind.ATTENTION or key.cp <= 1.0 or op.span > 0.0:
         return 0.0
     if key.exchange < 1.0:
         return 6.0

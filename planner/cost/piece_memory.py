@@ -138,6 +138,8 @@ def exchange_bytes_held(
         op = ops[row]
         if int(op.piece) != piece or int(op.kind) != OpKind.ATTENTION:
             continue
+        if op.span > 0.0:
+            continue
         width = op.qk_head_dim + op.v_head_dim
         value = local_tokens(key, job) * width
         queries = value * op.heads / key.tp
@@ -167,7 +169,8 @@ def softmax_terms(
     tokens, scores = local_tokens(key, job), 0.0
     for row in range(ops.shape[0]):
         if int(ops[row].piece) == piece and int(ops[row].kind) == OpKind.ATTENTION:
-            scores = ops[row].heads / key.tp * job.seq * tokens
+            length = job.seq if ops[row].span == 0.0 else ops[row].span * ops[row].tokens_factor
+            scores = ops[row].heads / key.tp * length * tokens
     if scores == 0.0:
         return 0.0, 0.0
     held = framework.softmax_bytes * scores + framework.residual_bytes * tokens * job.hidden

@@ -15,6 +15,7 @@ from planner.cost.memory import (
     communication_bytes,
     divided_gradient_bytes,
     outside_bytes,
+    paged_state_bytes,
     recorded_bytes,
     set_aside_bytes,
 )
@@ -46,7 +47,13 @@ from planner.cost.phases import (
 from planner.cost.schedule import Held, held_microbatches
 from planner.cost.stage_parameters import fill_parameters
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
-from planner.cost.terms import LIVE_PLACES, MOVING_PLACES, RESTING_PLACES, PhaseTerms
+from planner.cost.terms import (
+    LIVE_PLACES,
+    MOVING_PLACES,
+    OPTIMIZER_PLACE,
+    RESTING_PLACES,
+    PhaseTerms,
+)
 
 
 @jit
@@ -324,6 +331,7 @@ def stage_memory(
     out.allocated = total_bytes(terms)
     out.terms[f.STAGE_FRAGMENTATION] = most_live + gaps + aside - out.allocated
     out.terms[f.STAGE_CONTEXT] = framework.context_bytes
+    out.terms[OPTIMIZER_PLACE] += paged_state_bytes(key, grid, framework)
     out.terms[f.STAGE_COMMUNICATION] = communication_bytes(key, grid, job, framework)
     out.peak = most_live + gaps + outside_bytes(key, grid, job, framework)
     out.in_flight = held.full

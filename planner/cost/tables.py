@@ -168,6 +168,8 @@ class FrameworkInputs(NamedTuple):
     least_offload_bytes: float
     optimizer_bytes: float
     """Bytes per parameter of the optimizer's moments."""
+    paged_bytes: float
+    """Bytes per parameter of its states in unified memory that stay on the GPU."""
     update_group_parameters: float
     model_parameters: float
     """Trained parameters of the whole model."""
@@ -220,6 +222,7 @@ class FrameworkInputs(NamedTuple):
     """Seconds per parameter that the offloaded part of an update takes."""
     update_sharded: float
     """1 where the largest temporary of an update is of the rank's shard of a tensor."""
+    updates_in_backward: float
     persistent_gradients: float
     """The setting; also 1 with `gradients_at_backward`."""
     unfused_tensors: float

@@ -146,6 +146,7 @@ OUTSIDE_TERMS = {
 _PLACES = {term.name: place for place, term in enumerate(MEMORY_TERMS)}
 RESTING_PLACES = tuple(_PLACES[term.stage] for term in RESTING_TERMS.values())
 MOVING_PLACES = tuple(_PLACES[term.stage] for term in MOVING_TERMS.values())
+OPTIMIZER_PLACE = _PLACES["optimizer"]
 LIVE_PLACES = tuple(sorted({*RESTING_PLACES, *MOVING_PLACES}))
 
 

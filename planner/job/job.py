@@ -216,8 +216,9 @@ class Job:
 
     @property
     def optimizer_setting(self) -> OptimizerSetting:
-        """The optimizer with its kernel and offload. UsageError while the share is not decided."""
-        if self.offload_shares:
+        """The optimizer with its kernel and offload. UsageError while the share is not decided,
+        but for paged states: on the GPU until something says that they have no room."""
+        if self.offload_shares and not self.optimizer.paged:
             raise UsageError(
                 "--optimizer-offload search: only a search decides the share; give a number from "
                 "0 to 1 here"
@@ -307,8 +308,8 @@ class Job:
     def least_zero(self) -> int:
         """Lowest ZeRO stage that the optimizer's types and offload work with."""
         rules = self.framework.optimizer
-        offload = rules.offload_least_zero if self.optimizer_offload else 0
-        if 0.0 < self.optimizer_offload < 1.0:
+        offload = rules.offload_least_zero if self.optimizer_on_cpu else 0
+        if 0.0 < self.optimizer_on_cpu < 1.0:
             offload = max(offload, rules.offload_part_least_zero)
         types = 0 if self.optimizer.is_plain else rules.state_types_least_zero
         return max(offload, types)
@@ -316,7 +317,17 @@ class Job:
     @property
     def gradients_leave(self) -> bool:
         """Whether gradients go to the host as backward makes them, from ZeRO-2 on."""
-        return self.framework.optimizer.offload_gradients and self.optimizer_offload > 0.0
+        return self.framework.optimizer.offload_gradients and self.optimizer_on_cpu > 0.0
+
+    @property
+    def optimizer_on_cpu(self) -> float:
+        """Share of optimizer state and update on the CPU: none of a paged one's update."""
+        return self._optimizer_at(self.optimizer_offload).on_cpu
+
+    @property
+    def pages_states(self) -> bool:
+        """Whether it is open if the states of a paged optimizer have room on the GPU."""
+        return self.optimizer.paged and bool(self.offload_shares)
 
     @property
     def hbm_limit_bytes(self) -> float:

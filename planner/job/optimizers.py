@@ -15,7 +15,7 @@ from pydantic import Field
 from hardware.files import shipped_toml
 from hardware.frozen import Named
 from planner.job.errors import UsageError, unknown_name
-from planner.job.frameworks.profile import FrameworkProfile
+from planner.job.frameworks.profile import FrameworkProfile, frameworks_with
 from planner.job.frameworks.tables import OptimizerKernel
 
 # Bytes of an element; quantised types add one fp32 scale per block.
@@ -44,7 +44,7 @@ class Optimizer(Named):
 
     `states`: type of each tensor of state; `master`, `gradient`: types of the master weights and
     of the gradients, None as the framework has them. `name`: how it was spelled. `scope`: a row of
-    `planner.predict.optimizer_terms.UPDATES`.
+    `planner.predict.optimizer_terms.UPDATES`. `paged`: states in unified memory.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Optimizer(Named):
     scope: str = "all"
     optional: tuple[str, ...] = ()
     extra_traffic_bytes: float = Field(default=0.0, ge=0)
+    paged: bool = False
     master: str | None = None
     gradient: str | None = None
     source: str
@@ -175,17 +176,30 @@ def _cannot_read(base: Optimizer, spelling: str, item: str) -> str:
 # Shares of the optimizer on the CPU that a search tries, where a framework takes any share. Each
 # costs a separate search; between two of them, time and memory of a layout are linear.
 SEARCHED_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+# Those of states in unified memory: all of them have room on the GPU, or all come and go.
+PAGED_SHARES = (0.0, 1.0)
 # What the framework's default is, and needs no flag.
 _DEFAULT_TYPE = "fp32"
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerSetting:
-    """An optimizer as a job uses it. `offload`: share of state and update on the CPU, 0..1."""
+    """An optimizer as a job uses it. `offload`: share of its states on the host, 0..1, and of its
+    update on the CPU unless they are paged."""
 
     optimizer: Optimizer
     kernel: OptimizerKernel
     offload: float = 0.0
+
+    @property
+    def on_cpu(self) -> float:
+        """Share of states and update on the CPU."""
+        return 0.0 if self.optimizer.paged else self.offload
+
+    @property
+    def paged_out(self) -> float:
+        """Share of the states in unified memory that each update brings back from the host."""
+        return self.offload if self.optimizer.paged else 0.0
 
 
 def check_optimizer(profile: FrameworkProfile, setting: OptimizerSetting) -> None:
@@ -205,6 +219,13 @@ def optimizer_refusal(profile: FrameworkProfile, setting: OptimizerSetting) -> s
 
 def _refusal(profile: FrameworkProfile, optimizer: Optimizer) -> str | None:
     rules = profile.optimizer
+    if optimizer.paged and not rules.paged:
+        having = ", ".join(frameworks_with(lambda other: other.optimizer.paged))
+        return (
+            f"--optimizer {optimizer.name}: {profile.name} does not run bitsandbytes' paged "
+            f"optimizers; give {optimizer.name.removeprefix('paged-')}, or a framework that does: "
+            f"{having}  [optimizer-offered]"
+        )
     if rules.families and optimizer.family not in rules.families:
         return (
             f"--optimizer {optimizer.name}: {profile.name} has no {optimizer.family}; it has "
@@ -238,6 +259,8 @@ def _offload_refusal(profile: FrameworkProfile, setting: OptimizerSetting) -> st
     kind, share = profile.optimizer.offload, setting.offload
     if not 0.0 <= share <= 1.0:
         return f"--optimizer-offload {share:g}: a share lies in 0..1"
+    if setting.optimizer.paged:
+        return _paged_refusal(setting)
     if share and kind == "none":
         return (
             f"--optimizer-offload {share:g}: {profile.name} keeps optimizer states on the GPU; "
@@ -249,6 +272,18 @@ def _offload_refusal(profile: FrameworkProfile, setting: OptimizerSetting) -> st
             "[optimizer-offload]"
         )
     return None
+
+
+def _paged_refusal(setting: OptimizerSetting) -> str | None:
+    """The driver evicts the block that was used longest ago, and every update uses all in the same
+    order: if not all have room, each is gone when its turn comes."""
+    if setting.offload in (0.0, 1.0):
+        return None
+    return (
+        f"--optimizer-offload {setting.offload:g}: states of {setting.optimizer.name} are all on "
+        "the GPU, or all come from the host in each step; leave the option out, or give 1  "
+        "[optimizer-offload]"
+    )
 
 
 def searched_shares(profile: FrameworkProfile) -> tuple[float, ...]:
@@ -275,8 +310,8 @@ def optimizer_flags(profile: FrameworkProfile, setting: OptimizerSetting) -> str
     switch = names.get("*")
     if flags and switch:
         flags.insert(0, switch)
-    if setting.offload:
-        offload = rules.offload_flags.format(share=f"{setting.offload:g}")
+    if setting.on_cpu:
+        offload = rules.offload_flags.format(share=f"{setting.on_cpu:g}")
         # Types and offload of Megatron share one switch.
         flags.append(offload.removeprefix(f"{switch} ") if flags and switch else offload)
     return " ".join(flags)

@@ -112,7 +112,8 @@ class RequestFields(Named):
     training minimises (`planner.job.objective.read_objective`). `lengths` of the
     samples (`planner.job.length_text`), None where rows are cut from one text; `packing`,
     `balance`: how they become rows (`planner.job.samples`), None as the framework does; `seq` is
-    then the longest that is kept, or the tokens of a pack. Raises UsageError (ValueError) for what
+    then the longest that is kept, or the tokens of a pack; `images` of a sample
+    (`planner.job.images`), or the tokens that they are. Raises UsageError (ValueError) for what
     does not resolve.
     """
 
@@ -127,6 +128,8 @@ class RequestFields(Named):
     lengths: str | None = None
     packing: Packing | None = None
     balance: Balance | None = None
+    images: str | None = None
+    image_tokens: int | None = None
     framework: str = "megatron-core"
     precision: str = "bf16"
     dtype: DtypeModeName | None = None

@@ -42,6 +42,7 @@ from planner.job.frameworks.switches import (
 )
 from planner.job.frameworks.techniques import TechniqueDecision, decide
 from planner.job.frameworks.workspaces import workspace_bytes
+from planner.job.images import image_load, vision_conditions
 from planner.job.job import Job, offered_exchanges, searched_modes
 from planner.job.models.catalog import ResolvedModel, load_model
 from planner.job.objective import Objective, read_objective
@@ -54,15 +55,16 @@ from planner.job.offload import (
     searched_offloads,
     usable_modes,
 )
-from planner.job.optimizers import load_optimizer, searched_shares
+from planner.job.optimizers import PAGED_SHARES, Optimizer, load_optimizer, searched_shares
 from planner.job.pool import GpuWords, Pool, SeveralTypes
 from planner.job.reads import reads_of
 from planner.job.recompute import RecomputeMode, demand_parts
 from planner.job.request_fields import RequestFields
-from planner.job.sampling import sample_conditions, samples_of
+from planner.job.samples import Samples
+from planner.job.sampling import demand_answers, sample_conditions, samples_of
 from planner.job.schedules import schedule_name
 from planner.job.specs import ModelSpec
-from planner.job.tuning import Tuning, read_tuning
+from planner.job.tuning import VISION_TOWER, Tuning, read_tuning
 from planner.job.unmodelled import modules_not_modelled
 
 
@@ -115,6 +117,8 @@ def _on_cluster(request: RequestFields) -> Job:
     objective = read_objective(request.objective, adapters=tuning.has_adapters)
     model = model.with_scores() if objective.rules.scores else model
     samples, seq = samples_of(request, profile, model)
+    demand_answers(request, profile, samples, objective)
+    model = _with_images(request, model, tuning, samples, seq)
     cluster = _job_cluster(request, profile)
     profile = switched(profile, _switches(request), cluster.num_gpus)
     decision = _techniques(request, profile, model, cluster, tuning)
@@ -131,12 +135,13 @@ def _on_cluster(request: RequestFields) -> Job:
         modes = usable_modes(profile, offload, modes, precision) or modes
         modes = unrefused_modes(offered, decision.used, modes) or modes
     batch, ramp = global_batches(request, seq, samples, objective.rules.rows)
-    share, searched = request.optimizer_offload, request.optimizer_offload == "search"
+    optimizer = load_optimizer(request.optimizer)
+    share, shares = _optimizer_shares(request, profile, optimizer)
     return Job(
         model=model,
         cluster=cluster,
         framework=profile,
-        optimizer=load_optimizer(request.optimizer),
+        optimizer=optimizer,
         batch=batch,
         ramp=ramp,
         seq=seq,
@@ -154,6 +159,7 @@ def _on_cluster(request: RequestFields) -> Job:
             *technique_conditions(offered, decision.demanded),
             *tuning_conditions(profile, tuning),
             *objective_conditions(profile, objective),
+            *vision_conditions(model),
             *sample_conditions(profile, samples),
             *demand_conditions(_demands(request, profile), model, tuning, samples),
         ),
@@ -162,8 +168,8 @@ def _on_cluster(request: RequestFields) -> Job:
         allow_tp_across_domains=request.allow_tp_across_domains,
         model_alias=resolved.alias_of and request.model,
         optimizer_kernel=request.optimizer_kernel,
-        optimizer_offload=0.0 if share == "search" else share,
-        offload_shares=searched_shares(profile) if searched else (),
+        optimizer_offload=share,
+        offload_shares=shares,
         activation_offload=offload,
         offload_choices=choices,
         offload_fraction=fraction,
@@ -251,6 +257,19 @@ def _job_cluster(request: RequestFields, profile: FrameworkProfile) -> Cluster:
     return cluster.model_copy(update={"sharp": ""})
 
 
+def _with_images(
+    request: RequestFields, model: ModelSpec, tuning: Tuning, samples: Samples, seq: int
+) -> ModelSpec:
+    """The model with the images of a batch, and its tower as it is trained. UsageError."""
+    mean = samples.lengths.mean if samples.lengths else float(seq)
+    images = image_load(model, request.images, request.image_tokens, mean)
+    if model.vision is None:
+        return model
+    frozen = tuning.freezes(VISION_TOWER)
+    vision = model.vision.model_copy(update={"frozen": frozen})
+    return model.model_copy(update={"images": images, "vision": vision})
+
+
 def trained_model(request: RequestFields, model: ModelSpec, profile: FrameworkProfile) -> ModelSpec:
     """A model as the framework trains it."""
     chunked = model.with_scan_chunks(profile.scan_chunk)
@@ -335,6 +354,19 @@ def _techniques(
         used=tuple(name for name in names if name in launched.variations),
         unused=tuple(name for name in names if f"no-{name}" in launched.variations),
     )
+
+
+def _optimizer_shares(
+    request: RequestFields, profile: FrameworkProfile, optimizer: Optimizer
+) -> tuple[float, tuple[float, ...]]:
+    """The share of the optimizer that is on the host, and the shares among which that is open: of a
+    paged one all or nothing, as there is room."""
+    given = request.optimizer_offload
+    if optimizer.paged and given in (0.0, "search"):
+        return 0.0, PAGED_SHARES
+    if given == "search":
+        return 0.0, searched_shares(profile)
+    return given, ()
 
 
 def _offloaded(request: RequestFields, model: ModelSpec) -> str:

@@ -14,6 +14,8 @@ from pydantic import Field, model_validator
 
 from hardware.frozen import Named
 from planner.job.bounds import LONGEST_SEQ, MOST_LAYERS, WIDEST
+from planner.job.rope import RopeSpec
+from planner.job.vision import NO_IMAGES, ImageLoad, TowerSpec, VisionSpec
 
 Positive = Annotated[int, Field(gt=0, strict=True, le=WIDEST)]
 NonNegative = Annotated[int, Field(ge=0, strict=True, le=WIDEST)]
@@ -99,40 +101,6 @@ class StateSpaceSpec(_Frozen):
         return self.groups * self.state
 
 
-class RopeScaling(_Frozen):
-    """How rotary frequencies are stretched beyond the pretraining length, in Hugging Face's kinds.
-
-    `linear`: all divided by `factor`; `llama3`: those slower than `original_positions` /
-    `low_frequency` divided, those faster than / `high_frequency` kept (Llama 3.1); `yarn`: between
-    `beta_slow` and `beta_fast` rotations over `original_positions`, whole numbers where `truncate`
-    (arXiv 2309.00071), scores scaled by `attention_factor` or by both `mscale`s (DeepSeek-V2,
-    arXiv 2405.04434); `longrope`: a factor for each frequency; `dynamic`: by the length at hand.
-    """
-
-    kind: Literal["linear", "dynamic", "llama3", "yarn", "longrope"]
-    factor: PositiveNumber = 1.0
-    original_positions: Positive | None = None
-    low_frequency: PositiveNumber = 1.0
-    high_frequency: PositiveNumber = 4.0
-    beta_fast: PositiveNumber = 32.0
-    beta_slow: PositiveNumber = 1.0
-    truncate: bool = True
-    mscale: Annotated[float, Field(ge=0.0)] | None = None
-    mscale_all_dim: Annotated[float, Field(ge=0.0)] | None = None
-    attention_factor: PositiveNumber | None = None
-    long_factor: tuple[float, ...] = ()
-    short_factor: tuple[float, ...] = ()
-
-
-class RopeSpec(_Frozen):
-    """Rotary positions. `local_theta`: the base of layers with windows, which are then not
-    stretched (Gemma 3); None: as all others."""
-
-    theta: PositiveNumber = 10000.0
-    local_theta: PositiveNumber | None = None
-    scaling: RopeScaling | None = None
-
-
 class MoeSpec(_Frozen):
     """The experts of a mixture-of-experts layer.
 
@@ -191,12 +159,24 @@ class LayerKind(_Frozen):
     ffn: FfnKind = "dense"
     # Nothing trains it: one of the first layers of a model whose lower part is frozen.
     frozen: bool = False
+    # `vision`: a layer of the tower, whose tokens are patches of images.
+    module: Literal["language", "vision"] = "language"
 
     @property
     def parts(self) -> str:
         """What it has, in words: `full/dense`, `state`."""
         parts = (self.attention, self.ffn, "frozen" if self.frozen else "none")
-        return "/".join(part for part in parts if part != "none")
+        words = "/".join(part for part in parts if part != "none")
+        return words if self.module == "language" else f"{self.module} {words}"
+
+
+def tower_kinds(tower: TowerSpec, *, frozen: bool = False) -> tuple[LayerKind, ...]:
+    """Kind of each layer of a vision tower; `frozen`: nothing trains it."""
+    full, windowed = (
+        LayerKind(attention=attention, module="vision", frozen=frozen)
+        for attention in ("full", "sliding")
+    )
+    return tuple(full if tower.is_full(layer) else windowed for layer in range(tower.layers))
 
 
 class ModelSpec(_Frozen):
@@ -268,6 +248,9 @@ class ModelSpec(_Frozen):
     mtp_layers: NonNegative = 0
     # One score a row in place of logits: the head of a reward model has no vocabulary.
     scores: bool = False
+    # What reads images, and the images of a batch; the shape above is the language model's.
+    vision: VisionSpec | None = None
+    images: ImageLoad = NO_IMAGES
     # What else changes training, neither shape nor cost: keys of transformers whose values are not
     # the class's (Granite's multipliers, noise of the router, dropout that the config states).
     constants: tuple[tuple[str, Constant], ...] = ()
@@ -305,6 +288,11 @@ class ModelSpec(_Frozen):
     def with_mtp(self, layers: int) -> ModelSpec:
         """The model trained with so many layers of multi-token prediction."""
         return self if layers == self.mtp_layers else self.model_copy(update={"mtp_layers": layers})
+
+    @property
+    def language(self) -> ModelSpec:
+        """The language model alone."""
+        return self.model_copy(update={"vision": None, "images": NO_IMAGES})
 
     def with_scores(self) -> ModelSpec:
         """The model as a reward model, whose head is one linear layer of width 1."""
@@ -387,6 +375,25 @@ class ModelSpec(_Frozen):
     def kind_indices(self) -> tuple[int, ...]:
         """For each layer the index of its kind in `kinds`."""
         return tuple(self.kinds.index(kind) for kind in self.kind_sequence)
+
+    @cached_property
+    def piece_sequence(self) -> tuple[LayerKind, ...]:
+        """Kind of every layer that a step computes, in order: the vision tower's, then the
+        language model's."""
+        if self.vision is None:
+            return self.kind_sequence
+        tower = tower_kinds(self.vision.tower, frozen=self.vision.frozen)
+        return (*tower, *self.kind_sequence)
+
+    @cached_property
+    def piece_kinds(self) -> tuple[LayerKind, ...]:
+        """The distinct kinds of these."""
+        return tuple(dict.fromkeys(self.piece_sequence))
+
+    @cached_property
+    def piece_indices(self) -> tuple[int, ...]:
+        """For each of these layers the index of its kind in `piece_kinds`."""
+        return tuple(self.piece_kinds.index(kind) for kind in self.piece_sequence)
 
     @property
     def query_width(self) -> int:

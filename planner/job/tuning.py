@@ -34,6 +34,9 @@ _OF_BITSANDBYTES = ("nf4", "nf4-double", "int8")
 
 # Modules that may be frozen, or trained whole beside adapters, besides linear layers.
 WHOLE_MODULES = ("embeddings", "head", "norms")
+# The parts of a vision-language model.
+VISION_TOWER, PROJECTOR, LANGUAGE_MODEL = "vision_tower", "projector", "language_model"
+PARTS = (VISION_TOWER, PROJECTOR, LANGUAGE_MODEL)
 _LAYERS = re.compile(r"layers:(\d{1,6})", re.ASCII)
 _HINT = "write full, lora, qlora or dora, as lora:rank=16,targets=all-linear,base=nf4-double"
 
@@ -90,7 +93,13 @@ class Tuning:
     @property
     def frozen_modules(self) -> tuple[str, ...]:
         """Modules that nothing trains in any layer, groups as the layers in them."""
-        return tuple(in_groups(name for name in self.frozen if not _LAYERS.fullmatch(name)))
+        named = (name for name in self.frozen if not _LAYERS.fullmatch(name) and name not in PARTS)
+        language = _WHOLE_LANGUAGE if LANGUAGE_MODEL in self.frozen else ()
+        return tuple(in_groups((*named, *language)))
+
+    def freezes(self, part: str) -> bool:
+        """Whether nothing trains a part of a vision-language model (`PARTS`)."""
+        return part in self.frozen
 
     def adapted(self, model: ModelSpec) -> tuple[str, ...]:
         """Linear layers of a model that have adapters, in the model's order."""
@@ -299,6 +308,8 @@ _ALL = (
     "q", "k", "v", "q-down", "q-up", "kv-down", "kv-up", "o", "gate", "up", "down", "shared-gate",
     "shared-up", "shared-down", "router", EXPERTS, "state-in", "state-out", "head",
 )  # fmt: skip
+# All that a language model is made of.
+_WHOLE_LANGUAGE = (*WHOLE_MODULES, *_ALL)
 # Layers that read one tensor, which frameworks multiply at once: costed as one row.
 _TOGETHER = (("q", "k", "v"), ("gate", "up"), ("shared-gate", "shared-up"))
 # What Hugging Face, Megatron and torchtune call them.
@@ -308,7 +319,9 @@ _CALLED = {
     "q_b_proj": "q-up", "kv_a_proj_with_mqa": "kv-down", "kv_b_proj": "kv-up", "lm_head": "head",
     "embed_tokens": "embeddings", "embedding": "embeddings", "w1": "gate", "w2": "down",
     "w3": "up", "norm": "norms", "all": "all-linear", "attn": "attention", "expert": EXPERTS,
-    "linear_proj": "o", "linear_fc2": "down",
+    "linear_proj": "o", "linear_fc2": "down", "vision": VISION_TOWER, "vit": VISION_TOWER,
+    "visual": VISION_TOWER, "aligner": PROJECTOR, "multi_modal_projector": PROJECTOR,
+    "llm": LANGUAGE_MODEL,
 }  # fmt: skip
 
 
@@ -330,7 +343,7 @@ def _frozen(name: str) -> str:
             raise UsageError(f"--freeze {name}: write layers:8 for the first eight layers")
         return text
     groups = tuple(group for group in GROUPS if group != "all-linear")
-    return _known(text, (*WHOLE_MODULES, *groups, *_ALL[:-1], "layers:8"), "--freeze")
+    return _known(text, (*WHOLE_MODULES, *PARTS, *groups, *_ALL[:-1], "layers:8"), "--freeze")
 
 
 # --- against a model ------------------------------------------------------------------------------
@@ -344,6 +357,13 @@ def _demand_modules(tuning: Tuning, model: ModelSpec, layers: Mapping[str, Linea
             f"layers:{model.layers - 1} or fewer"
         )
     for name in tuning.frozen:
+        if name in PARTS:
+            if model.vision is None:
+                raise UsageError(
+                    f"--freeze {name}: {model.name} reads text alone and has no such part; leave "
+                    "it out"
+                )
+            continue
         words = set(in_groups((name,)))
         if _LAYERS.fullmatch(name) or name in WHOLE_MODULES or words & set(layers):
             continue
@@ -389,6 +409,10 @@ def _trains_nothing(tuning: Tuning, model: ModelSpec, layers: Mapping[str, Linea
     """Whether no linear layer, embedding or head is left that something trains."""
     frozen = set(tuning.frozen_modules)
     ends = {"embeddings"} if model.tied_embeddings else {"embeddings", "head"}
+    if model.vision is not None and not (
+        tuning.freezes(VISION_TOWER) and tuning.freezes(PROJECTOR)
+    ):
+        return False
     inside = tuning.frozen_layers < model.layers and not set(layers) - {"head"} <= frozen
     return ends <= frozen and not inside
 

@@ -22,7 +22,8 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 
 from hardware.files import shipped_toml
-from planner.job.specs import ModelSpec, MoeSpec, RopeScaling
+from planner.job.rope import RopeScaling
+from planner.job.specs import ModelSpec, MoeSpec
 from planner.launch.contract import Refusal
 from planner.launch.quoting import Value
 from planner.launch.sentences import evaluated, filled_in, holds

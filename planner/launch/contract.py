@@ -53,7 +53,9 @@ class Launch:
     """One plan to be written for one framework.
 
     `job` is `request` resolved; `plan` was costed under `job.framework`, whose name is the
-    profile's, while `target` names the writer ("accelerate").
+    profile's, while `target` names the writer ("accelerate"). `given`: values of the user's
+    variables that the folder holds for good; `name`: of the job, where a driver
+    gives it one.
     """
 
     plan: Plan
@@ -61,6 +63,8 @@ class Launch:
     job: Job
     target: str
     nodes_as: NodesAs = "torchrun"
+    given: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
 
     @property
     def gpus_per_node(self) -> int:
@@ -117,7 +121,8 @@ class Variable:
 
     `needed`: it must be set before the job is submitted; `holds`: a path, in terms of the
     variable, that must exist then, where no container brings it; `names_path`: it names a file or
-    folder, which a container must see.
+    folder, which a container must see. `given`: the value that the folder holds for good, in place
+    of the environment's.
     """
 
     name: str
@@ -126,6 +131,7 @@ class Variable:
     needed: bool = False
     holds: str = ""
     names_path: bool = False
+    given: str | None = None
 
     @property
     def is_path(self) -> bool:

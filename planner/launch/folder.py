@@ -86,11 +86,14 @@ def _on_machine(command: RunCommand, launch: Launch) -> RunCommand:
     if launch.job.cluster.gpu.vendor != "nvidia":
         # torch's allocator has no segments that grow on ROCm.
         found.pop(ALLOCATOR, None)
+    if launch.name:
+        found["PYTHONUNBUFFERED"] = "1", "lines reach the log as they are printed: it is followed"
     config = launch.request.cublas_workspace_config
     if config is not None:
         found[CUBLAS_WORKSPACE_CONFIG] = config, "workspaces of cuBLAS, pairs of KiB and count"
     found_variables = (run_variable(launch), *command.variables)
-    variables = tuple(on_disk(entry, launch) for entry in found_variables)
+    defaults = (on_disk(entry, launch) for entry in found_variables)
+    variables = tuple(replace(entry, given=launch.given.get(entry.name)) for entry in defaults)
     return replace(command, environment=found, variables=variables)
 
 

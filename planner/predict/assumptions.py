@@ -71,19 +71,43 @@ def _host_share(cluster: Cluster, size_gib: float) -> str:
 def _offload_notes(job: Job, degrees: Degrees) -> Iterator[str]:
     """What an offloaded optimizer takes of the host, and how fast the host is taken to be."""
     setting, cluster = job.optimizer_setting, job.cluster
-    if not setting.offload:
+    if job.optimizer.paged:
+        yield _paged_note(job, degrees)
+    if not setting.on_cpu:
         return
-    shard = degrees.shard or degrees.dp * degrees.cp
-    copies = degrees.dp * degrees.cp / shard if degrees.zero else degrees.dp * degrees.cp
-    total = held_parameters(job).trained * copies
-    share_of_node = min(1.0, cluster.gpus_per_node / degrees.gpus)
-    size = total * share_of_node * host_bytes_per_parameter(job.framework, setting) / GIB
+    held = _updated_in_node(job, degrees)
+    size = held * host_bytes_per_parameter(job.framework, setting) / GIB
     hidden = job.framework.optimizer.offload_overlap
     rate = host_curves().cpu_adam_bytes_per_s_per_node.value
     yield (
         f"offloaded optimizer: {_host_share(cluster, size)}; "
         f"CPU-Adam at {rate / 1e9:.0f} GB/s a node (arXiv 2101.06840); "
         f"{hidden * 100:.0f} % of the way down beside backward, the way back exposed"
+    )
+
+
+def _updated_in_node(job: Job, degrees: Degrees) -> float:
+    """Parameters that the GPUs of a node update, copies included."""
+    shard = degrees.shard or degrees.dp * degrees.cp
+    copies = degrees.dp * degrees.cp / shard if degrees.zero else degrees.dp * degrees.cp
+    share_of_node = min(1.0, job.cluster.gpus_per_node / degrees.gpus)
+    return held_parameters(job).trained * copies * share_of_node
+
+
+def _paged_note(job: Job, degrees: Degrees) -> str:
+    """Where the states of a paged optimizer are, and what that costs."""
+    size = _updated_in_node(job, degrees) * job.optimizer.state_bytes / GIB
+    if not job.optimizer_offload:
+        return (
+            f"paged optimizer: its states, {size:,.1f} GiB a node, have room on the GPUs and stay "
+            "there; where that is not so, the driver moves them to host memory, and the step "
+            "takes longer"
+        )
+    rate = link_inputs(job.cluster).host_bytes_per_s / 1e9
+    return (
+        f"paged optimizer: its states have no room beside all else, and all of them come over the "
+        f"link for each update while others leave, at {rate:.0f} GB/s a GPU and direction "
+        f"(the driver evicts what was used longest ago); {_host_share(job.cluster, size)}"
     )
 
 

@@ -43,7 +43,8 @@ def decided_request(request: Request, plan: Plan) -> Request:
     What costs, launches or explains a plan resolves this one.
     """
     decided: dict[str, object] = {}
-    if request.optimizer_offload == "search":
+    if request.optimizer_offload == "search" or plan.optimizer_offload:
+        # Of a paged optimizer nobody gives it.
         decided["optimizer_offload"] = plan.optimizer_offload
     if request.activation_offload == "search":
         decided["activation_offload"] = ",".join(plan.activation_offload) or "off"
@@ -202,7 +203,7 @@ def plain_context(job: Job, pp: int, vpp: int, mode: RecomputeMode | None = None
     return LayoutContext(
         pp=pp,
         vpp=vpp,
-        kinds=job.model.kind_indices,
+        kinds=job.model.piece_indices,
         layouts="even" if placement == "mirrored" else job.framework.parallelism.layouts,
         recomputation=kind,
         placement=placement,
@@ -218,7 +219,7 @@ def plain_context(job: Job, pp: int, vpp: int, mode: RecomputeMode | None = None
 def job_split(job: Job, blocks: int) -> tuple[int, ...]:
     """Layers of each block as the job's framework splits them where nobody chooses."""
     model, parallelism = job.model, job.framework.parallelism
-    return usual_split(model.layers, blocks, *greedy_costs(model, parallelism))
+    return usual_split(len(model.piece_sequence), blocks, *greedy_costs(model, parallelism))
 
 
 def even_layout(

@@ -39,6 +39,7 @@ from planner.predict.ops.table import parameter_count, pieces
 from planner.predict.optimizer_terms import (
     moment_bytes,
     offload_seconds_per_parameter,
+    paged_bytes,
     traffic_bytes,
     trained_profile,
 )
@@ -198,9 +199,9 @@ def context_inputs(context: OpContext) -> JobInputs:
             vocabulary_multiple=float(
                 parallelism.vocabulary_multiple if parallelism.vocabulary_padded else 1
             ),
-            layers=model.layers,
-            kinds=len(model.kinds),
-            pieces=len(model.kinds) + (4 if model.mtp_layers else 2),
+            layers=len(model.piece_sequence),
+            kinds=len(model.piece_kinds),
+            pieces=len(model.piece_kinds) + (4 if model.mtp_layers else 2),
             mtp_layers=model.mtp_layers,
             tied_embeddings=float(model.tied_embeddings),
             sequence_parallel=float(parallelism.sequence_parallel == "with-tp"),
@@ -210,7 +211,7 @@ def context_inputs(context: OpContext) -> JobInputs:
             standalone_vocab=float(parallelism.standalone_vocab),
             greedy_layer_cost=float(costs[0]),
             greedy_head_cost=float(costs[1]),
-            kinds_in_order=float(list(model.kind_indices) == sorted(model.kind_indices)),
+            kinds_in_order=float(list(model.piece_indices) == sorted(model.piece_indices)),
             mtp_copies_embedding=float(parallelism.mtp_copies_embedding),
         )
     )
@@ -263,9 +264,10 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
     mask_bytes = job.framework.saved.mask_buffer_bytes * model.max_positions**2
     return {
         "optimizer_bytes": moment_bytes(profile, setting),
+        "paged_bytes": paged_bytes(setting),
         "hide_fsdp_prefetch": overlap.fsdp_prefetch
         * (overlap.experts_prefetch if model.moe else 1.0),
-        "flat_update_bytes": state.flat_update_bytes * (1.0 - setting.offload),
+        "flat_update_bytes": state.flat_update_bytes * (1.0 - setting.on_cpu),
         # Of weights that ZeRO-3 keeps gathered, at most all of the model's.
         "live_gathered_bytes": state.weight_bytes * float(live),
         "logits_transient_bytes": max(0.0, saved.logits_peak_bytes - saved.logits_saved_bytes),
@@ -291,7 +293,9 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
         "job_gpus": job.cluster.num_gpus,
         "workspace_bytes": job.workspace_bytes,
         "unreduced_gradient_bytes": whole if unreduced is None else unreduced,
-        "gradients_on_gpu": 1.0 - setting.offload * profile.optimizer.offload_gradients,
+        "gradients_on_gpu": 0.0
+        if state.updates_in_backward
+        else 1.0 - setting.on_cpu * profile.optimizer.offload_gradients,
         "offload_s": offload_seconds_per_parameter(
             job.framework,
             setting,
@@ -363,7 +367,7 @@ def held_classes(job: Job, profile: FrameworkProfile) -> tuple[tuple[ClassInputs
 
 def trained_parameters(job: Job, all_pieces: Sequence[Piece]) -> float:
     """Parameters of the whole model that are trained, without multi-token prediction."""
-    totals = piece_totals(job.model, len(all_pieces))[: len(job.model.kinds) + 2]
+    totals = piece_totals(job.model, len(all_pieces))[: len(job.model.piece_kinds) + 2]
     if job.tuning.trains_all:
         frozen = sum(
             count * op.parameter_count
@@ -400,8 +404,8 @@ def _softmax_bytes(job: Job, profile: FrameworkProfile) -> float:
 
 def kind_prefix(model: ModelSpec) -> Array:
     """prefix[kind, n]: how many of the model's first n layers are of that kind."""
-    prefix = np.zeros((len(model.kinds), model.layers + 1))
-    for position, kind in enumerate(model.kind_indices):
+    prefix = np.zeros((len(model.piece_kinds), len(model.piece_sequence) + 1))
+    for position, kind in enumerate(model.piece_indices):
         prefix[:, position + 1] = prefix[:, position]
         prefix[kind, position + 1] += 1
     return prefix
@@ -410,9 +414,9 @@ def kind_prefix(model: ModelSpec) -> Array:
 def piece_totals(model: ModelSpec, pieces_count: int) -> Array:
     """How many of each piece the model has."""
     totals = np.zeros(pieces_count)
-    for kind in model.kind_indices:
+    for kind in model.piece_indices:
         totals[kind] += 1
-    vocab_layers = len(model.kinds)
+    vocab_layers = len(model.piece_kinds)
     totals[vocab_layers] = totals[vocab_layers + 1] = 1
     if model.mtp_layers:
         totals[vocab_layers + 2] = totals[vocab_layers + 3] = model.mtp_layers

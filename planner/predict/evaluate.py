@@ -71,7 +71,10 @@ class Proposal:
         return self.of(self.request.resolve())
 
     def of(self, job: Job) -> Configuration:
-        """The same configuration of a job, the resolved request or one like it. UsageError."""
+        """The same configuration of a job, the resolved request or one like it; states of a paged
+        optimizer on the GPU if they have room there. UsageError."""
+        if job.pages_states:
+            return settled(self.of(replace(job, offload_shares=())))
         demand_range(self.degrees)
         further = self.recomputed if isinstance(self.recomputed, Mapping) else ()
         modes = map(job.framework.recompute_mode, (self.recompute, *further))
@@ -153,6 +156,17 @@ def evaluated(configuration: Configuration, factors: Factors | None = None) -> P
     return configured_plan(configuration, model, "evaluated")
 
 
+def settled(configuration: Configuration) -> Configuration:
+    """The configuration with the states of a paged optimizer where the driver will have them: on
+    the GPU, if they fit there beside all else as surely as is demanded, else in host memory."""
+    job = configuration.job
+    if not job.optimizer.paged or job.optimizer_offload:
+        return configuration
+    if evaluated(configuration).fit_probability >= job.fit_probability:
+        return configuration
+    return replace(configuration, job=replace(job, optimizer_offload=1.0))
+
+
 def checked(configuration: Configuration) -> Configuration:
     """The configuration. UsageError if it breaks a rule."""
     demand_range(configuration.degrees)
@@ -203,13 +217,24 @@ _FIXES = {
 }
 
 
+def _nearest_fix(rule: str, job: Job, degrees: Degrees) -> str:
+    """What to change so that a broken rule holds, as the rest of its sentence."""
+    if rule in _FIXES:
+        return _FIXES[rule](job, degrees)
+    technique = re.match(r"--with (\S+), which needs (.+)", rule)
+    if technique is None:
+        return ""
+    one_pass = degrees.mbs * degrees.dp
+    batch = f"--gbs {one_pass}, or " if technique[2] == "grad_acc == 1" else ""
+    return f": give {batch}degrees for which that holds, or leave --with {technique[1]} out"
+
+
 def _demand_degrees(job: Job, degrees: Degrees) -> None:
     """UsageError if the degrees or the job's recompute modes break a rule."""
     for mode in job.recompute:
         demand_parts(mode, job.model)
     broken = [
-        text + (_FIXES[rule](job, degrees) if rule in _FIXES else "")
-        for rule, text in broken_rules(job, degrees).items()
+        text + _nearest_fix(rule, job, degrees) for rule, text in broken_rules(job, degrees).items()
     ]
     if broken:
         raise UsageError("this configuration breaks rules:\n  - " + "\n  - ".join(broken))

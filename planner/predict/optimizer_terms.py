@@ -51,11 +51,12 @@ def trained_profile(profile: FrameworkProfile, setting: OptimizerSetting) -> Fra
     if gradient is not None:
         changes["gradient_bytes"] = gradient
     if state.master_bytes:
-        changes["master_bytes"] = _master_bytes(profile, setting) * (1.0 - setting.offload)
-    if setting.offload and profile.optimizer.offload_parameters:
+        changes["master_bytes"] = _master_bytes(profile, setting) * (1.0 - setting.on_cpu)
+    if setting.on_cpu and profile.optimizer.offload_parameters:
         changes["zero3_keeps_weight_shard"] = False
-    temporaries = foreach_temporary_bytes(profile, setting)
-    changes["optimizer_temporary_bytes"] = temporaries + _cast_bytes(profile, setting)
+    temporaries = foreach_temporary_bytes(profile, setting) + _cast_bytes(profile, setting)
+    # An update in backward is of one layer's tensors.
+    changes["optimizer_temporary_bytes"] = 0.0 if state.updates_in_backward else temporaries
     kernels = profile.kernels
     if gradient is not None:
         kernels = kernels.model_copy(update={"gradient_communication_bytes": gradient})
@@ -70,25 +71,34 @@ def _cast_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
     gradient = state.gradient_bytes if chosen is None else chosen
     if gradient >= _FP32:
         return 0.0
-    return state.update_cast_bytes * (1.0 - setting.offload)
+    return state.update_cast_bytes * (1.0 - setting.on_cpu)
 
 
 def foreach_temporary_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
     """Bytes per parameter of the copy that torch's list kernels make of what they update."""
     if setting.kernel != "foreach" or setting.optimizer.family != _TORCH:
         return 0.0
-    return profile.state.optimizer_temporary_bytes * (1.0 - setting.offload)
+    return profile.state.optimizer_temporary_bytes * (1.0 - setting.on_cpu)
 
 
 def moment_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
     """Bytes of optimizer state per parameter on the GPU, master weight apart.
 
-    torch's AdamW makes its moments in the type of the weights, unless told otherwise.
+    torch's AdamW makes its moments in the type of the weights, unless told otherwise. Paged ones
+    are no part of what torch allocates (`paged_bytes`).
     """
+    if setting.optimizer.paged:
+        return 0.0
     scale = 1.0
     if setting.optimizer.follows_weights:
         scale = profile.state.optimizer_state_element_bytes / _FP32
-    return setting.optimizer.state_bytes * scale * (1.0 - setting.offload)
+    return setting.optimizer.state_bytes * scale * (1.0 - setting.on_cpu)
+
+
+def paged_bytes(setting: OptimizerSetting) -> float:
+    """Bytes per parameter of states in unified memory that stay on the GPU."""
+    optimizer = setting.optimizer
+    return optimizer.state_bytes * (1.0 - setting.paged_out) if optimizer.paged else 0.0
 
 
 def traffic_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
@@ -101,7 +111,7 @@ def traffic_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float
     whole = _lone_traffic_bytes(profile) if alone else _traffic_bytes(setting.optimizer)
     if setting.kernel != "fused" and setting.optimizer.family == _TORCH:
         whole += FOREACH_TENSORS * element
-    return whole * (1.0 - setting.offload)
+    return whole * (1.0 - setting.on_cpu)
 
 
 def _lone_traffic_bytes(profile: FrameworkProfile) -> float:
@@ -131,7 +141,10 @@ def offload_seconds_per_parameter(
     direction), between them CPU-Adam runs; what the framework sends during backward is hidden,
     nothing else is (Ren et al. 2021, section 4).
     """
-    if not setting.offload:
+    if setting.paged_out:
+        # Blocks leave for those that come: both directions of the link at once.
+        return setting.paged_out * setting.optimizer.state_bytes / host_bytes_per_s
+    if not setting.on_cpu:
         return 0.0
     state, rules = profile.state, profile.optimizer
     gradient = state.gradient_bytes
@@ -140,13 +153,16 @@ def offload_seconds_per_parameter(
     cpu_bytes = _FP32 + 2.0 * (setting.optimizer.state_bytes + _master_bytes(profile, setting))
     node_bytes_per_s = host_curves().cpu_adam_bytes_per_s_per_node.value
     cpu_s = cpu_bytes * gpus_per_node / (node_bytes_per_s * rules.offload_host_share)
-    return setting.offload * (down_s + cpu_s + up_s)
+    return setting.on_cpu * (down_s + cpu_s + up_s)
 
 
 def host_bytes_per_parameter(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
-    """Host memory that offload takes per parameter of the rank: states, master, gradients."""
+    """Host memory that offload takes per parameter of the rank: states, master, gradients; of a
+    paged optimizer its states."""
+    if setting.paged_out:
+        return setting.paged_out * setting.optimizer.state_bytes
     value = setting.optimizer.state_bytes + _master_bytes(profile, setting)
-    return setting.offload * (value + _FP32)
+    return setting.on_cpu * (value + _FP32)
 
 
 def _master_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
@@ -170,7 +186,7 @@ class _Updated:
     @property
     def on_gpu(self) -> float:
         """Share of the optimizer that stays."""
-        return 1.0 - self.setting.offload
+        return 1.0 - self.setting.on_cpu
 
     @property
     def matrix(self) -> tuple[float, float, float]:

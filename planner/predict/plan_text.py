@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Literal
 
 from planner.job.job import SURE_TO_FIT
+from planner.job.optimizers import load_optimizer
 from planner.job.quantities import (
     gib,
     number_ranges,
@@ -17,7 +18,7 @@ from planner.job.quantities import (
     short_count,
     signed_share,
 )
-from planner.job.samples import PACKING_WORDS
+from planner.job.samples import BALANCE_WORDS, PACKING_WORDS
 from planner.predict.plan import Degrees, Interval, Plan
 
 FitVerdict = Literal[
@@ -95,7 +96,7 @@ def sample_rows(plan: Plan) -> tuple[tuple[str, str], ...]:
     if samples is None:
         return ()
     cut = f"; {share(samples.cut)} of them cut at {plan.seq:,}" if samples.cut > 5e-4 else ""
-    balance = f", balanced by {samples.balance}" if samples.balance != "none" else ""
+    balance = f", {BALANCE_WORDS[samples.balance]}" if samples.balance != "none" else ""
     counted = plan.tokens_per_s / samples.computed_tokens_per_s
     return (
         ("samples", f"{samples.lengths}; {samples.mean_tokens:,.0f} tokens on average{cut}"),
@@ -187,10 +188,17 @@ def exchange_text(plan: Plan) -> str:
     return f"cp {plan.cp_comm_type}" + (f" {sizes}" if sizes else "")
 
 
-def offload_text(share_on_cpu: float, modules: Sequence[str] = (), fraction: float = 1.0) -> str:
+def offload_text(
+    share_on_cpu: float,
+    modules: Sequence[str] = (),
+    fraction: float = 1.0,
+    optimizer_name: str = "",
+) -> str:
     """`optimizer 25 % on the CPU, core_attn + attn_proj on the host`; an empty text where all of it
     stays on the GPU. `modules`: those of which a `fraction` of the activations is on the host."""
     optimizer = f"optimizer {share(share_on_cpu, 0)} on the CPU" if share_on_cpu else ""
+    if share_on_cpu and optimizer_name and load_optimizer(optimizer_name).paged:
+        optimizer = "optimizer states in host memory"
     of = f"{share(fraction)} of " if fraction < 1.0 else ""
     activations = f"{of}{' + '.join(modules)} on the host" if modules else ""
     return ", ".join(filter(None, (optimizer, activations)))
@@ -221,7 +229,9 @@ def configuration_text(plan: Plan) -> str:
     """Degrees, batch, recompute and offload of a plan in a line."""
     parts = (degrees_text(plan.degrees), batch_text(plan.degrees), recompute_text(plan))
     fraction = plan.activation_offload_fraction
-    offloaded = offload_text(plan.optimizer_offload, plan.activation_offload, fraction)
+    offloaded = offload_text(
+        plan.optimizer_offload, plan.activation_offload, fraction, plan.optimizer
+    )
     more = (exchange_text(plan), techniques_text(plan), offloaded)
     return ", ".join(part for part in (*parts, *more) if part)
 
@@ -229,6 +239,8 @@ def configuration_text(plan: Plan) -> str:
 def optimizer_text(plan: Plan) -> str:
     """`adamw-bf16, fused, 50 % on the CPU`."""
     offload = f", {share(plan.optimizer_offload)} on the CPU" if plan.optimizer_offload else ""
+    if load_optimizer(plan.optimizer).paged:
+        offload = f", states in {'host memory' if plan.optimizer_offload else 'unified memory'}"
     kernel = f", {plan.optimizer_kernel}" if plan.optimizer_kernel else ""
     return f"{plan.optimizer}{kernel}{offload}"
 

@@ -44,7 +44,7 @@ def saved_bytes(row: Saved, context: OpContext, key: Key) -> float:
 def shape_groups(job: Job, mode: RecomputeMode, **degrees: int) -> tuple[int, ...]:
     """Groups of activations of a layer of each kind that leave the GPU under a recompute mode and
     degrees: one for each offloaded module with a tensor of the framework's least size."""
-    context, kinds = op_context(job), len(job.model.kinds)
+    context, kinds = op_context(job), len(job.model.piece_kinds)
     key = rank_key(mode.mask, job.framework.parallelism.sequence_parallel == "with-tp", **degrees)
     return tuple(
         sum(_leaves(name, piece, context, key) for name in job.activation_offload)

@@ -79,7 +79,7 @@ def rule_context(job: Job) -> RuleContext:
 
 def _filled_pipelines(job: Job) -> frozenset[int]:
     layer, head = greedy_costs(job.model, job.framework.parallelism)
-    return filled_pipelines(job.model.layers, layer, head) if layer else frozenset()
+    return filled_pipelines(len(job.model.piece_sequence), layer, head) if layer else frozenset()
 
 
 def _goal(batch: BatchTarget) -> BatchGoal:
@@ -89,8 +89,8 @@ def _goal(batch: BatchTarget) -> BatchGoal:
 def offloaded_per_token(job: Job) -> dict[str, float]:
     """Bytes per token of all layers that leave the GPU, by what divides them on a rank."""
     found: dict[str, float] = {}
-    kinds = job_pieces(job)[: len(job.model.kinds)]
-    for kind in job.model.kind_indices:
+    kinds = job_pieces(job)[: len(job.model.piece_kinds)]
+    for kind in job.model.piece_indices:
         for row in offloaded_rows(kinds[kind]):
             name = row.shard.name.lower()
             found[name] = found.get(name, 0.0) + row.leaves * row.bytes_per_token

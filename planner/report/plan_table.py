@@ -135,7 +135,7 @@ def _also(plan: Plan, said: Sequence[str], noted: bool) -> str:
         exchange_text(plan),
         "" if noted else techniques_text(plan, said),
         stage_gpus_text(plan) if plan.stage_gpus else "",
-        offload_text(plan.optimizer_offload, plan.activation_offload, fraction),
+        offload_text(plan.optimizer_offload, plan.activation_offload, fraction, plan.optimizer),
     )
     return "\n".join(filter(None, parts))
 

@@ -27,6 +27,8 @@ from planner.search.trial import try_job
 SHORTEST_SEQUENCE = 512
 # Optimizers with less state, the nearest to AdamW first.
 SMALLER_OPTIMIZERS = ("adamw-bf16", "adamw-fp8", "adamw-8bit", "adamw-4bit")
+# Frameworks that call optimizers of bitsandbytes, among others those whose states are paged.
+PAGED_OPTIMIZERS = ("paged-adamw", "paged-adamw-8bit")
 OFFLOADED_SHARES = (0.25, 0.5, 0.75, 1.0)
 TOLERANCES = (0.1, 0.2)
 # Frameworks in use today that shard further than Megatron-LM does.
@@ -231,8 +233,14 @@ def techniques(at: Situation) -> Changes:
     site = site_of(profile, at.job.model, at.job.cluster, inside=inside, tuning=at.job.tuning)
     for one in profile.techniques:
         said = one.name in (*request.use, *request.without)
-        if one.effect == "numerics" and not (said or one.needs or site.obstacle(one)):
-            yield at.changed(f"--with {one.name}", use=(*request.use, one.name))
+        if one.effect != "speed" and not (said or one.needs or site.obstacle(one)):
+            use = (*request.use, one.name)
+            yield at.changed(f"--with {one.name}", use=use)
+            if one.frees_gradients and profile.optimizer.paged and not at.job.optimizer.paged:
+                # What is left beside the weights: states, which may leave too.
+                last = PAGED_OPTIMIZERS[-1]
+                text = f"--with {one.name} --optimizer {last}"
+                yield at.changed(text, use=use, optimizer=last)
 
 
 def lighter_objectives(at: Situation) -> Changes:
@@ -242,9 +250,12 @@ def lighter_objectives(at: Situation) -> Changes:
 
 
 def smaller_optimizers(at: Situation) -> Changes:
-    """Optimizers with less state."""
+    """Optimizers with less state, and those whose states may leave the GPU."""
     for name in SMALLER_OPTIMIZERS:
         if load_optimizer(name).state_bytes < at.job.optimizer.state_bytes:
+            yield at.changed(f"--optimizer {name}", optimizer=name)
+    for name in PAGED_OPTIMIZERS if at.job.framework.optimizer.paged else ():
+        if not at.job.optimizer.paged:
             yield at.changed(f"--optimizer {name}", optimizer=name)
 
 

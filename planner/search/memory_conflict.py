@@ -81,7 +81,10 @@ def _recompute(explorer: Explorer, row: int) -> str:
     job, mode = explorer.cost_model.job, explorer.mode(row)
     text = "without recompute" if mode.name == "none" else f"with {mode.name} recompute"
     share, modules = job.optimizer_offload, job.activation_offload
-    text += f", {share * 100:.0f} % of the optimizer on the CPU" if share else ""
+    share_text = f"{share * 100:.0f} % of the optimizer on the CPU"
+    if job.optimizer.paged:
+        share_text = "optimizer states in host memory"
+    text += f", {share_text}" if share else ""
     return f"{text}, {' + '.join(modules)} on the host" if modules else text
 
 
@@ -172,7 +175,7 @@ def _scarcest(ctx: LayoutContext, stages: list[int]) -> tuple[int | None, list[i
 
 def _kind_name(model: ModelSpec, kind: int) -> str:
     """What tells a kind of layer from the model's others: `MoE`, `sliding-attention`."""
-    one_kind, kinds = model.kinds[kind], model.kinds
+    one_kind, kinds = model.piece_kinds[kind], model.piece_kinds
     if "none" in (one_kind.attention, one_kind.ffn):
         return one_kind.parts
     words = []

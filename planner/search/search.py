@@ -241,7 +241,7 @@ def _share_notes(shares: CostedShares) -> Iterator[str]:
     rest = dict.fromkeys(
         job.optimizer_offload for job in left_out if job.optimizer_offload not in tried
     )
-    if len(tried) + len(rest) > 1:
+    if len(tried) + len(rest) > 1 and not shares.jobs[0].job.optimizer.paged:
         note = (
             f"optimizer offload: the best of the shares {', '.join(f'{one:g}' for one in tried)}; "
             "no measured run offloads, so the error bars do not cover the CPU's part"

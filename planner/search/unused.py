@@ -40,7 +40,7 @@ class UnusedTechnique(Frozen):
 
     name: str
     words: str
-    effect: Literal["speed", "numerics"]
+    effect: Literal["speed", "memory", "numerics"]
     faster_by: float
     saved_bytes: float
     fit_probability: float

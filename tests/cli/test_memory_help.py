@@ -86,15 +86,24 @@ def test_torchtune_offloads_a_whole_model_as_its_recipe_does() -> None:
 
 
 def test_what_is_not_modelled_is_no_no() -> None:
-    """torchtune's recipe for one GPU of 24 GB: paged 8-bit states, the optimizer in backward."""
-    words = (
-        "fit --model llama-3.1-8b --gpus 1xRTX4090 --framework torchtune --optimizer adamw-8bit"
-        " --seq 2048 --time-limit 8"
-    )
+    """MaxText can keep weights and states in host memory."""
+    words = "fit --model llama-3.1-8b --gpus 1xH100 --framework maxtext --gbs 1 --time-limit 8"
     result = run(*words.split())
     assert result.exit_code == 3
     assert "CANNOT TELL" in result.output
-    assert "PagedAdamW8bit" in " ".join(result.output.split())
+    assert "optimizer_memory_host_offload" in " ".join(result.output.split())
+
+
+def test_fit_finds_torchtunes_recipe_for_one_gpu_of_24_gb() -> None:
+    """Paged 8-bit states and the optimizer in backward together."""
+    words = (
+        "fit --model llama-3.1-8b --gpus 1xRTX4090 --framework torchtune --optimizer adamw-8bit"
+        " --seq 2048 --gbs 2 --time-limit 8 --json"
+    )
+    result = run(*words.split())
+    assert result.exit_code == 1
+    found = [change["change"] for change in json.loads(result.stdout)["why"]["relaxations"]]
+    assert "--with optimizer-in-backward --optimizer paged-adamw-8bit" in found
 
 
 def test_fit_takes_the_framework_of_the_machine_and_says_what_holds_the_memory() -> None:

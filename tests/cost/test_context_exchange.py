@@ -217,7 +217,8 @@ def test_names_of_inner_ranks() -> None:
 )
 def test_kernels_that_sharing_the_sequence_adds(cp: int, exchange: int, kernels: int) -> None:
     """Two chunks cut and joined (4) and one more a step of the ring; 8 of an all-to-all."""
-    op, key = SimpleNamespace(kind=OpKind.ATTENTION), SimpleNamespace(cp=cp, exchange=exchange)
+    key = SimpleNamespace(cp=cp, exchange=exchange)
+    op = SimpleNamespace(kind=OpKind.ATTENTION, span=0.0)
     assert context_kernels(op, key) == kernels
     assert context_kernels(SimpleNamespace(kind=OpKind.GEMM), key) == 0
 

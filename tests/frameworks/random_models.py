@@ -10,7 +10,8 @@ from hypothesis import strategies as some
 from pydantic import ValidationError
 
 from planner.job.models.catalog import load_model, model_names
-from planner.job.specs import LayerKind, ModelSpec, RopeScaling
+from planner.job.rope import RopeScaling
+from planner.job.specs import LayerKind, ModelSpec
 from tests.launch.test_architecture import changed
 
 MODELS = {name: load_model(name).spec for name in model_names()}

@@ -168,7 +168,7 @@ def test_what_changes_widths_says_that_it_changes_numbers(name: str) -> None:
 def test_a_technique_that_changes_numbers_cannot_be_on() -> None:
     declared = {"name": "x", "words": "x", "evidence": "x", "effect": "numerics"}
     for use in ("on", "searched"):
-        with pytest.raises(ValueError, match="used only if asked"):
+        with pytest.raises(ValueError, match="only what is for speed is used without"):
             Technique.model_validate(declared | {"use": use})
     with pytest.raises(ValueError, match="effect"):
         Technique.model_validate({"name": "x", "words": "x", "evidence": "x", "use": "on"})

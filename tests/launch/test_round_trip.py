@@ -21,6 +21,7 @@ from tests.cli.conftest import run_cli
 from tests.launch import (
     accelerate_cases,
     automodel_cases,
+    axolotl_cases,
     deepspeed_cases,
     maxtext_cases,
     nanotron_cases,
@@ -39,6 +40,7 @@ TORCH = {
     "nanotron": ("nanotron", nanotron_cases.MATRIX),
     "maxtext": ("maxtext", maxtext_cases.MATRIX),
     "llamafactory": ("hf-transformers", tuning_cases.WHOLE),
+    "axolotl": ("hf-transformers", axolotl_cases.MATRIX),
 }
 # Tried in test_automodel.py, those with lengths besides.
 TUNERS = {"automodel": ("automodel", automodel_cases.MATRIX)}
@@ -55,6 +57,7 @@ EXAMPLES = {
     "maxtext": "hsdp",
     "llamafactory": "lora-attention",
     "automodel": "lora-attention",
+    "axolotl": "hsdp",
 }
 
 

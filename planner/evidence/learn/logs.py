@@ -95,6 +95,7 @@ def _take(match: re.Match[str], found: LogFigures) -> None:
         elif unit in _BYTES:
             found.peak(value * _BYTES[unit], what)
         elif unit:
+            found.averaged |= name == "steps_per_s"
             found.add(name, value)
         else:
             found.gbs, found.gbs_unit = round(_bounded(value, "the global batch")), what
@@ -161,10 +162,10 @@ def read_log(path: Path) -> TrainingLog:
     for line in text_lines(path):
         lines += 1
         try:
-            _take_all(line, found)
+            take_line(line, found)
         except ValueError as error:
             raise UsageError(f"{path}, line {lines}: {error}") from None
-    name = max(found, key=lambda one: len(found[one].values))
+    name = likeliest(found)
     if not found[name].values:
         raise UsageError(
             f"{path}: none of {lines:,} lines tells how long a step took; read are logs of "
@@ -174,7 +175,12 @@ def read_log(path: Path) -> TrainingLog:
     return TrainingLog(path, name, found[name])
 
 
-def _take_all(line: str, found: Mapping[str, LogFigures]) -> None:
+def likeliest(found: Mapping[str, LogFigures]) -> str:
+    """The format that most lines were of."""
+    return max(found, key=lambda one: len(found[one].values))
+
+
+def take_line(line: str, found: Mapping[str, LogFigures]) -> None:
     """What a line tells in each format. ValueError for a figure that no run has."""
     mlperf(line, found["MLPerf"])
     for name, patterns in _PATTERNS.items():
@@ -198,11 +204,16 @@ def _decoded(stream: IO[bytes], path: Path) -> Iterator[str]:
     while line := stream.readline(LONGEST_LINE):
         if b"\0" in line:
             raise UsageError(f"{path} is not a text file: it holds a zero byte")
-        text = line.decode("utf-8", "replace")
-        if "\x1b" in text:
-            text = _COLOURS.sub("", text)
-        tag = _TAG.match(text)
-        yield text[tag.end() :] if tag else text
+        yield plain_line(line)
+
+
+def plain_line(line: bytes) -> str:
+    """A line of a log as text, without colours and tags."""
+    text = line.decode("utf-8", "replace")
+    if "\x1b" in text:
+        text = _COLOURS.sub("", text)
+    tag = _TAG.match(text)
+    return text[tag.end() :] if tag else text
 
 
 def _trainer_state(path: Path) -> TrainingLog:
@@ -276,21 +287,27 @@ def steady(values: Sequence[float], origin: str, *, higher_is_faster: bool = Fal
     if not len(usable):
         raise UsageError(f"{origin}: none of {len(values):,} steps has a time above 0")
     seconds = 1.0 / usable if higher_is_faster else usable
+    warm, kept = undisturbed(seconds)
+    value = float(np.median(kept))
+    spread = _SCALE * float(np.median(np.abs(kept - value))) / value
+    return Steady(
+        1.0 / value if higher_is_faster else value,
+        len(kept),
+        warm,
+        len(seconds) - warm - len(kept),
+        len(values) - len(usable),
+        spread,
+    )
+
+
+def undisturbed(seconds: np.ndarray) -> tuple[int, np.ndarray]:
+    """How many first steps are warm-up, and the steps after them that nothing disturbed, in their
+    order. `seconds`: at least one, all positive."""
     warm = _warm_up(seconds)
     rest = seconds[warm:]
     middle = float(np.median(rest))
     scale = _SCALE * float(np.median(np.abs(rest - middle)))
-    kept = np.abs(rest - middle) <= max(_DEVIATIONS * scale, _LEAST_SHARE * middle)
-    value = float(np.median(rest[kept]))
-    spread = _SCALE * float(np.median(np.abs(rest[kept] - value))) / value
-    return Steady(
-        1.0 / value if higher_is_faster else value,
-        int(kept.sum()),
-        warm,
-        int((~kept).sum()),
-        len(values) - len(usable),
-        spread,
-    )
+    return warm, rest[np.abs(rest - middle) <= max(_DEVIATIONS * scale, _LEAST_SHARE * middle)]
 
 
 def _warm_up(seconds: np.ndarray) -> int:

@@ -215,7 +215,7 @@ def search_job(mapped: MappedRow) -> Job:
     asked = tuple(
         one.name
         for one in job.framework.techniques
-        if one.effect == "numerics" and not one.profile and not site.obstacle(one)
+        if one.effect != "speed" and not one.profile and not site.obstacle(one)
         if has_technique(job.framework, one)
     )
     decision = decide(job.framework.name, job.framework.techniques, asked, (), site)

@@ -48,6 +48,7 @@ from planner.job.optimizers import load_optimizer
 from planner.job.reads import reads_of
 from planner.job.specs import ModelSpec
 from planner.predict.configuration import Configuration, decided_request, even_layout, in_mode
+from planner.predict.evaluate import settled
 from planner.predict.plan import Degrees, Plan
 
 # Data parallelism without ZeRO unless a row states it.
@@ -126,10 +127,12 @@ def map_row(row: MeasuredRow) -> MappedRow:
         reads=reads_of(objective, None),
     )
     demand_possible(row, job, degrees)
-    return MappedRow(
+    mapped = MappedRow(
         job, degrees, mode, _layout(row, job, degrees), met, (*assumed, *unknown), memory_gap(row),
         time_gap(row), recomputed_share(row, mode, job),
     )  # fmt: skip
+    # Where the states of a paged optimizer are, the driver decides.
+    return replace(mapped, job=settled(mapped).job) if job.optimizer.paged else mapped
 
 
 def _layout(row: MeasuredRow, job: Job, degrees: Degrees) -> Layout:

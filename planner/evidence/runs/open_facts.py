@@ -56,6 +56,8 @@ class Fact(Frozen):
     values: tuple[Value, ...] = ()
     called: str = ""
     groups: Literal["framework", "architecture"] = "framework"
+    silence: float | None = Field(default=None, ge=0.0, le=1.0)
+    work: bool = False
 
     @model_validator(mode="after")
     def _condition_can_be_read(self) -> Fact:

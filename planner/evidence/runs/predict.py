@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import exp
+from math import exp, prod
 
 import numpy as np
 from pydantic import ValidationError
@@ -136,7 +136,8 @@ class Prediction:
         conditions = plan_conditions(self.job, self.configured.degrees, self.step)
         unstated = self.row.text("precision") is None and not self.row.text(PLAN_COLUMN)
         least = min(1.0, conditions.least / self._times("time"))
-        return conditions._replace(unstated=unstated, least=least)
+        fewest = prod(fact.fewest for fact in self.opened)
+        return conditions._replace(unstated=unstated, least=least, fewest=fewest)
 
     def memory_bytes(self, kind: str | None = None, scope: str | None = None) -> float | None:
         """Predicted memory of the kind (`allocated`, `reserved`, else all) and stage measured."""
@@ -325,7 +326,7 @@ def _cost_members(members: Sequence[MappedRow], model: CostModel) -> list[tuple[
 def _kernel_layout(model: CostModel, member: MappedRow) -> KernelLayout:
     """Counts of pieces per stage, as far as the row states them."""
     found = member.kernel_layout(model)
-    counts, recomputed, kinds = found.counts, found.recomputed, len(member.job.model.kinds)
+    counts, recomputed, kinds = found.counts, found.recomputed, len(member.job.model.piece_kinds)
     # A source may say on which stage the LM head lives (nanotron packs it greedily).
     stated = member.row.integer("head_stage")
     if stated is not None and 0 <= stated < counts.shape[1]:

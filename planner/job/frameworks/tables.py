@@ -110,6 +110,7 @@ class OptimizerRules(Settings):
         state_types: Literal["plain", "moments", "all"] = "plain"
         type_flags: tuple[tuple[str, str], ...] = ()
         kernels: tuple[OptimizerKernel, ...] = ("fused",)
+        paged: bool = False
         offload: Literal["none", "share", "whole"] = "none"
         offload_flags: str = ""
         offload_gradients: bool = False

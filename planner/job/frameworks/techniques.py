@@ -3,8 +3,10 @@
 A profile is a set of defaults; each technique says what it changes in the profile's tables, where
 it works, how it is switched on, and what measured it. A search uses those that are on wherever they
 work, tries the searched ones with and without, and the rest where they are asked for. A technique
-that changes the numbers that a training computes is never on and never searched: somebody has to
-ask for it, and a search says what it would gain (`planner.search.unused`).
+that changes the numbers that a training computes, or trades time for memory, is never on and never
+searched: somebody has to ask for it, and a search says what it would gain
+(`planner.search.unused`), or, where nothing fits, that a plan with it does
+(`planner.search.changes`).
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Technique(Settings):
     if TYPE_CHECKING:
         name: str
         words: str
-        effect: Literal["speed", "numerics"]
+        effect: Literal["speed", "memory", "numerics"]
         use: Literal["on", "searched", "asked"]
         flags: str = ""
         needs: str = ""
@@ -54,9 +56,14 @@ class Technique(Settings):
 
     @model_validator(mode="after")
     def _asked_where_numbers_change(self) -> Technique:
-        if self.effect == "numerics" and self.use != "asked":
-            raise ValueError(f"{self.name}: what changes numbers is used only if asked for")
+        if self.effect != "speed" and self.use != "asked":
+            raise ValueError(f"{self.name}: only what is for speed is used without being asked for")
         return self
+
+    @property
+    def frees_gradients(self) -> bool:
+        """Whether no gradient waits for the end of backward with it."""
+        return bool(self.changes(used=True).get("state", {}).get("updates_in_backward"))
 
     @property
     def usual_flags(self) -> str:

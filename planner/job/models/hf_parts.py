@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from planner.job.models.hf_fields import TABLES, Fields
-from planner.job.specs import AttentionKind, MoeSpec, RopeScaling, RopeSpec
+from planner.job.rope import RopeScaling, RopeSpec
+from planner.job.specs import AttentionKind, MoeSpec
 
 SpecFields = dict[str, Any]
 # Config keys -> fields of ModelSpec: of a whole family, or a part of it that several share.

@@ -5,6 +5,7 @@ exact_parameters = 1234    # without multi-token-prediction layers
 source = "…"               # where the shape comes from; a file of yours needs none
 notes = ["…"]
 [shape]                    # fields of ModelSpec, with [shape.moe] and [shape.mla]
+[vision]                   # of a vision-language model: fields of VisionSpec
 [[beside]]                 # a module of the published checkpoint that [shape] does not describe
 what = "vision tower"      # with parameters and source
 [layers]                   # only where layers differ
@@ -27,6 +28,7 @@ from hardware.frozen import Frozen
 from planner.job.errors import ModelError, validation_message
 from planner.job.models.layout import hybrid_kinds, layer_kinds, moe_layers, repeat_pattern
 from planner.job.specs import AttentionKind, ModelSpec, NonNegative, Positive
+from planner.job.vision import VisionSpec
 
 # Fields of ModelSpec that differ between families, and that a file seldom states.
 STYLE = (
@@ -38,6 +40,7 @@ _STATED_ELSEWHERE = {
     "name": "the file name",
     "source": "the top-level `source`",
     "layer_kinds": "the [layers] table",
+    "vision": "the [vision] table",
 }
 
 
@@ -72,6 +75,7 @@ class ModelFile(Frozen):
     notes: tuple[str, ...] = ()
     beside: tuple[BesideModule, ...] = ()
     shape: dict[str, Any]
+    vision: VisionSpec | None = None
     layers: LayersTable = LayersTable()
 
 
@@ -118,7 +122,8 @@ def _spec(file: ModelFile, path: Path) -> ModelSpec:
     for field, place in _STATED_ELSEWHERE.items():
         if field in file.shape:
             raise ModelError(f"{path}: shape.{field} is given by {place}; remove it from [shape]")
-    named = {**file.shape, "name": path.stem, "source": file.source}
+    stated = {"name": path.stem, "source": file.source, "vision": file.vision}
+    named = {**file.shape, **stated}
     layout = file.layers
     if layout.pattern:
         kinds = hybrid_kinds(layout.pattern, str(path))

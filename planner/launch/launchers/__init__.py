@@ -161,6 +161,10 @@ _WORK = "/tmp/launch"
 # plugin sets in each pod: pkg/constants/constants.go. Patches of pods: Trainer 2.2 and newer.
 _GROUP = "node"
 _IMAGE, _CLAIM = "registry.example.com/train:latest", "set-me-claim"
+# Values that a driver gives in place of these.
+IMAGE, CLAIM = "IMAGE", "CLAIM"
+# A job goes on from its last checkpoint so often; a short run has none.
+_RESTARTS = 3
 # A disk of all nodes, for what outlives a pod: data and checkpoints.
 _SHARED = "/shared"
 # What pods on several nodes want beside GPUs, by a name that only the cluster knows.
@@ -205,7 +209,8 @@ def _job(
         template,
         job=job_name(launch),
         group=_GROUP,
-        image=_IMAGE,
+        image=launch.given.get(IMAGE, _IMAGE),
+        restarts=0 if launch.name else _RESTARTS,
         port=PORT,
         nodes=launch.nodes,
         local=launch.gpus_per_node,
@@ -252,7 +257,11 @@ def _bash(launch: Launch, command: RunCommand, meeting: Rendezvous, mounted: boo
 def _volumes(launch: Launch, configuration: Files) -> list[str]:
     """Shared memory for NCCL and data loaders; the configuration, with its folders."""
     volumes = ["- name: shared-memory", "  emptyDir:", "    medium: Memory"]
-    volumes += ["- name: shared-disk", "  persistentVolumeClaim:", f"    claimName: {_CLAIM}"]
+    volumes += [
+        "- name: shared-disk",
+        "  persistentVolumeClaim:",
+        f"    claimName: {yaml_value(launch.given.get(CLAIM, _CLAIM))}",
+    ]
     if not configuration:
         return volumes
     volumes += ["- name: configuration", "  configMap:", f"    name: {job_name(launch)}"]
@@ -268,5 +277,5 @@ def _pod_environment(command: RunCommand) -> list[str]:
     lines = ["env:"] if command.needed else []
     for entry in command.needed:
         lines += [*comment(entry.meaning, 2), f"  - name: {entry.name}"]
-        lines.append(f"    value: {yaml_value(f'{UNSET}{entry.name}')}")
+        lines.append(f"    value: {yaml_value(entry.given or f'{UNSET}{entry.name}')}")
     return lines

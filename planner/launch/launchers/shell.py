@@ -46,6 +46,8 @@ def variable_lines(command: RunCommand) -> list[str]:
 
 
 def _variable(entry: Variable) -> list[str]:
+    if entry.given is not None:
+        return [*comment(entry.meaning), f"export {entry.name}={shlex.quote(entry.given)}"]
     # An empty value of the environment is one where it means something.
     dash = "-" if "$" in entry.default or "empty:" in entry.meaning else ":-"
     value = f"${{{entry.name}{dash}{entry.default}}}"
@@ -243,5 +245,7 @@ def headline(launch: Launch) -> str:
 
 def job_name(launch: Launch) -> str:
     """Letters, digits and dashes: also a Kubernetes name."""
+    if launch.name:
+        return launch.name
     name = re.sub(r"[^a-z0-9]+", "-", f"{launch.job.model.name}-{launch.target}".lower())
     return name.strip("-")[:40].strip("-")

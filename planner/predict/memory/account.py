@@ -21,6 +21,7 @@ from planner.cost.memory import (
     COMMUNICATORS,
     communicator_sizes,
     exchange_buffer_bytes,
+    paged_state_bytes,
     set_aside_bytes,
     tensor_buffer_bytes,
     world_bytes,
@@ -190,7 +191,7 @@ class StageAccount(MemoryTimeline):
 
     `outside`: bytes outside live tensors by name: allocator rounding and fragmentation, blocks that
     it keeps for the update, CUDA context, one entry a communicator, buffers of overlapped
-    exchanges.
+    exchanges, optimizer states in unified memory.
     `allocated_bytes`: live tensors at the peak (`torch.cuda.max_memory_allocated`); `total_bytes`:
     what the driver reports for the process (nvidia-smi).
     """
@@ -240,6 +241,9 @@ def _account(configuration: Configuration, stage: Stage, kinds: tuple[str, ...])
         ),
         "all-to-all connections": float(exchange_buffer_bytes(stage.key, stage.inputs.framework)),
         "overlapped tensor-parallel exchanges": tensor_buffers(stage),
+        "paged optimizer state": float(
+            paged_state_bytes(stage.key, stage.grid, stage.inputs.framework)
+        ),
     }
     communicating |= {name: size for name, size in further.items() if size}
     return StageAccount(
@@ -272,7 +276,7 @@ def tensor_buffers(stage: Stage) -> float:
 
 def kind_names(job: Job) -> tuple[str, ...]:
     """Names of the kinds of layers, as the op table has them."""
-    return tuple(piece.name for piece in job_pieces(job)[: len(job.model.kinds)])
+    return tuple(piece.name for piece in job_pieces(job)[: len(job.model.piece_kinds)])
 
 
 def communicators(degrees: Degrees) -> tuple[str, ...]:

@@ -166,9 +166,12 @@ class OptionChanges:
                 yield _of_degrees(name, degrees)
 
     def _optimizers(self) -> Iterator[OptionChange]:
+        present = self.job.optimizer
         for name in optimizer_names():
-            if name != self.job.optimizer.name:
-                yield self._option("optimizer", optimizer=name, learns=OTHER_STATES)
+            if name == present.name:
+                continue
+            paged = name == f"paged-{present.name}" and not present.follows_weights
+            yield self._option("optimizer", optimizer=name, learns="" if paged else OTHER_STATES)
         yield from self._optimizer_offloads()
         for modules in self._activations():
             yield self._option("offload", activation_offload=modules)

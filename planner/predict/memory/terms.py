@@ -94,7 +94,7 @@ def _rows(job: Job, stage: Stage, kept: Kept) -> Iterator[tuple[str, float, floa
 
 def _pieces(job: Job, kinds: int) -> tuple[Piece, ...]:
     """Pieces in the order of the core: layers that stay on the GPU come as kinds of their own."""
-    table, count = job_pieces(job), len(job.model.kinds)
+    table, count = job_pieces(job), len(job.model.piece_kinds)
     if kinds == count:
         return table
     resident = job_pieces(replace(job, activation_offload=()))

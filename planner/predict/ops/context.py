@@ -13,7 +13,7 @@ from planner.job.frameworks.tables import SavedTensors
 from planner.job.reads import Read
 from planner.job.recompute import Module
 from planner.job.specs import ModelSpec
-from planner.job.tuning import FULL, Tuning
+from planner.job.tuning import FULL, PROJECTOR, VISION_TOWER, Tuning
 from planner.predict.ops.rows import Op, Saved
 
 # Any recomputation of the whole layer.
@@ -50,6 +50,14 @@ class OpContext:
     tuning: Tuning = FULL
     reads: tuple[Read, ...] = ()
     read_bytes: float = 0.0
+
+    @property
+    def trains_vision(self) -> bool:
+        """Whether images run through a tower or a projector, below the language model, of which
+        something is trained."""
+        part = self.model.vision
+        frozen = self.tuning.freezes(VISION_TOWER) and self.tuning.freezes(PROJECTOR)
+        return part is not None and self.model.images.patches > 0.0 and not frozen
 
     @property
     def mapped_experts(self) -> float:

@@ -10,7 +10,7 @@ from planner.job.parameter_classes import class_name
 from planner.job.recompute import Module
 from planner.predict.ops.adapter_parts import layer_names, parts_of
 from planner.predict.ops.context import OpContext
-from planner.predict.ops.rows import Op, Saved
+from planner.predict.ops.rows import OPERATOR_SHARE, Op, Saved
 
 _HALF, _FP32 = 2.0, 4.0
 # What DoRA makes of a weight in each forward, in tensors of the adapters' type: B·A written, scaled
@@ -20,6 +20,9 @@ _HALF, _FP32 = 2.0, 4.0
 _DORA_TRAFFIC, _DORA_COPIES = 7.0, 3.0
 # It makes B·A by sending an identity of in x in through both: written, read, cast under autocast.
 _EYE, _EYE_CAST = 2.0, 6.0
+# Operators of torch by which AutoGPTQ unpacks a weight without a kernel of its own: shifts, casts
+# and masks of weights and zeros, scales gathered, zeros taken off, scaled (qlinear_cuda_old.py).
+_UNPACKING_OPERATORS = 10.0
 # Tensors that a product keeps for its weight gradient alone, by the end of their names.
 _INPUTS = ("input", "output_copied", "output_quantised", "output_exchanged")
 
@@ -99,6 +102,8 @@ class Frozen:
         """Whether backward ends above the piece: nothing that it holds or that lies below is
         trained, nor does a hook ask for a gradient."""
         tuning, tied = self.context.tuning, self.context.model.tied_embeddings
+        if self.context.trains_vision:
+            return False
         ends = {"embeddings", "head"} if tied else {"embeddings"}
         below = not tuning.has_adapters and not ends & set(tuning.frozen_modules)
         hooked = tuning.has_adapters and self.context.profile.adapters.hooks_inputs
@@ -115,7 +120,12 @@ class Frozen:
         if self.context.tuning.base and is_packed(op, self.context):
             op, *biases = _without_biases(op)
             yield from (self._beside(bias) for bias in biases)
-        row = replace(op, parameter_class=self._class(op), saved=(*inputs, *self._others(op)))
+        row = replace(
+            op,
+            parameter_class=self._class(op),
+            saved=(*inputs, *self._others(op)),
+            backward_kernels=_of_inputs(op),
+        )
         row = _by_operators(self._upcast(row), self.context)
         if adapted and self.context.tuning.method == "dora":
             row = _with_norms(row, self.context)
@@ -180,12 +190,21 @@ class Frozen:
         )
 
 
+def _of_inputs(op: Op) -> float:
+    """Kernels of a frozen row's backward, which has no gradient of weights: half of a product's,
+    and one fewer of a norm's."""
+    if op.is_product:
+        return op.backward_kernels / 2.0
+    return max(1.0, op.backward_kernels - 1.0) if op.parameters else op.backward_kernels
+
+
 def _by_operators(op: Op, context: OpContext) -> Op:
     """A product whose packed weights are unpacked by one operator of torch after another."""
     traffic = context.profile.adapters.gptq_unpacking_bytes
     if not op.packed or context.tuning.base != "gptq4" or not traffic:
         return op
-    return replace(op, weight_traffic=traffic - op.unpacked)
+    issued = op.forward_kernels + _UNPACKING_OPERATORS * OPERATOR_SHARE
+    return replace(op, weight_traffic=traffic - op.unpacked, forward_kernels=issued)
 
 
 def _without_biases(op: Op) -> tuple[Op, ...]:

@@ -47,8 +47,8 @@ def with_teacher(
 
 def _counts(model: ModelSpec) -> tuple[int, ...]:
     """How many the model has of each kind of layer, of embeddings and heads."""
-    kinds = range(len(model.kinds))
-    return (*(model.kind_indices.count(kind) for kind in kinds), 1, 1)
+    kinds = range(len(model.piece_kinds))
+    return (*(model.piece_indices.count(kind) for kind in kinds), 1, 1)
 
 
 def _whole(piece: Piece, read: Read, count: int) -> Iterator[Op]:

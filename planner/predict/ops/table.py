@@ -28,6 +28,7 @@ from planner.predict.ops.promotion import with_promotions
 from planner.predict.ops.reads import with_reads, with_teacher
 from planner.predict.ops.rows import Op, Piece, Saved
 from planner.predict.ops.state_space import state_rows
+from planner.predict.ops.vision import end_rows, tower_layer
 
 
 def layer_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
@@ -296,9 +297,9 @@ def pieces(context: OpContext) -> tuple[Piece, ...]:
     """Layer kinds in the model's order, then embedding, head and, if any, one MTP module and its
     loss, which share a stage with the head unless the module stands apart."""
     model = context.model
-    layers = [_layer(context, kind) for kind in model.kinds]
+    layers = [_layer(context, kind) for kind in model.piece_kinds]
     vocab_layers = [
-        _end(Piece("embedding", embedding_rows(context)), context),
+        _with_vision(_end(Piece("embedding", embedding_rows(context)), context), context),
         with_teacher(_end(Piece("head", head_rows(context)), context), context, pieces),
     ]
     if model.mtp_layers:
@@ -312,8 +313,16 @@ def _end(piece: Piece, context: OpContext) -> Piece:
     return with_reads(with_tuning(piece, context), piece, context)
 
 
+def _with_vision(piece: Piece, context: OpContext) -> Piece:
+    """The embedding with what stands beside a vision tower's layers."""
+    ends = end_rows(context)
+    return replace(piece, ops=(*piece.ops, *ends)) if ends else piece
+
+
 def _layer(context: OpContext, kind: LayerKind) -> Piece:
     """One layer, with the rows that checkpoints of the framework run again."""
+    if kind.module == "vision":
+        return tower_layer(context, kind, _layer)
     rows = layer_rows(context, kind)
     plain = Piece(f"layer[{kind.attention},{kind.ffn}]", rows)
     layer = with_promotions(with_tuning(plain, context, frozen=kind.frozen), context)
@@ -333,9 +342,9 @@ def _plain_pieces(model: ModelSpec) -> tuple[Piece, ...]:
 def parameter_count(model: ModelSpec) -> ParameterCount:
     """Exact parameters: sums over the op table; MTP modules are counted apart from `total`."""
     by_name = {piece.name: piece for piece in _plain_pieces(model)}
-    per_kind = _plain_pieces(model)[: len(model.kinds)]
-    layers = sum(per_kind[index].parameters for index in model.kind_indices)
-    experts = sum(_expert_parameters(per_kind[index]) for index in model.kind_indices)
+    per_kind = _plain_pieces(model)[: len(model.piece_kinds)]
+    layers = sum(per_kind[index].parameters for index in model.piece_indices)
+    experts = sum(_expert_parameters(per_kind[index]) for index in model.piece_indices)
     embedding, head = by_name["embedding"].parameters, by_name["head"].parameters
     total = layers + embedding + head
     idle = experts * (1 - model.moe.top_k / model.moe.experts) if model.moe else 0.0
@@ -353,8 +362,8 @@ def parameter_count(model: ModelSpec) -> ParameterCount:
 def _counted_pieces(model: ModelSpec) -> tuple[tuple[Piece, int], ...]:
     """Each piece of the model with the number of times that the model holds it."""
     all_pieces = _plain_pieces(model)
-    counts = [model.kind_indices.count(index) for index in range(len(model.kinds))]
-    counts += [1, 1] + [model.mtp_layers] * (len(all_pieces) - len(model.kinds) - 2)
+    counts = [model.piece_indices.count(index) for index in range(len(model.piece_kinds))]
+    counts += [1, 1] + [model.mtp_layers] * (len(all_pieces) - len(model.piece_kinds) - 2)
     return tuple(zip(all_pieces, counts, strict=True))
 
 
@@ -389,8 +398,8 @@ def op_flop(op: Op, seq: float) -> float:
     if op.is_product:
         return 2.0 * op.tokens_factor * (op.out_width + op.kv_out_width) * op.in_width
     if op.kind is OpKind.ATTENTION:
-        span = min(seq, op.window) if op.window else seq
-        return 2.0 * op.heads * (op.qk_head_dim + op.v_head_dim) * span
+        span = op.span or (min(seq, op.window) if op.window else seq)
+        return 2.0 * op.tokens_factor * op.heads * (op.qk_head_dim + op.v_head_dim) * span
     if op.kind is OpKind.SCAN:
         return 2.0 * op.out_width * op.in_width
     return 0.0
@@ -438,4 +447,4 @@ def _forward_flop(model: ModelSpec, seq: float, *, causal: bool) -> Iterator[tup
 
 def forward_share(op: Op, *, causal: bool) -> float:
     """Share of a row's FLOP over the full square that counts; `causal`: the lower triangle."""
-    return 0.5 if causal and op.kind is OpKind.ATTENTION and not op.window else 1.0
+    return 0.5 if causal and op.kind is OpKind.ATTENTION and not (op.window or op.span) else 1.0

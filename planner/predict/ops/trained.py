@@ -135,7 +135,7 @@ def _rows(job: Job) -> Iterator[tuple[Op, int]]:
 
 def _counted(model: ModelSpec, context: OpContext) -> Iterator[tuple[Op, int]]:
     """Each row with how many the model has of it, multi-token prediction apart."""
-    counts = [model.kind_indices.count(index) for index in range(len(model.kinds))]
+    counts = [model.piece_indices.count(index) for index in range(len(model.piece_kinds))]
     for piece, count in zip(pieces(context), [*counts, 1, 1], strict=False):
         for op in piece.ops:
             yield op, count

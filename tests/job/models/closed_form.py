@@ -8,6 +8,7 @@ something.
 from __future__ import annotations
 
 from planner.job.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec, StateSpaceSpec
+from planner.job.vision import VisionSpec
 
 _NORMS_PER_LAYER = {"pre": 2, "sandwich": 4, "post": 2, "single": 1, "parallel": 2}
 
@@ -18,8 +19,29 @@ def closed_form_parameters(spec: ModelSpec) -> int:
     total = table if spec.tied_embeddings else 2 * table
     total += spec.vocab if spec.head_bias else 0
     total += spec.max_positions * spec.hidden if spec.position == "learned" else 0
-    total += _norm(spec)
+    total += _norm(spec) + (_vision(spec.vision) if spec.vision else 0)
     return total + sum(_layer(spec, kind) for kind in spec.kind_sequence)
+
+
+def _vision(vision: VisionSpec) -> int:
+    """Patches, positions, layers and projectors."""
+    tower, projector = vision.tower, vision.projector
+    width, norm = tower.hidden, tower.hidden * (2 if tower.norm == "layernorm" else 1)
+    inner = tower.heads * (tower.head_dim or width // tower.heads)
+    total = width * (3 * tower.frames * tower.patch**2 + tower.patch_bias)
+    total += width * (tower.positions + tower.class_tokens)
+    total += norm * (tower.norm_before + tower.norm_after)
+    attention = 4 * width * inner + 3 * inner * tower.qkv_bias + width * tower.out_bias
+    block = (2 + tower.gated) * width * tower.ffn
+    block += tower.mlp_bias * (width + tower.ffn * (1 + tower.gated))
+    total += tower.layers * (attention + block + 2 * norm + 2 * width * tower.layer_scale)
+    linear = sum(
+        out * (into + projector.bias)
+        for into, out in zip(projector.widths, projector.widths[1:], strict=False)
+    )
+    scale = 2 if projector.norm == "layernorm" else 1
+    total += linear + scale * projector.norm_width
+    return total + projector.taps * (linear + scale * projector.tap_norm_width)
 
 
 def _layer(spec: ModelSpec, kind: LayerKind) -> int:

@@ -218,3 +218,47 @@ def test_automodel_splits_as_it_says(folder: ReadFolder) -> None:
 def test_automodels_own_command(folder: ReadFolder) -> None:
     found = folder({"x.sh": "automodel x.yaml --nproc-per-node 4\n", "x.yaml": AUTO})
     assert (found.world, found.mbs) == (4, 4)
+
+
+FULL = (
+    TUNE.replace("lora_llama3_1_8b", "llama3_1_8b")
+    .replace("  lora_attn_modules: [q_proj, v_proj, output_proj]\n  apply_lora_to_mlp: true\n", "")
+    .replace("  lora_rank: 16\n  lora_alpha: 32\n", "")
+    .replace("torch.optim.AdamW", "bitsandbytes.optim.PagedAdamW8bit")
+    .replace("gradient_accumulation_steps: 8", "gradient_accumulation_steps: 1")
+)
+
+
+def test_one_gpu_of_24_gb(folder: ReadFolder) -> None:
+    """The recipe of its README: paged states, each parameter updated in backward."""
+    found = folder({"x.yaml": FULL + "optimizer_in_bwd: true\n"}, gpus=1)
+    assert (found.optimizer, found.train) == ("paged-adamw-8bit", "full")
+    assert found.variations == ("optimizer-in-backward",)
+    assert not found.problems
+    assert not found.unmodelled
+    assessment = judged(found, "1xRTX4090")
+    assert assessment.verdict != "will not run"
+    plain = judged(folder({"x.yaml": FULL}, gpus=1), "1xRTX4090")
+    assert assessment.plan is not None and plain.plan is not None
+    assert assessment.plan.peak_bytes < plain.plan.peak_bytes - 9 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("clip_grad_norm: 1.0\n", "no norm of all gradients"),
+        ("gradient_accumulation_steps: 4\n", "after every micro-batch"),
+    ],
+)
+def test_what_an_optimizer_in_backward_does_without(
+    folder: ReadFolder, lines: str, words: str
+) -> None:
+    """The recipes refuse both; those that train adapters do not read the switch."""
+    given = "optimizer_in_bwd: true\n" + lines
+    text = FULL.replace("gradient_accumulation_steps: 1\n", "") + given
+    assessment = judged(folder({"x.yaml": text}, gpus=1), "1xA100")
+    assert assessment.verdict == "will not run"
+    assert any(words in problem.text for problem in assessment.errors)
+    adapters = TUNE.replace("gradient_accumulation_steps: 8\n", "") + given
+    found = folder({"x.yaml": adapters}, gpus=1)
+    assert not found.problems and not found.variations

@@ -92,8 +92,9 @@ def words_of(values: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def tuning_refusals(job: Job, *, freezes: bool) -> Iterator[Refusal]:
-    """What no program is told of a way of training. `freezes`: whether it takes `--freeze`."""
+def tuning_refusals(job: Job, *, freezes: bool, casts: bool = False) -> Iterator[Refusal]:
+    """What no program is told of a way of training. `freezes`: whether it takes `--freeze`;
+    `casts`: whether it is told the type of adapters, fp32 or that of the weights."""
     tuning, model = job.tuning, job.model
     if tuning.frozen and not freezes:
         yield Refusal(
@@ -109,7 +110,7 @@ def tuning_refusals(job: Job, *, freezes: bool) -> Iterator[Refusal]:
         )
     if "norms" in tuning.whole:
         yield Refusal("norms have another name in every family of models", "whole=embeddings,head")
-    if tuning.adapter is not None:
+    if tuning.adapter not in (None, "fp32", job.precision) or (tuning.adapter and not casts):
         yield Refusal(
             f"the type of adapters is the library's, not adapter={tuning.adapter}", "no adapter="
         )

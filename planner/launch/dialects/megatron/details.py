@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from planner.job.errors import ModelError
 from planner.job.models.layout import hybrid_kinds
 from planner.job.quantities import stated
-from planner.job.specs import LayerKind, MlaSpec, RopeScaling, RopeSpec, StateSpaceSpec
+from planner.job.rope import RopeScaling, RopeSpec
+from planner.job.specs import LayerKind, MlaSpec, StateSpaceSpec
 from planner.launch.dialects.megatron import table
 from planner.launch.dialects.megatron.arguments import Arguments
 from planner.launch.dialects.megatron.table import BALANCING, LOSSES, MegatronRow, option

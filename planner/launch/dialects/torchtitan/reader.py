@@ -319,6 +319,13 @@ class TorchtitanReader(DocumentReader):
                 fix = f'"{close}"' if close else ""
                 self.problems.append(self.document.wrong(text, key, fix, late=True))
 
+    def _steps_in_backward(self, degrees: dict[str, int]) -> bool:
+        """Whether each parameter is updated as soon as its gradient is made."""
+        if not self.document.get("optimizer.early_step_in_backward", False):
+            return False
+        self._said("in_backward", **degrees)
+        return True
+
     def _variations(self, degrees: dict[str, int]) -> tuple[str, ...]:
         names = []
         compiled = bool(self.document.get(TORCHTITAN["eager-blocks"].key, False))
@@ -335,6 +342,8 @@ class TorchtitanReader(DocumentReader):
             names.append("fused-dispatch")
         if self.document.get(f"{_P}.enable_sequence_parallel", True) is False and degrees["tp"] > 1:
             names.append("no-sequence-parallel")
+        if self._steps_in_backward(degrees):
+            names.append("optimizer-in-backward")
         if self._in_bf16("dtype"):
             names.append("bf16-parameters")
         if self._in_bf16("mixed_precision_reduce"):

@@ -32,6 +32,7 @@ _OTHERS = {
 }  # fmt: skip
 _PRECISIONS = {"bf16": "bf16", "fp32": "fp32"}
 _LENGTH = "tokenizer.max_seq_len"
+_IN_BACKWARD = "optimizer_in_bwd"
 
 
 def is_torchtune(content: Mapping[str, object]) -> bool:
@@ -100,13 +101,16 @@ class TorchtuneReader(DocumentReader):
         self._left_out()
         train = self._train(builder)
         compiled = self.document.get("compile", False) is True
+        eager = () if compiled else ("eager-blocks",)
+        # Recipes that train adapters do not read it.
+        at_once = train == "full" and self.document.get(_IN_BACKWARD, False) is True
         return self.gathered(
             lambda _key: True,
             {"mbs": "batch_size", "grad_acc": "gradient_accumulation_steps", "seq": _LENGTH},
             format="torchtune",
             framework="torchtune",
             model=model,
-            variations=() if compiled else ("eager-blocks",),
+            variations=(*eager, "optimizer-in-backward") if at_once else eager,
             tp=sharding.tp,
             shard=sharding.shard,
             zero=sharding.zero,
@@ -269,9 +273,6 @@ class TorchtuneReader(DocumentReader):
             text = f"optimizer {named or inner} is not modelled"
             self.unpredictable(text, "optimizer._component_")
             return "adamw"
-        if named.startswith("Paged"):
-            why = "states move to the host where memory is short: less memory than predicted"
-            self.unmodelled += ((self.document.settings["optimizer._component_"], why),)
         return str(known)
 
     def _precision(self) -> str:
@@ -282,14 +283,11 @@ class TorchtuneReader(DocumentReader):
         return _PRECISIONS.get(dtype, "bf16")
 
     def _left_out(self) -> None:
-        """Settings with an effect that the prediction leaves out, and those that forbid one."""
+        """Settings that forbid a prediction."""
         quantizer = str(self.document.get("quantizer._component_", ""))
         if "QAT" in quantizer or self.document.has("fake_quant_after_n_steps"):
             text = "quantisation-aware training is not modelled"
             self.unpredictable(text, "quantizer._component_", "fake_quant_after_n_steps")
-        for key, why in _NAMES["effects"].items():
-            if self.document.get(key, False) is True:
-                self.unmodelled += ((self.document.settings[key], why),)
 
 
 def problems_of(document: Document) -> Iterator[Problem]:
@@ -301,3 +299,24 @@ def problems_of(document: Document) -> Iterator[Problem]:
             "is True"
         )
         yield document.problem("activation-offload", text, "enable_activation_offloading")
+    if document.get(_IN_BACKWARD, False) is True:
+        yield from _refused_in_backward(document)
+
+
+def _refused_in_backward(document: Document) -> Iterator[Problem]:
+    """What does not go with an optimizer that updates each parameter as soon as its gradient is
+    made (recipes/full_finetune_single_device.py and full_finetune_distributed.py)."""
+    builder = str(document.get("model._component_", "")).rpartition(".")[2]
+    if _WHOSE.match(builder):
+        return
+    if document.get("clip_grad_norm") is not None:
+        text = "optimizer_in_bwd has no norm of all gradients: leave clip_grad_norm out, or it"
+        yield document.problem("optimizer-in-backward", text, _IN_BACKWARD, "clip_grad_norm")
+    number = document.get("gradient_accumulation_steps", 1)
+    if isinstance(number, int) and number > 1:
+        text = (
+            f"optimizer_in_bwd updates after every micro-batch: gradient_accumulation_steps 1, not "
+            f"{number}, or without it"
+        )
+        keys = (_IN_BACKWARD, "gradient_accumulation_steps")
+        yield document.problem("optimizer-in-backward", text, *keys)

@@ -1,0 +1,141 @@
+"""The images of a sample: what `--images` says, and how many patches and tokens they are.
+
+`2x1024x768`: two images a sample of 1,024 by 768 pixels; `16x640x480@video`: a video of 16 frames.
+A family counts patches by a rule of its own (`planner/job/images.toml`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from hardware.files import shipped_toml
+from planner.job.errors import UsageError
+from planner.job.specs import ModelSpec
+from planner.job.vision import ImageLoad, VisionSpec
+
+if TYPE_CHECKING:
+    from constraints.condition import UserCondition
+
+# The largest side of an image, and the most images of a sample, that are read.
+_WIDEST, _MOST = 1 << 20, 4096
+_SIZE = re.compile(r"(?:(\d{1,9})x)?(\d{1,9})x(\d{1,9})", re.ASCII)
+_HINT = "write number, width and height in pixels, as 2x1024x768"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSize:
+    """So many images a sample of one size, in pixels."""
+
+    number: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImageCount:
+    """One image: tokens of the language model, patches that the tower reads, and how many of them a
+    patch attends to in a layer without windows."""
+
+    tokens: int
+    patches: int
+    span: int
+
+
+def read_images(text: str) -> ImageSize:
+    """What `--images` says. UsageError."""
+    match = _SIZE.fullmatch(text.strip().lower())
+    if match is None:
+        raise UsageError(f"--images {text}: {_HINT}")
+    size = ImageSize(int(match[1] or 1), int(match[2]), int(match[3]))
+    if not (0 < size.number <= _MOST and min(size.width, size.height) > 0):
+        raise UsageError(f"--images {text}: give 1 to {_MOST} images of at least a pixel a side")
+    if max(size.width, size.height) > _WIDEST:
+        raise UsageError(f"--images {text}: a side has at most {_WIDEST:,} pixels")
+    return size
+
+
+def image_load(
+    model: ModelSpec, images: str | None, image_tokens: int | None, sample_tokens: float
+) -> ImageLoad:
+    """The images of a batch whose samples have so many tokens on average, those of images
+    included. UsageError."""
+    if images is None and image_tokens is None:
+        return ImageLoad()
+    option = f"--images {images}" if images else f"--image-tokens {image_tokens}"
+    if model.vision is None:
+        raise UsageError(f"{option}: {model.name} reads text alone; leave it out")
+    if images is not None and image_tokens is not None:
+        raise UsageError(f"{option} --image-tokens {image_tokens}: give one of them")
+    if images is None:
+        one, number = _of_tokens(model.vision, image_tokens or 0), 1
+    else:
+        size = read_images(images)
+        one, number = image_count(model.vision, size.width, size.height), size.number
+    tokens = number * one.tokens
+    if tokens > sample_tokens:
+        raise UsageError(
+            f"{option}: the images of a sample are {tokens:,} tokens, and a sample has "
+            f"{sample_tokens:,.0f}; give --seq {tokens} or more, or smaller images"
+        )
+    return ImageLoad(
+        patches=number * one.patches / sample_tokens,
+        span=one.span,
+        tokens=tokens / sample_tokens,
+    )
+
+
+def vision_conditions(model: ModelSpec) -> tuple[UserCondition, ...]:
+    """What a vision tower demands of the degrees: where its layers lie under tensor, pipeline and
+    context parallelism is not planned."""
+    from constraints.condition import user_condition
+
+    if model.vision is None:
+        return ()
+    whole = (user_condition("require", f"{degree} == 1") for degree in ("tp", "pp", "cp"))
+    return tuple(replace(one, of=f"the vision tower of {model.name}") for one in whole)
+
+
+def image_count(vision: VisionSpec, width: int, height: int) -> ImageCount:
+    """What one image of a size in pixels is, by the family's rule. UsageError."""
+    rule = _rules()[vision.rule]
+    return _KINDS[rule["kind"]](vision, rule, width, height)
+
+
+def _of_tokens(vision: VisionSpec, tokens: int) -> ImageCount:
+    """One image of so many tokens."""
+    if tokens < 1:
+        raise UsageError(f"--image-tokens {tokens}: give a whole number from 1 on, as 1280")
+    patches = tokens * vision.projector.merged
+    return ImageCount(tokens, patches, patches)
+
+
+@cache
+def _rules() -> dict[str, dict[str, Any]]:
+    return shipped_toml("planner.job", "images.toml")
+
+
+def _resized(vision: VisionSpec, rule: Mapping[str, Any], width: int, height: int) -> ImageCount:
+    """An image whose sides become multiples of `factor` pixels, within limits of its area."""
+    factor, least, most = rule["factor"], rule["least_pixels"], rule["most_pixels"]
+    sides = [max(factor, round(side / factor) * factor) for side in (height, width)]
+    area = sides[0] * sides[1]
+    if area > most:
+        scale = math.sqrt(height * width / most)
+        sides = [
+            max(factor, math.floor(side / scale / factor) * factor) for side in (height, width)
+        ]
+    elif area < least:
+        scale = math.sqrt(least / (height * width))
+        sides = [math.ceil(side * scale / factor) * factor for side in (height, width)]
+    patches = (sides[0] // vision.tower.patch) * (sides[1] // vision.tower.patch)
+    return ImageCount(patches // vision.projector.merged, patches, patches)
+
+
+_KINDS: Mapping[str, Callable[[VisionSpec, Mapping[str, Any], int, int], ImageCount]] = {
+    "resized": _resized,
+}

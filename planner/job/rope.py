@@ -1,0 +1,47 @@
+"""Rotary positions, and how they reach beyond the length of pretraining."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from hardware.frozen import Named
+from planner.job.bounds import WIDEST
+
+_Positive = Annotated[int, Field(gt=0, strict=True, le=WIDEST)]
+_PositiveNumber = Annotated[float, Field(gt=0.0, strict=True, allow_inf_nan=False)]
+
+
+class RopeScaling(Named):
+    """How rotary frequencies are stretched beyond the pretraining length, in Hugging Face's kinds.
+
+    `linear`: all divided by `factor`; `llama3`: those slower than `original_positions` /
+    `low_frequency` divided, those faster than / `high_frequency` kept (Llama 3.1); `yarn`: between
+    `beta_slow` and `beta_fast` rotations over `original_positions`, whole numbers where `truncate`
+    (arXiv 2309.00071), scores scaled by `attention_factor` or by both `mscale`s (DeepSeek-V2,
+    arXiv 2405.04434); `longrope`: a factor for each frequency; `dynamic`: by the length at hand.
+    """
+
+    kind: Literal["linear", "dynamic", "llama3", "yarn", "longrope"]
+    factor: _PositiveNumber = 1.0
+    original_positions: _Positive | None = None
+    low_frequency: _PositiveNumber = 1.0
+    high_frequency: _PositiveNumber = 4.0
+    beta_fast: _PositiveNumber = 32.0
+    beta_slow: _PositiveNumber = 1.0
+    truncate: bool = True
+    mscale: Annotated[float, Field(ge=0.0)] | None = None
+    mscale_all_dim: Annotated[float, Field(ge=0.0)] | None = None
+    attention_factor: _PositiveNumber | None = None
+    long_factor: tuple[float, ...] = ()
+    short_factor: tuple[float, ...] = ()
+
+
+class RopeSpec(Named):
+    """Rotary positions. `local_theta`: the base of layers with windows, which are then not
+    stretched (Gemma 3); None: as all others."""
+
+    theta: _PositiveNumber = 10000.0
+    local_theta: _PositiveNumber | None = None
+    scaling: RopeScaling | None = None

@@ -1,0 +1,1 @@
+"""Short runs on the cluster itself, chosen by what they are worth: `planner tune`."""

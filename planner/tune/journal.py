@@ -1,0 +1,314 @@
+"""What a study has done so far: an Optuna study whose trials hold what the driver did, in steps.
+
+A trial is written when it is chosen, with the name of its job, before anything is submitted; then
+when it was submitted, when it was first seen to run, and how it ended. Each is one transaction of
+SQLite, so that a driver which is killed, or a full disk, leaves a study that a later driver goes on
+with. One driver writes, under a lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from planner.job.errors import UsageError, demand_installed
+from planner.job.written_folder import refuse_folder
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.samplers import BaseSampler
+    from optuna.storages import BaseStorage
+    from optuna.trial import FrozenTrial
+
+NAME, LOCK, STUDY = "study.sqlite3", ".tune.lock", "tune"
+PARAMETER = "plan"
+
+Kind = Literal[
+    "measured", "out-of-memory", "not-a-number", "hang", "failed", "no-log", "foreign-log",
+    "too-few-gpus", "refused", "time-over", "lost", "interrupted",
+]  # fmt: skip
+# Ends that every further trial would have, too.
+SETUP: tuple[Kind, ...] = ("no-log", "foreign-log", "too-few-gpus", "refused")
+# Ends that say something of the plan.
+OF_THE_PLAN: tuple[Kind, ...] = (
+    "measured", "out-of-memory", "not-a-number", "hang", "failed", "time-over",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A trial before it starts: the candidate's key, the job's name, and why it was chosen; seconds
+    and bytes as predicted, GPU-seconds as expected, in Unix time."""
+
+    key: str
+    job_name: str
+    gpus: int
+    gbs: int
+    predicted_s: float
+    fits: float
+    expected_saved_gpu_s: float
+    expected_cost_gpu_s: float
+    sentence: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a trial ended, in a sentence; the step time and its standard error as a share, the
+    peak of memory and how it was counted, GPU-seconds that it took, in Unix time."""
+
+    kind: Kind
+    sentence: str
+    at: float
+    gpu_s: float = 0.0
+    step_s: float | None = None
+    relative_sd: float | None = None
+    steps: int = 0
+    peak_bytes: float | None = None
+    memory_kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """A trial as far as it has come. `handle`: what the scheduler calls its job, None before it is
+    submitted; `running_since`: when it was first seen to run, in Unix time."""
+
+    number: int
+    chosen: Chosen
+    handle: str | None = None
+    running_since: float | None = None
+    ended: Ended | None = None
+
+    @property
+    def folder(self) -> str:
+        """Its folder below that of the study."""
+        return f"trials/{self.number:03d}"
+
+
+class Journal:
+    """The trials of a study, in the order in which they were chosen; `header`: what the study is
+    of, which a later driver reads."""
+
+    def __init__(self, study: Study, storage: BaseStorage, folder: Path) -> None:
+        self._study, self._storage, self.folder = study, storage, folder
+        with self._told():
+            self.header: dict[str, Any] = dict(study.user_attrs.get("header", {}))
+
+    @classmethod
+    def of_storage(cls, storage: BaseStorage, folder: Path) -> Journal:
+        """The journal in a storage of Optuna's, which is made where there is none."""
+        import optuna
+
+        study = optuna.create_study(
+            storage=storage, study_name=STUDY, sampler=_model_sampler(), direction="minimize",
+            load_if_exists=True,
+        )  # fmt: skip
+        return cls(study, storage, folder)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Optuna's trouble with its storage. OSError."""
+        from optuna.exceptions import StorageInternalError
+
+        try:
+            yield
+        except StorageInternalError as error:
+            cause = error.__cause__ or error
+            full = errno.ENOSPC if "full" in str(cause) else errno.EIO
+            text = str(getattr(cause, "orig", cause)).splitlines()[0]
+            kept = f"the study is kept; planner tune --resume {self.folder} goes on"
+            raise OSError(full, f"{text}; {kept}", str(self.folder / NAME)) from error
+
+    def begin(self, header: Mapping[str, Any]) -> None:
+        """Write what the study is of, once."""
+        if not self.header:
+            with self._told():
+                self._study.set_user_attr("header", dict(header))
+            self.header = dict(header)
+
+    @property
+    def records(self) -> list[TrialRecord]:
+        """Every trial that was chosen."""
+        with self._told():
+            found = self._study.get_trials(deepcopy=False)
+        return [_record(trial) for trial in found if "chosen" in trial.user_attrs]
+
+    def choose(self, keys: Sequence[str], made: Callable[[int], Chosen]) -> TrialRecord:
+        """Ask for the next trial, and keep what it is before anything is started. `made`: what is
+        chosen, by the trial's number."""
+        with self._told():
+            trial = self._study.ask()
+            chosen = made(trial.number)
+            self._study.sampler.key = chosen.key
+            trial.suggest_categorical(PARAMETER, keys)
+            trial.set_user_attr("chosen", asdict(chosen))
+        return TrialRecord(trial.number, chosen)
+
+    def submitted(self, record: TrialRecord, handle: str) -> TrialRecord:
+        """Keep that its job was handed over."""
+        self._keep(record, "handle", handle)
+        return replace(record, handle=handle)
+
+    def running(self, record: TrialRecord, since: float) -> TrialRecord:
+        """Keep since when it runs."""
+        self._keep(record, "running_since", since)
+        return replace(record, running_since=since)
+
+    def ended(self, record: TrialRecord, ended: Ended) -> TrialRecord:
+        """Keep how it ended, and tell Optuna: GPU-seconds of a sequence, which trials of
+        unlike size have in common."""
+        self._keep(record, "ended", asdict(ended))
+        done = replace(record, ended=ended)
+        self._tell(done)
+        return done
+
+    def _keep(self, record: TrialRecord, name: str, value: object) -> None:
+        with self._told():
+            study = self._storage.get_study_id_from_name(STUDY)
+            at = self._storage.get_trial_id_from_study_id_trial_number(study, record.number)
+            self._storage.set_trial_user_attr(at, name, value)
+
+    def _tell(self, record: TrialRecord) -> None:
+        from optuna.trial import TrialState
+
+        ended = record.ended
+        with self._told():
+            if ended is not None and ended.step_s is not None:
+                value = ended.step_s * record.chosen.gpus / record.chosen.gbs
+                self._study.tell(record.number, value, skip_if_finished=True)
+            else:
+                self._study.tell(record.number, state=TrialState.FAIL, skip_if_finished=True)
+
+    def mend(self) -> None:
+        """Tell Optuna what a driver that was killed had no time to: trials that ended, and those
+        that it asked for and never chose."""
+        from optuna.trial import TrialState
+
+        with self._told():
+            found = self._study.get_trials(deepcopy=False)
+        for trial in found:
+            if trial.state.is_finished():
+                continue
+            if "chosen" not in trial.user_attrs:
+                with self._told():
+                    self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+            elif "ended" in trial.user_attrs:
+                self._tell(_record(trial))
+
+
+def _record(trial: FrozenTrial) -> TrialRecord:
+    kept = trial.user_attrs
+    ended = kept.get("ended")
+    return TrialRecord(
+        trial.number, Chosen(**kept["chosen"]), kept.get("handle"), kept.get("running_since"),
+        None if ended is None else Ended(**ended),
+    )  # fmt: skip
+
+
+def _model_sampler() -> BaseSampler:
+    """A sampler that suggests what the planner's model has chosen."""
+    from optuna.samplers import BaseSampler
+
+    class ModelSampler(BaseSampler):  # type: ignore[misc]
+        key = ""
+
+        def infer_relative_search_space(self, *_: Any) -> dict[str, Any]:
+            return {}
+
+        def sample_relative(self, *_: Any) -> dict[str, Any]:
+            return {}
+
+        def sample_independent(self, *_: Any) -> str:
+            return self.key
+
+    return ModelSampler()
+
+
+@contextmanager
+def opened(folder: Path, *, anew: bool) -> Iterator[Journal]:
+    """The journal of a folder, while no other driver has it; `anew`: one that is not there yet.
+    UsageError, OSError."""
+    demand_installed("planner tune needs", "tune", "optuna", "filelock")
+    from filelock import FileLock, Timeout
+
+    path = _demanded(folder, anew=anew)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = FileLock(folder / LOCK, timeout=0).acquire()
+    except Timeout:
+        raise UsageError(
+            f"{folder}: another driver has this study; wait until it ends, or end it"
+        ) from None
+    with lock, _quiet():
+        from optuna.storages import RDBStorage
+
+        url = f"sqlite:///{path.resolve()}"
+        with closing_storage(RDBStorage(url, {"connect_args": {"timeout": 60}})) as storage:
+            journal = Journal.of_storage(storage, folder)
+            journal.mend()
+            yield journal
+
+
+@contextmanager
+def closing_storage(storage: Any) -> Iterator[Any]:
+    """A storage whose connections are closed in the end."""
+    try:
+        yield storage
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def _demanded(folder: Path, *, anew: bool) -> Path:
+    """The file of the journal. UsageError for a study where none may be, none where one must be,
+    links, and files of other things."""
+    path = folder / NAME
+    for each in (path, folder / LOCK):
+        if each.is_symlink() or (each.exists() and not each.is_file()):
+            raise UsageError(f"{each} is a link, or no file; give another folder")
+    if not anew and not path.is_file():
+        raise UsageError(f"{folder} holds no study; begin one: planner tune plans.json -o {folder}")
+    if anew and path.exists():
+        raise UsageError(
+            f"{folder} holds a study: --resume {folder} goes on with it, or give another -o"
+        )
+    if anew:
+        refuse_folder(folder, force=False)
+    elif "trials" not in _tables(path):
+        raise UsageError(f"{path} is no study of planner tune; give another folder")
+    return path
+
+
+def _tables(path: Path) -> set[str]:
+    """Names of what a database holds; none where the file is damaged, or is no database."""
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as base:
+        try:
+            return {name for (name,) in base.execute("SELECT name FROM sqlite_master")}
+        except sqlite3.DatabaseError:
+            return set()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what Optuna says of each trial: the driver says it."""
+    import optuna
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+def study_name(folder: Path, seed: str) -> str:
+    """Letters, digits and dashes by which jobs of a study are known: of its folder, and of `seed`,
+    which no other study has."""
+    words = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:20].strip("-")
+    return f"tune-{words}-{seed}" if words else f"tune-{seed}"

@@ -1,0 +1,176 @@
+"""How a trial that runs ends, judged at each look: by its log, its job, and the time that it takes.
+
+Its log says more than its scheduler: a step time that is known ends a run, and so does memory that
+is not enough. Only where the log is silent the state of the job counts, and a job that its
+scheduler does not know is waited for before it is given up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.job.quantities import plural, seconds, share
+from planner.predict.plan import Degrees
+from planner.tune.follow import FollowedLog, StepTime, is_foreign, step_time
+from planner.tune.journal import Kind
+from planner.tune.runners.contract import Job
+
+# A step time is known when its standard error is below this share of it.
+KNOWN = 0.01
+# Without a line for longer than so many of its steps, and for no less than so long, a run hangs.
+_SILENT_STEPS, _SILENT_S = 20.0, 120.0
+# A job that nobody knows any more is waited for so long.
+LOST_S = 120.0
+# Killed by a signal: usually the system's, for want of host memory.
+_KILLED = "exit status 137"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds: that a trial runs at most, that it waits in a queue, and that its log may be silent
+    before the first step."""
+
+    run_s: float = 1800.0
+    pending_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What of a candidate its log is judged by."""
+
+    degrees: Degrees
+    seq: int
+    framework: str
+    predicted_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a trial has ended, in a sentence, with its step time where it has told one."""
+
+    kind: Kind
+    sentence: str
+    step: StepTime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at a trial. `job`: None while the scheduler is away; times on the driver's clock:
+    `now`, since when it runs (None: not yet), when its log last grew, since when nobody knows the
+    job."""
+
+    job: Job | None
+    now: float
+    running_since: float | None
+    grew_at: float
+    unknown_since: float | None
+
+
+def verdict(
+    facts: Facts, logs: Sequence[FollowedLog], look: Look, limits: Limits
+) -> Verdict | None:
+    """How the trial has ended; None while it goes on."""
+    log = most_telling(logs)
+    ended = look.job is not None and look.job.state in ("done", "failed")
+    found = step_time(log.said, facts.degrees, facts.seq, ended=ended)
+    return (
+        _by_signs(logs)
+        or _by_steps(facts, log, found)
+        or (_at_the_end(logs, look.job, found) if look.job is not None and ended else None)
+        or _by_time(facts, log, look, limits)
+        or _by_scheduler(look)
+    )
+
+
+def most_telling(logs: Sequence[FollowedLog]) -> FollowedLog:
+    """The log that tells most steps, else the first."""
+    return max(logs, key=lambda log: len(log.said.values))
+
+
+def _by_signs(logs: Sequence[FollowedLog]) -> Verdict | None:
+    """Lines that say what went wrong, whatever else was printed."""
+    words = {
+        "out-of-memory": "it ran out of memory",
+        "too-few-gpus": "the machine has fewer GPUs than the plan",
+        "not-a-number": "its loss, or a figure of its log, is no number",
+    }
+    for kind in ("out-of-memory", "too-few-gpus", "not-a-number"):
+        for log in logs:
+            if line := log.signs.get(kind):
+                return Verdict(kind, f"{words[kind]}: {line}")
+    return None
+
+
+def _by_steps(facts: Facts, log: FollowedLog, found: StepTime | None) -> Verdict | None:
+    """The step time, where it is known."""
+    if is_foreign(log.format, facts.framework):
+        return Verdict(
+            "foreign-log",
+            f"its log is one of {log.format}, the plan one of {facts.framework}: what was started "
+            "is not what the folder says",
+        )
+    return _measured(found) if found is not None and found.relative_sd <= KNOWN else None
+
+
+def _measured(found: StepTime) -> Verdict:
+    steps = f"{found.kept} steps after {found.warm_up} of warm-up"
+    text = f"{seconds(found.seconds)} a step ±{share(found.relative_sd)}, of {steps}"
+    return Verdict("measured", text, found)
+
+
+def _at_the_end(logs: Sequence[FollowedLog], job: Job, found: StepTime | None) -> Verdict:
+    """A job that has ended before its step time was known: what it told, or why it told nothing."""
+    said = next((log.signs["failed"] for log in logs if "failed" in log.signs), "")
+    if found is not None and (job.state == "done" or job.lost):
+        return _measured(found)
+    if job.lost:
+        return Verdict("lost", f"its job was lost: {job.reason}")
+    if job.state == "failed":
+        why = "; usually the host's memory was not enough" if job.reason == _KILLED else ""
+        return Verdict("failed", f"it failed ({job.reason}{why})" + (f": {said}" if said else ""))
+    lines = plural(sum(log.lines for log in logs), "line")
+    return Verdict(
+        "no-log",
+        f"it ended after {lines} of log, none of which tells how long a step took: what starts it "
+        "must end when the training ends, and print what the training prints"
+        + (f" ({said})" if said else ""),
+    )
+
+
+def _by_time(facts: Facts, log: FollowedLog, look: Look, limits: Limits) -> Verdict | None:
+    """A run that takes too long, or has gone silent after its first steps."""
+    if look.running_since is None:
+        return None
+    if log.said.values:
+        step_s = max(facts.predicted_s, _slowest(facts, log))
+        silent_s = look.now - max(look.grew_at, look.running_since)
+        if silent_s > max(_SILENT_S, _SILENT_STEPS * step_s):
+            return Verdict("hang", f"it hangs: no line of log for {seconds(silent_s)}")
+    if look.now - look.running_since <= limits.run_s:
+        return None
+    found = step_time(log.said, facts.degrees, facts.seq, ended=True)
+    if found is not None:
+        return _measured(found)
+    return Verdict(
+        "time-over",
+        f"no step time after {seconds(limits.run_s)} (--trial-limit) and "
+        f"{plural(log.lines, 'line')} of log",
+    )
+
+
+def _slowest(facts: Facts, log: FollowedLog) -> float:
+    found = step_time(log.said, facts.degrees, facts.seq, ended=True)
+    return 0.0 if found is None else found.seconds
+
+
+def _by_scheduler(look: Look) -> Verdict | None:
+    """A job that nobody knows, or that waits for what there is not."""
+    if look.unknown_since is not None and look.now - max(look.unknown_since, look.grew_at) > LOST_S:
+        return Verdict("lost", f"its job is unknown to the scheduler for {seconds(LOST_S)}")
+    if look.job is not None and look.job.state == "pending" and look.job.never:
+        return Verdict(
+            "too-few-gpus", f"it waits for what the cluster does not give: {look.job.reason}"
+        )
+    return None

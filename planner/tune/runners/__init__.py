@@ -1,0 +1,1 @@
+"""What starts short runs: this machine, Slurm, Kubernetes, or any command; one contract."""

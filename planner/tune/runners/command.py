@@ -1,0 +1,58 @@
+"""`--run 'COMMAND {folder}'`: whatever trains a folder, and ends when the training ends."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
+from planner.job.errors import UsageError
+from planner.launch.contract import NodesAs
+from planner.tune.runners import process
+from planner.tune.runners.contract import LOG, Job
+
+_FOLDER, _NAME = "{folder}", "{name}"
+
+
+def command_words(text: str) -> list[str]:
+    """The words of a command, as a shell splits them; nothing in them is expanded. UsageError."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--run {text!r}: {error}; write the words as in a shell") from None
+    if not words or not any(_FOLDER in word for word in words):
+        raise UsageError(
+            f"--run {text!r}: say where the folder of a trial goes, as --run 'my-train {_FOLDER}'"
+        )
+    return words
+
+
+class CommandRunner:
+    """A command of the user's: a program and its words, not a line for a shell."""
+
+    nodes_as: NodesAs = "torchrun"
+
+    def __init__(self, text: str, nodes_as: NodesAs = "torchrun") -> None:
+        self.words, self.nodes_as = command_words(text), nodes_as
+
+    def submit(self, folder: Path, job_name: str, limit_s: float) -> str:  # noqa: ARG002
+        """Start the command with the folder, and the job's name, in their places."""
+        places = {_FOLDER: str(folder.resolve()), _NAME: job_name}
+        words = list(self.words)
+        for place, value in places.items():
+            words = [word.replace(place, value) for word in words]
+        return process.start(folder, job_name, words)
+
+    def find(self, folder: Path, job_name: str) -> Job:
+        """By what the script left."""
+        return process.find(folder, job_name)
+
+    def cancel(self, folder: Path, job_name: str, *, force: bool = False) -> None:
+        """End its processes."""
+        process.cancel(folder, job_name, force=force)
+
+    def logs(self, folder: Path, job_name: str) -> Sequence[Path]:  # noqa: ARG002
+        """What the command prints, and logs that it writes into the folder."""
+        others = chain(folder.glob("*.log"), folder.glob("*.out"))
+        return (folder / LOG, *sorted(path for path in others if path.name != LOG))

@@ -1,0 +1,101 @@
+"""What starts short runs: this machine, Slurm, Kubernetes, or any command; one contract.
+
+A job is known by its name, which the study keeps before anything is submitted, so that a driver
+that was killed finds the job again. A runner looks up, and ends, only jobs of the names that it is
+asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from planner.job.errors import UsageError
+from planner.launch.contract import NodesAs
+
+State = Literal["pending", "running", "done", "failed", "unknown"]
+LOG = "train.log"
+# Longer answers of a scheduler's command than this do not come.
+_ANSWER_S = 60.0
+# What their programs print where nobody answers them.
+_AWAY = (
+    "unable to contact slurm", "connection refused", "timed out", "timeout", "unable to connect",
+    "connection reset", "zero bytes were transmitted", "no route to host", "i/o timeout",
+    "temporarily unavailable", "service unavailable", "etcdserver", "tls handshake",
+    "network is unreachable", "slurm backup controller in standby mode",
+)  # fmt: skip
+
+
+class AwayError(Exception):
+    """The scheduler does not answer; it may later."""
+
+
+class RefusedError(Exception):
+    """The scheduler answers, and does not do what it is asked; the message is its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job of a name. `handle`: the scheduler's name of it; `reason`: its words on the state;
+    `lost`: it ended for no fault of its own, as of a node that failed; `never`: it waits for what
+    this cluster does not have."""
+
+    state: State
+    handle: str = ""
+    reason: str = ""
+    lost: bool = False
+    never: bool = False
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it waits or runs."""
+        return self.state in ("pending", "running")
+
+
+UNKNOWN = Job("unknown")
+
+
+class Runner(Protocol):
+    """Starts, finds and ends jobs. Each may raise `AwayError`, `submit` and `cancel` also
+    `RefusedError`."""
+
+    nodes_as: NodesAs
+
+    def submit(self, folder: Path, job_name: str, limit_s: float) -> str:
+        """Start the folder's job, which ends at the limit; what the scheduler calls it."""
+
+    def find(self, folder: Path, job_name: str) -> Job:
+        """The job of a name, whoever started it and however long ago."""
+
+    def cancel(self, folder: Path, job_name: str, *, force: bool = False) -> None:
+        """Ask the job to end; `force`: it was asked before, and did not."""
+
+    def logs(self, folder: Path, job_name: str) -> Sequence[Path]:
+        """Files that hold what it has printed so far."""
+
+
+def called(
+    words: Sequence[str], cwd: Path | None = None, environment: Mapping[str, str] | None = None
+) -> str:
+    """What a scheduler's command prints. UsageError where there is no such command, AwayError where
+    nobody answers it, RefusedError where it says no."""
+    try:
+        done = subprocess.run(
+            words, cwd=cwd, env={**os.environ, **(environment or {})}, timeout=_ANSWER_S,
+            capture_output=True, check=False, encoding="utf-8", errors="replace",
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise UsageError(f"{words[0]} is not on the PATH of this machine") from None
+    except subprocess.TimeoutExpired:
+        raise AwayError(f"{words[0]} has not answered in {_ANSWER_S:.0f} s") from None
+    if done.returncode == 0:
+        return done.stdout
+    said = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}")[-500:]
+    if any(sign in said.lower() for sign in _AWAY):
+        raise AwayError(f"{words[0]}: {said}")
+    raise RefusedError(f"{words[0]}: {said}")

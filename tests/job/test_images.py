@@ -1,0 +1,117 @@
+"""Images of a sample, and a model that reads them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.job.errors import UsageError
+from planner.job.images import ImageCount, image_count, read_images
+from planner.job.models.catalog import load_model
+from planner.job.request import Request
+from planner.predict.evaluate import Proposal, evaluated
+from planner.predict.ops.table import flop_per_token, parameter_count
+from planner.predict.ops.trained import held_parameters
+from planner.predict.plan import Degrees, Plan
+
+MODEL = "qwen2.5-vl-7b"
+EIGHT = Degrees(dp=8, tp=1, pp=1, cp=1, ep=1, vpp=1, zero=3, mbs=1, grad_acc=4)
+
+
+def _request(**changes: object) -> Request:
+    given = {"model": MODEL, "gpus": "8xH100", "framework": "deepspeed", "gbs": 32, "seq": 2048}
+    return Request.model_validate(given | changes)
+
+
+def _plan(recompute: str = "none", **changes: object) -> Plan:
+    return Proposal(_request(**changes), EIGHT, recompute).plan()
+
+
+def test_parameters_are_the_published_ones() -> None:
+    found = load_model(MODEL)
+    assert parameter_count(found.spec).total == found.exact_parameters
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "count"),
+    [
+        # 37 x 27 squares of 28 pixels.
+        (1024, 768, ImageCount(999, 3996, 3996)),
+        # The least area is a square of 56 pixels.
+        (20, 20, ImageCount(4, 16, 16)),
+    ],
+)
+def test_an_image_is_resized_to_whole_squares(width: int, height: int, count: ImageCount) -> None:
+    vision = load_model(MODEL).spec.vision
+    assert vision is not None
+    assert image_count(vision, width, height) == count
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1024", "0x10x10", "2x0x5", "axbxc", "9999x10x10", "1x1x9999999"]
+)
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--images"):
+        read_images(text)
+
+
+def test_a_text_model_takes_no_images() -> None:
+    with pytest.raises(UsageError, match="reads text alone"):
+        _request(model="qwen2.5-7b", images="1x1024x768").resolve()
+
+
+def test_images_longer_than_a_sample_are_refused() -> None:
+    with pytest.raises(UsageError, match="--seq 1998 or more"):
+        _request(images="2x1024x768", seq=1024).resolve()
+
+
+def test_images_take_time_and_memory() -> None:
+    without, with_images = _plan(), _plan(images="1x1024x768")
+    assert with_images.step_time_s > 1.1 * without.step_time_s
+    assert with_images.allocated_bytes > without.allocated_bytes
+    model = _request(images="1x1024x768").resolve().model
+    assert flop_per_token(model, 2048) > flop_per_token(model.language, 2048)
+
+
+def test_a_frozen_tower_keeps_nothing_for_backward() -> None:
+    images = {"images": "1x1024x768"}
+    trained = _plan(**images)
+    frozen = _plan(**images, freeze=("vision_tower",))
+    both = _plan(**images, freeze=("vision_tower", "projector"))
+    assert both.allocated_bytes <= frozen.allocated_bytes < trained.allocated_bytes
+    assert both.step_time_s <= frozen.step_time_s < trained.step_time_s
+    # Neither gradients nor states of the tower.
+    job = _request(**images, freeze=("vision_tower",)).resolve()
+    tower = parameter_count(job.model).total - parameter_count(job.model.language).total
+    held = held_parameters(job)
+    assert 0.9 * tower < held.total - held.trained < tower
+
+
+def test_a_projector_alone_may_be_trained() -> None:
+    job = _request(images="1x1024x768", freeze=("vision_tower", "language_model")).resolve()
+    spec = load_model(MODEL).spec.vision
+    assert spec is not None
+    merged, inner, out = spec.projector.widths
+    linear = inner * (merged + 1) + out * (inner + 1)
+    assert held_parameters(job).trained == linear + spec.projector.norm_width
+
+
+def test_nothing_is_left_to_train() -> None:
+    parts = ("vision_tower", "projector", "language_model")
+    with pytest.raises(UsageError, match="leaves nothing"):
+        _request(freeze=parts).resolve()
+
+
+def test_a_text_model_has_no_parts() -> None:
+    with pytest.raises(UsageError, match="reads text alone"):
+        _request(model="qwen2.5-7b", freeze=("vision_tower",)).resolve()
+
+
+def test_the_language_model_alone_costs_what_it_did() -> None:
+    """A tower that reads no image takes memory for its weights and no compute."""
+    job = _request().resolve()
+    with_tower = Proposal(_request(), EIGHT).of(job)
+    alone = Proposal(_request(), EIGHT).of(replace(job, model=job.model.language))
+    first, second = evaluated(with_tower), evaluated(alone)
+    assert first.time.compute_s == pytest.approx(second.time.compute_s, rel=1e-6)
