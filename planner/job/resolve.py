@@ -60,7 +60,7 @@ from planner.job.reads import reads_of
 from planner.job.recompute import RecomputeMode, demand_parts
 from planner.job.request_fields import RequestFields
 from planner.job.samples import Samples
-from planner.job.sampling import sample_conditions, samples_of
+from planner.job.sampling import demand_answers, sample_conditions, samples_of
 from planner.job.schedules import schedule_name
 from planner.job.specs import ModelSpec
 from planner.job.tuning import VISION_TOWER, Tuning, read_tuning
@@ -116,6 +116,7 @@ def _on_cluster(request: RequestFields) -> Job:
     objective = read_objective(request.objective, adapters=tuning.has_adapters)
     model = model.with_scores() if objective.rules.scores else model
     samples, seq = samples_of(request, profile, model)
+    demand_answers(request, profile, samples, objective)
     model = _with_images(request, model, tuning, samples, seq)
     cluster = _job_cluster(request, profile)
     profile = switched(profile, _switches(request), cluster.num_gpus)

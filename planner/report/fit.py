@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from planner.job.quantities import gib, plural, signed_share
-from planner.launch.registry import target_of_profile
+from planner.launch.plans import is_launchable
 from planner.predict.command_line import fit_command
 from planner.predict.memory.advice import Advice, Move
 from planner.predict.memory.solve import SAFE_PROBABILITY
@@ -184,8 +184,8 @@ def _notes(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Iterato
     yield from assumed
     if answer.result is not None:
         yield error_note(answer.result.plans)
-        launches = target_of_profile(answer.result.request.framework) is not None
-        launches = launches and not answer.result.job.objective
+        plans, request = answer.result.plans, answer.result.request
+        launches = bool(plans) and is_launchable(plans[0], request)
         yield from notes("fit.notes", None, launches=launches, command=command)
     if answer.untried:
         yield f"No time was left for: {', '.join(answer.untried)}."

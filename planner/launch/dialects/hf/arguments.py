@@ -25,7 +25,7 @@ _OF_TRL = frozenset((
     "use_bnb_nested_quant", "dataset_text_field", "assistant_only_loss", "completion_only_loss",
     "packing_strategy", "dataset_kwargs", "dataset_mixer", "lora_modules_to_save",
     "lora_task_type", "precompute_ref_log_probs", "dataset_train_split", "dataset_test_split",
-    "model_init_kwargs",
+    "model_init_kwargs", "trl_release",
 ))  # fmt: skip
 _OFF = ("", "false", "0", "none", "no", "{}", "[]")
 

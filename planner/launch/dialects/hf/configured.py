@@ -88,7 +88,8 @@ def _sharded(
     script = hf_arguments(named, source.folder, source.hints)
     program = program_of(program, named, source.launch)
     script = checkpointed(with_length(script, named, program), named, program)
-    how = tuned(named, program, script.hints.model)
+    shards = reader is DeepspeedReader or document.get("distributed_type") == "FSDP"
+    how = tuned(named, program, script.hints.model, sharded=shards)
     if how.half is not None:
         script = replace(script, half_weights=how.half)
     read = reader(document, source, script).found()

@@ -252,6 +252,11 @@ def layer_class(config: Config) -> str:
     return _LAYER_CLASSES[str(config["model_type"])]
 
 
+def without_scores(model: ModelSpec) -> ModelSpec:
+    """The language model whose weights a reward model starts from."""
+    return model.model_copy(update={"scores": False})
+
+
 def _shown(value: object) -> str:
     text = str(value)
     return text if len(text) < 40 else "..."
@@ -296,7 +301,13 @@ def hf_program(model: ModelSpec, template: str, title: str, **more: Value) -> Fi
     """train.py, whose every value of the plan is an argument that the launcher gives, and the
     model's config.json."""
     return {
-        SCRIPT: filled(template, title=title, data=filled("hf/data.py.txt"), **more),
+        SCRIPT: filled(
+            template,
+            title=title,
+            data=filled("hf/data.py.txt"),
+            stop=filled("hf/stop.py.txt"),
+            **more,
+        ),
         f"{MODEL_FOLDER}/config.json": json.dumps(hf_config(model) or {}, indent=2) + "\n",
     }
 
@@ -333,7 +344,7 @@ def plan_refusals(launch: Launch) -> Iterator[Refusal]:
 
 def hf_job_refusals(job: Job) -> Iterator[Refusal]:
     """A model that transformers has not; dropout, length and batch ramps, whoever trains it."""
-    model = job.model
+    model = without_scores(job.model)
     missing = [f"{name} = {_shown(value_of(model, name))}" for name in differences(model)]
     yield from said_refusals("hf", "job_refusals", names_of_job(job) | {"missing": missing})
     yield from length_refusals(job)

@@ -96,7 +96,8 @@ def read_hf_training(
     script = hf_arguments(named, Path(path).parent, source.hints)
     elsewhere = _batch_elsewhere(named, script.hints.mbs)
     document = _deepspeed(named, source)
-    how = tuned(named, program, script.hints.model, _stage_of(document) == 3)
+    shards = document is not None or _asks_for_fsdp(named)
+    how = tuned(named, program, script.hints.model, sharded=shards)
     script = _completed(script, named, program, launch, how)
     if document is not None:
         found = DeepspeedReader(document, source, script).found()
@@ -141,9 +142,9 @@ def read_hf_training(
     )
 
 
-def _stage_of(document: Document | None) -> object:
-    """The ZeRO stage that a DeepSpeed configuration states."""
-    return None if document is None else document.get(DEEPSPEED["zero"].key)
+def _asks_for_fsdp(named: Mapping[str, Setting]) -> bool:
+    """Whether settings of a Trainer ask for FSDP."""
+    return is_on(named, "fsdp") or bool(below(named, "fsdp_config"))
 
 
 def _launcher_shards(

@@ -107,9 +107,11 @@ def casts_adapters(named: Named, program: Program) -> bool:
     return told or (sharded and is_on(named, "rl"))
 
 
-def tuned(named: Named, program: Program, model: str | None, zero3: bool = False) -> Tuned:
-    """How the weights are trained. `model`: its name in the catalogue, where it is known."""
-    return _Tuning(named, program, None if model is None else load_model(model).spec, zero3).read()
+def tuned(named: Named, program: Program, model: str | None, *, sharded: bool = False) -> Tuned:
+    """How the weights are trained. `model`: its name in the catalogue, where it is known;
+    `sharded`: DeepSpeed or FSDP holds them."""
+    spec = None if model is None else load_model(model).spec
+    return _Tuning(named, program, spec, sharded).read()
 
 
 @dataclass
@@ -119,7 +121,7 @@ class _Tuning:
     named: Named
     program: Program
     model: ModelSpec | None
-    zero3: bool
+    sharded: bool
     problems: list[Problem] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     effects: list[tuple[Setting, str]] = field(default_factory=list)
@@ -398,12 +400,14 @@ class _Tuning:
         """The type of adapters, where it is not the library's: peft makes them fp32.
 
         TRL casts those beside packed weights to bf16 (trl/trainer/sft_trainer.py, "cast ... as
-        recommended by the original paper", at f2cd57710), and leaves those under ZeRO-3 in the
-        model's type; LLaMA-Factory leaves them there under `pure_bf16` (model/adapter.py).
+        recommended by the original paper", at f2cd57710). What shards makes of them what it makes
+        of all that trains: DeepSpeed's engine 16 bits with fp32 masters (runtime/engine.py),
+        accelerate fp32 (utils/fsdp_utils.py, fsdp2_prepare_model; accelerator.py, prepare_model).
+        LLaMA-Factory leaves them in the model's type under `pure_bf16` (model/adapter.py).
         """
         if self.program == "llamafactory" and is_on(self.named, "pure_bf16"):
             return "bf16"
-        if self.program == "trl" and (base is not None or self.zero3):
+        if self.program == "trl" and base is not None and not self.sharded:
             return "bf16"
         if casts_adapters(self.named, self.program):
             return "bf16" if is_on(self.named, "bf16") else "fp16"
