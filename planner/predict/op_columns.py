@@ -19,13 +19,8 @@ from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.frameworks.tables import Kernels
 from planner.job.job import Job
 from planner.predict.cost_tables import class_names, quantised_copy_bytes
-from planner.predict.ops.rows import Op, Piece
+from planner.predict.ops.rows import OPERATOR_SHARE, Op, Piece
 from planner.predict.optimizer_terms import parameter_update
-
-# CPU time of one of torch's operators over that of a module's kernel, of which profiles have the
-# time: a product takes 13.5 us on the host of a DGX H100, 19 us on a DGX A100's, 1.4 times as slow
-# (NVIDIA/TransformerEngine issue 2053), where a module's kernel takes 110 to 225.
-_OPERATOR_SHARE = 1.0 / 6.0
 
 # Rows by the beginning of their names -> whether a graph holds them.
 _CAPTURED = {
@@ -132,7 +127,7 @@ def issue_factor(op: Op, job: Job) -> float:
         return 0.0
     if not op.torch_operators:
         return 1.0
-    return _OPERATOR_SHARE * job.cluster.host_speed / job.cluster.host_launch_speed
+    return OPERATOR_SHARE * job.cluster.host_speed / job.cluster.host_launch_speed
 
 
 def _captured(op: Op, kernels: Kernels) -> bool:

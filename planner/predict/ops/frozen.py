@@ -11,7 +11,7 @@ from planner.job.recompute import Module
 from planner.predict.ops.adapter_parts import layer_names, parts_of
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.merged import merges, with_sum
-from planner.predict.ops.rows import Op, Saved
+from planner.predict.ops.rows import OPERATOR_SHARE, Op, Saved
 
 _HALF, _FP32 = 2.0, 4.0
 # What DoRA makes of a weight in each forward, in tensors of the adapters' type: B·A written, scaled
@@ -22,6 +22,9 @@ _DORA_TRAFFIC, _DORA_COPIES = 7.0, 3.0
 # It makes B·A by sending an identity of in x in through both: written, read, cast under autocast.
 _EYE, _EYE_CAST = 2.0, 6.0
 _ENDS = frozenset(("embeddings", "head"))
+# Operators of torch by which AutoGPTQ unpacks a weight without a kernel of its own: shifts, casts
+# and masks of weights and zeros, scales gathered, zeros taken off, scaled (qlinear_cuda_old.py).
+_UNPACKING_OPERATORS = 10.0
 # Tensors that a product keeps for its weight gradient alone, by the end of their names.
 _INPUTS = ("input", "output_copied", "output_quantised", "output_exchanged")
 
@@ -218,7 +221,8 @@ def _by_operators(op: Op, context: OpContext) -> Op:
     traffic = context.profile.adapters.gptq_unpacking_bytes
     if not op.packed or context.tuning.base != "gptq4" or not traffic:
         return op
-    return replace(op, weight_traffic=traffic - op.unpacked)
+    issued = op.forward_kernels + _UNPACKING_OPERATORS * OPERATOR_SHARE
+    return replace(op, weight_traffic=traffic - op.unpacked, forward_kernels=issued)
 
 
 def _without_biases(op: Op) -> tuple[Op, ...]:
