@@ -113,26 +113,20 @@ class Frozen:
         """The row as it runs, and the weights that stay beside a trained copy of them; `inputs`: of
         a product, what it keeps of them."""
         if is_trained(op, self.context, frozen=self.whole):
-            own = replace(op, saved=(*inputs, *self._others(op))) if op.is_product else op
-            yield self._copied(own) if self._is_tied_head(op) else own
-            if self._is_tied_head(op):
-                return
-            if self.context.tuning.has_adapters and op.parameters:
-                yield self._original(op)
+            yield from self._trained(op, inputs)
             return
         if self.context.tuning.base and is_packed(op, self.context):
             op, *biases = _without_biases(op)
             yield from (self._beside(bias) for bias in biases)
+        merged = adapted and merges(op, self.context)
         row = replace(
             op,
             parameter_class=self._class(op),
             saved=(*inputs, *self._others(op)),
-            backward_kernels=_of_inputs(op)
-            if not (adapted and merges(op, self.context))
-            else op.backward_kernels,
+            backward_kernels=op.backward_kernels if merged else _of_inputs(op),
         )
         row = _by_operators(self._upcast(row), self.context)
-        if adapted and merges(op, self.context):
+        if merged:
             row = with_sum(row, self.context)
         elif adapted and self.context.tuning.method == "dora":
             row = _with_norms(row, self.context)
@@ -140,6 +134,17 @@ class Frozen:
             yield replace(row, returns=False)
         else:
             yield self._ended(row) if self.stops else row
+
+    def _trained(self, op: Op, inputs: tuple[Saved, ...]) -> Iterator[Op]:
+        """A row whose weights are trained, and beside adapters the frozen ones that they are a copy
+        of."""
+        row = replace(op, saved=(*inputs, *self._others(op))) if op.is_product else op
+        if self._is_tied_head(op):
+            yield self._copied(row)
+            return
+        yield row
+        if self.context.tuning.has_adapters and op.parameters:
+            yield self._original(op)
 
     def _others(self, op: Op) -> tuple[Saved, ...]:
         """Tensors that a row keeps but for the inputs of its products, and what a frozen norm that
