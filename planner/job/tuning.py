@@ -79,6 +79,11 @@ class Tuning:
         return not self.has_adapters and not self.frozen
 
     @property
+    def is_plain(self) -> bool:
+        """Whether adapters are two products and a sum, beside weights that are not packed."""
+        return self.method == "lora" and self.base is None and not self.dropout
+
+    @property
     def is_prepared(self) -> bool:
         """Whether peft's prepare_model_for_kbit_training casts what is not packed to fp32: beside
         weights that bitsandbytes quantised, not beside GPTQ's (src/peft/utils/other.py)."""
