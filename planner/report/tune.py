@@ -1,5 +1,5 @@
 """What `planner tune` shows: each trial as it was predicted and as it ran, what was learnt, and the
-plan to take; the page of a study."""
+plan to take."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from planner.job.quantities import gib, percent_sure, seconds, share, short_count, signed_share
-from planner.report.charts.drawing import Drawing
-from planner.report.charts.measured import pairs_chart
-from planner.report.pages.page import Page, Section
-from planner.report.tables import Block, Facts, Notes, Report, TableData, as_report, table
-from planner.report.traced import Pair
+from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 from planner.tune.loop import Next
 from planner.tune.outcome import TriedPlan, TunedStudy
 
@@ -26,7 +22,7 @@ def tune_report(study: TunedStudy, folder: Path | None) -> Iterator[Block]:
     if study.trials:
         yield trials_table(study.trials)
         yield Notes(tuple(f"{one.number}: {one.learnt}" for one in study.trials), "Learnt")
-    yield Notes((_take(study), f"The study ended: {study.sentence}.", *_notes(study)))
+    yield Notes((take_text(study), f"The study ended: {study.sentence}.", *_notes(study)))
     if folder is not None:
         yield Notes(tuple(_next(study, folder)), "Next")
 
@@ -63,7 +59,8 @@ def _row(one: TriedPlan) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _take(study: TunedStudy) -> str:
+def take_text(study: TunedStudy) -> str:
+    """The plan to take, in a sentence."""
     sure = percent_sure(study.best_probability)
     return (
         f"→ Take {study.best_name} ({study.best}): the fastest with {sure}, at "
@@ -104,41 +101,3 @@ def dry_run_report(trials: Sequence[Next], names: Mapping[str, str], note: str) 
     titles = "# | ~plan | ~configuration | saves GPU-h | costs GPU-h"
     yield table(titles, rows, "Trials that would run, if each came out as it is predicted")
     yield Notes((*(one.sentence for one in trials if one.key is None), note))
-
-
-def tune_page(study: TunedStudy) -> Page:
-    """Predicted beside measured step times and peaks, above the tables."""
-    report: Report = tune_report(study, None)
-    drawings = [
-        Drawing(name, title, pairs_chart(pairs, unit))
-        for name, title, pairs, unit in (
-            ("steps", "Seconds of a step", _times(study), "s"),
-            ("peaks", "Peak of a GPU's memory", _peaks(study), "GiB"),
-        )
-        if pairs
-    ]
-    lead = f"{study.framework} on {study.num_gpus:,} × {study.gpu}. {_take(study)}"
-    sections = [Section("Tables", blocks=report.blocks)]
-    if drawings:
-        sections.insert(0, Section("Predicted and measured", drawings))
-    return Page(f"Tuning {study.model}", lead, sections)
-
-
-def _times(study: TunedStudy) -> list[Pair]:
-    return [
-        Pair(f"{one.number}: {one.name}", one.predicted_s, one.measured_s)
-        for one in study.trials
-        if one.measured_s is not None
-    ]
-
-
-def _peaks(study: TunedStudy) -> list[Pair]:
-    return [
-        Pair(
-            f"{one.number}: {one.name}",
-            None if one.predicted_peak_bytes is None else one.predicted_peak_bytes / 2**30,
-            one.peak_bytes / 2**30,
-        )
-        for one in study.trials
-        if one.peak_bytes is not None
-    ]

@@ -17,7 +17,7 @@ from planner.job.errors import UsageError
 from planner.report.pages.page import Page
 from planner.report.pages.plans import PagePlan, plans_page, result_page
 from planner.report.pages.studies import Study, study_page
-from planner.report.tune import tune_page
+from planner.report.pages.tune import tune_page
 from planner.search.plan_file import demand_whole, read_json, read_plan_file
 from planner.tune.outcome import DOCUMENT, TunedStudy
 
