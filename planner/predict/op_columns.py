@@ -94,7 +94,7 @@ def _op_columns(op: Op, job: Job) -> dict[str, float]:
         "low_precision": low,
         "autocasts": low if copies != 0.0 else op.autocasts,
         "issued": issue_factor(op, job),
-        "trained": op.trains,
+        "trained": op.derives,
         "partial": not op.returns or op.unpacked > 0.0 or op.transient > 0.0,
         "backward_kernels": _backward_kernels(op),
     }
@@ -103,7 +103,7 @@ def _op_columns(op: Op, job: Job) -> dict[str, float]:
 def _backward_kernels(op: Op) -> float:
     """Kernels of a row's backward: of a product with frozen weights one less, of a row below which
     nothing is trained none."""
-    untrained = op.is_product and not op.trains
+    untrained = op.is_product and not op.derives
     return (op.backward_kernels - untrained) if op.returns else 0.0
 
 

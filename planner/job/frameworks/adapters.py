@@ -14,6 +14,7 @@ from planner.job.frameworks.profile import (
 )
 from planner.job.frameworks.tables import AdapterRules
 from planner.job.specs import ModelSpec
+from planner.job.tuned_layers import EXPERTS
 from planner.job.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ def check_tuning(profile: FrameworkProfile, tuning: Tuning) -> None:
         raise UsageError(
             f"--train {tuning.method}: {profile.name} has no adapters of that kind; give "
             f"--framework {' or '.join(having)}"
+        )
+    if tuning.method == "dora" and EXPERTS in tuning.targets and rules.merges_tensors:
+        raise UsageError(
+            f"--train dora:targets={','.join(tuning.targets)}: {profile.name} has no magnitudes of "
+            "adapters on experts (peft, ParamWrapper); give lora, or leave experts out"
         )
     if tuning.base is not None and tuning.base not in rules.bases:
         having = frameworks_with(lambda one: tuning.base in one.adapters.bases and one.listed)

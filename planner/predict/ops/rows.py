@@ -137,6 +137,9 @@ class Op:
     # beside a 16-bit copy of packed ones (DoRA's norms).
     weight_traffic: float = 0.0
     weight_copies: float = 0.0
+    # Whether backward makes a gradient of its weights though nothing trains them: adapters that are
+    # merged with them take theirs from it.
+    merged: bool = False
 
     @property
     def parameter_count(self) -> float:
@@ -173,8 +176,13 @@ class Op:
 
     @property
     def trains(self) -> bool:
-        """Whether its weights get gradients."""
+        """Whether its weights are trained."""
         return parameter_classes()[self.parameter_class].trained
+
+    @property
+    def derives(self) -> bool:
+        """Whether backward computes a gradient of its weights."""
+        return self.trains or self.merged
 
 
 @dataclass(frozen=True, slots=True)
