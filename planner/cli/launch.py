@@ -10,7 +10,7 @@ from planner.job.written import picked
 from planner.job.written_folder import refuse_folder
 from planner.launch.contract import checkpoints_of
 from planner.launch.folder import launch_folder, write_launch
-from planner.launch.plans import launch_of
+from planner.launch.plans import launch_of, usual_target
 from planner.launch.registry import target_named
 from planner.report.launch import launch_report
 from planner.report.tables import Report
@@ -25,7 +25,7 @@ def run(plan_file: str, number: int | None, **options: Any) -> None:
 
     refuse_folder(path, force)
     plan, request, gpus = pick_plan(result, number), result.request, result.job.used_gpus
-    target = named or target_named(request.framework)
+    target = named or usual_target(plan, request)
     compile_if_first_run(options["quiet"])
     nodes_as, ramp = options["nodes_as"].replace("kubernetes", "k8s"), options["batch_ramp"]
     launch = launch_of(plan, request, target, nodes_as, gpus, ramp)

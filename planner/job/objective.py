@@ -79,6 +79,12 @@ class Objective:
         return self.kind == "lm" and self.logits == "full"
 
     @property
+    def reads_answers(self) -> bool:
+        """Whether its loss is one of whole answers, as preferences and rewards are, in place of one
+        of tokens."""
+        return self.kind not in ("lm", "distill")
+
+    @property
     def words(self) -> str:
         """What it is, and its settings: `direct preference optimisation (dpo:reference=copied)`."""
         return f"{self.rules.words} ({self})"

@@ -17,6 +17,7 @@ from planner.job.amounts import Resolution, parse_reserve, parse_resolution
 from planner.job.batches import global_batches
 from planner.job.errors import UsageError
 from planner.job.frameworks.adapters import check_tuning, tuned_profile, tuning_conditions
+from planner.job.frameworks.demands import Demand, demand_conditions
 from planner.job.frameworks.losses import objective_conditions, with_objective
 from planner.job.frameworks.profile import (
     FP32_PRECISIONS,
@@ -60,7 +61,7 @@ from planner.job.reads import reads_of
 from planner.job.recompute import RecomputeMode, demand_parts
 from planner.job.request_fields import RequestFields
 from planner.job.samples import Samples
-from planner.job.sampling import sample_conditions, samples_of
+from planner.job.sampling import demand_answers, sample_conditions, samples_of
 from planner.job.schedules import schedule_name
 from planner.job.specs import ModelSpec
 from planner.job.tuning import VISION_TOWER, Tuning, read_tuning
@@ -116,6 +117,7 @@ def _on_cluster(request: RequestFields) -> Job:
     objective = read_objective(request.objective, adapters=tuning.has_adapters)
     model = model.with_scores() if objective.rules.scores else model
     samples, seq = samples_of(request, profile, model)
+    demand_answers(request, profile, samples, objective)
     model = _with_images(request, model, tuning, samples, seq)
     cluster = _job_cluster(request, profile)
     profile = switched(profile, _switches(request), cluster.num_gpus)
@@ -159,6 +161,7 @@ def _on_cluster(request: RequestFields) -> Job:
             *objective_conditions(profile, objective),
             *vision_conditions(model),
             *sample_conditions(profile, samples),
+            *demand_conditions(_demands(request, profile), model, tuning, samples),
         ),
         dropout=request.dropout,
         expert_imbalance=request.expert_imbalance,
@@ -182,6 +185,11 @@ def _on_cluster(request: RequestFields) -> Job:
         objective=objective,
         reads=reads_of(objective, _teacher(objective, model, profile)),
     )
+
+
+def _demands(request: RequestFields, profile: FrameworkProfile) -> tuple[Demand, ...]:
+    """Files of a launch may run what no file is written for."""
+    return profile.demands if request.overrides.launched is None else ()
 
 
 # --- model, framework, machine --------------------------------------------------------------------

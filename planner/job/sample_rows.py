@@ -68,6 +68,10 @@ def row_of(samples: Samples, seq: int, mbs: int) -> Row:
     packs = packs_of(lengths, seq, samples.packer)
     counted = packs.fill * seq
     within = samples.packing == "pack-varlen"
+    if samples.by_sample:
+        # Megatron's main branch trains what fills a pack up with its last sample (sft_dataset.py).
+        computed = float(seq) if samples.balance == "hybrid-cp" else counted
+        return Row(counted, computed, lengths.attended, counted / lengths.mean, float(seq))
     attended = float(packs.squares.mean()) / seq if within else float(seq)
     return Row(counted, float(seq), attended, counted / lengths.mean, float(seq))
 

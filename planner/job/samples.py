@@ -9,7 +9,7 @@ included), and squared lengths, on which attention's cost depends.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import accumulate
 from math import fsum
@@ -20,7 +20,7 @@ from planner.job.bounds import LONGEST_SEQ
 from planner.job.errors import UsageError
 
 Packing = Literal["limit", "longest", "padding-free", "pack", "pack-varlen"]
-Balance = Literal["none", "tokens", "flop"]
+Balance = Literal["none", "tokens", "flop", "hybrid-cp", "dynamic-cp"]
 # How samples are put into packs: texts follow each other and are cut at the end of a pack; the next
 # sample that does not fit opens another pack; each sample goes into the fullest pack with room;
 # there are no packs.
@@ -40,6 +40,18 @@ BALANCED: Mapping[Balance, tuple[Packing, ...]] = {
     "none": PACKINGS,
     "tokens": ("longest", "padding-free"),
     "flop": ("pack-varlen",),
+    "hybrid-cp": ("pack-varlen",),
+    "dynamic-cp": ("pack-varlen",),
+}
+# Balances under which the groups of context parallelism follow each sample (`rank_groups`).
+BY_SAMPLE: tuple[Balance, ...] = ("hybrid-cp", "dynamic-cp")
+# Words for people by balance.
+BALANCE_WORDS: Mapping[Balance, str] = {
+    "none": "",
+    "tokens": "balanced by tokens",
+    "flop": "balanced by FLOP",
+    "hybrid-cp": "each on the ranks that it needs, one after the other",
+    "dynamic-cp": "each on the ranks that it needs, filled by short ones (Megatron's dev branch)",
 }
 # Classes of a distribution at most; more lengths are joined with their neighbours, at their mean.
 MOST_LENGTHS = 1024
@@ -173,6 +185,11 @@ class Samples:
         return self.lengths is not None and self.packing not in ("limit", "pack")
 
     @property
+    def by_sample(self) -> bool:
+        """Whether the ranks of context parallelism that share a sample follow its length."""
+        return self.balance in BY_SAMPLE
+
+    @property
     def is_packed(self) -> bool:
         """Whether a row holds several samples."""
         return self.packing in ("pack", "pack-varlen")
@@ -185,12 +202,17 @@ class Samples:
 @dataclass(frozen=True)
 class Offered:
     """What a framework does with samples: its rules, the usual one first, each with how it fills
-    packs; whether a micro-batch holds one pack alone; where it says so."""
+    packs; whether a micro-batch holds one pack alone; what balances demand of the degrees;
+    `limit`: tokens at which samples are cut there where nobody says;
+    `answers`: the rules of its trainers for preferences and rewards; where it says so."""
 
     packings: Mapping[Packing, Packer]
     balances: tuple[Balance, ...]
     source: str
     single_packs: bool = False
+    demands: Mapping[str, str] = field(default_factory=dict)
+    limit: int | None = None
+    answers: tuple[Packing, ...] = ()
 
     @property
     def usual(self) -> Packing:
@@ -207,8 +229,15 @@ def offered_by(framework: str, family: str) -> Offered:
     """What a framework, or the family of its versions, does with samples (`samples.toml`)."""
     tables = _offered()
     row = tables.get(framework) or tables.get(family) or tables["other"]
-    balances = ("none", *row.get("balances", ()))
-    return Offered(row["packings"], balances, row["source"], row.get("single_packs", False))
+    return Offered(
+        packings=row["packings"],
+        balances=("none", *row.get("balances", ())),
+        source=row["source"],
+        single_packs=row.get("single_packs", False),
+        demands=row.get("demands", {}),
+        limit=row.get("limit"),
+        answers=tuple(row.get("answers", row["packings"])),
+    )
 
 
 def frameworks_that(packing: str | None = None, balance: str | None = None) -> list[str]:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from planner.job.errors import UsageError
 from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.length_text import read_lengths
+from planner.job.objective import Objective
 from planner.job.quantities import share
 from planner.job.samples import (
     BALANCED,
+    BY_SAMPLE,
     PACKING_WORDS,
     Balance,
     Lengths,
@@ -49,24 +51,43 @@ def samples_of(
     lengths = _lengths(request.lengths, _stamp(request.lengths))
     offered = offered_by(profile.name, profile.family)
     packing = _packing(request, offered, profile)
-    balance = _balance(request, offered, profile, packing)
+    balance = _balance(request, offered, profile, packing, model)
     packer = offered.packings.get(packing, "best-fit")
-    limit = _limit(request, lengths, packing, model)
+    limit = _limit(request, lengths, packing, model, offered)
     kept = lengths if packing == "pack" and packer == "cut" else lengths.cut(limit)
     samples = Samples(kept, packing, balance, packer, lengths.above(limit))
     rows = packing in ("longest", "padding-free")
     return samples, min(limit, kept.longest) if rows else limit
 
 
+def demand_answers(
+    request: RequestFields, profile: FrameworkProfile, samples: Samples, objective: Objective
+) -> None:
+    """UsageError where an objective reads whole answers and the framework's trainers for those do
+    not make rows so."""
+    launched = request.overrides.launched is not None
+    if samples.lengths is None or not objective.reads_answers or launched:
+        return
+    offered = offered_by(profile.name, profile.family)
+    if samples.packing not in offered.answers:
+        raise UsageError(
+            f"--packing {samples.packing} with --objective {objective}: trainers for preferences "
+            f"and rewards under {profile.name} pad answers and do not join them; give --packing "
+            f"{' or '.join(offered.answers)}"
+        )
+
+
 def sample_conditions(profile: FrameworkProfile, samples: Samples) -> tuple[UserCondition, ...]:
     """What rows of samples demand of the degrees: where the framework says so, a micro-batch is one
-    pack, whose length says how large it is."""
+    pack, whose length says how large it is; and some rules of balance go with few degrees."""
     from constraints.condition import user_condition
 
+    offered = offered_by(profile.name, profile.family)
     packed = samples.lengths is not None and samples.packing == "pack-varlen"
-    if not packed or not offered_by(profile.name, profile.family).single_packs:
-        return ()
-    return (replace(user_condition("require", "mbs == 1"), of=f"--packing {samples.packing}"),)
+    found = {f"--packing {samples.packing}": "mbs == 1"} if packed and offered.single_packs else {}
+    if demand := offered.demands.get(samples.balance):
+        found[f"--balance {samples.balance}"] = demand
+    return tuple(replace(user_condition("require", text), of=of) for of, text in found.items())
 
 
 @lru_cache(maxsize=16)
@@ -106,7 +127,11 @@ def _packing(request: RequestFields, offered: Offered, profile: FrameworkProfile
 
 
 def _balance(
-    request: RequestFields, offered: Offered, profile: FrameworkProfile, packing: Packing
+    request: RequestFields,
+    offered: Offered,
+    profile: FrameworkProfile,
+    packing: Packing,
+    model: ModelSpec,
 ) -> Balance:
     """How rows are balanced. UsageError where the framework, or the packing, has it not."""
     balance = request.balance or "none"
@@ -117,6 +142,11 @@ def _balance(
         raise UsageError(
             f"--balance {balance}: {profile.name} has {', '.join(offered.balances)}; frameworks "
             f"that have it: {', '.join(having)}"
+        )
+    if balance in BY_SAMPLE and model.mla is not None:
+        raise UsageError(
+            f"--balance {balance}: Megatron splits latent attention over the same ranks whatever "
+            f"the sample (multi_latent_attention.py), and {model.name} has it; leave --balance out"
         )
     suits = BALANCED[balance]
     if packing not in suits:
@@ -138,9 +168,12 @@ def _demand_positions(request: RequestFields, model: ModelSpec) -> None:
         )
 
 
-def _limit(request: RequestFields, lengths: Lengths, packing: Packing, model: ModelSpec) -> int:
-    """Tokens of a row at most: `--seq`, else what the samples and the model suggest. UsageError
-    where the longest sample is beyond the model's positions."""
+def _limit(
+    request: RequestFields, lengths: Lengths, packing: Packing, model: ModelSpec, offered: Offered
+) -> int:
+    """Tokens of a row at most: `--seq`, else what the samples and the model suggest; of a form
+    without a longest sample where the framework's tools cut. UsageError where the longest sample is
+    beyond the model's positions."""
     given, most = request.seq, model.max_positions
     reach = min(given or lengths.longest, lengths.longest)
     if reach > most and (model.longest_seq == most or (given is None and not lengths.open_ended)):
@@ -151,7 +184,8 @@ def _limit(request: RequestFields, lengths: Lengths, packing: Packing, model: Mo
         )
     if given is not None:
         return given
-    longest = min(lengths.longest, model.pretraining_seq if lengths.open_ended else most)
+    usual = min(model.pretraining_seq, offered.limit or model.pretraining_seq)
+    longest = min(lengths.longest, usual if lengths.open_ended else most)
     if packing in ("limit", "longest", "padding-free"):
         return longest
     return pack_length(lengths, longest, model)

@@ -3,7 +3,7 @@ a plan made ready for one framework."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +17,14 @@ from planner.job.optimizers import check_optimizer
 from planner.job.recompute import RecomputeMode
 from planner.job.request import Request
 from planner.launch.contract import Launch, NodesAs, Refusal, Writer
-from planner.launch.registry import Target, module_of, target_of_profile, targets
+from planner.launch.registry import (
+    Target,
+    function,
+    module_of,
+    target_named,
+    target_of_profile,
+    targets,
+)
 from planner.predict.command_line import search_command
 from planner.predict.configuration import Configuration, decided_job, decided_request
 from planner.predict.evaluate import checked, evaluated
@@ -48,24 +55,31 @@ def job_refusals(target: Target, job: Job) -> Iterator[Refusal]:
 
 def _training_refusals(target: Target, job: Job) -> Iterator[Refusal]:
     """Ways of training that no file of a target says."""
-    if not job.objective.is_plain and job.objective.kind not in target.objectives:
+    objective = job.objective
+    if not objective.is_plain and objective.kind not in target.objectives:
+        what = objective.rules.words if objective.kind != "lm" else "logits in chunks"
         yield Refusal(
-            f"its files train by next-token prediction, not by {job.objective.rules.words}",
-            "no --objective, for files of as many rows of tokens",
+            f"its files train by next-token prediction, not by {what}",
+            _with_others(lambda one: objective.kind in one.objectives, "no --objective"),
         )
     if not job.tuning.trains_all and not target.tunes:
-        tuners = " or ".join(one.name for one in targets().values() if one.tunes)
         yield Refusal(
             f"launch files of {target.name} are written for the training of all weights, not for "
             f"--train {job.tuning.words}",
-            f"--framework {tuners}, or --train full without --freeze",
+            _with_others(lambda one: one.tunes, "--train full without --freeze"),
         )
     if job.samples.lengths is not None and not target.packs:
         yield Refusal(
             f"launch files of {target.name} are written for rows cut from one text, not for "
             f"samples under --packing {job.samples.packing}",
-            "no --lengths, for files of such rows",
+            _with_others(lambda one: one.packs, "no --lengths, for files of such rows"),
         )
+
+
+def _with_others(able: Callable[[Target], object], otherwise: str) -> str:
+    """The nearest: targets that can, else what to leave out."""
+    names = " or ".join(one.name for one in targets().values() if able(one))
+    return f"--framework {names}, or {otherwise}" if names else otherwise
 
 
 def refusals_of(launch: Launch) -> Iterator[Refusal]:
@@ -75,13 +89,39 @@ def refusals_of(launch: Launch) -> Iterator[Refusal]:
     yield from writer_of(target).plan_refusals(launch)
 
 
+def target_of(job: Job) -> Target | None:
+    """The target that plans of a job are written for unless one is named: the framework's own, or
+    another that writes the framework's plans where that one cannot express the job. None where
+    nothing writes them."""
+    own, profile = target_of_profile(job.framework.name), job.framework.name
+    others = (one for one in targets().values() if one.runs(profile))
+    able = (one for one in (own, *others) if one and next(job_refusals(one, job), None) is None)
+    return next(able, own)
+
+
+def usual_target(plan: Plan, request: Request) -> Target:
+    """The target of a plan where nobody names one. UsageError where nothing writes it."""
+    decided = decided_request(request, plan)
+    found = None if plan.stage_gpus else target_of(decided.resolve())
+    return found or target_named(request.framework)
+
+
+def is_launchable(plan: Plan, request: Request) -> bool:
+    """Whether some target writes plans of a plan's job under its framework."""
+    if plan.stage_gpus:
+        return False
+    job = decided_request(request, plan).resolve()
+    target = target_of(job)
+    return target is not None and next(job_refusals(target, job), None) is None
+
+
 def job_launch_note(job: Job) -> str | None:
     """Why the framework's writer could launch no plan of the job, and which could; None if it can.
 
     A profile without a writer (`nanogpt`) is for its figures alone: nothing is said. Figures of
     such a job are worth having (people run forks that have the model), so it is searched.
     """
-    target = target_of_profile(job.framework.name) or _in_whose_place(job.framework.name)
+    target = target_of(job) or _in_whose_place(job.framework.name)
     refusals = [] if target is None else list(job_refusals(target, job))
     if target is None or not refusals:
         return None
@@ -103,7 +143,7 @@ def launch_note(plans: Sequence[Plan], request: Request, job: Job) -> str | None
     Where it takes the job, the rules over shapes leave few: a schedule that was asked for by name.
     """
     whole = job_launch_note(job)
-    target = target_of_profile(job.framework.name)
+    target = target_of(job)
     if whole is not None or target is None:
         return whole
     refused: dict[str, list[int]] = {}
@@ -201,7 +241,10 @@ def launch_of(
         if ramp is not None:
             request_for = request_for.model_copy(update={"batch_ramp": ramp})
         stands = request_for.framework == request.framework and ramp is None
-        stands &= request_for.use == request.use
+        stands &= all(
+            getattr(request_for, name) == getattr(request, name)
+            for name in ("use", "objective", "train")
+        )
         if not stands:
             _demand_same_recompute(plan, request, request_for)
         job = request_for.resolve()
@@ -264,13 +307,22 @@ def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None)
         cluster = request.resolve().cluster
         if cluster.num_gpus != gpus:
             changes["gpus"] = f"{gpus}x{cluster.gpu.name}"
-    return request.model_copy(update=changes)
+    written = request.model_copy(update=changes)
+    if not target.as_run:
+        return written
+    run: Request = function(target.dialect, target.as_run)(written)
+    return run
 
 
 def _quantised(request: Request, target: Target) -> Iterator[str]:
-    """Techniques that a target has beside a quantised base, where nobody asked for them."""
-    if request.resolve().tuning.base is not None:
-        yield from (name for name in target.quantised if name not in request.use)
+    """Techniques that a target has beside a quantised base, where the framework offers them and
+    nobody asked for them."""
+    job = request.resolve()
+    if job.tuning.base is None:
+        return
+    for name in target.quantised:
+        if name not in request.use and job.framework.technique(name) is not None:
+            yield name
 
 
 def starts_from_weights(launch: Launch) -> bool:

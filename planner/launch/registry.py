@@ -54,7 +54,8 @@ class Target:
     `docs/dialects.md` shows the table of the architecture. `tunes`: its files can say that a part
     of the weights is trained; `packs`: what becomes of samples of unlike lengths; `objectives`:
     what it minimises besides the next token; `from_weights`: it always starts from published
-    weights; `quantised`: techniques that its runs have beside a quantised base.
+    weights; `quantised`: techniques that its runs have beside a quantised base; `as_run`: the
+    function (`module:name`) that gives a request as the target runs it, `(Request) -> Request`.
     """
 
     dialect: str
@@ -78,6 +79,7 @@ class Target:
     from_weights: bool = False
     quantised: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
+    as_run: str = ""
 
     def runs(self, profile: str) -> bool:
         """Whether its files run plans of a framework profile as they are."""

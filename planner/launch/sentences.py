@@ -154,10 +154,12 @@ def said_environment(
     return found
 
 
-def said_variables(dialect: str, launch: Launch, **more: object) -> tuple[Variable, ...]:
+def said_variables(
+    dialect: str, launch: Launch, table: str = "variables", **more: object
+) -> tuple[Variable, ...]:
     """The user's variables: rows of fields of `Variable`, or of a `kind` and what makes it."""
     names, found = names_of(launch) | more, []
-    for row in dialect_toml(dialect, "launch.toml")["variables"]:
+    for row in dialect_toml(dialect, "launch.toml")[table]:
         given = {key: value for key, value in row.items() if key not in ("when", "kind")}
         if holds(row.get("when"), names):
             found.append(VARIABLES[row["kind"]](**given) if "kind" in row else Variable(**given))

@@ -18,7 +18,7 @@ from planner.job.quantities import (
     short_count,
     signed_share,
 )
-from planner.job.samples import PACKING_WORDS
+from planner.job.samples import BALANCE_WORDS, PACKING_WORDS
 from planner.predict.plan import Degrees, Interval, Plan
 
 FitVerdict = Literal[
@@ -96,7 +96,7 @@ def sample_rows(plan: Plan) -> tuple[tuple[str, str], ...]:
     if samples is None:
         return ()
     cut = f"; {share(samples.cut)} of them cut at {plan.seq:,}" if samples.cut > 5e-4 else ""
-    balance = f", balanced by {samples.balance}" if samples.balance != "none" else ""
+    balance = f", {BALANCE_WORDS[samples.balance]}" if samples.balance != "none" else ""
     counted = plan.tokens_per_s / samples.computed_tokens_per_s
     return (
         ("samples", f"{samples.lengths}; {samples.mean_tokens:,.0f} tokens on average{cut}"),

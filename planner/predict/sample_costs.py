@@ -9,17 +9,22 @@ micro-batch's computed tokens and squared lengths:
 
 Attention is so costed at the length that a token attends to, and everything else by tokens. Ignores
 that attention's rate is not the same for all lengths around l.
+
+Where the ranks that share a sample follow its length (`planner.job.rank_groups`), a mean
+micro-batch is a sum over the kinds of passes, each costed so on its own number of ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from planner.cost import fields as f
+from planner.cost.codes import GROUP_CP
 from planner.cost.tables import Array, JobInputs
 from planner.job.job import Job
+from planner.job.rank_groups import Pass, passes_of
 
 # Costs of keys for numbers of a job.
 Cost = Callable[[Array, JobInputs], Array]
@@ -34,6 +39,9 @@ TIMED = np.array(
         *range(f.PIECE_LINKS, f.PIECE_ISSUE_AGAIN + 1),
     ]
 )
+# Columns of a key: its micro-batch, the ranks of its group of context parallelism.
+MBS = [f.KEY["mbs"]]
+CP_RANKS = f.KEY["ranks"] + GROUP_CP
 PASSES = [*f.FORWARD_COLUMNS, *f.BACKWARD_COLUMNS]
 
 
@@ -56,11 +64,43 @@ def cost_samples(
     costs = cost(keys, inputs)
     if not job.samples.differ:
         return costs
-    for mbs in np.unique(keys[:, f.KEY["mbs"]]):
-        rows = np.flatnonzero(keys[:, f.KEY["mbs"]] == mbs)
-        timed, of_time = timed_keys(job, inputs, keys[rows], more_tokens, longer)
-        costs[np.ix_(rows, np.arange(costs.shape[1]), TIMED)] = cost(timed, of_time)[..., TIMED]
+    sizes = keys[:, [f.KEY["mbs"], f.KEY["cp"]]] if job.samples.by_sample else keys[:, MBS]
+    for size in np.unique(sizes, axis=0):
+        rows = np.flatnonzero((sizes == size).all(axis=1))
+        timed = sum(
+            weight * cost(*timed_by)[..., TIMED]
+            for weight, timed_by in _parts(job, inputs, keys[rows], more_tokens, longer)
+        )
+        costs[np.ix_(rows, np.arange(costs.shape[1]), TIMED)] = timed
     return costs
+
+
+def _parts(
+    job: Job, inputs: JobInputs, keys: Array, more_tokens: float, longer: float
+) -> Iterator[tuple[float, tuple[Array, JobInputs]]]:
+    """Of a mean micro-batch of one size: (how often it has a kind of pass, that as it is timed)."""
+    if not job.samples.by_sample:
+        yield 1.0, timed_keys(job, inputs, keys, more_tokens, longer)
+        return
+    cp = int(keys[0, f.KEY["cp"]])
+    for one in mean_passes(job, int(keys[0, f.KEY["mbs"]]), cp):
+        length = one.attended * longer
+        timed = keys.copy()
+        timed[:, f.KEY["mbs"]] = one.ranks * one.tokens * more_tokens / length
+        timed[:, [f.KEY["kept"], f.KEY["computed"]]] = 1.0
+        timed[:, f.KEY["cp"]] = timed[:, CP_RANKS] = one.ranks
+        timed[:, f.KEY["exchange"]] = np.minimum(timed[:, f.KEY["exchange"]], one.ranks)
+        yield one.passes, (timed, inputs._replace(seq=length))
+
+
+def mean_passes(job: Job, mbs: int, cp: int) -> tuple[Pass, ...]:
+    """The passes of a rank in a mean micro-batch of so many packs, of samples that are split over
+    as many ranks as they need."""
+    lengths, packed = job.samples.lengths, job.samples.balance == "dynamic-cp"
+    if lengths is None:
+        return ()
+    found = passes_of(lengths, job.seq / cp, mbs * job.row(mbs).computed, packed=packed)
+    return tuple(one._replace(ranks=min(one.ranks, cp), passes=one.passes / cp) for one in found)
 
 
 def timed_keys(

@@ -27,6 +27,7 @@ from planner.job.job import Job
 from planner.job.order_statistics import sum_of
 from planner.job.sample_rows import SORTED_BATCHES, longest_classes, packs_of
 from planner.job.samples import Samples
+from planner.predict.group_waits import group_seconds
 from planner.predict.sample_costs import PASSES
 
 # Piece costs of keys, of a larger micro-batch (`planner.predict.sample_costs.cost_samples`).
@@ -104,8 +105,11 @@ def unequal_seconds(
     `costs[key, machine, piece]`: as priced; `totals[piece]`: how many of each the model has.
     """
     of_key = shapes[:, f.SHAPE["key"]].astype(np.int64)
-    tokens, squares = _elastic_seconds(price, totals, keys, costs)
+    tokens, squares, fixed = _elastic_seconds(price, totals, keys, costs)
     key = keys[of_key]
+    if job.samples.by_sample:
+        spent = np.column_stack([tokens, squares, fixed])[of_key]
+        return group_seconds(job, shapes, key, spent)
     pp, zero = shapes[:, f.SHAPE["pp"]], shapes[:, f.SHAPE["zero"]]
     ranks = shapes[:, f.SHAPE["dp"]]
     experts = key[:, f.KEY["ep"]] * key[:, f.KEY["etp"]]
@@ -126,9 +130,12 @@ def _waits(job: Job, row: Array) -> Waiting:
     return waits(job.samples, job.seq, mbs, micro_batches, ranks, in_step, float(row[4]))
 
 
-def _elastic_seconds(price: Price, totals: Array, keys: Array, costs: Array) -> tuple[Array, Array]:
-    """Of all pieces' seconds of a micro-batch those that grow with tokens, and with squared
-    lengths: a·t and b·q. Both are differences to a larger micro-batch, `_STEP` times."""
+def _elastic_seconds(
+    price: Price, totals: Array, keys: Array, costs: Array
+) -> tuple[Array, Array, Array]:
+    """Of all pieces' seconds of a micro-batch those that grow with tokens, with squared lengths and
+    with neither: a·t, b·q and c. The first two are differences to a larger micro-batch, `_STEP`
+    times."""
 
     def seconds(priced: Array) -> Array:
         again = (keys[:, f.KEY["modules"]] > 0.0)[:, None, None]
@@ -142,4 +149,5 @@ def _elastic_seconds(price: Price, totals: Array, keys: Array, costs: Array) -> 
     longer = seconds(price(keys, longer=_STEP)) - now
     share = 1.0 / (_STEP - 1.0)
     squares = np.clip(share * longer, 0.0, now)
-    return np.clip(share * both - squares, 0.0, now - squares), squares
+    tokens = np.clip(share * both - squares, 0.0, now - squares)
+    return tokens, squares, now - tokens - squares

@@ -15,7 +15,7 @@ from typing import Any
 from planner.job.job import Job
 from planner.job.quantities import seconds, share
 from planner.job.request import Request
-from planner.job.samples import BALANCED, PACKING_WORDS, offered_by
+from planner.job.samples import BALANCE_WORDS, BALANCED, PACKING_WORDS, offered_by
 from planner.predict.plan import Plan
 from planner.predict.threads import OutOfTimeError
 from planner.predict.uncertainty.differences import Ratio, plan_ratio
@@ -94,7 +94,8 @@ def _other_rules(request: Request, job: Job, best: Plan) -> Iterator[Request]:
     many tokens that count a step, or a little more or less."""
     samples, offered = job.samples, offered_by(job.framework.name, job.framework.family)
     same = {"gbs": None, "gbs_tokens": best.gbs_tokens, "gbs_tolerance": 0.25}
-    for packing in offered.packings:
+    rules = offered.answers if job.objective.reads_answers else tuple(offered.packings)
+    for packing in rules:
         balances = [one for one in offered.balances if packing in BALANCED[one]]
         for balance in balances:
             if (packing, balance) == (samples.packing, samples.balance) or packing == "limit":
@@ -108,8 +109,9 @@ def _gain_text(other: Request, best: Plan, plan: Plan, *, mixture: bool) -> str:
     ratio = _faster(plan_ratio(best, plan, mixture))
     packing = plan.samples.packing if plan.samples else "pack"
     options = f"--packing {packing}" + (f" --balance {other.balance}" if other.balance else "")
+    words = PACKING_WORDS[packing] + (f", {BALANCE_WORDS[other.balance]}" if other.balance else "")
     return (
-        f"{PACKING_WORDS[packing][0].upper()}{PACKING_WORDS[packing][1:]}, samples would train "
+        f"{words[0].upper()}{words[1:]}, samples would train "
         f"{ratio.value:.2g} times as fast ({ratio.low:.2g} to {ratio.high:.2g}): {options}, "
         f"{seconds(plan.step_time_s)} a step of {plan.gbs_tokens:,} tokens that count"
     )

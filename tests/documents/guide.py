@@ -115,15 +115,15 @@ def _op_parameters(name: str) -> float:
 def _activations() -> list[Row]:
     words = "memory --model gpt3-175b --framework textbook --dropout --mbs {} --seq {}"
     one, more, longer = (
-        layers_bytes(words.format(*sizes)) for sizes in ((1, 2048), (2, 2048), (1, 4096))
+        layers_bytes(words.format(*sizes)) for sizes in ((1, 1024), (2, 1024), (1, 2048))
     )
-    quadratic = 2 * (34 + 2 * 80) / (34 + 80)
+    quadratic = 2 * (34 + 2 * 40) / (34 + 40)
     return [
         figure("activations are linear in the batch", 2.0, more / one,
-               command(words.format(2, 2048)), unit="", digits=3,
+               command(words.format(2, 1024)), unit="", digits=3,
                formula="L s bs h (34 + 5 a s / h)"),
-        figure("and quadratic in the sequence: GPT-3, twice 2,048", quadratic, longer / one,
-               command(words.format(1, 4096)), unit="", digits=3),
+        figure("and quadratic in the sequence: GPT-3, twice 1,024", quadratic, longer / one,
+               command(words.format(1, 2048)), unit="", digits=3),
         Row("checkpointing and gradient accumulation reduce them", "named", "what each saves",
             command("memory --model 8b --gpus 8xH100 --mbs 4 --advise"), "agrees"),
     ]  # fmt: skip

@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from planner.launch.dialects.hf import axolotl_writer as axolotl
 from planner.launch.dialects.hf import llamafactory_writer as llamafactory
 from tests.frameworks.tuning_files import FILES, TuningFile
+from tests.launch.axolotl_cases import ENGINE, MATRIX, PAIRS
 from tests.launch.torch_plans import launch_of
 from tests.launch.tuning_cases import WHOLE
 
@@ -95,3 +98,26 @@ def test_llamafactory_reads_what_is_written() -> None:
         assert found["seen"]["model.quantization_bit"] == bits
         assert found["seen"]["data.cutoff_len"] == launch.plan.seq
         assert found["seen"]["data.packing"]
+
+
+def test_axolotl_reads_what_is_written() -> None:
+    """Every setting at the top has in its configuration the value that is written, with the words
+    that the launcher's script adds; those of plug-ins are theirs."""
+    data = "datasets: [{path: mine, type: alpaca, split: train}]\n"
+    more = f"{data}max_steps: 5\noutput_dir: out\nsave_steps: 5\nlearning_rate: 1.0e-4\n"
+    launches = [launch_of(item, "hf-transformers", "axolotl") for item in (*MATRIX, *PAIRS)]
+    launches += [launch_of(item, "deepspeed", "axolotl") for item in ENGINE]
+    cases, written = [], []
+    for launch in launches:
+        text = axolotl.files(launch)[axolotl.CONFIG]
+        given = {
+            name: value
+            for name, value in yaml.safe_load(text).items()
+            if not name.startswith("liger_") and not isinstance(value, dict)
+        }
+        written.append(given)
+        shown = [f"run.{name}" for name in given]
+        cases.append({"file": axolotl.CONFIG, "text": text + more, "show": shown})
+    for given, found in zip(written, verdicts("axolotl", cases), strict=True):
+        assert found["ok"], found["error"]
+        assert found["seen"] == {f"run.{name}": value for name, value in given.items()}

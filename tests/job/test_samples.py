@@ -195,6 +195,9 @@ def test_rules_of_the_framework_and_limits() -> None:
     assert (samples.packing, samples.balance, seq) == ("longest", "none", 8192)
     samples, seq = sampled(lengths="mean=450", framework="torchtune", packing="pack-varlen")
     assert (samples.packer, seq) == ("next-fit", 8192)
+    # Of a spread without a longest sample the tools' usual cut is the limit.
+    assert sampled(lengths="mean=450", framework="deepspeed")[1] == 2048
+    assert sampled(lengths=NORMAL, framework="deepspeed")[1] == 8192
     samples, seq = sampled(lengths=NORMAL, framework="hf-transformers", seq=2048)
     assert seq == 2048 and samples.cut == pytest.approx(0.08, abs=0.01)
     assert sampled() == (Samples(), 8192)
@@ -206,8 +209,9 @@ def test_rules_of_the_framework_and_limits() -> None:
         ({"packing": "longest"}, "give these too"),
         ({"balance": "flop"}, "give these too"),
         ({"lengths": NORMAL, "packing": "longest"}, "megatron-core has pack, pack-varlen"),
-        ({"lengths": NORMAL, "balance": "tokens"}, "megatron-core has none, flop"),
-        ({"lengths": NORMAL, "balance": "flop"}, "goes with --packing pack-varlen"),
+        ({"lengths": NORMAL, "balance": "tokens"}, "megatron-core has none, hybrid-cp"),
+        ({"lengths": NORMAL, "balance": "hybrid-cp"}, "goes with --packing pack-varlen"),
+        ({"lengths": NORMAL, "balance": "flop"}, "frameworks that have it: textbook"),
         ({"lengths": "9000", "model": "gpt2"}, "give --seq 1024, which cuts 100.0 %"),
         ({"lengths": "2048", "seq": 4096, "model": "gpt2"}, "positions of gpt2 end at 1,024"),
         (
@@ -220,6 +224,21 @@ def test_rules_of_the_framework_and_limits() -> None:
 def test_what_cannot_be_is_refused_with_the_nearest_fix(more: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         sampled(**more)
+
+
+@pytest.mark.parametrize("framework", ["hf-transformers", "deepspeed", "unsloth", "torchtune"])
+@pytest.mark.parametrize("objective", ["dpo", "orpo", "reward"])
+def test_answers_are_padded(framework: str, objective: str) -> None:
+    """TRL's trainers for preferences and rewards have no packing."""
+    asked = Request(
+        model="llama-3.2-1b", gpus="1xH100", gbs=4, framework=framework, lengths=NORMAL,
+        objective="dpo" if framework == "torchtune" else objective,
+    )  # fmt: skip
+    assert asked.resolve().samples.packing == "longest"
+    packed = asked.model_copy(update={"packing": "pack-varlen"})
+    with pytest.raises(UsageError, match="do not join them; give --packing longest"):
+        packed.resolve()
+    assert packed.model_copy(update={"objective": "lm"}).resolve().samples.is_packed
 
 
 def test_every_framework_says_what_it_does_with_samples() -> None:

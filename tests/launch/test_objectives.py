@@ -1,4 +1,4 @@
-"""Launch files train by next-token prediction: plans of other objectives are refused by name."""
+"""Plans of preferences are written for TRL, or refused by name."""
 
 from __future__ import annotations
 
@@ -6,22 +6,45 @@ import pytest
 
 from planner.job.errors import UsageError
 from planner.job.request import Request
-from planner.launch.plans import job_launch_note, launch_of
+from planner.launch.plans import job_launch_note, launch_of, usual_target
 from planner.launch.registry import target_named
 from planner.predict.evaluate import evaluate
-from planner.predict.plan import Degrees
+from planner.predict.plan import Degrees, Plan
 
 
-@pytest.mark.parametrize("framework", ["deepspeed", "megatron-core", "hf-fsdp2"])
-def test_plans_of_preferences_are_not_written_as_pretraining(framework: str) -> None:
+def planned(framework: str) -> tuple[Plan, Request]:
     request = Request(
         model="qwen2.5-0.5b", gpus="2xH100", gbs=4, seq=512, framework=framework, objective="dpo"
     )
     zero = {"megatron-core": 1}.get(framework, 3)
-    plan = evaluate(request, Degrees(dp=2, zero=zero, mbs=1, grad_acc=2))
+    return evaluate(request, Degrees(dp=2, zero=zero, mbs=1, grad_acc=2)), request
+
+
+@pytest.mark.parametrize("framework", ["deepspeed", "megatron-core", "hf-fsdp2"])
+def test_plans_of_preferences_are_not_written_as_pretraining(framework: str) -> None:
+    plan, request = planned(framework)
     target = target_named(request.framework)
     with pytest.raises(UsageError, match="direct preference optimisation") as refused:
         launch_of(plan, request, target, "torchrun", 2)
-    # No plan of the target runs, whatever its degrees.
+    # No plan of the target runs, whatever its degrees; another's does.
     assert "plans that" not in str(refused.value)
-    assert "direct preference optimisation" in (job_launch_note(request.resolve()) or "")
+    assert "--framework trl" in str(refused.value)
+
+
+@pytest.mark.parametrize("framework", ["deepspeed", "hf-fsdp2"])
+def test_trl_writes_them_under_the_same_framework(framework: str) -> None:
+    """Unless a target is named."""
+    plan, request = planned(framework)
+    assert job_launch_note(request.resolve()) is None
+    launch = launch_of(plan, request, usual_target(plan, request), "torchrun", 2)
+    assert (launch.target, launch.job.framework.name) == ("trl", framework)
+    # TRL makes a chunk of logits at a time.
+    assert launch.job.objective.logits == "chunked"
+    assert launch.plan.peak_bytes < plan.peak_bytes
+
+
+def test_of_other_frameworks_the_note_names_who_writes_them() -> None:
+    _, request = planned("megatron-core")
+    note = job_launch_note(request.resolve()) or ""
+    assert "direct preference optimisation" in note
+    assert "--framework trl" in note

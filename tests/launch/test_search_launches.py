@@ -8,8 +8,8 @@ import pytest
 
 from planner.job.errors import NothingFitsError, UsageError
 from planner.job.request import Request
-from planner.launch.plans import find_plans, launch_of
-from planner.launch.registry import target_named, targets
+from planner.launch.plans import find_plans, launch_of, usual_target
+from planner.launch.registry import targets
 from planner.predict.configuration import decided_request
 
 # Grouped heads, tied embeddings, biases, experts, latent attention, LayerNorm with dropout masks.
@@ -54,9 +54,9 @@ def refused(request: Request) -> list[str]:
         return []
     if any(NOTED in note for note in found.notes):
         return []
-    target = target_named(request.framework)
     reasons = []
     for plan in found.plans:
+        target = usual_target(plan, request)
         try:
             launch_of(plan, decided_request(request, plan), target, "torchrun", found.job.used_gpus)
         except UsageError as error:

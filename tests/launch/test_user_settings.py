@@ -39,7 +39,8 @@ NEEDED = {
     "DATASET_DIR": "dataset_info.json",
 }  # fmt: skip
 # Names that one target's run cannot do without, and others can.
-NAMED = {"llamafactory": {"DATASET": "mine", "PRETRAINED": "org/model", "HOME": "/home/me"}}
+_GIVEN = {"DATASET": "mine", "PRETRAINED": "org/model", "HOME": "/home/me"}
+NAMED = {"llamafactory": _GIVEN, "axolotl": _GIVEN}
 SCRIPTS: Mapping[NodesAs, str] = {"slurm": "launch.sbatch", "torchrun": "launch.sh"}
 
 Start = Callable[..., str]
@@ -204,6 +205,7 @@ def test_a_config_json_comes_out_as_it_is_in_every_dialect() -> None:
         "accelerate": ('"rope_theta": 1000000.0', '"rms_norm_eps": 1e-06', "0.01"),
         "nanotron": ("rope_theta: 1000000.0", "rms_norm_eps: 1.0e-06", "std: 0.01"),
         "llamafactory": ('"rope_theta": 1000000.0', '"rms_norm_eps": 1e-06', "0.01"),
+        "axolotl": ('"rope_theta": 1000000.0', '"rms_norm_eps": 1e-06', "0.01"),
         "maxtext": ("rope_max_timescale: 1000000", "layer_epsilon: 1.0e-06", "deviation of 0.01"),
     }
     assert set(said) == set(EXAMPLES)

@@ -63,12 +63,18 @@ def test_longer_packs_are_taken_where_they_waste_less() -> None:
     )
 
 
-def test_launch_files_say_nothing_of_samples_yet() -> None:
-    """A plan of padded or packed samples is not written as one of pretraining."""
-    note = job_launch_note(TUNED.model_copy(update={"framework": "deepspeed"}).resolve())
-    assert note is not None and "not for samples under --packing longest" in note
-    plain = TUNED.model_copy(update={"framework": "deepspeed", "lengths": None})
-    assert job_launch_note(plain.resolve()) is None
+def test_launch_files_of_other_targets_say_nothing_of_samples() -> None:
+    """A plan of padded or packed samples is not written as one of pretraining; TRL's files say what
+    becomes of them."""
+    packed = TUNED.model_copy(update={"framework": "torchtitan", "packing": "pack"})
+    packed = packed.model_copy(update={"train": "full"})
+    note = job_launch_note(packed.resolve())
+    assert note is not None and "not for samples under --packing pack" in note
+    assert (
+        job_launch_note(packed.model_copy(update={"lengths": None, "packing": None}).resolve())
+        is None
+    )
+    assert job_launch_note(TUNED.model_copy(update={"framework": "deepspeed"}).resolve()) is None
 
 
 def test_a_plan_file_holds_the_samples(tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ from planner.predict.uncertainty.open_mixture import (
 
 # Predictions of one row beside the first, at most.
 MOST_PREDICTIONS = 8
+# Spread of a fact whose silence is given: these come before those that rows tell of.
+_WIDE = 1.0
 _FIGURES: tuple[Figure, ...] = ("time", "memory")
 
 
@@ -68,16 +70,28 @@ def _varied(
     prediction: Prediction, known: Mapping[str, Prior], most: float
 ) -> Iterator[tuple[Fact, Value]]:
     """Open facts of a row with each of their values."""
-    opened = [fact_named(name) for name in open_facts(prediction) or () if name in known]
-    for fact in sorted(opened, key=lambda fact: _rank(known[fact.column])):
+    named = map(fact_named, open_facts(prediction) or ())
+    opened = [fact for fact in named if _prior(fact, known) is not None]
+    for fact in sorted(opened, key=lambda fact: _rank(_prior(fact, known))):
         most -= len(fact.values)
         if most < 0:
             return
         yield from ((fact, value) for value in fact.values)
 
 
-def _rank(prior: Prior) -> tuple[float, float]:
+def _prior(fact: Fact, known: Mapping[str, Prior]) -> Prior | None:
+    """What is known of a fact's values; None for one that is not varied."""
+    found = known.get(fact.column)
+    if fact.silence is None:
+        return found
+    told = found.stated if found else ()
+    return Prior(silence=fact.silence, spread=_WIDE, stated=told)
+
+
+def _rank(prior: Prior | None) -> tuple[float, float]:
     """Facts that move the bar most come first, then those whose values differ most."""
+    if prior is None:
+        return 0.0, 0.0
     return -(1.0 - prior.silence) * prior.spread, -prior.spread
 
 
@@ -97,7 +111,8 @@ def _opened(
 ) -> Iterator[OpenFact]:
     """The varied facts of a row, with the values that it can have had."""
     for column, members in grouped(tried, lambda trial: trial[0].column).items():
-        fact, prior = fact_named(column), known[column]
+        fact = fact_named(column)
+        prior = _prior(fact, known) or Prior(silence=1.0)
         row, group = prediction.row, fact.group(prediction.job)
         weights = prior.weights(
             [value.cell for value in fact.values], group, year_of(row), row.source
@@ -107,7 +122,7 @@ def _opened(
             for _, value, other in members
             if (effects := _effects(prediction, other))
         )
-        yield OpenFact(column, prior.silence_for(row.source), values, fact.called)
+        yield OpenFact(column, prior.silence_for(row.source), values, fact.called, fact.work)
 
 
 def _effects(one: Prediction, other: Prediction) -> dict[Figure, float]:

@@ -14,10 +14,22 @@ from planner.job.samples import Lengths, Samples, lengths_of
 _UNPADDED = r"padding[- ]free"
 # A sample by itself, or the samples of a micro-batch as long as the longest of them.
 _LONGEST = r"padded to (the )?longest|single sample"
+# Every sample as long as the limit.
+_TO_LIMIT = r"padded( or (cut|truncated))? to (\d|(the )?(limit|max))"
 # What the column `lengths` says of them: `mean 3234 std 2548 max 19548`, or what padding made of
 # them, `padded mean about 410 at micro-batch 8`.
 _SPREAD = r"mean (\d+) std (\d+)(?:.* max (\d+))?"
 _PADDED = r"padded mean (?:about )?(\d+) at micro-batch (\d+)"
+# What an open fact puts into `length_mean` and `lengths` (`open_facts.toml`): the mean of a sample
+# and the longest as shares of the limit, or how much they differ about a stated mean.
+_OF_LIMIT = r"^([\d.]+) to ([\d.]+) of the limit$"
+_SIGMA = r"^sigma ([\d.]+)$"
+# Standard deviation of ln(length) of a data set, where the row does not tell: what fms-acceleration
+# padded and joined without padding (Alpaca, OrcaMath; 4 and 8 samples together) is 1.44 to 1.81
+# times as long padded, which 0.35 to 0.55 gives.
+_SIGMA_OF_SETS = 0.55
+# Of samples of which the limit alone is known, unless told otherwise: the mean as a share of it.
+_USUAL_FILL = "0.3 to 1 of the limit"
 # Samples of a data set of some tens of thousands, whose longest a run meets.
 _SEEN = 20_000
 
@@ -49,14 +61,18 @@ def pads_to_longest(row: MeasuredRow) -> bool:
 
 
 def differs_in_length(row: MeasuredRow) -> bool:
-    """Whether the row, of which little is padded or all to the longest, says that its micro-batches
-    differ in length, and how long its samples are."""
+    """Whether micro-batches of a row of fine-tuning differ in length: little of it is padded, or
+    all to the longest."""
     apart = row.says("sequences", f"{_LONGEST}|{_UNPADDED}")
-    return apart and bool(row.text("tuning")) and bool(row.text("lengths"))
+    return apart and bool(row.text("tuning"))
 
 
 def states_lengths(row: MeasuredRow) -> bool:
-    """Whether the row says how long its samples are on average, beside how long they may be."""
+    """Whether the row says how long its samples are, or that they are padded to the limit, or how
+    long they may be at most where they are padded to the longest: their mean is then open."""
+    padded = row.says("sequences", f"{_LONGEST}|{_TO_LIMIT}")
+    if padded and row.text("tuning") and _limit(row) is not None:
+        return True
     return bool(row.text("length_mean")) or _known(row) is not None
 
 
@@ -74,18 +90,42 @@ def _known(row: MeasuredRow) -> Lengths | None:
         return read_lengths(f"lognormal:mean={spread[1]},sigma={sigma:.4f}{most}")
     if padded := re.search(_PADDED, text):
         return _before_padding(float(padded[1]), int(padded[2]))
+    limit = _limit(row)
+    if share := re.search(_OF_LIMIT, row.fact("length_mean") or _usual_fill(row)):
+        return _of_limit(float(share[1]), float(share[2]), limit or 0)
     mean_row = row.number("length_mean")
-    if mean_row is None or mean_row >= (_limit(row) or mean_row + 1.0):
+    if mean_row is None or mean_row >= (limit or mean_row + 1.0):
         return None
-    return _before_padding(mean_row, row.integer("mbs") or 1)
+    return _before_padding(mean_row, row.integer("mbs") or 1, _sigma(row))
 
 
-def _before_padding(mean: float, mbs: int) -> Lengths:
-    """Samples of the usual spread whose rows, padded to the longest of `mbs`, have a mean length;
-    both are in proportion."""
-    usual = lengths_of_mean(1000)
-    longest, _ = longest_of(usual, "none", mbs)
-    return lengths_of_mean(max(1, round(mean * usual.mean / longest)))
+def _usual_fill(row: MeasuredRow) -> str:
+    """What is taken for samples of fine-tuning of which nothing but the limit is known."""
+    told = row.text("length_mean") or not row.text("tuning") or _limit(row) is None
+    return "" if told or not pads_to_longest(row) else _USUAL_FILL
+
+
+def _of_limit(mean: float, longest: float, limit: int) -> Lengths | None:
+    """Samples whose mean and longest are so much of a limit; None for those that all reach it."""
+    if mean >= 1.0:
+        return None
+    most = max(2, round(longest * limit))
+    return lengths_of_mean(max(1, round(mean * limit))).cut(most)
+
+
+def _sigma(row: MeasuredRow) -> float:
+    """Standard deviation of ln(length), where it is said."""
+    found = re.search(_SIGMA, row.fact("lengths"))
+    return float(found[1]) if found else _SIGMA_OF_SETS
+
+
+def _before_padding(mean: float, mbs: int, sigma: float = _SIGMA_OF_SETS) -> Lengths:
+    """Samples of a spread whose rows, padded to the longest of `mbs`, have a mean length; both are
+    in proportion."""
+    some = read_lengths(f"lognormal:mean=1000,sigma={sigma}")
+    longest, _ = longest_of(some, "none", mbs)
+    before = max(1, round(mean * some.mean / longest))
+    return read_lengths(f"lognormal:mean={before},sigma={sigma}")
 
 
 def _within(row: MeasuredRow, known: Lengths, most: int) -> Lengths:

@@ -56,6 +56,8 @@ class Fact(Frozen):
     values: tuple[Value, ...] = ()
     called: str = ""
     groups: Literal["framework", "architecture"] = "framework"
+    silence: float | None = Field(default=None, ge=0.0, le=1.0)
+    work: bool = False
 
     @model_validator(mode="after")
     def _condition_can_be_read(self) -> Fact:
@@ -167,6 +169,12 @@ def stated_facts(prediction: Prediction) -> dict[str, Value]:
         if (value := fact.stated_value(row)) is not None
         and fact.model_copy(update={"waiting": 0.0}).matters(prediction, values)
     }
+
+
+def leaves_work_open(prediction: Prediction) -> bool:
+    """Whether a row leaves open how much is computed, so that its step time tells little of how
+    fast that is."""
+    return any(fact_named(column).work for column in open_facts(prediction, "time") or ())
 
 
 def open_facts(prediction: Prediction, figure: Figure | None = None) -> tuple[str, ...] | None:

@@ -282,7 +282,7 @@ def step_time_interval(
     end where the GPUs would exceed the fastest rate known of them (`least_step_s`).
     """
     interval = _interval(step_time_s, *spread_of(job, "time", without, at), doubt)
-    floor_s = step_time_s * (at.least if at else 0.0)
+    floor_s = step_time_s * (at.least * at.fewest if at else 0.0)
     return interval.model_copy(update={"low": max(interval.low, floor_s)})
 
 

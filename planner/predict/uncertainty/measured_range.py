@@ -29,7 +29,8 @@ class Conditions(NamedTuple):
     say its precision, and the GPU's usual one was taken; `states`: state-space layers; `objective`:
     what it minimises, where that is not next-token prediction; `least`:
     share of the predicted step below which no GPU of the kind has the model's FLOP done (no axis
-    either: no interval reaches below it; 0 where the step is not known).
+    either: no interval reaches below it; 0 where the step is not known); `fewest`: of these FLOP,
+    those of the least work that is plausible where the amount of work is open.
     """
 
     gpus: float = 0.0
@@ -44,6 +45,7 @@ class Conditions(NamedTuple):
     states: bool = False
     objective: str = ""
     least: float = 0.0
+    fewest: float = 1.0
 
     @property
     def exposed(self) -> float:

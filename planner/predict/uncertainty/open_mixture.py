@@ -127,12 +127,21 @@ class OpenValue:
 @dataclass(frozen=True, slots=True)
 class OpenFact:
     """A fact that nobody stated; `silence`: how likely it then is what the framework does by
-    default. Without values it is only known to be open. `called`: what sentences call it."""
+    default. Without values it is only known to be open. `called`: what sentences call it. `work`:
+    whether it changes what is computed, and with it the least time of a step."""
 
     name: str
     silence: float = 1.0
     values: tuple[OpenValue, ...] = ()
     called: str = ""
+    work: bool = False
+
+    @property
+    def fewest(self) -> float:
+        """Of the work by default, what is left with the value of the least; 1 where none changes
+        it."""
+        effects = [one.effects.get("time", 0.0) for one in self.values] if self.work else []
+        return exp(min(0.0, *effects)) if effects else 1.0
 
     def doubt(self, figure: Figure) -> Doubt:
         """Distribution of ln(value / predicted by default) of a figure."""

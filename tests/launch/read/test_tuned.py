@@ -136,9 +136,49 @@ def test_adapters_of_trl(folder: ReadFolder) -> None:
     packed = folder({"x.yaml": TRL + "load_in_4bit: true\n"}, gpus=1)
     assert packed.train.endswith("base=nf4,adapter=bf16,dropout=0.05")
     assert any("older releases leave it off" in said for said in packed.assumed)
-    assert "chunked-head" in found.variations and "recompute" in found.left_open
+    assert found.objective == "lm:logits=chunked" and "recompute" in found.left_open
     plain = folder({"x.yaml": TRL + "loss_type: nll\n"}, gpus=1)
-    assert "chunked-head" not in plain.variations
+    assert plain.objective == "lm"
+
+
+@pytest.mark.parametrize(
+    ("text", "targets"),
+    [
+        (TRL + "lora_target_modules: all-linear\n", "all-linear+experts+router"),
+        (TRL + "lora_target_modules: [q_proj, gate_proj, up_proj, down_proj]\n", "q+experts"),
+        (AXOLOTL, "all-linear"),
+        (AXOLOTL + "lora_target_parameters: [mlp.experts.gate_up_proj, mlp.experts.down_proj]\n",
+         "all-linear+experts"),
+    ],
+)  # fmt: skip
+def test_experts_have_adapters_where_peft_reads_their_names(
+    folder: ReadFolder, text: str, targets: str
+) -> None:
+    """Programs that list the linear layers themselves find no experts, which are one tensor."""
+    names = ("NousResearch/Meta-Llama-3-8B", "meta-llama/Llama-3.1-8B")
+    for name in names:
+        text = text.replace(name, "Qwen/Qwen3-30B-A3B")
+    assert f"targets={targets}" in folder({"run.yaml": text}).train.split(",")
+
+
+def test_what_shards_holds_adapters_as_all_that_trains(folder: ReadFolder) -> None:
+    """Beside packed weights TRL makes them bf16; DeepSpeed and accelerate cast them again."""
+    text = TRL + "load_in_4bit: true\n"
+    zero = folder({"x.yaml": text + "deepspeed: zero3.json\n"}, gpus=2)
+    assert "adapter=" not in zero.train
+    shards = "fsdp: full_shard\nfsdp_config:\n  version: 2\n"
+    assert "adapter=" not in folder({"x.yaml": text + shards}, gpus=2).train
+
+
+def test_losses_of_preferences_by_the_release(folder: ReadFolder) -> None:
+    """Since TRL 1.16 they make a chunk of logits at a time, but for those of ORPO and CPO."""
+    start = "trl {} --model_name_or_path gpt2 --output_dir x --learning_rate 1e-6"
+    text = f"{start} --trl_release {{}}\n"
+    objectives = {
+        folder({"x.sh": text.format(kind, release)}).objective.partition(":")[2]
+        for kind, release in (("dpo", "1.16.0"), ("kto", "1.17"), ("dpo", "1.10"), ("orpo", "1.16"))
+    }
+    assert objectives == {"reference=copied,logits=chunked", "reference=copied", ""}
 
 
 def test_adapters_of_swift(folder: ReadFolder) -> None:
@@ -199,7 +239,7 @@ def test_preferences(folder: ReadFolder, text: str, objective: str) -> None:
         ("trl dpo --model_name_or_path gpt2", "dpo:reference=copied"),
         ("trl kto --model_name_or_path gpt2", "kto:reference=copied"),
         ("trl reward --model_name_or_path gpt2", "reward"),
-        ("trl sft --model_name_or_path gpt2", "lm"),
+        ("trl sft --model_name_or_path gpt2", "lm:logits=chunked"),
         ("python train_dpo.py --model_name_or_path gpt2 --use_peft", "dpo:reference=adapters-off"),
         ("swift rlhf --model gpt2 --rlhf_type kto --train_type full", "kto:reference=copied"),
         ("swift rlhf --model gpt2 --train_type full", "dpo:reference=copied"),
@@ -415,4 +455,4 @@ def test_trl_under_accelerate(folder: ReadFolder) -> None:
     found = folder({"run.sh": script, "fsdp.yaml": sharding, "x.yaml": TRL})
     assert (found.framework, found.train) == ("hf-fsdp2", "lora:rank=16,targets=q+v,dropout=0.05")
     assert (found.seq, found.recompute, found.packing) == (1024, "full", "longest")
-    assert "chunked-head" in found.variations
+    assert found.objective == "lm:logits=chunked"

@@ -93,7 +93,8 @@ class AccelerateReader(ScriptedReader):
         kind = str(self.document.get("distributed_type", "NO") or "NO")  # YAML takes NO for false
         if kind == "FSDP" and self.whole(f"{_F}version", 1) > 1:
             self._wrapping()
-            return "hf-fsdp2", 3 if self._reshards() else 2
+            profile = "hf-transformers" if self.script.shards_as_loaded else "hf-fsdp2"
+            return profile, 3 if self._reshards() else 2
         if kind == "FSDP":
             self._wrapping()
             strategy = str(self.document.get(f"{_F}sharding_strategy", "FULL_SHARD")).upper()
@@ -129,6 +130,8 @@ class AccelerateReader(ScriptedReader):
         replicate = self.whole(f"{_P}dp_replicate_size", 1)
         stated = f"{_P}dp_shard_size" in self.document.settings
         ranks = self.whole(f"{_P}dp_shard_size", 1)
+        if self.script.shards_as_loaded:
+            replicate, ranks, stated = _filled(world, replicate, ranks, stated)
         sp = self.whole(f"{_P}sp_size", 1)
         sizes = {"replicate": replicate, "ranks": ranks, "tp": tp, "cp": cp, "sp": sp}
         self.said("accelerate_parallelism", stated=stated, world=world, **sizes)
@@ -159,6 +162,18 @@ class AccelerateReader(ScriptedReader):
             self.unpredictable(text, "mixed_precision")
             return "bf16", None
         return precision, None
+
+
+def _filled(world: int, replicate: int, ranks: int, stated: bool) -> tuple[int, int, bool]:
+    """Sizes of axolotl's mesh, where it works out one of them from the other (utils/distributed.py,
+    _get_parallel_config_kwargs)."""
+    if world == 1:  # nobody says how many GPUs there are
+        return 1, 1, False
+    if stated and ranks > 1 and replicate == 1 and world % ranks == 0:
+        return world // ranks, ranks, True
+    if not stated and replicate > 1 and world % replicate == 0:
+        return replicate, world // replicate, True
+    return replicate, ranks, stated
 
 
 def deepspeed_in(document: Document, source: Source) -> Document | None:

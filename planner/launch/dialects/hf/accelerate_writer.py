@@ -19,6 +19,7 @@ from planner.launch.dialects.hf import ACCELERATE
 from planner.launch.dialects.hf.files import (
     LIGER,
     MODEL_FOLDER,
+    SCRIPT,
     attention,
     hf_command,
     hf_config,
@@ -26,6 +27,7 @@ from planner.launch.dialects.hf.files import (
     hf_program,
     layer_class,
     plan_refusals,  # noqa: F401 (the writers' contract)
+    without_scores,
 )
 from planner.launch.dialects.hf.tuned_program import (
     accelerate_pieces,
@@ -58,6 +60,11 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
     """What accelerate with FSDP2 cannot express of the job."""
     yield from hf_job_refusals(job)
     yield from tuning_refusals(job, freezes=True)
+    yield from optimizer_refusals(job)
+
+
+def optimizer_refusals(job: Job) -> Iterator[Refusal]:
+    """Optimizers that FSDP2's shards are not updated by."""
     names = names_of_job(job) | {
         "torchao": job.optimizer.family in _TORCHAO,
         "masters": all(dtype in ("fp32", "none") for _, dtype in job.optimizer.states),
@@ -67,26 +74,32 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
 
 def files(launch: Launch) -> Files:
     """accelerate.yaml, train.py and the model's config.json."""
-    model, degrees = launch.job.model, launch.plan.degrees
-    text = filled(
-        f"hf/{CONFIG}.txt",
-        model=model.name,
-        gpus=degrees.gpus,
-        nodes=launch.nodes,
-        dp=degrees.dp,
-        sections=yaml_text(sections(launch)).rstrip("\n"),
-    )
+    model, text = launch.job.model, configuration(launch, SCRIPT)
     title = f"{model.name} with accelerate and FSDP2."
     pieces = accelerate_pieces(launch.job)
     program = hf_program(model, "hf/accelerate.py.txt", title, **pieces)
     return {CONFIG: text, **program, **merging(launch.job)}
 
 
+def configuration(launch: Launch, program: str) -> str:
+    """accelerate.yaml; `program`: the file that it starts, which sets the policy."""
+    degrees = launch.plan.degrees
+    return filled(
+        f"hf/{CONFIG}.txt",
+        program=program,
+        model=launch.job.model.name,
+        gpus=degrees.gpus,
+        nodes=launch.nodes,
+        dp=degrees.dp,
+        sections=yaml_text(sections(launch)).rstrip("\n"),
+    )
+
+
 def sections(launch: Launch) -> tuple[SettingsSection, ...]:
     """The file's parts that the plan decides."""
     degrees = launch.plan.degrees
     names = names_of(launch) | {
-        "layer": layer_class(hf_config(launch.job.model) or {}),
+        "layer": layer_class(hf_config(without_scores(launch.job.model)) or {}),
         "offloaded": OFFLOADED,
         "resharding": RESHARDING[3 if degrees.zero == 3 else 2],
         "shard": degrees.shard or degrees.dp,

@@ -25,7 +25,7 @@ _OF_TRL = frozenset((
     "use_bnb_nested_quant", "dataset_text_field", "assistant_only_loss", "completion_only_loss",
     "packing_strategy", "dataset_kwargs", "dataset_mixer", "lora_modules_to_save",
     "lora_task_type", "precompute_ref_log_probs", "dataset_train_split", "dataset_test_split",
-    "model_init_kwargs",
+    "model_init_kwargs", "trl_release",
 ))  # fmt: skip
 _OFF = ("", "false", "0", "none", "no", "{}", "[]")
 
@@ -105,6 +105,8 @@ class HfArguments:
     # The 16-bit format in which the weights are loaded, empty for fp32: without a framework that
     # keeps masters, gradients and optimizer state are in it too.
     half_weights: Half = ""
+    # Whether FSDP2 shards weights in the type that they were loaded in, and not in fp32.
+    shards_as_loaded: bool = False
 
     def model_unknown(self, where: str) -> Problem:
         """Why the model is not known; `where`: what names none."""

@@ -88,7 +88,8 @@ def _sharded(
     script = hf_arguments(named, source.folder, source.hints)
     program = program_of(program, named, source.launch)
     script = checkpointed(with_length(script, named, program), named, program)
-    how = tuned(named, program, script.hints.model)
+    shards = reader is DeepspeedReader or document.get("distributed_type") == "FSDP"
+    how = tuned(named, program, script.hints.model, sharded=shards)
     if how.half is not None:
         script = replace(script, half_weights=how.half)
     read = reader(document, source, script).found()
@@ -101,7 +102,7 @@ def _sharded(
         found,
         packing=packing_of(named, program) if named else None,
         problems=(*refusals_of(named, source.launch, program), *own, *found.problems),
-        unmodelled=(*found.unmodelled, *effects_of(named), *below_limit(named, program)),
+        unmodelled=(*found.unmodelled, *effects_of(named, program), *below_limit(named, program)),
         assumed=(*found.assumed, *lengths),
     )
 

@@ -64,11 +64,16 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
     """What DeepSpeed under the Trainer cannot express of the job."""
     yield from hf_job_refusals(job)
     yield from tuning_refusals(job, freezes=True)
-    names = names_of_job(job) | {"made_by": _optimizer_kind(job)}
+    yield from optimizer_refusals(job)
+
+
+def optimizer_refusals(job: Job) -> Iterator[Refusal]:
+    """Optimizers that neither DeepSpeed nor the Trainer makes."""
+    names = names_of_job(job) | {"made_by": optimizer_kind(job)}
     yield from said_refusals("hf", "deepspeed_refusals", names)
 
 
-def _optimizer_kind(job: Job) -> str | None:
+def optimizer_kind(job: Job) -> str | None:
     """`trainer`: made by the Trainer (--optim); `deepspeed`: in ds_config.json; None: neither."""
     optimizer = job.optimizer
     plain = all(dtype == "fp32" for _, dtype in optimizer.states)
@@ -118,7 +123,7 @@ def ds_config(launch: Launch) -> dict[str, object]:
     }
     if degrees.tp > 1:
         config["tensor_parallel"] = {last(DEEPSPEED["tp"]): degrees.tp}
-    if _optimizer_kind(launch.job) == "deepspeed":
+    if optimizer_kind(launch.job) == "deepspeed":
         config["optimizer"] = _config_optimizer(launch)
     if launch.job.optimizer.family in ("sgd", *_TRAINERS):
         config["zero_allow_untested_optimizer"] = True
@@ -224,7 +229,7 @@ def _arguments(launch: Launch) -> dict[str, object]:
         "learning_rate": "${LEARNING_RATE}",
         "warmup_steps": "${WARMUP_STEPS}",
         "weight_decay": str(_WEIGHT_DECAY),
-        **_optimizer_arguments(launch),
+        **optimizer_arguments(launch),
     }
     if LIGER in launch.plan.techniques:
         values["use_liger_kernel"] = "true"
@@ -236,13 +241,14 @@ def _arguments(launch: Launch) -> dict[str, object]:
     return values | tuning_arguments(launch.job)
 
 
-def _optimizer_arguments(launch: Launch) -> dict[str, str]:
+def optimizer_arguments(launch: Launch) -> dict[str, str]:
+    """The optimizer, as the Trainer's arguments say it."""
     optimizer, kernel = launch.job.optimizer, launch.job.optimizer_setting.kernel
     if optimizer.family in _TRAINERS:
         return {"optim": _TRAINERS[optimizer.family], "adam_beta2": "0.95"}
     betas = _BETAS.get(optimizer.family, _BETAS["adamw"])
     named = {"adam_beta1": str(betas[0]), "adam_beta2": str(betas[1])}
-    if _optimizer_kind(launch.job) == "deepspeed":
+    if optimizer_kind(launch.job) == "deepspeed":
         return named
     return {"optim": "adamw_torch_fused" if kernel == "fused" else "adamw_torch"} | named
 

@@ -238,8 +238,8 @@ def differences(model: ModelSpec) -> tuple[str, ...]:
 @lru_cache
 def _nearest(model: ModelSpec) -> tuple[Config, tuple[str, ...]]:
     """The config.json whose model differs in the fewest fields, and those fields; it does not say
-    which layers are frozen."""
-    model = model.without_frozen()
+    which layers are frozen, nor that a head scores, which is the class that loads it."""
+    model = model.without_frozen().model_copy(update={"scores": False})
     families = (model.family,) if model.family in READERS else _GENERAL
     return min((_written(model, family) for family in families), key=lambda found: len(found[1]))
 
@@ -250,6 +250,11 @@ HF: tuple[ArchitectureRow, ...] = hf_table(differences)
 def layer_class(config: Config) -> str:
     """Class of the transformer layers of a config's type."""
     return _LAYER_CLASSES[str(config["model_type"])]
+
+
+def without_scores(model: ModelSpec) -> ModelSpec:
+    """The language model whose weights a reward model starts from."""
+    return model.model_copy(update={"scores": False})
 
 
 def _shown(value: object) -> str:
@@ -296,7 +301,13 @@ def hf_program(model: ModelSpec, template: str, title: str, **more: Value) -> Fi
     """train.py, whose every value of the plan is an argument that the launcher gives, and the
     model's config.json."""
     return {
-        SCRIPT: filled(template, title=title, data=filled("hf/data.py.txt"), **more),
+        SCRIPT: filled(
+            template,
+            title=title,
+            data=filled("hf/data.py.txt"),
+            stop=filled("hf/stop.py.txt"),
+            **more,
+        ),
         f"{MODEL_FOLDER}/config.json": json.dumps(hf_config(model) or {}, indent=2) + "\n",
     }
 
@@ -333,7 +344,7 @@ def plan_refusals(launch: Launch) -> Iterator[Refusal]:
 
 def hf_job_refusals(job: Job) -> Iterator[Refusal]:
     """A model that transformers has not; dropout, length and batch ramps, whoever trains it."""
-    model = job.model
+    model = without_scores(job.model)
     missing = [f"{name} = {_shown(value_of(model, name))}" for name in differences(model)]
     yield from said_refusals("hf", "job_refusals", names_of_job(job) | {"missing": missing})
     yield from length_refusals(job)

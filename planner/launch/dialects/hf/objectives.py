@@ -44,6 +44,11 @@ def objective_names() -> frozenset[str]:
     return frozenset(name for names in _table("names").values() for name in names)
 
 
+def compared() -> tuple[str, ...]:
+    """Objectives that compare with a reference."""
+    return tuple(_table("compares")["names"].split())
+
+
 def minimised(named: Named, launch: LaunchCommand | None, adapters: bool) -> Minimised:
     """What training minimises, as settings say, else the verb or the name of the program."""
     where, word = _stated(named)
@@ -94,7 +99,7 @@ def _by_loss(named: Named, kind: str) -> str:
 
 
 def _with_reference(named: Named, kind: str, adapters: bool) -> str:
-    if kind not in _table("compares")["names"].split():
+    if kind not in compared():
         return kind
     names = _table("names")
     if any(is_on(named, name) for name in names["precomputed"]):

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from planner.job.frameworks.profile import load_framework
 from planner.launch.dialects.hf.arguments import HfArguments, Program, is_on, value_of
-from planner.launch.dialects.hf.objectives import minimised
+from planner.launch.dialects.hf.objectives import NEXT_TOKEN, compared, minimised
 from planner.launch.dialects.hf.python import TRL_TRAINER
 from planner.launch.dialects.hf.tuned import Tuned
+from planner.launch.languages.text import digits
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Source
 from planner.launch.read.found import Found, Setting
@@ -75,29 +76,42 @@ def by_unsloth(found: Found, named: Mapping[str, Setting], program: Program) -> 
     return replace(found, framework="unsloth", dtype="bf16", activation_offload=offload)
 
 
-# Profiles under which a loss by chunks is counted (planner/evidence/runs/variants.toml).
-_CHUNKED = {"hf-fsdp2", "hf-transformers"}
+# The setting of programs that `planner launch` writes which says how old TRL may be, and the first
+# release whose losses of preferences make a chunk of logits at a time (trl/trainer/utils.py,
+# add_fused_lm_head).
+TRL_RELEASE, _CHUNKS_SINCE = "trl_release", (1, 16)
+_CHUNKED = "logits=chunked"
 
 
 def by_trl(found: Found, named: Mapping[str, Setting], source: Source, *, fused: bool) -> Found:
     """What TRL does on its own: its loss takes a chunk of tokens at a time (loss_type chunked_nll,
-    trl/trainer/sft_trainer.py), but where Liger's does (`fused`). Which release it is, no file
-    says: its recomputation is open."""
+    trl/trainer/sft_trainer.py), but where Liger's does (`fused`). Which release it is, few files
+    say: its recomputation is open, and losses of preferences are taken to hold all logits."""
     opened = "gradient_checkpointing" not in named and not source.hints.recompute
     left_open = (*found.left_open, "recompute") if opened else found.left_open
-    chunked = value_of(named, "loss_type") in ("", "chunked_nll") and not fused
-    chunked = chunked and found.objective == "lm"
-    plain = chunked and found.framework in _CHUNKED
-    why = "chunks of tokens at a time (TRL's chunked_nll): less memory than predicted"
-    left_out = ((Setting("loss_type", None, source.path), why),) if chunked and not plain else ()
     note = "the loss by chunks of tokens (TRL's own today; older releases hold all logits)"
-    return replace(
-        found,
-        left_open=left_open,
-        unmodelled=(*found.unmodelled, *left_out),
-        variations=(*found.variations, "chunked-head") if plain else found.variations,
-        assumed=(*found.assumed, note) if plain else found.assumed,
-    )
+    assumed = found.assumed
+    if _makes_chunks(found.objective, named, fused=fused):
+        joint = "," if ":" in found.objective else ":"
+        stated = TRL_RELEASE in named or value_of(named, "loss_type") == "chunked_nll"
+        assumed = assumed if stated else (*assumed, note)
+        found = replace(found, objective=f"{found.objective}{joint}{_CHUNKED}")
+    return replace(found, left_open=left_open, assumed=assumed)
+
+
+def _makes_chunks(objective: str, named: Mapping[str, Setting], *, fused: bool) -> bool:
+    """Whether the loss of an objective makes a chunk of logits at a time."""
+    kind, stated = objective.partition(":")[0], _release(named) >= _CHUNKS_SINCE
+    if kind == NEXT_TOKEN:
+        chunked = value_of(named, "loss_type") in ("", "chunked_nll")
+        return stated or (chunked and not fused)
+    return kind in compared() and stated
+
+
+def _release(named: Mapping[str, Setting]) -> tuple[int, ...]:
+    """The oldest TRL that a program takes; empty where it does not say."""
+    parts = (digits(part) for part in value_of(named, TRL_RELEASE).split("."))
+    return tuple(part for part in parts if part is not None)
 
 
 def with_tuning(

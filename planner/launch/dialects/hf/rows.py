@@ -66,7 +66,7 @@ def packing_of(named: Named, program: Program) -> Packing | None:
     if _packs(named, program):
         within = program in ("trl", "unsloth", "swift")
         return "pack-varlen" if within and not _wraps(named) else "pack"
-    if _padding(named) is not None:
+    if _padding(named) is not None or _pads_to(named):
         return "limit"
     plain: Packing | None = None if any(key in named for key in _BLOCKS) else "longest"
     return "padding-free" if _first(named, _UNPADDED) else plain
@@ -88,7 +88,8 @@ def below_limit(named: Named, program: Program) -> Iterator[tuple[Setting, str]]
     packs = program == "llamafactory" and value_of(named, "stage") == "pt"
     key = next((key for key in named if _is_length(named, key)), "")
     limit = named.get(key)
-    if limit is None or key in _BLOCKS or packs or _first(named, _PACKED) or _padding(named):
+    full = key in _BLOCKS or packs or _first(named, _PACKED) or _padding(named)
+    if limit is None or full or _pads_to(named):
         return
     why = f"{_said(limit)} is their limit, and shorter ones need less: less memory than predicted"
     yield replace(limit, key=LIMIT_ALONE), why
@@ -120,6 +121,13 @@ def _padding(named: Named) -> Setting | None:
     if value_of(named, "padding") == "max_length":
         return named["padding"]
     return _first(named, _PADDED)
+
+
+def _pads_to(named: Named) -> bool:
+    """Whether rows are padded to a multiple of the limit, which is the limit."""
+    multiple = value_of(named, "pad_to_multiple_of")
+    limit = next((value_of(named, key) for key in named if _is_length(named, key)), "")
+    return bool(multiple) and multiple == limit
 
 
 def _is_length(named: Named, key: str) -> bool:

@@ -39,7 +39,7 @@ from planner.launch.dialects.hf.rows import (
     packing_of,
     position_problems,
 )
-from planner.launch.dialects.hf.tuned import Tuned, tuned
+from planner.launch.dialects.hf.tuned import FULL, Tuned, asks_for, tuned
 from planner.launch.dialects.hf.unmodelled import (
     effects_of,
     own_loss,
@@ -67,6 +67,9 @@ _BF16 = ("bfloat16", "bf16", "torch.bfloat16")
 _FP16 = ("float16", "fp16", "half", "torch.float16", "torch.half")
 
 
+# What axolotl calls as accelerate's ParallelismConfig does (utils/trainer.py,
+# setup_parallelism_envs).
+_OF_AXOLOTLS_MESH = ("dp_shard_size", "dp_replicate_size")
 # Words of `fsdp`, and what accelerate's file would say.
 _FSDP_WORDS: Mapping[str, tuple[str, object]] = {
     **{
@@ -93,12 +96,13 @@ def read_hf_training(
     script = hf_arguments(named, Path(path).parent, source.hints)
     elsewhere = _batch_elsewhere(named, script.hints.mbs)
     document = _deepspeed(named, source)
-    how = tuned(named, program, script.hints.model, _stage_of(document) == 3)
+    shards = document is not None or _asks_for_fsdp(named)
+    how = tuned(named, program, script.hints.model, sharded=shards)
     script = _completed(script, named, program, launch, how)
     if document is not None:
         found = DeepspeedReader(document, source, script).found()
     else:
-        sharded = _sharded(named, path, script.half_weights)
+        sharded = _sharded(named, path, script.half_weights, program)
         found = AccelerateReader(sharded, source, script).found()
     fused = bool(found.variations)
     found = with_tuning(by_unsloth(found, named, program), named, launch, how)
@@ -122,7 +126,7 @@ def read_hf_training(
         ),
         unmodelled=(
             *found.unmodelled,
-            *effects_of(named),
+            *effects_of(named, program),
             *below_limit(named, program),
             *own_loss(named, launch),
             *_launcher_shards(named, source, program),
@@ -138,9 +142,9 @@ def read_hf_training(
     )
 
 
-def _stage_of(document: Document | None) -> object:
-    """The ZeRO stage that a DeepSpeed configuration states."""
-    return None if document is None else document.get(DEEPSPEED["zero"].key)
+def _asks_for_fsdp(named: Mapping[str, Setting]) -> bool:
+    """Whether settings of a Trainer ask for FSDP."""
+    return is_on(named, "fsdp") or bool(below(named, "fsdp_config"))
 
 
 def _launcher_shards(
@@ -201,7 +205,7 @@ def _completed(
     eager = is_on(named, "eager_attention") or script.attention == "eager"
     half = _loads_half(named, program) if how.half is None else how.half
     script = replace(script, hints=hints, attention="eager" if eager else "flash",
-                     half_weights=half)  # fmt: skip
+                     half_weights=half, shards_as_loaded=program == "axolotl")  # fmt: skip
     return checkpointed(script, named, program)
 
 
@@ -229,7 +233,9 @@ def _loads_half(named: Mapping[str, Setting], program: Program) -> Half:
     if program == "axolotl":
         if any(is_on(named, name) for name in ("bf16", "bfloat16")):
             return "bf16"
-        return "fp16" if is_on(named, "float16") and not mixed else ""
+        halves = asks_for(named, program) != FULL or not mixed
+        asked = any(is_on(named, name) for name in ("fp16", "float16"))
+        return "fp16" if asked and halves else ""
     if program == "llamafactory":
         return "bf16" if is_on(named, "pure_bf16") else ""
     return by_dtype
@@ -312,7 +318,7 @@ def _zero_stage(named: Mapping[str, Setting], path: str) -> Document | None:
     return Document(path, settings)
 
 
-def _sharded(named: Mapping[str, Setting], path: str, half: Half) -> Document:
+def _sharded(named: Mapping[str, Setting], path: str, half: Half, program: Program) -> Document:
     """FSDP as accelerate's file would say it, else plain data parallelism; `half`: of weights,
     where nothing is said of products."""
     fsdp = named.get("fsdp")
@@ -332,16 +338,31 @@ def _sharded(named: Mapping[str, Setting], path: str, half: Half) -> Document:
                 _put(settings, f"fsdp_config.fsdp_{name}", setting, fsdp)
     elif "distributed_type" not in settings:
         _put(settings, "distributed_type", "MULTI_GPU", Setting("", "", path))
+    if program == "axolotl":
+        _put_mesh(settings, named)
+    _put_precision(settings, named, path, half)
+    return Document(path, settings)
+
+
+def _put_mesh(settings: dict[str, Setting], named: Mapping[str, Setting]) -> None:
+    """axolotl's sizes of its device mesh, where they are stated."""
+    for name in _OF_AXOLOTLS_MESH:
+        if name in named and named[name].value is not None:
+            key = f"parallelism_config.parallelism_config_{name}"
+            _put(settings, key, named[name].value, named[name])
+
+
+def _put_precision(
+    settings: dict[str, Setting], named: Mapping[str, Setting], path: str, half: Half
+) -> None:
     for name in ("bf16", "fp16", "fp8"):
         if value_of(named, name) in ("true", "auto", "full"):
             _put(settings, "mixed_precision", name, named[name])
-            break
-    else:
-        if half and "mixed_precision" not in named:
-            _put(settings, "mixed_precision", half, Setting("", "", path))
-        elif "mixed_precision" in named:
-            settings["mixed_precision"] = named["mixed_precision"]
-    return Document(path, settings)
+            return
+    if half and "mixed_precision" not in named:
+        _put(settings, "mixed_precision", half, Setting("", "", path))
+    elif "mixed_precision" in named:
+        settings["mixed_precision"] = named["mixed_precision"]
 
 
 def _words(value: object) -> list[str]:

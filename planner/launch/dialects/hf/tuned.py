@@ -20,11 +20,12 @@ from planner.launch.dialects.hf.arguments import (
     place_of,
     value_of,
 )
+from planner.launch.dialects.hf.axolotl_freezing import told_to_freeze
 from planner.launch.dialects.hf.modules import (
     EMBEDDINGS,
     Modules,
+    adapted_modules,
     adapter_table,
-    named_modules,
     peft_default,
     whole_modules,
 )
@@ -98,9 +99,19 @@ def asks_for(named: Named, program: Program) -> str:
     return kind or FULL
 
 
-def tuned(named: Named, program: Program, model: str | None, zero3: bool = False) -> Tuned:
-    """How the weights are trained. `model`: its name in the catalogue, where it is known."""
-    return _Tuning(named, program, None if model is None else load_model(model).spec, zero3).read()
+def casts_adapters(named: Named, program: Program) -> bool:
+    """Whether axolotl leaves adapters in the type of the weights, where it is told to
+    (loaders/adapter.py), or casts them to it, for preferences under FSDP (core/builders/rl.py)."""
+    sharded = program == "axolotl" and any(key.startswith("fsdp") for key in named)
+    told = value_of(named, "peft_autocast_adapter_dtype") == "false"
+    return told or (sharded and is_on(named, "rl"))
+
+
+def tuned(named: Named, program: Program, model: str | None, *, sharded: bool = False) -> Tuned:
+    """How the weights are trained. `model`: its name in the catalogue, where it is known;
+    `sharded`: DeepSpeed or FSDP holds them."""
+    spec = None if model is None else load_model(model).spec
+    return _Tuning(named, program, spec, sharded).read()
 
 
 @dataclass
@@ -110,7 +121,7 @@ class _Tuning:
     named: Named
     program: Program
     model: ModelSpec | None
-    zero3: bool
+    sharded: bool
     problems: list[Problem] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     effects: list[tuple[Setting, str]] = field(default_factory=list)
@@ -123,7 +134,7 @@ class _Tuning:
             self.problems.append(unresolved(adapter))
         if kind == "freeze":
             return self._done(FULL, self._frozen_layers())
-        frozen = self._frozen()
+        frozen = self._frozen(kind != FULL)
         base = self._base()
         if kind == FULL:
             self._no_adapters(base)
@@ -135,10 +146,12 @@ class _Tuning:
         techniques = tuple(self._techniques(kind, base))
         return replace(self._done(adapters, frozen), half=self._half(), techniques=techniques)
 
-    def _frozen(self) -> tuple[str, ...]:
-        """What the program that `planner launch` writes is told to freeze."""
+    def _frozen(self, adapters: bool) -> tuple[str, ...]:
+        """What the programs that `planner launch` writes are told to freeze."""
         value = str(self._value("frozen") or "")
-        return tuple(filter(None, value.split(",")))
+        frozen, problems = told_to_freeze(self.named, self.model, adapters)
+        self.problems += problems
+        return (*filter(None, value.split(",")), *frozen)
 
     def _done(self, train: str, freeze: tuple[str, ...] = ()) -> Tuned:
         return Tuned(train, freeze, tuple(self.problems), tuple(self.assumed), tuple(self.effects))
@@ -260,12 +273,14 @@ class _Tuning:
             value = peft_default(self.model)
             shown = str(value or "").replace(" ", ", ")
             self.assumed += [f"adapters on {shown} (peft's own for the family)"] if value else []
-        elif stated is None:
+        elif stated is None and value is not None:
             self.assumed.append(f"adapters on {value} ({self._whose()}, none are stated)")
-        if value is None:
+        tensors = self._value("tensors")
+        if value is None and not tensors:
             self._no_targets()
             return "all-linear"
-        modules = named_modules(value, self.model)
+        by_peft = self.program in ("trl", "trainer")
+        modules = adapted_modules(value, tensors, self.model, by_peft=by_peft)
         self._of_modules(modules, stated)
         return "+".join(word for word in modules.words if word != EMBEDDINGS) or "all-linear"
 
@@ -387,13 +402,17 @@ class _Tuning:
         """The type of adapters, where it is not the library's: peft makes them fp32.
 
         TRL casts those beside packed weights to bf16 (trl/trainer/sft_trainer.py, "cast ... as
-        recommended by the original paper", at f2cd57710), and leaves those under ZeRO-3 in the
-        model's type; LLaMA-Factory leaves them there under `pure_bf16` (model/adapter.py).
+        recommended by the original paper", at f2cd57710). What shards makes of them what it makes
+        of all that trains: DeepSpeed's engine 16 bits with fp32 masters (runtime/engine.py),
+        accelerate fp32 (utils/fsdp_utils.py, fsdp2_prepare_model; accelerator.py, prepare_model).
+        LLaMA-Factory leaves them in the model's type under `pure_bf16` (model/adapter.py).
         """
         if self.program == "llamafactory" and is_on(self.named, "pure_bf16"):
             return "bf16"
-        if self.program == "trl" and (base is not None or self.zero3):
+        if self.program == "trl" and base is not None and not self.sharded:
             return "bf16"
+        if casts_adapters(self.named, self.program):
+            return "bf16" if is_on(self.named, "bf16") else "fp16"
         dtype = value_of(self.named, "lora_dtype")
         return {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(dtype, "")
 

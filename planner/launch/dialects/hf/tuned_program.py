@@ -59,6 +59,18 @@ def trainer_pieces(job: Job, dtype: str) -> Mapping[str, Value]:
     }
 
 
+def frozen_pieces(job: Job) -> Mapping[str, Value]:
+    """What a program around TRL's trainers, which put adapters on by themselves, has besides to
+    freeze modules."""
+    if not job.tuning.frozen:
+        return {"frozen_argument": "", "tuning": "", "frozen": ""}
+    return {
+        "frozen_argument": "freeze_modules: str = " + _FREEZING[2],
+        "tuning": [*_functions(job, puts_adapters=False), "", ""],
+        "frozen": "with_part_trained(trainer.model, run)",
+    }
+
+
 def accelerate_pieces(job: Job) -> Mapping[str, Value]:
     """What the loop under accelerate has besides."""
     names = ("tuned_imports", "tuned_arguments", "tuning", "saved")
@@ -106,8 +118,8 @@ def _packing(job: Job, dtype: str) -> list[str]:
     ]
 
 
-def _functions(job: Job) -> list[str]:
-    """What puts adapters on the model and freezes modules."""
+def _functions(job: Job, *, puts_adapters: bool = True) -> list[str]:
+    """What puts adapters on the model, unless something else does, and freezes modules."""
     held: dict[str, list[str]] = {word: [] for word in linear_layers(job.model)}
     for name, words in modules_of_family(job.model).items():
         for word in set(words.split()) & held.keys():
@@ -115,7 +127,7 @@ def _functions(job: Job) -> list[str]:
     pairs = [f'"{word}": {_tuple(names)},' for word, names in held.items() if names]
     adapters = [*filled("hf/adapters.py.txt").rstrip("\n").split("\n"), "", ""]
     adapted = "model = with_adapters(model, run, layers_frozen(frozen))"
-    has_adapters = job.tuning.has_adapters
+    has_adapters = job.tuning.has_adapters and puts_adapters
     text = filled(
         "hf/tuning.py.txt",
         layers=pairs,

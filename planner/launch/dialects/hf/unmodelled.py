@@ -26,8 +26,9 @@ from planner.launch.dialects.hf.arguments import (
     value_of,
 )
 from planner.launch.dialects.hf.objectives import objective_names
+from planner.launch.dialects.hf.program_defaults import TRL_RELEASE
 from planner.launch.dialects.hf.python import OTHER_CLASS, PREPARED, TRL_TRAINER
-from planner.launch.dialects.hf.tuned import adapter_names
+from planner.launch.dialects.hf.tuned import FULL, adapter_names, asks_for
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Source
@@ -48,7 +49,7 @@ _MOST_NAMED = 12
 _SHORT = len("max_lengths")
 
 
-def effects_of(named: Named) -> Iterator[tuple[Setting, str]]:
+def effects_of(named: Named, program: Program) -> Iterator[tuple[Setting, str]]:
     """Settings with an effect that the prediction leaves out, and which."""
     for name, why in left_out("hf", "trainer").items():
         if is_on(named, name) or (name in named and named[name].value is True):
@@ -56,6 +57,31 @@ def effects_of(named: Named) -> Iterator[tuple[Setting, str]]:
     setting = named.get("gradient_checkpointing")
     if setting is not None and str(setting.value).startswith("offload"):
         yield setting, "checkpoints on the host: less memory than predicted"
+    if program == "axolotl" and asks_for(named, program) == FULL:
+        yield from _kept_in_fp32(named)
+
+
+# Attention beside which axolotl casts embeddings and norms back to the type of the products.
+_CASTING = re.compile(r"flash|flex|xformers|sage|s2_|fp8")
+
+
+def _kept_in_fp32(named: Named) -> Iterator[tuple[Setting, str]]:
+    """axolotl makes embeddings, norms and head fp32 before it trains whole weights, and casts them
+    back beside fused attention but torch's own, or cut cross-entropy (loaders/model.py,
+    _configure_embedding_dtypes); shards have one type."""
+    sharded = any(name.partition(".")[0] in ("fsdp", "fsdp_config", "deepspeed") for name in named)
+    if (
+        sharded
+        or "base_model" not in named
+        or value_of(named, "bf16") not in ("true", "auto", "full")
+    ):
+        return
+    attention = (name for name in named if name.endswith("attention") and is_on(named, name))
+    stated = [*attention, value_of(named, "attn_implementation")]
+    cuts = "cut_cross_entropy" in str(named["plugins"].value) if "plugins" in named else False
+    if not cuts and not any(_CASTING.search(name) for name in stated):
+        why = "embeddings, norms and head in fp32 without flash attention: more memory"
+        yield named["base_model"], f"{why} than predicted"
 
 
 def own_loss(named: Named, launch: LaunchCommand | None) -> Iterator[tuple[Setting, str]]:
@@ -97,7 +123,7 @@ _OTHER_NAMES = frozenset((
     "zero_stage", "offload", "deepspeed_config", "deepspeed_config_file", "config", "config_file",
     "fsdp_config", "optimizer_kernel", "train_mode", "steps", "train_type", "tuner_type",
     "prepare_kbit", "full_finetuning", "use_unsloth", OTHER_CLASS, PREPARED, TRL_TRAINER,
-    *adapter_names(), *objective_names(),
+    TRL_RELEASE, *adapter_names(), *objective_names(),
 ))  # fmt: skip
 
 

@@ -1,0 +1,83 @@
+"""How long ranks wait where the groups of context parallelism follow the samples.
+
+The schedulers of `planner.job.rank_groups` are told a step's samples at even shares of the
+distribution, and the slowest rank of each micro-batch (`dynamic-cp`) or phase (`hybrid-cp`) is held
+against a mean one. Seconds of a rank are c·passes + a·tokens + b·squares, as in
+`planner.predict.unequal`. Under `dynamic-cp` ranks hold as many tokens, so squares alone differ;
+a step of less than a full micro-batch is taken for a part of one.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from planner.cost import fields as f
+from planner.cost.tables import Array
+from planner.job.job import Job
+from planner.job.rank_groups import drawn, packed_squares, ranks_needed, stacked_loads
+from planner.job.samples import Lengths
+
+# Shares of a rank's seconds are rounded to so much where the slowest rank is looked for.
+_ROUNDED = 0.05
+
+
+def group_seconds(job: Job, shapes: Array, key: Array, spent: Array) -> Array:
+    """Seconds of each shape's step that ranks wait. `key`: of each shape; `spent`: seconds of its
+    mean micro-batch that grow with tokens, with squared lengths, and with passes."""
+    dp, pp = shapes[:, f.SHAPE["dp"]], shapes[:, f.SHAPE["pp"]]
+    filling = (pp - 1.0) / np.maximum(1.0, shapes[:, f.SHAPE["vpp"]])
+    shares = np.round(spent / spent.sum(axis=1, keepdims=True) / _ROUNDED) * _ROUNDED
+    table = np.column_stack(
+        [key[:, f.KEY["mbs"]], key[:, f.KEY["cp"]], shapes[:, f.SHAPE["grad_acc"]], dp, filling]
+    )
+    rows, inverse = np.unique(np.hstack([table, shares]), axis=0, return_inverse=True)
+    found = np.array([_waits(job, row) for row in rows]).reshape(-1, 3)[inverse.ravel()]
+    seconds: Array = np.maximum(0.0, (found * spent).sum(axis=1)) / pp
+    return seconds
+
+
+def _waits(job: Job, row: Array) -> tuple[float, float, float]:
+    mbs, cp, micro_batches, dp = (int(number) for number in row[:4])
+    lengths, most = job.samples.lengths, job.seq / cp
+    if lengths is None:
+        return 0.0, 0.0, 0.0
+    packs = mbs * micro_batches * dp
+    number = packs * job.row(mbs).samples
+    if job.samples.balance == "dynamic-cp":
+        excess = packed_excess(lengths, number, dp * cp, most, micro_batches, float(row[4]))
+        return 0.0, excess, 0.0
+    return stacked_excess(lengths, number, dp * cp, most, micro_batches, tuple(row[5:]))
+
+
+@cache
+def packed_excess(
+    lengths: Lengths, samples: float, ranks: int, most: float, micro_batches: int, filling: float
+) -> float:
+    """Squared lengths that the slowest ranks have beyond the mean, in those of a mean one of the
+    `micro_batches`; `filling`: (p - 1)/v of a pipeline, which waits for the slowest of all."""
+    step, part = drawn(lengths, samples)
+    of_step, slowest, count = packed_squares(step, ranks * part, most)
+    mean = float((step**2).sum()) / (ranks * part)
+    waits = max(0.0, of_step / mean - 1.0) * micro_batches
+    return waits + filling * max(0.0, slowest * count / mean - 1.0) * micro_batches / count
+
+
+@cache
+def stacked_excess(
+    lengths: Lengths, samples: float, ranks: int, most: float, micro_batches: int,
+    shares: tuple[float, float, float],
+) -> tuple[float, float, float]:  # fmt: skip
+    """(tokens, squares, passes) that the slowest rank of each phase has beyond the mean, in those
+    of a mean micro-batch; `shares`: of a rank's seconds that each of them takes."""
+    step, part = drawn(lengths, samples)
+    some = max(1, round(ranks * part))
+    needed = sum(min(some, ranks_needed(length, most)) for length in step)
+    mean = np.array([step.sum(), (step**2).sum(), needed]) / some
+    slowest = np.zeros(3)
+    for phase in stacked_loads(step, some, most):
+        loads = np.array(phase) / mean[:, None]
+        slowest += loads[:, int((np.array(shares) @ loads).argmax())]
+    tokens, squares, passes = (slowest - 1.0) * micro_batches
+    return float(tokens), float(squares), float(passes)

@@ -1,0 +1,393 @@
+"""The loop: choose a trial, write its folder, start it, follow it, learn, choose the next.
+
+Whatever ends the driver, a later one goes on where the journal stands. A job's name is in the
+journal before the job is submitted; a driver that finds a name without the note that it was
+submitted looks the job up first, more than once, and its start script lets only one start run. Only
+jobs of names in this journal are ever ended.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, Protocol, TypeVar
+
+from planner.job.errors import CannotTellError
+from planner.job.quantities import seconds
+from planner.job.written_folder import write_folder
+from planner.tune.follow import FollowedLog
+from planner.tune.journal import OF_THE_PLAN, SETUP, Chosen, Ended, Journal, TrialRecord
+from planner.tune.judge import Facts, Limits, Look, Verdict, most_telling, verdict
+from planner.tune.runners.contract import AwayError, Job, RefusedError, Runner
+
+Answer = TypeVar("Answer")
+Say = Callable[[str], None]
+
+# Failures in a row after which the setup is at fault, not the plans.
+MOST_FAILURES = 3
+# A job that an earlier driver may just have submitted shows up within this time.
+_SETTLE_S = 10.0
+# A job that is asked to end has so long, then it is ended.
+_GRACE_S = 60.0
+_MOST_PAUSE_S = 60.0
+HOUR_S = 3600.0
+
+
+class Clock(Protocol):
+    """Unix time, and how it passes."""
+
+    def time(self) -> float:
+        """Seconds since 1970."""
+
+    def sleep(self, seconds: float) -> None:
+        """Let so many pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """The trial that is worth most, None where none pays; what it is expected to save and to cost,
+    GPU-seconds, and why, in a sentence."""
+
+    key: str | None
+    saves_gpu_s: float
+    costs_gpu_s: float
+    sentence: str
+
+
+class Work(Protocol):
+    """What a study tries: candidates by their keys, and the choice among them."""
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """Keys of all candidates, the same ones as long as the study lasts."""
+
+    def choice(self, records: Sequence[TrialRecord]) -> Next:
+        """What to run next, after the trials so far."""
+
+    def chosen(self, choice: Next, job_name: str, at: float) -> Chosen:
+        """A trial as the journal keeps it."""
+
+    def files(self, key: str, job_name: str) -> Mapping[str, str]:
+        """The files of its folder."""
+
+    def facts(self, key: str) -> Facts:
+        """What its log is judged by."""
+
+
+Reason = Literal["no trial pays", "trials", "gpu-hours", "time", "failures", "setup"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a study stopped, in a sentence, and what it would have done next."""
+
+    reason: Reason
+    sentence: str
+    choice: Next
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What all trials together may take; seconds of the driver, GPU-hours of the trials."""
+
+    trials: int = 5
+    gpu_hours: float = math.inf
+    total_s: float = math.inf
+
+
+@dataclass
+class Driver:
+    """One driver of a study. `poll_s`: between two looks; `patience_s`: how long a scheduler may be
+    away."""
+
+    journal: Journal
+    runner: Runner
+    work: Work
+    name: str
+    limits: Limits = field(default_factory=Limits)
+    budget: Budget = field(default_factory=Budget)
+    clock: Clock = field(default_factory=lambda: time)
+    say: Say = lambda _: None
+    poll_s: float = 2.0
+    patience_s: float = 24 * HOUR_S
+    after: Callable[[], None] = lambda: None
+    _began: float = field(default=0.0, init=False)
+    # How the trials ended that this driver followed.
+    _done: list[Ended] = field(default_factory=list, init=False)
+
+    def run(self) -> Ending:
+        """Go on until no trial pays or a limit is met. CannotTellError where it cannot go on; the
+        study is kept."""
+        self._began = self.clock.time()
+        for record in self.journal.records:
+            if record.ended is None:
+                self.say(f"trial {record.number} goes on: {record.chosen.key}")
+                self._conduct(record, again=True)
+        while True:
+            choice = self.work.choice(self.journal.records)
+            if (ending := next(self._ending(choice), None)) is not None:
+                return ending
+            record = self.journal.choose(self.work.keys, self._chosen(choice))
+            self.say(f"trial {record.number}: {record.chosen.key}. {record.chosen.sentence}")
+            self._conduct(record, again=False)
+
+    def _chosen(self, choice: Next) -> Callable[[int], Chosen]:
+        def made(number: int) -> Chosen:
+            return self.work.chosen(choice, f"{self.name}-{number:03d}", self.clock.time())
+
+        return made
+
+    def _ending(self, choice: Next) -> Iterator[Ending]:
+        """Why no further trial starts; nothing where one does."""
+        records = self.journal.records
+        done = self._done
+        if done and done[-1].kind in SETUP:
+            yield Ending("setup", done[-1].sentence, choice)
+        if choice.key is None:
+            yield Ending("no trial pays", choice.sentence, choice)
+        if len(counted(records)) >= self.budget.trials:
+            what = f"--trials {self.budget.trials} are done"
+            yield Ending("trials", f"{what}; {choice.sentence}", choice)
+        if (failed := _failures(done)) >= MOST_FAILURES:
+            text = f"{failed} trials in a row told no step time; the last: {done[-1].sentence}"
+            yield Ending("failures", text, choice)
+        spent = spent_gpu_s(records)
+        if spent + choice.costs_gpu_s > self.budget.gpu_hours * HOUR_S:
+            text = (
+                f"{spent / HOUR_S:.1f} GPU-hours are spent, and the next trial would take "
+                f"{choice.costs_gpu_s / HOUR_S:.1f} of --max-gpu-hours {self.budget.gpu_hours:g}"
+            )
+            yield Ending("gpu-hours", text, choice)
+        if self._over_s() <= 0.0:
+            yield Ending("time", "--time-limit is over; --resume goes on", choice)
+
+    def _over_s(self) -> float:
+        """Seconds that are left of the driver's time."""
+        return self._began + self.budget.total_s - self.clock.time()
+
+    # --- one trial ---------------------------------------------------------------------------
+
+    def _conduct(self, record: TrialRecord, *, again: bool) -> None:
+        """Run a trial to its end, whoever began it."""
+        try:
+            record = self._submitted(record, again=again)
+            record, found, logs = self._followed(record)
+        except RefusedError as error:
+            found, logs = Verdict("refused", f"its job was refused: {error}"), []
+        except KeyboardInterrupt:
+            self._interrupted(record)
+            raise
+        sentence = found.sentence + self._stopped(record)
+        self._end(record, Verdict(found.kind, sentence, found.step), logs)
+
+    def _end(self, record: TrialRecord, found: Verdict, logs: Sequence[FollowedLog]) -> None:
+        now = self.clock.time()
+        ended = _ended(found, now, self._gpu_s(record, now), logs)
+        self.journal.ended(record, ended)
+        self._done.append(ended)
+        self.say(f"trial {record.number}: {found.sentence}")
+        self.after()
+
+    def _gpu_s(self, record: TrialRecord, now: float) -> float:
+        since = record.running_since
+        return 0.0 if since is None else record.chosen.gpus * (now - since)
+
+    def _submitted(self, record: TrialRecord, *, again: bool) -> TrialRecord:
+        """Start the job, unless it was: nothing is started twice."""
+        folder = self._folder(record)
+        if record.handle is not None:
+            return record
+        if again:
+            until = self.clock.time() + _SETTLE_S
+            while True:
+                job = self._asked(lambda: self.runner.find(folder, record.chosen.job_name))
+                if job.state != "unknown":
+                    return self.journal.submitted(record, job.handle)
+                if self.clock.time() >= until:
+                    break
+                self.clock.sleep(min(self.poll_s, _SETTLE_S))
+        write_folder(folder, self.work.files(record.chosen.key, record.chosen.job_name), force=True)
+        handle = self._asked(lambda: self._handed_over(record, folder))
+        return self.journal.submitted(record, handle)
+
+    def _handed_over(self, record: TrialRecord, folder: Path) -> str:
+        """Submit, unless the scheduler has the job though its last answer was lost."""
+        name = record.chosen.job_name
+        job = self.runner.find(folder, name)
+        if job.state != "unknown":
+            return job.handle
+        return self.runner.submit(folder, name, self.limits.run_s)
+
+    def _folder(self, record: TrialRecord) -> Path:
+        return self.journal.folder / record.folder
+
+    def _followed(self, record: TrialRecord) -> tuple[TrialRecord, Verdict, list[FollowedLog]]:
+        """Look at the job and its log until it has ended, one way or another."""
+        watch = _Watch(self.clock.time(), self._folder(record))
+        while True:
+            job = self._looked_up(record, watch)
+            self._read(record, watch, job)
+            now = self.clock.time()
+            if job is not None and job.state != "pending" and record.running_since is None:
+                record = self.journal.running(record, now)
+            look = Look(job, now, record.running_since, watch.grew_at, watch.unknown_since)
+            logs = [*watch.logs.values()] or [FollowedLog(watch.folder / "none")]
+            found = verdict(self.work.facts(record.chosen.key), logs, look, self.limits)
+            found = found or self._over_budget(record, now)
+            if found is not None:
+                return record, found, logs
+            self._demand_patience(record, watch, job, now)
+            self.clock.sleep(self.poll_s)
+
+    def _looked_up(self, record: TrialRecord, watch: _Watch) -> Job | None:
+        """The job now; None while the scheduler is away."""
+        try:
+            job = self.runner.find(watch.folder, record.chosen.job_name)
+        except AwayError as error:
+            if watch.away_since is None:
+                watch.away_since = self.clock.time()
+                self.say(f"the scheduler does not answer ({error}); the log is followed meanwhile")
+            return None
+        watch.away_since = None
+        if job.state == "unknown":
+            watch.unknown_since = watch.unknown_since or self.clock.time()
+        else:
+            watch.unknown_since = None
+        return job
+
+    def _read(self, record: TrialRecord, watch: _Watch, job: Job | None) -> None:
+        """What its logs say that they did not say before."""
+        try:
+            paths = self.runner.logs(watch.folder, record.chosen.job_name)
+        except AwayError:
+            return
+        for path in paths:
+            log = watch.logs.setdefault(path, FollowedLog(path))
+            if log.look():
+                watch.grew_at = self.clock.time()
+            if job is not None and job.state in ("done", "failed"):
+                log.end()
+
+    def _over_budget(self, record: TrialRecord, now: float) -> Verdict | None:
+        """A trial that uses up what all may take."""
+        spent = spent_gpu_s(self.journal.records) + self._gpu_s(record, now)
+        if spent > self.budget.gpu_hours * HOUR_S:
+            return Verdict("interrupted", f"--max-gpu-hours {self.budget.gpu_hours:g} are spent")
+        return None
+
+    def _demand_patience(
+        self, record: TrialRecord, watch: _Watch, job: Job | None, now: float
+    ) -> None:
+        """CannotTellError where waiting has no end; the job stays where it is."""
+        name, kept = record.chosen.job_name, f"planner tune --resume {self.journal.folder} goes on"
+        if watch.away_since is not None and now - watch.away_since > self.patience_s:
+            raise CannotTellError(
+                f"the scheduler has not answered for {seconds(self.patience_s)}; {kept} with {name}"
+            )
+        waits = job is not None and job.state == "pending"
+        if waits and now - record.chosen.at > self.limits.pending_s:
+            why = f" ({job.reason})" if job is not None and job.reason else ""
+            raise CannotTellError(
+                f"job {name} has waited for {seconds(self.limits.pending_s)} (--pending-limit)"
+                f"{why}; it stays in the queue, and {kept} with it"
+            )
+        if self._over_s() <= 0.0:
+            raise CannotTellError(
+                f"--time-limit is over while {name} runs or waits; {kept} with it"
+            )
+
+    def _stopped(self, record: TrialRecord) -> str:
+        """End the job if it lives, and wait until it is gone: the next one needs its GPUs. What the
+        scheduler says where it does not end it."""
+        folder, name = self._folder(record), record.chosen.job_name
+        asked_at, force, said = self.clock.time(), False, ""
+        if not self._asked(lambda: self.runner.find(folder, name)).is_alive:
+            return ""
+        while True:
+            try:
+                self._asked(lambda force=force: self.runner.cancel(folder, name, force=force))  # type: ignore[misc]
+            except RefusedError as error:
+                if not said:
+                    said = f"; its job could not be ended ({error}), and was waited for"
+                    self.say(f"trial {record.number}{said}")
+            for _ in range(math.ceil(_GRACE_S / self.poll_s)):
+                if not self._asked(lambda: self.runner.find(folder, name)).is_alive:
+                    return said
+                self.clock.sleep(self.poll_s)
+            force = True
+            if self.clock.time() - asked_at > max(self.limits.run_s, 2 * _GRACE_S):
+                raise CannotTellError(
+                    f"job {name} does not end{said}: end it, then planner tune --resume "
+                    f"{self.journal.folder} goes on"
+                )
+
+    def _interrupted(self, record: TrialRecord) -> None:
+        """Ctrl-C: end the job, as far as that is known to work, and keep that it was ended."""
+        try:
+            self.runner.cancel(self._folder(record), record.chosen.job_name)
+        except (AwayError, RefusedError) as error:
+            self.say(f"{record.chosen.job_name} was not ended: {error}; --resume finds it again")
+            return
+        self._end(record, Verdict("interrupted", "interrupted; its job was ended"), [])
+
+    def _asked(self, ask: Callable[[], Answer]) -> Answer:
+        """An answer of the scheduler's, however long it is away. CannotTellError in the end."""
+        began, pause = self.clock.time(), self.poll_s
+        while True:
+            try:
+                return ask()
+            except AwayError as error:
+                if self.clock.time() - began > self.patience_s or self._over_s() <= 0.0:
+                    raise CannotTellError(
+                        f"the scheduler does not answer: {error}; planner tune --resume "
+                        f"{self.journal.folder} goes on"
+                    ) from None
+                self.say(f"the scheduler does not answer ({error}); asked again")
+                self.clock.sleep(pause)
+                pause = min(2 * pause, _MOST_PAUSE_S)
+
+
+@dataclass
+class _Watch:
+    """What a driver remembers between two looks at a trial."""
+
+    grew_at: float
+    folder: Path
+    logs: dict[Path, FollowedLog] = field(default_factory=dict)
+    away_since: float | None = None
+    unknown_since: float | None = None
+
+
+def _ended(found: Verdict, at: float, gpu_s: float, logs: Sequence[FollowedLog]) -> Ended:
+    """How a trial ended, as the journal keeps it."""
+    ended = Ended(found.kind, found.sentence, at, gpu_s)
+    if logs:
+        said = most_telling(logs).said
+        ended = replace(ended, peak_bytes=said.peak_bytes, memory_kind=said.memory_kind)
+    if found.step is None:
+        return ended
+    step = found.step
+    return replace(ended, step_s=step.seconds, relative_sd=step.relative_sd, steps=step.kept)
+
+
+def counted(records: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Trials that told something of their plan: others were not theirs to answer for."""
+    return [one for one in records if one.ended is not None and one.ended.kind in OF_THE_PLAN]
+
+
+def _failures(done: Sequence[Ended]) -> int:
+    """How many of the last trials told neither a step time nor that memory is not enough."""
+    found = 0
+    for ended in reversed(done):
+        if ended.kind in ("measured", "out-of-memory"):
+            break
+        found += 1
+    return found
+
+
+def spent_gpu_s(records: Sequence[TrialRecord]) -> float:
+    """GPU-seconds of all trials that have ended."""
+    return math.fsum(one.ended.gpu_s for one in records if one.ended is not None)

@@ -1,0 +1,119 @@
+"""A short run as a folder: what `planner launch` writes, with few steps, no checkpoints, and a
+script that starts it once.
+
+Data and weights are the user's where the environment of the driver names them, as it does for
+`planner launch`; else mock data and random weights. Values are fixed in the folder, so that a
+driver that goes on later starts the same run.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from hardware.plain_text import demand_plain
+from planner.job.errors import UsageError
+from planner.launch.contract import (
+    FOLDER,
+    PRETRAINED,
+    RUN,
+    STOP,
+    TRAIN_STEPS,
+    WARMUP_STEPS,
+    Launch,
+    Variable,
+)
+from planner.launch.folder import launch_folder
+from planner.launch.launchers import CLAIM, IMAGE, start_script
+from planner.launch.plans import writer_of
+from planner.launch.quoting import Code
+from planner.launch.registry import targets
+from planner.launch.settings_text import filled
+from planner.tune.runners.process import TRIAL_SCRIPT
+from planner.tune.runners.slurm import BATCH
+
+# Steps of a short run at most: it ends before where its step time is known.
+MOST_STEPS = 50
+# Of a learning rate's warm-up, where a run has so many steps.
+_WARMUP_STEPS = 5
+# Lines of a batch script that the driver decides.
+_OURS = ("--job-name", "--time", "--signal", "--requeue", "--open-mode", "--output")
+
+
+@dataclass(frozen=True, slots=True)
+class ShortRun:
+    """How short a run is: `steps` at most, and no longer than `limit_s` after its start."""
+
+    steps: int = MOST_STEPS
+    limit_s: float = 1800.0
+
+
+def short_launch(launch: Launch, short: ShortRun, job_name: str) -> Launch:
+    """A launch as a short run under a job's name. UsageError for values that no file can hold."""
+    named = replace(launch, name=job_name)
+    return replace(named, given=_given(named, short, job_name))
+
+
+def _given(launch: Launch, short: ShortRun, job_name: str) -> dict[str, str]:
+    """Values of the variables of a short run."""
+    found = dict(_from_environment(launch))
+    return found | {
+        RUN: job_name,
+        FOLDER: "",
+        TRAIN_STEPS.name: str(short.steps),
+        WARMUP_STEPS.name: str(min(_WARMUP_STEPS, short.steps - 1)),
+        STOP: str(math.ceil(short.limit_s / 60)),
+    }
+
+
+def _from_environment(launch: Launch) -> Iterator[tuple[str, str]]:
+    """What the driver's environment says. UsageError for what no text file can hold."""
+    asked = [entry.name for entry in _variables(launch) if entry.needed or entry.name != PRETRAINED]
+    for name in (*asked, *((IMAGE, CLAIM) if launch.nodes_as == "k8s" else ())):
+        if value := os.environ.get(name):
+            try:
+                demand_plain(value, f"the variable {name}")
+            except ValueError as error:
+                raise UsageError(str(error)) from None
+            yield name, value
+
+
+def _variables(launch: Launch) -> tuple[Variable, ...]:
+    return writer_of(targets()[launch.target]).command(launch).variables
+
+
+def missing_settings(launch: Launch) -> list[str]:
+    """What the environment does not say and the run cannot do without, in sentences."""
+    lacking = [
+        f"set {entry.name}: {entry.meaning}"
+        for entry in _variables(launch)
+        if entry.needed and not launch.given.get(entry.name)
+    ]
+    if launch.nodes_as == "k8s":
+        wanted = {IMAGE: "the container's image", CLAIM: "the claim of a disk that all nodes share"}
+        lacking += [
+            f"set {name}: {what}" for name, what in wanted.items() if name not in launch.given
+        ]
+    return lacking
+
+
+def trial_files(launch: Launch) -> Mapping[str, str]:
+    """All files of the folder of a short run."""
+    files, script = dict(launch_folder(launch).files), start_script(launch)
+    if launch.nodes_as == "slurm":
+        place, command = Code('cd "${SLURM_SUBMIT_DIR}" || exit 2'), Code(f"bash {script}")
+        body = filled(f"{TRIAL_SCRIPT}.txt", place=[place], command=command)
+        files[BATCH] = _with_header(body, files[script])
+    else:
+        files[TRIAL_SCRIPT] = filled(f"{TRIAL_SCRIPT}.txt", place=(), command=Code('"$@"'))
+    return files
+
+
+def _with_header(body: str, script: str) -> str:
+    """A batch script with what another one asks for, but for what the driver says."""
+    asked = [line for line in script.splitlines() if line.startswith("#SBATCH ")]
+    kept = [line for line in asked if not line.split()[1].startswith(_OURS)]
+    first, rest = body.split("\n", 1)
+    return "\n".join((first, *kept, rest))
