@@ -25,6 +25,7 @@ from tests.launch import (
     maxtext_cases,
     nanotron_cases,
     titan_cases,
+    trl_cases,
     tuning_cases,
 )
 from tests.launch.plans import BRIDGE, MEGATRON, bridge, megatron
@@ -54,6 +55,7 @@ EXAMPLES = {
     "maxtext": "hsdp",
     "llamafactory": "lora-attention",
     "axolotl": "hsdp",
+    "trl": "hsdp",
 }
 
 
@@ -69,6 +71,8 @@ def example(target: str) -> Launch:
         return megatron(name)
     if target == "megatron-bridge":
         return bridge(name)
+    if target == "trl":
+        return trl_cases.named("hf-fsdp2", name)
     case = next(item for item in TORCH[target][1] if item.name == name)
     return launch_of(case, TORCH[target][0], target)
 
