@@ -17,6 +17,7 @@ from planner.job.amounts import Resolution, parse_reserve, parse_resolution
 from planner.job.batches import global_batches
 from planner.job.errors import UsageError
 from planner.job.frameworks.adapters import check_tuning, tuned_profile, tuning_conditions
+from planner.job.frameworks.demands import Demand, demand_conditions
 from planner.job.frameworks.losses import objective_conditions, with_objective
 from planner.job.frameworks.profile import (
     FP32_PRECISIONS,
@@ -160,6 +161,7 @@ def _on_cluster(request: RequestFields) -> Job:
             *objective_conditions(profile, objective),
             *vision_conditions(model),
             *sample_conditions(profile, samples),
+            *demand_conditions(_demands(request, profile), model, tuning, samples),
         ),
         dropout=request.dropout,
         expert_imbalance=request.expert_imbalance,
@@ -183,6 +185,11 @@ def _on_cluster(request: RequestFields) -> Job:
         objective=objective,
         reads=reads_of(objective, _teacher(objective, model, profile)),
     )
+
+
+def _demands(request: RequestFields, profile: FrameworkProfile) -> tuple[Demand, ...]:
+    """Files of a launch may run what no file is written for."""
+    return profile.demands if request.overrides.launched is None else ()
 
 
 # --- model, framework, machine --------------------------------------------------------------------

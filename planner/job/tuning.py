@@ -69,9 +69,19 @@ class Tuning:
         return self.method != "full"
 
     @property
+    def unties(self) -> bool:
+        """Whether trained copies of a tied table stand beside it, one for each use of it."""
+        return self.has_adapters and bool({"embeddings", "head"} & set(self.whole))
+
+    @property
     def trains_all(self) -> bool:
         """Whether every weight is trained, as in pretraining."""
         return not self.has_adapters and not self.frozen
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether adapters are two products and a sum, beside weights that are not packed."""
+        return self.method == "lora" and self.base is None and not self.dropout
 
     @property
     def is_prepared(self) -> bool:
@@ -391,7 +401,9 @@ def _demand_adapters(tuning: Tuning, model: ModelSpec, layers: Mapping[str, Line
             f"--freeze {' '.join(tuning.frozen)} freezes every layer that has adapters, and leaves "
             f"nothing of {model.name} to train; freeze fewer layers"
         )
-    narrowest = min(adapted, key=lambda name: layers[name].narrowest)
+    # A router is as narrow as there are experts, and recipes put adapters of their rank there too.
+    wide = [name for name in adapted if name != "router"] or adapted
+    narrowest = min(wide, key=lambda name: layers[name].narrowest)
     width = layers[narrowest].narrowest
     if tuning.rank > width:
         raise UsageError(

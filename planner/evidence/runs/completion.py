@@ -33,6 +33,10 @@ _LARGEST_TP = 8
 # Of a stage, where Megatron-Core's layout is unknown: the fewest that interleave.
 _USUAL_CHUNKS = 2
 
+# Of hybrids whose layers have a mixer and a feed-forward block each, layers to one with attention:
+# Granite 4's and Bamba's.
+_USUAL_PERIOD = 10
+
 # Column, value, and how it reads.
 Default = tuple[str, str, str]
 
@@ -72,6 +76,9 @@ def _hybrid(row: MeasuredRow) -> Iterator[Default]:
     hybrids = (model for model in _catalogue() if model.family == "nemotron_h")
     known = next((one for one in hybrids if (one.layers, one.hidden) == depth), None)
     if known is None:
+        if row.text("tuning") and not row.says("mixer", "attention every"):
+            often = f"attention every {_USUAL_PERIOD}"
+            yield "mixer", f"{row.text('mixer')}: {often}", often
         return
     stated = (pair for pair in hybrid_columns(known).items() if row.text(pair[0]) is None)
     for column, value in (*stated, ("mixer", hybrid_columns(known)["mixer"])):

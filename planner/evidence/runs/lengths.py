@@ -14,6 +14,8 @@ from planner.job.samples import Lengths, Samples, lengths_of
 _UNPADDED = r"padding[- ]free"
 # A sample by itself, or the samples of a micro-batch as long as the longest of them.
 _LONGEST = r"padded to (the )?longest|single sample"
+# Every sample as long as the limit.
+_TO_LIMIT = r"padded( or (cut|truncated))? to (\d|(the )?(limit|max))"
 # What the column `lengths` says of them: `mean 3234 std 2548 max 19548`, or what padding made of
 # them, `padded mean about 410 at micro-batch 8`.
 _SPREAD = r"mean (\d+) std (\d+)(?:.* max (\d+))?"
@@ -66,10 +68,12 @@ def differs_in_length(row: MeasuredRow) -> bool:
 
 
 def states_lengths(row: MeasuredRow) -> bool:
-    """Whether the row says how long its samples are, or how long they may be at most where they are
-    padded to the longest: their mean is then an open fact."""
-    padded = pads_to_longest(row) and bool(row.text("tuning")) and _limit(row) is not None
-    return padded or bool(row.text("length_mean")) or _known(row) is not None
+    """Whether the row says how long its samples are, or that they are padded to the limit, or how
+    long they may be at most where they are padded to the longest: their mean is then open."""
+    padded = row.says("sequences", f"{_LONGEST}|{_TO_LIMIT}")
+    if padded and row.text("tuning") and _limit(row) is not None:
+        return True
+    return bool(row.text("length_mean")) or _known(row) is not None
 
 
 def _limit(row: MeasuredRow) -> int | None:

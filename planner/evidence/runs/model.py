@@ -134,16 +134,16 @@ def _demand_width_of_experts(row: MeasuredRow, model: ModelSpec) -> None:
 def _hybrid(row: MeasuredRow, layers: int) -> tuple[LayerKind, ...]:
     """Kinds of a hybrid's layers, from the pattern in `mixer`; none of other models.
 
-    Gated delta nets share their layer with a feed-forward block, as in Qwen3-Next and Qwen3.5: the
-    row says which attend (`attention every 4`).
+    Gated delta nets share their layer with a feed-forward block, as in Qwen3-Next and Qwen3.5, and
+    so do Granite 4's states: the row says which attend (`attention every 4`).
     """
-    if row.says("mixer", "gated delta"):
-        period = _number("attention_every", row.text("mixer") or "")
-        if not period:
-            raise UnpredictableRowError("which layers are gated delta nets is not stated")
+    period = _number("attention_every", row.text("mixer") or "")
+    if period:
         ffn: FfnKind = "moe" if experts_text(row) else "dense"
         full, state = LayerKind(attention="full", ffn=ffn), LayerKind(attention="state", ffn=ffn)
         return tuple(state if index % period else full for index in range(1, layers + 1))
+    if row.says("mixer", "gated delta"):
+        raise UnpredictableRowError("which layers are gated delta nets is not stated")
     if not row.says("mixer", "mamba"):
         if row.text("mixer") and not row.says("mixer", _OF_ATTENTION):
             raise UnpredictableRowError(f"mixer {row.text('mixer')!r} is not modelled")

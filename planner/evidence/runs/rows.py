@@ -273,5 +273,7 @@ def recompute_named(text: str) -> str:
     said = yes_or_no(lower)
     if said is not None:
         return "full" if said else "none"
-    whole = r"^(uniform|block|(gradient|activation)[- _]checkpoint(ing)?|checkpoint(ing)?|ac)\b"
+    whole = (
+        r"^(uniform|block|((gradient|activation)[- _])?checkpoint(ing)?|ac|unsloth|offload(ed)?)\b"
+    )
     return "full" if re.search(whole, lower) else lower

@@ -129,9 +129,14 @@ _STATE_KEYS = {
 }  # fmt: skip
 
 
+# Whose Adam it is, before the name.
+_MAKERS = "distributed|fused|torch|apex|deepspeed|megatron|bnb|bitsandbytes"
+
+
 def optimizer_name(row: MeasuredRow) -> str:
     """Optimizer, AdamW unless the row says otherwise, with the types that it states by part."""
-    stated = re.match(r"(paged )?([\w-]+)", row.fact("optimizer"))
+    text = re.sub(rf"^({_MAKERS})[ -]+(?=\w*adam)", "", row.fact("optimizer"))
+    stated = re.match(r"(paged )?([\w-]+)", text)
     name = "adamw" if stated is None else f"{(stated[1] or '').strip()}-{stated[2]}".strip("-")
     types = _stated_types(row) if name == "adamw" else ""
     return f"{name}:{types}" if types else name

@@ -20,6 +20,7 @@ from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 from hardware.settings import pairs
 from planner.job.errors import UsageError, unknown_name
+from planner.job.frameworks.demands import Demand
 from planner.job.frameworks.names import framework_names, profile_named
 from planner.job.frameworks.tables import (
     ActivationOffload,
@@ -170,6 +171,8 @@ class FrameworkProfile(Frozen):
     usual_mode: DtypeModeName = "bf16"
     assumptions: tuple[str, ...] = ()
     unmodelled_savings: tuple[UnmodelledSaving, ...] = ()
+    # Conditions on the degrees for some models and ways of training.
+    demands: tuple[Demand, ...] = ()
 
     def in_mode(self, name: str) -> FrameworkProfile:
         """The profile under a dtype mode: `bf16` (16-bit weights), `amp` (autocast over fp32

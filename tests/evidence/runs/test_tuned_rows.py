@@ -10,6 +10,7 @@ from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.open_facts import open_facts
 from planner.evidence.runs.predict import predict_rows
+from planner.evidence.runs.stated import optimizer_name
 from planner.job.sample_rows import longest_of
 from planner.job.samples import Samples
 from planner.predict.uncertainty.intervals import family_of
@@ -25,6 +26,88 @@ MISTRAL = {
     "lora_targets": "q_proj,k_proj,v_proj,o_proj", "adapter_precision": "fp32",
     "sequences": "packed",
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("named", "targets"),
+    [
+        ("linear_qkv and linear_proj", "q,k,v,o"),
+        ("wqkv,wo,w1,w2,w3", "q,k,v,o,gate,down,up"),
+        ("qkv_proj,o_proj,gate_up_proj,down_proj", "q,k,v,o,gate,up,down"),
+        # peft goes by the end of a name, and passes over names without a layer.
+        ("attention.wqkv, q_a_proj", "q,k,v"),
+        ("default (q,v)", "q,v"),
+    ],
+)
+def test_layers_of_any_family_by_their_own_names(named: str, targets: str) -> None:
+    assert f"targets={targets}," in tuning(lora_targets=named)
+
+
+def test_blocks_of_experts_are_adapted_where_they_are_modules() -> None:
+    experts = {"moe": "8 experts top2", "lora_targets": "q_proj,gate_proj,up_proj,down_proj"}
+    assert "targets=q,experts," in tuning(**experts)
+    assert "targets=q," in tuning(**experts, software="transformers 5.1")
+
+
+@pytest.mark.parametrize(
+    ("cells", "text"),
+    [
+        ({"tuning": "rslora"}, "lora:rank=16,"),
+        ({"tuning": "peft:pissa"}, "lora:rank=16,"),
+        ({"tuning": "qdora", "base_format": "bnb.nf4-dq"}, "base=nf4-double,"),
+        ({"tuning": "qlora", "base_format": "bnb.int8"}, "base=int8,"),
+        ({"tuning": "qlora", "base_format": "gptq-int8"}, "base=int8,"),
+        ({"tuning": "qlora", "base_format": "awq"}, "base=gptq4,"),
+        ({"tuning": "qlora", "base_format": "nf4", "framework": "unsloth"}, "base=nf4-double,"),
+    ],
+)
+def test_adapters_and_formats_in_the_words_of_others(cells: dict[str, str], text: str) -> None:
+    assert text in tuning(**cells)
+
+
+@pytest.mark.parametrize(
+    ("named", "name"),
+    [
+        ("distributed adam", "adam"), ("bitsandbytes adamw_8bit", "adamw_8bit"), ("lion", "lion"),
+        ("paged adamw-8bit", "paged-adamw-8bit"), ("", "adamw"),
+    ],
+)  # fmt: skip
+def test_an_optimizer_by_its_name_after_its_maker(named: str, name: str) -> None:
+    assert optimizer_name(row(**MISTRAL | {"optimizer": named})) == name
+
+
+def test_a_hybrid_whose_layers_are_not_stated_attends_in_one_of_ten() -> None:
+    cells = {"mixer": "mamba hybrid", "layers": "40", "tuning": "full_sft", "base_format": ""}
+    (found,) = predict_rows([row(**MISTRAL | cells)])
+    assert found.error is None
+    assert found.completed == ("attention every 10",)
+    kinds = [kind.attention for kind in found.job.model.kind_sequence]
+    assert (kinds.count("full"), kinds.count("state")) == (4, 36)
+
+
+def test_blocks_of_unlike_lengths_are_those_of_logits_and_of_the_working_set() -> None:
+    """What layers keep without recomputation comes in blocks that fit each other."""
+    padded = {"sequences": "padded to longest", "length_mean": "1000", "gpu": "H200-141GB"}
+    kept, needs = {}, {}
+    for name, cells in {
+        "recomputed": {},
+        "none": {"recompute": "none"},
+        "liger": {"loss": "liger"},
+        "alike": {"sequences": "full", "length_mean": "4096"},
+    }.items():
+        (found,) = predict_rows([row(**MISTRAL | padded | cells)])
+        needed, held = (found.memory_bytes(kind) or 0.0 for kind in ("allocated", "reserved"))
+        kept[name], needs[name] = held - needed, needed
+    assert 0.0 < kept["none"] - kept["recomputed"] < 0.4 * (needs["none"] - needs["recomputed"])
+    assert kept["liger"] < 0.5 * kept["recomputed"]
+    assert kept["alike"] < 0.2 * kept["recomputed"]
+
+
+def test_unsloth_trains_tables_that_are_among_its_targets() -> None:
+    found = tuning(framework="unsloth", lora_targets="q_proj,embed_tokens,lm_head")
+    assert "targets=q," in found
+    assert "whole=embeddings,head" in found
+    assert "targets=q," in tuning(lora_targets="q_proj,embed_tokens")
 
 
 def tuning(**cells: str) -> str:

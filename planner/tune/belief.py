@@ -1,0 +1,280 @@
+"""What is believed of the candidates' step times and memory, before and after trials.
+
+ln(step time) of the candidates is a mixture of normal distributions, one for each scale of the
+cluster's errors (`planner.tune.errors`), about the predictions. A measured step conditions each
+(Rasmussen & Williams 2006, equations 2.22 to 2.24), and each counts by how likely it finds all that
+was measured. Memory is believed apart (`planner.tune.fits`): a run that fits, runs out of memory or
+shows its peak teaches it; one that failed otherwise teaches nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.evidence.learn.linear import equations
+from planner.job.errors import UsageError
+from planner.job.job import SURE_TO_FIT
+from planner.tune.candidates import Candidate, in_common
+from planner.tune.errors import (
+    SCALES,
+    Array,
+    ErrorScales,
+    distances_of,
+    log_odds_of_scales,
+    mean_half_width,
+    sequences_of,
+    shipped_scales,
+)
+from planner.tune.fits import Memory
+
+# A step time is taken for no surer than this, relative.
+LEAST_NOISE = 0.005
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a trial showed: the median seconds of a step with their relative standard error, or that
+    it ran out of memory, or that it failed for another reason. `peak_bytes`: the largest memory of
+    a GPU, as `Candidate.peak_bytes` counts it; None where nothing comparable was printed."""
+
+    candidate_key: str
+    step_s: float | None = None
+    relative_sd: float = 0.01
+    out_of_memory: bool = False
+    peak_bytes: float | None = None
+    failed: bool = False
+
+
+class Draws(NamedTuple):
+    """Joint draws of what is believed: seconds of a step and whether it fits, (draws, candidates)
+    each."""
+
+    step_s: Array
+    fits: NDArray[np.bool_]
+
+
+class Component(NamedTuple):
+    """One normal distribution of the mixture: its weight, mean (n,) and covariance (n, n)."""
+
+    weight: float
+    mean: Array
+    covariance: Array
+
+
+@dataclass(frozen=True)
+class Belief:
+    """Of candidates, in their order. `log_s`: ln of predicted seconds, (n,); `covariance`: of its
+    errors at scale 1, (n, n); `sequences`: of a step; `gpus`: that each runs on; `whole`: which may
+    be recommended: no smaller forms."""
+
+    keys: tuple[str, ...]
+    log_s: Array
+    covariance: Array
+    sequences: Array
+    gpus: Array
+    whole: NDArray[np.bool_]
+    memory: Memory
+    predicted_peaks: tuple[float | None, ...] = ()
+    observations: tuple[Observation, ...] = field(default=())
+
+    @classmethod
+    def of(
+        cls,
+        candidates: Sequence[Candidate],
+        *,
+        without: str = "",
+        scales: ErrorScales | None = None,
+        slopes: Array | None = None,
+    ) -> Belief:
+        """Before any trial. `without`: as fitted to runs of other sources than this; `slopes`:
+        derivatives of ln(predicted) by the cluster's rates, where they are known already.
+        UsageError where two candidates share a key, or none is given."""
+        keys = tuple(one.key for one in candidates)
+        if not keys or len(set(keys)) < len(keys):
+            raise UsageError("candidates of a study need a key each, and one candidate at least")
+        known = scales or shipped_scales(without)
+        predictions = in_common(one.prediction for one in candidates)
+        if slopes is None:
+            slopes = equations(predictions, "time").slopes
+        distances = distances_of(predictions)
+        unit = mean_half_width(predictions) ** 2 * known.covariance(slopes, distances)
+        return cls(
+            keys,
+            np.log([one.step_s for one in candidates]),
+            unit,
+            np.array([sequences_of(one) for one in predictions]),
+            np.array([float(one.gpus) for one in candidates]),
+            np.array([not one.smaller_of for one in candidates]),
+            Memory.of(predictions, known.likeness_of(distances)),
+            tuple(one.peak_bytes for one in candidates),
+        )
+
+    def observed(self, observations: Iterable[Observation]) -> Belief:
+        """With further trials. UsageError for one of no candidate, or of an impossible time."""
+        found = self
+        for one in observations:
+            found = found._with(one)
+        return found
+
+    def _with(self, one: Observation) -> Belief:
+        place, memory = self.place(one.candidate_key), self.memory
+        if one.step_s is not None and not 0.0 < one.step_s < math.inf:
+            raise UsageError(
+                f"{one.candidate_key}: a step of {one.step_s:g} s; measured steps take more than "
+                "0 s"
+            )
+        peak = self.predicted_peaks[place] if self.predicted_peaks else None
+        if one.peak_bytes and peak and not one.out_of_memory:
+            memory = memory.measured(place, math.log(one.peak_bytes / peak))
+        if one.out_of_memory or one.step_s is not None:
+            memory = memory.seen(place, fits=not one.out_of_memory)
+        return replace(self, memory=memory, observations=(*self.observations, one))
+
+    def place(self, key: str) -> int:
+        """Where a candidate stands. UsageError for an unknown key."""
+        if key not in self._places:
+            raise UsageError(f"{key!r} is no candidate of this study")
+        return self._places[key]
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {key: place for place, key in enumerate(self.keys)}
+
+    @property
+    def tried(self) -> frozenset[str]:
+        """Keys of all trials, failed ones included."""
+        return frozenset(one.candidate_key for one in self.observations)
+
+    @property
+    def failed(self) -> frozenset[str]:
+        """Keys whose every trial failed for a reason other than memory."""
+        told = {one.candidate_key for one in self.observations if not one.failed}
+        return self.tried - told
+
+    @cached_property
+    def components(self) -> tuple[Component, ...]:
+        """The mixture of ln(step time), one component for each scale."""
+        timed = [one for one in self.observations if one.step_s is not None]
+        at = [self.place(one.candidate_key) for one in timed]
+        seconds = np.array([one.step_s for one in timed], dtype=np.float64)
+        rest = np.log(seconds) - self.log_s[at]
+        noise = np.square([max(one.relative_sd, LEAST_NOISE) for one in timed])
+        found = [self._component(scale, at, rest, noise) for scale in SCALES]
+        logs = log_odds_of_scales() + np.array([log for log, _, _ in found])
+        weights = np.exp(logs - np.logaddexp.reduce(logs))
+        return tuple(
+            Component(float(weight), mean, covariance)
+            for weight, (_, mean, covariance) in zip(weights, found, strict=True)
+        )
+
+    def _component(
+        self, scale: float, at: list[int], rest: Array, noise: Array
+    ) -> tuple[float, Array, Array]:
+        """ln of the density of what was measured, and what it leaves, for one scale."""
+        prior = scale**2 * self.covariance
+        if not at:
+            return 0.0, self.log_s, prior
+        factor = np.linalg.cholesky(prior[np.ix_(at, at)] + np.diag(noise))
+        white = np.linalg.solve(factor, rest)
+        gain = np.linalg.solve(factor, prior[at])
+        log = -float(np.log(np.diag(factor)).sum()) - 0.5 * float(white @ white)
+        return log, self.log_s + gain.T @ white, prior - gain.T @ gain
+
+    @cached_property
+    def moments(self) -> tuple[Array, Array]:
+        """Mean (n,) and covariance (n, n) of ln(step time)."""
+        weights = [one.weight for one in self.components]
+        mean = np.average([one.mean for one in self.components], axis=0, weights=weights)
+        covariance = sum(
+            one.weight * (one.covariance + np.outer(one.mean - mean, one.mean - mean))
+            for one in self.components
+        )
+        return mean, np.asarray(covariance)
+
+    @property
+    def fits(self) -> Array:
+        """Probability of fitting, (n,)."""
+        return self.memory.probabilities
+
+    @cached_property
+    def eligible(self) -> NDArray[np.bool_]:
+        """Which may be recommended: whole ones that fit as surely as a search asks for, the surest
+        where none does; no failed ones unless all have."""
+        chance = np.where(self.whole, self.fits, -1.0)
+        chance[[self.place(key) for key in self.failed]] -= 1.0
+        sure = chance >= SURE_TO_FIT
+        found: NDArray[np.bool_] = sure if sure.any() else chance >= chance.max() - 1e-9
+        return found
+
+    @property
+    def costs_per_sequence(self) -> Array:
+        """ln of expected seconds a sequence, (n,): what plans are recommended by. What was not
+        tried may turn out slow, which weighs more than that it may be fast."""
+        mean, covariance = self.moments
+        return np.asarray(mean + 0.5 * np.diag(covariance) - np.log(self.sequences))
+
+    @property
+    def recommended(self) -> str:
+        """Key of the plan to run, tried or not."""
+        costs = np.where(self.eligible, self.costs_per_sequence, np.inf)
+        return self.keys[int(costs.argmin())]
+
+    def interval(self, key: str, coverage: float = 0.8) -> tuple[float, float]:
+        """Where the step time of a candidate lies with this probability, s."""
+        place = self.place(key)
+        ends = []
+        for share in (0.5 - coverage / 2.0, 0.5 + coverage / 2.0):
+            ends.append(math.exp(self._quantile(place, share)))
+        return ends[0], ends[1]
+
+    def _quantile(self, place: int, share: float) -> float:
+        """Quantile of ln(step time), by bisection on the mixture's distribution function."""
+        mean, covariance = self.moments
+        reach = 12.0 * math.sqrt(max(float(covariance[place, place]), 1e-12))
+        low, high = float(mean[place]) - reach, float(mean[place]) + reach
+        while high - low > 1e-7:
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if self._below(place, middle) < share else (low, middle)
+        return 0.5 * (low + high)
+
+    def _below(self, place: int, value: float) -> float:
+        total = 0.0
+        for weight, mean, covariance in self.components:
+            deviation = math.sqrt(max(float(covariance[place, place]), 1e-12))
+            total += (
+                weight
+                * 0.5
+                * math.erfc((float(mean[place]) - value) / (deviation * math.sqrt(2.0)))
+            )
+        return total
+
+    def draws(self, count: int, seed: int = 0) -> Draws:
+        """Joint draws of step times and of what fits; an equal seed repeats them."""
+        generator = np.random.default_rng(seed)
+        weights = np.array([one.weight for one in self.components])
+        chosen = generator.multinomial(count, weights / weights.sum())
+        logs = [
+            _normal(generator, one.mean, one.covariance, number)
+            for one, number in zip(self.components, chosen, strict=True)
+        ]
+        steps = generator.permutation(np.concatenate(logs), axis=0)
+        errors = _normal(generator, self.memory.mean, self.memory.covariance, count)
+        fits = errors <= self.memory.margin
+        for place, known in self.memory.known.items():
+            fits[:, place] = known
+        return Draws(np.exp(steps), fits)
+
+
+def _normal(generator: np.random.Generator, mean: Array, covariance: Array, count: int) -> Array:
+    """Draws of a normal distribution whose covariance may be singular, (count, n)."""
+    values, vectors = np.linalg.eigh(covariance)
+    roots = vectors * np.sqrt(np.maximum(values, 0.0))
+    found: Array = mean + generator.standard_normal((count, len(mean))) @ roots.T
+    return found

@@ -1,0 +1,99 @@
+"""What trials tell of memory: which configurations fit, one out of memory more or less.
+
+ln(true / predicted peak) of the configurations is taken as normal with the half widths of their
+error bars (`planner.predict.uncertainty`), of which the cluster shares a part and like
+configurations another. A run that fits says that its error is below what is left to the limit, one
+that ran out of memory that it is above: the truncated normal's mean and variance take its place
+(assumed-density filtering: Minka 2001, A family of algorithms for approximate Bayesian inference,
+section 3.2), and what it shares with others moves them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+
+from planner.evidence.runs.predict import Prediction
+from planner.predict.uncertainty.intervals import log_bounds, spread_of
+from planner.predict.uncertainty.residuals import HIGH
+from planner.tune.errors import Array
+
+_NORMAL = NormalDist()
+_WIDTH = _NORMAL.inv_cdf(HIGH)
+# Of the variance of errors of peaks: what all configurations of a cluster share, what like ones
+# share, and the rest, which only nearly equal ones do.
+_SHARED, _LIKE = 0.5, 0.25
+# Of a peak that was measured, beside the tool's own rounding.
+_PEAK_NOISE = 0.02
+_NEVER, _SURE_MARGIN = 1e-9, 9.0
+
+
+@dataclass(frozen=True)
+class Memory:
+    """`margin`: ln(limit / predicted peak), (n,); `mean` and `covariance` of ln(true / predicted
+    peak); `known`: whether a configuration fits, by place, where a run has shown it."""
+
+    margin: Array
+    mean: Array
+    covariance: Array
+    known: Mapping[int, bool]
+
+    @classmethod
+    def of(cls, predictions: Sequence[Prediction], likeness: Array) -> Memory:
+        """Before any run; `likeness` (n, n): 1 for equal configurations, towards 0 for others."""
+        widths, margins = zip(*map(_width_and_margin, predictions), strict=True)
+        deviations = np.array(widths)
+        shares = _SHARED + _LIKE * likeness + (1.0 - _SHARED - _LIKE) * likeness**2
+        covariance = np.outer(deviations, deviations) * shares
+        return cls(np.array(margins), np.zeros(len(margins)), covariance, {})
+
+    @property
+    def probabilities(self) -> Array:
+        """Of fitting, (n,)."""
+        deviations = np.sqrt(np.maximum(np.diag(self.covariance), _NEVER))
+        found = np.array([_NORMAL.cdf(at) for at in (self.margin - self.mean) / deviations])
+        for place, fits in self.known.items():
+            found[place] = float(fits)
+        return found
+
+    def seen(self, place: int, *, fits: bool) -> Memory:
+        """Once a run has shown whether a configuration fits."""
+        mean, variance = float(self.mean[place]), float(self.covariance[place, place])
+        deviation = math.sqrt(max(variance, _NEVER))
+        sign = 1.0 if fits else -1.0
+        at = sign * (float(self.margin[place]) - mean) / deviation
+        ratio = _NORMAL.pdf(at) / max(_NORMAL.cdf(at), _NEVER)
+        moved = mean - sign * deviation * ratio
+        left = max(variance * (1.0 - at * ratio - ratio**2), _NEVER)
+        return replace(self._updated(place, moved - mean, left), known={**self.known, place: fits})
+
+    def measured(self, place: int, log_ratio: float) -> Memory:
+        """Once the peak was measured: ln(measured / predicted)."""
+        variance = float(self.covariance[place, place])
+        gain = variance / (variance + _PEAK_NOISE**2)
+        change = gain * (log_ratio - float(self.mean[place]))
+        return self._updated(place, change, (1.0 - gain) * variance)
+
+    def _updated(self, place: int, change: float, left: float) -> Memory:
+        """With another mean and variance of one configuration, and what that says of the others."""
+        column = self.covariance[:, place]
+        variance = max(float(column[place]), _NEVER)
+        lost = np.outer(column, column) * (variance - left) / variance**2
+        mean = self.mean + column * change / variance
+        return replace(self, mean=mean, covariance=self.covariance - lost)
+
+
+def _width_and_margin(one: Prediction) -> tuple[float, float]:
+    """Standard deviation of ln(true / predicted peak), and the margin under which it fits with the
+    probability that is stated of it."""
+    spread, _ = spread_of(one.job, "memory", one.row.source)
+    low, high = log_bounds(spread, one.doubt_of("memory"))
+    deviation = 0.5 * (high - low) / _WIDTH
+    chance = one.fit_probability
+    if chance is None:
+        return deviation, _SURE_MARGIN
+    return deviation, deviation * _NORMAL.inv_cdf(min(max(chance, 1e-6), 1.0 - 1e-6))

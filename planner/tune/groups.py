@@ -1,0 +1,33 @@
+"""Recorded sweeps: groups of runs of one source that a search would have chosen among."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from planner.evidence.runs.rows import MeasuredRow
+
+COLUMNS = ("model", "gpu", "num_gpus", "seq", "gbs", "precision", "framework")
+
+
+class Group(NamedTuple):
+    """What the runs of a group agree in, as their rows have it; `?` where they do not say."""
+
+    source: str
+    model: str
+    gpu: str
+    num_gpus: str
+    seq: str
+    gbs: str
+    precision: str
+    framework: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.source}: {self.model}, {self.num_gpus}x{self.gpu}, seq {self.seq}, batch "
+            f"{self.gbs}, {self.precision}, {self.framework}"
+        )
+
+
+def group_of(row: MeasuredRow) -> Group:
+    """The group of a row."""
+    return Group(row.source, *(row.text(name) or "?" for name in COLUMNS))

@@ -1,0 +1,130 @@
+"""What to try next, and when to stop: by the value of information.
+
+A trial is worth what the plan recommended after it is expected to save over the rest of the job,
+compared with the plan recommended now (the knowledge gradient: Frazier, Powell & Dayanik 2009, The
+knowledge-gradient policy for correlated normal beliefs, INFORMS J. Computing 21(4)). For a trial t,
+
+    worth(t) = P(t fits) · E_y[ step(now) - min over eligible plans and t of step(after y) ] · rest
+
+over quantiles y of its step time; the mixture of beliefs is taken by its mean and covariance, and
+the steps by their medians, so that a doubtful plan is not tried for its doubt alone. It counts what
+the trial teaches of plans that are like it, so the trial need not be of a rival.
+
+Ignores what a trial teaches of the memory of others, and that a second trial may complete what a
+first has begun.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from planner.job.errors import UsageError
+from planner.tune.belief import Belief
+from planner.tune.errors import Array
+
+# Quantiles of a trial's outcome that are looked at, and draws that say how likely a plan is best.
+_OUTCOMES, _DRAWS = 15, 2000
+# Variance of ln(measured step) in a trial.
+_NOISE = 1e-4
+_QUANTILES = np.array(
+    [NormalDist().inv_cdf((place + 0.5) / _OUTCOMES) for place in range(_OUTCOMES)]
+)
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The next trial, None where none pays; what it is expected to save of the rest of the job and
+    what it costs, GPU-seconds, both of the best trial where none pays; the key of the plan to run
+    as far as is known, how likely it is the fastest, and all of it in a sentence."""
+
+    trial: str | None
+    expected_saved_gpu_s: float
+    cost_gpu_s: float
+    best: str
+    probability_best: float
+    sentence: str
+
+
+def choose(
+    belief: Belief,
+    costs: Mapping[str, float],
+    rest_s: float,
+    *,
+    names: Mapping[str, str] | None = None,
+    insist: bool = False,
+) -> Choice:
+    """The trial that pays most. `costs`: GPU-seconds of every trial that can be made, by key;
+    `rest_s`: seconds of the rest of the job under the plan recommended now; `names`: what to call
+    the candidates in the sentence; `insist`: name the best trial even if it does not pay.
+    """
+    if not 0.0 <= rest_s < math.inf:
+        raise UsageError(f"the rest of the job takes {rest_s:g} s; give 0 or more")
+    best, chance = belief.recommended, probability_best(belief)
+    called = (names or {}).get(best, best)
+    known = f"{called} is the fastest with {_percent(chance)}"
+    rest_gpu_s = rest_s * float(belief.gpus[belief.place(best)])
+    worth = rest_gpu_s * relative_worth(belief)
+    open_keys = [key for key in costs if key in belief.keys and key not in belief.tried]
+    if not open_keys:
+        return Choice(None, 0.0, 0.0, best, chance, f"{known}; nothing is left to try")
+    gains = {key: float(worth[belief.place(key)]) for key in open_keys}
+    trial = max(open_keys, key=lambda key: (gains[key] - costs[key], gains[key]))
+    saved, cost = gains[trial], costs[trial]
+    pays = saved > cost
+    sentence = f"{known}; {_verdict(trial, saved, cost, names or {}, pays=pays)}"
+    return Choice(trial if pays or insist else None, saved, cost, best, chance, sentence)
+
+
+def _verdict(trial: str, saved: float, cost: float, names: Mapping[str, str], *, pays: bool) -> str:
+    hours = f"would cost {_hours(cost)} GPU-hours and is expected to save {_hours(saved)}"
+    return f"a trial of {names.get(trial, trial)} {hours}" if pays else f"another trial {hours}"
+
+
+def _hours(gpu_s: float) -> str:
+    hours = gpu_s / _HOUR_S
+    return (
+        f"{hours:,.0f}" if hours >= 100.0 else f"{hours:.1f}" if hours >= 0.05 else f"{hours:.2g}"
+    )
+
+
+def _percent(chance: float) -> str:
+    """Never 100 %: draws cannot tell that."""
+    return "over 99 %" if chance > 0.99 else f"{100.0 * chance:.0f} %"
+
+
+def probability_best(belief: Belief) -> float:
+    """Probability that no whole candidate that fits is faster than the recommended one."""
+    draws = belief.draws(_DRAWS)
+    pace = draws.step_s / belief.sequences
+    usable = draws.fits & belief.whole
+    usable[:, [belief.place(key) for key in belief.failed]] = False
+    place = belief.place(belief.recommended)
+    rivals = np.where(usable, pace, np.inf)
+    rivals[:, place] = np.inf
+    return float((pace[:, place] <= rivals.min(axis=1)).mean())
+
+
+def relative_worth(belief: Belief) -> Array:
+    """Share of the rest of the job that a trial of each candidate is expected to save, (n,); 0 of
+    those tried."""
+    mean, covariance = belief.moments
+    pace = mean - np.log(belief.sequences)
+    now = int(np.where(belief.eligible, pace, np.inf).argmin())
+    variances, fits = np.diag(covariance), belief.fits
+    found = np.zeros(len(mean))
+    for place, key in enumerate(belief.keys):
+        if key in belief.tried or variances[place] <= 0.0:
+            continue
+        moved = covariance[:, place] / math.sqrt(variances[place] + _NOISE)
+        after = np.exp(pace - pace[now] + _QUANTILES[:, None] * moved)
+        usable = belief.eligible.copy()
+        usable[place] = belief.whole[place]
+        least = np.where(usable, after, np.inf).min(axis=1)
+        found[place] = fits[place] * float((after[:, now] - least).mean())
+    return found
