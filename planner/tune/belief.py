@@ -248,8 +248,10 @@ class Belief:
         total = 0.0
         for weight, mean, covariance in self.components:
             deviation = math.sqrt(max(float(covariance[place, place]), 1e-12))
-            total += weight * 0.5 * math.erfc(
-                (float(mean[place]) - value) / (deviation * math.sqrt(2.0))
+            total += (
+                weight
+                * 0.5
+                * math.erfc((float(mean[place]) - value) / (deviation * math.sqrt(2.0)))
             )
         return total
 
@@ -270,9 +272,7 @@ class Belief:
         return Draws(np.exp(steps), fits)
 
 
-def _normal(
-    generator: np.random.Generator, mean: Array, covariance: Array, count: int
-) -> Array:
+def _normal(generator: np.random.Generator, mean: Array, covariance: Array, count: int) -> Array:
     """Draws of a normal distribution whose covariance may be singular, (count, n)."""
     values, vectors = np.linalg.eigh(covariance)
     roots = vectors * np.sqrt(np.maximum(values, 0.0))
