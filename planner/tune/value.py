@@ -81,16 +81,16 @@ def choose(
     return Choice(trial if pays or insist else None, saved, cost, best, chance, sentence)
 
 
-def _verdict(
-    trial: str, saved: float, cost: float, names: Mapping[str, str], *, pays: bool
-) -> str:
+def _verdict(trial: str, saved: float, cost: float, names: Mapping[str, str], *, pays: bool) -> str:
     hours = f"would cost {_hours(cost)} GPU-hours and is expected to save {_hours(saved)}"
     return f"a trial of {names.get(trial, trial)} {hours}" if pays else f"another trial {hours}"
 
 
 def _hours(gpu_s: float) -> str:
     hours = gpu_s / _HOUR_S
-    return f"{hours:,.0f}" if hours >= 100.0 else f"{hours:.1f}" if hours >= 0.05 else f"{hours:.2g}"
+    return (
+        f"{hours:,.0f}" if hours >= 100.0 else f"{hours:.1f}" if hours >= 0.05 else f"{hours:.2g}"
+    )
 
 
 def _percent(chance: float) -> str:
