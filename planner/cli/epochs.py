@@ -10,6 +10,7 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.request import Request
 from planner.predict.plan import Plan
+from planner.search.infeasibility import WhyNothingFits
 
 
 def check_epochs(options: dict[str, Any]) -> None:
@@ -46,3 +47,18 @@ def training_of(options: dict[str, Any], request: Request, job: Job, plan: Plan 
     from planner.compare.epochs import training_text
 
     return training_text(job, plan, request, options["samples"], options["epochs"] or 1.0)
+
+
+def trainings_of(
+    options: dict[str, Any], request: Request, why: WhyNothingFits | None, *others: tuple[str, Plan]
+) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """(how much is trained, what that takes after each change that makes it fit, and in `others`);
+    nothing where no training is asked for."""
+    plans = [(one.change, one.plan) for one in why.relaxations] if why else []
+    if options["samples"] is None or not (plans or others):
+        return "", ()
+    from planner.compare.epochs import training_title, trainings
+
+    how_much = options["samples"], options["epochs"] or 1.0
+    found = trainings(request, (*others, *plans), *how_much)
+    return f"{training_title(request, *how_much)} would take", found

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from planner.cli.epochs import check_epochs, training_of
+from planner.cli.epochs import check_epochs, training_of, trainings_of
 from planner.cli.errors import ExitStatus
 from planner.cli.options import build_request, with_limits
 from planner.cli.output import compile_if_first_run, limited, print_report, watched
@@ -31,14 +31,18 @@ def run(**options: Any) -> None:
         answer = does_it_fit(request, until=until, progress=progress, launch=LAUNCH_NOTES)
         advice = _advice(answer, progress, until.over)
     training = training_of(options, request, request.resolve(), answer.best)
+    other = answer.other
+    beside = () if other is None else ((f"--train {other.request.train}", other.plan),)
+    trainings = trainings_of(options, request, answer.why, *beside)
     if options["as_json"]:
         record: dict[str, Any] = {
             "verdict": answer.verdict, "advice": advice and advice_record(advice),
             **({"training": training} if training else {}),
+            **({"trainings": dict(trainings[1])} if trainings[1] else {}),
         }  # fmt: skip
         click.echo(json.dumps(answer.model_dump(mode="json") | record, indent=1))
     else:
-        report = fit_report(answer, assumed, search_command(request), advice, training)
+        report = fit_report(answer, assumed, search_command(request), advice, training, trainings)
         print_report(report, sys.stdout)
     click.get_current_context().exit(_status(answer))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from planner.cli.epochs import check_epochs, training_of
+from planner.cli.epochs import check_epochs, training_of, trainings_of
 from planner.cli.errors import ExitStatus
 from planner.cli.options import OutputFormat, build_request, output_format, with_limits
 from planner.cli.output import (
@@ -87,6 +87,10 @@ def run(**options: Any) -> None:
             )
     except DoesNotFitError as error:
         print_failure(error.why, style, said=bool(said))
+        if style == "text":
+            from planner.report.fit import trainings_report
+
+            print_report(trainings_report(trainings_of(options, request, error.why)), sys.stderr)
         click.echo("".join(f"{note}\n" for note in assumed), err=True, nl=False)
         click.get_current_context().exit(ExitStatus.NOTHING_FITS)
     taken = result.plans[max(0, result.recommended - 1)]

@@ -11,6 +11,7 @@ from planner.cli.options import build_request
 from planner.job.frameworks.adapters import usual_framework
 from planner.job.frameworks.profile import load_framework
 from planner.job.pool import SeveralTypes
+from planner.job.samples import BY_SAMPLE
 from planner.job.tuning import Tuning, read_tuning
 
 ON_SMALL_MACHINES = "deepspeed"
@@ -27,26 +28,40 @@ _OF_CLUSTERS = (
 def take_usual_framework(options: dict[str, Any]) -> tuple[str, ...]:
     """Set `framework` to what people train with on the machine, where none is given; says so.
 
-    A node of GPUs that NVLink does not join gets DeepSpeed with transformers models, every other
-    machine Megatron-Core, and so does who asks for what only a framework of clusters has.
+    A node of GPUs that NVLink does not join gets DeepSpeed with transformers models, and so does
+    any node for samples of unlike lengths, which are fine-tuned on; every other machine
+    Megatron-Core, and so does who asks for what only a framework of clusters has.
     """
     if _given("framework"):
         return ()
     if (tuning := read_tuning(options["train"], options["freeze"])).has_adapters:
         return _for_adapters(options, tuning)
-    if any(map(_given, _OF_CLUSTERS)) or not _has_precision(options):
+    of_clusters = any(map(_given, _OF_CLUSTERS)) or options["balance"] in BY_SAMPLE
+    if of_clusters or not _has_precision(options):
+        return ()
+    return _for_all_weights(options)
+
+
+def _for_all_weights(options: dict[str, Any]) -> tuple[str, ...]:
+    """Take DeepSpeed on a machine, or for samples, that people train with it; says so."""
+    tuned = options["lengths"] is not None
+    if tuned and options["gpus"] is None and options["cluster"] is None:
+        # A comparison of machines: one framework for all.
+        options["framework"] = ON_SMALL_MACHINES
         return ()
     request = build_request({**options, "gbs": 1, "gbs_tokens": None, "batch_ramp": None})
     if isinstance(request.gpu_words, SeveralTypes):
         return ()
     cluster = request.find_cluster()
-    alone = cluster.num_gpus <= cluster.gpus_per_node and cluster.scale_up_domain_gpus <= _LINKED
-    if not alone or cluster.gpu.vendor != "nvidia":
+    alone = cluster.num_gpus <= cluster.gpus_per_node
+    small = alone and (tuned or cluster.scale_up_domain_gpus <= _LINKED)
+    if not small or cluster.gpu.vendor != "nvidia":
         return ()
     options["framework"] = ON_SMALL_MACHINES
+    people = "fine-tune on a node" if tuned else f"train on a machine with {cluster.gpu.name}"
     return (
-        f"Framework: {ON_SMALL_MACHINES} with transformers models, as people train on a machine "
-        f"with {cluster.gpu.name}; Megatron-Core is made for clusters (--framework).",
+        f"Framework: {ON_SMALL_MACHINES} with transformers models, as people {people}; "
+        "Megatron-Core is made for clusters (--framework).",
     )
 
 

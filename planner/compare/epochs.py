@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hardware.schema import Cluster
 from planner.compare.interval import Range
 from planner.compare.offers import Offer, choose
@@ -64,6 +66,28 @@ def training_text(job: Job, plan: Plan, request: Request, samples: int, epochs: 
         f"{times} of {plural(samples, 'sample')} ({short_count(tokens)} tokens, {steps:,.0f} "
         f"steps): {_range_text(hours)} h; {_cost_text(job.cluster, request, hours)}"
     )
+
+
+def trainings(
+    request: Request, plans: Iterable[tuple[str, Plan]], samples: int, epochs: float
+) -> tuple[tuple[str, str], ...]:
+    """What a training takes after each change of a request, as `20.4 h (18 to 25); $26 …`."""
+    tokens, found = tokens_of(request, samples, epochs), []
+    for change, plan in plans:
+        option, _, gpus = change.partition(" ")
+        there = {"gpus": gpus, "cluster": None} if option == "--gpus" and " " not in gpus else {}
+        changed = request.model_copy(update=there)
+        hours = ideal_days(plan, tokens).times(HOURS_PER_DAY)
+        cost = _cost_text(changed.find_cluster(), changed, hours)
+        found.append((change, f"{_range_text(hours)} h; {cost}"))
+    return tuple(found)
+
+
+def training_title(request: Request, samples: int, epochs: float) -> str:
+    """`3 epochs of 52,000 samples (67.9 M tokens)`."""
+    times = "1 epoch" if epochs == 1 else f"{epochs:g} epochs"
+    tokens = tokens_of(request, samples, epochs)
+    return f"{times} of {plural(samples, 'sample')} ({short_count(tokens)} tokens)"
 
 
 def _cost_text(cluster: Cluster, request: Request, hours: Range) -> str:

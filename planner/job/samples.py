@@ -203,6 +203,7 @@ class Samples:
 class Offered:
     """What a framework does with samples: its rules, the usual one first, each with how it fills
     packs; whether a micro-batch holds one pack alone; what balances demand of the degrees;
+    `limit`: tokens at which samples are cut there where nobody says;
     `answers`: the rules of its trainers for preferences and rewards; where it says so."""
 
     packings: Mapping[Packing, Packer]
@@ -210,6 +211,7 @@ class Offered:
     source: str
     single_packs: bool = False
     demands: Mapping[str, str] = field(default_factory=dict)
+    limit: int | None = None
     answers: tuple[Packing, ...] = ()
 
     @property
@@ -227,10 +229,15 @@ def offered_by(framework: str, family: str) -> Offered:
     """What a framework, or the family of its versions, does with samples (`samples.toml`)."""
     tables = _offered()
     row = tables.get(framework) or tables.get(family) or tables["other"]
-    balances = ("none", *row.get("balances", ()))
-    single, demands = row.get("single_packs", False), row.get("demands", {})
-    answers = tuple(row.get("answers", row["packings"]))
-    return Offered(row["packings"], balances, row["source"], single, demands, answers)
+    return Offered(
+        packings=row["packings"],
+        balances=("none", *row.get("balances", ())),
+        source=row["source"],
+        single_packs=row.get("single_packs", False),
+        demands=row.get("demands", {}),
+        limit=row.get("limit"),
+        answers=tuple(row.get("answers", row["packings"])),
+    )
 
 
 def frameworks_that(packing: str | None = None, balance: str | None = None) -> list[str]:

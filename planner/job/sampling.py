@@ -53,7 +53,7 @@ def samples_of(
     packing = _packing(request, offered, profile)
     balance = _balance(request, offered, profile, packing, model)
     packer = offered.packings.get(packing, "best-fit")
-    limit = _limit(request, lengths, packing, model)
+    limit = _limit(request, lengths, packing, model, offered)
     kept = lengths if packing == "pack" and packer == "cut" else lengths.cut(limit)
     samples = Samples(kept, packing, balance, packer, lengths.above(limit))
     rows = packing in ("longest", "padding-free")
@@ -168,9 +168,12 @@ def _demand_positions(request: RequestFields, model: ModelSpec) -> None:
         )
 
 
-def _limit(request: RequestFields, lengths: Lengths, packing: Packing, model: ModelSpec) -> int:
-    """Tokens of a row at most: `--seq`, else what the samples and the model suggest. UsageError
-    where the longest sample is beyond the model's positions."""
+def _limit(
+    request: RequestFields, lengths: Lengths, packing: Packing, model: ModelSpec, offered: Offered
+) -> int:
+    """Tokens of a row at most: `--seq`, else what the samples and the model suggest; of a form
+    without a longest sample where the framework's tools cut. UsageError where the longest sample is
+    beyond the model's positions."""
     given, most = request.seq, model.max_positions
     reach = min(given or lengths.longest, lengths.longest)
     if reach > most and (model.longest_seq == most or (given is None and not lengths.open_ended)):
@@ -181,7 +184,8 @@ def _limit(request: RequestFields, lengths: Lengths, packing: Packing, model: Mo
         )
     if given is not None:
         return given
-    longest = min(lengths.longest, model.pretraining_seq if lengths.open_ended else most)
+    usual = min(model.pretraining_seq, offered.limit or model.pretraining_seq)
+    longest = min(lengths.longest, usual if lengths.open_ended else most)
     if packing in ("limit", "longest", "padding-free"):
         return longest
     return pack_length(lengths, longest, model)

@@ -69,9 +69,19 @@ class Tuning:
         return self.method != "full"
 
     @property
+    def unties(self) -> bool:
+        """Whether trained copies of a tied table stand beside it, one for each use of it."""
+        return self.has_adapters and bool({"embeddings", "head"} & set(self.whole))
+
+    @property
     def trains_all(self) -> bool:
         """Whether every weight is trained, as in pretraining."""
         return not self.has_adapters and not self.frozen
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether adapters are two products and a sum, beside weights that are not packed."""
+        return self.method == "lora" and self.base is None and not self.dropout
 
     @property
     def is_prepared(self) -> bool:
@@ -149,13 +159,24 @@ def read_tuning(text: str, freeze: Iterable[str] = ()) -> Tuning:
     if name not in METHODS:
         raise unknown_name("way of training --train", method, METHODS, _HINT)
     settings = _settings(text, rest)
-    frozen = tuple(_frozen(item) for one in freeze for item in one.split(",") if item.strip())
+    frozen = tuple(_frozen(item) for one in freeze for item in _named(one))
     if name == "full":
         return _full(text, settings, frozen)
     tuning = _usual(cast(Method, name))
     for key, values in settings.items():
         tuning = _READ[key](tuning, values)
     return replace(_with_base(text, tuning), frozen=frozen)
+
+
+def _named(freeze: str) -> list[str]:
+    """The modules that one `--freeze` names. UsageError where it names none."""
+    items = [item for item in freeze.split(",") if item.strip()]
+    if not items:
+        raise UsageError(
+            f"--freeze '{freeze}' names no module; name some, as --freeze embeddings,layers:8, or "
+            "leave it out"
+        )
+    return items
 
 
 def _usual(method: Method) -> Tuning:
@@ -391,7 +412,9 @@ def _demand_adapters(tuning: Tuning, model: ModelSpec, layers: Mapping[str, Line
             f"--freeze {' '.join(tuning.frozen)} freezes every layer that has adapters, and leaves "
             f"nothing of {model.name} to train; freeze fewer layers"
         )
-    narrowest = min(adapted, key=lambda name: layers[name].narrowest)
+    # A router is as narrow as there are experts, and recipes put adapters of their rank there too.
+    wide = [name for name in adapted if name != "router"] or adapted
+    narrowest = min(wide, key=lambda name: layers[name].narrowest)
     width = layers[narrowest].narrowest
     if tuning.rank > width:
         raise UsageError(

@@ -207,15 +207,20 @@ def mtp_notes(job: Job) -> tuple[str, ...]:
 
 
 def _expert_notes(job: Job) -> Iterator[str]:
-    """That groups of linear layers leave out routed experts, where a library may not."""
-    targets = job.tuning.targets
-    meant = EXPERTS in in_groups(targets) and EXPERTS not in targets
-    if job.model.moe is not None and meant and not job.framework.adapters.quantised_experts:
+    """Whether routed experts have adapters, which a group of linear layers leaves out."""
+    targets, rules = job.tuning.targets, job.framework.adapters
+    if job.model.moe is None or rules.quantised_experts:
+        return
+    if EXPERTS in targets and rules.merges_tensors:
+        yield (
+            "adapters of experts are merged with them before each use, as peft 0.21 does: a copy "
+            "of all experts' weights, which backward keeps unless the layer is recomputed"
+        )
+    elif EXPERTS in in_groups(targets) and EXPERTS not in targets:
         yield (
             "routed experts have no adapters, for they lie in one tensor "
-            "(targets=all-linear,experts puts some there); peft 0.21 does so with all-linear by "
-            "itself, merges them with the weights before each use, and keeps two bytes for each of "
-            "these, which is not modelled: name the layers in target_modules"
+            "(targets=all-linear,experts,router puts some there, as peft 0.21 does with all-linear "
+            "by itself)"
         )
 
 

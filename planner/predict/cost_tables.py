@@ -203,7 +203,7 @@ def context_inputs(context: OpContext) -> JobInputs:
             kinds=len(model.piece_kinds),
             pieces=len(model.piece_kinds) + (4 if model.mtp_layers else 2),
             mtp_layers=model.mtp_layers,
-            tied_embeddings=float(model.tied_embeddings),
+            tied_embeddings=float(model.tied_embeddings and not context.tuning.unties),
             sequence_parallel=float(parallelism.sequence_parallel == "with-tp"),
             eager_attention=0.0,
             top_k=float(model.moe.top_k if model.moe else 0),

@@ -19,13 +19,8 @@ from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.frameworks.tables import Kernels
 from planner.job.job import Job
 from planner.predict.cost_tables import class_names, quantised_copy_bytes
-from planner.predict.ops.rows import Op, Piece
+from planner.predict.ops.rows import OPERATOR_SHARE, Op, Piece
 from planner.predict.optimizer_terms import parameter_update
-
-# CPU time of one of torch's operators over that of a module's kernel, of which profiles have the
-# time: a product takes 13.5 us on the host of a DGX H100, 19 us on a DGX A100's, 1.4 times as slow
-# (NVIDIA/TransformerEngine issue 2053), where a module's kernel takes 110 to 225.
-_OPERATOR_SHARE = 1.0 / 6.0
 
 # Rows by the beginning of their names -> whether a graph holds them.
 _CAPTURED = {
@@ -99,7 +94,7 @@ def _op_columns(op: Op, job: Job) -> dict[str, float]:
         "low_precision": low,
         "autocasts": low if copies != 0.0 else op.autocasts,
         "issued": issue_factor(op, job),
-        "trained": op.trains,
+        "trained": op.derives,
         "partial": not op.returns or op.unpacked > 0.0 or op.transient > 0.0,
         "backward_kernels": _backward_kernels(op),
     }
@@ -108,7 +103,7 @@ def _op_columns(op: Op, job: Job) -> dict[str, float]:
 def _backward_kernels(op: Op) -> float:
     """Kernels of a row's backward: of a product with frozen weights one less, of a row below which
     nothing is trained none."""
-    untrained = op.is_product and not op.trains
+    untrained = op.is_product and not op.derives
     return (op.backward_kernels - untrained) if op.returns else 0.0
 
 
@@ -132,7 +127,7 @@ def issue_factor(op: Op, job: Job) -> float:
         return 0.0
     if not op.torch_operators:
         return 1.0
-    return _OPERATOR_SHARE * job.cluster.host_speed / job.cluster.host_launch_speed
+    return OPERATOR_SHARE * job.cluster.host_speed / job.cluster.host_launch_speed
 
 
 def _captured(op: Op, kernels: Kernels) -> bool:

@@ -18,6 +18,7 @@ from planner.launch.registry import formats
 from planner.predict.diagnosis.findings import Findings
 from planner.predict.memory.advice import Advice
 from planner.predict.plan_text import (
+    FitVerdict,
     activations_text,
     batch_rows,
     batch_sentence,
@@ -89,13 +90,21 @@ def check_report(
     yield from _setting_blocks(assessment.found, verbose=verbose)
 
 
+# Of a launch that breaks a rule, whether it would fit without that.
+_MENDED: dict[FitVerdict, str] = {
+    "fits": "; mended, it would fit",
+    "probably fits": "; mended, it would probably fit",
+    "cannot tell": "; mended, CANNOT TELL whether it fits",
+    "probably does not fit": ", and would probably not fit",
+    "does not fit": ", and would not fit",
+}
+
+
 def verdict(assessment: Assessment) -> str:
     """One sentence: whether it will run, and fit."""
     plan, errors = assessment.plan, assessment.errors
     if errors:
-        fits = ""
-        if plan is not None:
-            fits = ", and would not fit" if not plan.fits else "; mended, it would fit"
+        fits = "" if plan is None else _MENDED[fit_verdict(plan.fit_probability)]
         first = f", the first at {_short(errors[0].places[0])}" if errors[0].places else ""
         return f"WILL NOT RUN: {plural(len(errors), 'error')}{first}{fits}"
     if plan is None:

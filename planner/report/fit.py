@@ -30,6 +30,9 @@ from planner.search.infeasibility import UNDECIDED_RULES, WhyNothingFits
 from planner.search.outcome import job_summary
 from planner.search.result import SearchResult
 
+# How much is trained, and what that takes by change.
+Trainings = tuple[str, tuple[tuple[str, str], ...]]
+NO_TRAININGS: Trainings = ("", ())
 # Changes that a table lists.
 _MOST_ROWS = 12
 # A share of the step time that is shown as none.
@@ -101,11 +104,11 @@ def _cost_text(move: Move, base_s: float) -> str:
 @as_report
 def fit_report(
     answer: FitAnswer, assumed: tuple[str, ...], command: str, advice: Advice | None = None,
-    training: str = "",
+    training: str = "", trainings: Trainings = NO_TRAININGS,
 ) -> Iterator[Block]:  # fmt: skip
     """The whole report. `assumed`: what was taken for granted; `command`: the search that tells
     more; `advice`: what the lightest configuration lacks, where nothing fits; `training`: what one
-    takes on the plan to use."""
+    takes on the plan to use; `trainings`: on what would fit."""
     if answer.result is not None:
         yield from _fitting(answer.result, training)
     elif answer.why is not None:
@@ -116,10 +119,19 @@ def fit_report(
         yield from nothing_fits_report(answer.why).blocks
     if answer.other is not None:
         yield Facts(tuple(_other(answer.other)), "As another training")
+    yield from trainings_report(trainings).blocks
     if answer.largest:
         largest = tuple((WHAT[item.what], _largest_text(item)) for item in answer.largest)
         yield Facts(largest, "At most")
     yield Notes(tuple(_notes(answer, assumed, command)))
+
+
+@as_report
+def trainings_report(trainings: Trainings) -> Iterator[Block]:
+    """What a training takes in hours and dollars, by the change that makes it fit."""
+    title, rows = trainings
+    if rows:
+        yield Facts(rows, title)
 
 
 def _other(other: OtherTraining) -> Iterator[tuple[str, str]]:

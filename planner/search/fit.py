@@ -165,7 +165,7 @@ def _adapter_requests(request: Request) -> Iterator[Request]:
     for train in ADAPTERS:
         yield request.model_copy(update=_with_adapters(request, train))
     quantised, shorter = _with_adapters(request, ADAPTERS[-1]), seq // 2
-    while shorter >= _SHORTEST_SEQ and request.lengths is None:
+    while shorter >= _SHORTEST_SEQ:
         yield request.model_copy(update=quantised | _same_tokens(request, seq, shorter))
         shorter //= 2
 

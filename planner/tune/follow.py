@@ -34,10 +34,10 @@ from planner.evidence.learn.logs import (
 )
 from planner.predict.plan import Degrees
 
-Sign = Literal["out-of-memory", "not-a-number", "too-few-gpus", "failed"]
+Sign = Literal["out-of-memory", "not-a-number", "too-few-gpus", "not-installed", "failed"]
 _SIGNS: Mapping[Any, re.Pattern[str]] = {
-    name: re.compile("|".join(f"(?:{line})" for line in row["lines"]))
-    for name, row in shipped_toml("planner.tune", "signs.toml").items()
+    name: re.compile("|".join(f"(?:{line})" for line in lines))
+    for name, lines in shipped_toml("planner.tune", "signs.toml")["lines"].items()
 }
 _BLOCK = 1 << 20
 # Fewer steps tell no error.
@@ -67,7 +67,7 @@ class FollowedLog:
     figures: dict[str, LogFigures] = field(
         default_factory=lambda: {name: LogFigures() for name in READERS}
     )
-    signs: dict[Sign, str] = field(default_factory=dict)
+    signs: dict[str, str] = field(default_factory=dict)
     lines: int = 0
     _offset: int = 0
     _rest: bytes = b""

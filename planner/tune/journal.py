@@ -31,10 +31,10 @@ PARAMETER = "plan"
 
 Kind = Literal[
     "measured", "out-of-memory", "not-a-number", "hang", "failed", "no-log", "foreign-log",
-    "too-few-gpus", "refused", "time-over", "lost", "interrupted",
+    "too-few-gpus", "not-installed", "refused", "time-over", "lost", "interrupted",
 ]  # fmt: skip
 # Ends that every further trial would have, too.
-SETUP: tuple[Kind, ...] = ("no-log", "foreign-log", "too-few-gpus", "refused")
+SETUP: tuple[Kind, ...] = ("no-log", "foreign-log", "too-few-gpus", "not-installed", "refused")
 # Ends that say something of the plan.
 OF_THE_PLAN: tuple[Kind, ...] = (
     "measured", "out-of-memory", "not-a-number", "hang", "failed", "time-over",
@@ -88,7 +88,12 @@ class TrialRecord:
     @property
     def folder(self) -> str:
         """Its folder below that of the study."""
-        return f"trials/{self.number:03d}"
+        return trial_folder(self.number)
+
+
+def trial_folder(number: int) -> str:
+    """The folder of a trial, below that of the study."""
+    return f"trials/{number:03d}"
 
 
 class Journal:

@@ -8,12 +8,12 @@ scheduler does not know is waited for before it is given up.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.job.quantities import plural, seconds, share
 from planner.predict.plan import Degrees
-from planner.tune.follow import FollowedLog, StepTime, is_foreign, step_time
+from planner.tune.follow import FollowedLog, Sign, StepTime, is_foreign, step_time
 from planner.tune.journal import Kind
 from planner.tune.runners.contract import Job
 
@@ -89,18 +89,17 @@ def most_telling(logs: Sequence[FollowedLog]) -> FollowedLog:
     return max(logs, key=lambda log: len(log.said.values))
 
 
+_SAID: Mapping[Kind, str] = {
+    "out-of-memory": "it ran out of memory",
+    "too-few-gpus": "the machine has fewer GPUs than the plan",
+    "not-a-number": "its loss, or a figure of its log, is no number",
+}
+
+
 def _by_signs(logs: Sequence[FollowedLog]) -> Verdict | None:
     """Lines that say what went wrong, whatever else was printed."""
-    words = {
-        "out-of-memory": "it ran out of memory",
-        "too-few-gpus": "the machine has fewer GPUs than the plan",
-        "not-a-number": "its loss, or a figure of its log, is no number",
-    }
-    for kind in ("out-of-memory", "too-few-gpus", "not-a-number"):
-        for log in logs:
-            if line := log.signs.get(kind):
-                return Verdict(kind, f"{words[kind]}: {line}")
-    return None
+    found = ((kind, words, log.signs.get(kind)) for kind, words in _SAID.items() for log in logs)
+    return next((Verdict(kind, f"{words}: {line}") for kind, words, line in found if line), None)
 
 
 def _by_steps(facts: Facts, log: FollowedLog, found: StepTime | None) -> Verdict | None:
@@ -122,11 +121,13 @@ def _measured(found: StepTime) -> Verdict:
 
 def _at_the_end(logs: Sequence[FollowedLog], job: Job, found: StepTime | None) -> Verdict:
     """A job that has ended before its step time was known: what it told, or why it told nothing."""
-    said = next((log.signs["failed"] for log in logs if "failed" in log.signs), "")
+    said = _sign(logs, "failed")
     if found is not None and (job.state == "done" or job.lost):
         return _measured(found)
     if job.lost:
         return Verdict("lost", f"its job was lost: {job.reason}")
+    if missing := _sign(logs, "not-installed"):
+        return Verdict("not-installed", f"the machine lacks what the run needs: {missing}")
     if job.state == "failed":
         why = "; usually the host's memory was not enough" if job.reason == _KILLED else ""
         return Verdict("failed", f"it failed ({job.reason}{why})" + (f": {said}" if said else ""))
@@ -137,6 +138,11 @@ def _at_the_end(logs: Sequence[FollowedLog], job: Job, found: StepTime | None) -
         "must end when the training ends, and print what the training prints"
         + (f" ({said})" if said else ""),
     )
+
+
+def _sign(logs: Sequence[FollowedLog], kind: Sign) -> str:
+    """The first line of a kind; empty where there is none."""
+    return next((log.signs[kind] for log in logs if kind in log.signs), "")
 
 
 def _by_time(facts: Facts, log: FollowedLog, look: Look, limits: Limits) -> Verdict | None:

@@ -60,7 +60,9 @@ class Next:
 class Work(Protocol):
     """What a study tries: candidates by their keys, and the choice among them."""
 
-    keys: Sequence[str]
+    @property
+    def keys(self) -> Sequence[str]:
+        """Keys of all candidates, the same ones as long as the study lasts."""
 
     def choice(self, records: Sequence[TrialRecord]) -> Next:
         """What to run next, after the trials so far."""

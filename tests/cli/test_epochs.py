@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from planner.compare.epochs import mean_tokens, tokens_of
+from planner.compare.epochs import mean_tokens, tokens_of, training_title, trainings
 from planner.job.request import Request
+from planner.predict.evaluate import evaluate
+from planner.predict.plan import Degrees
 from tests.cli.conftest import Run
 
 TUNED = (
@@ -81,3 +83,17 @@ def test_what_is_missing_is_said(run: Run, arguments: tuple[str, ...], said: str
     result = run(*arguments)
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())
+
+
+def test_what_would_fit_says_hours_and_dollars() -> None:
+    request = Request(model="llama-3.2-1b", framework="hf-transformers", lengths="300:1,900:1",
+                      gpus="1xRTX4090", gbs=8)  # fmt: skip
+    plan = evaluate(request, Degrees(grad_acc=8))
+    changes = ("--train lora", "--gpus 1xH100", "--gpus 1xRTX4090 --seq 512")
+    found = dict(trainings(request, [(change, plan) for change in changes], 52_000, 3))
+    hours = f"{TOKENS / plan.tokens_per_s / 3600:.3g} ("
+    assert all(text.startswith(hours) for text in found.values())
+    assert "of electricity" in found["--train lora"]
+    assert "a GPU hour on demand" in found["--gpus 1xH100"]
+    assert "of electricity" in found["--gpus 1xRTX4090 --seq 512"]
+    assert training_title(request, 52_000, 3) == "3 epochs of 52,000 samples (93.60 M tokens)"

@@ -102,9 +102,12 @@ def test_memory_without_degrees_names_a_plan_that_fits(run: Run) -> None:
 def test_adapters_are_another_training_where_all_weights_do_not_fit(run: Run) -> None:
     """Under the framework itself where it has them. 32 GB hold 20 GiB surely enough; in 24 GB only
     packed weights do."""
-    shown = run("fit", "--model", "8b", "--gpus", "1xRTX5090", "--seq", "2048", "--json")
+    epochs = ("--samples", "52k", "--epochs", "3")
+    shown = run("fit", "--model", "8b", "--gpus", "1xRTX5090", "--seq", "2048", *epochs, "--json")
     assert shown.exit_code == 1
-    other = json.loads(shown.stdout)["other"]
+    record = json.loads(shown.stdout)
+    assert " h; $" in record["trainings"]["--train lora"]
+    other = record["other"]
     assert (other["request"]["train"], other["request"]["framework"]) == ("lora", "deepspeed")
     assert other["trained"] == 41_943_040
     assert other["plan"]["peak_bytes"] < other["plan"]["usable_bytes"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,17 @@ def test_a_name_of_a_family_reads_its_files() -> None:
         "megatron"
     }
     assert dialect_named("fsdp2") == "hf"
+
+
+def test_samples_of_unlike_lengths_are_tuned_with_transformers_on_a_node(run: Run) -> None:
+    job = ("--model", "llama-3.2-1b", "--gbs", "8", "--lengths", "256:1,900:1", "--json", "-q")
+    for gpus, more, expected in (
+        ("8xH100", (), "deepspeed"),
+        ("16xH100", (), "megatron-core"),
+        ("8xH100", ("--packing", "pack-varlen", "--balance", "hybrid-cp"), "megatron-core"),
+        ("8xH100", ("--cp", "1"), "megatron-core"),
+    ):
+        found = json.loads(run("search", *job, "--gpus", gpus, *more).stdout)
+        assert found["request"]["framework"] == expected
+    without = run("search", *job[:4], "--gpus", "8xH100", "--json", "-q")
+    assert json.loads(without.stdout)["request"]["framework"] == "megatron-core"

@@ -34,6 +34,8 @@ BASES: Mapping[str, tuple[str, ...]] = {
             "--processes", "1", "--recompute", "none", "-q"),
     "sweep": ("--report", "-q"),
     "launch": ("-o", "out", "--force", "-q"),
+    # Without it trials would start.
+    "tune": ("--dry-run", "-q"),
     "validate": ("--data", "runs.csv", "-q"),
     "calibrate": ("--from", "runs.csv", "-q"),
     "trace": ("-q",),
@@ -58,6 +60,7 @@ POSITIONAL: Mapping[str, Mapping[str, str]] = {
     "check": {"paths": "run.sh"},
     "explain": {"plan_file": "plans.json", "number": "1"},
     "launch": {"plan_file": "plans.json", "number": "1"},
+    "tune": {"plan_file": "plans.json"},
     "models": {"name": "gpt2"},
     "report": {"file": "plans.json"},
     "sweep": {"file": "grid.toml"},

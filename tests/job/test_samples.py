@@ -195,6 +195,9 @@ def test_rules_of_the_framework_and_limits() -> None:
     assert (samples.packing, samples.balance, seq) == ("longest", "none", 8192)
     samples, seq = sampled(lengths="mean=450", framework="torchtune", packing="pack-varlen")
     assert (samples.packer, seq) == ("next-fit", 8192)
+    # Of a spread without a longest sample the tools' usual cut is the limit.
+    assert sampled(lengths="mean=450", framework="deepspeed")[1] == 2048
+    assert sampled(lengths=NORMAL, framework="deepspeed")[1] == 8192
     samples, seq = sampled(lengths=NORMAL, framework="hf-transformers", seq=2048)
     assert seq == 2048 and samples.cut == pytest.approx(0.08, abs=0.01)
     assert sampled() == (Samples(), 8192)

@@ -60,6 +60,17 @@ MEGATRON: Mapping[str, Case] = {
         "qwen3-8b", "16xH100", {"tp": 2, "cp": 4, "dp": 2, "zero": 1, "grad_acc": 8},
         request={"seq": 32768},
     ),
+    "packs": Case(
+        "llama-3-8b", "16xH100", {"tp": 2, "pp": 2, "cp": 2, "dp": 2, "zero": 1, "grad_acc": 8},
+        request={"seq": 8192, "lengths": "600:8,6000:2", "packing": "pack-varlen"},
+    ),
+    "hybrid-context": Case(
+        "llama-3-8b", "16xH100", {"tp": 2, "cp": 4, "dp": 2, "zero": 1, "grad_acc": 8},
+        request={
+            "seq": 32768, "lengths": "600:8,6000:2,32000:1", "packing": "pack-varlen",
+            "balance": "hybrid-cp", "cp_comm_type": "p2p",
+        },
+    ),
     **{
         f"context-{kind.replace('+', '-')}": Case(
             "llama-3-8b", "16xH100", {"tp": 2, "cp": 4, "dp": 2, "zero": 1, "grad_acc": 8},
@@ -173,7 +184,18 @@ MEGATRON: Mapping[str, Case] = {
 BRIDGE = {
     name: replace(case, request={**case.request, "framework": "megatron-bridge"})
     for name, case in MEGATRON.items()
-    if name not in ("no-overlap", "local", "lion", "muon", "fp8-states", "gpt3", "ramp")
+    if name
+    not in (
+        "packs",
+        "hybrid-context",
+        "no-overlap",
+        "local",
+        "lion",
+        "muon",
+        "fp8-states",
+        "gpt3",
+        "ramp",
+    )
     and not name.startswith(("hybrid", "linear"))
     and case.request.get("framework") != "megatron-fsdp"
 }

@@ -232,3 +232,29 @@ def test_autocast_over_fp32_parameters_is_no_launch_of_megatrons() -> None:
     (refusal,) = megatron.job_refusals(job)
     assert "autocast" in refusal.reason
     assert refusal.nearest == "--dtype bf16"
+
+
+def test_packs_of_samples_name_their_data_and_tokenizer() -> None:
+    launch = case("packs")
+    found = flags(launch)
+    assert {"--sft", "--calculate-per-token-loss"} <= set(found)
+    assert "--no-create-attention-mask-in-dataloader" in found
+    assert "--hybrid-context-parallel" not in found
+    command = megatron.command(launch)
+    assert {"DATA_PATH", "TOKENIZER"} <= {entry.name for entry in command.needed}
+    assert any("SFTTokenizer" in branch.given for branch in command.branches)
+    assert "--sft" not in flags(case("dense"))
+
+
+def test_hybrid_context_parallelism_says_what_a_rank_holds() -> None:
+    launch = case("hybrid-context")
+    found = flags(launch)
+    assert found["--max-seqlen-per-dp-cp-rank"] == ["8192"]
+    assert found["--hybrid-context-parallel"] == [] and "--calculate-per-token-loss" in found
+    said = [one.purpose for one in megatron.choices(launch) if one.setting.startswith("hybrid")]
+    assert len(said) == 1 and "8,192 tokens a rank" in said[0]
+    dynamic = launch.request.model_copy(update={"balance": "dynamic-cp"})
+    [refusal] = [
+        one for one in megatron.job_refusals(dynamic.resolve()) if "branch dev" in one.reason
+    ]
+    assert refusal.nearest == "--balance hybrid-cp"

@@ -20,11 +20,13 @@ from planner.search.plan_file import read_plan_file, to_json
 from tests.cli.conftest import run_cli
 from tests.launch import (
     accelerate_cases,
+    automodel_cases,
     axolotl_cases,
     deepspeed_cases,
     maxtext_cases,
     nanotron_cases,
     titan_cases,
+    trl_cases,
     tuning_cases,
 )
 from tests.launch.plans import BRIDGE, MEGATRON, bridge, megatron
@@ -41,6 +43,8 @@ TORCH = {
     "llamafactory": ("hf-transformers", tuning_cases.WHOLE),
     "axolotl": ("hf-transformers", axolotl_cases.MATRIX),
 }
+# Tried in test_automodel.py, those with lengths besides.
+TUNERS = {"automodel": ("automodel", automodel_cases.MATRIX)}
 CASES = [(target, case) for target, (_, matrix) in TORCH.items() for case in matrix]
 CASES += [(target, case) for target in tuning_cases.WRITERS for case in tuning_cases.SHARDED]
 # One plan of each writer that the launchers are tried with.
@@ -53,7 +57,9 @@ EXAMPLES = {
     "nanotron": "base",
     "maxtext": "hsdp",
     "llamafactory": "lora-attention",
+    "automodel": "lora-attention",
     "axolotl": "hsdp",
+    "trl": "hsdp",
 }
 
 
@@ -69,8 +75,10 @@ def example(target: str) -> Launch:
         return megatron(name)
     if target == "megatron-bridge":
         return bridge(name)
-    case = next(item for item in TORCH[target][1] if item.name == name)
-    return launch_of(case, TORCH[target][0], target)
+    if target == "trl":
+        return trl_cases.named("hf-fsdp2", name)
+    profile, matrix = (TORCH | TUNERS)[target]
+    return launch_of(next(item for item in matrix if item.name == name), profile, target)
 
 
 @pytest.mark.parametrize("name", MEGATRON)

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from planner.job.errors import UsageError
+from planner.job.request import Request
 from planner.job.written_folder import write_folder
 from planner.launch.check.assess import assess
 from planner.launch.check.given import read_given
@@ -23,7 +25,7 @@ from planner.launch.plans import refusals_of, writer_of
 from planner.launch.read.found import Hints
 from planner.launch.registry import target_named, targets
 from tests.launch.golden_files import check_golden
-from tests.launch.round_trip import Back, assert_same
+from tests.launch.round_trip import Back, assert_same, read_back
 from tests.launch.torch_contract import assert_complete, reasons
 from tests.launch.torch_plans import Case, case, launch_of
 from tests.launch.tuning_cases import LLAMA, SHARDED, WHOLE, WRITERS
@@ -179,3 +181,31 @@ def test_padding_to_the_limit_is_refused() -> None:
     more = {"train": "lora", "lengths": "mean=450", "packing": "limit"}
     item = case("limit", LLAMA, "1xH100", zero=0, more=more)
     assert "no --packing limit" in reasons(launch("llamafactory", item))
+
+
+EXPERTS = (
+    ("all-linear+experts+router", "all-linear"),
+    ("attention", "q_proj,k_proj,v_proj,o_proj"),
+    ("all-linear", "q_proj,k_proj,v_proj,o_proj"),
+    ("attention+experts", "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"),
+)
+
+
+@pytest.mark.parametrize(("targets", "modules"), EXPERTS)
+def test_experts_are_named_as_peft_reads_them(targets: str, modules: str, tmp_path: Path) -> None:
+    """Its `all-linear` means experts and routers; their names are those of linear layers."""
+    item = case("experts", "qwen3-30b-a3b", "8xH100", **_GPUS, recompute="full",
+                more={"train": f"lora:targets={targets}"})  # fmt: skip
+    written = launch("accelerate", item)
+    command = launch_folder(written).files["launch.sh"]
+    assert f"--lora-target-modules {modules}\n" in command
+    assert_same(written, read_back(written, tmp_path / "run"))
+
+
+def test_experts_have_neither_dropout_nor_magnitudes() -> None:
+    train = "lora:targets=all-linear+experts+router,dropout=0.1"
+    item = case("dropped", "qwen3-30b-a3b", "8xH100", **_GPUS, more={"train": train})
+    assert "experts have no dropout" in reasons(launch("accelerate", item))
+    with pytest.raises(UsageError, match="no magnitudes of adapters on experts"):
+        Request(model="qwen3-30b-a3b", gpus="8xH100", gbs=8, framework="hf-fsdp2",
+                train="dora:targets=experts").resolve()  # fmt: skip

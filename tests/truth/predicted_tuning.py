@@ -38,21 +38,23 @@ def is_planned(row: Row) -> bool:
     """Whether the planner has what was counted.
 
     Left out: weights in 16 bits that are trained as a whole under autocast, of models whose
-    LayerNorms it computes in fp32 (`--train full` is without autocast there); adapters on experts,
-    which peft puts on tensors of experts by merging them with the weights before each use; trained
-    copies of a tied table, of which peft makes two.
+    LayerNorms it computes in fp32 (`--train full` is without autocast there).
     """
     spec = reference_model(row["model"])
-    return not (
-        (row["method"] == "full" and row["mode"] == "bf16-amp" and spec.norm == "layernorm")
-        or (spec.moe is not None and row["targets"] == "all-linear")
-        or (spec.tied_embeddings and row["whole"])
-    )
+    autocast = row["method"] == "full" and row["mode"] == "bf16-amp"
+    return not (autocast and spec.norm == "layernorm")
 
 
 def tuning_of(row: Row) -> Tuning:
     """What `--train` and `--freeze` say of a row."""
     cells = ("rank", "targets", "dropout", "adapter", "base", "whole")
+    moe = reference_model(row["model"]).moe is not None
+    # peft makes so much of the word for models whose experts are one tensor.
+    row = (
+        row | {"targets": "all-linear experts router"}
+        if moe and row["targets"] == "all-linear"
+        else row
+    )
     said = ",".join(f"{name}={row[name].replace(' ', '+')}" for name in cells if row[name])
     return read_tuning(f"{row['method']}:{said}".removesuffix(":"), row["freeze"].split())
 

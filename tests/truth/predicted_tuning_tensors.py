@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from planner.predict.ops.context import OpContext
 from tests.truth.predicted import Compared, Row
 from tests.truth.predicted_tensors import Tensor, Term, rows_of_layer, terms_of
 from tests.truth.predicted_tuning import tuned_context
@@ -51,7 +52,8 @@ def tuned_runs() -> list[tuple[Row, list[Tensor]]]:
 
 def _tensor(row: Row) -> Tensor:
     shape = tuple(int(size) for size in row["shape"].split("x") if size)
-    module = row["module"].removesuffix(".base_layer").replace("block_sparse_moe", "mlp")
+    module = re.sub(r"(\.base_layer)+(?=$|\.act_fn$)", "", row["module"])
+    module = module.replace("block_sparse_moe", "mlp")
     return Tensor(module, shape, row["dtype"], int(row["bytes"]), row["weight_cast"] == "1")
 
 
@@ -62,7 +64,7 @@ def compare_tuned_tensors(run: Row, tensors: Sequence[Tensor]) -> Iterator[Compa
     counted: dict[Term, float] = defaultdict(float)
     plain = []
     for tensor in tensors:
-        row = _adapter_row(tensor)
+        row = _adapter_row(tensor) or _merged_row(tensor, context)
         if row in rows:
             counted[(row,)] += tensor.size
         else:
@@ -82,6 +84,26 @@ def _adapter_row(tensor: Tensor) -> str:
     if found is None:
         return ""
     return f"{_ADAPTERS[found['layer']]}/{_PARTS[found['part'], tensor.is_cast]}"
+
+
+def _merged_row(tensor: Tensor, context: OpContext) -> str:
+    """The row of adapters that peft merges with a tensor of experts or a router's weights; empty if
+    the tensor is another."""
+    model, moe, shape = context.model, context.model.moe, tensor.shape
+    block, _, layer = tensor.module.partition(".")
+    if block != "mlp" or moe is None or not tensor.dtype.startswith(("bfloat", "float")):
+        return ""
+    kind = "cast" if tensor.is_cast else "merged"
+    if layer == "gate":
+        sizes = {moe.experts, model.hidden}
+        is_sum = set(shape) == sizes and tensor.dtype == "bfloat16"
+        return f"moe/router/{'router/' * tensor.is_cast}{kind}" if tensor.is_cast or is_sum else ""
+    if layer != "experts" or len(shape) != 3 or shape[0] != moe.experts:
+        return ""
+    # Gate and up are one tensor, whose adapters have twice the rank.
+    up = bool({2 * moe.ffn, 2 * context.tuning.rank} & set(shape[1:]))
+    product = "moe/experts_up" if up else "moe/experts_down"
+    return f"{product}/{'experts/' * tensor.is_cast}{kind}"
 
 
 def _of_product(tensor: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from planner.evidence.fit.step_fit import (
     spread_out,
     voice_of,
 )
+from planner.evidence.runs.open_facts import leaves_work_open
 from planner.evidence.runs.predict import Prediction, cost_predictions
 from planner.evidence.runs.report import error_of, predicted
 from planner.evidence.runs.rows import FIRST_SIGHT, grouped
@@ -98,14 +99,15 @@ class FittedRuns:
 
 
 def tells(prediction: Prediction, figure: Figure) -> bool:
-    """Whether a run says something of the model: any step; a large peak of a stated mode."""
+    """Whether a run says something of the model: a step of as much work as it states; a large peak
+    of a stated mode."""
     if error_of(prediction, figure) is None:
         return False
+    if figure == "time":
+        return not leaves_work_open(prediction)
     row = prediction.row
     peak_gib = row.number("peak_mem_gib") or 0.0
-    return figure == "time" or (
-        peak_gib >= _SMALLEST_PEAK_GIB and row.text("recompute") is not None
-    )
+    return peak_gib >= _SMALLEST_PEAK_GIB and row.text("recompute") is not None
 
 
 def linearised(predictions: Sequence[Prediction], figure: Figure) -> FittedRuns:

@@ -35,6 +35,9 @@ _CORNER = 0.01
 _PULL = 0.01
 # Errors of the parts to start from, the least that is told from none, and steps of logarithms.
 _START, _LEAST = 0.15, 1e-3
+# And the most: a part that runs have little of would else be given whatever they err by, as if it
+# took hundreds of times as long, and a job that is nearly all of that part a bar without meaning.
+_MOST = math.log(4.0)
 _FIRST_STEP, _LAST_STEP = 0.5, 0.01
 _BETTER = 1e-7
 
@@ -90,16 +93,16 @@ def _loss(shares: Array, kinds: Array, over: Array, weights: Array) -> Callable[
 
 def _least(loss: Callable[[Array], float], start: Array, parts: int) -> Array:
     """Where a loss is least: steps of each number in turn, half as long once none helps. The first
-    `parts` numbers are logarithms of errors, which end at `_LEAST`."""
-    floor = np.full(len(start), -np.inf)
-    floor[:parts] = math.log(_LEAST)
+    `parts` numbers are logarithms of errors, which lie between `_LEAST` and `_MOST`."""
+    floor, ceiling = np.full(len(start), -np.inf), np.full(len(start), np.inf)
+    floor[:parts], ceiling[:parts] = math.log(_LEAST), math.log(_MOST)
     at, best, step = start, loss(start), _FIRST_STEP
     while step >= _LAST_STEP:
         helped = False
         for place in range(len(start)):
             for by in (step, -step):
                 trial = at.copy()
-                trial[place] = max(floor[place], trial[place] + by)
+                trial[place] = min(max(floor[place], trial[place] + by), ceiling[place])
                 if (found := loss(trial)) < best - _BETTER:
                     at, best, helped = trial, found, True
                     break

@@ -171,6 +171,12 @@ def stated_facts(prediction: Prediction) -> dict[str, Value]:
     }
 
 
+def leaves_work_open(prediction: Prediction) -> bool:
+    """Whether a row leaves open how much is computed, so that its step time tells little of how
+    fast that is."""
+    return any(fact_named(column).work for column in open_facts(prediction, "time") or ())
+
+
 def open_facts(prediction: Prediction, figure: Figure | None = None) -> tuple[str, ...] | None:
     """Columns that the prediction (of one figure, or of any) depends on and that the row leaves
     empty; none where everything is stated, None for a refused row."""

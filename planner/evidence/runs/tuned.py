@@ -17,6 +17,8 @@ _USUAL_RANK = 8
 # Whose 4-bit weights have scales in 8 bits, whatever a row says (unsloth/models/llama.py,
 # bnb_4bit_use_double_quant; torchtune's are torchao's NF4).
 _DOUBLES = "unsloth|torchtune"
+# Tools that adapt every linear layer unless told otherwise (LLaMA-Factory and ms-swift since 2024).
+_ADAPTS_ALL = "llama-?factory|swift|unsloth"
 _TABLES = ("embeddings", "head")
 _TRAINS_TABLES = "unsloth"
 _OF_BLOCKS = ("gate", "up", "down")
@@ -59,6 +61,8 @@ def _targets(row: MeasuredRow, model: ModelSpec) -> str:
     layer of the model has adds none beside others (peft, tuners_utils.py, inject_adapter); one that
     nobody knows stays, to be refused by name."""
     text = _targets_text(row)
+    if not text and row.says("framework", _ADAPTS_ALL):
+        return "all-linear"
     if whole := named("lora_targets", text):
         return whole
     absent = _known_names() - {*linear_layers(model), *GROUPS}
@@ -92,7 +96,8 @@ def _in_mixture(name: str, row: MeasuredRow, model: ModelSpec) -> tuple[str, ...
     if name not in _OF_BLOCKS or name in layers or model.moe is None:
         return (name,)
     shared = tuple(one for one in (f"shared-{name}",) if one in layers)
-    together = model.moe.clamp is not None or row.says("software", "transformers 5")
+    one_tensor = model.moe.clamp is not None or row.says("model", "gpt-?oss")
+    together = one_tensor or row.says("software", "transformers 5")
     return shared if together or EXPERTS not in layers else (*shared, EXPERTS)
 
 

@@ -14,6 +14,7 @@ from planner.job.frameworks.profile import (
 )
 from planner.job.frameworks.tables import AdapterRules
 from planner.job.specs import ModelSpec
+from planner.job.tuned_layers import EXPERTS
 from planner.job.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -51,6 +52,11 @@ def check_tuning(profile: FrameworkProfile, tuning: Tuning) -> None:
             f"--train {tuning.method}: {profile.name} has no adapters of that kind; give "
             f"--framework {' or '.join(having)}"
         )
+    if tuning.method == "dora" and EXPERTS in tuning.targets and rules.merges_tensors:
+        raise UsageError(
+            f"--train dora:targets={','.join(tuning.targets)}: {profile.name} has no magnitudes of "
+            "adapters on experts (peft, ParamWrapper); give lora, or leave experts out"
+        )
     if tuning.base is not None and tuning.base not in rules.bases:
         having = frameworks_with(lambda one: tuning.base in one.adapters.bases and one.listed)
         bases = f"holds them in {', '.join(rules.bases)}" if rules.bases else "quantises none"
@@ -71,6 +77,7 @@ def tuned_profile(profile: FrameworkProfile, tuning: Tuning, model: ModelSpec) -
     """
     if not tuning.has_adapters or profile.mode != "bf16":
         return profile
+    profile = _with_temporaries(profile, tuning)
     norms_cast = 0.0 < profile.adapters.cast_bytes < _FP32 and model.norm == "layernorm"
     prepared = tuning.is_prepared and profile.adapters.upcasts_norms
     if norms_cast:
@@ -82,6 +89,16 @@ def tuned_profile(profile: FrameworkProfile, tuning: Tuning, model: ModelSpec) -
         profile = with_tables(profile, {"saved": saved})
     wide = prepared or (norms_cast and tuning.base is not None)
     return _in_fp32(profile) if wide else profile
+
+
+def _with_temporaries(profile: FrameworkProfile, tuning: Tuning) -> FrameworkProfile:
+    """Temporaries of an update are as wide as what it updates: twice those of 16 bits where all
+    that is trained are adapters in fp32."""
+    held = tuning.adapter or profile.adapters.weight_type
+    if held != "fp32" or tuning.whole:
+        return profile
+    made = 2.0 * profile.state.optimizer_temporary_bytes
+    return with_tables(profile, {"state": {"optimizer_temporary_bytes": made}})
 
 
 def _in_fp32(profile: FrameworkProfile) -> FrameworkProfile:

@@ -51,6 +51,7 @@ class AdapterRules(Settings):
         fused_targets: bool = False
         fused_kernels: bool = False
         quantised_experts: bool = False
+        merges_tensors: bool = False
         shares_expert_adapters: bool = False
         quantised_tensor: bool = False
         hooks_inputs: bool = False

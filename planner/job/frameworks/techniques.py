@@ -47,7 +47,9 @@ class Technique(Settings):
         needs: str = ""
         when: str = ""
         refuses: tuple[str, ...] = ()
-        applies: Literal["all", "moe", "moe-layers", "adapters", "quantised"] = "all"
+        applies: Literal["all", "moe", "moe-layers", "adapters", "plain-adapters", "quantised"] = (
+            "all"
+        )
         families: tuple[str, ...] = ()
         profile: str = ""
         ends: tuple[str, ...] = ()
@@ -117,8 +119,10 @@ class Site:
             return "only mixtures of experts have it"
         if applies == "moe-layers" and self.separate:
             return "it needs attention and experts in one layer"
-        if applies == "adapters" and not self.tuning.has_adapters:
+        if applies.endswith("adapters") and not self.tuning.has_adapters:
             return "only adapters have it (--train lora)"
+        if applies == "plain-adapters" and not self.tuning.is_plain:
+            return "only LoRA without dropout beside weights in 16 bits has it"
         if applies == "quantised" and self.tuning.base is None:
             return "only adapters beside a quantised base have it (--train qlora)"
         return ""

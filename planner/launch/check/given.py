@@ -141,7 +141,8 @@ def read_given(
     """Read files, or the launch in a folder.
 
     What a folder's files do not hold comes from its plan file, and is named among the
-    assumptions: the machine, the model, the imbalance of experts. `contents`: texts that
+    assumptions: the machine, the model, the lengths of samples, the imbalance of experts.
+    `contents`: texts that
     stand for those of some files. UsageError as `read_launch`.
     """
     folders = [Path(path).expanduser() for path in paths if Path(path).expanduser().is_dir()]
@@ -178,6 +179,11 @@ def _with_plan(
 ) -> Found:
     """The launch of a folder, completed by the plan file in it where the files say nothing."""
     request = read_plan_file(plan).request
+    if hints.lengths is None and request.lengths is not None:
+        hints, taken = (
+            replace(hints, lengths=request.lengths),
+            (*taken, f"lengths {request.lengths}"),
+        )
     found = read_launch(names, hints, contents=contents)
     if found.model is None and found.shape is None:
         # What is wrong with the files stays so, whatever the plan says of the model.

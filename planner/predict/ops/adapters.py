@@ -29,6 +29,7 @@ from planner.predict.ops.frozen import (
     is_wide,
     keeps_input,
 )
+from planner.predict.ops.merged import merged_rows, merges
 from planner.predict.ops.rows import Collective, Op, Piece, Saved
 
 _HALF, _FP32, _MASK = 2.0, 4.0, 1.0
@@ -49,8 +50,9 @@ def with_tuning(piece: Piece, context: OpContext, *, frozen: bool = False) -> Pi
     for op in piece.ops:
         parts = adapted.get(op.name, ())
         ops.extend(rule.rows(op, kept.get(op.name, ()), adapted=bool(parts)))
+        rows_of = merged_rows if merges(op, context) else _adapter_rows
         for part in parts:
-            ops.extend(_adapter_rows(op, part, context))
+            ops.extend(rows_of(op, part, context))
     return replace(piece, ops=tuple(ops))
 
 
@@ -101,6 +103,7 @@ def _kept_inputs(
     for op in ops:
         reads = is_trained(op, context, frozen=frozen) or keeps_input(op, context)
         shares = _shares_input(op, context) and not _is_made_again(op, context)
+        shares = shares or merges(op, context)
         reads = reads or (shares and bool(adapted.get(op.name)))
         if op.is_product and reads:
             rows = held.pop(_input_of(op, context), ())

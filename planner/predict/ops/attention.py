@@ -48,10 +48,10 @@ def _gate(context: OpContext) -> tuple[Op, ...]:
 
 
 def layer_checkpoint(context: OpContext) -> Saved:
-    """What recomputation of the whole layer keeps: its input."""
+    """What recomputation of the whole layer keeps: its input, or those of its parts."""
     return Saved(
         "layer/checkpoint",
-        context.saved.residual_bytes * context.model.hidden,
+        context.saved.checkpoint_inputs * context.saved.residual_bytes * context.model.hidden,
         Shard.SEQUENCE,
         Module.NOTHING,
         only_with=WHOLE_LAYER,

@@ -10,7 +10,8 @@ from planner.job.parameter_classes import class_name
 from planner.job.recompute import Module
 from planner.predict.ops.adapter_parts import layer_names, parts_of
 from planner.predict.ops.context import OpContext
-from planner.predict.ops.rows import Op, Saved
+from planner.predict.ops.merged import merges, with_sum
+from planner.predict.ops.rows import OPERATOR_SHARE, Op, Saved
 
 _HALF, _FP32 = 2.0, 4.0
 # What DoRA makes of a weight in each forward, in tensors of the adapters' type: B·A written, scaled
@@ -20,6 +21,10 @@ _HALF, _FP32 = 2.0, 4.0
 _DORA_TRAFFIC, _DORA_COPIES = 7.0, 3.0
 # It makes B·A by sending an identity of in x in through both: written, read, cast under autocast.
 _EYE, _EYE_CAST = 2.0, 6.0
+_ENDS = frozenset(("embeddings", "head"))
+# Operators of torch by which AutoGPTQ unpacks a weight without a kernel of its own: shifts, casts
+# and masks of weights and zeros, scales gathered, zeros taken off, scaled (qlinear_cuda_old.py).
+_UNPACKING_OPERATORS = 10.0
 # Tensors that a product keeps for its weight gradient alone, by the end of their names.
 _INPUTS = ("input", "output_copied", "output_quantised", "output_exchanged")
 
@@ -53,13 +58,11 @@ def is_trained(op: Op, context: OpContext, *, frozen: bool) -> bool:
         # A reward model's new head is trained whatever else is not (peft, modules_to_save).
         return True
     names = set(modules_of(op, context))
-    if context.model.tied_embeddings and names & {"head", "embeddings"}:
-        names = {"head", "embeddings"}
-        return bool(names & set(tuning.whole)) or not (
-            tuning.has_adapters or names & set(tuning.frozen_modules)
-        )
     if tuning.has_adapters:
         return names <= set(tuning.whole)
+    if context.model.tied_embeddings and names & _ENDS:
+        names = set(_ENDS)
+        return not names & set(tuning.frozen_modules)
     return not names <= set(tuning.frozen_modules)
 
 
@@ -110,26 +113,38 @@ class Frozen:
         """The row as it runs, and the weights that stay beside a trained copy of them; `inputs`: of
         a product, what it keeps of them."""
         if is_trained(op, self.context, frozen=self.whole):
-            yield replace(op, saved=(*inputs, *self._others(op))) if op.is_product else op
-            if self.context.tuning.has_adapters and op.parameters:
-                yield self._original(op)
+            yield from self._trained(op, inputs)
             return
         if self.context.tuning.base and is_packed(op, self.context):
             op, *biases = _without_biases(op)
             yield from (self._beside(bias) for bias in biases)
+        merged = adapted and merges(op, self.context)
         row = replace(
             op,
             parameter_class=self._class(op),
             saved=(*inputs, *self._others(op)),
-            backward_kernels=_of_inputs(op),
+            backward_kernels=op.backward_kernels if merged else _of_inputs(op),
         )
         row = _by_operators(self._upcast(row), self.context)
-        if adapted and self.context.tuning.method == "dora":
+        if merged:
+            row = with_sum(row, self.context)
+        elif adapted and self.context.tuning.method == "dora":
             row = _with_norms(row, self.context)
         if op.name == "embedding":
             yield replace(row, returns=False)
         else:
             yield self._ended(row) if self.stops else row
+
+    def _trained(self, op: Op, inputs: tuple[Saved, ...]) -> Iterator[Op]:
+        """A row whose weights are trained, and beside adapters the frozen ones that they are a copy
+        of."""
+        row = replace(op, saved=(*inputs, *self._others(op))) if op.is_product else op
+        if self._is_tied_head(op):
+            yield self._copied(row)
+            return
+        yield row
+        if self.context.tuning.has_adapters and op.parameters:
+            yield self._original(op)
 
     def _others(self, op: Op) -> tuple[Saved, ...]:
         """Tensors that a row keeps but for the inputs of its products, and what a frozen norm that
@@ -168,6 +183,17 @@ class Frozen:
         cast = Saved("head/weight_cast", 0.0, op.tokens, Module.NOTHING, fixed_bytes=size)
         return replace(op, saved=(*op.saved, cast))
 
+    def _is_tied_head(self, op: Op) -> bool:
+        """Whether a row multiplies by the table that the embedding has, and a copy is trained."""
+        tied = self.context.model.tied_embeddings and self.context.tuning.has_adapters
+        return tied and op.name == "head/logits"
+
+    def _copied(self, op: Op) -> Op:
+        """A head with a table of its own: peft's trained copies of a tied one are two, which drift
+        apart (src/peft/utils/other.py, ModulesToSaveWrapper; ensure_weight_tying is off)."""
+        count = op.in_width * op.out_width + op.parameter_count
+        return replace(op, parameters=((count, ParamShard.TP),))
+
     def _original(self, op: Op) -> Op:
         """The frozen weights of which a trained copy is made (peft's `modules_to_save`)."""
         return _held_beside(op, "original", op.parameters, class_name("frozen", None))
@@ -200,7 +226,8 @@ def _by_operators(op: Op, context: OpContext) -> Op:
     traffic = context.profile.adapters.gptq_unpacking_bytes
     if not op.packed or context.tuning.base != "gptq4" or not traffic:
         return op
-    return replace(op, weight_traffic=traffic - op.unpacked)
+    issued = op.forward_kernels + _UNPACKING_OPERATORS * OPERATOR_SHARE
+    return replace(op, weight_traffic=traffic - op.unpacked, forward_kernels=issued)
 
 
 def _without_biases(op: Op) -> tuple[Op, ...]:

@@ -93,7 +93,7 @@ def _backward(op: Op) -> float:
     """FLOP of a row's backward over its forward's."""
     if not op.returns:
         return 0.0
-    return _RETURNED + (op.trains if op.is_product else _RETURNED)
+    return _RETURNED + (op.derives if op.is_product else _RETURNED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ from planner.job.errors import UsageError
 from planner.report.pages.page import Page
 from planner.report.pages.plans import PagePlan, plans_page, result_page
 from planner.report.pages.studies import Study, study_page
+from planner.report.pages.tune import tune_page
 from planner.search.plan_file import demand_whole, read_json, read_plan_file
+from planner.tune.outcome import DOCUMENT, TunedStudy
 
 Model = TypeVar("Model", bound=BaseModel)
 # Fields by which the file of a study is known.
@@ -27,12 +29,18 @@ _STUDIES: dict[type[Study], set[str]] = {
     Budget: {"goal", "law"},
     Scaling: {"points", "knees"},
 }
-_MADE_BY = "search, evaluate, compare, buy, scale and budget write such files with -o FILE.json"
+_MADE_BY = (
+    "search, evaluate, compare, buy, scale and budget write such files with -o FILE.json, tune a "
+    "study"
+)
 
 
 def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) -> Page:
-    """The page of a plan file, or of what `compare`, `buy`, `scale` or `budget` wrote. UsageError
-    says what is wrong with the file. `before_costing` is called before shapes are costed."""
+    """The page of a plan file, of what `compare`, `buy`, `scale` or `budget` wrote, or of a study
+    of `tune`, by its folder. UsageError says what is wrong with the file. `before_costing` is
+    called before shapes are costed."""
+    if path.is_dir():
+        path = _document_of(path)
     document = read_json(path)
     keys = document.keys() if isinstance(document, dict) else set()
     if {"points", "results"} <= keys:
@@ -45,10 +53,23 @@ def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) 
         result = read_plan_file(path)
         before_costing()
         return result_page(result, path)
+    if {"trials", "best", "reason"} <= keys:
+        return tune_page(_validated(path, TunedStudy, document))
     for kind, fields in _STUDIES.items():
         if fields <= keys:
             return study_page(_validated(path, kind, _with_stages(document)))
     raise UsageError(f"{path} is JSON but no answer of the planner: {_MADE_BY}")
+
+
+def _document_of(folder: Path) -> Path:
+    """What a study of `planner tune` came to so far."""
+    path = folder / DOCUMENT
+    if not path.is_file():
+        raise UsageError(
+            f"{folder} is a folder without {DOCUMENT}: give a file, or the folder of a study that "
+            "planner tune has ended a trial of"
+        )
+    return path
 
 
 def cluster_front_page(front: ClusterFront, path: Path | None) -> Page:

@@ -70,7 +70,9 @@ def test_a_launch_that_does_not_fit(write: Write) -> None:
         ("cannot tell", 0.54, "runs, CANNOT TELL whether it fits (probability to fit 54 %)"),
         ("will not fit", 0.35, "PROBABLY WILL NOT FIT (probability to fit 35 %)"),
         ("will not fit", 0.05, "WILL NOT FIT (probability to fit 5 %)"),
-        ("cannot tell", 0.05, "CANNOT TELL: as predicted it would not fit (probability 5 %), but "
+        ("cannot tell", 0.05, "CANNOT TELL whether it fits (probability to fit 5 % as predicted): "
+         "something that saves memory is left out: see Problems"),
+        ("cannot tell", 0.51, "CANNOT TELL whether it fits (probability to fit 51 % as predicted): "
          "something that saves memory is left out: see Problems"),
     ],
 )  # fmt: skip
@@ -85,6 +87,21 @@ def test_a_verdict_is_as_sure_as_the_prediction(told: str, probability: float, s
         leaves_out_memory="left out" in said,
     )
     assert verdict(assessed) == said
+
+
+@pytest.mark.parametrize(
+    ("probability", "said"),
+    [(0.97, "; mended, it would fit"), (0.51, "; mended, CANNOT TELL whether it fits"),
+     (0.05, ", and would not fit")],
+)  # fmt: skip
+def test_what_breaks_a_rule_is_said_to_fit_by_the_same_probability(
+    probability: float, said: str
+) -> None:
+    broken: Any = SimpleNamespace(
+        plan=SimpleNamespace(fits=probability > 0.5, fit_probability=probability),
+        errors=(SimpleNamespace(places=()),),
+    )
+    assert verdict(broken) == f"WILL NOT RUN: 1 error{said}"
 
 
 def test_json_and_csv(write: Write) -> None:

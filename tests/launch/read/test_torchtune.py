@@ -143,12 +143,12 @@ optimizer:
 @pytest.mark.parametrize(
     ("old", "new", "train"),
     [
-        ("", "", "lora:rank=8,alpha=32,targets=q+k+v+o+gate+up+down,adapter=bf16"),
+        ("", "", "lora:rank=8,alpha=32,targets=q+k+v+o+gate+up+down"),
         ("  target_modules: '*_proj'\n", "  match_all_linear: true\n",
-         "lora:rank=8,alpha=32,targets=all-linear,adapter=bf16"),
-        ("'*_proj'", "['*.q_proj', '*.v_proj']", "lora:rank=8,alpha=32,targets=q+v,adapter=bf16"),
+         "lora:rank=8,alpha=32,targets=all-linear+head"),
+        ("'*_proj'", "['*.q_proj', '*.v_proj']", "lora:rank=8,alpha=32,targets=q+v"),
         ("dim: 8", "dim: 8\nquantization:\n  load_in_4bit: true",
-         "qlora:rank=8,alpha=32,targets=q+k+v+o+gate+up+down,base=nf4-double,adapter=bf16"),
+         "qlora:rank=8,alpha=32,targets=q+k+v+o+gate+up+down,base=nf4-double"),
         ("peft:\n  _target_: nemo_automodel.components._peft.lora.PeftConfig\n"
          "  target_modules: '*_proj'\n  dim: 8\n", "", "full"),
     ],
@@ -156,9 +156,10 @@ optimizer:
 def test_automodel(folder: ReadFolder, old: str, new: str, train: str) -> None:
     found = folder({"x.yaml": AUTO.replace(old, new) if old else AUTO}, gpus=8)
     assert found.train == train
-    assert (found.framework, found.zero, found.variations) == (
-        "hf-fsdp2", 3, ("bf16-parameters",),
-    )  # fmt: skip
+    assert (found.framework, found.zero) == ("automodel", 3)
+    plain = train.startswith("lora")
+    assert ("memory-efficient-lora" in found.variations) == plain
+    assert ("bf16-parameters" in found.variations) == (train == "full")
     assert (found.mbs, found.gbs, found.seq, found.recompute) == (4, 32, 4096, "full")
     if train == "full":
         assert judged(found).verdict == "runs and fits"
@@ -167,7 +168,9 @@ def test_automodel(folder: ReadFolder, old: str, new: str, train: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("tp_size: 1", "tp_size: 4", "tensor parallelism is not modelled"),
+        ("tp_size: 1", "ep_size: 4", "adapters of AutoModel's own experts"),
+        ("packed_sequence:", "fp8:\n  enabled: true\npacked_sequence:", "fp8.enabled"),
+        ("strategy: fsdp2", "strategy: megatron_fsdp", "Megatron-FSDP through AutoModel"),
         (
             "TrainFinetuneRecipeForNextTokenPrediction",
             "FinetuneRecipeForVLM",
@@ -181,6 +184,43 @@ def test_what_automodel_has_and_nothing_here_models(
     found = folder({"x.yaml": AUTO.replace(old, new)}, gpus=8)
     assert words in refusals(found)
     assert judged(found).verdict == "cannot tell"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("activation_checkpointing: true", "activation_checkpointing: selective", "are kept"),
+        ("local_batch_size: 4", "local_batch_size: 1", "stay whole between micro-batches"),
+    ],
+)
+def test_what_automodel_does_unasked(folder: ReadFolder, old: str, new: str, words: str) -> None:
+    """Its own models checkpoint parts of a layer, and gradients wait for the last micro-batch."""
+    found = folder({"x.yaml": AUTO.replace(old, new)}, gpus=8)
+    assert any(words in why for _, why in found.unmodelled)
+    assert "checkpointed-parts" in found.variations
+    text = AUTO.replace("  pretrained_model", "  force_hf: true\n  pretrained_model")
+    assert "checkpointed-parts" not in folder({"y.yaml": text}, gpus=8).variations
+
+
+def test_automodel_splits_as_it_says(folder: ReadFolder) -> None:
+    """Degrees, replicas and stages; under tensor parallelism without Liger's kernels."""
+    pipeline = "tp_size: 2\n  pp_size: 2\n  pipeline:\n    pp_schedule: interleaved1f1b\n"
+    text = AUTO.replace("tp_size: 1", pipeline + "    layers_per_stage: 4")
+    found = folder({"x.yaml": text}, gpus=8)
+    assert (found.tp, found.pp, found.vpp, found.zero) == (2, 2, 2, 2)
+    assert found.block_layers == (4, 4, 4, 4)
+    assert found.mbs == 1
+    assert "liger-kernels" not in found.variations
+    assert "no-sequence-parallel" in found.variations
+    compiled = AUTO.replace("tp_size: 1", "enable_compile: true")
+    assert "compiled-blocks" in folder({"x.yaml": compiled}, gpus=8).variations
+    experts = AUTO.replace("tp_size: 1", "ep_size: 4").replace("peft:", "other:")
+    mixture = experts.replace("Llama-3.2-1B", "Qwen3-30B-A3B").replace("meta-llama", "Qwen")
+    found = folder({"x.yaml": mixture}, gpus=8)
+    assert (found.framework, found.ep, found.zero, found.etp) == ("torchtitan", 4, 2, 1)
+    assert "fused-dispatch" in found.variations
+    hybrid = folder({"x.yaml": AUTO.replace("tp_size: 1", "dp_replicate_size: 2")}, gpus=8)
+    assert (hybrid.shard, hybrid.zero) == (4, 3)
 
 
 def test_automodels_own_command(folder: ReadFolder) -> None:

@@ -141,6 +141,26 @@ def test_adapters_of_trl(folder: ReadFolder) -> None:
     assert plain.objective == "lm"
 
 
+@pytest.mark.parametrize(
+    ("text", "targets"),
+    [
+        (TRL + "lora_target_modules: all-linear\n", "all-linear+experts+router"),
+        (TRL + "lora_target_modules: [q_proj, gate_proj, up_proj, down_proj]\n", "q+experts"),
+        (AXOLOTL, "all-linear"),
+        (AXOLOTL + "lora_target_parameters: [mlp.experts.gate_up_proj, mlp.experts.down_proj]\n",
+         "all-linear+experts"),
+    ],
+)  # fmt: skip
+def test_experts_have_adapters_where_peft_reads_their_names(
+    folder: ReadFolder, text: str, targets: str
+) -> None:
+    """Programs that list the linear layers themselves find no experts, which are one tensor."""
+    names = ("NousResearch/Meta-Llama-3-8B", "meta-llama/Llama-3.1-8B")
+    for name in names:
+        text = text.replace(name, "Qwen/Qwen3-30B-A3B")
+    assert f"targets={targets}" in folder({"run.yaml": text}).train.split(",")
+
+
 def test_what_shards_holds_adapters_as_all_that_trains(folder: ReadFolder) -> None:
     """Beside packed weights TRL makes them bf16; DeepSpeed and accelerate cast them again."""
     text = TRL + "load_in_4bit: true\n"

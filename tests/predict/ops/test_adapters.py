@@ -51,6 +51,8 @@ def kept(ops: Iterable[Op]) -> dict[str, float]:
         ("llama-2-7b", "lora:rank=8,targets=q+v", 4_194_304),
         ("phi-3-mini", "lora:rank=16", 25_165_824),
         ("mixtral-8x7b", "lora:rank=16,targets=attention", 13_631_488),
+        ("mixtral-8x7b", "lora:rank=16,targets=all-linear+experts+router", 359_665_664),
+        ("qwen3-30b-a3b", "lora:rank=16,targets=all-linear+experts+router", 996_507_648),
     ],
 )
 def test_adapters_have_as_many_parameters_as_peft_says(
@@ -189,17 +191,41 @@ def test_experts_in_one_tensor_are_neither_packed_nor_adapted_unless_named() -> 
     plain = rows(job("qlora", model="qwen3-30b-a3b", framework="deepspeed"))
     assert plain["moe/experts_up"].parameter_class == "frozen-expert"
     assert not [name for name in plain if name.startswith("moe/") and "lora" in name]
-    named = rows(job("lora:targets=experts", model="qwen3-30b-a3b"))
+    named = rows(job("lora:targets=experts", model="qwen3-30b-a3b", framework="unsloth"))
     assert named["moe/experts_up/experts/lora_a"].parameter_class == "adapter-expert/fp32"
     assert named["moe/experts_up/experts/lora_a"].groups == 128
 
 
-def test_tied_tables_are_trained_or_frozen_together() -> None:
+def test_peft_merges_adapters_of_experts_with_them() -> None:
+    """A copy of all experts that the graph keeps, and a gradient of it; gate and up are one tensor,
+    whose adapters have twice the rank."""
+    named = rows(job("lora:rank=16,targets=experts", model="qwen3-30b-a3b"))
+    up, down = named["moe/experts_up"], named["moe/experts_down"]
+    weights = 128 * 2048 * 768
+    sums = {row.name: row.fixed_bytes for op in (up, down) for row in op.saved}
+    assert sums["moe/experts_up/merged"] == 2 * 2 * weights
+    assert sums["moe/experts_down/merged"] == 2 * weights
+    assert not up.trains
+    assert up.derives
+    assert up.weight_traffic == 4.0
+    matrices = named["moe/experts_up/experts/lora"]
+    assert matrices.parameter_count == 128 * 32 * (2048 + 2 * 768)
+    assert matrices.parameter_class == "adapter-expert/fp32"
+
+
+def test_tied_tables_are_frozen_together_and_trained_as_copies() -> None:
+    """peft's trained copies of a tied table are one for each of its uses."""
     tied = rows(job("lora", model="llama-3.2-1b"), 2)["head/logits"]
     assert not tied.trains
     both = rows(job("full", "embeddings", model="llama-3.2-1b"), 2)["head/logits"]
     assert not both.trains
-    assert rows(job("lora:whole=head", model="llama-3.2-1b"), 1)["embedding"].trains
+    table = 128256 * 2048
+    head = job("lora:whole=head", model="llama-3.2-1b")
+    assert not rows(head, 1)["embedding"].trains
+    assert rows(head, 2)["head/logits"].parameter_count == table
+    ends = job("lora:whole=head+embeddings", model="llama-3.2-1b")
+    assert rows(ends, 1)["embedding"].trains
+    assert held_parameters(ends).trained == held_parameters(head).trained + table
 
 
 def test_adapters_are_fused_only_without_dropout() -> None:

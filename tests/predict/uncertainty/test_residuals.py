@@ -169,6 +169,19 @@ def test_the_fit_sees_which_part_of_a_step_errs(part: str) -> None:
         assert (fitted_errors("time", found).parts[part].up >= 0.5) == expected
 
 
+def test_a_part_that_runs_have_little_of_is_not_given_all_that_they_err_by() -> None:
+    """Runs of 5 % exposed communication that are up to e times as slow."""
+    found = [
+        Residual(
+            f"s{index}", NEAR, value * share, at=Conditions(overhead=1.0 / (1.0 - share), least=0.4)
+        )
+        for index, (value, share) in enumerate(
+            [(20.0, 0.05), (1.0, 0.01), (18.0, 0.05), (0.5, 0.0)] * 3
+        )
+    ]
+    assert 1.0 < fitted_errors("time", found).parts["exposed"].up <= np.log(4.0) + 1e-9
+
+
 def test_frameworks_that_nobody_measured_have_bars_as_wide_as_loops_that_somebody_wrote() -> None:
     values = (-0.04, -0.02, 0.0, 0.02, 0.04)
     known = [run for name in "abcdefgh" for run in runs(name, NEAR, *values)]

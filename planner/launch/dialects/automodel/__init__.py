@@ -1,1 +1,1 @@
-"""NeMo AutoModel (NVIDIA-NeMo/Automodel, 36044ad3d): YAML of its recipes, read and not written."""
+"""NeMo AutoModel (NVIDIA-NeMo/Automodel 0.7.0): YAML of its recipes, read and written."""

@@ -1,40 +1,44 @@
 """Reader of NeMo AutoModel's YAML.
 
-Keys: NVIDIA-NeMo/Automodel at 36044ad3d, examples/ and nemo_automodel/recipes/llm/train_ft.py.
-Defaults: of adapters from nemo_automodel/components/_peft/lora.py (dim 8, alpha 32, no dropout,
-weights in the base's type), of packed weights from nemo_automodel/components/quantization/qlora.py
-(NF4 whose scales are packed once more). Weights, gradients and states are in the checkpoint's type,
-which is bf16: FSDP2 shards what the model has. There is no profile of its own: it is costed as
-Hugging Face under FSDP2.
+Keys: NVIDIA-NeMo/Automodel 0.7.0, examples/ and nemo_automodel/recipes/llm/train_ft.py; by which
+a run is said stand in options.toml. Defaults: of adapters from components/_peft/lora.py
+(`tuning.py`), of what is sharded from components/distributed/config.py. Weights, gradients and
+states have the type in which the model is held (`torch_dtype`), the checkpoint's where no file says
+it, which is bf16.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from planner.job.models.catalog import load_model, not_in_catalogue
+from planner.job.samples import Packing
+from planner.launch.dialects.automodel.stages import layers_of, stage_layers, stages_of
+from planner.launch.dialects.automodel.tuning import Adapters
 from planner.launch.dialects.hf.arguments import known_model
-from planner.launch.dialects.hf.modules import ALL_LINEAR, adapter_table, named_modules
 from planner.launch.languages.text import digits
+from planner.launch.options import run_options
 from planner.launch.read.document import LIMIT_ALONE, DocumentReader, Source
 from planner.launch.read.found import Found, Setting, model_unknown
 
 _RECIPES = "nemo_automodel"
 _NEXT_TOKEN = re.compile(r"NextTokenPrediction|SequenceClassification")
+RUN = run_options("automodel")["run"]
 _MODEL = "model.pretrained_model_name_or_path"
-_PACK = "packed_sequence.packed_sequence_size"
-_LIMITS = ("dataset.seq_length", "dataset.seq_len", "dataset.max_length", "dataset.max_seq_length")
-_DEGREES = {
-    "tp_size": "tensor", "cp_size": "context", "pp_size": "pipeline", "ep_size": "expert",
-}  # fmt: skip
+_MODELS = (_MODEL, "model.config.pretrained_model_name_or_path", "model.config.name_or_path")
+_PACK = RUN["pack"].key
+_LIMITS = (RUN["seq"].key, "dataset.seq_len", "dataset.max_length", "dataset.max_seq_length")
 _OPTIMIZERS = {
     "Adam": "adamw", "AdamW": "adamw", "FusedAdam": "adamw", "Muon": "muon", "SGD": "sgd",
     "Adafactor": "adafactor",
 }  # fmt: skip
+# AutoModel's own mixtures: its published runs of them are met under torchtitan's profile.
+_PROFILE, _MIXTURES = "automodel", "torchtitan"
+_FUSED_DISPATCH = ("deepep", "hybridep", "uccl_ep")
 
 
 def is_automodel(content: Mapping[str, object]) -> bool:
@@ -51,7 +55,8 @@ def read(source: Source) -> Found:
     document = source.yaml()
     given = {} if source.launch is None else source.launch.given
     for key, setting in given.items():
-        if "." in key:
+        # A variable that is not set yet leaves the file's value.
+        if "." in key and setting.value not in (None, ""):
             number = digits(str(setting.value))
             value = setting.value if number is None else number
             document.override(replace(setting, key=key, value=value), key)
@@ -63,43 +68,45 @@ class AutomodelReader(DocumentReader):
 
     called = "AutoModel"
 
+    def __init__(self, document: Any, source: Source) -> None:
+        super().__init__(document, source)
+        self.folders = (source.folder, Path(source.path).parent)
+
     def found(self) -> Found:
         """Everything that was read."""
         self._recipe()
         model = self.hints.model or self._model()
-        self._degrees()
-        train = self._train(model)
-        sharded, zero = self._sharding()
-        self.assumed.append(
-            "costed as Hugging Face under FSDP2, with weights, gradients and states in bf16: "
-            "AutoModel has no profile of its own"
-        )
-        gbs = self.hints.gbs or self._batch("step_scheduler.global_batch_size")
+        adapters = Adapters(self)
+        train = adapters.train(model)
+        degrees = self._degrees(model, train)
+        layout = self._layout(degrees["pp"], model)
+        batch = self._batches(degrees)
         return self.gathered(
             lambda _key: True,
-            {
-                "mbs": "step_scheduler.local_batch_size",
-                "gbs": "step_scheduler.global_batch_size",
-                "seq": _PACK,
-            },
+            {"mbs": RUN["mbs"].key, "gbs": RUN["gbs"].key, "seq": _PACK}
+            | {name: RUN[name].key for name in ("tp", "pp", "cp")},
             format="automodel",
-            framework=sharded,
+            framework=_MIXTURES if degrees["ep"] > 1 else _PROFILE,
             model=model,
-            variations=self._variations(sharded),
-            zero=zero,
+            variations=tuple(
+                self._of_mixtures() if degrees["ep"] > 1
+                else self._variations(degrees, adapters, train)
+            ),
+            etp=1 if degrees["ep"] > 1 else None,
             world=self._world(),
-            mbs=self.hints.mbs or self.whole("step_scheduler.local_batch_size", 1),
-            gbs=None if self.hints.grad_acc else gbs,
-            grad_acc=self.hints.grad_acc,
             seq=self.hints.seq or self._length(),
-            packing="pack-varlen" if self._pack() else "longest",
+            packing=self._packing(),
             recompute=self._recompute(),
             optimizer=self._optimizer(),
+            optimizer_kernel=self._kernel(),
+            optimizer_offload=float(RUN["offload"].key in self.document.settings),
+            attention="eager" if self.document.get("model.attn_implementation") == "eager"
+            else "flash",
             precision="bf16",
-            dtype="bf16" if sharded == "hf-transformers" else None,
             train=train,
             objective=self._objective(),
-        )
+            **degrees, **layout, **batch,
+        )  # fmt: skip
 
     def _recipe(self) -> None:
         """Recipes of other models."""
@@ -110,44 +117,105 @@ class AutomodelReader(DocumentReader):
             self.unpredictable(f"recipe {kind} is not modelled", "recipe", "recipe._target_")
         elif re.search(r"ImageTextToText|MultimodalLM|Diffusion|BiEncoder|CrossEncoder", target):
             self.unpredictable(f"{target.rpartition('.')[0]} is not modelled", "model._target_")
+        for key in ("fp8.enabled", "model.backend.te_fp8.recipe", "qat.enabled"):
+            if self.document.get(key, False):
+                self.unpredictable(f"{key} under AutoModel is not modelled", key)
 
     def _model(self) -> str | None:
-        names = (_MODEL, "model.config.pretrained_model_name_or_path", "model.config.name_or_path")
-        named = next((str(value) for name in names if (value := self.document.get(name))), "")
+        """A folder's config.json, beside the file or the command, or a model of the catalogue."""
+        named = next((str(value) for name in _MODELS if (value := self.document.get(name))), "")
+        for folder in self.folders if named else ():
+            if (folder / named / "config.json").is_file():
+                return str(folder / named / "config.json")
         known = known_model(named) if named else None
         if known is None:
             text = not_in_catalogue(named) if named else "the file does not name the model"
-            place = self.document.place(*names)
             fix = "--model CONFIG.json or a known name"
-            self.problems.append(model_unknown(text, place, fix))
+            self.problems.append(model_unknown(text, self.document.place(*_MODELS), fix))
         return known
 
-    def _degrees(self) -> None:
-        """Degrees that AutoModel has, and the profile that stands for it has not."""
-        for name, what in _DEGREES.items():
-            for table in ("distributed", "parallelism"):
-                key = f"{table}.{name}"
-                value = self.document.get(key)
-                if isinstance(value, int) and not isinstance(value, bool) and value > 1:
-                    text = f"{name} {value}: AutoModel's {what} parallelism is not modelled"
-                    self.unpredictable(text, key)
+    # --- how it is split --------------------------------------------------------------------------
 
-    def _sharding(self) -> tuple[str, int]:
-        """Profile and ZeRO stage."""
+    def _size(self, name: str) -> int:
+        """A degree; `none` and null leave it to the others, or to 1."""
+        for table in ("distributed", "parallelism"):
+            key = f"{table}.{RUN[name].key.partition('.')[2]}"
+            if self.document.get(key) not in (None, "none"):
+                return self.whole(key, 1)
+        return 1
+
+    def _degrees(self, model: str | None, train: str) -> dict[str, int]:
+        """Degrees, ZeRO stage and ranks of a group that shards."""
+        found = {name: self._size(name) for name in ("tp", "pp", "cp", "ep")}
+        mixture = model is not None and load_model(model).spec.moe is not None
+        if found["ep"] > 1 and train != "full":
+            text = "adapters of AutoModel's own experts (ep_size > 1) are not modelled"
+            self.unpredictable(text, RUN["ep"].key)
+            found["ep"] = 1
+        elif mixture and found["tp"] > 1:
+            text = "tensor parallelism of a mixture by transformers' own plan is not modelled"
+            self.unpredictable(text, RUN["tp"].key)
+            found["tp"] = 1
+        replicas, world = self._size("replicate"), self.hints.gpus or self._world()
+        ranks = None if world is None else world // max(1, found["tp"] * found["pp"])
+        found["shard"] = ranks // replicas if ranks and replicas > 1 else 0
+        # One rank shards over itself.
+        return found | {"zero": 0 if ranks == 1 else self._zero(found["pp"])}
+
+    def _zero(self, pp: int) -> int:
+        """ZeRO stage: weights stay gathered in a pipeline unless the file says otherwise."""
         strategy = str(self.document.get("distributed.strategy", "fsdp2"))
         target = str(self.document.get("distributed._target_", ""))
         if strategy == "ddp" or target.endswith("DDPManager"):
-            return "hf-transformers", 0
-        if "megatron_fsdp" in strategy or "MegatronFSDP" in target:
+            return 0
+        if re.search("megatron[_-]fsdp|mfsdp", strategy) or "MegatronFSDP" in target:
             text = "Megatron-FSDP through AutoModel is not modelled"
             self.unpredictable(text, "distributed.strategy", "distributed._target_")
-        reshards = self.document.get("distributed.reshard_after_forward", True) is not False
-        return "hf-fsdp2", 3 if reshards else 2
+        reshards = self.document.get(RUN["zero"].key)
+        if reshards is None and self._size("ep") > 1:
+            reshards = self.document.get("distributed.moe.reshard_after_forward", False)
+        return 3 if (pp == 1 if reshards is None else reshards is not False) else 2
 
-    def _variations(self, framework: str) -> tuple[str, ...]:
-        loss = str(self.document.get("loss_fn._target_", ""))
-        fused = ("fused-linear-loss",) if "FusedLinear" in loss or "linear_ce" in loss else ()
-        return (*(("bf16-parameters",) if framework == "hf-fsdp2" else ()), *fused)
+    def _layout(self, pp: int, model: str | None) -> dict[str, Any]:
+        """Chunks, layers of each block and schedule of a pipeline."""
+        if pp == 1:
+            return {}
+        text = str(self.document.get(RUN["schedule"].key, "1f1b"))
+        known = RUN["schedule"].read(re.sub(r"[_-]", "", text.lower()))
+        if known is None:
+            self.unpredictable(f"pp_schedule {text} is not modelled", RUN["schedule"].key)
+        interleaved = known == "interleaved"
+        if (parts := layers_of(self.document.get(RUN["parts"].key))) is not None:
+            return {"vpp": max(1, len(parts) // pp), "block_layers": parts}
+        layers = None if model is None else load_model(model).spec.layers
+        if layers is None:
+            return {"vpp": 2 if interleaved else 1}
+        per_stage = self.whole(RUN["layers"].key, 0, 0) or None
+        rounded = str(self.document.get(RUN["round"].key, "") or "")
+        stages = stages_of(layers, per_stage, pp, interleaved=interleaved, rounded=rounded)
+        if stages is None:
+            text = f"{layers} layers, {per_stage} a stage, make no multiple of {pp} stages"
+            self.refuse("stages", text, RUN["layers"].key, severity="missing")
+            return {}
+        return {"vpp": stages // pp, "block_layers": stage_layers(layers, stages)}
+
+    def _batches(self, degrees: Mapping[str, int]) -> dict[str, Any]:
+        """Micro-batch, global batch, accumulation: a pipeline runs once for each local batch."""
+        local = self.whole(RUN["mbs"].key, 1)
+        gbs = self.whole(RUN["gbs"].key, 1) if RUN["gbs"].key in self.document.settings else None
+        mbs = self.whole(RUN["microbatch"].key, 1) if degrees["pp"] > 1 else local
+        world = self.hints.gpus or self._world()
+        if degrees["pp"] > 1 and world and gbs:
+            ranks = max(1, world // (degrees["tp"] * degrees["pp"] * degrees["cp"]))
+            if (runs := gbs // (local * ranks)) > 1:
+                setting = self.document.settings[RUN["gbs"].key]
+                why = f"each step fills and drains the pipeline {runs} times: slower than predicted"
+                self.unmodelled += ((setting, why),)
+        return {
+            "mbs": self.hints.mbs or mbs,
+            "gbs": None if self.hints.grad_acc else self.hints.gbs or gbs,
+            "grad_acc": self.hints.grad_acc,
+        }
 
     def _world(self) -> int | None:
         """`--nproc-per-node 8`, else what torchrun starts."""
@@ -155,21 +223,86 @@ class AutomodelReader(DocumentReader):
         setting = given.get("nproc-per-node") or given.get("nproc_per_node")
         return self.world or (None if setting is None else digits(str(setting.value)))
 
-    def _batch(self, key: str) -> int | None:
-        return self.whole(key, 1) if self.document.get(key) is not None else None
+    # --- how it trains ----------------------------------------------------------------------------
+
+    def _variations(
+        self, degrees: Mapping[str, int], adapters: Adapters, train: str
+    ) -> Iterator[str]:
+        """Techniques of the profile that the file has on, and what else differs from it."""
+        get, alone = self.document.get, degrees["tp"] * degrees["cp"] == 1
+        if alone and get(RUN["liger-kernels"].key, True) is True:
+            yield "liger-kernels"
+        plain = degrees["tp"] == 1 and adapters.are_plain
+        if plain and get(RUN["memory-efficient-lora"].key, True) is True:
+            yield "memory-efficient-lora"
+        if get("distributed.enable_compile", False) is True:
+            yield "compiled-blocks"
+        loss = str(get(RUN["parallel-loss"].key, ""))
+        if "TEParallelCrossEntropy" in loss:
+            yield "parallel-loss"
+        elif "FusedLinear" in loss or "linear_ce" in loss:
+            yield "fused-linear-loss"
+        if degrees["tp"] > 1 and get(RUN["no-sequence-parallel"].key, False) is not True:
+            yield "no-sequence-parallel"
+        if self._recompute() == "full" and not self._whole_layers(degrees):
+            yield "checkpointed-parts"
+        if train == "full" and not self._in_fp32():
+            yield "bf16-parameters"
+        elif self._in_fp32() and train != "full":
+            self.unpredictable("frozen weights in fp32 are not modelled", "model.torch_dtype")
+        self._accumulates(degrees)
+        self._selective()
+
+    def _of_mixtures(self) -> Iterator[str]:
+        """What differs from torchtitan's profile, under which AutoModel's own mixtures are costed:
+        they run kernels of Transformer Engine where its blocks are compiled."""
+        self.assumed.append("expert parallelism: costed as torchtitan's mixtures")
+        dispatcher = str(self.document.get("model.backend.dispatcher", _FUSED_DISPATCH[0]))
+        if dispatcher in _FUSED_DISPATCH:
+            yield "fused-dispatch"
+        fused = "FusedAdam" in str(self.document.get("optimizer._target_", ""))
+        if not fused and not self._in_fp32():
+            yield "bf16-parameters"
+        self._selective()
+
+    def _in_fp32(self) -> bool:
+        """Whether the model is held in fp32."""
+        held = str(self.document.get("model.torch_dtype", self.document.get("model.dtype", "")))
+        return re.search("float32|fp32", held) is not None
+
+    def _accumulates(self, degrees: Mapping[str, int]) -> None:
+        """Gradients that stay whole from one micro-batch to the next, as is AutoModel's default."""
+        key = RUN["synchronised"].key
+        local, whole = (self.document.get(RUN[name].key) for name in ("mbs", "gbs"))
+        once = degrees["zero"] == 0 or degrees["pp"] > 1 or local == whole
+        if once or self.document.get(key, True) is False:
+            return
+        setting = self.document.settings.get(key, Setting(key, True, self.document.path))
+        why = "gradients stay whole between micro-batches: more memory, less traffic than predicted"
+        self.unmodelled += ((setting, why),)
 
     def _recompute(self) -> str:
         if self.hints.recompute:
             return self.hints.recompute
         name = "activation_checkpointing"
         keys = (f"distributed.{name}", f"distributed_config.{name}", name)
-        values = [self.document.get(key) for key in keys]
-        if "selective" in [str(value).lower() for value in values]:
-            setting = next(self.document.settings[key] for key in keys if self.document.get(key))
+        words = [str(self.document.get(key)).lower() for key in keys]
+        on = ("true", "full", "selective", "on", "yes", "enabled")
+        return "full" if any(word in on for word in words) else "none"
+
+    def _whole_layers(self, degrees: Mapping[str, int]) -> bool:
+        """Whether a checkpoint is a whole layer: of transformers' models that are sharded, or on
+        one GPU (components/distributed/parallelizer.py and ddp.py)."""
+        compiled = self.document.get("distributed.enable_compile", False) is True
+        own = self.document.get("model.force_hf", False) is True
+        return own and not compiled and (degrees["zero"] > 0 or (self._world() or 1) == 1)
+
+    def _selective(self) -> None:
+        """A policy that keeps some activations."""
+        key = RUN["recompute"].key
+        if str(self.document.get(key)).lower() == "selective":
             why = "some activations are kept: more memory, and faster, than predicted"
-            self.unmodelled += ((setting, why),)
-            return "full"
-        return "full" if any(value is True for value in values) else "none"
+            self.unmodelled += ((self.document.settings[key], why),)
 
     def _optimizer(self) -> str:
         named = str(self.document.get("optimizer._target_", "torch.optim.AdamW"))
@@ -178,15 +311,30 @@ class AutomodelReader(DocumentReader):
             self.unpredictable(f"optimizer {named} is not modelled", "optimizer._target_")
         return known or "adamw"
 
+    def _kernel(self) -> str | None:
+        """torch's AdamW is one kernel for many tensors unless the file asks for the fused one."""
+        if "torch.optim.Adam" not in str(self.document.get("optimizer._target_", "")):
+            return None
+        return "fused" if self.document.get("optimizer.fused", False) is True else "foreach"
+
+    # --- rows -------------------------------------------------------------------------------------
+
     def _pack(self) -> int:
         """Tokens of a pack; 0 where samples are not packed."""
         pack = self.document.get(_PACK)
         return pack if isinstance(pack, int) and pack > 0 else 0
 
+    def _packing(self) -> Packing:
+        if self._pack():
+            return "pack-varlen"
+        return "limit" if self.document.get("dataset.padding") == "max_length" else "longest"
+
     def _length(self) -> int | None:
         """Tokens of a pack, or the limit of samples."""
         if pack := self._pack():
-            self.assumed.append(f"samples are packed, so every sequence is full: {pack:,} tokens")
+            if not self.hints.lengths:
+                every = f"samples are packed, so every sequence is full: {pack:,} tokens"
+                self.assumed.append(every)
             return pack
         stated = next((key for key in _LIMITS if self.document.get(key)), None)
         setting = Setting("seq_length", None, self.document.path)
@@ -194,69 +342,10 @@ class AutomodelReader(DocumentReader):
             self.assumed.append("sequences as long as the model was pretrained with (give --seq)")
         else:
             setting = self.document.settings[stated]
-        if self.document.get("dataset.padding") != "max_length":
+        if self._packing() == "longest":
             why = f"{setting.key} is their limit; shorter samples: less memory than predicted"
             self.unmodelled += ((replace(setting, key=LIMIT_ALONE), why),)
         return None if stated is None else self.whole(stated, 1)
-
-    # --- what is trained ----------------------------------------------------------------------
-
-    def _train(self, model: str | None) -> str:
-        if not self.document.has("peft") or not list(self._peft()):
-            if self.document.has("freeze_config"):
-                self.unpredictable("frozen parts of a model are not modelled", *self._frozen())
-            return "full"
-        packed = self._packed()
-        dora = self.document.get("peft.use_dora", False) is True
-        said = {
-            "rank": str(self.whole("peft.dim", 8)),
-            "alpha": f"{self.document.get('peft.alpha', 32)}",
-            "targets": "+".join(self._targets(model)),
-            "base": packed,
-            "adapter": "bf16",
-            "dropout": f"{share:g}" if (share := self.share("peft.dropout", 0.0)) else "",
-        }
-        method = "dora" if dora else "qlora" if packed else "lora"
-        return f"{method}:" + ",".join(f"{name}={value}" for name, value in said.items() if value)
-
-    def _peft(self) -> Iterator[str]:
-        return (key for key in self.document.settings if key.startswith("peft."))
-
-    def _frozen(self) -> Iterator[str]:
-        return (key for key in self.document.settings if key.startswith("freeze_config"))
-
-    def _packed(self) -> str:
-        """`quantization:` of NF4 or int8."""
-        if self.document.get("quantization.load_in_8bit", False) is True:
-            return "int8"
-        if self.document.get("quantization.load_in_4bit", False) is not True:
-            return ""
-        double = self.document.get("quantization.bnb_4bit_use_double_quant", True) is not False
-        return "nf4-double" if double else "nf4"
-
-    def _targets(self, model: str | None) -> tuple[str, ...]:
-        """Linear layers that `target_modules` names, wildcards among them, but for exclusions."""
-        stated = self.document.get("peft.target_modules")
-        every = self.document.get("peft.match_all_linear", False) is True
-        left_out = _listed(self.document.get("peft.exclude_modules"))
-        patterns = ["*"] if every or not stated else _listed(stated)
-        if patterns == ["*"] and not left_out:
-            return (ALL_LINEAR,)
-        spec = None if model is None else load_model(model).spec
-        own: Mapping[str, Any] = adapter_table("families").get(spec.family if spec else "", {})
-        known: Mapping[str, str] = own.get("modules", adapter_table("modules"))
-        names = [
-            name
-            for name, word in known.items()
-            if word not in ("head", "embeddings")
-            and _matches(name, patterns)
-            and not _matches(name, left_out)
-        ]
-        modules = named_modules(names, spec)
-        if not modules.words:
-            text = f"target_modules {stated}: no linear layer of the model is called so"
-            self.refuse("adapter-targets", text, "peft.target_modules", severity="missing")
-        return modules.words or (ALL_LINEAR,)
 
     def _objective(self) -> str:
         """Next-token prediction, a class of a sequence, or a teacher's logits."""
@@ -272,14 +361,3 @@ class AutomodelReader(DocumentReader):
         if "SequenceClassification" in kind:
             self.unpredictable(f"recipe {kind} is not modelled", "recipe")
         return "lm"
-
-
-def _listed(value: object) -> list[str]:
-    if value is None:
-        return []
-    return [str(item) for item in value] if isinstance(value, list) else [str(value)]
-
-
-def _matches(name: str, patterns: list[str]) -> bool:
-    """Whether the last part of a module's name fits one of some wildcards."""
-    return any(fnmatch.fnmatch(name, pattern.rpartition(".")[2] or "*") for pattern in patterns)

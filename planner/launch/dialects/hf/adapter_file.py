@@ -25,6 +25,7 @@ _KEYS = {
     "r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout",
     "target_modules": "lora_target_modules", "modules_to_save": "modules_to_save",
     "use_dora": "use_dora", "layers_to_transform": "peft_layers_to_transform",
+    "target_parameters": "lora_target_parameters",
 }  # fmt: skip
 # What an adapter that is there decides, whatever a program is told.
 _REPLACED = ("rank", "alpha", "dropout", "targets", "whole", "dora")

@@ -87,7 +87,7 @@ Row = tuple[str, Value, str]
 def job_refusals(job: Job) -> Iterator[Refusal]:
     """What axolotl cannot express of the job."""
     yield from hf_job_refusals(job)
-    yield from tuning_refusals(job, freezes=_freezes(job), casts=True)
+    yield from tuning_refusals(job, freezes=_freezes(job), casts=True, by_peft=False)
     names = names_of_job(job) | {
         "mode": job.framework.mode, "optim": _optimizer(job, sharded=False),
         "engine": _is_engine(job), "has_flash": _has_flash_attention(job),
@@ -237,7 +237,7 @@ def _weights(job: Job) -> Iterator[Row]:
     yield ("fp16", False, "") if half == "bf16" else ("bf16", False, "")
     if not tuning.has_adapters:
         return
-    targets, whole = target_modules(tuning, model), whole_modules(tuning, model)
+    targets, whole = target_modules(tuning, model, by_peft=False), whole_modules(tuning, model)
     yield "adapter", "qlora" if tuning.base in ("nf4", "nf4-double") else "lora", ""
     yield "lora_r", tuning.rank, ""
     yield "lora_alpha", round(alpha(tuning)), ""

@@ -69,7 +69,7 @@ _DATA = (
 def job_refusals(job: Job) -> Iterator[Refusal]:
     """What LLaMA-Factory cannot express of the job."""
     yield from hf_job_refusals(job)
-    yield from tuning_refusals(job, freezes=_frozen_layers(job) is not None)
+    yield from tuning_refusals(job, freezes=_frozen_layers(job) is not None, by_peft=False)
     names = names_of_job(job) | {"mode": job.framework.mode, "optim": _optimizer(job)}
     yield from said_refusals("hf", "llamafactory_refusals", names)
 
@@ -157,7 +157,7 @@ def _weights(job: Job) -> Iterator[tuple[str, Value, str]]:
     tuning, model = job.tuning, job.model
     if tuning.has_adapters:
         yield "bf16", True, "frozen weights in 16 bits, adapters in fp32"
-        targets, whole = target_modules(tuning, model), whole_modules(tuning, model)
+        targets, whole = target_modules(tuning, model, by_peft=False), whole_modules(tuning, model)
         yield "finetuning_type", "lora", ""
         yield "lora_rank", tuning.rank, ""
         yield "lora_alpha", round(alpha(tuning)), ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -58,6 +58,40 @@ def named_modules(value: object, model: ModelSpec | None) -> Modules:
         tuple(strange) if sure else (),
         () if sure else tuple(strange),
     )
+
+
+def adapted_modules(
+    value: object, tensors: object, model: ModelSpec | None, *, by_peft: bool
+) -> Modules:
+    """The modules that have adapters, by their names and those of `tensors` that are no layers'
+    (peft's target_parameters). `by_peft`: whether peft reads the names, not the program, which
+    would find the linear layers that there are; `all-linear` means experts and routers to it."""
+    found = named_modules([] if value is None else value, model)
+    more = [word for word in (EXPERTS, "router") if _is_meant(word, _listed(tensors or []))]
+    if by_peft and ALL_LINEAR in found.words and fuses_experts(model):
+        more = [EXPERTS, "router"]
+    return replace(found, words=tuple(dict.fromkeys((*found.words, *more))))
+
+
+def _is_meant(word: str, tensors: Sequence[str]) -> bool:
+    """Whether names of tensors are those of all experts of a layer, or of its router."""
+    if word == EXPERTS:
+        return any("gate_up_proj" in name or "down_proj" in name for name in tensors)
+    return any(name.endswith(("gate.weight", "router.weight")) for name in tensors)
+
+
+def fuses_experts(model: ModelSpec | None) -> bool:
+    """Whether peft takes the experts of a model for linear layers, though they are one tensor."""
+    families = str(adapter_table("experts")["families"]).split()
+    return model is not None and model.moe is not None and model.family in families
+
+
+def expert_names(model: ModelSpec) -> tuple[str, ...]:
+    """What peft calls the experts of a model; empty where it sees none."""
+    if not fuses_experts(model):
+        return ()
+    named = (name for name, words in modules_of_family(model).items() if EXPERTS in words.split())
+    return tuple(named) or tuple(str(adapter_table("experts")["names"]).split())
 
 
 def peft_default(model: ModelSpec | None) -> str | None:

@@ -54,6 +54,7 @@ _LORA = {
     "r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout",
     "target_modules": "lora_target_modules", "modules_to_save": "modules_to_save",
     "use_dora": "use_dora", "layers_to_transform": "peft_layers_to_transform",
+    "target_parameters": "lora_target_parameters",
 }  # fmt: skip
 _BITS = {
     name: name

@@ -24,8 +24,8 @@ from planner.launch.dialects.hf.axolotl_freezing import told_to_freeze
 from planner.launch.dialects.hf.modules import (
     EMBEDDINGS,
     Modules,
+    adapted_modules,
     adapter_table,
-    named_modules,
     peft_default,
     whole_modules,
 )
@@ -273,12 +273,14 @@ class _Tuning:
             value = peft_default(self.model)
             shown = str(value or "").replace(" ", ", ")
             self.assumed += [f"adapters on {shown} (peft's own for the family)"] if value else []
-        elif stated is None:
+        elif stated is None and value is not None:
             self.assumed.append(f"adapters on {value} ({self._whose()}, none are stated)")
-        if value is None:
+        tensors = self._value("tensors")
+        if value is None and not tensors:
             self._no_targets()
             return "all-linear"
-        modules = named_modules(value, self.model)
+        by_peft = self.program in ("trl", "trainer")
+        modules = adapted_modules(value, tensors, self.model, by_peft=by_peft)
         self._of_modules(modules, stated)
         return "+".join(word for word in modules.words if word != EMBEDDINGS) or "all-linear"
 

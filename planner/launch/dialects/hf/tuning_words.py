@@ -9,10 +9,16 @@ from collections.abc import Iterator, Mapping
 
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
-from planner.job.tuned_layers import GROUPS
+from planner.job.tuned_layers import EXPERTS, GROUPS
 from planner.job.tuning import Tuning
 from planner.launch.contract import Refusal
-from planner.launch.dialects.hf.modules import ALL_LINEAR, modules_of_family, named_modules
+from planner.launch.dialects.hf.modules import (
+    ALL_LINEAR,
+    expert_names,
+    fuses_experts,
+    modules_of_family,
+    named_modules,
+)
 
 # What recipes take where nothing is said: twice the rank (peft's examples, LLaMA-Factory's own).
 _ALPHA_PER_RANK = 2
@@ -25,13 +31,23 @@ def alpha(tuning: Tuning) -> float:
     return tuning.alpha if tuning.alpha is not None else _ALPHA_PER_RANK * tuning.rank
 
 
-def target_modules(tuning: Tuning, model: ModelSpec) -> Names:
-    """The modules that have adapters, as transformers names them; `all-linear` for all."""
-    adapted = set(tuning.adapted(model))
-    whole = {name for name in GROUPS[ALL_LINEAR] if name in _of_model(model)}
+def target_modules(tuning: Tuning, model: ModelSpec, *, by_peft: bool = True) -> Names:
+    """The modules that have adapters, as transformers names them; `all-linear` for all. `by_peft`:
+    whether peft reads that word, which means experts and routers to it in some families."""
+    adapted = _adapted(tuning, model)
+    whole = {name for name in GROUPS[ALL_LINEAR] if name in _of_model(model)} - {EXPERTS}
+    if by_peft and fuses_experts(model):
+        whole |= {EXPERTS, "router"}
     if adapted and adapted == whole:
         return (ALL_LINEAR,)
-    return _names(adapted, model)
+    experts = expert_names(model) if EXPERTS in adapted else ()
+    return tuple(dict.fromkeys((*_names(adapted, model), *experts)))
+
+
+def _adapted(tuning: Tuning, model: ModelSpec) -> set[str]:
+    """The layers that have adapters: experts only where they are named."""
+    adapted = set(tuning.adapted(model))
+    return adapted if EXPERTS in tuning.targets else adapted - {EXPERTS}
 
 
 def whole_modules(tuning: Tuning, model: ModelSpec) -> Names:
@@ -92,9 +108,12 @@ def words_of(values: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def tuning_refusals(job: Job, *, freezes: bool, casts: bool = False) -> Iterator[Refusal]:
+def tuning_refusals(
+    job: Job, *, freezes: bool, casts: bool = False, by_peft: bool = True
+) -> Iterator[Refusal]:
     """What no program is told of a way of training. `freezes`: whether it takes `--freeze`;
-    `casts`: whether it is told the type of adapters, fp32 or that of the weights."""
+    `casts`: whether it is told the type of adapters, fp32 or that of the weights; `by_peft`:
+    whether peft reads which layers have adapters, not the program."""
     tuning, model = job.tuning, job.model
     if tuning.frozen and not freezes:
         yield Refusal(
@@ -114,12 +133,15 @@ def tuning_refusals(job: Job, *, freezes: bool, casts: bool = False) -> Iterator
         yield Refusal(
             f"the type of adapters is the library's, not adapter={tuning.adapter}", "no adapter="
         )
-    yield from _unnamed(tuning, model)
+    if EXPERTS in _adapted(tuning, model) and tuning.dropout:
+        yield Refusal("peft's adapters of experts have no dropout", "dropout=0")
+    yield from _unnamed(tuning, model, by_peft)
 
 
-def _unnamed(tuning: Tuning, model: ModelSpec) -> Iterator[Refusal]:
+def _unnamed(tuning: Tuning, model: ModelSpec, by_peft: bool) -> Iterator[Refusal]:
     """Adapters on layers that no name of a module stands for alone."""
-    names, adapted = target_modules(tuning, model), set(tuning.adapted(model))
+    names = target_modules(tuning, model, by_peft=by_peft)
+    adapted = _adapted(tuning, model)
     if names == (ALL_LINEAR,):
         return
     found = set(named_modules(names, model).words) if names else set()
@@ -129,5 +151,5 @@ def _unnamed(tuning: Tuning, model: ModelSpec) -> Iterator[Refusal]:
     yield Refusal(
         f"no names of {model.name}'s modules stand for --train targets="
         f"{','.join(tuning.targets)} alone ({others})",
-        "targets=all-linear",
+        "targets=all-linear,experts,router" if fuses_experts(model) else "targets=all-linear",
     )

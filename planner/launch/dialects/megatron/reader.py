@@ -50,6 +50,7 @@ _OF_EXPERTS = {
 # What launches of the profile without any overlap leave out, together.
 _NO_OVERLAP = {"unfused-accumulation", "gradient-reduction-exposed"}
 _FSDP = MEGATRON["fsdp"].name
+_BY_SAMPLE, _MOST = "hybrid-context-parallel", "max-seqlen-per-dp-cp-rank"
 _GATHER_EXPOSED = "parameter-gather-exposed"
 # The profile of launches that DeepSpeed's engine steps.
 _ENGINE = "megatron-deepspeed"
@@ -109,6 +110,7 @@ class MegatronReader:
         degrees |= {} if self.hints.gbs is not None else ramp
         training = self._training(degrees)
         self._modes_beyond()
+        samples = self._samples(degrees["seq"], degrees["cp"])
         counted = _UNFUSED if training["framework"] == "megatron-local" else ()
         counted += settings.RAMPS if ramp.get("batch_ramp") else ()
         usual = left_out("megatron", "own", "as costed")
@@ -149,6 +151,7 @@ class MegatronReader:
             **degrees,
             **exchange,
             **training,
+            **samples,
         )
 
     def _left_open(self) -> tuple[str, ...]:
@@ -368,3 +371,19 @@ class MegatronReader:
         for name, why in left_out("megatron", "own", "refused").items():
             if self.arguments.has(name):
                 self._unpredictable(f"--{name}: {why}", name)
+
+    def _samples(self, seq: int | None, cp: int) -> dict[str, Any]:
+        """What becomes of samples under --sft, whose lengths the caller has to tell."""
+        if not self.arguments.has("sft"):
+            return {}
+        if not self.hints.lengths:
+            text = "--sft: packs of samples of unstated length; --lengths says how long they are"
+            self._unpredictable(text, "sft")
+        if not self.arguments.has(_BY_SAMPLE):
+            return {"packing": "pack-varlen"}
+        most = self.arguments.number(_MOST)
+        if most is not None and seq is not None and most * cp != seq:
+            self._unpredictable(
+                f"--{_MOST} {most}: {seq // cp} is modelled, {seq} / cp {cp}", _MOST
+            )
+        return {"packing": "pack-varlen", "balance": "hybrid-cp"}

@@ -119,9 +119,17 @@ def _override(value: Value) -> str:
 
 _SIXTEEN_BITS = 2.0
 _DATA = "prefix of your tokenized data (.bin and .idx); empty: mock data"
-VARIABLES = (
+_TOKENIZER = "folder or name of its Hugging Face tokenizer"
+_PACKS = "file of JSON lines, one pack a line: `messages` of its conversations"
+_TEXTS = (
     contract.Variable("DATA_PATH", "", _DATA, holds="${DATA_PATH}.bin"),
-    contract.path_variable("TOKENIZER", "folder or name of its Hugging Face tokenizer"),
+    contract.path_variable("TOKENIZER", _TOKENIZER),
+)
+_OF_PACKS = (
+    contract.needed("DATA_PATH", _PACKS, holds="${DATA_PATH}"),
+    contract.needed("TOKENIZER", f"{_TOKENIZER}, with a chat template"),
+)
+_ALWAYS = (
     contract.folder_variable("DATA_PATH"),
     contract.path_variable("TENSORBOARD", "folder of TensorBoard's logs"),
     contract.TRAIN_STEPS,
@@ -129,6 +137,9 @@ VARIABLES = (
     contract.rate_variable("1e-4"),
     contract.rate_variable("1e-5", "MIN_LEARNING_RATE", "last"),
 )
+VARIABLES = (*_TEXTS, *_ALWAYS)
+# The tokenizer's own template of conversations (core/tokenizers/text/libraries/sft_tokenizer.py).
+_CHAT_TEMPLATE = ("--sft-tokenizer-prompt-format", "default")
 
 
 def is_fsdp(launch: Launch) -> bool:
@@ -157,12 +168,18 @@ def names_in(launch: Launch) -> dict[str, Any]:
         "momentum": dict(job.optimizer.states).get("momentum"),
         "offloaded": fraction_text(plan.activation_offload, plan.activation_offload_fraction),
         "precision_flags": MEGATRON_PRECISIONS[job.precision],
+        "packs": trains_packs(job),
         "quoted_layout": f'"{blocks}"',
         "rotates_plainly": rotates_plainly(model),
         "schedule": schedule_text(plan),
         "seq": plan.seq,
         "sharp_group": sharp_group(launch),
     }
+
+
+def trains_packs(job: Job) -> bool:
+    """Whether rows are packs of samples with attention within each (--sft)."""
+    return job.samples.lengths is not None and job.samples.packing == "pack-varlen"
 
 
 def sharp_group(launch: Launch) -> str:
@@ -192,6 +209,7 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
     yield from model_refusals(job.model, job.seq)
     names = sentences.names_of_job(job)
     yield from sentences.said_refusals("megatron", "attention_refusals", names)
+    yield from sentences.said_refusals("megatron", "sample_refusals", names)
 
 
 def files(launch: Launch) -> Files:  # noqa: ARG001 (the writers' contract)
@@ -213,7 +231,8 @@ def command(launch: Launch) -> RunCommand:
         variables=(
             contract.needed("MEGATRON_LM", checkout, holds=program),
             contract.pretrained_variable(weights),
-            *VARIABLES,
+            *(_OF_PACKS if trains_packs(launch.job) else _TEXTS),
+            *_ALWAYS,
             stop_variable(launch),
         ),
         branches=_branches(launch),
@@ -241,10 +260,21 @@ def _branches(launch: Launch) -> tuple[Branch, ...]:
     # Megatron-FSDP has a format of its own, which stands with its flags.
     form = () if is_fsdp(launch) else (MEGATRON["checkpoints"].key, "torch_dist")
     kind, model = MEGATRON["tokenizer-kind"].key, MEGATRON["tokenizer"].key
-    tokenizer = (kind, "HuggingFaceTokenizer", model, "${TOKENIZER}")
+    name, packs = (model, "${TOKENIZER}"), trains_packs(launch.job)
+    data = ("--data-path", "${DATA_PATH}", "--split", "99,1,0")
+    read = (
+        (
+            Branch("DATA_PATH", data),
+            Branch("TOKENIZER", (kind, "SFTTokenizer", *name, *_CHAT_TEMPLATE)),
+        )
+        if packs
+        else (
+            Branch("DATA_PATH", data, ("--mock-data",)),
+            Branch("TOKENIZER", (kind, "HuggingFaceTokenizer", *name), (kind, "NullTokenizer")),
+        )
+    )
     return (
-        Branch("DATA_PATH", ("--data-path", "${DATA_PATH}", "--split", "99,1,0"), ("--mock-data",)),
-        Branch("TOKENIZER", tokenizer, (kind, "NullTokenizer")),
+        *read,
         Branch("CHECKPOINTS", (*checkpoints, *form)),
         Branch(contract.PRETRAINED, ("--pretrained-checkpoint", "${PRETRAINED}")),
         Branch(contract.STOP, ("--exit-duration-in-mins", "${STOP_AFTER_MINUTES}")),

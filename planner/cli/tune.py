@@ -1,0 +1,316 @@
+"""`planner tune`: short runs on the cluster itself, chosen by what they are worth."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from planner._version import __version__
+from planner.cli.errors import ExitStatus
+from planner.cli.options import output_format
+from planner.cli.output import compile_if_first_run, show
+from planner.job.errors import UsageError, demand_installed
+from planner.job.written import csv_text
+from planner.job.written_folder import write_folder
+from planner.launch.contract import NodesAs
+from planner.launch.registry import target_named
+from planner.report.tune import dry_run_report, tune_report
+from planner.search.plan_file import read_plan_file
+from planner.search.result import SearchResult
+from planner.tune.journal import Journal, TrialRecord, opened, study_name
+from planner.tune.judge import Limits
+from planner.tune.loop import Budget, Driver, Ending, Next, counted
+from planner.tune.outcome import (
+    PLANS,
+    TriedPlan,
+    TunedStudy,
+    learnt_cluster,
+    tuned_study,
+    write_study,
+)
+from planner.tune.runners.command import CommandRunner
+from planner.tune.runners.contract import Runner
+from planner.tune.runners.kubernetes import KubernetesRunner
+from planner.tune.runners.local import LocalRunner
+from planner.tune.runners.slurm import SlurmRunner
+from planner.tune.trial import ShortRun, missing_settings, short_launch
+from planner.tune.work import StudyWork
+
+_RUNNERS: Mapping[str, type[Any]] = {
+    "local": LocalRunner, "slurm": SlurmRunner, "kubernetes": KubernetesRunner,
+}  # fmt: skip
+# Seconds between two looks: a scheduler is asked more rarely than a process.
+_POLL_S = {"local": 1.0, "slurm": 10.0, "kubernetes": 10.0, "run": 1.0}
+# Tokens a parameter, where nobody says how much is left to train.
+_USUAL_TOKENS = 20
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """What a study is of: the plan file's text, the result in it, and the options it began with."""
+
+    folder: Path
+    text: str
+    result: SearchResult
+    header: Mapping[str, Any]
+
+    @property
+    def short(self) -> ShortRun:
+        return ShortRun(int(self.header["steps"]), float(self.header["trial_limit"]))
+
+    @property
+    def work(self) -> StudyWork:
+        target = target_named(str(self.header["framework"]))
+        nodes_as: NodesAs = self.runner.nodes_as
+        return StudyWork(self.result, target, nodes_as, self.short, float(self.header["tokens"]))
+
+    @property
+    def runner(self) -> Runner:
+        if self.header["run"]:
+            return CommandRunner(str(self.header["run"]))
+        made: Runner = _RUNNERS[str(self.header["on"])]()
+        return made
+
+
+def run(plan_file: str | None, **options: Any) -> None:
+    style = output_format(options["as_json"], options["as_csv"])
+    if options["dry_run"] and options["resume"]:
+        raise UsageError("--dry-run tells of a new study; leave --resume out, or --dry-run")
+    if options["dry_run"]:
+        _dry_run(plan_file, options, style)
+        return
+    demand_installed("planner tune needs", "tune", "optuna", "filelock")
+    if options["resume"]:
+        _resume(plan_file, Path(options["resume"]), options, style)
+    else:
+        _begin(plan_file, options, style)
+
+
+# --- a new study ------------------------------------------------------------------------------
+
+
+def _begin(plan_file: str | None, options: dict[str, Any], style: str) -> None:
+    text, result = _planned(plan_file)
+    if options["output"] is None:
+        raise UsageError(
+            "give the folder of the study: -o study/ (or --dry-run, which writes none)"
+        )
+    folder = Path(options["output"])
+    begun = _Begun(folder, text, result, _header(folder, text, result, options))
+    work = begun.work
+    compile_if_first_run(options["quiet"])
+    _demand_startable(begun, work)
+    with opened(folder, anew=True) as journal:
+        write_folder(folder, {PLANS: text}, force=True)
+        journal.begin(begun.header)
+        _drive(begun, work, journal, options, style)
+
+
+def _planned(plan_file: str | None) -> tuple[str, SearchResult]:
+    if plan_file is None:
+        raise UsageError("give the plans to try: planner tune plans.json -o study/")
+    result = read_plan_file(Path(plan_file))
+    if not result.plans:
+        raise UsageError(f"{plan_file} holds no plan; search again")
+    return Path(plan_file).read_text(encoding="utf-8"), result
+
+
+def _header(
+    folder: Path, text: str, result: SearchResult, options: dict[str, Any]
+) -> dict[str, Any]:
+    """What a study is of and began with; the journal keeps it."""
+    if options["run_command"] and options["runs_on"]:
+        raise UsageError("give what starts a trial once: --on, or --run COMMAND")
+    job = result.request.resolve()
+    return {
+        "planner": __version__,
+        "name": study_name(folder, secrets.token_hex(3)),
+        "model": job.model.name,
+        "framework": result.request.framework,
+        "plans": _digest(text),
+        "on": "run" if options["run_command"] else options["runs_on"] or "local",
+        "run": options["run_command"] or "",
+        "tokens": options["tokens"] or _USUAL_TOKENS * result.job.parameters,
+        "steps": options["steps"],
+        "trial_limit": options["trial_limit"],
+    }
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _demand_startable(begun: _Begun, work: StudyWork) -> None:
+    """UsageError for what no trial could run without."""
+    first = work.candidates[work.keys[0]]
+    if begun.header["on"] == "local":
+        launch = work.launch(first)
+        if launch.nodes > 1:
+            raise UsageError(
+                f"--on local starts one node, and the plans take {launch.nodes} of "
+                f"{launch.gpus_per_node} GPUs: give --on slurm, --on kubernetes, or --run COMMAND"
+            )
+    if not begun.header["run"]:
+        lacking = missing_settings(short_launch(work.launch(first), begun.short, "x"))
+        if lacking:
+            raise UsageError("before trials can start: " + "; ".join(lacking))
+
+
+# --- a study that goes on ---------------------------------------------------------------------
+
+
+def _resume(plan_file: str | None, folder: Path, options: dict[str, Any], style: str) -> None:
+    context = click.get_current_context()
+    given = click.core.ParameterSource.COMMANDLINE
+    for name in ("output", "runs_on", "run_command", "tokens", "steps", "trial_limit"):
+        if context.get_parameter_source(name) == given:
+            spelled = next(one for one in context.command.params if one.name == name).opts[0]
+            raise UsageError(f"--resume goes on as the study began; leave {spelled} out")
+    with opened(folder, anew=False) as journal:
+        begun = _read_study(plan_file, folder, journal)
+        work = begun.work
+        compile_if_first_run(options["quiet"])
+        _drive(begun, work, journal, options, style)
+
+
+def _read_study(plan_file: str | None, folder: Path, journal: Journal) -> _Begun:
+    """The study as it began. UsageError where this planner or these plans are not its own."""
+    header = journal.header
+    if not header:
+        raise UsageError(f"{folder}: the study was never begun; remove the folder and begin anew")
+    if header["planner"] != __version__:
+        raise UsageError(
+            f"{folder} was begun with planner {header['planner']}, this is {__version__}: they may "
+            "predict differently; go on with that one, or begin another study"
+        )
+    path = folder / PLANS
+    result = read_plan_file(path)
+    text = path.read_text(encoding="utf-8")
+    if _digest(text) != header["plans"]:
+        raise UsageError(f"{path} was changed since the study began; put the earlier one back")
+    if plan_file is not None and _digest(_planned(plan_file)[0]) != header["plans"]:
+        other = _planned(plan_file)[1].request.resolve().model.name
+        raise UsageError(
+            f"{folder} is a study of {header['model']} by its own plans, {plan_file} holds others, "
+            f"of {other}: leave {plan_file} out, or begin another study"
+        )
+    return _Begun(folder, text, result, header)
+
+
+# --- the driver -------------------------------------------------------------------------------
+
+
+def _drive(
+    begun: _Begun, work: StudyWork, journal: Journal, options: dict[str, Any], style: str
+) -> None:
+    """Run trials until no further one pays; write and show what was found."""
+    quiet = options["quiet"]
+
+    def say(text: str) -> None:
+        if not quiet:
+            click.echo(text, err=True)
+
+    driver = Driver(
+        journal,
+        begun.runner,
+        work,
+        str(begun.header["name"]),
+        Limits(begun.short.limit_s, options["pending_limit"] or math.inf),
+        Budget(
+            options["trials"], options["max_gpu_hours"] or math.inf,
+            options["time_limit"] or math.inf,
+        ),
+        say=say,
+        poll_s=_POLL_S[str(begun.header["on"])],
+    )  # fmt: skip
+    try:
+        ending = driver.run()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"interrupted; the study is kept: planner tune --resume {begun.folder} goes on"
+        ) from None
+    study = _written(begun, work, journal.records, ending)
+    _show(study, begun.folder, style)
+    status = _status(study, journal.records)
+    if status != ExitStatus.DONE:
+        click.get_current_context().exit(status)
+
+
+def _written(
+    begun: _Begun, work: StudyWork, records: Sequence[TrialRecord], ending: Ending
+) -> TunedStudy:
+    study = tuned_study(
+        begun.header, begun.result.request, work.candidates, records, ending,
+        work.best(records), work.names,
+    )  # fmt: skip
+    text, notes = learnt_cluster(begun.result.request, work.candidates, records)
+    study = study.model_copy(
+        update={"cluster_file": "cluster.toml" if text else "", "notes": notes}
+    )
+    launches = {one.number: work.launch(work.candidates[one.chosen.key]) for one in records}
+    write_study(begun.folder, begun.text, study, launches, text)
+    return study
+
+
+def _show(study: TunedStudy, folder: Path, style: str) -> None:
+    if style == "csv":
+        rows = (one.model_dump() for one in study.trials)
+        click.echo(csv_text(list(TriedPlan.model_fields), rows), nl=False)
+        return
+    show(style == "json", lambda: study.model_dump(mode="json"), lambda: tune_report(study, folder))
+
+
+def _status(study: TunedStudy, records: Sequence[TrialRecord]) -> ExitStatus:
+    """3 where trouble ended the study, 1 where nothing is worth a further trial and every one ran
+    out of memory."""
+    if study.reason in ("setup", "failures"):
+        return ExitStatus.CANNOT_TELL
+    kinds = {one.ended.kind for one in counted(records) if one.ended}
+    nothing_fits = kinds == {"out-of-memory"} and study.reason == "no trial pays"
+    return ExitStatus.NOTHING_FITS if nothing_fits else ExitStatus.DONE
+
+
+# --- what would run ---------------------------------------------------------------------------
+
+
+def _dry_run(plan_file: str | None, options: dict[str, Any], style: str) -> None:
+    folder = Path(options["output"] or "study")
+    text, result = _planned(plan_file)
+    begun = _Begun(folder, text, result, _header(folder, text, result, options))
+    work = begun.work
+    compile_if_first_run(options["quiet"])
+    trials = [*_would_run(work, options["trials"])]
+    plain = [_plain(one, work.names) for one in trials]
+    if style == "csv":
+        rows = (row for row in plain if row["configuration"] is not None)
+        click.echo(csv_text(list(plain[0]), rows), nl=False)
+        return
+    note = "Nothing was started. Without --dry-run each trial is chosen by those before it."
+    show(style == "json", lambda: plain, lambda: dry_run_report(trials, work.names, note))
+
+
+def _plain(one: Next, names: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "plan": names.get(one.key or ""), "configuration": one.key,
+        "saves_gpu_hours": one.saves_gpu_s / 3600.0, "costs_gpu_hours": one.costs_gpu_s / 3600.0,
+        "why": one.sentence,
+    }  # fmt: skip
+
+
+def _would_run(work: StudyWork, most: int) -> Iterator[Next]:
+    """Trials in their order, each taken to come out as it is expected by then; at last why no
+    further one pays, where none does."""
+    records: list[TrialRecord] = []
+    while len(records) < most:
+        choice = work.choice(records)
+        yield choice
+        if choice.key is None:
+            return
+        records.append(work.as_expected(choice, len(records), records))

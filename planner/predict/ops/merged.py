@@ -1,0 +1,101 @@
+"""Adapters that are merged with the weights they stand beside before each use.
+
+peft puts no layer beside a bare tensor of weights, as the experts of a layer are and a router since
+version 5 of transformers: it makes W + s·B·A, of W's size and type, by which the layer multiplies
+(peft 0.21, src/peft/tuners/lora/layer.py, ParamWrapper: `_LoraFactorsProxy`, and for one matrix
+`_LoraParameterProxy`). The graph keeps the sum, for the gradient of the input, and the input, for
+the gradient of the sum, from which A and B take theirs. Of an input x to n experts peft's A is
+(r·n) x in, its B out x (r·n); where gate and up are one tensor their rank is twice as large
+(peft/utils/transformers_weight_conversion.py, `_convert_peft_config_moe`).
+
+Making the sum of 2·r FLOP a weight takes as long as its memory traffic, which alone is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from planner.cost.codes import OpKind, ParamShard
+from planner.job.parameter_classes import class_name
+from planner.job.recompute import Module
+from planner.predict.ops.adapter_parts import Part
+from planner.predict.ops.context import WHOLE_LAYER, OpContext, present
+from planner.predict.ops.rows import Op, Saved
+
+_HALF, _FP32 = 2.0, 4.0
+ROUTER = "moe/router"
+
+
+def merges(op: Op, context: OpContext) -> bool:
+    """Whether adapters of a row are merged with its weights."""
+    bare = op.kind is OpKind.GROUPED_GEMM or op.name == ROUTER
+    return bare and bool(context.profile.adapters.merges_tensors)
+
+
+def with_sum(op: Op, context: OpContext) -> Op:
+    """A frozen row as it multiplies by the sum: what it keeps, its gradient and its traffic.
+
+    Bytes a weight, r = read, w = written, of W's type: forward r of W, w of the sum; backward the
+    gradient of the sum r for A's and r for B's. That gradient is alive whole, of all experts; that
+    of the first product is no more than what the second's sum, which is gone by then, and its own
+    gradient were (counted on a step of a small Qwen3-MoE on a CPU: within 1 %).
+    """
+    size = context.profile.state.weight_bytes
+    first = op.name.endswith("experts_up")
+    kept = Saved(f"{op.name}/merged", 0.0, op.tokens, _freed(op),
+                 fixed_bytes=size * _weights(op))  # fmt: skip
+    return replace(
+        op,
+        saved=(*op.saved, kept),
+        merged=True,
+        weight_traffic=2.0 * size,
+        weight_copies=0.0 if first else size * op.groups,
+    )
+
+
+def _weights(op: Op) -> float:
+    return op.groups * op.in_width * op.out_width
+
+
+def _freed(op: Op) -> Module:
+    """What runs the row again, and makes the sum anew."""
+    return WHOLE_LAYER | op.rerun_with
+
+
+def merged_rows(op: Op, part: Part, context: OpContext) -> Iterator[Op]:
+    """The matrices of the adapters beside a row, of which no product is computed."""
+    joined = 2.0 if op.name.endswith("experts_up") and context.model.gated else 1.0
+    rank, groups = joined * context.tuning.rank, op.groups
+    held = context.tuning.adapter or context.profile.adapters.weight_type
+    count = groups * rank * (part.into + part.out)
+    grouped = op.kind is OpKind.GROUPED_GEMM
+    shard = ParamShard.EXPERT if grouped else ParamShard.NONE
+    cast = Saved(f"{op.name}/{part.name}/cast", 0.0, op.tokens, _freed(op),
+                 fixed_bytes=_cast_bytes(held, grouped, context) * count)  # fmt: skip
+    yield Op(
+        name=f"{op.name}/{part.name}/lora",
+        kind=OpKind.MEMORY,
+        tokens=op.tokens,
+        tokens_factor=op.tokens_factor,
+        forward_kernels=4.0,
+        backward_kernels=6.0,
+        parameters=((count, shard),),
+        parameter_class=class_name(
+            "adapter", None if held == "framework" else held, expert=grouped
+        ),
+        saved=present((cast,)),
+        torch_operators=True,
+        captured=op.captured,
+        rerun_with=op.rerun_with,
+    )
+
+
+def _cast_bytes(held: str, grouped: bool, context: OpContext) -> float:
+    """Bytes a value of the copy of A and B in the weights' type, which the graph keeps: of experts
+    always, of one matrix where autocast makes their product."""
+    rules, size = context.profile.adapters, context.profile.state.weight_bytes
+    if held != "fp32" or size >= _FP32:
+        return 0.0
+    autocasts = 0.0 < rules.cast_bytes < _FP32
+    return _HALF if grouped or autocasts else 0.0

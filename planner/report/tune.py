@@ -1,0 +1,103 @@
+"""What `planner tune` shows: each trial as it was predicted and as it ran, what was learnt, and the
+plan to take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from planner.job.quantities import gib, percent_sure, seconds, share, short_count, signed_share
+from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
+from planner.tune.loop import Next
+from planner.tune.outcome import TriedPlan, TunedStudy
+
+NONE = "–"
+_HOUR_S = 3600.0
+
+
+@as_report
+def tune_report(study: TunedStudy, folder: Path | None) -> Iterator[Block]:
+    """The table of a study and what to do next; `folder`: where it is."""
+    yield Facts(tuple(_facts(study)))
+    if study.trials:
+        yield trials_table(study.trials)
+        yield Notes(tuple(f"{one.number}: {one.learnt}" for one in study.trials), "Learnt")
+    yield Notes((take_text(study), f"The study ended: {study.sentence}.", *_notes(study)))
+    if folder is not None:
+        yield Notes(tuple(_next(study, folder)), "Next")
+
+
+def _facts(study: TunedStudy) -> Iterator[tuple[str, str]]:
+    yield "model", study.model
+    yield "cluster", f"{study.num_gpus:,} × {study.gpu}, by {study.runs_on}"
+    yield "framework", study.framework
+    yield "rest", f"{short_count(study.tokens)} tokens"
+    yield "spent", f"{study.spent_gpu_hours:.2f} GPU-hours in {len(study.trials)} trials"
+
+
+def trials_table(trials: Sequence[TriedPlan]) -> TableData:
+    """A row a trial."""
+    titles = (
+        "# | ~plan | ~configuration | GPUs | predicted | measured | off | peak GiB | <outcome | "
+        "GPU-h"
+    )
+    return table(titles, (_row(one) for one in trials), "Trials")
+
+
+def _row(one: TriedPlan) -> tuple[str, ...]:
+    measured, off = NONE, NONE
+    if one.measured_s is not None:
+        bar = f" ±{share(one.relative_sd)}" if one.relative_sd is not None else ""
+        measured = f"{seconds(one.measured_s)}{bar}"
+        off = signed_share(one.predicted_s / one.measured_s - 1.0)
+    predicted_gib = NONE if one.predicted_peak_bytes is None else gib(one.predicted_peak_bytes)
+    peak = NONE if one.peak_bytes is None else gib(one.peak_bytes)
+    return (
+        str(one.number), one.name, one.plan, f"{one.gpus:,}", seconds(one.predicted_s),
+        measured, off, f"{predicted_gib} → {peak}", (one.outcome or "open").replace("-", " "),
+        f"{one.gpu_hours:.2f}",
+    )  # fmt: skip
+
+
+def take_text(study: TunedStudy) -> str:
+    """The plan to take, in a sentence."""
+    sure = percent_sure(study.best_probability)
+    return (
+        f"→ Take {study.best_name} ({study.best}): the fastest with {sure}, at "
+        f"{seconds(study.best_s)} a step by what is known now."
+    )
+
+
+def _notes(study: TunedStudy) -> Iterator[str]:
+    if any(one.measured_s is not None for one in study.trials):
+        yield (
+            "predicted: before the trial. measured: median of the steps after warm-up, ± its "
+            "standard error. peak: predicted total → as the log counts it."
+        )
+    yield from study.notes
+
+
+def _next(study: TunedStudy, folder: Path) -> Iterator[str]:
+    if study.cluster_file:
+        yield (
+            f"planner search --cluster {folder / study.cluster_file} ...: what the runs taught "
+            "of this cluster"
+        )
+    yield f"planner report {folder} -o study.html: the study as a page"
+    yield f"planner tune --resume {folder} --trials N: go on"
+
+
+@as_report
+def dry_run_report(trials: Sequence[Next], names: Mapping[str, str], note: str) -> Iterator[Block]:
+    """Trials that would run, if each came out as it is predicted. `names`: of plans, by key."""
+    rows = (
+        (
+            str(number), names[one.key], one.key, f"{one.saves_gpu_s / _HOUR_S:,.2f}",
+            f"{one.costs_gpu_s / _HOUR_S:,.2f}",
+        )
+        for number, one in enumerate(trials, start=1)
+        if one.key is not None
+    )  # fmt: skip
+    titles = "# | ~plan | ~configuration | saves GPU-h | costs GPU-h"
+    yield table(titles, rows, "Trials that would run, if each came out as it is predicted")
+    yield Notes((*(one.sentence for one in trials if one.key is None), note))

@@ -1,0 +1,227 @@
+"""What a study came to, as `study.json` holds it and reports show it; and the cluster file that its
+runs teach."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hardware.frozen import Frozen
+from planner._version import __version__
+from planner.evidence.learn.calibrate import FigureFit, calibrate, calibration_of
+from planner.evidence.learn.cluster_file import cluster_text
+from planner.evidence.runs.predict import Prediction
+from planner.evidence.runs.rows import PLAN_COLUMN
+from planner.job.errors import CannotTellError, UsageError
+from planner.job.request import Request
+from planner.job.written import csv_text
+from planner.job.written_folder import write_folder
+from planner.launch.contract import Launch
+from planner.launch.readme import PLAN_FILE, measured_csv
+from planner.tune.candidates import Candidate
+from planner.tune.journal import Kind, TrialRecord, trial_folder
+from planner.tune.loop import HOUR_S, Ending, spent_gpu_s
+
+STUDY_VERSION = 1
+PLANS, DOCUMENT, ROWS, CLUSTER = "plans.json", "study.json", "measured.csv", "cluster.toml"
+_GIB = 2.0**30
+
+
+class TriedPlan(Frozen):
+    """A trial. `name`: what people call its plan, `plan`: its configuration. Seconds of a step as
+    predicted before it and as measured, with the standard error of that as a share; bytes of a
+    GPU's peak; GPU-hours that it was expected to save and to cost, and that it took; why it was
+    chosen, how it ended, and what was learnt. None where there is none."""
+
+    number: int
+    name: str
+    plan: str
+    gpus: int
+    predicted_s: float
+    fit_probability: float
+    predicted_peak_bytes: float | None
+    outcome: Kind | None
+    measured_s: float | None
+    relative_sd: float | None
+    peak_bytes: float | None
+    memory_kind: str
+    saves_gpu_hours: float
+    costs_gpu_hours: float
+    gpu_hours: float
+    job_name: str
+    why: str
+    learnt: str
+
+
+class TunedStudy(Frozen):
+    """A study. `best`, `best_name`: the plan to take, with the probability that it is the fastest
+    of those that can be tried and the seconds of a step that it is expected to take by now;
+    `sentence`: why the study stopped; `cluster_file`: what its runs teach, empty where that
+    predicts them no better."""
+
+    version: int = STUDY_VERSION
+    planner_version: str = __version__
+    model: str
+    gpu: str
+    num_gpus: int
+    framework: str
+    runs_on: str
+    tokens: float
+    trials: tuple[TriedPlan, ...]
+    reason: str
+    sentence: str
+    best: str
+    best_name: str
+    best_probability: float
+    best_s: float
+    spent_gpu_hours: float
+    cluster_file: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The plan to take by what is known: its key, the probability that it is the fastest, and the
+    seconds of a step that it is expected to take."""
+
+    key: str
+    probability: float
+    step_s: float
+
+
+def tuned_study(
+    header: Mapping[str, object],
+    request: Request,
+    candidates: Mapping[str, Candidate],
+    records: Sequence[TrialRecord],
+    ending: Ending,
+    best: Best,
+    names: Mapping[str, str],
+) -> TunedStudy:
+    """The document of a study. `names`: what people call the candidates, by key."""
+    cluster = request.find_cluster()
+    return TunedStudy(
+        model=str(header["model"]),
+        gpu=cluster.gpu.name,
+        num_gpus=cluster.num_gpus,
+        framework=str(header["framework"]),
+        runs_on=str(header["on"]),
+        tokens=float(str(header["tokens"])),
+        trials=tuple(
+            _tried(one, candidates[one.chosen.key], names[one.chosen.key]) for one in records
+        ),
+        reason=ending.reason,
+        sentence=ending.sentence,
+        best=best.key,
+        best_name=names[best.key],
+        best_probability=best.probability,
+        best_s=best.step_s,
+        spent_gpu_hours=spent_gpu_s(records) / HOUR_S,
+    )
+
+
+def _tried(record: TrialRecord, candidate: Candidate, name: str) -> TriedPlan:
+    chosen, ended = record.chosen, record.ended
+    return TriedPlan(
+        number=record.number,
+        name=name,
+        plan=chosen.key,
+        gpus=chosen.gpus,
+        predicted_s=chosen.predicted_s,
+        fit_probability=chosen.fits,
+        predicted_peak_bytes=candidate.peak_bytes,
+        outcome=ended.kind if ended else None,
+        measured_s=ended.step_s if ended else None,
+        relative_sd=ended.relative_sd if ended else None,
+        peak_bytes=ended.peak_bytes if ended else None,
+        memory_kind=ended.memory_kind if ended else "",
+        saves_gpu_hours=chosen.expected_saved_gpu_s / HOUR_S,
+        costs_gpu_hours=chosen.expected_cost_gpu_s / HOUR_S,
+        gpu_hours=ended.gpu_s / HOUR_S if ended else 0.0,
+        job_name=chosen.job_name,
+        why=chosen.sentence,
+        learnt=ended.sentence if ended else "it has not ended",
+    )
+
+
+def measured_predictions(
+    candidates: Mapping[str, Candidate], records: Sequence[TrialRecord]
+) -> list[Prediction]:
+    """The measured trials as rows of measured runs, with their predictions."""
+    return [
+        _row_of(one, candidates[one.chosen.key])
+        for one in records
+        if one.ended is not None and one.ended.step_s is not None
+    ]
+
+
+def _row_of(record: TrialRecord, candidate: Candidate) -> Prediction:
+    ended, prediction = record.ended, candidate.prediction
+    cells = {**prediction.row.cells, "source": record.chosen.job_name}
+    if ended is not None and ended.step_s is not None:
+        cells["step_time_s"] = repr(ended.step_s)
+    if ended is not None and ended.peak_bytes:
+        cells |= {"peak_mem_gib": repr(ended.peak_bytes / _GIB), "mem_kind": ended.memory_kind}
+    row = replace(prediction.row, file=ROWS, line=record.number, cells=cells)
+    return replace(prediction, row=row, mapped=replace(prediction.configured, row=row))
+
+
+def learnt_cluster(
+    request: Request, candidates: Mapping[str, Candidate], records: Sequence[TrialRecord]
+) -> tuple[str, tuple[str, ...]]:
+    """The text of a cluster file by the trials, and notes; an empty text where they teach none."""
+    predictions = measured_predictions(candidates, records)
+    if not predictions:
+        return "", ()
+    try:
+        fits = calibrate(predictions, [ROWS])
+    except (CannotTellError, UsageError) as error:
+        return "", (f"no cluster file was written: {error}",)
+    better = [fit for fit in fits if not fit.is_refused]
+    if not better:
+        text = "the runs, each as the others correct it, are predicted no better than without them"
+        return "", (f"no cluster file was written: {text}",)
+    base = Path(request.cluster) if request.cluster else None
+    cluster = request.find_cluster()
+    return cluster_text(CLUSTER, cluster, calibration_of(better, [ROWS]), base), _refused(fits)
+
+
+def _refused(fits: Sequence[FigureFit]) -> tuple[str, ...]:
+    words = {"time": "step times", "memory": "peak memory"}
+    left = [words[fit.figure] for fit in fits if fit.is_refused]
+    return tuple(f"the cluster file leaves out {what}: the runs do not agree" for what in left)
+
+
+def measured_rows(study: TunedStudy, launches: Mapping[int, Launch]) -> str:
+    """The trials as a table that `planner validate` and `calibrate` read."""
+    rows = [
+        next(csv.DictReader(io.StringIO(measured_csv(launches[one.number]))))
+        | {
+            "source": one.job_name,
+            PLAN_COLUMN: f"{trial_folder(one.number)}/{PLAN_FILE}",
+            "step_time_s": "" if one.measured_s is None else repr(one.measured_s),
+            "peak_mem_gib": "" if one.peak_bytes is None else repr(one.peak_bytes / _GIB),
+            "mem_kind": one.memory_kind or "allocated",
+            "oom": "1" if one.outcome == "out-of-memory" else "",
+        }
+        for one in study.trials
+        if one.measured_s is not None or one.outcome == "out-of-memory"
+    ]
+    return csv_text(rows[0], rows) if rows else ""
+
+
+def write_study(
+    folder: Path, plans: str, study: TunedStudy, launches: Mapping[int, Launch], cluster: str
+) -> None:
+    """Everything of a study that people read, each file whole or as it was. `launches`: what each
+    trial ran, by its number."""
+    files = {
+        PLANS: plans,
+        DOCUMENT: study.model_dump_json(indent=1) + "\n",
+        ROWS: measured_rows(study, launches),
+        CLUSTER: cluster,
+    }
+    write_folder(folder, {name: text for name, text in files.items() if text}, force=True)
