@@ -18,12 +18,17 @@ from planner.job.batches import global_batches
 from planner.job.errors import UsageError
 from planner.job.frameworks.adapters import check_tuning, tuned_profile, tuning_conditions
 from planner.job.frameworks.demands import Demand, demand_conditions
-from planner.job.frameworks.losses import objective_conditions, with_objective
+from planner.job.frameworks.losses import (
+    demand_adapters,
+    objective_conditions,
+    with_objective,
+)
 from planner.job.frameworks.profile import (
     FP32_PRECISIONS,
     DtypeModeName,
     FrameworkProfile,
     check_precision,
+    demand_arithmetic,
     frameworks_with,
     load_framework,
     profile_on,
@@ -64,7 +69,7 @@ from planner.job.samples import Samples
 from planner.job.sampling import demand_answers, sample_conditions, samples_of
 from planner.job.schedules import schedule_name
 from planner.job.specs import ModelSpec
-from planner.job.tuning import VISION_TOWER, Tuning, read_tuning
+from planner.job.tuning import PARTS, VISION_TOWER, Tuning, read_tuning
 from planner.job.unmodelled import modules_not_modelled
 
 
@@ -124,9 +129,10 @@ def _on_cluster(request: RequestFields) -> Job:
     decision = _techniques(request, profile, model, cluster, tuning)
     offered, profile = profile, with_techniques(profile, decision.used, decision.unused)
     profile = tuned_profile(profile, tuning, model)
+    demand_adapters(profile, objective, has_adapters=tuning.has_adapters)
     profile = with_objective(profile, objective)
     precision = request.precision
-    cluster.gpu.peak(precision)
+    demand_arithmetic(framework, cluster.gpu, precision)
     offload, choices = _activation_offload(request, profile, model)
     fraction = _offload_fraction(request, model)
     check_fraction(fraction, bool(offload or choices), profile)
@@ -202,6 +208,8 @@ def find_model(request: RequestFields) -> ResolvedModel:
     if spec is not None:
         return ResolvedModel(spec=spec, name=spec.name, asked=spec.name)
     found = load_model(request.model)
+    if request.images or request.image_tokens or set(request.freeze) & set(PARTS):
+        found = found.with_vision()
     if request.bias:
         return found
     return found.model_copy(update={"spec": found.spec.without_biases()})

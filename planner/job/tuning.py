@@ -159,13 +159,24 @@ def read_tuning(text: str, freeze: Iterable[str] = ()) -> Tuning:
     if name not in METHODS:
         raise unknown_name("way of training --train", method, METHODS, _HINT)
     settings = _settings(text, rest)
-    frozen = tuple(_frozen(item) for one in freeze for item in one.split(",") if item.strip())
+    frozen = tuple(_frozen(item) for one in freeze for item in _named(one))
     if name == "full":
         return _full(text, settings, frozen)
     tuning = _usual(cast(Method, name))
     for key, values in settings.items():
         tuning = _READ[key](tuning, values)
     return replace(_with_base(text, tuning), frozen=frozen)
+
+
+def _named(freeze: str) -> list[str]:
+    """The modules that one `--freeze` names. UsageError where it names none."""
+    items = [item for item in freeze.split(",") if item.strip()]
+    if not items:
+        raise UsageError(
+            f"--freeze '{freeze}' names no module; name some, as --freeze embeddings,layers:8, or "
+            "leave it out"
+        )
+    return items
 
 
 def _usual(method: Method) -> Tuning:

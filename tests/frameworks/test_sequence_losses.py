@@ -6,8 +6,12 @@ The order of events is that of trl 1.10: `DPOTrainer._compute_loss` and `CPOTrai
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
@@ -30,6 +34,20 @@ def test_losses_hold_again_what_they_held(kind: str, logits: Logits, needs: Need
     assert found is not None
     assert kept == pytest.approx(found.saved, rel=0.02)
     assert peak == pytest.approx(found.peak, rel=0.03)
+
+
+def test_torchtunes_distillation_holds_again_what_it_held() -> None:
+    python = os.environ.get("PLANNER_TORCHTUNE")
+    if not python:
+        pytest.fail("PLANNER_TORCHTUNE must name a Python that has torchtune")
+    done = subprocess.run(
+        [python, "-m", "tests.frameworks.count_torchtune"], capture_output=True, text=True,
+        check=True, timeout=300, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    held = json.loads(done.stdout.splitlines()[-1])
+    found = loss_bytes("distill", "half", "torchtune")
+    assert found is not None
+    assert held == {"kept": found.saved, "peak": found.peak}
 
 
 def _dpo(logits: Logits) -> tuple[float, float]:

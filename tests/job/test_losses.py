@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from planner.job.errors import UsageError
 from planner.job.frameworks.losses import loss_bytes, with_objective
 from planner.job.frameworks.profile import load_framework
 from planner.job.frameworks.switches import with_techniques
+from planner.job.job import Job
 from planner.job.objective import read_objective
+from planner.job.request import Request
 
 COUNTS = Path(__file__).parents[1] / "truth" / "data" / "preference.csv"
 
@@ -64,3 +67,22 @@ def test_16_bit_logits_are_half_as_large_or_less() -> None:
         assert half is not None
         assert half.saved == wide.saved / 2
         assert half.beside <= half.peak <= wide.peak
+
+
+def test_torchtune_distils_in_chunks_whose_graphs_stay() -> None:
+    """Its own figures, of 16-bit logits; fp32 ones are TRL's."""
+    tune = load_framework("torchtune")
+    saved = with_objective(tune, read_objective("distill:teacher=70b")).saved
+    assert (saved.logits_saved_bytes, saved.logits_peak_bytes) == (13, 17.5)
+    assert loss_bytes("distill", "fp32", "torchtune") == loss_bytes("distill", "fp32")
+
+
+@pytest.mark.parametrize("objective", ["simpo", "distill:teacher=llama-3.1-8b"])
+def test_torchtune_has_some_objectives_for_adapters_alone(objective: str) -> None:
+    def job(train: str) -> Job:
+        return Request(model="llama-3.2-1b", gpus="1xH100", gbs=1, framework="torchtune",
+                       objective=objective, train=train).resolve()  # fmt: skip
+
+    assert job("lora").objective.kind in objective
+    with pytest.raises(UsageError, match="for adapters alone; give --train lora"):
+        job("full")

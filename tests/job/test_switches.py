@@ -134,3 +134,17 @@ def test_a_plan_file_keeps_them(tmp_path: Any) -> None:
     read = as_request(found).request
     for name in ("set_to_none", "bias", "cublas_workspace_config", "sequence_parallel"):
         assert getattr(read, name) == getattr(asked, name)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "framework", "fix"),
+    [
+        ("1xT4", "hf-transformers", "give --precision fp16"),
+        ("1xT4", "torchtune", "give a framework with fp16: .*hf-transformers"),
+        ("1xV100", "megatron-core", "give --precision fp16"),
+    ],
+)
+def test_a_gpu_without_bf16_names_what_it_has(gpu: str, framework: str, fix: str) -> None:
+    request = Request(model="llama-3.2-1b", gpus=gpu, gbs=1, framework=framework)
+    with pytest.raises(HardwareError, match=f"has no bf16 matrix arithmetic.*; {fix}"):
+        request.resolve()

@@ -101,6 +101,14 @@ def test_what_a_model_has_not_is_refused(text: str, freeze: tuple[str, ...], say
         read_tuning(text, freeze).checked(_model())
 
 
+@pytest.mark.parametrize("freeze", ["", " ", ",", " , "])
+def test_freezing_nothing_is_refused(freeze: str) -> None:
+    with pytest.raises(UsageError, match="names no module"):
+        read_tuning("full", (freeze,))
+    with pytest.raises(UsageError, match="names no module"):
+        read_tuning("lora", ("embeddings", freeze))
+
+
 def test_unknown_modules_to_freeze_are_refused() -> None:
     for name in ("layers:0", "layers:x", "tower"):
         with pytest.raises(UsageError, match=r"--freeze.*layers:8"):

@@ -27,6 +27,8 @@ MATRIX: tuple[Case, ...] = (
     case("lora-pipeline", "llama-3-70b", "16xH100", tp=2, **_PIPE, recompute="full", more=_LORA),
     case("lora-interleaved", "qwen2.5-32b", "8xH100", **_PIPE, vpp=8, recompute="full",
          more=_LORA),
+    case("lora-uneven", "llama-3-70b", "16xH100", tp=2, **_PIPE, recompute="full",
+         blocks=(19, 21, 21, 19), more=_LORA),
     case("lora-ddp", LLAMA, "8xH100", zero=0, mbs=1, more=_LORA),
     case("lora-one-gpu", LLAMA, "1xH100", zero=0, mbs=2, recompute="full", more=_LORA),
     case("lora-experts", "qwen3-30b-a3b", "8xH100", zero=3, recompute="full",

@@ -15,7 +15,13 @@ from planner.launch.check.assess import assess
 from planner.launch.check.given import read_given
 from planner.launch.contract import Launch
 from planner.launch.dialects.automodel import writer
-from planner.launch.dialects.automodel.stages import layers_a_stage, stage_layers, stages_of
+from planner.launch.dialects.automodel.stages import (
+    layers_a_stage,
+    layers_of,
+    module_names,
+    stage_layers,
+    stages_of,
+)
 from planner.launch.folder import launch_folder
 from planner.launch.read.found import Hints
 from tests.launch.automodel_cases import LLAMA, MATRIX
@@ -145,3 +151,11 @@ def test_layers_of_a_stage() -> None:
     assert stages_of(80, 2, 4, interleaved=True) == 40
     assert stages_of(80, None, 4, interleaved=True) == 8
     assert stages_of(80, 27, 4, interleaved=False) is None
+    assert stages_of(61, 2, 4, interleaved=True, rounded="up") == 32
+    assert stages_of(61, 2, 4, interleaved=True, rounded="down") == 28
+    parts = module_names((2, 1))
+    assert parts[0] == [
+        "model.embed_tokens", "model.layers.0", "model.layers.1", "model.rotary_emb",
+    ]  # fmt: skip
+    assert parts[1] == ["model.layers.2", "model.norm", "lm_head", "model.rotary_emb"]
+    assert layers_of(parts) == (2, 1)

@@ -71,12 +71,27 @@ class LossBytes(Named):
 
 
 @cache
-def loss_bytes(kind: str, logits: Literal["fp32", "half"]) -> LossBytes | None:
+def loss_bytes(kind: str, logits: Literal["fp32", "half"], framework: str = "") -> LossBytes | None:
     """What a loss on logits of a type holds and moves; None for one that keeps the framework's
-    cross-entropy."""
+    cross-entropy. `framework`: whose loss it is, where that has one of its own."""
     tables: Mapping[str, Any] = shipped_toml("planner.job", "losses.toml")
-    found = [table[logits] for table in tables.values() if kind in table["objectives"]]
-    return LossBytes(name=kind, **found[0]) if found else None
+    found = {
+        table.get("framework", ""): table[logits]
+        for table in tables.values()
+        if kind in table["objectives"] and logits in table
+    }
+    chosen = found.get(framework) or found.get("")
+    return LossBytes(name=kind, **chosen) if chosen else None
+
+
+def demand_adapters(profile: FrameworkProfile, objective: Objective, *, has_adapters: bool) -> None:
+    """UsageError if the framework trains for an objective with adapters alone, and there are
+    none."""
+    if objective.kind in profile.adapter_objectives and not has_adapters:
+        raise UsageError(
+            f"--objective {objective}: {profile.name} has {objective.rules.words} for adapters "
+            "alone; give --train lora"
+        )
 
 
 def demand_objective(profile: FrameworkProfile, objective: Objective) -> None:
@@ -130,7 +145,7 @@ def with_objective(profile: FrameworkProfile, objective: Objective) -> Framework
     moved = found.moved / LOSS_ROW_BYTES
     changed = with_tables(profile, {"saved": saved, "kernels": {"loss_traffic": moved}})
     kept = (text for text in profile.assumptions if text != _OF_TOKENS)
-    return changed.model_copy(update={"assumptions": (*kept, _note(objective))})
+    return changed.model_copy(update={"assumptions": (*kept, _note(profile, objective))})
 
 
 def _by_rows(profile: FrameworkProfile, objective: Objective) -> FrameworkProfile:
@@ -147,8 +162,10 @@ def _by_rows(profile: FrameworkProfile, objective: Objective) -> FrameworkProfil
 _OF_TOKENS = "fp32 logits and an unfused cross-entropy"
 
 
-def _note(objective: Objective) -> str:
+def _note(profile: FrameworkProfile, objective: Objective) -> str:
     """What was taken for granted of the logits."""
+    if profile.name == "torchtune":
+        return "the loss is handed all logits of a micro-batch, and is not compiled"
     text = "the loss is handed all logits of a micro-batch, as by TRL 1.10"
     if objective.kind in ("dpo", "ipo", "kto"):
         text += "; TRL 1.16 makes a chunk of them at a time: --objective with logits=chunked"
@@ -164,7 +181,7 @@ def _own_loss(profile: FrameworkProfile, objective: Objective) -> LossBytes | No
     logits."""
     if profile.loss_logits == "tokens" or profile.saved.linear_loss:
         return None
-    return loss_bytes(objective.kind, handed_logits(profile, objective))
+    return loss_bytes(objective.kind, handed_logits(profile, objective), profile.name)
 
 
 def handed_logits(profile: FrameworkProfile, objective: Objective) -> Literal["fp32", "half"]:

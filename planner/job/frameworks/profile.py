@@ -15,9 +15,11 @@ from pydantic import BeforeValidator, ValidationError
 
 from constraints.numbers import Capabilities
 from hardware.curves import AttentionKernel
+from hardware.errors import HardwareError
 from hardware.facts import ArchitectureName
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
+from hardware.schema import Gpu
 from hardware.settings import pairs
 from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks.demands import Demand
@@ -163,6 +165,8 @@ class FrameworkProfile(Frozen):
     # each token's cross-entropy as in pretraining, or all logits, in fp32 or in 16 bits.
     objectives: tuple[ObjectiveKind, ...] = ()
     loss_logits: Literal["tokens", "fp32", "half"] = "tokens"
+    # Those of them that it has for adapters alone.
+    adapter_objectives: tuple[ObjectiveKind, ...] = ()
     # Tokens of a chunk of Mamba-2's scans, where the framework has its own; 0: the model's.
     scan_chunk: int = 0
     # What fp8 and fp4 change; a precision that is not listed changes no tensor.
@@ -253,6 +257,23 @@ def check_precision(profile: FrameworkProfile, precision: str) -> None:
         f"give --precision {profile.precisions[0]}"
         + (f", or a framework with {precision}: {', '.join(others)}" if others else "")
     )
+
+
+def demand_arithmetic(profile: FrameworkProfile, gpu: Gpu, precision: str) -> None:
+    """HardwareError if a GPU does not compute in a precision; names the first that it and the
+    framework have."""
+    try:
+        gpu.peak(precision)
+    except HardwareError as error:
+        shared = (one for one in _PRECISIONS if one in profile.precisions)
+        fits = next((one for one in shared if one in gpu.peak_flop_per_s), None)
+        having = frameworks_with(lambda one: one.listed and "fp16" in one.precisions)
+        fix = f"--precision {fits}" if fits else f"a framework with fp16: {', '.join(having)}"
+        raise HardwareError(f"{error}; give {fix}") from None
+
+
+# From the one that most people train in.
+_PRECISIONS = ("bf16", "fp16", "fp32")
 
 
 def frameworks_with(has: Callable[[FrameworkProfile], object]) -> tuple[str, ...]:

@@ -168,7 +168,8 @@ def test_automodel(folder: ReadFolder, old: str, new: str, train: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("tp_size: 1", "ep_size: 4", "expert parallelism runs AutoModel's own models"),
+        ("tp_size: 1", "ep_size: 4", "adapters of AutoModel's own experts"),
+        ("packed_sequence:", "fp8:\n  enabled: true\npacked_sequence:", "fp8.enabled"),
         ("strategy: fsdp2", "strategy: megatron_fsdp", "Megatron-FSDP through AutoModel"),
         (
             "TrainFinetuneRecipeForNextTokenPrediction",
@@ -211,6 +212,13 @@ def test_automodel_splits_as_it_says(folder: ReadFolder) -> None:
     assert found.mbs == 1
     assert "liger-kernels" not in found.variations
     assert "no-sequence-parallel" in found.variations
+    compiled = AUTO.replace("tp_size: 1", "enable_compile: true")
+    assert "compiled-blocks" in folder({"x.yaml": compiled}, gpus=8).variations
+    experts = AUTO.replace("tp_size: 1", "ep_size: 4").replace("peft:", "other:")
+    mixture = experts.replace("Llama-3.2-1B", "Qwen3-30B-A3B").replace("meta-llama", "Qwen")
+    found = folder({"x.yaml": mixture}, gpus=8)
+    assert (found.framework, found.ep, found.zero, found.etp) == ("torchtitan", 4, 2, 1)
+    assert "fused-dispatch" in found.variations
     hybrid = folder({"x.yaml": AUTO.replace("tp_size: 1", "dp_replicate_size: 2")}, gpus=8)
     assert (hybrid.shard, hybrid.zero) == (4, 3)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from planner.job.models.catalog import load_model, not_in_catalogue
 from planner.job.samples import Packing
-from planner.launch.dialects.automodel.stages import stage_layers, stages_of
+from planner.launch.dialects.automodel.stages import layers_of, stage_layers, stages_of
 from planner.launch.dialects.automodel.tuning import Adapters
 from planner.launch.dialects.hf.arguments import known_model
 from planner.launch.languages.text import digits
@@ -36,7 +36,9 @@ _OPTIMIZERS = {
     "Adam": "adamw", "AdamW": "adamw", "FusedAdam": "adamw", "Muon": "muon", "SGD": "sgd",
     "Adafactor": "adafactor",
 }  # fmt: skip
-_PROFILE = "automodel"
+# AutoModel's own mixtures: its published runs of them are met under torchtitan's profile.
+_PROFILE, _MIXTURES = "automodel", "torchtitan"
+_FUSED_DISPATCH = ("deepep", "hybridep", "uccl_ep")
 
 
 def is_automodel(content: Mapping[str, object]) -> bool:
@@ -74,19 +76,23 @@ class AutomodelReader(DocumentReader):
         """Everything that was read."""
         self._recipe()
         model = self.hints.model or self._model()
-        degrees = self._degrees()
-        layout = self._layout(degrees["pp"], model)
         adapters = Adapters(self)
         train = adapters.train(model)
+        degrees = self._degrees(model, train)
+        layout = self._layout(degrees["pp"], model)
         batch = self._batches(degrees)
         return self.gathered(
             lambda _key: True,
             {"mbs": RUN["mbs"].key, "gbs": RUN["gbs"].key, "seq": _PACK}
             | {name: RUN[name].key for name in ("tp", "pp", "cp")},
             format="automodel",
-            framework=_PROFILE,
+            framework=_MIXTURES if degrees["ep"] > 1 else _PROFILE,
             model=model,
-            variations=tuple(self._variations(degrees, adapters, train)),
+            variations=tuple(
+                self._of_mixtures() if degrees["ep"] > 1
+                else self._variations(degrees, adapters, train)
+            ),
+            etp=1 if degrees["ep"] > 1 else None,
             world=self._world(),
             seq=self.hints.seq or self._length(),
             packing=self._packing(),
@@ -111,6 +117,9 @@ class AutomodelReader(DocumentReader):
             self.unpredictable(f"recipe {kind} is not modelled", "recipe", "recipe._target_")
         elif re.search(r"ImageTextToText|MultimodalLM|Diffusion|BiEncoder|CrossEncoder", target):
             self.unpredictable(f"{target.rpartition('.')[0]} is not modelled", "model._target_")
+        for key in ("fp8.enabled", "model.backend.te_fp8.recipe", "qat.enabled"):
+            if self.document.get(key, False):
+                self.unpredictable(f"{key} under AutoModel is not modelled", key)
 
     def _model(self) -> str | None:
         """A folder's config.json, beside the file or the command, or a model of the catalogue."""
@@ -135,12 +144,18 @@ class AutomodelReader(DocumentReader):
                 return self.whole(key, 1)
         return 1
 
-    def _degrees(self) -> dict[str, int]:
+    def _degrees(self, model: str | None, train: str) -> dict[str, int]:
         """Degrees, ZeRO stage and ranks of a group that shards."""
-        found = {name: self._size(name) for name in ("tp", "pp", "cp")}
-        if (ep := self._size("ep")) > 1:
-            text = f"ep_size {ep}: expert parallelism runs AutoModel's own models, not modelled"
+        found = {name: self._size(name) for name in ("tp", "pp", "cp", "ep")}
+        mixture = model is not None and load_model(model).spec.moe is not None
+        if found["ep"] > 1 and train != "full":
+            text = "adapters of AutoModel's own experts (ep_size > 1) are not modelled"
             self.unpredictable(text, RUN["ep"].key)
+            found["ep"] = 1
+        elif mixture and found["tp"] > 1:
+            text = "tensor parallelism of a mixture by transformers' own plan is not modelled"
+            self.unpredictable(text, RUN["tp"].key)
+            found["tp"] = 1
         replicas, world = self._size("replicate"), self.hints.gpus or self._world()
         ranks = None if world is None else world // max(1, found["tp"] * found["pp"])
         found["shard"] = ranks // replicas if ranks and replicas > 1 else 0
@@ -157,6 +172,8 @@ class AutomodelReader(DocumentReader):
             text = "Megatron-FSDP through AutoModel is not modelled"
             self.unpredictable(text, "distributed.strategy", "distributed._target_")
         reshards = self.document.get(RUN["zero"].key)
+        if reshards is None and self._size("ep") > 1:
+            reshards = self.document.get("distributed.moe.reshard_after_forward", False)
         return 3 if (pp == 1 if reshards is None else reshards is not False) else 2
 
     def _layout(self, pp: int, model: str | None) -> dict[str, Any]:
@@ -168,11 +185,14 @@ class AutomodelReader(DocumentReader):
         if known is None:
             self.unpredictable(f"pp_schedule {text} is not modelled", RUN["schedule"].key)
         interleaved = known == "interleaved"
+        if (parts := layers_of(self.document.get(RUN["parts"].key))) is not None:
+            return {"vpp": max(1, len(parts) // pp), "block_layers": parts}
         layers = None if model is None else load_model(model).spec.layers
         if layers is None:
             return {"vpp": 2 if interleaved else 1}
         per_stage = self.whole(RUN["layers"].key, 0, 0) or None
-        stages = stages_of(layers, per_stage, pp, interleaved=interleaved)
+        rounded = str(self.document.get(RUN["round"].key, "") or "")
+        stages = stages_of(layers, per_stage, pp, interleaved=interleaved, rounded=rounded)
         if stages is None:
             text = f"{layers} layers, {per_stage} a stage, make no multiple of {pp} stages"
             self.refuse("stages", text, RUN["layers"].key, severity="missing")
@@ -215,6 +235,8 @@ class AutomodelReader(DocumentReader):
         plain = degrees["tp"] == 1 and adapters.are_plain
         if plain and get(RUN["memory-efficient-lora"].key, True) is True:
             yield "memory-efficient-lora"
+        if get("distributed.enable_compile", False) is True:
+            yield "compiled-blocks"
         loss = str(get(RUN["parallel-loss"].key, ""))
         if "TEParallelCrossEntropy" in loss:
             yield "parallel-loss"
@@ -224,11 +246,29 @@ class AutomodelReader(DocumentReader):
             yield "no-sequence-parallel"
         if self._recompute() == "full" and not self._whole_layers(degrees):
             yield "checkpointed-parts"
-        held = str(get("model.torch_dtype", get("model.dtype", "auto")))
-        if train == "full" and not re.search("float32|fp32", held):
+        if train == "full" and not self._in_fp32():
             yield "bf16-parameters"
+        elif self._in_fp32() and train != "full":
+            self.unpredictable("frozen weights in fp32 are not modelled", "model.torch_dtype")
         self._accumulates(degrees)
         self._selective()
+
+    def _of_mixtures(self) -> Iterator[str]:
+        """What differs from torchtitan's profile, under which AutoModel's own mixtures are costed:
+        they run kernels of Transformer Engine where its blocks are compiled."""
+        self.assumed.append("expert parallelism: costed as torchtitan's mixtures")
+        dispatcher = str(self.document.get("model.backend.dispatcher", _FUSED_DISPATCH[0]))
+        if dispatcher in _FUSED_DISPATCH:
+            yield "fused-dispatch"
+        fused = "FusedAdam" in str(self.document.get("optimizer._target_", ""))
+        if not fused and not self._in_fp32():
+            yield "bf16-parameters"
+        self._selective()
+
+    def _in_fp32(self) -> bool:
+        """Whether the model is held in fp32."""
+        held = str(self.document.get("model.torch_dtype", self.document.get("model.dtype", "")))
+        return re.search("float32|fp32", held) is not None
 
     def _accumulates(self, degrees: Mapping[str, int]) -> None:
         """Gradients that stay whole from one micro-batch to the next, as is AutoModel's default."""

@@ -7,6 +7,8 @@ a layer more where they do not divide evenly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
     """Layers of each stage in order, virtual stages each by itself."""
@@ -19,9 +21,34 @@ def layers_a_stage(layers: int, stages: int) -> int:
     return -(-layers // stages)
 
 
-def stages_of(layers: int, per_stage: int | None, pp: int, *, interleaved: bool) -> int | None:
-    """How many stages a file asks for; None where they do not come out as a multiple of `pp`."""
+def stages_of(
+    layers: int, per_stage: int | None, pp: int, *, interleaved: bool, rounded: str = ""
+) -> int | None:
+    """How many stages a file asks for; None where they do not come out as a multiple of `pp`.
+    `rounded`: `up` or `down` to one."""
     if per_stage is None:
         return pp * (2 if interleaved else 1)
     stages = -(-layers // per_stage)
-    return stages if stages % pp == 0 else None
+    if stages % pp and rounded:
+        stages += pp - stages % pp if rounded == "up" else -(stages % pp)
+    return stages if stages and stages % pp == 0 else None
+
+
+def module_names(blocks: Sequence[int]) -> list[list[str]]:
+    """Modules of each stage of a model of transformers, by the layers that it holds."""
+    parts: list[list[str]] = []
+    first = 0
+    for count in blocks:
+        parts.append([f"model.layers.{layer}" for layer in range(first, first + count)])
+        first += count
+    parts[0].insert(0, "model.embed_tokens")
+    parts[-1] += ["model.norm", "lm_head"]
+    # Every stage turns queries and keys.
+    return [[*part, "model.rotary_emb"] for part in parts]
+
+
+def layers_of(parts: object) -> tuple[int, ...] | None:
+    """Layers of each part of `module_fqns_per_model_part`; None if it is no such list."""
+    if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts):
+        return None
+    return tuple(sum(".layers." in f".{name}" for name in part) for part in parts)

@@ -24,7 +24,11 @@ from planner.launch.contract import (
     Refusal,
     RunCommand,
 )
-from planner.launch.dialects.automodel.stages import layers_a_stage, stage_layers
+from planner.launch.dialects.automodel.stages import (
+    layers_a_stage,
+    module_names,
+    stage_layers,
+)
 from planner.launch.dialects.hf.files import (
     ENVIRONMENT,
     HF,  # noqa: F401 (the target's table of models)
@@ -34,7 +38,7 @@ from planner.launch.dialects.hf.files import (
 )
 from planner.launch.dialects.hf.modules import ALL_LINEAR
 from planner.launch.dialects.hf.tuning_words import alpha, target_modules, tuning_refusals
-from planner.launch.options import run_options
+from planner.launch.options import last, run_options
 from planner.launch.quoting import Value
 from planner.launch.sentences import (
     names_of,
@@ -73,14 +77,10 @@ def _names(launch: Launch) -> dict[str, Any]:
     job, plan = launch.job, launch.plan
     degrees, samples = plan.degrees, job.samples
     ranks = degrees.dp * degrees.cp
-    layers, stages = job.model.layers, degrees.pp * degrees.vpp
-    even = [count for count in range(degrees.pp, 0, -1) if layers % count == 0]
     has_adapters = job.tuning.has_adapters
     return names_of(launch) | _names_of_job(job) | {
         "ddp": degrees.zero == 0 and degrees.dp > 1,
         "replicas": ranks // degrees.shard if degrees.shard else 1,
-        "split": stage_layers(layers, stages),
-        "even": even[0],
         "pipeline": _pipeline(launch),
         "padded": samples.lengths is None or samples.packing == "limit",
         "packing": "" if samples.lengths is None else PACKING_WORDS[samples.packing],
@@ -98,13 +98,17 @@ def _pipeline(launch: Launch) -> dict[str, Value]:
     """The table `pipeline:` of a plan's stages."""
     degrees = launch.plan.degrees
     schedule = "interleaved" if degrees.vpp > 1 else "1f1b"
-    return {
+    table: dict[str, Value] = {
         "pp_schedule": RUN["schedule"].text(schedule),
         "pp_microbatch_size": degrees.mbs,
-        "layers_per_stage": layers_a_stage(launch.job.model.layers, degrees.pp * degrees.vpp),
         "pp_seq_len": launch.job.seq,
         "scale_grads_in_schedule": False,
     }
+    blocks, layers = launch.plan.layout.block_layers, launch.job.model.layers
+    per_stage = layers_a_stage(layers, len(blocks))
+    if blocks == stage_layers(layers, len(blocks)) and -(-layers // per_stage) == len(blocks):
+        return table | {last(RUN["layers"]): per_stage}
+    return table | {last(RUN["parts"]): module_names(blocks)}
 
 
 def _attention(job: Job) -> str:
