@@ -8,7 +8,7 @@ from math import log, sqrt
 from planner.evidence.runs.rows import MeasuredRow
 from planner.job.length_text import lengths_of_mean, read_lengths
 from planner.job.sample_rows import longest_of
-from planner.job.samples import Lengths, Samples, lengths_of
+from planner.job.samples import Lengths, Packing, Samples, lengths_of
 
 # Samples of a micro-batch behind each other, attention within each: nothing is padded.
 _UNPADDED = r"padding[- ]free"
@@ -37,11 +37,10 @@ _SEEN = 20_000
 def longest_row(row: MeasuredRow) -> int | None:
     """Tokens of a row of a micro-batch at most, where the row says so: the limit, or the longest
     sample that the run met; of samples without padding their mean, which is what each adds."""
-    if row.says("sequences", _UNPADDED) and (mean := row.number("length_mean")):
-        return max(1, round(mean))
     limit, known = _limit(row), _known(row)
-    if known is None or not pads_to_longest(row):
-        return limit
+    if known is None or not _has_samples(row):
+        mean = row.number("length_mean") if row.says("sequences", _UNPADDED) else None
+        return max(1, round(mean)) if mean else limit
     met = round(known.quantile(1.0 - 1.0 / _samples_met(row)))
     return max(2, min(met, limit or met))
 
@@ -49,10 +48,16 @@ def longest_row(row: MeasuredRow) -> int | None:
 def samples_of(row: MeasuredRow) -> Samples:
     """How the row's samples became rows of a micro-batch; one length where it says no more."""
     most, known = longest_row(row), _known(row)
-    if not pads_to_longest(row) or known is None or most is None:
+    if not _has_samples(row) or known is None or most is None:
         return Samples()
     within = _within(row, known, most)
-    return Samples(within, packing="longest") if within.mean < most else Samples()
+    packing: Packing = "longest" if pads_to_longest(row) else "padding-free"
+    return Samples(within, packing=packing) if within.mean < most else Samples()
+
+
+def _has_samples(row: MeasuredRow) -> bool:
+    """Whether rows of a micro-batch are samples, padded to the longest or joined unpadded."""
+    return row.says("sequences", f"{_LONGEST}|{_UNPADDED}")
 
 
 def pads_to_longest(row: MeasuredRow) -> bool:
@@ -63,15 +68,14 @@ def pads_to_longest(row: MeasuredRow) -> bool:
 def differs_in_length(row: MeasuredRow) -> bool:
     """Whether micro-batches of a row of fine-tuning differ in length: little of it is padded, or
     all to the longest."""
-    apart = row.says("sequences", f"{_LONGEST}|{_UNPADDED}")
-    return apart and bool(row.text("tuning"))
+    return _has_samples(row) and bool(row.text("tuning"))
 
 
 def states_lengths(row: MeasuredRow) -> bool:
     """Whether the row says how long its samples are, or that they are padded to the limit, or how
-    long they may be at most where they are padded to the longest: their mean is then open."""
-    padded = row.says("sequences", f"{_LONGEST}|{_TO_LIMIT}")
-    if padded and row.text("tuning") and _limit(row) is not None:
+    long they may be at most where a row is a sample: their mean is then open."""
+    fills = _has_samples(row) or row.says("sequences", _TO_LIMIT)
+    if fills and row.text("tuning") and _limit(row) is not None:
         return True
     return bool(row.text("length_mean")) or _known(row) is not None
 
@@ -96,13 +100,14 @@ def _known(row: MeasuredRow) -> Lengths | None:
     mean_row = row.number("length_mean")
     if mean_row is None or mean_row >= (limit or mean_row + 1.0):
         return None
-    return _before_padding(mean_row, row.integer("mbs") or 1, _sigma(row))
+    together = 1 if row.says("sequences", _UNPADDED) else row.integer("mbs") or 1
+    return _before_padding(mean_row, together, _sigma(row))
 
 
 def _usual_fill(row: MeasuredRow) -> str:
     """What is taken for samples of fine-tuning of which nothing but the limit is known."""
     told = row.text("length_mean") or not row.text("tuning") or _limit(row) is None
-    return "" if told or not pads_to_longest(row) else _USUAL_FILL
+    return "" if told or not _has_samples(row) else _USUAL_FILL
 
 
 def _of_limit(mean: float, longest: float, limit: int) -> Lengths | None:
