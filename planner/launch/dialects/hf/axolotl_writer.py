@@ -398,7 +398,13 @@ def _data(job: Job) -> Iterator[Variable]:
 
 
 def choices(launch: Launch) -> Iterator[ExplainedSetting]:
-    """The settings worth a sentence."""
+    """The settings worth a sentence, and what becomes of the adapters."""
+    if launch.job.tuning.has_adapters:
+        yield ExplainedSetting(
+            "merge.py",
+            "the folder of checkpoints holds the adapters alone; `python merge.py BASE ADAPTERS "
+            "OUTPUT` puts them into the weights",
+        )
     for one in section_choices(sections(launch)):
         yield ExplainedSetting(one.setting.lstrip("."), one.purpose)
 
