@@ -69,7 +69,7 @@ from planner.job.samples import Samples
 from planner.job.sampling import demand_answers, sample_conditions, samples_of
 from planner.job.schedules import schedule_name
 from planner.job.specs import ModelSpec
-from planner.job.tuning import VISION_TOWER, Tuning, read_tuning
+from planner.job.tuning import PARTS, VISION_TOWER, Tuning, read_tuning
 from planner.job.unmodelled import modules_not_modelled
 
 
@@ -208,6 +208,8 @@ def find_model(request: RequestFields) -> ResolvedModel:
     if spec is not None:
         return ResolvedModel(spec=spec, name=spec.name, asked=spec.name)
     found = load_model(request.model)
+    if request.images or request.image_tokens or set(request.freeze) & set(PARTS):
+        found = found.with_vision()
     if request.bias:
         return found
     return found.model_copy(update={"spec": found.spec.without_biases()})

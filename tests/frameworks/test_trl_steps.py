@@ -57,6 +57,28 @@ def _weights(path: Path) -> None:
     ).save_pretrained(path / "weights")  # fmt: skip
 
 
+# accelerate shards what it takes for GPUs: one process on a CPU is taken for one.
+_AS_GPU = """import runpy
+import sys
+
+import accelerate.state as state
+from accelerate.utils import DistributedType
+
+start = state.PartialState.__init__
+
+
+def started(self, *given, **named):
+    start(self, *given, **named)
+    if self.distributed_type == DistributedType.MULTI_CPU:
+        self.distributed_type = DistributedType.MULTI_GPU
+
+
+state.PartialState.__init__ = started
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 def _started(launch: Launch, path: Path, data: bool) -> list[str]:
     """The words that start it on one CPU."""
     words = [*default_argv(trl.command(launch)), "--model_name_or_path", "weights"]
@@ -79,7 +101,8 @@ def _started(launch: Launch, path: Path, data: bool) -> list[str]:
         assert given in settings
         settings = settings.replace(given, here)
     (path / "accelerate.yaml").write_text(settings)
-    start = ("-m", "accelerate.commands.launch", "--config_file", "accelerate.yaml")
+    (path / "as_gpu.py").write_text(_AS_GPU)
+    start = ("-m", "accelerate.commands.launch", "--config_file", "accelerate.yaml", "as_gpu.py")
     return [sys.executable, *start, *words]
 
 
@@ -111,8 +134,8 @@ RUNS = (
     ("hf-transformers", "orpo-lora", True, ADAPTERS),
     ("hf-transformers", "simpo", True, WHOLE),
     ("hf-transformers", "reward-lora", True, ADAPTERS),
+    ("hf-transformers", "qlora", False, ADAPTERS),
     ("hf-fsdp2", "lora", False, ADAPTERS),
-    ("hf-fsdp2", "full", False, WHOLE),
     ("hf-fsdp2", "dpo", True, WHOLE),
 )
 

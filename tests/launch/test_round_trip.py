@@ -26,6 +26,7 @@ from tests.launch import (
     maxtext_cases,
     nanotron_cases,
     titan_cases,
+    trl_cases,
     tuning_cases,
 )
 from tests.launch.plans import BRIDGE, MEGATRON, bridge, megatron
@@ -58,6 +59,7 @@ EXAMPLES = {
     "llamafactory": "lora-attention",
     "automodel": "lora-attention",
     "axolotl": "hsdp",
+    "trl": "hsdp",
 }
 
 
@@ -73,6 +75,8 @@ def example(target: str) -> Launch:
         return megatron(name)
     if target == "megatron-bridge":
         return bridge(name)
+    if target == "trl":
+        return trl_cases.named("hf-fsdp2", name)
     profile, matrix = (TORCH | TUNERS)[target]
     return launch_of(next(item for item in matrix if item.name == name), profile, target)
 

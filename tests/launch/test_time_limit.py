@@ -22,7 +22,7 @@ from planner.launch.read.launch import read_launch
 from planner.launch.time_limit import SIGNAL_S, limit_minutes, save_steps, stop_minutes
 from tests.launch.test_round_trip import EXAMPLES, example
 
-STOPPED = ("megatron-core", "megatron-bridge", "deepspeed", "accelerate")
+STOPPED = ("megatron-core", "megatron-bridge", "deepspeed", "accelerate", "trl")
 
 
 def slurm(target: str) -> Launch:

@@ -40,7 +40,7 @@ NEEDED = {
 }  # fmt: skip
 # Names that one target's run cannot do without, and others can.
 _GIVEN = {"DATASET": "mine", "PRETRAINED": "org/model", "HOME": "/home/me"}
-NAMED = {"llamafactory": _GIVEN, "axolotl": _GIVEN}
+NAMED = {"llamafactory": _GIVEN, "axolotl": _GIVEN, "trl": _GIVEN}
 SCRIPTS: Mapping[NodesAs, str] = {"slurm": "launch.sbatch", "torchrun": "launch.sh"}
 
 Start = Callable[..., str]
@@ -206,6 +206,7 @@ def test_a_config_json_comes_out_as_it_is_in_every_dialect() -> None:
         "nanotron": ("rope_theta: 1000000.0", "rms_norm_eps: 1.0e-06", "std: 0.01"),
         "llamafactory": ('"rope_theta": 1000000.0', '"rms_norm_eps": 1e-06', "0.01"),
         "axolotl": ('"rope_theta": 1000000.0', '"rms_norm_eps": 1e-06', "0.01"),
+        "trl": ('"rope_theta": 1000000.0', '"rms_norm_eps": 1e-06', "0.01"),
         "maxtext": ("rope_max_timescale: 1000000", "layer_epsilon: 1.0e-06", "deviation of 0.01"),
     }
     assert set(said) == set(EXAMPLES)

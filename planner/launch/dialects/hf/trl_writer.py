@@ -252,13 +252,14 @@ def _made(launch: Launch) -> str:
     name = Code(f"{trainer['name']}Trainer")
     if not trainer["experimental"]:
         return filled("hf/trl_trainer.py.txt", trainer=name, layers=_frozen_layers(job))
-    packed = job.tuning.base is not None
+    packed, has_adapters = job.tuning.base is not None, job.tuning.has_adapters
     packing = 'kinds["quantization_config"] = get_quantization_config(model)'
     return filled(
         "hf/trl_model.py.txt",
         trainer=name,
         packing=packing if packed else "",
-        adapted=_adapted(launch) if job.tuning.has_adapters else [],
+        peft="from peft import get_peft_model" if has_adapters else "",
+        adapted=_adapted(launch) if has_adapters else [],
     )
 
 
@@ -270,7 +271,7 @@ def _adapted(launch: Launch) -> list[str]:
     text = filled(
         "hf/trl_adapters.py.txt", layers=_frozen_layers(job), autocast=not zero3, cast=cast
     )
-    return ["from peft import get_peft_model", "", *text.rstrip("\n").split("\n")]
+    return text.rstrip("\n").split("\n")
 
 
 def _imports(trainer: Mapping[str, Any]) -> list[str]:
