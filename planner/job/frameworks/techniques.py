@@ -25,7 +25,7 @@ from planner.job.frameworks.tables import SETTINGS
 from planner.job.tuning import FULL, Tuning
 
 Changes = Annotated[
-    tuple[tuple[str, tuple[tuple[str, bool | float], ...]], ...], BeforeValidator(pairs)
+    tuple[tuple[str, tuple[tuple[str, bool | float | str], ...]], ...], BeforeValidator(pairs)
 ]
 
 
@@ -68,6 +68,16 @@ class Technique(Settings):
     def frees_gradients(self) -> bool:
         """Whether no gradient waits for the end of backward with it."""
         return bool(self.changes(used=True).get("state", {}).get("updates_in_backward"))
+
+    @property
+    def moves_weights(self) -> bool:
+        """Whether shards of weights leave the GPU between uses with it."""
+        return "weights_home" in self.changes(used=True).get("state", {})
+
+    @property
+    def moves_states(self) -> bool:
+        """Whether states that the CPU updates are on a drive with it."""
+        return "states_home" in self.changes(used=True).get("state", {})
 
     @property
     def usual_flags(self) -> str:
