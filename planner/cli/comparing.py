@@ -106,7 +106,8 @@ def _prices(options: dict[str, Any]) -> tuple[Price, ...]:
 def comparing_request(options: dict[str, Any]) -> Request:
     """The job without its cluster."""
     request = options | {"gpus": None, "cluster": None}
-    if read_tuning(options["train"], options["freeze"]).has_adapters:
+    tuned = options["lengths"] is not None and options["samples"] is not None
+    if tuned or read_tuning(options["train"], options["freeze"]).has_adapters:
         take_usual_framework(request)
     return build_request(request, recompute=options["recompute"])
 

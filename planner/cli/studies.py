@@ -109,14 +109,18 @@ def _counts(options: dict[str, Any]) -> tuple[int, ...]:
 
 
 _MOST_JOBS = 32
-# Without --gpus and --clusters: all of the catalogue.
+# Without --gpus and --clusters: all of the catalogue; for samples, which are few, up to a node.
 EVERY_GPU = ("any",)
+A_NODE_OF_EACH = ("1..8xany",)
 
 
 def run_buy(**options: Any) -> None:
     shown = begin_study(options)
     limits, settings = build_limits(options), build_settings(options)
-    runs, offers = tuple(_runs(options)), offers_for(options, EVERY_GPU)
+    runs, offers = (
+        tuple(_runs(options)),
+        offers_for(options, A_NODE_OF_EACH if options["samples"] else EVERY_GPU),
+    )
     buying = searched(
         options, len(offers) * len(runs), buy, runs, offers, limits, settings,
         objective=options["minimise"], order=options["order"], or_owned=options["or_owned"],

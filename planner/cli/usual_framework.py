@@ -44,10 +44,15 @@ def take_usual_framework(options: dict[str, Any]) -> tuple[str, ...]:
 
 def _for_all_weights(options: dict[str, Any]) -> tuple[str, ...]:
     """Take DeepSpeed on a machine, or for samples, that people train with it; says so."""
+    tuned = options["lengths"] is not None
+    if tuned and options["gpus"] is None and options["cluster"] is None:
+        # A comparison of machines: one framework for all.
+        options["framework"] = ON_SMALL_MACHINES
+        return ()
     request = build_request({**options, "gbs": 1, "gbs_tokens": None, "batch_ramp": None})
     if isinstance(request.gpu_words, SeveralTypes):
         return ()
-    cluster, tuned = request.find_cluster(), options["lengths"] is not None
+    cluster = request.find_cluster()
     alone = cluster.num_gpus <= cluster.gpus_per_node
     small = alone and (tuned or cluster.scale_up_domain_gpus <= _LINKED)
     if not small or cluster.gpu.vendor != "nvidia":

@@ -52,6 +52,12 @@ def is_sharded(grid: Row) -> bool:
 
 
 @jit
+def fetches_weights(grid: Row, framework: FrameworkInputs) -> bool:
+    """Weights are gathered before use, or fetched from the host by one rank."""
+    return is_sharded(grid) or (grid.zero > 2 and framework.host_weight_bytes > 0.0)
+
+
+@jit
 def keeps_weights(grid: Row, framework: FrameworkInputs) -> bool:
     """Low-precision weights stay between steps; FSDP makes them from fp32 shards."""
     return not is_sharded(grid) or framework.zero3_keeps_weight_shard > 0.0
@@ -65,14 +71,34 @@ def resting_parameters(
 
     All of them below ZeRO-3, unless fp32 shards are the parameters (FSDP): there ZeRO-2 and 3
     gather them for each pass, and have no weights beside the shards but of what nothing updates.
+    None of those that are fetched from the host.
     """
     stage = 3
     if not keeps_weights(grid, framework):
         if one_class.states > 0.0:
             return 0.0
         stage = 2
+    if framework.host_weight_bytes > 0.0 and grid.zero >= stage and one_class.gathers > 0.0:
+        return 0.0
     divides = grid.zero >= stage and one_class.gathers > 0.0
     return divided(parameters, divides, one_class.sharers, grid)
+
+
+@jit
+def secondary_ranks(shards: float, framework: FrameworkInputs) -> float:
+    """Ranks that share the second copy of weights that `shards` ranks share."""
+    return min(framework.secondary_shards, shards)
+
+
+@jit
+def secondary_parameters(
+    parameters: float, one_class: ClassInputs, grid: Row, framework: FrameworkInputs
+) -> float:
+    """Parameters of a class in a rank's share of the second copy (`secondary_shards`)."""
+    if grid.zero < 3 or one_class.gathers == 0.0:
+        return 0.0
+    shards = sharing_ranks(one_class.sharers, grid)
+    return parameters / secondary_ranks(shards, framework)
 
 
 @jit
@@ -81,8 +107,11 @@ def class_share(
 ) -> ClassShare:
     """What so many parameters of a class count as on a rank."""
     updated, trained = one_class.states * parameters, one_class.gradients * parameters
+    resting = resting_parameters(parameters, one_class, grid, framework)
+    if framework.secondary_shards > 0.0:
+        resting += secondary_parameters(parameters, one_class, grid, framework)
     return ClassShare(
-        one_class.weights * resting_parameters(parameters, one_class, grid, framework),
+        one_class.weights * resting,
         updated,
         divided(updated, grid.zero > 0, one_class.sharers, grid),
         one_class.gathered * parameters,
@@ -176,6 +205,21 @@ def gathered_parameters(holds: Row, grid: Row, framework: FrameworkInputs) -> tu
         else:
             data += gathered * holds.parameters[number]
     return data, experts
+
+
+@jit
+def fetched_bytes(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
+    """Bytes of a rank's shards of a piece or a stage that one gather fetches from the host, in the
+    type in which they are there: of frozen weights their own."""
+    total = 0.0
+    if framework.host_weight_bytes == 0.0 or grid.zero < 2:
+        return total
+    for number in range(len(framework.classes)):
+        one_class = framework.classes[number]
+        held = framework.host_weight_bytes if one_class.states > 0.0 else framework.weight_bytes
+        value = held * one_class.gathers * holds.parameters[number]
+        total += divided(value, True, one_class.sharers, grid)
+    return total
 
 
 @jit

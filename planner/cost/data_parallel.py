@@ -11,12 +11,13 @@ dense parameters and experts share. NCCL gives SHARP to the first communicator a
 from __future__ import annotations
 
 from planner.cost._jit import Row, Rows, jit
+from planner.cost.class_sums import fetched_bytes, secondary_ranks
 from planner.cost.codes import CollectiveKind
 from planner.cost.in_network import parameter_stream
 from planner.cost.inputs import GpuInputs
 from planner.cost.piece_traffic import collective_stream
 from planner.cost.rank_order import dense_stride, expert_stride
-from planner.cost.sharing import Stream, after
+from planner.cost.sharing import Stream, after, no_stream
 from planner.cost.tables import FrameworkInputs
 
 
@@ -50,6 +51,37 @@ def gather_of(
     return shared_stream(
         CollectiveKind.ALL_GATHER, data * per_parameter, experts * per_parameter, key, grid, network
     )
+
+
+@jit
+def near_gather_of(
+    data: float, experts: float, key: Row, grid: Row, framework: FrameworkInputs, network: Rows
+) -> Stream:
+    """The same from the second copy, among the ranks that share it: neighbours, in one node."""
+    size = framework.parameter_communication_bytes
+    shards = secondary_ranks(grid.shards, framework)
+    expert_shards = secondary_ranks(grid.expert_shards, framework)
+    kind, stride = CollectiveKind.ALL_GATHER, dense_stride(key, grid, network)
+    far = expert_stride(key, grid, network)
+    return after(
+        collective_stream(kind, shards, stride, data * size, network),
+        collective_stream(kind, expert_shards, far, experts * size, network),
+    )
+
+
+@jit
+def fetch_of(holds: Row, grid: Row, framework: FrameworkInputs) -> Stream:
+    """Copies of a rank's shards from the host before one gather (`fetched_bytes`), by copy engines,
+    on a link of their own: b/(shards·B).
+
+    Sources: DeepSpeed, runtime/zero/partition_parameters.py, `_all_gather_coalesced`; torch,
+    distributed/fsdp/_fully_shard/_fsdp_param.py, `all_gather_inputs`. Ignores what NICs on the same
+    PCIe switch take of the link.
+    """
+    fetched = fetched_bytes(holds, grid, framework)
+    if fetched == 0.0:
+        return no_stream()
+    return Stream(fetched / framework.weight_fetch_bytes_per_s, 0.0, 0.0, 0.0)
 
 
 @jit

@@ -11,7 +11,9 @@ from planner.cost._jit import Row, Rows, jit
 from planner.cost.boundary_traffic import end_traffic
 from planner.cost.class_sums import gathered_parameters, reduced_parameters
 from planner.cost.data_parallel import (
+    fetch_of,
     gather_of,
+    near_gather_of,
     optimizer_seconds,
     reduction_of,
 )
@@ -25,20 +27,22 @@ from planner.cost.passes import (
 )
 from planner.cost.peak import fill_known
 from planner.cost.schedule import SCHEDULE_ALL_FORWARD_FIRST
+from planner.cost.sharing import after
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import stage_update_seconds
 
 # Parameters of one piece whose gradients are reduced and whose weights are gathered, over dp·cp and
 # over the expert-data group. Traffic of these: seconds alone, and by class of links
-# (`planner.cost.sharing`). Then what differs by micro-batch and recompute mode: seconds of the
-# piece's passes, what ZeRO-2/3 adds to those of a plain piece and of one that recomputes; of a
-# pass, what its hidden traffic takes from parameters' or gradients' at the end of the step, and by
-# how much both of these together delay the piece's compute and exposed traffic
-# (`planner.cost.boundary_traffic`).
+# (`planner.cost.sharing`); `near`: of a gather from a second copy, where there is one. Then what
+# differs by micro-batch and recompute mode: seconds of the piece's passes, what ZeRO-2/3 adds to
+# those of a plain piece and of one that recomputes; of a pass, what its hidden traffic takes from
+# parameters' or gradients' at the end of the step, and by how much both of these together delay the
+# piece's compute and exposed traffic (`planner.cost.boundary_traffic`).
 TRAFFIC_ROW = record_of(
     "reduced", "reduced_experts", "gathered", "gathered_experts",
     "reduce_s", "reduce_inside", "reduce_between", "reduce_engaged",
     "gather_s", "gather_inside", "gather_between", "gather_engaged",
+    "near_s", "near_inside", "near_between", "near_engaged",
     "forward_s", "backward_s", "recompute_s", "sharded_s", "sharded_again_s",
     "taken_forward_s", "taken_backward_s", "shared_s",
 )  # fmt: skip
@@ -59,6 +63,12 @@ def fill_traffic(
         data, experts = gathered_parameters(cost, grid, framework)
         one_traffic.gathered, one_traffic.gathered_experts = data, experts
         stream = gather_of(data, experts, key, grid, framework, network)
+        if framework.host_weight_bytes > 0.0:
+            stream = after(fetch_of(cost, grid, framework), stream)
+        if framework.secondary_shards > 0.0:
+            near = near_gather_of(data, experts, key, grid, framework, network)
+            one_traffic.near_s, one_traffic.near_engaged = near.seconds, near.engaged
+            one_traffic.near_inside, one_traffic.near_between = near.inside, near.between
         one_traffic.gather_s, one_traffic.gather_engaged = stream.seconds, stream.engaged
         one_traffic.gather_inside, one_traffic.gather_between = stream.inside, stream.between
 
@@ -94,6 +104,7 @@ def fill_group(
     if 1 <= grid.zero <= 2:
         data, experts = gathered_parameters(out, grid, framework)
         out.gather_s = gather_of(data, experts, key, grid, framework, network).seconds
+        out.gather_s += fetch_of(out, grid, framework).seconds
 
 
 @jit

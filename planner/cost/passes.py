@@ -22,6 +22,7 @@ from planner.cost.sharing import (
     met_share,
     no_stream,
     piece_gather,
+    piece_near_gather,
     piece_reduction,
     times,
 )
@@ -100,16 +101,20 @@ def sharded_streams(traffic: Row, grid: Row, framework: FrameworkInputs) -> tupl
     """ZeRO-2/3 traffic of one piece and micro-batch beside (forward, backward).
 
     ZeRO-3 gathers the piece's weights before forward and again before backward (prefetched
-    beside the neighbours' compute) and reduce-scatters its gradients; ZeRO-2 only the last.
+    beside the neighbours' compute) and reduce-scatters its gradients; ZeRO-2 only the last. With a
+    second copy (`secondary_shards`), all gathers of a step but its first forward's are from that.
     """
     alone = grid.shards <= 1.0 and grid.expert_shards <= 1.0 and grid.replicas <= 1.0
-    if grid.zero < 2 or alone:
+    if grid.zero < 2 or (alone and framework.host_weight_bytes == 0.0):
         return no_stream(), no_stream()
-    gather = no_stream()
+    gather = again = no_stream()
     if grid.zero == 3:
-        gather = piece_gather(traffic)
+        gather = again = piece_gather(traffic)
+        if framework.secondary_shards > 0.0:
+            again, first = piece_near_gather(traffic), 1.0 / grid.grad_acc
+            gather = after(times(gather, first), times(again, 1.0 - first))
     scatter = times(piece_reduction(traffic), reduced_share(grid, framework))
-    return gather, after(gather, scatter)
+    return gather, after(again, scatter)
 
 
 @jit

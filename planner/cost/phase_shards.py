@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.cost._jit import Row, jit
-from planner.cost.class_sums import is_sharded, keeps_weights
+from planner.cost.class_sums import fetches_weights, is_sharded, keeps_weights
 from planner.cost.phase_records import (
     EMBEDDING,
     FORWARD,
@@ -33,7 +33,7 @@ def hands_on_gradients(grid: Row, framework: FrameworkInputs) -> bool:
 @jit
 def root_gathered(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
     """Weights gathered for all of forward and backward: ends under ZeRO-3, all under 2."""
-    if not is_sharded(grid):
+    if not fetches_weights(grid, framework):
         return 0.0
     if grid.zero < 3:
         if keeps_weights(grid, framework):
@@ -48,7 +48,8 @@ def gathered_bytes(
 ) -> float:
     """Weights that ZeRO-2 and 3 gather: the root's, and of layers (FSDP2: this one's and the
     next's; DeepSpeed: so many parameters)."""
-    if not is_sharded(grid) or phase == EMBEDDING or (phase == FORWARD_END and grid.zero > 2):
+    ended = phase == EMBEDDING or (phase == FORWARD_END and grid.zero > 2)
+    if ended or not fetches_weights(grid, framework):
         return 0.0
     root = root_gathered(holds, grid, framework)
     layer = framework.weight_bytes * most.largest

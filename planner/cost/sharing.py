@@ -146,6 +146,12 @@ def piece_gather(traffic: Row) -> Stream:
 
 
 @jit
+def piece_near_gather(traffic: Row) -> Stream:
+    """The gather of a piece's weights from a second copy of them."""
+    return Stream(traffic.near_s, traffic.near_inside, traffic.near_between, traffic.near_engaged)
+
+
+@jit
 def piece_reduction(traffic: Row) -> Stream:
     """The reduction of a piece's gradients (`planner.cost.frame.TRAFFIC_ROW`)."""
     return Stream(

@@ -222,6 +222,12 @@ class FrameworkInputs(NamedTuple):
     """Seconds per parameter that the offloaded part of an update takes."""
     update_sharded: float
     """1 where the largest temporary of an update is of the rank's shard of a tensor."""
+    secondary_shards: float
+    """The setting, with the GPUs of a node for -1."""
+    host_weight_bytes: float
+    """Bytes per trained parameter of shards that are off the GPU between uses; 0: none is."""
+    weight_fetch_bytes_per_s: float
+    """Rate at which one GPU fetches them."""
     updates_in_backward: float
     persistent_gradients: float
     """The setting; also 1 with `gradients_at_backward`."""

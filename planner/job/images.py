@@ -6,15 +6,14 @@ A family counts patches by a rule of its own (`planner/job/images.toml`).
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hardware.files import shipped_toml
 from planner.job.errors import UsageError
+from planner.job.image_rules import KINDS, ImageCount
 from planner.job.specs import ModelSpec
 from planner.job.vision import ImageLoad, VisionSpec
 
@@ -34,16 +33,6 @@ class ImageSize:
     number: int
     width: int
     height: int
-
-
-@dataclass(frozen=True, slots=True)
-class ImageCount:
-    """One image: tokens of the language model, patches that the tower reads, and how many of them a
-    patch attends to in a layer without windows."""
-
-    tokens: int
-    patches: int
-    span: int
 
 
 def read_images(text: str) -> ImageSize:
@@ -103,7 +92,7 @@ def vision_conditions(model: ModelSpec) -> tuple[UserCondition, ...]:
 def image_count(vision: VisionSpec, width: int, height: int) -> ImageCount:
     """What one image of a size in pixels is, by the family's rule. UsageError."""
     rule = _rules()[vision.rule]
-    return _KINDS[rule["kind"]](vision, rule, width, height)
+    return KINDS[rule["kind"]](vision, rule, width, height)
 
 
 def _of_tokens(vision: VisionSpec, tokens: int) -> ImageCount:
@@ -117,25 +106,3 @@ def _of_tokens(vision: VisionSpec, tokens: int) -> ImageCount:
 @cache
 def _rules() -> dict[str, dict[str, Any]]:
     return shipped_toml("planner.job", "images.toml")
-
-
-def _resized(vision: VisionSpec, rule: Mapping[str, Any], width: int, height: int) -> ImageCount:
-    """An image whose sides become multiples of `factor` pixels, within limits of its area."""
-    factor, least, most = rule["factor"], rule["least_pixels"], rule["most_pixels"]
-    sides = [max(factor, round(side / factor) * factor) for side in (height, width)]
-    area = sides[0] * sides[1]
-    if area > most:
-        scale = math.sqrt(height * width / most)
-        sides = [
-            max(factor, math.floor(side / scale / factor) * factor) for side in (height, width)
-        ]
-    elif area < least:
-        scale = math.sqrt(least / (height * width))
-        sides = [math.ceil(side * scale / factor) * factor for side in (height, width)]
-    patches = (sides[0] // vision.tower.patch) * (sides[1] // vision.tower.patch)
-    return ImageCount(patches // vision.projector.merged, patches, patches)
-
-
-_KINDS: Mapping[str, Callable[[VisionSpec, Mapping[str, Any], int, int], ImageCount]] = {
-    "resized": _resized,
-}

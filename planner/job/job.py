@@ -21,6 +21,7 @@ from planner.job.frameworks.switches import (
 )
 from planner.job.frameworks.tables import OptimizerKernel
 from planner.job.frameworks.workspaces import torch_workspaces
+from planner.job.homes import demand_homes
 from planner.job.objective import NEXT_TOKEN, Objective
 from planner.job.offload import (
     Modules,
@@ -150,6 +151,7 @@ class Job:
                 "other on one of them; leave it out"
             )
         check_optimizer(self.framework, self._optimizer_at(self.optimizer_offload))
+        demand_homes(self.framework, self.cluster)
         if self.activation_offload:
             read_offload(",".join(self.activation_offload), self.framework, self.model)
         for mode in self.recompute:

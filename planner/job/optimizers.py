@@ -214,6 +214,7 @@ def optimizer_refusal(profile: FrameworkProfile, setting: OptimizerSetting) -> s
         _refusal(profile, setting.optimizer)
         or _kernel_refusal(profile, setting)
         or _offload_refusal(profile, setting)
+        or _home_refusal(profile, setting)
     )
 
 
@@ -272,6 +273,15 @@ def _offload_refusal(profile: FrameworkProfile, setting: OptimizerSetting) -> st
             "[optimizer-offload]"
         )
     return None
+
+
+def _home_refusal(profile: FrameworkProfile, setting: OptimizerSetting) -> str | None:
+    if profile.state.states_home == "host" or setting.on_cpu == 1.0:
+        return None
+    return (
+        f"--optimizer-offload {setting.on_cpu:g} with states on NVMe: the CPU updates all of them; "
+        "give --optimizer-offload 1, or leave optimizer-nvme out  [optimizer-offload]"
+    )
 
 
 def _paged_refusal(setting: OptimizerSetting) -> str | None:

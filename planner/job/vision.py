@@ -78,13 +78,17 @@ class TowerSpec(Named):
 class ProjectorSpec(Named):
     """What stands between tower and language model.
 
-    `merged`: patches that become one token; `widths`: of its linear layers, the input first;
+    `merged`: patches that become one token, side by side or, where `pooled`, as their mean;
+    `widths`: of its linear layers, the input first; `learned`: vectors of the language model's
+    width that end rows of patches;
     `norm_width`: of the norm before them, 0 without one; `taps`: further projectors that read
     earlier layers of the tower and add to the first layers of the language model (Qwen3-VL's
     deepstack), whose norm is `tap_norm_width` wide.
     """
 
     merged: _Positive = 1
+    pooled: bool = False
+    learned: _NonNegative = 0
     widths: Annotated[tuple[_Positive, ...], Field(min_length=2)]
     bias: bool = True
     activation: str = "gelu"

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel, ConfigDict
 
 from constraints.rule import Layout
-from hardware.curves import host_curves
 from hardware.load import Fact, cluster_facts, cluster_names, gpu_facts, gpu_names
-from hardware.schema import Cluster
 from planner.job.job import Job
 from planner.job.models.catalog import beside_notes
 from planner.job.models.hf_config import supported_model_types
@@ -17,9 +15,8 @@ from planner.job.quantities import share
 from planner.job.schedules import schedule_named
 from planner.job.tuned_layers import EXPERTS, in_groups
 from planner.predict.configuration import Configuration
+from planner.predict.home_notes import home_notes, host_share
 from planner.predict.links import link_inputs
-from planner.predict.ops.trained import held_parameters
-from planner.predict.optimizer_terms import host_bytes_per_parameter
 from planner.predict.plan import Degrees, Interval
 from planner.predict.sharp import sharp_notes
 from planner.predict.techniques import used_techniques
@@ -35,7 +32,7 @@ def choice_notes(configuration: Configuration, offloaded_bytes: float) -> tuple[
         *_recompute_notes(job, layout),
         *((_MTP_APART,) if layout.mtp_standalone else ()),
         *sharp_notes(job, degrees),
-        *_offload_notes(job, degrees),
+        *home_notes(job, degrees),
         *_activation_notes(job, offloaded_bytes, job.offload_fraction),
     )
 
@@ -59,56 +56,6 @@ def _recompute_notes(job: Job, layout: Layout) -> Iterator[str]:
                 f"recompute {mode.name}: one checkpoint for {mode.span} layers, which all "
                 f"recompute{other if forms.every_flags else ''}"
             )
-
-
-def _host_share(cluster: Cluster, size_gib: float) -> str:
-    """`12 GiB of the 2,048 GiB of a node's memory`."""
-    there = cluster.host_memory_bytes_per_node / GIB
-    verdict = "MORE than the" if size_gib > there else "of the"
-    return f"{size_gib:,.0f} GiB {verdict} {there:,.0f} GiB of a node's memory"
-
-
-def _offload_notes(job: Job, degrees: Degrees) -> Iterator[str]:
-    """What an offloaded optimizer takes of the host, and how fast the host is taken to be."""
-    setting, cluster = job.optimizer_setting, job.cluster
-    if job.optimizer.paged:
-        yield _paged_note(job, degrees)
-    if not setting.on_cpu:
-        return
-    held = _updated_in_node(job, degrees)
-    size = held * host_bytes_per_parameter(job.framework, setting) / GIB
-    hidden = job.framework.optimizer.offload_overlap
-    rate = host_curves().cpu_adam_bytes_per_s_per_node.value
-    yield (
-        f"offloaded optimizer: {_host_share(cluster, size)}; "
-        f"CPU-Adam at {rate / 1e9:.0f} GB/s a node (arXiv 2101.06840); "
-        f"{hidden * 100:.0f} % of the way down beside backward, the way back exposed"
-    )
-
-
-def _updated_in_node(job: Job, degrees: Degrees) -> float:
-    """Parameters that the GPUs of a node update, copies included."""
-    shard = degrees.shard or degrees.dp * degrees.cp
-    copies = degrees.dp * degrees.cp / shard if degrees.zero else degrees.dp * degrees.cp
-    share_of_node = min(1.0, job.cluster.gpus_per_node / degrees.gpus)
-    return held_parameters(job).trained * copies * share_of_node
-
-
-def _paged_note(job: Job, degrees: Degrees) -> str:
-    """Where the states of a paged optimizer are, and what that costs."""
-    size = _updated_in_node(job, degrees) * job.optimizer.state_bytes / GIB
-    if not job.optimizer_offload:
-        return (
-            f"paged optimizer: its states, {size:,.1f} GiB a node, have room on the GPUs and stay "
-            "there; where that is not so, the driver moves them to host memory, and the step "
-            "takes longer"
-        )
-    rate = link_inputs(job.cluster).host_bytes_per_s / 1e9
-    return (
-        f"paged optimizer: its states have no room beside all else, and all of them come over the "
-        f"link for each update while others leave, at {rate:.0f} GB/s a GPU and direction "
-        f"(the driver evicts what was used longest ago); {_host_share(job.cluster, size)}"
-    )
 
 
 _MTP_APART = (
@@ -140,7 +87,7 @@ def _activation_notes(job: Job, size_bytes: float, fraction: float) -> Iterator[
     size = size_bytes * job.cluster.gpus_per_node / GIB
     rate = link_inputs(job.cluster).host_bytes_per_s / 1e9
     yield (
-        f"offloaded activations: at most {_host_share(job.cluster, size)}, pinned; copies at "
+        f"offloaded activations: at most {host_share(job.cluster, size)}, pinned; copies at "
         f"{rate:.0f} GB/s a GPU and direction, beside the compute of a "
         "layer; traffic of NICs on the same link is not counted; few measured runs offload, so the "
         "error bars do not cover it"

@@ -25,11 +25,11 @@ from planner.job.parameter_classes import ParameterClass, parameter_classes
 from planner.job.reads import Read
 from planner.job.schedules import schedule_named
 from planner.job.specs import ModelSpec
+from planner.predict.homes import fetch_bytes_per_s, host_weight_bytes, secondary_shards
 from planner.predict.links import (
     FAR_PEER_CHANNELS,
     channels,
     job_domain_gpus,
-    link_inputs,
     peer_channels,
 )
 from planner.predict.ops.attention_core import score_parts
@@ -296,12 +296,10 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
         "gradients_on_gpu": 0.0
         if state.updates_in_backward
         else 1.0 - setting.on_cpu * profile.optimizer.offload_gradients,
-        "offload_s": offload_seconds_per_parameter(
-            job.framework,
-            setting,
-            link_inputs(job.cluster).host_bytes_per_s,
-            job.cluster.gpus_per_node,
-        ),
+        "offload_s": offload_seconds_per_parameter(job.framework, setting, job.cluster),
+        "secondary_shards": secondary_shards(job.framework, job.cluster),
+        "host_weight_bytes": host_weight_bytes(job.framework, setting),
+        "weight_fetch_bytes_per_s": fetch_bytes_per_s(job.framework, setting, job.cluster),
         "update_sharded": setting.kernel == "forloop",
         "persistent_gradients": state.persistent_gradients or state.gradients_at_backward,
         "weight_cast_bytes": saved.weight_cast_bytes + copies,

@@ -10,8 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hardware.curves import host_curves
+from hardware.schema import Cluster
 from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.optimizers import ADAMW_STATE_BYTES, Optimizer, OptimizerSetting
+from planner.predict.homes import nvme_bytes_per_s, weights_home
+from planner.predict.links import link_inputs
 from planner.predict.ops.rows import Op
 
 # What every optimizer step moves per parameter besides the states: the fp32 gradient twice
@@ -89,10 +92,22 @@ def moment_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
     """
     if setting.optimizer.paged:
         return 0.0
+    return state_bytes(profile, setting) * (1.0 - setting.on_cpu)
+
+
+def state_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
+    """Bytes of optimizer state per parameter wherever they are, master weight apart."""
     scale = 1.0
     if setting.optimizer.follows_weights:
         scale = profile.state.optimizer_state_element_bytes / _FP32
-    return setting.optimizer.state_bytes * scale * (1.0 - setting.on_cpu)
+    return setting.optimizer.state_bytes * scale
+
+
+def _host_gradient_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
+    """Bytes of a gradient as an update on the CPU reads it: fp32, or of the type of the weights
+    where these are updated themselves."""
+    alone = not profile.state.master_bytes and setting.optimizer.follows_weights
+    return profile.state.gradient_bytes if alone else _FP32
 
 
 def paged_bytes(setting: OptimizerSetting) -> float:
@@ -130,17 +145,29 @@ def _traffic_bytes(optimizer: Optimizer) -> float:
 
 
 def offload_seconds_per_parameter(
-    profile: FrameworkProfile,
-    setting: OptimizerSetting,
-    host_bytes_per_s: float,
-    gpus_per_node: float,
+    profile: FrameworkProfile, setting: OptimizerSetting, cluster: Cluster
 ) -> float:
     """Seconds that offload adds per parameter of the rank.
 
-    Gradients go down and low-precision weights come back at `host_bytes_per_s` (one GPU, one
+    Gradients go down and low-precision weights come back over the host's link (one GPU, one
     direction), between them CPU-Adam runs; what the framework sends during backward is hidden,
-    nothing else is (Ren et al. 2021, section 4).
+    nothing else is (Ren et al. 2021, section 4). Weights whose home is off the GPU stay there once
+    the CPU has updated them, and go there where the GPU has.
     """
+    home = weights_home(profile, setting)
+    host_bytes_per_s = float(link_inputs(cluster).host_bytes_per_s)
+    weights_s = profile.state.weight_bytes / host_bytes_per_s
+    on_gpu_s = weights_s * (1.0 - setting.on_cpu) if home != "gpu" else 0.0
+    if home == "nvme":
+        on_gpu_s += profile.state.weight_bytes / nvme_bytes_per_s(cluster)
+    return on_gpu_s + _states_seconds(profile, setting, cluster)
+
+
+def _states_seconds(
+    profile: FrameworkProfile, setting: OptimizerSetting, cluster: Cluster
+) -> float:
+    """The part of `offload_seconds_per_parameter` for states that are not on the GPU."""
+    host_bytes_per_s = float(link_inputs(cluster).host_bytes_per_s)
     if setting.paged_out:
         # Blocks leave for those that come: both directions of the link at once.
         return setting.paged_out * setting.optimizer.state_bytes / host_bytes_per_s
@@ -149,20 +176,37 @@ def offload_seconds_per_parameter(
     state, rules = profile.state, profile.optimizer
     gradient = state.gradient_bytes
     down_s = (1.0 - rules.offload_overlap) * gradient / host_bytes_per_s
-    up_s = state.weight_bytes / host_bytes_per_s
-    cpu_bytes = _FP32 + 2.0 * (setting.optimizer.state_bytes + _master_bytes(profile, setting))
+    up_s = state.weight_bytes / host_bytes_per_s if weights_home(profile, setting) == "gpu" else 0.0
+    updated = state_bytes(profile, setting) + _master_bytes(profile, setting)
+    cpu_bytes = _host_gradient_bytes(profile, setting) + 2.0 * updated
     node_bytes_per_s = host_curves().cpu_adam_bytes_per_s_per_node.value
-    cpu_s = cpu_bytes * gpus_per_node / (node_bytes_per_s * rules.offload_host_share)
-    return setting.on_cpu * (down_s + cpu_s + up_s)
+    cpu_s = cpu_bytes * cluster.gpus_per_node / (node_bytes_per_s * rules.offload_host_share)
+    drives_s = 0.0
+    if state.states_home == "nvme":
+        drives_s = 2.0 * updated_bytes(profile, setting) / nvme_bytes_per_s(cluster)
+    return setting.on_cpu * (down_s + cpu_s + up_s + drives_s)
+
+
+def updated_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
+    """Bytes per parameter of the rank that the CPU holds for its update: states, the weight that it
+    updates, and the gradient.
+
+    Where they are on NVMe, a step writes all of them once and reads them once; without
+    `pipeline_read` and `pipeline_write` one after the other, beside nothing (DeepSpeed,
+    runtime/swap_tensor/partitioned_optimizer_swapper.py).
+    """
+    held = state_bytes(profile, setting) + _master_bytes(profile, setting)
+    return held + _host_gradient_bytes(profile, setting)
 
 
 def host_bytes_per_parameter(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
     """Host memory that offload takes per parameter of the rank: states, master, gradients; of a
-    paged optimizer its states."""
+    paged optimizer its states, of those on NVMe nothing."""
     if setting.paged_out:
         return setting.paged_out * setting.optimizer.state_bytes
-    value = setting.optimizer.state_bytes + _master_bytes(profile, setting)
-    return setting.on_cpu * (value + _FP32)
+    if profile.state.states_home == "nvme":
+        return 0.0
+    return setting.on_cpu * updated_bytes(profile, setting)
 
 
 def _master_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:

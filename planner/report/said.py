@@ -52,6 +52,21 @@ def days_text(days: float) -> str:
     return f"{days:,.0f}" if days >= 99.5 else f"{days:.3g}"
 
 
+def lasting(days: float) -> str:
+    """`90 days`, or below one `4.68 h`."""
+    return f"{days_text(days)} days" if days >= 1.0 else f"{24.0 * days:.3g} h"
+
+
+def days_and_hours(days: float) -> str:
+    """`25.6`, and below one day hours beside: `0.142 (3.4 h)`."""
+    return days_text(days) if days >= 1.0 else f"{days:.3g} ({24.0 * days:.2g} h)"
+
+
+def energy(mwh: float) -> str:
+    """Whole MWh, of few of them two digits: `1,234`, `0.0034`."""
+    return f"{mwh:,.0f}" if mwh >= 10.0 else f"{mwh:.2g}"
+
+
 def spread_text(interval: Range) -> str:
     """`±8 %`, or both sides where they differ much."""
     below = round((1.0 - interval.low / interval.value) * 100)
@@ -87,6 +102,9 @@ FORMATS: dict[str, Callable[..., str]] = {
     "plural": quantities.plural,
     "money": money,
     "days": days_text,
+    "lasting": lasting,
+    "days_and_hours": days_and_hours,
+    "energy": energy,
     "spread": spread_text,
     "ranged": lambda interval, form=",.4g": ranged(interval, form),
     "counted": counted,

@@ -230,12 +230,24 @@ def techniques(at: Situation) -> Changes:
     which of them save memory, the searches tell."""
     request, profile = at.request, at.job.framework
     inside = not request.allow_tp_across_domains
-    site = site_of(profile, at.job.model, at.job.cluster, inside=inside, tuning=at.job.tuning)
+    site = site_of(
+        profile,
+        at.job.model,
+        at.job.cluster,
+        inside=inside,
+        tuning=at.job.tuning,
+        samples=at.job.samples,
+    )
     for one in profile.techniques:
         said = one.name in (*request.use, *request.without)
         if one.effect != "speed" and not (said or one.needs or site.obstacle(one)):
             use = (*request.use, one.name)
-            yield at.changed(f"--with {one.name}", use=use)
+            if not one.moves_states or at.job.optimizer_on_cpu == 1.0:
+                yield at.changed(f"--with {one.name}", use=use)
+            if one.moves_weights or one.moves_states:
+                # The CPU updates what the host or a drive holds.
+                text = f"--with {one.name} --optimizer-offload 1"
+                yield at.changed(text, use=use, optimizer_offload=1.0)
             if one.frees_gradients and profile.optimizer.paged and not at.job.optimizer.paged:
                 # What is left beside the weights: states, which may leave too.
                 last = PAGED_OPTIMIZERS[-1]

@@ -45,6 +45,20 @@ def with_pack_length(request: Request, effort: Effort) -> Request:
     return best
 
 
+def pack_note(asked: Request, taken: Request) -> Iterator[str]:
+    """Which length of packs a search took, and of which, where nobody gave one."""
+    if asked.seq is not None or asked.lengths is None:
+        return
+    job = asked.resolve()
+    if not job.samples.is_packed:
+        return
+    longer = [_longer_packs(asked, job, times) for times in _TIMES]
+    tried = [job.seq, *(one.seq for one in longer if one is not None and one.seq)]
+    if len(tried) > 1:
+        listed = ", ".join(f"{length:,}" for length in tried)
+        yield f"Packs of {taken.seq or job.seq:,} tokens are the fastest of {listed} (--seq)."
+
+
 def _longer_packs(request: Request, job: Job, times: int) -> Request | None:
     """With packs so many times as long; None beyond the model's positions, and where as many
     samples fill no whole number of them."""

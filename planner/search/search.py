@@ -36,7 +36,7 @@ from planner.search.outcome import (
     stop_notes,
 )
 from planner.search.result import Counts, SearchResult
-from planner.search.sample_rules import rule_notes, with_pack_length
+from planner.search.sample_rules import pack_note, rule_notes, with_pack_length
 from planner.search.shares import CostedJob, CostedShares, SharesExplorer, cost_job, cost_shares
 from planner.search.trial import try_job
 from planner.search.unused import mtp_note, unused_techniques
@@ -88,7 +88,7 @@ def find_plans(
     work_s = MOST_WORK_S if time_limit_s is None else WORK_OF_TIME * time_limit_s
     effort = Effort(SolverOptions(seed=seed), time_limit_s, most_work_s=work_s)
     started = time.perf_counter()
-    request = with_pack_length(request, effort)
+    asked, request = request, with_pack_length(request, effort)
     job = request.resolve()
     shares = _costed_in_time(job, launch, effort)
     explorer = shares.explorer(effort, progress)
@@ -122,6 +122,7 @@ def find_plans(
             *shares.jobs[0].candidates.notes,
             *_share_notes(shares),
             *mtp_note(shares.job, taken),
+            *pack_note(asked, request),
             *(() if fastest_only or explorer.stopped else alone_notes(request, job, taken)),
             *(() if fastest_only or explorer.stopped else rule_notes(request, job, taken, effort)),
         ),

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from planner.job.errors import UsageError
-from planner.job.images import ImageCount, image_count, read_images
+from planner.job.image_rules import ImageCount
+from planner.job.images import image_count, read_images
 from planner.job.models.catalog import load_model
 from planner.job.request import Request
 from planner.predict.evaluate import Proposal, evaluated
@@ -37,9 +38,9 @@ def test_parameters_are_the_published_ones() -> None:
     ("width", "height", "count"),
     [
         # 37 x 27 squares of 28 pixels.
-        (1024, 768, ImageCount(999, 3996, 3996)),
+        (1024, 768, ImageCount(1001, 3996, 3996)),
         # The least area is a square of 56 pixels.
-        (20, 20, ImageCount(4, 16, 16)),
+        (20, 20, ImageCount(6, 16, 16)),
     ],
 )
 def test_an_image_is_resized_to_whole_squares(width: int, height: int, count: ImageCount) -> None:
@@ -62,7 +63,7 @@ def test_a_text_model_takes_no_images() -> None:
 
 
 def test_images_longer_than_a_sample_are_refused() -> None:
-    with pytest.raises(UsageError, match="--seq 1998 or more"):
+    with pytest.raises(UsageError, match="--seq 2002 or more"):
         _request(images="2x1024x768", seq=1024).resolve()
 
 

@@ -75,6 +75,29 @@ def test_golden(name: str) -> None:
     check_golden(f"deepspeed/{name}", dict(deepspeed.files(launch(found))) | {"arguments": words})
 
 
+def of(name: str) -> Case:
+    return next(item for item in MATRIX if item.name == name)
+
+
+def test_where_weights_and_states_are() -> None:
+    """On the host, on the drive that the run names, in unified memory, or twice."""
+    assert config(of("weights"))["zero_optimization"]["offload_param"] == {
+        "device": "cpu", "pin_memory": True,
+    }  # fmt: skip
+    zero = config(of("nvme"))["zero_optimization"]
+    for table in ("offload_param", "offload_optimizer"):
+        assert (zero[table]["device"], zero[table]["nvme_path"]) == ("nvme", "NVME")
+    assert "${NVME}" in deepspeed.command(launch(of("nvme"))).argv
+    assert "on_drive(sys.argv[1:])" in deepspeed.files(launch(of("nvme")))["train.py"]
+    (drive,) = [
+        one for one in deepspeed.command(launch(of("nvme"))).variables if one.name == "NVME"
+    ]
+    assert drive.needed
+    assert config(of("hpz"))["zero_optimization"]["zero_hpz_partition_size"] == 8
+    assert arguments(of("paged"))["--optim"] == "paged_adamw_8bit"
+    assert "on_drive" not in deepspeed.files(launch(BASE))["train.py"]
+
+
 def test_recompute_is_an_argument() -> None:
     again = arguments(case("again", LLAMA, "8xH100", zero=3, recompute="full"))
     assert again["--activation_checkpointing"] == "true"

@@ -10,7 +10,7 @@ from planner.job.request import Request
 from planner.launch.plans import job_launch_note
 from planner.predict.command_line import search_command
 from planner.search.limit_results import Effort
-from planner.search.sample_rules import rule_notes, with_pack_length
+from planner.search.sample_rules import pack_note, rule_notes, with_pack_length
 from planner.search.search import find_plans
 
 TUNED = Request(
@@ -55,6 +55,9 @@ def test_longer_packs_are_taken_where_they_waste_less() -> None:
         update={"packing": "pack-varlen", "framework": "torchtune", "lengths": "900:1,1300:1"}
     )
     taken = with_pack_length(request, Effort())
+    [note] = pack_note(request, taken)
+    assert f"Packs of {taken.resolve().seq:,} tokens" in note and "8,192, 16,384" in note
+    assert not list(pack_note(TUNED, TUNED)) and not list(pack_note(taken, taken))
     assert request.resolve().seq == 8192 or taken.seq is not None
     short = request.model_copy(update={"seq": 2048}).resolve()
     assert taken.resolve().row_tokens / taken.resolve().seq > 1.2 * short.row_tokens / short.seq

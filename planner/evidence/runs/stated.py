@@ -87,8 +87,8 @@ def _beside_prediction(row: MeasuredRow, degrees: Degrees, layers: int) -> tuple
 
 def memory_gap(row: MeasuredRow) -> str | None:
     """Why the row's memory is not predicted: it moves tensors to the host; None otherwise."""
-    if row.says("offload", r"^parameters|layers"):
-        return "parameters and single layers on the host are not modelled"
+    if row.says("offload", r"layer"):
+        return "single layers on the host, one after the other, are not modelled"
     if row.says("recompute", r"\bbut\b"):
         return "what full recomputation keeps by a policy is not modelled"
     return None

@@ -37,6 +37,10 @@ class SavedTensors(Settings):
 class TrainingState(Settings):
     """Bytes per parameter of weights and gradients under mixed precision."""
 
+    if TYPE_CHECKING:
+        weights_home: Literal["gpu", "host", "nvme"] = "gpu"
+        states_home: Literal["host", "nvme"] = "host"
+
 
 @declared(*SETTINGS, "adapters")
 class AdapterRules(Settings):

@@ -21,6 +21,7 @@ from hardware.frozen import Frozen
 from planner.job.errors import ModelError
 from planner.job.models.unplanned import unplanned_name
 from planner.job.specs import ModelSpec
+from planner.job.vision import VisionSpec
 
 _FOLDER = Path(__file__).parent
 _ALIAS_FILE = _FOLDER / "aliases.toml"
@@ -36,7 +37,7 @@ class ResolvedModel(Frozen):
     by the reference implementation, without multi-token-prediction layers; None when unknown.
     `left_out`: modules of the whole model that the shape does not count, as a vision tower, where
     the file describes the whole model; `beside`: those of the published checkpoint, where the file
-    describes the language model.
+    describes the language model; `vision`: what of these reads images, if that is known.
     """
 
     spec: ModelSpec
@@ -49,6 +50,15 @@ class ResolvedModel(Frozen):
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
+    vision: VisionSpec | None = None
+
+    def with_vision(self) -> ResolvedModel:
+        """The whole model, with the vision part that the shape leaves out; itself if there is
+        none."""
+        if self.vision is None:
+            return self
+        spec = self.spec.model_copy(update={"vision": self.vision})
+        return self.model_copy(update={"spec": spec, "beside": (), "exact_parameters": None})
 
 
 def model_names() -> tuple[str, ...]:
@@ -182,6 +192,7 @@ def _from_toml(path: Path, asked: str, alias_of: str | None = None) -> ResolvedM
         source=file.source,
         notes=(*file.notes, *(f"{note[0].upper()}{note[1:]}." for note in beside_notes(beside))),
         beside=beside,
+        vision=file.vision if beside else None,
     )
 
 

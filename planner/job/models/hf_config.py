@@ -14,6 +14,7 @@ from hardware.files import json_content, read_text, shipped_toml
 from planner.job.errors import ModelError, unknown_name, validation_message
 from planner.job.models.hf_families import READERS, spec_fields
 from planner.job.models.hf_fields import TABLES, Fields
+from planner.job.models.hf_vision import read_vision
 from planner.job.models.unplanned import unplanned_type
 from planner.job.specs import ModelSpec
 
@@ -69,7 +70,7 @@ def read_hf_model(whole: Mapping[str, object], where: str) -> HfModel:
         spec = ModelSpec.model_validate(
             {
                 "name": _name(where),
-                "family": model_type,
+                "family": TABLES["families"].get(model_type, model_type),
                 "pretraining_seq": _pretraining_seq(fields),
                 "source": f"Hugging Face config: {where}",
                 "constants": fields.others(_defaults()["constants"]),
@@ -79,7 +80,10 @@ def read_hf_model(whole: Mapping[str, object], where: str) -> HfModel:
     except ValidationError as error:
         raise ModelError(validation_message(error, where_inside)) from error
     notes = (*_unknown_keys(config, fields, model_type), *_sizes_by_default(fields))
-    return HfModel(spec, notes, modules_left_out(whole, config, fields.asked))
+    vision = read_vision(str(whole.get("model_type")), whole, spec.hidden, where)
+    seen = {*fields.asked, *(("vision_config",) if vision else ())}
+    spec = spec.model_copy(update={"vision": vision}) if vision else spec
+    return HfModel(spec, notes, modules_left_out(whole, config, seen))
 
 
 def modules_left_out(
@@ -102,7 +106,7 @@ def modules_left_out(
 
 
 def _unknown_keys(config: Mapping[str, object], fields: Fields, model_type: str) -> Iterator[str]:
-    known = known_keys() | fields.asked
+    known = known_keys() | fields.asked | {"vision_config"}
     unknown = [key for key in config if key not in known and not key.startswith("_")]
     if config.get("text_config") is not None:
         return  # what is asked of the wrapper, no class of a language model knows

@@ -42,6 +42,20 @@ class Fields:
             raise self._wrong(found, value, f"at most {MOST_LAYERS:,} layers")
         return number
 
+    def side(self, key: str) -> int:
+        """A positive integer, or two that are equal, as of a square's sides."""
+        found, value = self._find(key)
+        if isinstance(value, list) and value and all(item == value[0] for item in value):
+            value = value[0]
+        if value is _MISSING:
+            raise self.error(f"{found} is missing; expected a positive integer")
+        return self._integer(found, value, minimum=1)
+
+    def kind(self) -> str:
+        """The `model_type`, empty where none is stated."""
+        value = self._config.get("model_type")
+        return value if isinstance(value, str) else ""
+
     def optional_positive(self, key: str) -> int | None:
         """A positive integer, or None where it is null or absent without default."""
         found, value = self._known(key)

@@ -5,7 +5,8 @@ exact_parameters = 1234    # without multi-token-prediction layers
 source = "…"               # where the shape comes from; a file of yours needs none
 notes = ["…"]
 [shape]                    # fields of ModelSpec, with [shape.moe] and [shape.mla]
-[vision]                   # of a vision-language model: fields of VisionSpec
+[vision]                   # of a vision-language model: fields of VisionSpec; beside a [[beside]]
+                           # module it is that one, taken up by a job with images
 [[beside]]                 # a module of the published checkpoint that [shape] does not describe
 what = "vision tower"      # with parameters and source
 [layers]                   # only where layers differ
@@ -122,7 +123,8 @@ def _spec(file: ModelFile, path: Path) -> ModelSpec:
     for field, place in _STATED_ELSEWHERE.items():
         if field in file.shape:
             raise ModelError(f"{path}: shape.{field} is given by {place}; remove it from [shape]")
-    stated = {"name": path.stem, "source": file.source, "vision": file.vision}
+    vision = None if file.beside else file.vision
+    stated = {"name": path.stem, "source": file.source, "vision": vision}
     named = {**file.shape, **stated}
     layout = file.layers
     if layout.pattern:

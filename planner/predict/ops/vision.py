@@ -33,8 +33,22 @@ def tower_layer(context: OpContext, kind: LayerKind, layer: Layer) -> Piece:
         span = min(span, model.sliding_window or span)
     inside = tower_context(context, span)
     piece = layer(inside, kind.model_copy(update={"module": "language"}))
+    if _vision(context).tower.layer_scale:
+        scales = Piece("scales", tuple(_scales(inside)))
+        scales = with_tuning(scales, inside, frozen=kind.frozen)
+        piece = replace(piece, ops=(*piece.ops, *scales.ops))
     name = f"vision {piece.name}"
     return Piece(name, tuple(_of_patches(op, context, span) for op in piece.ops))
+
+
+def _scales(context: OpContext) -> Iterator[Op]:
+    """A learned factor a channel on what each block adds, whose gradient needs what it scales
+    (transformers, modeling_internvl.py, lambda_1 and lambda_2)."""
+    hidden = float(context.model.hidden)
+    for block in ("attention", "ffn"):
+        row = elementwise(context, f"{block}/scale", hidden, Shard.SEQUENCE, (2, 4))
+        kept = context.kept(f"{block}/scaled", hidden, Shard.SEQUENCE)
+        yield replace(row, parameters=((hidden, ParamShard.NONE),), saved=(kept,))
 
 
 def tower_context(context: OpContext, span: int) -> OpContext:
@@ -149,8 +163,10 @@ def _one_projector(
     """Rows of a projector per patch of the tower."""
     projector = vision.projector
     share = 1.0 / projector.merged
+    if projector.learned and not name.count("tap"):
+        yield _learned(context, projector.learned * float(projector.widths[-1]))
     if norm_width:
-        normed = projector.widths[0] / projector.merged / norm_width
+        normed = share if norm_width == projector.widths[0] else 1.0
         inside = replace(
             context,
             model=context.model.model_copy(
@@ -181,6 +197,12 @@ def _one_projector(
             size = context.saved.activation_bytes * float(out)
             kept = Saved(f"{layer}/activation_input", size, Shard.SEQUENCE, Module.NOTHING)
             yield _times(replace(act, saved=(kept,), rerun_with=Module.NOTHING), share)
+
+
+def _learned(context: OpContext, parameters: float) -> Op:
+    """Vectors that stand between rows of patches, whose copies are part of the row."""
+    row = elementwise(context, "projector/row_ends", 0.0, Shard.SEQUENCE, (0, 0), Module.NOTHING)
+    return replace(row, parameters=((parameters, ParamShard.NONE),))
 
 
 def _times(op: Op, factor: float) -> Op:

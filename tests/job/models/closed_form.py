@@ -31,7 +31,9 @@ def _vision(vision: VisionSpec) -> int:
     total = width * (3 * tower.frames * tower.patch**2 + tower.patch_bias)
     total += width * (tower.positions + tower.class_tokens)
     total += norm * (tower.norm_before + tower.norm_after)
-    attention = 4 * width * inner + 3 * inner * tower.qkv_bias + width * tower.out_bias
+    normed = {"none": 0, "head": 2 * (inner // tower.heads), "full": 2 * inner}
+    attention = normed[tower.qk_norm] * (2 if tower.norm == "layernorm" else 1)
+    attention += 4 * width * inner + 3 * inner * tower.qkv_bias + width * tower.out_bias
     block = (2 + tower.gated) * width * tower.ffn
     block += tower.mlp_bias * (width + tower.ffn * (1 + tower.gated))
     total += tower.layers * (attention + block + 2 * norm + 2 * width * tower.layer_scale)
@@ -41,6 +43,7 @@ def _vision(vision: VisionSpec) -> int:
     )
     scale = 2 if projector.norm == "layernorm" else 1
     total += linear + scale * projector.norm_width
+    total += projector.learned * projector.widths[-1]
     return total + projector.taps * (linear + scale * projector.tap_norm_width)
 
 

@@ -295,22 +295,55 @@ def test_a_table_with_a_trainers_settings_is_no_deepspeed_file(folder: ReadFolde
 # --- what a second copy, a paged state or a host holds --------------------------------------------
 
 
-def test_hpz_is_legal_and_not_predicted(folder: ReadFolder) -> None:
-    """ZeRO++: states are sharded over all; without the key there is a prediction."""
+def test_a_second_copy_of_the_weights(folder: ReadFolder) -> None:
+    """ZeRO++: states are sharded over all, an eighth of the 16-bit weights lies beside them."""
     zero = {"stage": 3, "zero_hpz_partition_size": 8}
     text = ZERO3.replace('{"stage": 3}', json.dumps(zero))
     found = folder({"z.json": text}, gpus=16, **MODEL)
-    assessed = judged(found, "16xA100")
-    assert assessed.verdict == "cannot tell" and found.shard == 0
-    assert "zero_hpz_partition_size" in assessed.unpredictable[0].fix
-    assert judged(folder({"z.json": ZERO3}, gpus=16, **MODEL), "16xA100").plan is not None
+    plan, plain = (judged(one, "16xA100").plan
+                   for one in (found, folder({"z.json": ZERO3}, gpus=16, **MODEL)))  # fmt: skip
+    assert found.shard == 0 and found.variations == ("hpz-8",)
+    assert plan is not None and plain is not None
+    assert plan.peak_bytes > plain.peak_bytes
     assert judged(folder({"z.json": text}, gpus=12, **MODEL), "12xA100").verdict == "will not run"
+    odd = text.replace('"zero_hpz_partition_size": 8', '"zero_hpz_partition_size": 5')
+    assert judged(folder({"z.json": odd}, gpus=40, **MODEL), "40xA100").verdict == "cannot tell"
+    odd = text.replace('"zero_hpz_partition_size": 8', '"zero_hpz_partition_size": 4')
+    beyond = judged(folder({"z.json": odd}, gpus=12, **MODEL), "2x6xA100")
+    assert beyond.verdict == "will not run"
+    assert any("give 3 or 6" in problem.text for problem in beyond.errors)
+
+
+@pytest.mark.parametrize(
+    ("zero", "variations", "share", "rule"),
+    [
+        ({"offload_param": {"device": "cpu"}}, ("parameter-offload",), 0.0, ""),
+        ({"offload_param": {"device": "nvme", "nvme_path": "/nvme"}}, ("parameter-nvme",), 0.0, ""),
+        ({"offload_param": {"device": "nvme"}}, ("parameter-nvme",), 0.0, "nvme-path"),
+        ({"offload_optimizer": {"device": "nvme", "nvme_path": "/nvme", "ratio": 0.5},
+          "offload_param": {"device": "cpu"}}, ("parameter-offload", "optimizer-nvme"), 1.0, ""),
+        ({"offload_optimizer": {"device": "nvme"}}, ("optimizer-nvme",), 1.0, "nvme-path"),
+        ({"stage": 2, "offload_param": {"device": "cpu"}}, (), 0.0, "offload-param-stage"),
+        ({"stage": 2, "offload_optimizer": {"device": "nvme"}}, (), 1.0, "offload-optimizer-stage"),
+    ],
+)  # fmt: skip
+def test_where_deepspeed_puts_weights_and_states(
+    folder: ReadFolder,
+    zero: dict[str, object],
+    variations: tuple[str, ...],
+    share: float,
+    rule: str,
+) -> None:
+    text = ZERO3.replace('{"stage": 3}', json.dumps({"stage": 3} | zero))
+    found = folder({"z.json": text}, gpus=8, **MODEL)
+    assert (found.variations, found.optimizer_offload) == (variations, share)
+    assert [problem.rule for problem in found.problems] == ([rule] if rule else [])
+    assert judged(found, "8xA100").plan is not None or rule == "nvme-path"
 
 
 @pytest.mark.parametrize(
     "setting",
-    ["optim: paged_adamw_8bit", "use_tiled_mlp: true", "auto_find_batch_size: true",
-     "layer_offloading: true"],
+    ["use_tiled_mlp: true", "auto_find_batch_size: true", "layer_offloading: true"],
 )  # fmt: skip
 def test_what_saves_memory_and_is_not_modelled_never_fails_to_fit(
     folder: ReadFolder, setting: str

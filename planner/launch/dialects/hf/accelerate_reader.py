@@ -32,6 +32,8 @@ _DEEPSPEED = {
     "zero_stage": DEEPSPEED["zero"].key,
     "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
     "offload_param_device": "zero_optimization.offload_param.device",
+    "offload_optimizer_nvme_path": "zero_optimization.offload_optimizer.nvme_path",
+    "offload_param_nvme_path": "zero_optimization.offload_param.nvme_path",
     "gradient_accumulation_steps": DEEPSPEED["grad_acc"].key,
     "gradient_clipping": "gradient_clipping",
 }

@@ -99,6 +99,13 @@ _OPTIMIZERS = {
     "adam": "adamw", "adamw": "adamw", "lion": "lion", "sgd": "sgd", "muon": "muon",
 }  # fmt: skip
 _OFF = (None, False, "none", "auto")
+# Techniques of the profile by where each table sends what it is about.
+_HOMES = {
+    "offload_param": {"cpu": "parameter-offload", "nvme": "parameter-nvme"},
+    "offload_optimizer": {"nvme": "optimizer-nvme"},
+}
+# Ranks that may share a second copy: variations of the profile.
+_COPIES = (2, 4, 8, 16, 32, 64, 72)
 _OPTIMIZER_NAMES: Mapping[str, str] = dialect_toml("hf", "rules.toml")["optimizers"]
 _DEPRECATED = {"cpu_offload": "offload_optimizer", "cpu_offload_param": "offload_param"}
 
@@ -116,8 +123,7 @@ class DeepspeedReader(ScriptedReader):
         tp = self.whole(DEEPSPEED["tp"].key, 1)
         stage = self._stage()
         batch = self._batch(self.hints.gpus or self.world, tp)
-        if self.document.get(f"{_Z}.offload_param.device") not in _OFF:
-            self.said("deepspeed_offload", stage=stage)
+        homes = tuple(self._homes(stage))
         self._optimizer_rules(stage)
         if self.hints.recompute is None:
             self.assumed.append("no recomputation (not in this file; give --recompute full)")
@@ -127,6 +133,7 @@ class DeepspeedReader(ScriptedReader):
             partial(is_known, {"": TOP_KEYS, _Z: ZERO_KEYS}),
             {"mbs": _MBS, "grad_acc": _ACC, "gbs": _GBS, "zero": DEEPSPEED["zero"].key},
             "deepspeed",
+            homes,
             format="deepspeed",
             tp=tp,
             zero=stage,
@@ -193,7 +200,7 @@ class DeepspeedReader(ScriptedReader):
         stated = [self.document.get(f"{name}.enabled") for name in _PRECISION_NAMES]
         words = self.launch.command.words if self.launch is not None else ()
         told = any(_HALF.search(word.text.value) for word in words)
-        size = as_whole(self.document.get(f"{_Z}.zero_hpz_partition_size", 1)) or 1
+        size = self._second_copy()
         self.said(
             "deepspeed",
             sequences=self.whole("sequence_parallel_size", 1),
@@ -202,6 +209,7 @@ class DeepspeedReader(ScriptedReader):
             stage=stage,
             gpus=gpus,
             size=size,
+            counted=size in _COPIES,
             left_over=gpus and size > 1 and gpus % min(size, gpus),
             mics=self.document.get(f"{_Z}.mics_shard_size", -1),
         )
@@ -245,10 +253,23 @@ class DeepspeedReader(ScriptedReader):
         device = self.document.get(f"{_Z}.offload_optimizer.device")
         if device in _OFF:
             return 0.0
-        if device == "nvme":
-            key = f"{_Z}.offload_optimizer.device"
-            self.unpredictable("offload to NVMe is not modelled", key)
-        return self.share(f"{_Z}.offload_optimizer.ratio", 1.0)
+        share = self.share(f"{_Z}.offload_optimizer.ratio", 1.0)
+        return 1.0 if device == "nvme" else share
+
+    def _second_copy(self) -> int:
+        """Ranks that share a second copy of the weights; 1: there is none."""
+        return as_whole(self.document.get(f"{_Z}.zero_hpz_partition_size", 1)) or 1
+
+    def _homes(self, stage: int) -> Iterator[str]:
+        """Where weights and states are, as techniques of the profile."""
+        for table, named in _HOMES.items():
+            device = self.document.get(f"{_Z}.{table}.device")
+            path = self.document.get(f"{_Z}.{table}.nvme_path")
+            self.said(f"deepspeed_{table}", stage=stage, device=device, path=path)
+            if stage == 3 and device in named:
+                yield named[device]
+        if stage == 3 and self._second_copy() in _COPIES:
+            yield f"hpz-{self._second_copy()}"
 
     # --- rules ----------------------------------------------------------------------------------
 

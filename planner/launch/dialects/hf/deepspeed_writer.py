@@ -39,6 +39,7 @@ from planner.launch.sentences import (
     said_needs,
     said_refusals,
 )
+from planner.launch.settings_text import filled
 from planner.launch.time_limit import save_steps
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.table import pieces
@@ -48,6 +49,13 @@ CONFIG = "ds_config.json"
 BUCKET_ELEMENTS = 500_000_000
 # Optimizers of DeepSpeed's own, with what they need beside lr and weight decay.
 _CONFIG_OPTIMIZERS = {"adamw": "AdamW", "lion": "Lion", "sgd": "SGD"}
+# Those of bitsandbytes, by the Trainer's names.
+_TRAINERS = {
+    "adamw-8bit": "adamw_bnb_8bit", "paged-adamw": "paged_adamw_32bit",
+    "paged-adamw-8bit": "paged_adamw_8bit", "paged-lion": "paged_lion_32bit",
+}  # fmt: skip
+# What train.py calls the folder of a local drive.
+NVME = "NVME"
 _WEIGHT_DECAY = 0.1
 _BETAS = {"adamw": (0.9, 0.95), "lion": (0.9, 0.99)}
 
@@ -69,10 +77,10 @@ def optimizer_kind(job: Job) -> str | None:
     """`trainer`: made by the Trainer (--optim); `deepspeed`: in ds_config.json; None: neither."""
     optimizer = job.optimizer
     plain = all(dtype == "fp32" for _, dtype in optimizer.states)
-    if optimizer.family == "adamw-8bit":
+    if optimizer.family in _TRAINERS:
         return "trainer"
     if optimizer.family == "adamw" and plain:
-        return "deepspeed" if job.optimizer_offload else "trainer"
+        return "deepspeed" if job.optimizer_on_cpu else "trainer"
     if optimizer.family in ("lion", "sgd") and all(
         t in ("fp32", "none") for _, t in optimizer.states
     ):
@@ -87,7 +95,12 @@ def files(launch: Launch) -> Files:
     dtype = {"fp16": "float16"}.get(launch.job.precision, "bfloat16")
     text = json.dumps(ds_config(launch), indent=2) + "\n"
     pieces = trainer_pieces(launch.job, dtype)
-    program = hf_program(model, "hf/trainer.py.txt", title, dtype=Code(dtype), **pieces)
+    drive = _uses_drive(launch.job)
+    program = hf_program(
+        model, "hf/trainer.py.txt", title, dtype=Code(dtype),
+        drive=filled("hf/drive.py.txt") if drive else "",
+        words=Code("on_drive(sys.argv[1:])" if drive else ""), **pieces,
+    )  # fmt: skip
     return {CONFIG: text, **program, **merging(launch.job)}
 
 
@@ -112,7 +125,7 @@ def ds_config(launch: Launch) -> dict[str, object]:
         config["tensor_parallel"] = {last(DEEPSPEED["tp"]): degrees.tp}
     if optimizer_kind(launch.job) == "deepspeed":
         config["optimizer"] = _config_optimizer(launch)
-    if launch.job.optimizer.family in ("sgd", "adamw-8bit"):
+    if launch.job.optimizer.family in ("sgd", *_TRAINERS):
         config["zero_allow_untested_optimizer"] = True
     return config
 
@@ -143,6 +156,8 @@ def _zero(launch: Launch) -> dict[str, object]:
             "stage3_max_reuse_distance": 2 * layer,
             "stage3_gather_16bit_weights_on_model_save": True,
         }
+    if "hpz" in launch.plan.techniques:
+        zero["zero_hpz_partition_size"] = launch.job.cluster.gpus_per_node
     return zero | _offload(launch)
 
 
@@ -154,11 +169,26 @@ def largest_layer(launch: Launch) -> int:
 
 
 def _offload(launch: Launch) -> dict[str, object]:
-    share = launch.job.optimizer_offload
-    if not share:
-        return {}
-    offload: dict[str, object] = {"device": "cpu", "pin_memory": True}
-    return {"offload_optimizer": offload | ({"ratio": share} if share < 1.0 else {})}
+    """Tables that say where states and weights are."""
+    share, state = launch.job.optimizer_on_cpu, launch.job.framework.state
+    tables: dict[str, object] = {}
+    if share:
+        ratio = {"ratio": share} if share < 1.0 else {}
+        tables["offload_optimizer"] = _device(state.states_home) | ratio
+    if state.weights_home != "gpu":
+        tables["offload_param"] = _device(state.weights_home)
+    return tables
+
+
+def _device(home: str) -> dict[str, object]:
+    """Host memory, or the drive that the run's NVME names (train.py, `on_drive`)."""
+    if home == "nvme":
+        return {"device": "nvme", "nvme_path": NVME, "pin_memory": True}
+    return {"device": "cpu", "pin_memory": True}
+
+
+def _uses_drive(job: Job) -> bool:
+    return "nvme" in (job.framework.state.states_home, job.framework.state.weights_home)
 
 
 def _config_optimizer(launch: Launch) -> dict[str, object]:
@@ -183,7 +213,8 @@ def command(launch: Launch) -> RunCommand:
 
 def _arguments(launch: Launch) -> dict[str, object]:
     degrees = launch.plan.degrees
-    values: dict[str, object] = {
+    drive = {"nvme": f"${{{NVME}}}"} if _uses_drive(launch.job) else {}
+    values: dict[str, object] = drive | {
         "deepspeed": CONFIG,
         "model_folder": MODEL_FOLDER,
         "seq_length": launch.plan.seq,
@@ -213,8 +244,8 @@ def _arguments(launch: Launch) -> dict[str, object]:
 def optimizer_arguments(launch: Launch) -> dict[str, str]:
     """The optimizer, as the Trainer's arguments say it."""
     optimizer, kernel = launch.job.optimizer, launch.job.optimizer_setting.kernel
-    if optimizer.family == "adamw-8bit":
-        return {"optim": "adamw_bnb_8bit", "adam_beta2": "0.95"}
+    if optimizer.family in _TRAINERS:
+        return {"optim": _TRAINERS[optimizer.family], "adam_beta2": "0.95"}
     betas = _BETAS.get(optimizer.family, _BETAS["adamw"])
     named = {"adam_beta1": str(betas[0]), "adam_beta2": str(betas[1])}
     if optimizer_kind(launch.job) == "deepspeed":
@@ -226,7 +257,9 @@ def choices(launch: Launch) -> Iterator[ExplainedSetting]:
     """The settings worth a sentence: JSON has no comments."""
     names = names_of(launch) | {"bucket": _reduce_bucket(launch.plan.degrees.zero)}
     yield from said_choices("hf", "deepspeed_choices", names)
-    yield from (ExplainedSetting(f"train.py {one.flags}", one.words) for one in launch.techniques)
+    for one in launch.techniques:
+        where = "" if one.flags.startswith("zero_optimization") else "train.py "
+        yield ExplainedSetting(f"{where}{one.flags}", one.words)
     yield from said_choices("hf", "files", names)
 
 

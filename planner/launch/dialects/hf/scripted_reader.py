@@ -44,15 +44,21 @@ class ScriptedReader(DocumentReader):
         self.problems += said_problems("hf", table, facts, self.document)
 
     def scripted(
-        self, known: Callable[[str], bool], keys: Mapping[str, str], framework: str, **fields: Any
+        self,
+        known: Callable[[str], bool],
+        keys: Mapping[str, str],
+        framework: str,
+        further: tuple[str, ...] = (),
+        **fields: Any,
     ) -> Found:
-        """What was found, with what the script and the caller say."""
+        """What was found, with what the script and the caller say; `further`: variations that the
+        file says itself."""
         return self.gathered(
             known,
             keys,
             self.script.where,
             framework=framework,
-            variations=self.script.variations(framework),
+            variations=(*self.script.variations(framework), *further),
             model=self.hints.model,
             seq=self.hints.seq,
             attention=self.script.attention,

@@ -310,9 +310,11 @@ def _zero_stage(named: Mapping[str, Setting], path: str) -> Document | None:
     key = DEEPSPEED["zero"].key
     settings = {key: replace(setting, key=key, value=stage)}
     device = named.get("offload")
-    if device is not None:
-        inner = "zero_optimization.offload_optimizer.device"
-        settings[inner] = replace(device, key=inner, value="cpu")
+    # DeepSpeed-Chat's get_train_ds_config, and ms-swift's and others' files of that name.
+    tables = ("offload_optimizer", "offload_param") if stage == 3 else ("offload_optimizer",)
+    for inner in (f"zero_optimization.{table}.device" for table in tables):
+        if device is not None:
+            settings[inner] = replace(device, key=inner, value="cpu")
     return Document(path, settings)
 
 

@@ -1,0 +1,25 @@
+"""Which places of weights go together, and with a cluster: each refusal names its rule."""
+
+from __future__ import annotations
+
+from hardware.schema import Cluster
+from planner.job.errors import UsageError
+from planner.job.frameworks.profile import FrameworkProfile
+
+
+def demand_homes(profile: FrameworkProfile, cluster: Cluster) -> None:
+    """UsageError where a second copy of the weights cannot be, or its shards are elsewhere."""
+    size, node = int(profile.state.secondary_shards), cluster.gpus_per_node
+    if not size:
+        return
+    if profile.state.weights_home != "gpu":
+        raise UsageError(
+            "--with hpz beside weights off the GPU: the second copy would lie there too, which is "
+            "not modelled; leave one of them out  [hpz-divides]"
+        )
+    if size > 0 and node % size and size % node:
+        near = max(number for number in range(1, min(size, node) + 1) if node % number == 0)
+        raise UsageError(
+            f"zero_hpz_partition_size {size}: the ranks that share the second copy must divide the "
+            f"{node} GPUs of a node; give {near} or {node}  [hpz-divides]"
+        )

@@ -1,0 +1,244 @@
+"""Rules by which families cut an image into patches, and how many tokens it becomes.
+
+Each follows the family's image processor in transformers 5.23; sizes are in pixels, tiles count
+across, then down. A rule of `planner/job/images.toml` names its kind here and the kind's numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from planner.job.vision import VisionSpec
+
+Rule = Mapping[str, Any]
+# A ratio of areas up to which LLaVA-OneVision keeps all features of an image.
+_KEPT_RATIO = 1.1
+# The largest side that Idefics 3 scales an image to.
+_IDEFICS_LIMIT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ImageCount:
+    """One image: tokens of the language model, tokens that the tower reads (patches and learned
+    ones), and how many of them one attends to in a layer without windows; `seen`: those that layers
+    of the language model attend to across, 0 where images stand in the row itself."""
+
+    tokens: int
+    patches: int
+    span: int
+    seen: int = 0
+
+
+def square(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
+    """Every image is resized to one square (LLaVA 1.5, Gemma 3)."""
+    del width, height
+    one = _tile(vision, rule["size"])
+    return ImageCount(rule["tokens"] + rule.get("around", 0), one, one)
+
+
+def resized(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
+    """Sides become multiples of `factor` pixels, within limits of the area (Qwen-VL)."""
+    factor, least, most = rule["factor"], rule["least_pixels"], rule["most_pixels"]
+    sides = [max(factor, round(side / factor) * factor) for side in (height, width)]
+    area = sides[0] * sides[1]
+    if area > most:
+        scale = math.sqrt(height * width / most)
+        sides = [
+            max(factor, math.floor(side / scale / factor) * factor) for side in (height, width)
+        ]
+    elif area < least:
+        scale = math.sqrt(least / (height * width))
+        sides = [math.ceil(side * scale / factor) * factor for side in (height, width)]
+    patches = (sides[0] // vision.tower.patch) * (sides[1] // vision.tower.patch)
+    tokens = patches // vision.projector.merged
+    return ImageCount(tokens + rule.get("around", 0), patches, patches)
+
+
+def nearest_ratio(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
+    """Tiles in the grid of the nearest aspect, and a view of the whole (InternVL)."""
+    across, down = _nearest_grid(rule["least"], rule["most"], rule["size"], width, height)
+    tiles = across * down
+    tiles += 1 if tiles > 1 else 0
+    one = _tile(vision, rule["size"])
+    return ImageCount(tiles * rule["tokens"] + rule["around"], tiles * one, one)
+
+
+@cache
+def _nearest_grid(least: int, most: int, size: int, width: int, height: int) -> tuple[int, int]:
+    """Of grids of so many tiles the one whose aspect is nearest the image's; of several of that
+    aspect, one with more tiles while the image has more than half of their area."""
+    sides = range(1, most + 1)
+    grids = sorted(
+        ((a, d) for a in sides for d in sides if least <= a * d <= most), key=lambda g: g[0] * g[1]
+    )
+    best, found = math.inf, (1, 1)
+    for grid in grids:
+        apart = abs(width / height - grid[0] / grid[1])
+        covers = width * height > 0.5 * size * size * grid[0] * grid[1]
+        if apart < best or (apart == best and covers):
+            best, found = apart, grid
+    return found
+
+
+def any_resolution(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
+    """Tiles of the best of a list of resolutions, without what pads the image, beside a view of the
+    whole; a token ends each row (LLaVA-NeXT). `most_tiles`: above the tokens of so many, the
+    features are shrunk (LLaVA-OneVision's anyres_max)."""
+    size, patch = rule["size"], vision.tower.patch
+    side = size // patch
+    down, across = _best_resolution(_grids(rule), width, height)
+    rows, columns = side * (down // size), side * (across // size)
+    if width / height > columns / rows:
+        rows -= 2 * ((rows - int(round(height * columns / width, 7))) // 2)
+    else:
+        columns -= 2 * ((columns - int(round(width * rows / height, 7))) // 2)
+    most = rule.get("most_tiles")
+    ratio = math.sqrt(rows * columns / (most * side**2)) if most else 0.0
+    if ratio > _KEPT_RATIO:
+        rows, columns = int(rows // ratio), int(columns // ratio)
+    tiles = 1 + (down // size) * (across // size)
+    one = _tile(vision, size)
+    return ImageCount(rows * columns + rows + side * side, tiles * one, one)
+
+
+def _grids(rule: Rule) -> tuple[tuple[int, int], ...]:
+    """Resolutions (height, width): those that the rule lists, or all of so many tiles a side."""
+    if "grids" in rule:
+        return tuple((down, across) for down, across in rule["grids"])
+    sides = [rule["size"] * count for count in range(1, rule["side_tiles"] + 1)]
+    return tuple((down, across) for down in sides for across in sides)
+
+
+def _best_resolution(grids: Iterable[tuple[int, int]], width: int, height: int) -> tuple[int, int]:
+    """The resolution that keeps the most of an image, and of these wastes the least."""
+    best, wasted, found = 0, math.inf, (0, 0)
+    for down, across in grids:
+        scale = min(across / width, down / height)
+        kept = min(int(width * scale) * int(height * scale), width * height)
+        waste = across * down - kept
+        if kept > best or (kept == best and waste < wasted):
+            best, wasted, found = kept, waste, (down, across)
+    return found
+
+
+def canvas(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
+    """Tiles of the canvas that enlarges an image the least, or shrinks it the least. Llama 4 adds a
+    view of the whole to more than one tile, and tokens between tiles; layers of Llama 3.2 attend to
+    the tiles across, whose unused ones are padded to `padded`."""
+    size, most = rule["size"], rule["most"]
+    across, down = _least_canvas(most, size, width, height)
+    tiles = across * down
+    one = _tile(vision, size)
+    if "padded" in rule:
+        # All tiles of an image are one sequence.
+        every = rule["padded"] * rule["tile_tokens"]
+        return ImageCount(rule["around"], every, every, rule["padded"] * one)
+    separators = tiles if tiles > 1 else 0
+    tiles += 1 if tiles > 1 else 0
+    return ImageCount(tiles * rule["tokens"] + separators + rule["around"], tiles * one, one)
+
+
+def _least_canvas(most: int, size: int, width: int, height: int) -> tuple[int, int]:
+    sides = range(1, most + 1)
+    grids = [(a, d) for a in sides for d in sides if a * d <= most]
+    scales = {(a, d): min(a * size / width, d * size / height) for a, d in grids}
+    larger = [scale for scale in scales.values() if scale >= 1.0]
+    wanted = min(larger) if larger else max(scales.values())
+    return min((g for g in grids if scales[g] == wanted), key=lambda g: g[0] * g[1])
+
+
+def broken_rows(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
+    """Patches of an image within a longest side, and a token that ends each row (Pixtral)."""
+    longest, patch = rule["longest"], vision.tower.patch
+    merged = math.isqrt(vision.projector.merged)
+    step = patch * merged
+    ratio = max(height / longest, width / longest)
+    if ratio > 1.0:
+        height, width = math.floor(height / ratio), math.floor(width / ratio)
+    rows, columns = (height - 1) // step + 1, (width - 1) // step + 1
+    patches = rows * columns * merged * merged
+    return ImageCount((columns + 1) * rows, patches, patches)
+
+
+def split(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
+    """An image scaled to a longest side and split into tiles, with tokens of their places, beside a
+    view of the whole (Idefics 3, SmolVLM)."""
+    size, longest = rule["size"], rule["longest"]
+    height, width = _to_longest(height, width, longest)
+    height, width = _below(height, width, _IDEFICS_LIMIT)
+    down, across = math.ceil(height / size), math.ceil(width / size)
+    tokens, one = rule["tokens"], _tile(vision, size)
+    if down * across == 1:
+        return ImageCount(tokens + 3, one, one)
+    tiles = down * across
+    every = tokens + 3 + down * ((tokens + 2) * across + 1)
+    return ImageCount(every, (tiles + 1) * one, one)
+
+
+def _to_longest(height: int, width: int, longest: int) -> tuple[int, int]:
+    """Sides where the longest is so long; the other one even."""
+    ratio = width / height
+    if width >= height:
+        shorter = int(longest / ratio)
+        return max(shorter + shorter % 2, 1), longest
+    shorter = int(longest * ratio)
+    return longest, max(shorter + shorter % 2, 1)
+
+
+def _below(height: int, width: int, most: int) -> tuple[int, int]:
+    ratio = width / height
+    if width >= height and width > most:
+        height, width = int(most / ratio), most
+    elif height > width and height > most:
+        height, width = most, int(most * ratio)
+    return max(height, 1), max(width, 1)
+
+
+def high_definition(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
+    """Tiles of a grid that holds the image, of which padding is left out, with a token at the end
+    of each row, beside a view of the whole (Phi-4-multimodal)."""
+    size, most, patch = rule["size"], rule["most"], vision.tower.patch
+    across, down = math.ceil(width / size), math.ceil(height / size)
+    if across * down > most:
+        across, down = _nearest_grid(1, most, size, width, height)
+    side = size // patch
+    wide, high = size * across / width, size * down / height
+    padded = [0, 0]
+    if wide < high:
+        padded[1] = size * down - int(height * wide)
+    else:
+        padded[0] = size * across - int(width * high)
+    half = (
+        _half_places(side, across, padded[0] // patch),
+        _half_places(side, down, padded[1] // patch),
+    )
+    one = _tile(vision, size)
+    tokens = rule["tokens"] + 1 + half[0] * half[1] + half[1] + math.isqrt(rule["tokens"])
+    return ImageCount(tokens, (1 + across * down) * one, one)
+
+
+def _half_places(side: int, tiles: int, padded: int) -> int:
+    """Every second place of each tile, of which the last `padded` places hold no image."""
+    held = side * tiles - padded
+    return sum(tile * side + place < held for tile in range(tiles) for place in range(0, side, 2))
+
+
+def _tile(vision: VisionSpec, size: int) -> int:
+    """Tokens that the tower reads of a square of so many pixels a side."""
+    return (size // vision.tower.patch) ** 2 + vision.tower.class_tokens
+
+
+KINDS: Mapping[str, Callable[[VisionSpec, Rule, int, int], ImageCount]] = {
+    "square": square,
+    "resized": resized,
+    "nearest-ratio": nearest_ratio,
+    "any-resolution": any_resolution,
+    "canvas": canvas,
+    "broken-rows": broken_rows,
+    "split": split,
+    "high-definition": high_definition,
+}

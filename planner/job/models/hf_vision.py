@@ -1,0 +1,291 @@
+"""Vision part of a Hugging Face config.json -> VisionSpec, by kinds of towers and of projectors, as
+`hf_vision.toml` lists them by model type.
+
+Each follows the modelling file of transformers 5.23: biases, norms, positions, what is merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import ValidationError
+
+from hardware.files import shipped_toml
+from planner.job.errors import ModelError, validation_message
+from planner.job.models.hf_fields import Fields
+from planner.job.vision import ProjectorSpec, TowerSpec, VisionSpec
+
+Shape = dict[str, Any]
+
+
+@cache
+def _tables() -> dict[str, dict[str, Any]]:
+    tables = shipped_toml("planner.job", "hf_vision.toml")
+    return {name: _row(tables, name) for name in tables}
+
+
+def _row(tables: Mapping[str, Any], name: str) -> dict[str, Any]:
+    row = dict(tables[name])
+    like = row.pop("like", None)
+    return (_row(tables, like) if like else {}) | row
+
+
+def vision_types() -> tuple[str, ...]:
+    """Every `model_type` whose vision part can be read."""
+    return tuple(_tables())
+
+
+def read_vision(
+    model_type: str, config: Mapping[str, object], hidden: int, where: str
+) -> VisionSpec | None:
+    """The vision part of a model whose language model is `hidden` wide; None where the config has
+    none, or one that nobody knows."""
+    given = config.get("vision_config")
+    row = _tables().get(model_type)
+    if row is None or given is None:
+        return None
+    inside = f"{where} (vision_config)"
+    if not isinstance(given, dict):
+        raise ModelError(f"{inside} is {given!r}; expected an object")
+    tower = Fields(given, inside, row["tower_defaults"])
+    whole = Fields(config, where, {})
+    try:
+        shape = TowerSpec.model_validate(_TOWERS[row["tower"]](tower))
+        projector = _PROJECTORS[row["projector"]](tower, whole, shape, hidden)
+        return VisionSpec(
+            rule=_rule(row["rule"], tower),
+            tower=shape,
+            projector=ProjectorSpec.model_validate(projector),
+        )
+    except ValidationError as error:
+        raise ModelError(validation_message(error, inside)) from error
+
+
+def _rule(rule: str, tower: Fields) -> str:
+    """SmolVLM's first model has tiles of another size than the second's."""
+    return "smolvlm" if rule == "smolvlm2" and tower.side("image_size") == 384 else rule
+
+
+def _trunk(fields: Fields) -> Shape:
+    """What towers of Hugging Face's own names state alike."""
+    return {
+        "layers": fields.positive("num_hidden_layers"),
+        "hidden": fields.positive("hidden_size"),
+        "heads": fields.positive("num_attention_heads"),
+        "ffn": fields.positive("intermediate_size"),
+        "patch": fields.side("patch_size"),
+    }
+
+
+def _places(fields: Fields) -> int:
+    return (fields.side("image_size") // fields.side("patch_size")) ** 2
+
+
+# --- towers ---------------------------------------------------------------------------------------
+
+
+def _qwen(fields: Fields, hidden: int) -> Shape:
+    return {
+        "layers": fields.positive("depth"),
+        "hidden": hidden,
+        "heads": fields.positive("num_heads"),
+        "patch": fields.side("patch_size"),
+        "frames": fields.side("temporal_patch_size"),
+        "rotary": True,
+    }
+
+
+def qwen2_vl(fields: Fields) -> Shape:
+    hidden = fields.positive("embed_dim")
+    ffn = hidden * fields.positive("mlp_ratio")
+    more = {"ffn": ffn, "patch_bias": False, "activation": "quick_gelu"}
+    return _qwen(fields, hidden) | more
+
+
+def qwen2_5_vl(fields: Fields) -> Shape:
+    layers, patch = fields.positive("depth"), fields.side("patch_size")
+    window = fields.positive("window_size") // patch
+    return _qwen(fields, fields.positive("hidden_size")) | {
+        "ffn": fields.positive("intermediate_size"),
+        "patch_bias": False,
+        "gated": True,
+        "activation": "silu",
+        "norm": "rmsnorm",
+        "full_layers": tuple(fields.indices("fullatt_block_indexes", below=layers) or ()),
+        "window": window * window,
+    }
+
+
+def qwen3_vl(fields: Fields) -> Shape:
+    return _qwen(fields, fields.positive("hidden_size")) | {
+        "ffn": fields.positive("intermediate_size"),
+        "activation": "gelu_pytorch_tanh",
+        "positions": fields.positive("num_position_embeddings"),
+    }
+
+
+def clip(fields: Fields) -> Shape:
+    """CLIP's, whose last norm is of the class token alone, which nobody reads."""
+    if fields.kind() == "siglip_vision_model":
+        return siglip(fields)
+    if fields.kind() == "pixtral":
+        return pixtral(fields)
+    return _trunk(fields) | {
+        "patch_bias": False,
+        "positions": _places(fields) + 1,
+        "class_tokens": 1,
+        "activation": "quick_gelu",
+        "norm_before": True,
+        "norm_after": True,
+    }
+
+
+def siglip(fields: Fields) -> Shape:
+    more = {"positions": _places(fields), "norm_after": True, "activation": "gelu_pytorch_tanh"}
+    return _trunk(fields) | more
+
+
+def idefics3(fields: Fields) -> Shape:
+    return siglip(fields)
+
+
+def internvl(fields: Fields) -> Shape:
+    plain = fields.text("norm_type") == "layer_norm"
+    bias = fields.flag("attention_bias")
+    return _trunk(fields) | {
+        "positions": (_places(fields) + 1) * fields.flag("use_absolute_position_embeddings"),
+        "class_tokens": 1,
+        "layer_scale": True,
+        "norm": "layernorm" if plain else "rmsnorm",
+        "qk_norm": "full" if fields.flag("use_qk_norm") else "none",
+        "qkv_bias": bias,
+        "norm_after": not fields.flag("use_mean_pooling"),
+    }
+
+
+def pixtral(fields: Fields) -> Shape:
+    return _trunk(fields) | {
+        "patch_bias": False,
+        "rotary": True,
+        "gated": True,
+        "activation": "gelu",
+        "norm": "rmsnorm",
+        "qkv_bias": False,
+        "out_bias": False,
+        "mlp_bias": False,
+        "norm_before": True,
+    }
+
+
+def llama4(fields: Fields) -> Shape:
+    return _trunk(fields) | {
+        "patch_bias": False,
+        "positions": _places(fields) + 1,
+        "class_tokens": 1,
+        "rotary": True,
+        "norm_before": True,
+        "norm_after": True,
+    }
+
+
+# --- projectors -----------------------------------------------------------------------------------
+
+
+def merger(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
+    """Qwen's: a norm of each patch, four patches side by side, two layers; deepstack's of four."""
+    del whole
+    merged = tower.positive("spatial_merge_size") ** 2
+    wide = merged * shape.hidden
+    taps = len(tower.indices("deepstack_visual_indexes", below=shape.layers) or ())
+    norm = shape.norm
+    return {
+        "merged": merged,
+        "widths": (wide, wide, hidden),
+        "norm": norm,
+        "norm_width": shape.hidden,
+        "taps": taps,
+        "tap_norm_width": wide if taps else 0,
+    }
+
+
+def linear_pair(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
+    """LLaVA's: two layers; from NeXT on a learned vector ends each row of patches."""
+    del tower
+    rows = int(whole.kind() in ("llava_next", "llava_onevision"))
+    bias = whole.flag("multimodal_projector_bias", default=True)
+    return {"widths": (shape.hidden, hidden, hidden), "bias": bias, "learned": rows}
+
+
+def internvl_projector(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
+    """A norm of the patches that are put together, and two layers."""
+    del tower
+    ratio = whole.number("downsample_ratio", default=0.5)
+    merged = round(1.0 / ratio) ** 2
+    wide = merged * shape.hidden
+    return {"merged": merged, "widths": (wide, hidden, hidden), "norm_width": wide}
+
+
+def gemma3(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
+    """The mean of squares of patches, a norm of it, one layer without bias."""
+    tokens = whole.optional_positive("mm_tokens_per_image") or 256
+    return {
+        "merged": _places(tower) // tokens,
+        "pooled": True,
+        "widths": (shape.hidden, hidden),
+        "bias": False,
+        "norm": "rmsnorm",
+        "norm_width": shape.hidden,
+    }
+
+
+def mistral3(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
+    """A norm of each patch, a layer over the four of a token, and two more."""
+    del tower
+    merged = (whole.optional_positive("spatial_merge_size") or 2) ** 2
+    widths = (merged * shape.hidden, shape.hidden, hidden, hidden)
+    return {
+        "merged": merged,
+        "widths": widths,
+        "bias": whole.flag("multimodal_projector_bias"),
+        "norm": "rmsnorm",
+        "norm_width": shape.hidden,
+    }
+
+
+def shuffled(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
+    """Squares of patches side by side, one layer without bias."""
+    del tower
+    merged = (whole.optional_positive("scale_factor") or 2) ** 2
+    return {"merged": merged, "widths": (merged * shape.hidden, hidden), "bias": False}
+
+
+def llama4_projector(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
+    """Four patches side by side, two layers, and one to the language model; none has a bias."""
+    del whole
+    merged = round(1.0 / tower.number("pixel_shuffle_ratio", default=0.5)) ** 2
+    into, out = tower.positive("projector_input_dim"), tower.positive("projector_output_dim")
+    return {"merged": merged, "widths": (merged * shape.hidden, into, out, hidden), "bias": False}
+
+
+_TOWERS: Mapping[str, Callable[[Fields], Shape]] = {
+    "qwen2_vl": qwen2_vl,
+    "qwen2_5_vl": qwen2_5_vl,
+    "qwen3_vl": qwen3_vl,
+    "clip": clip,
+    "siglip": siglip,
+    "idefics3": idefics3,
+    "internvl": internvl,
+    "pixtral": pixtral,
+    "llama4": llama4,
+}
+_PROJECTORS: Mapping[str, Callable[[Fields, Fields, TowerSpec, int], Shape]] = {
+    "merger": merger,
+    "linear_pair": linear_pair,
+    "internvl": internvl_projector,
+    "gemma3": gemma3,
+    "mistral3": mistral3,
+    "shuffled": shuffled,
+    "llama4": llama4_projector,
+}

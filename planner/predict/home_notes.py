@@ -1,0 +1,140 @@
+"""Host memory and NVMe that weights and states take, and how fast these are taken to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hardware.curves import host_curves
+from hardware.schema import Cluster
+from planner.job.job import Job
+from planner.predict.cost_tables import held_classes
+from planner.predict.homes import host_weight_bytes, nvme_bytes_per_s, weights_home
+from planner.predict.links import link_inputs
+from planner.predict.ops.trained import held_parameters
+from planner.predict.optimizer_terms import host_bytes_per_parameter, updated_bytes
+from planner.predict.plan import Degrees
+
+GIB = 2.0**30
+
+
+class HomeBytes(NamedTuple):
+    """Bytes of weights and states off the GPU, of one copy of the model."""
+
+    states_host: float
+    states_nvme: float
+    weights_host: float
+    weights_nvme: float
+
+    @property
+    def host(self) -> float:
+        """In host memory."""
+        return self.states_host + self.weights_host
+
+    @property
+    def nvme(self) -> float:
+        """On NVMe."""
+        return self.states_nvme + self.weights_nvme
+
+
+def home_bytes(job: Job) -> HomeBytes:
+    """Bytes off the GPU of one copy of the model, whichever ranks divide it."""
+    setting, profile = job.optimizer_setting, job.framework
+    trained = held_parameters(job).trained
+    states = trained * host_bytes_per_parameter(profile, setting)
+    nvme = 0.0
+    if setting.on_cpu and profile.state.states_home == "nvme":
+        nvme = trained * updated_bytes(profile, setting)
+    home, weights = weights_home(profile, setting), _weights_off_gpu(job)
+    on_host, on_nvme = (weights if home == place else 0.0 for place in ("host", "nvme"))
+    return HomeBytes(states, nvme, on_host, on_nvme)
+
+
+def _weights_off_gpu(job: Job) -> float:
+    """Bytes of weights that are off the GPU; FSDP's trained ones are counted with the states."""
+    setting, profile = job.optimizer_setting, job.framework
+    held = host_weight_bytes(profile, setting)
+    if not held:
+        return 0.0
+    with_states = profile.state.weights_home == "gpu"
+    return sum(
+        count * one.gathers * profile.state.weight_bytes
+        for one, count in held_classes(job, profile)
+        if not (one.states and with_states)
+    )
+
+
+def _in_node(job: Job, degrees: Degrees) -> float:
+    """Copies of the model of which a node has parts, less what other nodes have of them."""
+    shard = degrees.shard or degrees.dp * degrees.cp
+    copies = degrees.dp * degrees.cp / shard if degrees.zero else degrees.dp * degrees.cp
+    return copies * min(1.0, job.cluster.gpus_per_node / degrees.gpus)
+
+
+def host_share(cluster: Cluster, size_gib: float) -> str:
+    """`12 GiB of the 2,048 GiB of a node's memory`."""
+    there = cluster.host_memory_bytes_per_node / GIB
+    verdict = "MORE than the" if size_gib > there else "of the"
+    return f"{size_gib:,.0f} GiB {verdict} {there:,.0f} GiB of a node's memory"
+
+
+def home_notes(job: Job, degrees: Degrees) -> Iterator[str]:
+    """What states and weights off the GPU take of host and drives, and how fast these are taken to
+    be."""
+    setting, cluster, sizes = job.optimizer_setting, job.cluster, home_bytes(job)
+    copies, state = _in_node(job, degrees) / GIB, job.framework.state
+    if job.optimizer.paged:
+        yield _paged_note(job, copies)
+    if setting.on_cpu:
+        hidden = job.framework.optimizer.offload_overlap
+        rate = host_curves().cpu_adam_bytes_per_s_per_node.value
+        where = host_share(cluster, sizes.states_host * copies)
+        if state.states_home == "nvme":
+            where = f"{sizes.states_nvme * copies:,.0f} GiB a node on NVMe"
+        yield (
+            f"offloaded optimizer: {where}; "
+            f"CPU-Adam at {rate / 1e9:.0f} GB/s a node (arXiv 2101.06840); "
+            f"{hidden * 100:.0f} % of the way down beside backward, the way back exposed"
+        )
+    if weights_home(job.framework, setting) != "gpu":
+        yield _weights_note(job, sizes, copies)
+    if sizes.nvme:
+        rate = cluster.gpus_per_node * nvme_bytes_per_s(cluster)
+        yield (
+            f"NVMe: {sizes.nvme * copies:,.0f} GiB a node, read and written at {rate / 1e9:.0f} "
+            "GB/s by all GPUs together (arXiv 2104.07857; one drive a GPU, which is assumed); "
+            "no measured run has it, so the error bars do not cover it"
+        )
+
+
+def _weights_note(job: Job, sizes: HomeBytes, copies: float) -> str:
+    """Where weights are that each gather fetches."""
+    rate = link_inputs(job.cluster).host_bytes_per_s / 1e9
+    if sizes.weights_nvme:
+        where = "on NVMe"
+    elif sizes.weights_host:
+        where = host_share(job.cluster, sizes.weights_host * copies)
+    else:
+        where = "with the optimizer's states"
+    return (
+        f"weights off the GPU: {where}; each gather fetches a rank's shard, at {rate:.0f} GB/s a "
+        "GPU over the host's link; a model that is loaded whole before it is divided needs "
+        "more at the start"
+    )
+
+
+def _paged_note(job: Job, copies: float) -> str:
+    """Where the states of a paged optimizer are, and what that costs."""
+    size = held_parameters(job).trained * job.optimizer.state_bytes * copies
+    if not job.optimizer_offload:
+        return (
+            f"paged optimizer: its states, {size:,.1f} GiB a node, have room on the GPUs and stay "
+            "there; where that is not so, the driver moves them to host memory, and the step "
+            "takes longer"
+        )
+    rate = link_inputs(job.cluster).host_bytes_per_s / 1e9
+    return (
+        "paged optimizer: its states have no room beside all else, and all of them come over the "
+        f"link for each update while others leave, at {rate:.0f} GB/s a GPU and direction "
+        f"(the driver evicts what was used longest ago); {host_share(job.cluster, size)}"
+    )
