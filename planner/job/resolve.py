@@ -126,7 +126,7 @@ def _on_cluster(request: RequestFields) -> Job:
     model = _with_images(request, model, tuning, samples, seq)
     cluster = _job_cluster(request, profile)
     profile = switched(profile, _switches(request), cluster.num_gpus)
-    decision = _techniques(request, profile, model, cluster, tuning)
+    decision = _techniques(request, profile, model, cluster, tuning, samples)
     offered, profile = profile, with_techniques(profile, decision.used, decision.unused)
     profile = tuned_profile(profile, tuning, model)
     demand_adapters(profile, objective, has_adapters=tuning.has_adapters)
@@ -182,7 +182,7 @@ def _on_cluster(request: RequestFields) -> Job:
         techniques=kept_techniques(offered, profile, decision.used),
         technique_choices=decision.choices,
         schedule=_schedule(request, profile),
-        context_kinds=_context_kinds(request, profile, model, seq),
+        context_kinds=_context_kinds(request, profile, model, seq, samples),
         context_inner=request.cp_sizes[0] if request.cp_sizes else 0,
         published_mtp=resolved.spec.mtp_layers,
         beside=resolved.beside,
@@ -348,14 +348,14 @@ def _switches(request: RequestFields) -> Switches:
 
 def _techniques(
     request: RequestFields, profile: FrameworkProfile, model: ModelSpec, cluster: Cluster,
-    tuning: Tuning,
+    tuning: Tuning, samples: Samples,
 ) -> TechniqueDecision:  # fmt: skip
     """Techniques of the framework that the job uses, and those that a search decides. Of a launch
     what its files say, whether or not they work there."""
     launched = request.overrides.launched
     if launched is None:
         inside = not request.allow_tp_across_domains
-        site = site_of(profile, model, cluster, inside=inside, tuning=tuning)
+        site = site_of(profile, model, cluster, inside=inside, tuning=tuning, samples=samples)
         return decide(profile.name, profile.techniques, request.use, request.without, site)
     names = [one.name for one in profile.techniques]
     return TechniqueDecision(
@@ -420,7 +420,11 @@ def _recompute_modes(
 
 
 def _context_kinds(
-    request: RequestFields, profile: FrameworkProfile, model: ModelSpec, seq: int
+    request: RequestFields,
+    profile: FrameworkProfile,
+    model: ModelSpec,
+    seq: int,
+    samples: Samples,
 ) -> tuple[ContextKind, ...]:
     """Kinds of exchange of context parallelism that may be taken. UsageError."""
     offered, kind = profile.parallelism.context_kinds, request.cp_comm_type
@@ -429,6 +433,14 @@ def _context_kinds(
             f"cp_sizes {list(request.cp_sizes)}: two numbers, with the exchange a2a+p2p alone"
         )
     kinds = offered_exchanges(profile, model, seq)
+    if samples.by_sample:
+        # Groups of two levels are made once, for one number of ranks.
+        kinds = tuple(one for one in kinds if one != "a2a+p2p")
+        if kind == "a2a+p2p":
+            raise UsageError(
+                f"--cp-comm-type {kind} with --balance {samples.balance}: its groups of two levels "
+                f"are of one number of ranks; give {', '.join(kinds)}, or leave it out"
+            )
     if request.overrides.launched is not None:
         kinds = _launched_exchanges(kind, kinds, profile)
     if kind is not None and kind not in (*offered, *kinds):

@@ -36,6 +36,9 @@ from planner.tune.fits import Memory
 
 # A step time is taken for no surer than this, relative.
 LEAST_NOISE = 0.005
+# What launching a plan that does not fit costs, as a share of the job: less than being left without
+# a plan, and more than a start, for whoever started it finds out some day.
+_LOST = 0.5
 
 
 @dataclass(frozen=True)
@@ -216,9 +219,12 @@ class Belief:
     @property
     def costs_per_sequence(self) -> Array:
         """ln of expected seconds a sequence, (n,): what plans are recommended by. What was not
-        tried may turn out slow, which weighs more than that it may be fast."""
+        tried may turn out slow, which weighs more than that it may be fast; and once a plan has
+        run, that another may not fit at all counts against it."""
         mean, covariance = self.moments
-        return np.asarray(mean + 0.5 * np.diag(covariance) - np.log(self.sequences))
+        costs = mean + 0.5 * np.diag(covariance) - np.log(self.sequences)
+        ran = any(one.step_s is not None for one in self.observations)
+        return np.asarray(costs + (_LOST * (1.0 - self.fits) if ran else 0.0))
 
     @property
     def recommended(self) -> str:

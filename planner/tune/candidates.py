@@ -269,6 +269,6 @@ def _smaller_degrees(degrees: Degrees) -> Iterator[Degrees]:
 def recorded_candidates(predictions: Sequence[Prediction]) -> list[Candidate]:
     """Recorded runs as candidates: what a replay can try."""
     return [
-        Candidate(f"{one.row.place}: {configuration_key(one.configured)}", one)
-        for one in predictions
+        Candidate(f"{number}, {one.row.place}: {configuration_key(one.configured)}", one)
+        for number, one in enumerate(predictions, start=1)
     ]

@@ -44,7 +44,7 @@ _FEWEST = 4
 _START = (1.4, 0.3, 0.1)
 _USUAL, _HELD = 0.2, 8e-4
 _START_WEIGHTS = (0.4, 0.2, 0.2, 0.4, 0.15, 0.4, 0.5, 0.4)
-_ROUNDS, _STEP = 6, 0.7
+_ROUNDS, _STEP = 5, 0.7
 _LEAST_GAIN = 1e-6
 
 

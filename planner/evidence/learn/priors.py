@@ -91,13 +91,13 @@ def published(predictions: Iterable[Prediction], figure: Figure) -> Published:
     places = grouped(range(len(kept)), lambda index: kept[index].row.source)
     residuals, slopes = np.zeros(len(kept)), np.zeros((len(kept), len(parameters_of(figure))))
     for source, indices in places.items():
-        found = equations([kept[index] for index in indices], figure, _without(source))
+        found = equations([kept[index] for index in indices], figure, model_without(source))
         residuals[indices], slopes[indices] = found.residuals, found.slopes
     clusters = tuple(cluster_of(prediction) for prediction in kept)
     return Published(tuple(kept), Equations(figure, residuals, slopes), clusters)
 
 
-def _without(source: str) -> ModelOf:
+def model_without(source: str) -> ModelOf:
     """Cost models by the constants that leave a source out."""
     item = shipped().get(source)
     factors = item.factors if item else {}
