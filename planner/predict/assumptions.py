@@ -125,8 +125,8 @@ def _image_notes(job: Job) -> Iterator[str]:
     if images.usual:
         yield (
             f"images not given: one of {images.usual} pixels a sample, the largest that its family "
-            f"usually takes, {share(images.tokens)} of the tokens; say what yours have, as --images "
-            "1x640x480"
+            f"usually takes, {share(images.tokens)} of the tokens; say what yours have, as "
+            "--images 1x640x480"
         )
 
 
