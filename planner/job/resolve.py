@@ -60,7 +60,7 @@ from planner.job.offload import (
     searched_offloads,
     usable_modes,
 )
-from planner.job.optimizers import PAGED_SHARES, Optimizer, load_optimizer, searched_shares
+from planner.job.optimizers import load_optimizer, shares_of
 from planner.job.pool import GpuWords, Pool, SeveralTypes
 from planner.job.reads import reads_of
 from planner.job.recompute import RecomputeMode, demand_parts
@@ -142,7 +142,7 @@ def _on_cluster(request: RequestFields) -> Job:
         modes = unrefused_modes(offered, decision.used, modes) or modes
     batch, ramp = global_batches(request, seq, samples, objective.rules.rows)
     optimizer = load_optimizer(request.optimizer)
-    share, shares = _optimizer_shares(request, profile, optimizer)
+    share, shares = shares_of(request.optimizer_offload, profile, optimizer)
     return Job(
         model=model,
         cluster=cluster,
@@ -362,19 +362,6 @@ def _techniques(
         used=tuple(name for name in names if name in launched.variations),
         unused=tuple(name for name in names if f"no-{name}" in launched.variations),
     )
-
-
-def _optimizer_shares(
-    request: RequestFields, profile: FrameworkProfile, optimizer: Optimizer
-) -> tuple[float, tuple[float, ...]]:
-    """The share of the optimizer that is on the host, and the shares among which that is open: of a
-    paged one all or nothing, as there is room."""
-    given = request.optimizer_offload
-    if optimizer.paged and given in (0.0, "search"):
-        return 0.0, PAGED_SHARES
-    if given == "search":
-        return 0.0, searched_shares(profile)
-    return given, ()
 
 
 def _offloaded(request: RequestFields, model: ModelSpec) -> str:
