@@ -1,8 +1,8 @@
 """Vision parts of transformers' models, run by themselves: tower and projector on one image.
 
-Models are built as `tests/frameworks/hf_counts.py` builds language models, on fake tensors of a GPU.
-Where a family reads sizes of images out of a tensor, it is given them as numbers, for fake tensors
-have none.
+Models are built as `tests/frameworks/hf_counts.py` builds language models, on fake tensors of a
+GPU. Where a family reads sizes of images out of a tensor, it is given them as numbers, for fake
+tensors have none.
 """
 
 from __future__ import annotations
@@ -50,11 +50,20 @@ def config_of(name: str) -> dict[str, Any]:
 class VisionRun(TunedRun):
     """One forward pass of a vision part. `config`: of the whole model; `layers`: of the tower;
     `windowed`: whether its layers attend to windows; `tapped`: whether further projectors read
-    them."""
+    them; `frozen_tower`: whether nothing of the tower is trained."""
 
     layers: int = 1
     windowed: bool = False
     tapped: bool = False
+    frozen_tower: bool = False
+
+    def build(self) -> Any:
+        """The model with its weights on the current device, its tower frozen if asked."""
+        model = super().build()
+        for name, parameter in model.named_parameters():
+            if self.frozen_tower and part_of(name) == "tower":
+                parameter.requires_grad_(False)
+        return model
 
     def plain(self) -> Any:
         """The model with a language model of one layer and few words."""
@@ -79,14 +88,24 @@ class VisionRun(TunedRun):
     @property
     def patches(self) -> int:
         """Tokens that the tower reads."""
-        kind, side = self.config["model_type"], _side(self.config)
-        return side * side + (kind in ("llava", "llava_next", "internvl", "llama4") and not _is_packed(self.config))
+        tokens = _side(self.config) ** 2
+        has_class = self.config["model_type"] in ("llava", "llava_next", "internvl", "llama4")
+        return tokens + int(has_class and not _is_packed(self.config))
 
     def loss(self, model: Any) -> Any:
         """What the projector makes of one image."""
-        inner = getattr(model, "base_model", model)
-        inner = getattr(inner, "model", inner) if hasattr(inner, "peft_config") or model is not inner else inner
+        inner = model if self.tuning.method == "full" else model.get_base_model()
         return _features(inner, self)
+
+
+def part_of(name: str) -> str:
+    """The part of the model that a module or a parameter belongs to by its name."""
+    if any(
+        word in name for word in ("merger", "vision_adapter", "projector", "connector", "newline")
+    ):
+        return "projector"
+    tower = any(word in name for word in ("visual", "vision_tower", "vision_model"))
+    return "tower" if tower else "language"
 
 
 def _is_packed(config: Mapping[str, Any]) -> bool:
@@ -161,12 +180,15 @@ def _pixtral(base: Any, run: VisionRun) -> Any:
 
 
 def _idefics(base: Any, run: VisionRun) -> Any:
-    """Idefics 3's tower on tiles of one size, whose positions are those of the table."""
+    """Idefics 3's tower on a tile, whose patches have the places of the table."""
     tower = base.vision_model
-    pixels = _pixels(run)
-    embeddings = tower.embeddings
-    seen = embeddings.patch_embedding(pixels).flatten(2).transpose(1, 2)
-    places = torch.zeros((1, embeddings.num_positions), dtype=torch.long)
-    seen = seen + embeddings.position_embedding(places)
+    with patch.object(type(tower.embeddings), "forward", _embedded):
+        seen = tower.embeddings(_pixels(run))
     seen = tower.encoder(inputs_embeds=seen, attention_mask=None).last_hidden_state
     return base.connector(tower.post_layernorm(seen))
+
+
+def _embedded(embeddings: Any, pixels: Any) -> Any:
+    seen = embeddings.patch_embedding(pixels).flatten(2).transpose(1, 2)
+    places = torch.zeros((1, embeddings.num_positions), dtype=torch.long)
+    return seen + embeddings.position_embedding(places)

@@ -100,7 +100,7 @@ def _qwen(fields: Fields, hidden: int) -> Shape:
 def qwen2_vl(fields: Fields) -> Shape:
     hidden = fields.positive("embed_dim")
     ffn = hidden * fields.positive("mlp_ratio")
-    more = {"ffn": ffn, "patch_bias": False, "activation": "quick_gelu"}
+    more = {"kind": "qwen2_vl", "ffn": ffn, "patch_bias": False, "activation": "quick_gelu"}
     return _qwen(fields, hidden) | more
 
 
@@ -108,6 +108,7 @@ def qwen2_5_vl(fields: Fields) -> Shape:
     layers, patch = fields.positive("depth"), fields.side("patch_size")
     window = fields.positive("window_size") // patch
     return _qwen(fields, fields.positive("hidden_size")) | {
+        "kind": "qwen2_5_vl",
         "ffn": fields.positive("intermediate_size"),
         "patch_bias": False,
         "gated": True,
@@ -120,6 +121,7 @@ def qwen2_5_vl(fields: Fields) -> Shape:
 
 def qwen3_vl(fields: Fields) -> Shape:
     return _qwen(fields, fields.positive("hidden_size")) | {
+        "kind": "qwen3_vl",
         "ffn": fields.positive("intermediate_size"),
         "activation": "gelu_pytorch_tanh",
         "positions": fields.positive("num_position_embeddings"),
@@ -129,32 +131,44 @@ def qwen3_vl(fields: Fields) -> Shape:
 def clip(fields: Fields) -> Shape:
     """CLIP's, whose last norm is of the class token alone, which nobody reads."""
     if fields.kind() == "siglip_vision_model":
-        return siglip(fields)
+        return unread_siglip(fields)
     if fields.kind() == "pixtral":
         return pixtral(fields)
     return _trunk(fields) | {
+        "kind": "clip",
         "patch_bias": False,
         "positions": _places(fields) + 1,
         "class_tokens": 1,
         "activation": "quick_gelu",
         "norm_before": True,
         "norm_after": True,
+        "norm_after_read": False,
     }
 
 
 def siglip(fields: Fields) -> Shape:
-    more = {"positions": _places(fields), "norm_after": True, "activation": "gelu_pytorch_tanh"}
-    return _trunk(fields) | more
+    return _trunk(fields) | {
+        "kind": "siglip",
+        "positions": _places(fields),
+        "norm_after": True,
+        "activation": "gelu_pytorch_tanh",
+    }
+
+
+def unread_siglip(fields: Fields) -> Shape:
+    """SigLIP's, whose layers a projector reads before the last norm (LLaVA-OneVision)."""
+    return siglip(fields) | {"norm_after_read": False}
 
 
 def idefics3(fields: Fields) -> Shape:
-    return siglip(fields)
+    return siglip(fields) | {"kind": "idefics3"}
 
 
 def internvl(fields: Fields) -> Shape:
     plain = fields.text("norm_type") == "layer_norm"
     bias = fields.flag("attention_bias")
     return _trunk(fields) | {
+        "kind": "internvl",
         "positions": (_places(fields) + 1) * fields.flag("use_absolute_position_embeddings"),
         "class_tokens": 1,
         "layer_scale": True,
@@ -167,6 +181,7 @@ def internvl(fields: Fields) -> Shape:
 
 def pixtral(fields: Fields) -> Shape:
     return _trunk(fields) | {
+        "kind": "pixtral",
         "patch_bias": False,
         "rotary": True,
         "gated": True,
@@ -181,6 +196,7 @@ def pixtral(fields: Fields) -> Shape:
 
 def llama4(fields: Fields) -> Shape:
     return _trunk(fields) | {
+        "kind": "llama4",
         "patch_bias": False,
         "positions": _places(fields) + 1,
         "class_tokens": 1,
@@ -248,6 +264,7 @@ def mistral3(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Sha
     return {
         "merged": merged,
         "widths": widths,
+        "plain": 1,
         "bias": whole.flag("multimodal_projector_bias"),
         "norm": "rmsnorm",
         "norm_width": shape.hidden,
@@ -275,6 +292,7 @@ _TOWERS: Mapping[str, Callable[[Fields], Shape]] = {
     "qwen3_vl": qwen3_vl,
     "clip": clip,
     "siglip": siglip,
+    "unread_siglip": unread_siglip,
     "idefics3": idefics3,
     "internvl": internvl,
     "pixtral": pixtral,
