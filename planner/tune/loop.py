@@ -77,16 +77,18 @@ class Work(Protocol):
         """What its log is judged by."""
 
 
-Reason = Literal["no trial pays", "trials", "gpu-hours", "time", "failures", "setup"]
+Reason = Literal["no trial pays", "trials", "gpu-hours", "time", "failures", "setup", "running"]
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a study stopped, in a sentence, and what it would have done next."""
+    """Why a study stopped, in a sentence; or that it has not."""
 
     reason: Reason
     sentence: str
-    choice: Next
+
+
+GOES_ON = Ending("running", "it has not ended yet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,24 +147,24 @@ class Driver:
         records = self.journal.records
         done = self._done
         if done and done[-1].kind in SETUP:
-            yield Ending("setup", done[-1].sentence, choice)
+            yield Ending("setup", done[-1].sentence)
         if choice.key is None:
-            yield Ending("no trial pays", choice.sentence, choice)
+            yield Ending("no trial pays", choice.sentence)
         if len(counted(records)) >= self.budget.trials:
             what = f"--trials {self.budget.trials} are done"
-            yield Ending("trials", f"{what}; {choice.sentence}", choice)
+            yield Ending("trials", f"{what}; {choice.sentence}")
         if (failed := _failures(done)) >= MOST_FAILURES:
             text = f"{failed} trials in a row told no step time; the last: {done[-1].sentence}"
-            yield Ending("failures", text, choice)
+            yield Ending("failures", text)
         spent = spent_gpu_s(records)
         if spent + choice.costs_gpu_s > self.budget.gpu_hours * HOUR_S:
             text = (
                 f"{spent / HOUR_S:.1f} GPU-hours are spent, and the next trial would take "
                 f"{choice.costs_gpu_s / HOUR_S:.1f} of --max-gpu-hours {self.budget.gpu_hours:g}"
             )
-            yield Ending("gpu-hours", text, choice)
+            yield Ending("gpu-hours", text)
         if self._over_s() <= 0.0:
-            yield Ending("time", "--time-limit is over; --resume goes on", choice)
+            yield Ending("time", "--time-limit is over; --resume goes on")
 
     def _over_s(self) -> float:
         """Seconds that are left of the driver's time."""

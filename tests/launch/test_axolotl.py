@@ -193,7 +193,9 @@ def test_a_mesh_is_filled_up(tmp_path: Path) -> None:
         found = read(tmp_path, f"{_FILE}{fsdp}{size}\n")
         assert found.shard == 4
         assert [one.rule for one in found.problems] == []
-    assert read(tmp_path, f"{_FILE}{fsdp}dp_shard_size: 8\n").shard == 0  # all of them
+    for size in (1, 8):  # all of them
+        found = read(tmp_path, f"{_FILE}{fsdp}dp_shard_size: {size}\n")
+        assert (found.shard, found.problems) == (0, ())
 
 
 def test_embeddings_in_fp32_are_told(tmp_path: Path) -> None:
