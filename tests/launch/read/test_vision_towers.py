@@ -1,4 +1,4 @@
-"""Vision-language models in files of Hugging Face's programs: what is frozen, how large images are."""
+"""Vision-language models in Hugging Face files: what is frozen, how large images are."""
 
 from __future__ import annotations
 
