@@ -155,6 +155,11 @@ def _digest(text: str) -> str:
 
 def _demand_startable(begun: _Begun, work: StudyWork) -> None:
     """UsageError for what no trial could run without."""
+    if begun.header["on"] in ("local", "run") and not Path("/proc/self/environ").exists():
+        raise UsageError(
+            "--on local and --run find their processes by /proc, which this system has not: run "
+            "the driver on Linux, or give --on slurm or --on kubernetes"
+        )
     first = work.candidates[work.keys[0]]
     if begun.header["on"] == "local":
         launch = work.launch(first)

@@ -18,7 +18,7 @@ from planner.predict.ops.trained import held_parameters
 from planner.predict.plan import Degrees, Plan
 
 MODEL = "qwen2.5-vl-7b"
-EIGHT = Degrees(dp=8, tp=1, pp=1, cp=1, ep=1, vpp=1, zero=3, mbs=1, grad_acc=4)
+EIGHT = Degrees(dp=8, tp=1, pp=1, cp=1, ep=1, vpp=1, zero=3, mbs=4, grad_acc=1)
 
 
 def _request(**changes: object) -> Request:
