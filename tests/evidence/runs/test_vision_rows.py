@@ -62,5 +62,5 @@ def test_names_of_packed_checkpoints(name: str) -> None:
     [{"model": "CogVLM2-19B"}, {"model": "llama-3-8b"}, {"frozen": "vision_tower, audio tower"}],
 )
 def test_an_unknown_tower_is_refused_by_name(cells: dict[str, str]) -> None:
-    with pytest.raises(UnpredictableRowError, match="the tower of .* is not known"):
+    with pytest.raises(UnpredictableRowError, match=r"the tower of .* is not known"):
         _mapped(**cells)
