@@ -15,7 +15,7 @@ import click
 from planner._version import __version__
 from planner.cli.errors import ExitStatus
 from planner.cli.options import output_format
-from planner.cli.output import compile_if_first_run, show
+from planner.cli.output import compile_if_first_run, show, watched
 from planner.job.errors import UsageError, demand_installed
 from planner.job.written import csv_text
 from planner.job.written_folder import write_folder
@@ -79,8 +79,14 @@ class _Begun:
         return made
 
 
-def run(plan_file: str | None, **options: Any) -> None:
+def run(paths: tuple[str, ...], **options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
+    if options["replay"]:
+        _replay([Path(path) for path in paths], options, style)
+        return
+    if len(paths) > 1:
+        raise UsageError(f"one plan file is tuned at a time; {paths[1]} is a second one")
+    plan_file = next(iter(paths), None)
     if options["dry_run"] and options["resume"]:
         raise UsageError("--dry-run tells of a new study; leave --resume out, or --dry-run")
     if options["dry_run"]:
@@ -314,3 +320,24 @@ def _would_run(work: StudyWork, most: int) -> Iterator[Next]:
         if choice.key is None:
             return
         records.append(work.as_expected(choice, len(records), records))
+
+
+# --- recorded sweeps --------------------------------------------------------------------------
+
+
+def _replay(paths: Sequence[Path], options: dict[str, Any], style: str) -> None:
+    """The loop on recorded runs instead of a cluster."""
+    for name, spelled in (("resume", "--resume"), ("output", "-o"), ("dry_run", "--dry-run")):
+        if options[name]:
+            raise UsageError(f"--replay starts nothing and writes nothing; leave {spelled} out")
+    if style == "csv":
+        raise UsageError("--replay prints tables, or JSON with --json")
+    demand_installed("planner tune --replay needs", "tune", "optuna")
+    compile_if_first_run(options["quiet"])
+    from planner.report.replay import replay_report
+    from planner.tune.replay import replay
+
+    with watched(options["quiet"], "nothing is written") as progress:
+        progress("recorded sweeps are played", 0, 1)
+        found = replay(paths)
+    show(style == "json", found.document, lambda: replay_report(found))

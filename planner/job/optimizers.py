@@ -307,6 +307,18 @@ def searched_shares(profile: FrameworkProfile) -> tuple[float, ...]:
     return SEARCHED_SHARES if kind == "share" else (0.0, 1.0)
 
 
+def shares_of(
+    given: float | str, profile: FrameworkProfile, optimizer: Optimizer
+) -> tuple[float, tuple[float, ...]]:
+    """The share of the optimizer that is on the host, and the shares among which that is open: of a
+    paged one all or nothing, as there is room."""
+    if optimizer.paged and given in (0.0, "search"):
+        return 0.0, PAGED_SHARES
+    if isinstance(given, str):
+        return 0.0, searched_shares(profile)
+    return given, ()
+
+
 def optimizer_flags(profile: FrameworkProfile, setting: OptimizerSetting) -> str:
     """Flags of the optimizer's types and of its offload, as the framework spells them."""
     rules, optimizer = profile.optimizer, setting.optimizer

@@ -60,7 +60,7 @@ from planner.job.offload import (
     searched_offloads,
     usable_modes,
 )
-from planner.job.optimizers import PAGED_SHARES, Optimizer, load_optimizer, searched_shares
+from planner.job.optimizers import load_optimizer, shares_of
 from planner.job.pool import GpuWords, Pool, SeveralTypes
 from planner.job.reads import reads_of
 from planner.job.recompute import RecomputeMode, demand_parts
@@ -126,7 +126,7 @@ def _on_cluster(request: RequestFields) -> Job:
     model = _with_images(request, model, tuning, samples, seq)
     cluster = _job_cluster(request, profile)
     profile = switched(profile, _switches(request), cluster.num_gpus)
-    decision = _techniques(request, profile, model, cluster, tuning)
+    decision = _techniques(request, profile, model, cluster, tuning, samples)
     offered, profile = profile, with_techniques(profile, decision.used, decision.unused)
     profile = tuned_profile(profile, tuning, model)
     demand_adapters(profile, objective, has_adapters=tuning.has_adapters)
@@ -142,7 +142,7 @@ def _on_cluster(request: RequestFields) -> Job:
         modes = unrefused_modes(offered, decision.used, modes) or modes
     batch, ramp = global_batches(request, seq, samples, objective.rules.rows)
     optimizer = load_optimizer(request.optimizer)
-    share, shares = _optimizer_shares(request, profile, optimizer)
+    share, shares = shares_of(request.optimizer_offload, profile, optimizer)
     return Job(
         model=model,
         cluster=cluster,
@@ -182,7 +182,7 @@ def _on_cluster(request: RequestFields) -> Job:
         techniques=kept_techniques(offered, profile, decision.used),
         technique_choices=decision.choices,
         schedule=_schedule(request, profile),
-        context_kinds=_context_kinds(request, profile, model, seq),
+        context_kinds=_context_kinds(request, profile, model, seq, samples),
         context_inner=request.cp_sizes[0] if request.cp_sizes else 0,
         published_mtp=resolved.spec.mtp_layers,
         beside=resolved.beside,
@@ -348,33 +348,20 @@ def _switches(request: RequestFields) -> Switches:
 
 def _techniques(
     request: RequestFields, profile: FrameworkProfile, model: ModelSpec, cluster: Cluster,
-    tuning: Tuning,
+    tuning: Tuning, samples: Samples,
 ) -> TechniqueDecision:  # fmt: skip
     """Techniques of the framework that the job uses, and those that a search decides. Of a launch
     what its files say, whether or not they work there."""
     launched = request.overrides.launched
     if launched is None:
         inside = not request.allow_tp_across_domains
-        site = site_of(profile, model, cluster, inside=inside, tuning=tuning)
+        site = site_of(profile, model, cluster, inside=inside, tuning=tuning, samples=samples)
         return decide(profile.name, profile.techniques, request.use, request.without, site)
     names = [one.name for one in profile.techniques]
     return TechniqueDecision(
         used=tuple(name for name in names if name in launched.variations),
         unused=tuple(name for name in names if f"no-{name}" in launched.variations),
     )
-
-
-def _optimizer_shares(
-    request: RequestFields, profile: FrameworkProfile, optimizer: Optimizer
-) -> tuple[float, tuple[float, ...]]:
-    """The share of the optimizer that is on the host, and the shares among which that is open: of a
-    paged one all or nothing, as there is room."""
-    given = request.optimizer_offload
-    if optimizer.paged and given in (0.0, "search"):
-        return 0.0, PAGED_SHARES
-    if given == "search":
-        return 0.0, searched_shares(profile)
-    return given, ()
 
 
 def _offloaded(request: RequestFields, model: ModelSpec) -> str:
@@ -433,7 +420,11 @@ def _recompute_modes(
 
 
 def _context_kinds(
-    request: RequestFields, profile: FrameworkProfile, model: ModelSpec, seq: int
+    request: RequestFields,
+    profile: FrameworkProfile,
+    model: ModelSpec,
+    seq: int,
+    samples: Samples,
 ) -> tuple[ContextKind, ...]:
     """Kinds of exchange of context parallelism that may be taken. UsageError."""
     offered, kind = profile.parallelism.context_kinds, request.cp_comm_type
@@ -442,6 +433,14 @@ def _context_kinds(
             f"cp_sizes {list(request.cp_sizes)}: two numbers, with the exchange a2a+p2p alone"
         )
     kinds = offered_exchanges(profile, model, seq)
+    if samples.by_sample:
+        # Groups of two levels are made once, for one number of ranks.
+        kinds = tuple(one for one in kinds if one != "a2a+p2p")
+        if kind == "a2a+p2p":
+            raise UsageError(
+                f"--cp-comm-type {kind} with --balance {samples.balance}: its groups of two levels "
+                f"are of one number of ranks; give {', '.join(kinds)}, or leave it out"
+            )
     if request.overrides.launched is not None:
         kinds = _launched_exchanges(kind, kinds, profile)
     if kind is not None and kind not in (*offered, *kinds):

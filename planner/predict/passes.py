@@ -45,7 +45,7 @@ def step_passes(
     """The passes of a step, in order; none where a step is next-token prediction alone. `costed`:
     the configuration as the kernel has costed it."""
     job = configuration.job
-    if job.objective.is_plain:
+    if job.objective.kind == "lm":
         return ()
     steps = [_reading(configuration, cost_model, count) for count in range(len(job.reads))]
     account = _Account(configuration, (*steps, costed))
@@ -54,7 +54,7 @@ def step_passes(
 
 def configured_passes(configuration: Configuration) -> tuple[StepPass, ...]:
     """The same of a configuration that nobody has costed yet."""
-    if configuration.job.objective.is_plain:
+    if configuration.job.objective.kind == "lm":
         return ()
     model = CostModel(configuration.job, compiled=False)
     costed = cost_layout(model, model.price_shapes(configuration.columns), 0, configuration)

@@ -27,7 +27,9 @@ def works_with(job: Job, degrees: Degrees, name: str) -> bool:
 def further_techniques(job: Job, degrees: Degrees, recompute: str) -> Iterator[Technique]:
     """Techniques of the job's framework that a configuration does without and could have."""
     inside = degrees.tp <= job.cluster.scale_up_domain_gpus
-    site = site_of(job.framework, job.model, job.cluster, inside=inside, tuning=job.tuning)
+    site = site_of(
+        job.framework, job.model, job.cluster, inside=inside, tuning=job.tuning, samples=job.samples
+    )
     mode = job.framework.recompute_mode(recompute)
     for technique in job.framework.techniques:
         name = technique.name

@@ -230,7 +230,14 @@ def techniques(at: Situation) -> Changes:
     which of them save memory, the searches tell."""
     request, profile = at.request, at.job.framework
     inside = not request.allow_tp_across_domains
-    site = site_of(profile, at.job.model, at.job.cluster, inside=inside, tuning=at.job.tuning)
+    site = site_of(
+        profile,
+        at.job.model,
+        at.job.cluster,
+        inside=inside,
+        tuning=at.job.tuning,
+        samples=at.job.samples,
+    )
     for one in profile.techniques:
         said = one.name in (*request.use, *request.without)
         if one.effect != "speed" and not (said or one.needs or site.obstacle(one)):

@@ -123,7 +123,9 @@ class Explanation(Frozen):
 
 def _not_used(job: Job, plan: Plan) -> tuple[str, ...]:
     """Those of `Explanation.not_used`; what ends waiting for the CPU is named where it waits."""
-    site = site_of(job.framework, job.model, job.cluster, inside=True, tuning=job.tuning)
+    site = site_of(
+        job.framework, job.model, job.cluster, inside=True, tuning=job.tuning, samples=job.samples
+    )
     return tuple(
         one.name
         for one in job.framework.techniques

@@ -64,7 +64,9 @@ def _left_out(job: Job, plan: Plan) -> Iterator[Technique]:
     None beside one that takes the framework's place, which has its own."""
     inside = not job.allow_tp_across_domains
     sites = [
-        site_of(on.framework, on.model, on.cluster, inside=inside, tuning=on.tuning)
+        site_of(
+            on.framework, on.model, on.cluster, inside=inside, tuning=on.tuning, samples=on.samples
+        )
         for on in job.machines
     ]
     if any(one.profile for one in job.framework.techniques if one.name in plan.techniques):

@@ -93,6 +93,12 @@ def _started(launch: Launch, path: Path, data: bool) -> list[str]:
         rows = "\n".join(map(json.dumps, _ROWS.get(ending, _PAIRS)))
         (path / "data.jsonl").write_text(rows + "\n")
         words += ["--dataset", "data.jsonl"]
+    if (path / "ds_config.json").is_file():
+        config = json.loads((path / "ds_config.json").read_text())
+        config["train_batch_size"] //= launch.plan.degrees.dp
+        (path / "ds_config.json").write_text(json.dumps(config))
+        alone = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1")
+        return [sys.executable, *alone, *words]
     if not (path / "accelerate.yaml").is_file():
         return [sys.executable, *words]
     settings = (path / "accelerate.yaml").read_text()
@@ -111,7 +117,8 @@ def run(launch: Launch, path: Path, *, data: bool = False) -> str:
     _weights(path)
     done = subprocess.run(
         _started(launch, path, data), cwd=path, timeout=400, capture_output=True, text=True,
-        check=False, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
+        check=False, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1",
+                          "DS_ACCELERATOR": "cpu"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout + done.stderr
@@ -137,6 +144,8 @@ RUNS = (
     ("hf-transformers", "qlora", False, ADAPTERS),
     ("hf-fsdp2", "lora", False, ADAPTERS),
     ("hf-fsdp2", "dpo", True, WHOLE),
+    ("deepspeed", "lora", False, ADAPTERS),
+    ("deepspeed", "dpo", True, WHOLE),
 )
 
 
@@ -147,6 +156,8 @@ def test_two_steps(
     profile: str, name: str, data: bool, saved: str, needs: Needs, folder: Folder
 ) -> None:
     needs("trl")
+    if profile == "deepspeed":
+        needs("deepspeed")
     launch = named(profile, name)
     path = folder(trl.files(launch))
     printed = run(launch, path, data=data)

@@ -60,7 +60,7 @@ POSITIONAL: Mapping[str, Mapping[str, str]] = {
     "check": {"paths": "run.sh"},
     "explain": {"plan_file": "plans.json", "number": "1"},
     "launch": {"plan_file": "plans.json", "number": "1"},
-    "tune": {"plan_file": "plans.json"},
+    "tune": {"paths": "plans.json"},
     "models": {"name": "gpt2"},
     "report": {"file": "plans.json"},
     "sweep": {"file": "grid.toml"},

@@ -138,6 +138,7 @@ REFUSED: tuple[tuple[str, str, dict[str, Any], str], ...] = (
     (HF, "8xH100", SHARDED | {"more": {"precision": "fp16", "train": "lora"}}, "bf16 alone"),
     (HF, "8xH100", SHARDED | {"more": {"optimizer": "adamw-8bit", "optimizer_offload": 1.0}},
      "no CPU kernel"),
+    (HF, "8xH100", SHARDED | {"more": {"optimizer": "paged-adamw-8bit"}}, "not run under FSDP2"),
     (HF, "1xH100", ONE | {"more": {"train": "qlora:base=int8", "use": ("fused-adapters",)}},
      "beside a base in 8 bits"),
     (DEEPSPEED, "8xH100", {"zero": 1, "mbs": 1, "tp": 2}, "told of AutoTP"),

@@ -86,6 +86,21 @@ def test_degrees_that_megatron_refuses() -> None:
         ).resolve()  # fmt: skip
 
 
+def test_exchanges_and_graphs_that_samples_of_unlike_lengths_cannot_have() -> None:
+    lengths = {"lengths": "512:1,4096:1", "packing": "pack-varlen"}
+    request = Request(model="llama-3.2-1b", gpus="8xH100", gbs=8, **lengths)  # type: ignore[arg-type]
+    by_sample = request.model_copy(update={"balance": "hybrid-cp"})
+    assert "a2a+p2p" in request.resolve().context_kinds
+    assert "a2a+p2p" not in by_sample.resolve().context_kinds
+    with pytest.raises(UsageError, match="of one number of ranks; give p2p"):
+        by_sample.model_copy(update={"cp_comm_type": "a2a+p2p"}).resolve()
+    # Megatron's replay asserts that no packs are handed on (transformer_layer.py).
+    with pytest.raises(UsageError, match="--with cuda-graphs: it replays"):
+        request.model_copy(update={"use": ("cuda-graphs",)}).resolve()
+    plain = Request(model="llama-3.2-1b", gpus="8xH100", gbs=8, use=("cuda-graphs",))
+    assert "cuda-graphs" in plain.resolve().techniques
+
+
 def test_a_search_says_what_it_would_gain() -> None:
     request = Request(
         model="llama-3.2-1b", gpus="8xH100", gbs=16, seq=65536, packing="pack-varlen",

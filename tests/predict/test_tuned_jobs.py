@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 from planner.cost import fields as f
+from planner.job.frameworks.adapters import tuned_profile
+from planner.job.frameworks.profile import load_framework, with_tables
+from planner.job.models.catalog import load_model
 from planner.job.quantities import GIB
 from planner.job.request import Request
+from planner.job.tuning import read_tuning
 from planner.predict.cost_model import CostModel
 from planner.predict.evaluate import Proposal, evaluated
 from planner.predict.plan import Degrees, Plan
@@ -183,3 +187,15 @@ def test_bounds_hold_for_parts_of_the_weights(
     assert len(steps) > 10
     assert (steps[:, f.STEP_TIME_BOUND] <= steps[:, f.STEP_TIME] * (1 + 1e-12)).all()
     assert (steps[:, f.STEP_PEAK_BOUND] <= steps[:, f.STEP_PEAK_BYTES] * (1 + 1e-12)).all()
+
+
+def test_adapters_that_are_units_of_fsdp_are_gathered_one_by_one() -> None:
+    """Eight matrices beside the layers of attention; none by itself where kernels fuse them."""
+    plain, model = load_framework("fsdp1"), load_model("llama-3-8b").spec
+    tuned = tuned_profile(plain, read_tuning("lora:rank=8,targets=attention"), model)
+    waits = plain.kernels.gather_wait_s + 8 * plain.adapters.unit_gather_s
+    assert tuned.kernels.gather_wait_s == pytest.approx(waits)
+    fused = with_tables(plain, {"adapters": {"fused_kernels": True}})
+    tuned = tuned_profile(fused, read_tuning("lora:rank=8,targets=attention"), model)
+    assert tuned.kernels.gather_wait_s == plain.kernels.gather_wait_s
+    assert plain.adapters.unit_gather_s > 0.0

@@ -280,6 +280,11 @@ class TestRefused:
             ("PLANS -o study --tokens none", "--tokens"),
             ("--resume nothing", "holds no study"),
             ("nothing.json -o study", "does not exist"),
+            ("PLANS PLANS -o study", "one plan file is tuned at a time"),
+            ("PLANS --dry-run --resume study", "--dry-run tells of a new study"),
+            ("--replay -o study", "leave -o out"),
+            ("--replay --csv", "--replay prints tables"),
+            ("--replay PLANS", "plans.json"),
         ],
     )
     def test_options(self, words: str, said: str, plans: Path) -> None:

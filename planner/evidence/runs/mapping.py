@@ -49,6 +49,7 @@ from planner.job.reads import reads_of
 from planner.job.specs import ModelSpec
 from planner.predict.configuration import Configuration, decided_request, even_layout, in_mode
 from planner.predict.evaluate import settled
+from planner.predict.homes import weights_home
 from planner.predict.plan import Degrees, Plan
 
 # Data parallelism without ZeRO unless a row states it.
@@ -128,7 +129,8 @@ def map_row(row: MeasuredRow) -> MappedRow:
     )
     demand_possible(row, job, degrees)
     mapped = MappedRow(
-        job, degrees, mode, _layout(row, job, degrees), met, (*assumed, *unknown), memory_gap(row),
+        job, degrees, mode, _layout(row, job, degrees), met, (*assumed, *unknown),
+        memory_gap(row, fetches=weights_home(job.framework, job.optimizer_setting) != "gpu"),
         time_gap(row), recomputed_share(row, mode, job),
     )  # fmt: skip
     # Where the states of a paged optimizer are, the driver decides.

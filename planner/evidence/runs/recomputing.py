@@ -23,6 +23,13 @@ _EVERY_NTH = 2
 # in examples/llm_benchmark of NVIDIA-NeMo/Automodel; LLaMA-Factory checkpoints every layer unless
 # `disable_gradient_checkpointing` is set (hparams/model_args.py).
 _FULL = r"maxtext|pax|automodel|llama-?factory"
+# The same of adapters and preference training: unsloth's get_peft_model, torchtune's configurations
+# of LoRA, ms-swift's arguments, TRL's since 0.19 of June 2025 (trainer/sft_config.py); and of a
+# quantised base whoever prepares it by peft (utils/other.py, prepare_model_for_kbit_training).
+_FULL_OF_TUNED = r"unsloth|torchtune|swift"
+_TRL = r"\btrl\b"
+_TRL_BEFORE = r"trl 0\.(\d|1[0-8])\b|\b20(2[34]|25-0[1-5])\b"
+_PREPARED = r"peft|trl|trainer|transformers|hugging ?face|axolotl"
 
 
 def recomputed_share(row: MeasuredRow, mode: RecomputeMode, job: Job) -> float:
@@ -49,10 +56,22 @@ def kept_products_share(row: MeasuredRow, job: Job) -> float:
     return 1.0 - sum(width for name, width in again.items() if name in kept) / sum(again.values())
 
 
+def _usual(row: MeasuredRow) -> str:
+    """What a row that does not say recomputes, as its framework does unless told otherwise."""
+    if row.says("framework", _FULL):
+        return "full"
+    if not row.says("tuning", "lora|dora|dpo|orpo|kto|simpo|sft"):
+        return "none"
+    usual = row.says("framework", _FULL_OF_TUNED) and row.says("tuning", "lora|dora")
+    by_trl = row.says("framework", _TRL) and not row.says("software", _TRL_BEFORE)
+    packed = row.says("base_format", "nf4|int8|8-?bit|gptq|4-?bit") or row.says("tuning", "qlora")
+    prepared = packed and row.says("framework", _PREPARED)
+    return "full" if usual or by_trl or prepared else "none"
+
+
 def recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode:
     """The row's mode among the profile's, built from named modules where it lists them."""
-    usual = "full" if row.says("framework", _FULL) else "none"
-    text = recompute_named(row.text("recompute") or usual)
+    text = recompute_named(row.text("recompute") or _usual(row))
     share = stated(row.number("recompute_share"), 1.0)
     if text.startswith("none") or share == 0.0:
         return profile.recompute_mode("none")

@@ -85,8 +85,11 @@ def _beside_prediction(row: MeasuredRow, degrees: Degrees, layers: int) -> tuple
     return (*counts[:-1], max(0, counts[-1] - predicted))
 
 
-def memory_gap(row: MeasuredRow) -> str | None:
-    """Why the row's memory is not predicted: it moves tensors to the host; None otherwise."""
+def memory_gap(row: MeasuredRow, *, fetches: bool = False) -> str | None:
+    """Why the row's memory is not predicted: it moves tensors to the host; None otherwise.
+    `fetches`: its framework is known to fetch weights from there."""
+    if row.says("offload", r"^parameters") and not fetches:
+        return "parameters on the host are not modelled for its framework"
     if row.says("offload", r"layer"):
         return "single layers on the host, one after the other, are not modelled"
     if row.says("recompute", r"\bbut\b"):

@@ -75,6 +75,8 @@ def tuned_profile(profile: FrameworkProfile, tuning: Tuning, model: ModelSpec) -
     nn/modules.py, Linear4bit.forward), and LayerNorms under autocast, which computes them and hands
     on what they make in fp32 (torch, autocast_mode.h).
     """
+    if tuning.has_adapters:
+        profile = _with_units(profile, tuning, model)
     if not tuning.has_adapters or profile.mode != "bf16":
         return profile
     profile = _with_temporaries(profile, tuning)
@@ -89,6 +91,19 @@ def tuned_profile(profile: FrameworkProfile, tuning: Tuning, model: ModelSpec) -
         profile = with_tables(profile, {"saved": saved})
     wide = prepared or (norms_cast and tuning.base is not None)
     return _in_fp32(profile) if wide else profile
+
+
+def _with_units(profile: FrameworkProfile, tuning: Tuning, model: ModelSpec) -> FrameworkProfile:
+    """Each matrix of an adapter is gathered by itself where it is a unit of FSDP; adapters that are
+    fused with their products are left out of it (fms-acceleration)."""
+    rules = profile.adapters
+    if not rules.unit_gather_s or rules.fused_kernels:
+        return profile
+    beside = [name for name in tuning.adapted(model) if name not in ("head", "router")]
+    if set(profile.saved.fused_qkv_families) & {"*", model.family}:
+        beside = ["qkv" if name in ("q", "k", "v") else name for name in beside]
+    waits = profile.kernels.gather_wait_s + 2 * len(set(beside)) * rules.unit_gather_s
+    return with_tables(profile, {"kernels": {"gather_wait_s": waits}})
 
 
 def _with_temporaries(profile: FrameworkProfile, tuning: Tuning) -> FrameworkProfile:

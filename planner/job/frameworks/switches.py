@@ -34,8 +34,10 @@ from planner.job.frameworks.profile import (
     with_tables,
 )
 from planner.job.frameworks.techniques import Technique
+from planner.job.samples import Samples
 from planner.job.tuning import FULL, Tuning
 
+_ONE_TEXT = Samples()
 NO_SEQUENCE_PARALLEL: Tables = {"parallelism": {"sequence_parallel": "never"}}
 # Gradients are views of DDP's buckets, which live from the first step to the last (torch,
 # DistributedDataParallel). DDP divides nothing: ZeRO-0.
@@ -190,7 +192,7 @@ def technique_refusal(
 
 def site_of(
     profile: FrameworkProfile, model: ModelSpec, cluster: Cluster, *, inside: bool,
-    tuning: Tuning = FULL,
+    tuning: Tuning = FULL, samples: Samples = _ONE_TEXT,
 ) -> Site:  # fmt: skip
     """Where a job trains, as techniques ask. `inside`: tensor parallelism stays inside a scale-up
     domain."""
@@ -208,6 +210,7 @@ def site_of(
         altered,
         cluster.gpu.vendor,
         tuning,
+        samples.differ,
     )
 
 

@@ -29,6 +29,12 @@ Changes = Annotated[
 ]
 
 
+# What of a training a technique is for; `one-shape`: micro-batches that are all alike.
+Applies = Literal[
+    "all", "moe", "moe-layers", "adapters", "plain-adapters", "quantised", "one-shape"
+]
+
+
 @declared(*SETTINGS, "technique")
 class Technique(Settings):
     """One technique of a framework. `tables`: what it changes in the profile; `autocast`: what
@@ -47,9 +53,7 @@ class Technique(Settings):
         needs: str = ""
         when: str = ""
         refuses: tuple[str, ...] = ()
-        applies: Literal["all", "moe", "moe-layers", "adapters", "plain-adapters", "quantised"] = (
-            "all"
-        )
+        applies: Applies = "all"
         families: tuple[str, ...] = ()
         profile: str = ""
         ends: tuple[str, ...] = ()
@@ -103,7 +107,8 @@ class Site:
     """Where a job trains, as techniques ask: whether the model is a mixture of experts, whether
     NVLink links all ranks of tensor parallelism, which split the sequence, the model's family,
     whether attention and experts are layers of their own, whether the profile was changed by other
-    options, whose GPUs they are, and how the weights are trained."""
+    options, whose GPUs they are, how the weights are trained, and whether micro-batches of samples
+    differ."""
 
     mixture: bool
     linked: bool
@@ -112,6 +117,7 @@ class Site:
     altered: bool = False
     vendor: str = "nvidia"
     tuning: Tuning = FULL
+    differ: bool = False
 
     def obstacle(self, technique: Technique) -> str:
         """Why a technique cannot work there; empty if it can."""
@@ -129,6 +135,12 @@ class Site:
             return "only mixtures of experts have it"
         if applies == "moe-layers" and self.separate:
             return "it needs attention and experts in one layer"
+        return self._training_lacks(applies)
+
+    def _training_lacks(self, applies: str) -> str:
+        """What training lacks of what a technique applies to."""
+        if applies == "one-shape" and self.differ:
+            return "it replays micro-batches of one shape, and samples of unlike lengths have many"
         if applies.endswith("adapters") and not self.tuning.has_adapters:
             return "only adapters have it (--train lora)"
         if applies == "plain-adapters" and not self.tuning.is_plain:

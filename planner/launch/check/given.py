@@ -13,6 +13,7 @@ from hardware.files import read_text
 from hardware.schema import Cluster
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.frameworks.switches import with_techniques
+from planner.job.optimizers import load_optimizer
 from planner.job.pool import parse_one_type
 from planner.job.resolve import trained_model
 from planner.job.specs import ModelSpec
@@ -258,6 +259,9 @@ def _differences(here: Proposal, there: Proposal) -> Iterator[tuple[str, Any, An
     if _profile(here) != _profile(there):
         yield "framework", _profile(here), _profile(there)
     for key in _REQUEST_FIELDS:
+        # Whether paged states have room on the GPU stands in no file: it follows from the rest.
+        if key == "optimizer_offload" and load_optimizer(here.request.optimizer).paged:
+            continue
         one, other = getattr(here.request, key), getattr(there.request, key)
         if one != other and None not in (one, other):
             yield key, one, other

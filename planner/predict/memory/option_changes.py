@@ -228,6 +228,19 @@ class OptionChanges:
             rounds = OTHER_ROUNDING if technique.effect == "numerics" else ""
             flags = f"--with {technique.name}"
             yield OptionChange(technique.name, flags, request=changed, learns=rounds)
+        yield from self._weights_off_gpu()
+
+    def _weights_off_gpu(self) -> Iterator[OptionChange]:
+        """Weights in host memory or on NVMe with the ZeRO stage that gathers them, where the
+        present one does not."""
+        profile = self.job.framework
+        if self.proposal.degrees.zero > 2 or 3 not in profile.parallelism.zero_stages:
+            return
+        for technique in profile.techniques:
+            if technique.moves_weights:
+                changed = self.proposal.request.with_technique(technique.name)
+                flags = f"--zero 3 --with {technique.name}"
+                yield OptionChange(technique.name, flags, request=changed, degrees={"zero": 3})
 
 
 def _at_most(stages: tuple[int, ...], count: int) -> tuple[int, ...]:

@@ -125,7 +125,7 @@ def conditions_of(job: Job) -> Conditions:
         bits=int(_DIGITS.findall(job.precision)[-1]),
         guessed=job.cluster.gpu.name if load_compute_curves(job.cluster.gpu).guessed else "",
         states=job.model.has_states,
-        objective="" if job.objective.is_plain else job.objective.rules.words,
+        objective="" if job.objective.kind == "lm" else job.objective.rules.words,
     )
 
 

@@ -103,6 +103,23 @@ def test_blocks_of_unlike_lengths_are_those_of_logits_and_of_the_working_set() -
     assert kept["alike"] < 0.2 * kept["recomputed"]
 
 
+@pytest.mark.parametrize(
+    ("cells", "mode"),
+    [
+        ({"framework": "unsloth"}, "full"),
+        ({"framework": "TRL SFTTrainer"}, "full"),
+        ({"framework": "TRL SFTTrainer", "software": "trl 0.12.0"}, "none"),
+        ({"tuning": "qlora", "base_format": "nf4"}, "full"),
+        ({}, "none"),
+        ({"framework": "torchtune", "tuning": "sft"}, "none"),
+    ],
+)
+def test_tools_of_adapters_recompute_unless_told_otherwise(
+    cells: dict[str, str], mode: str
+) -> None:
+    assert map_row(row(**MISTRAL | {"recompute": ""} | cells)).mode.name == mode
+
+
 def test_unsloth_trains_tables_that_are_among_its_targets() -> None:
     found = tuning(framework="unsloth", lora_targets="q_proj,embed_tokens,lm_head")
     assert "targets=q," in found

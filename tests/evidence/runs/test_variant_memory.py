@@ -179,8 +179,8 @@ STATES: dict[str, list[Case]] = {
         (CORE | {"fp8_gather": "y"}, {"state.quantised_weights": True}),
     ],
     "gradients vanish where the optimizer steps in backward": [
-        (TORCHTUNE, {"state.gradient_bytes": 2.0}),
-        (TORCHTUNE | {"optimizer": "adamw, in backward"}, {"state.gradient_bytes": 0.0}),
+        (TORCHTUNE, {"state.updates_in_backward": False}),
+        (TORCHTUNE | {"optimizer": "adamw, in backward"}, {"state.updates_in_backward": True}),
     ],
     "weights of 16 bits have no other copy": [
         (

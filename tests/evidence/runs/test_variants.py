@@ -14,8 +14,8 @@ def test_the_optimizer_is_the_one_that_is_stated() -> None:
     for text, name in stated.items():
         assert map_row(row(framework="torchtune", optimizer=text)).job.optimizer.name == name
     paged = map_row(row(framework="torchtune", optimizer="paged adamw-8bit, in backward"))
-    assert paged.job.optimizer.name == "adamw"
-    assert paged.job.framework.state.optimizer_state_element_bytes == 0.0
+    assert paged.job.optimizer.name == "paged-adamw-8bit"
+    assert paged.job.optimizer.paged
 
 
 def test_dropout_as_the_row_states_it() -> None:

@@ -320,6 +320,31 @@ def test_an_adapters_file_alone(folder: ReadFolder) -> None:
     assert not any(problem.rule == "micro-batch" for problem in told.problems)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rank_pattern", {"q_proj": 8}), ("exclude_modules", ["lm_head"]), ("lora_bias", True),
+        ("layer_replication", [[0, 2]]), ("trainable_token_indices", [1, 2]),
+    ],
+)  # fmt: skip
+def test_an_adapter_that_holds_other_weights_is_not_predicted(
+    folder: ReadFolder, key: str, value: object
+) -> None:
+    text = json.dumps(json.loads(ADAPTER) | {key: value})
+    refused = folder({"adapter_config.json": text}, gpus=1, mbs=4, seq=2048)
+    assert [one.text.partition(":")[0] for one in refused.problems] == [key]
+    empty = json.dumps(json.loads(ADAPTER) | {key: type(value)()})
+    assert not folder({"adapter_config.json": empty}, gpus=1, mbs=4, seq=2048).problems
+
+
+@pytest.mark.parametrize("rank", [0, -3, 1.5])
+def test_a_rank_that_is_none_does_not_run(folder: ReadFolder, rank: float) -> None:
+    text = json.dumps(json.loads(ADAPTER) | {"r": rank})
+    found = folder({"adapter_config.json": text}, gpus=1, mbs=4, seq=2048)
+    [error] = [one for one in found.problems if one.severity == "error"]
+    assert "positive integer" in error.text and error.fix == "r: 16"
+
+
 @pytest.mark.parametrize(("model", "fits"), [("qwen2.5-7b", True), ("70b", False)])
 def test_an_adapter_is_not_one_of_another_model_that_is_named(
     folder: ReadFolder, model: str, fits: bool

@@ -16,7 +16,7 @@ from planner.launch.dialects.hf.arguments import is_on, known_model
 from planner.launch.dialects.hf.modules import adapter_table
 from planner.launch.read.beside import beside, source_beside
 from planner.launch.read.document import Document, Source, json_document
-from planner.launch.read.found import Problem, Setting
+from planner.launch.read.found import Problem, Setting, not_predictable
 
 ADAPTER_FILE = "adapter_config.json"
 _MODEL = "base_model_name_or_path"
@@ -66,7 +66,22 @@ def with_adapter(
     replaced = {name for what in _REPLACED for name in listed[what]}
     kept = {name: one for name, one in named.items() if name not in replaced}
     said = {**base_setting(document), **kept, **adapter_settings(document)}
-    return said, other_base(named, document, source)
+    return said, (*other_base(named, document, source), *other_weights(document))
+
+
+def other_weights(document: Document) -> tuple[Problem, ...]:
+    """What an adapter's file has besides, by which it holds other weights than its rank and its
+    targets say (`own` in `adapters.toml`)."""
+    said = {
+        name.partition(".")[0]: setting
+        for name, setting in document.settings.items()
+        if setting.value not in (None, [], {}, "", False)
+    }
+    return tuple(
+        not_predictable(f"{key}: {why}", said[key].place)
+        for key, why in adapter_table("own").items()
+        if key in said
+    )
 
 
 def _file_of(named: Mapping[str, Setting], source: Source) -> Document | None:

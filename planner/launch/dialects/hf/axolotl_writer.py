@@ -70,6 +70,12 @@ from planner.launch.time_limit import save_steps
 CONFIG, DEEPSPEED_CONFIG = "axolotl.yaml", "ds_config.json"
 FUSED_ADAPTERS = "fused-adapters"
 _OPTIMIZERS = {"fused": "adamw_torch_fused", "foreach": "adamw_torch"}
+# bitsandbytes' with states in unified memory, on one GPU or under DDP.
+_PAGED = {
+    "paged-adamw": "paged_adamw_32bit",
+    "paged-adamw-8bit": "paged_adamw_8bit",
+    "paged-lion": "paged_lion_32bit",
+}
 _FA2 = "flash_attention_2"
 # Data sets that a job of a kind takes, as axolotl calls what is in them.
 _DATA_TYPES = {
@@ -109,6 +115,8 @@ def _optimizer(job: Job, *, sharded: bool) -> str | None:
     """The name of the optimizer as axolotl has it; None where it has none. `sharded`: by FSDP2,
     which bitsandbytes' optimizers do not run under (utils/schemas/validation.py)."""
     kernel, family = job.optimizer_setting.kernel, job.optimizer.family
+    if family in _PAGED:
+        return _PAGED[family]
     if family == "adamw-8bit":
         return "adamw_torch_8bit" if sharded else "adamw_bnb_8bit"
     if family == "adamw-4bit":
@@ -390,7 +398,13 @@ def _data(job: Job) -> Iterator[Variable]:
 
 
 def choices(launch: Launch) -> Iterator[ExplainedSetting]:
-    """The settings worth a sentence."""
+    """The settings worth a sentence, and what becomes of the adapters."""
+    if launch.job.tuning.has_adapters:
+        yield ExplainedSetting(
+            "merge.py",
+            "the folder of checkpoints holds the adapters alone; `python merge.py BASE ADAPTERS "
+            "OUTPUT` puts them into the weights",
+        )
     for one in section_choices(sections(launch)):
         yield ExplainedSetting(one.setting.lstrip("."), one.purpose)
 

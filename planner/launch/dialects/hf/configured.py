@@ -9,7 +9,12 @@ from functools import partial
 from pathlib import Path
 
 from planner.launch.dialects.hf.accelerate_reader import AccelerateReader, deepspeed_in
-from planner.launch.dialects.hf.adapter_file import adapter_settings, base_setting, other_base
+from planner.launch.dialects.hf.adapter_file import (
+    adapter_settings,
+    base_setting,
+    other_base,
+    other_weights,
+)
 from planner.launch.dialects.hf.arguments import Program, hf_arguments, program_of
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.dialects.hf.program_beside import program_beside, with_program
@@ -163,7 +168,8 @@ def read_adapter(source: Source) -> Found:
     document = source.document()
     named = {**base_setting(document), **adapter_settings(document), **source.given}
     found = read_hf_training(named, source)
-    found = replace(found, problems=(*found.problems, *other_base(named, document, source)))
+    wrong = (*other_base(named, document, source), *other_weights(document))
+    found = replace(found, problems=(*found.problems, *wrong))
     if source.hints.mbs is not None or source.launch is not None:
         return found
     text = "an adapter's file says neither the micro-batch nor the length of samples"

@@ -16,6 +16,7 @@ from planner.launch.contract import (
 )
 from planner.launch.dialects.hf import DEEPSPEED
 from planner.launch.dialects.hf.files import (
+    BITSANDBYTES,
     LIGER,
     MODEL_FOLDER,
     attention,
@@ -49,11 +50,6 @@ CONFIG = "ds_config.json"
 BUCKET_ELEMENTS = 500_000_000
 # Optimizers of DeepSpeed's own, with what they need beside lr and weight decay.
 _CONFIG_OPTIMIZERS = {"adamw": "AdamW", "lion": "Lion", "sgd": "SGD"}
-# Those of bitsandbytes, by the Trainer's names.
-_TRAINERS = {
-    "adamw-8bit": "adamw_bnb_8bit", "paged-adamw": "paged_adamw_32bit",
-    "paged-adamw-8bit": "paged_adamw_8bit", "paged-lion": "paged_lion_32bit",
-}  # fmt: skip
 # What train.py calls the folder of a local drive.
 NVME = "NVME"
 _WEIGHT_DECAY = 0.1
@@ -77,7 +73,7 @@ def optimizer_kind(job: Job) -> str | None:
     """`trainer`: made by the Trainer (--optim); `deepspeed`: in ds_config.json; None: neither."""
     optimizer = job.optimizer
     plain = all(dtype == "fp32" for _, dtype in optimizer.states)
-    if optimizer.family in _TRAINERS:
+    if optimizer.family in BITSANDBYTES:
         return "trainer"
     if optimizer.family == "adamw" and plain:
         return "deepspeed" if job.optimizer_on_cpu else "trainer"
@@ -125,7 +121,7 @@ def ds_config(launch: Launch) -> dict[str, object]:
         config["tensor_parallel"] = {last(DEEPSPEED["tp"]): degrees.tp}
     if optimizer_kind(launch.job) == "deepspeed":
         config["optimizer"] = _config_optimizer(launch)
-    if launch.job.optimizer.family in ("sgd", *_TRAINERS):
+    if launch.job.optimizer.family in ("sgd", *BITSANDBYTES):
         config["zero_allow_untested_optimizer"] = True
     return config
 
@@ -244,8 +240,8 @@ def _arguments(launch: Launch) -> dict[str, object]:
 def optimizer_arguments(launch: Launch) -> dict[str, str]:
     """The optimizer, as the Trainer's arguments say it."""
     optimizer, kernel = launch.job.optimizer, launch.job.optimizer_setting.kernel
-    if optimizer.family in _TRAINERS:
-        return {"optim": _TRAINERS[optimizer.family], "adam_beta2": "0.95"}
+    if optimizer.family in BITSANDBYTES:
+        return {"optim": BITSANDBYTES[optimizer.family], "adam_beta2": "0.95"}
     betas = _BETAS.get(optimizer.family, _BETAS["adamw"])
     named = {"adam_beta1": str(betas[0]), "adam_beta2": str(betas[1])}
     if optimizer_kind(launch.job) == "deepspeed":

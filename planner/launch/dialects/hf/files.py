@@ -69,6 +69,12 @@ def _types(text: str) -> frozenset[str]:
 
 _LOSS_TYPES, _ROPE_BY_KIND = _types("@losses"), _types("@rope-by-kind")
 
+# bitsandbytes' optimizers by family, as the Trainer calls them (transformers, OptimizerNames).
+BITSANDBYTES = {
+    "adamw-8bit": "adamw_bnb_8bit", "paged-adamw": "paged_adamw_32bit",
+    "paged-adamw-8bit": "paged_adamw_8bit", "paged-lion": "paged_lion_32bit",
+}  # fmt: skip
+
 
 def _rope(model: ModelSpec) -> dict[str, Value]:
     """`rope_parameters`; Gemma 3's by kind of layer."""

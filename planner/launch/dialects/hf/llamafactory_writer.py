@@ -24,6 +24,7 @@ from planner.launch.contract import (
     Variable,
 )
 from planner.launch.dialects.hf.files import (
+    BITSANDBYTES,
     ENVIRONMENT,
     LIGER,
     MODEL_FOLDER,
@@ -88,8 +89,8 @@ def _frozen_layers(job: Job) -> int | None:
 def _optimizer(job: Job) -> str | None:
     """The name of the optimizer as transformers has it; None where it has none."""
     kernel, family = job.optimizer_setting.kernel, job.optimizer.family
-    if family == "adamw-8bit":
-        return "adamw_bnb_8bit"
+    if family in BITSANDBYTES:
+        return BITSANDBYTES[family]
     return _OPTIMIZERS.get(kernel) if family == "adamw" else None
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from planner.job.specs import ModelSpec
 from planner.job.tuned_layers import EXPERTS, GROUPS, linear_layers
+from planner.launch.read.found import Problem, Setting
 from planner.launch.registry import dialect_toml
 
 ALL_LINEAR = "all-linear"
@@ -169,3 +170,13 @@ def whole_modules(value: object, model: ModelSpec | None) -> tuple[tuple[str, ..
 
 def _lasts(names: Iterable[str]) -> Iterator[str]:
     return (name.rpartition(".")[2] for name in names)
+
+
+def no_rank(setting: Setting | None, value: object) -> Problem:
+    """A rank that is not stated, or one that peft stops at (tuners/lora/layer.py, update_layer)."""
+    where = (setting.place,) if setting is not None else ()
+    if setting is not None and isinstance(value, int | float) and not isinstance(value, bool):
+        text = f"{setting.key} {value}: peft says: `r` should be a positive integer value"
+        return Problem("adapter-rank", text, "error", where, f"{setting.key}: 16")
+    text = "the rank of the adapters is not stated, or is none"
+    return Problem("adapter-rank", text, "missing", where, "a rank, 16")

@@ -26,6 +26,7 @@ from planner.launch.dialects.hf.modules import (
     Modules,
     adapted_modules,
     adapter_table,
+    no_rank,
     peft_default,
     whole_modules,
 )
@@ -240,9 +241,7 @@ class _Tuning:
             self.assumed.append(f"adapters of rank {number} ({self._whose()}, none is stated)")
         if number is None or number < 1:
             if not any(problem.rule == "unresolved" for problem in self.problems):
-                where = (setting.place,) if setting is not None else ()
-                text = "the rank of the adapters is not stated, or is none"
-                self.problems.append(Problem("adapter-rank", text, "missing", where, "a rank, 16"))
+                self.problems.append(no_rank(setting, value))
             return "16"
         return str(number)
 
