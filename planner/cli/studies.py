@@ -4,7 +4,7 @@ budgets, each at its own best plan, in days, money and energy."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,10 +27,10 @@ from planner.cli.errors import ExitStatus
 from planner.cli.options import build_request, by_spelling, option_of, option_value
 from planner.cli.output import check_output, compile_if_first_run, print_report, watched
 from planner.compare.budget import Ask, budget, shape_toml
-from planner.compare.buying import TrainingRun, buy
+from planner.compare.buying import BuyRow, TrainingRun, buy
 from planner.compare.comparison import BATCHES, compare_clusters, scale
 from planner.compare.offers import listed_tables
-from planner.compare.results import Comparison
+from planner.compare.results import Comparison, ComparisonRow
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError, unknown_name
 from planner.job.pool import counts_between
@@ -61,7 +61,14 @@ def run_compare(**options: Any) -> None:
     if all(row.run is None for row in comparison.rows):
         short = "the job runs on none of the clusters"
         click.echo(f"Error: {short if style == 'text' else failure_text(comparison)}", err=True)
-        click.get_current_context().exit(ExitStatus.NOTHING_FITS)
+        click.get_current_context().exit(_without_plan(comparison.rows))
+
+
+def _without_plan(rows: Sequence[ComparisonRow | BuyRow]) -> ExitStatus:
+    """The status where no cluster has a plan: wrong input where what was asked for is refused on
+    each of them."""
+    refused = all(row.refused for row in rows)
+    return ExitStatus.WRONG_INPUT if rows and refused else ExitStatus.NOTHING_FITS
 
 
 def _print_chain(comparison: Comparison, settings: Settings, style: str, name: str) -> None:
@@ -127,7 +134,7 @@ def run_buy(**options: Any) -> None:
     )  # fmt: skip
     show_study(buying, options, shown, buying_report)
     if buying.decision is None or buying.decision.best is None:
-        click.get_current_context().exit(ExitStatus.NOTHING_FITS)
+        click.get_current_context().exit(_without_plan(buying.rows))
 
 
 def _runs(options: dict[str, Any]) -> Iterator[TrainingRun]:

@@ -26,7 +26,7 @@ from planner.search.plan_file import read_plan_file
 from planner.search.result import SearchResult
 from planner.tune.journal import Journal, TrialRecord, opened, study_name
 from planner.tune.judge import Limits
-from planner.tune.loop import Budget, Driver, Ending, Next, counted
+from planner.tune.loop import GOES_ON, Budget, Driver, Ending, Next, counted
 from planner.tune.outcome import (
     PLANS,
     TriedPlan,
@@ -155,6 +155,11 @@ def _digest(text: str) -> str:
 
 def _demand_startable(begun: _Begun, work: StudyWork) -> None:
     """UsageError for what no trial could run without."""
+    if begun.header["on"] in ("local", "run") and not Path("/proc/self/environ").exists():
+        raise UsageError(
+            "--on local and --run find their processes by /proc, which this system has not: run "
+            "the driver on Linux, or give --on slurm or --on kubernetes"
+        )
     first = work.candidates[work.keys[0]]
     if begun.header["on"] == "local":
         launch = work.launch(first)
@@ -235,6 +240,8 @@ def _drive(
         ),
         say=say,
         poll_s=_POLL_S[str(begun.header["on"])],
+        # `planner report` draws a study that still runs.
+        after=lambda: _keep(begun, work, journal),
     )  # fmt: skip
     try:
         ending = driver.run()
@@ -247,6 +254,10 @@ def _drive(
     status = _status(study, journal.records)
     if status != ExitStatus.DONE:
         click.get_current_context().exit(status)
+
+
+def _keep(begun: _Begun, work: StudyWork, journal: Journal) -> None:
+    _written(begun, work, journal.records, GOES_ON)
 
 
 def _written(

@@ -88,6 +88,8 @@ class BuyRow(Frozen):
     reason: str = ""
     searched: bool = True
     beyond: Beyond = ""
+    # No configuration obeys what was asked for, whatever its memory.
+    refused: bool = False
 
 
 class Buying(Frozen):
@@ -109,7 +111,7 @@ class Buying(Frozen):
 
 
 def _flat(row: BuyRow) -> dict[str, Any]:
-    flat: dict[str, Any] = row.model_dump(exclude={"choice"})
+    flat: dict[str, Any] = row.model_dump(exclude={"choice", "refused"})
     one = row.choice
     if one is not None:
         flat |= {"num_gpus": one.num_gpus, "power_kw": one.power_kw, "racks": one.racks}
@@ -220,7 +222,7 @@ class _Case:
     def searched(self, outcome: Outcome) -> BuyRow:
         found, reason = run_of(self.entry, outcome, self.run.tokens, self.settings)
         if found is None:
-            return self.row(reason=reason)
+            return self.row(reason=reason, refused=outcome.refused)
         name, gpus = self.entry.offer.label, self.entry.cluster.num_gpus
         choices = (choice_of(self.run.name, name, gpus, found, kind) for kind in self.kinds)
         choice = min(choices, key=lambda one: inf if one.cost is None else one.cost.value)

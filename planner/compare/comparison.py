@@ -185,7 +185,9 @@ def _row(
     )
     run, reason = run_of(entry, outcome, tokens, settings)
     needs = () if outcome is None or outcome.result is not None else outcome.needs
-    return row.model_copy(update={"run": run, "reason": reason, "needs": needs})
+    refused = outcome is not None and outcome.refused
+    update = {"run": run, "reason": reason, "needs": needs, "refused": refused}
+    return row.model_copy(update=update)
 
 
 def run_of(

@@ -249,6 +249,8 @@ class ComparisonRow(Frozen):
     reason: str = ""
     needs: tuple[str, ...] = ()
     on_front: bool = False
+    # No configuration obeys what was asked for, whatever its memory.
+    refused: bool = False
 
 
 SortKey = Literal["days", "cost", "tokens_per_s", "mfu", "energy", "given"]

@@ -32,13 +32,14 @@ class Outcome:
     """What a search found: a result with the plan to take, or why there is none.
 
     `needs`: changes with which something would fit, in sentences. `proven`: whether it is proven
-    that there is no plan.
+    that there is no plan. `refused`: what was asked for contradicts itself, or the cluster.
     """
 
     result: SearchResult | None = None
     reason: str = ""
     proven: bool = True
     needs: tuple[str, ...] = ()
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +185,7 @@ def _searched(task: Task) -> Outcome:
         text = f"nothing fits: {error.why.conflict[0].text}"
         return Outcome(reason=text, proven=error.why.proven, needs=needs)
     except (NothingFitsError, UsageError, HardwareError) as error:
-        return Outcome(reason=str(error))
+        return Outcome(reason=str(error), refused=isinstance(error, UsageError))
     return Outcome(result=result)
 
 

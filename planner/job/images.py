@@ -54,7 +54,7 @@ def image_load(
     """The images of a batch whose samples have so many tokens on average, those of images
     included. UsageError."""
     if images is None and image_tokens is None:
-        return ImageLoad()
+        return ImageLoad() if model.vision is None else _usual(model.vision, sample_tokens)
     option = f"--images {images}" if images else f"--image-tokens {image_tokens}"
     if model.vision is None:
         raise UsageError(f"{option}: {model.name} reads text alone; leave it out")
@@ -93,6 +93,20 @@ def image_count(vision: VisionSpec, width: int, height: int) -> ImageCount:
     """What one image of a size in pixels is, by the family's rule. UsageError."""
     rule = _rules()[vision.rule]
     return KINDS[rule["kind"]](vision, rule, width, height)
+
+
+def _usual(vision: VisionSpec, sample_tokens: float) -> ImageLoad:
+    """One image a sample of the size that the family takes at most, or the part of it that a sample
+    has room for."""
+    width, height = _rules()[vision.rule]["usual"]
+    one = image_count(vision, width, height)
+    room = min(1.0, sample_tokens / one.tokens)
+    return ImageLoad(
+        patches=room * one.patches / sample_tokens,
+        span=one.span,
+        tokens=room * one.tokens / sample_tokens,
+        usual=f"{width}x{height}",
+    )
 
 
 def _of_tokens(vision: VisionSpec, tokens: int) -> ImageCount:

@@ -31,6 +31,7 @@ from planner.job.frameworks.profile import (
     demand_arithmetic,
     frameworks_with,
     load_framework,
+    on_gpu,
     profile_on,
     with_tables,
 )
@@ -128,7 +129,7 @@ def _on_cluster(request: RequestFields) -> Job:
     profile = switched(profile, _switches(request), cluster.num_gpus)
     decision = _techniques(request, profile, model, cluster, tuning, samples)
     offered, profile = profile, with_techniques(profile, decision.used, decision.unused)
-    profile = tuned_profile(profile, tuning, model)
+    profile = tuned_profile(on_gpu(profile, cluster.gpu.architecture), tuning, model)
     demand_adapters(profile, objective, has_adapters=tuning.has_adapters)
     profile = with_objective(profile, objective)
     precision = request.precision

@@ -91,11 +91,13 @@ def refusals_of(launch: Launch) -> Iterator[Refusal]:
 
 def target_of(job: Job) -> Target | None:
     """The target that plans of a job are written for unless one is named: the framework's own, or
-    another that writes the framework's plans where that one cannot express the job. None where
-    nothing writes them."""
+    another that writes the framework's plans where no file of that one says how the job trains.
+    None where nothing writes them."""
     own, profile = target_of_profile(job.framework.name), job.framework.name
+    if own is not None and next(_training_refusals(own, job), None) is None:
+        return own
     others = (one for one in targets().values() if one.runs(profile))
-    able = (one for one in (own, *others) if one and next(job_refusals(one, job), None) is None)
+    able = (one for one in others if next(job_refusals(one, job), None) is None)
     return next(able, own)
 
 

@@ -119,6 +119,17 @@ def _dropout_notes(job: Job) -> tuple[str, ...]:
     return ()
 
 
+def _image_notes(job: Job) -> Iterator[str]:
+    """Which image a sample is taken to have where nobody says."""
+    images = job.model.images
+    if images.usual:
+        yield (
+            f"images not given: one of {images.usual} pixels a sample, the largest that its family "
+            f"usually takes, {share(images.tokens)} of the tokens; say what yours have, as "
+            "--images 1x640x480"
+        )
+
+
 def framework_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
     """What the framework's profile says, but for techniques that do not work with the degrees and
     for other precisions; dropout; and what is taken for granted of the model's layers."""
@@ -127,7 +138,7 @@ def framework_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
     notes = tuple(
         text for text in job.framework.assumptions if text.partition(":")[0] not in unused
     )
-    notes += _dropout_notes(job)
+    notes += (*_dropout_notes(job), *_image_notes(job))
     if job.model.has_states:
         notes += (
             "state-space layers run in fused kernels: mamba_ssm and causal_conv1d, or "

@@ -22,7 +22,10 @@ def tune_report(study: TunedStudy, folder: Path | None) -> Iterator[Block]:
     if study.trials:
         yield trials_table(study.trials)
         yield Notes(tuple(f"{one.number}: {one.learnt}" for one in study.trials), "Learnt")
-    yield Notes((take_text(study), f"The study ended: {study.sentence}.", *_notes(study)))
+    told = (take_text(study), _ended(study))
+    # Trouble goes before what was learnt until then.
+    first = told[::-1] if study.reason in ("setup", "failures") else told
+    yield Notes((*first, *_notes(study)))
     if folder is not None:
         yield Notes(tuple(_next(study, folder)), "Next")
 
@@ -65,6 +68,15 @@ def take_text(study: TunedStudy) -> str:
     return (
         f"→ Take {study.best_name} ({study.best}): the fastest with {sure}, at "
         f"{seconds(study.best_s)} a step by what is known now."
+    )
+
+
+def _ended(study: TunedStudy) -> str:
+    going_on = study.reason == "running"
+    return (
+        f"The study goes on: {study.sentence}."
+        if going_on
+        else f"The study ended: {study.sentence}."
     )
 
 

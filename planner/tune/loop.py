@@ -77,16 +77,18 @@ class Work(Protocol):
         """What its log is judged by."""
 
 
-Reason = Literal["no trial pays", "trials", "gpu-hours", "time", "failures", "setup"]
+Reason = Literal["no trial pays", "trials", "gpu-hours", "time", "failures", "setup", "running"]
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a study stopped, in a sentence, and what it would have done next."""
+    """Why a study stopped, in a sentence; or that it has not."""
 
     reason: Reason
     sentence: str
-    choice: Next
+
+
+GOES_ON = Ending("running", "it has not ended yet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,24 +147,24 @@ class Driver:
         records = self.journal.records
         done = self._done
         if done and done[-1].kind in SETUP:
-            yield Ending("setup", done[-1].sentence, choice)
+            yield Ending("setup", done[-1].sentence)
         if choice.key is None:
-            yield Ending("no trial pays", choice.sentence, choice)
+            yield Ending("no trial pays", choice.sentence)
         if len(counted(records)) >= self.budget.trials:
             what = f"--trials {self.budget.trials} are done"
-            yield Ending("trials", f"{what}; {choice.sentence}", choice)
+            yield Ending("trials", f"{what}; {choice.sentence}")
         if (failed := _failures(done)) >= MOST_FAILURES:
             text = f"{failed} trials in a row told no step time; the last: {done[-1].sentence}"
-            yield Ending("failures", text, choice)
+            yield Ending("failures", text)
         spent = spent_gpu_s(records)
         if spent + choice.costs_gpu_s > self.budget.gpu_hours * HOUR_S:
             text = (
                 f"{spent / HOUR_S:.1f} GPU-hours are spent, and the next trial would take "
                 f"{choice.costs_gpu_s / HOUR_S:.1f} of --max-gpu-hours {self.budget.gpu_hours:g}"
             )
-            yield Ending("gpu-hours", text, choice)
+            yield Ending("gpu-hours", text)
         if self._over_s() <= 0.0:
-            yield Ending("time", "--time-limit is over; --resume goes on", choice)
+            yield Ending("time", "--time-limit is over; --resume goes on")
 
     def _over_s(self) -> float:
         """Seconds that are left of the driver's time."""
@@ -180,12 +182,28 @@ class Driver:
         except KeyboardInterrupt:
             self._interrupted(record)
             raise
+        at = self._ended_at(record, logs)
         sentence = found.sentence + self._stopped(record)
-        self._end(record, Verdict(found.kind, sentence, found.step), logs)
+        self._end(record, Verdict(found.kind, sentence, found.step), logs, at)
 
-    def _end(self, record: TrialRecord, found: Verdict, logs: Sequence[FollowedLog]) -> None:
+    def _ended_at(self, record: TrialRecord, logs: Sequence[FollowedLog]) -> float | None:
+        """When a job ended that did so before the driver looked: when its log was last written.
+        None of one that lives until now."""
+        job = self._asked(lambda: self.runner.find(self._folder(record), record.chosen.job_name))
+        times = [log.path.stat().st_mtime for log in logs if log.path.is_file()]
+        since, last = record.running_since, max(times, default=0.0)
+        seen = since is not None and since <= last <= self.clock.time()
+        return last if seen and not job.is_alive else None
+
+    def _end(
+        self,
+        record: TrialRecord,
+        found: Verdict,
+        logs: Sequence[FollowedLog],
+        at: float | None = None,
+    ) -> None:
         now = self.clock.time()
-        ended = _ended(found, now, self._gpu_s(record, now), logs)
+        ended = _ended(found, now, self._gpu_s(record, at or now), logs)
         self.journal.ended(record, ended)
         self._done.append(ended)
         self.say(f"trial {record.number}: {found.sentence}")
@@ -231,10 +249,10 @@ class Driver:
             job = self._looked_up(record, watch)
             self._read(record, watch, job)
             now = self.clock.time()
-            if job is not None and job.state != "pending" and record.running_since is None:
+            logs = [*watch.logs.values()] or [FollowedLog(watch.folder / "none")]
+            if record.running_since is None and _has_begun(job, logs):
                 record = self.journal.running(record, now)
             look = Look(job, now, record.running_since, watch.grew_at, watch.unknown_since)
-            logs = [*watch.logs.values()] or [FollowedLog(watch.folder / "none")]
             found = verdict(self.work.facts(record.chosen.key), logs, look, self.limits)
             found = found or self._over_budget(record, now)
             if found is not None:
@@ -302,12 +320,16 @@ class Driver:
     def _stopped(self, record: TrialRecord) -> str:
         """End the job if it lives, and wait until it is gone: the next one needs its GPUs. What the
         scheduler says where it does not end it."""
+        if record.handle is None:
+            return ""
         folder, name = self._folder(record), record.chosen.job_name
         asked_at, force, said = self.clock.time(), False, ""
-        if not self._asked(lambda: self.runner.find(folder, name)).is_alive:
+        state = self._asked(lambda: self.runner.find(folder, name)).state
+        if state in ("done", "failed"):
             return ""
         while True:
             try:
+                # Also of a job that the scheduler has lost: it may find it again.
                 self._asked(lambda force=force: self.runner.cancel(folder, name, force=force))  # type: ignore[misc]
             except RefusedError as error:
                 if not said:
@@ -359,6 +381,12 @@ class _Watch:
     logs: dict[Path, FollowedLog] = field(default_factory=dict)
     away_since: float | None = None
     unknown_since: float | None = None
+
+
+def _has_begun(job: Job | None, logs: Sequence[FollowedLog]) -> bool:
+    """Whether a job runs or has run: the scheduler says so, or its log does."""
+    told = job is not None and job.state in ("running", "done", "failed")
+    return told or any(log.lines for log in logs)
 
 
 def _ended(found: Verdict, at: float, gpu_s: float, logs: Sequence[FollowedLog]) -> Ended:

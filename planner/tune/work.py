@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
+from statistics import median
 
 from planner.job.errors import UsageError
 from planner.launch.contract import Launch, NodesAs
@@ -102,13 +103,14 @@ class StudyWork:
         """What is known after some trials."""
         return self.prior.observed(self._observations(records))
 
-    def costs(self) -> dict[str, float]:
-        """GPU-seconds that a trial of each candidate is expected to take."""
-        return {key: one.gpus * self._trial_s(one) for key, one in self.candidates.items()}
+    def costs(self, records: Sequence[TrialRecord]) -> dict[str, float]:
+        """GPU-seconds that a trial of each candidate is expected to take, after some trials."""
+        start_s = _start_s(records)
+        return {key: one.gpus * self._trial_s(one, start_s) for key, one in self.candidates.items()}
 
-    def _trial_s(self, candidate: Candidate) -> float:
+    def _trial_s(self, candidate: Candidate, start_s: float) -> float:
         steps = min(STEPS, self.short.steps)
-        return min(self.short.limit_s, START_S + steps * candidate.step_s)
+        return min(self.short.limit_s, start_s + steps * candidate.step_s)
 
     def rest_s(self, key: str, belief: Belief) -> float:
         """Seconds that the rest of the job takes with a plan."""
@@ -120,7 +122,7 @@ class StudyWork:
         """The choice, whole."""
         belief = self.belief(records)
         rest_s = self.rest_s(belief.recommended, belief)
-        return choose(belief, self.costs(), rest_s, names=self.names)
+        return choose(belief, self.costs(records), rest_s, names=self.names)
 
     def choice(self, records: Sequence[TrialRecord]) -> Next:
         """What to run next, after the trials so far."""
@@ -182,3 +184,13 @@ class StudyWork:
         if not ended.peak_bytes or not counted_as or not whole:
             return None
         return ended.peak_bytes * whole / counted_as
+
+
+def _start_s(records: Sequence[TrialRecord]) -> float:
+    """Seconds that a trial takes beside its steps: as those that were measured took."""
+    found = [
+        one.ended.gpu_s / one.chosen.gpus - one.ended.steps * one.ended.step_s
+        for one in records
+        if one.ended is not None and one.ended.step_s is not None and one.ended.gpu_s
+    ]
+    return max(0.0, median(found)) if found else START_S

@@ -11,13 +11,14 @@ from planner.job.image_rules import ImageCount
 from planner.job.images import image_count, read_images
 from planner.job.models.catalog import load_model
 from planner.job.request import Request
+from planner.job.vision import NO_IMAGES
 from planner.predict.evaluate import Proposal, evaluated
 from planner.predict.ops.table import flop_per_token, parameter_count
 from planner.predict.ops.trained import held_parameters
 from planner.predict.plan import Degrees, Plan
 
 MODEL = "qwen2.5-vl-7b"
-EIGHT = Degrees(dp=8, tp=1, pp=1, cp=1, ep=1, vpp=1, zero=3, mbs=1, grad_acc=4)
+EIGHT = Degrees(dp=8, tp=1, pp=1, cp=1, ep=1, vpp=1, zero=3, mbs=4, grad_acc=1)
 
 
 def _request(**changes: object) -> Request:
@@ -68,8 +69,8 @@ def test_images_longer_than_a_sample_are_refused() -> None:
 
 
 def test_images_take_time_and_memory() -> None:
-    without, with_images = _plan(), _plan(images="1x1024x768")
-    assert with_images.step_time_s > 1.1 * without.step_time_s
+    without, with_images = _plan(image_tokens=100), _plan(images="1x1024x768")
+    assert with_images.step_time_s > without.step_time_s
     assert with_images.allocated_bytes > without.allocated_bytes
     model = _request(images="1x1024x768").resolve().model
     assert flop_per_token(model, 2048) > flop_per_token(model.language, 2048)
@@ -112,7 +113,16 @@ def test_a_text_model_has_no_parts() -> None:
 def test_the_language_model_alone_costs_what_it_did() -> None:
     """A tower that reads no image takes memory for its weights and no compute."""
     job = _request().resolve()
+    job = replace(job, model=job.model.model_copy(update={"images": NO_IMAGES}))
     with_tower = Proposal(_request(), EIGHT).of(job)
     alone = Proposal(_request(), EIGHT).of(replace(job, model=job.model.language))
     first, second = evaluated(with_tower), evaluated(alone)
     assert first.time.compute_s == pytest.approx(second.time.compute_s, rel=1e-6)
+
+
+def test_without_a_word_a_sample_has_the_usual_image() -> None:
+    plan = _plan()
+    assert any("images not given: one of 1120x896" in text for text in plan.assumptions)
+    assert plan.step_time_s == pytest.approx(_plan(images="1x1120x896").step_time_s)
+    # Of which a short sample has what it has room for.
+    assert _request(seq=512).resolve().model.images.tokens == 1.0

@@ -26,6 +26,8 @@ def _lengths(packing: Packing, **more: object) -> dict[str, object]:
 ALONE: tuple[Case, ...] = (
     case("full", SMALL, "1xH100", **_ONE, recompute="full"),
     case("amp", SMALL, "2xH100", **_ONE, more={"dtype": "amp", "optimizer": "adamw-8bit"}),
+    case("paged", SMALL, "1xH100", **_ONE, recompute="full",
+         more={"optimizer": "paged-adamw-8bit"}),
     case("liger", SMALL, "1xH100", **_ONE, more={"use": ("liger-kernels",)}),
     case("eager", SMALL, "1xH100", **_ONE, more={"attention": "eager", "seq": 1024}),
     case("freeze", SMALL, "1xH100", **_ONE, recompute="full",

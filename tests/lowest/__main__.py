@@ -23,7 +23,7 @@ SMOKE = (
     "tests/cli/test_writers.py", "tests/report/test_serve.py", "tests/report/test_library.py",
     "tests/compare/test_sweep.py", "tests/cli/test_sweep.py", "tests/launch/read/test_scripts.py",
     "tests/launch/test_folder.py", "tests/launch/test_nanotron.py",
-    "tests/cost/test_kernel_cache.py",
+    "tests/cost/test_kernel_cache.py", "tests/tune/test_journal.py",
     "tests/evidence/traces", "tests/predict/test_space.py", "tests/test_packaging.py",
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ import pytest
 
 from planner.cost import fields as f
 from planner.job.frameworks.adapters import tuned_profile
-from planner.job.frameworks.profile import load_framework, with_tables
+from planner.job.frameworks.profile import load_framework, on_gpu, with_tables
 from planner.job.models.catalog import load_model
 from planner.job.quantities import GIB
 from planner.job.request import Request
@@ -199,3 +199,19 @@ def test_adapters_that_are_units_of_fsdp_are_gathered_one_by_one() -> None:
     tuned = tuned_profile(fused, read_tuning("lora:rank=8,targets=attention"), model)
     assert tuned.kernels.gather_wait_s == plain.kernels.gather_wait_s
     assert plain.adapters.unit_gather_s > 0.0
+
+
+def test_a_loss_that_does_not_run_on_older_gpus_keeps_its_logits_there() -> None:
+    unsloth = load_framework("unsloth")
+    assert on_gpu(unsloth, "ampere") is unsloth
+    older = on_gpu(unsloth, "turing")
+    assert not older.saved.linear_loss
+    assert older.saved.logits_peak_bytes > unsloth.saved.logits_peak_bytes
+    given = {"model": "llama-3.2-3b", "framework": "unsloth", "train": "qlora", "seq": 2048}
+    peaks = {}
+    for gpu in ("T4", "A10G"):
+        request = Request(gpus=f"1x{gpu}", gbs=8, precision="fp16", **given)
+        degrees = Degrees(tp=1, pp=1, cp=1, dp=1, zero=0, mbs=2, grad_acc=4)
+        found = evaluated(Proposal(request, degrees, "full").of(request.resolve()))
+        peaks[gpu] = found.stages[0].logits / GIB
+    assert peaks["T4"] > peaks["A10G"]

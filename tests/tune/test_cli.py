@@ -326,7 +326,7 @@ class TestRefused:
         assert "this is 9.9: they may predict differently" in done.stderr
 
 
-@pytest.mark.parametrize("after", [0.0, 0.6, 1.5])
+@pytest.mark.parametrize("after", [0.0, 0.8])
 def test_a_killed_driver_s_study_goes_on(
     after: float, plans: Path, slurm: Path, trains: Trains
 ) -> None:
@@ -341,7 +341,6 @@ def test_a_killed_driver_s_study_goes_on(
     time.sleep(after)
     driver.send_signal(signal.SIGKILL)
     driver.communicate()
-    assert not Path("study/study.json").exists()
     done = tune("--resume", "study", "--trials", 2)
     assert done.exit_code == 0, done.output
     trials = study_of(Path("study"))["trials"]

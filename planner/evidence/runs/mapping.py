@@ -41,7 +41,7 @@ from planner.evidence.runs.stated import (
 from planner.evidence.runs.tuned import tuning_of
 from planner.job.frameworks.adapters import tuned_profile
 from planner.job.frameworks.losses import with_objective
-from planner.job.frameworks.profile import FrameworkProfile
+from planner.job.frameworks.profile import FrameworkProfile, on_gpu
 from planner.job.frameworks.switches import framework_sharp
 from planner.job.job import BatchTarget, Job, offered_exchanges
 from planner.job.optimizers import load_optimizer
@@ -109,7 +109,9 @@ def map_row(row: MeasuredRow) -> MappedRow:
     job = Job(
         model=model.with_scores() if objective.rules.scores else model,
         cluster=cluster,
-        framework=with_objective(tuned_profile(profile, tuning, model), objective),
+        framework=with_objective(
+            tuned_profile(on_gpu(profile, cluster.gpu.architecture), tuning, model), objective
+        ),
         optimizer=load_optimizer(optimizer_name(row)),
         batch=BatchTarget(float(degrees.gbs), exact=True),
         seq=longest_row(row) or 0,

@@ -83,6 +83,10 @@ class PrecisionMode(_Mode):
     precisions: tuple[str, ...]
 
 
+class OlderGpus(_Mode):
+    """What GPUs before Ampere change in the tables `saved`, `state` and `kernels`."""
+
+
 class UnmodelledSaving(Frozen):
     """Something of the framework that saves memory and is not modelled. `terms`: of a stage's
     memory (`planner.predict.plan.StageMemory`) that it can take away at most."""
@@ -173,6 +177,8 @@ class FrameworkProfile(Frozen):
     low_precision: tuple[PrecisionMode, ...] = ()
     # The one that people train in unless they say otherwise.
     usual_mode: DtypeModeName = "bf16"
+    # Its tables on GPUs before Ampere, where a kernel of its own does not run.
+    before_ampere: OlderGpus | None = None
     assumptions: tuple[str, ...] = ()
     unmodelled_savings: tuple[UnmodelledSaving, ...] = ()
     # Conditions on the degrees for some models and ways of training.
@@ -244,6 +250,18 @@ def with_tables(profile: FrameworkProfile, tables: Tables) -> FrameworkProfile:
             table = getattr(profile, name)
             changed[name] = type(table).model_validate(dict(table) | dict(values))
     return profile.model_copy(update=changed)
+
+
+_BEFORE_AMPERE = ("volta", "turing")
+
+
+def on_gpu(profile: FrameworkProfile, architecture: str) -> FrameworkProfile:
+    """The profile on GPUs of an architecture."""
+    older = profile.before_ampere if architecture in _BEFORE_AMPERE else None
+    if older is None:
+        return profile
+    changes = {"saved": older.saved, "state": older.state, "kernels": older.kernels}
+    return with_tables(profile, {name: dict(table) for name, table in changes.items()})
 
 
 def check_precision(profile: FrameworkProfile, precision: str) -> None:

@@ -167,7 +167,8 @@ class AccelerateReader(ScriptedReader):
 def _filled(world: int, replicate: int, ranks: int, stated: bool) -> tuple[int, int, bool]:
     """Sizes of axolotl's mesh, where it works out one of them from the other (utils/distributed.py,
     _get_parallel_config_kwargs)."""
-    if world == 1:  # nobody says how many GPUs there are
+    # Nobody says how many GPUs there are, or that a parameter is on fewer than all of them.
+    if world == 1 or (ranks == 1 and replicate == 1):
         return 1, 1, False
     if stated and ranks > 1 and replicate == 1 and world % ranks == 0:
         return world // ranks, ranks, True

@@ -30,6 +30,7 @@ from planner.launch.contract import (
 )
 from planner.launch.dialects.hf import accelerate_writer, deepspeed_writer
 from planner.launch.dialects.hf.files import (
+    BITSANDBYTES,
     ENVIRONMENT,
     MODEL_FOLDER,
     hf_config,
@@ -68,9 +69,9 @@ CONFIG = "trl.yaml"
 FSDP, DEEPSPEED = "hf-fsdp2", "deepspeed"
 _OPTIMIZERS = {"fused": "adamw_torch_fused", "foreach": "adamw_torch"}
 # Of torchao, which alone updates FSDP2's shards, and of bitsandbytes.
-_NARROW = {
+_NARROW: Mapping[str, Mapping[str, str]] = {
     FSDP: {"adamw-8bit": "adamw_torch_8bit", "adamw-4bit": "adamw_torch_4bit"},
-    "": {"adamw-8bit": "adamw_bnb_8bit"},
+    "": BITSANDBYTES,
 }
 # Formats that bitsandbytes packs, beside which TRL makes adapters bf16 (sft_trainer.py 902-911).
 _PACKED = ("nf4", "nf4-double", "int8")
