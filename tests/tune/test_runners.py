@@ -21,7 +21,9 @@ from planner.tune.runners.local import LocalRunner
 from planner.tune.runners.slurm import SlurmRunner
 from tests.tune.conftest import Behave, jobs
 
-NAME = "tune-study-ab12-001"
+# Processes are known by it: other tests that run at the same time have another.
+STUDY = f"tune-study-{os.getpid()}"
+NAME = f"{STUDY}-001"
 QUICK = "echo step 1: loss 1.0, 0.5 s\n"
 LONG = "echo begun\nsleep 60\n"
 
@@ -70,7 +72,7 @@ class TestEach:
         until(runner, folder, lambda job: job.state == "done")
         [log, *_] = runner.logs(folder, NAME)
         assert log.read_text() == "step 1: loss 1.0, 0.5 s\n"
-        assert runner.find(folder, "tune-study-ab12-002").state in ("unknown", "done")
+        assert runner.find(folder, f"{STUDY}-002").state in ("unknown", "done")
 
     def test_a_failure_has_its_status(self, make: Callable[[], Runner], folder: Path) -> None:
         runner = make()
@@ -85,7 +87,7 @@ class TestEach:
         trains(folder, LONG)
         runner.submit(folder, NAME, 600.0)
         until(runner, folder, lambda job: job.state == "running")
-        runner.cancel(folder, "tune-study-ab12-0")
+        runner.cancel(folder, f"{STUDY}-0")
         assert runner.find(folder, NAME).state == "running"
         runner.cancel(folder, NAME)
         until(runner, folder, lambda job: not job.is_alive)

@@ -52,12 +52,11 @@ def find(folder: Path, job_name: str) -> Job:
     if not claim.is_dir():
         return UNKNOWN
     pid = _text(claim / "pid")
-    status = _text(claim / "status")
-    if status:
-        good = status == "0"
-        return Job("done" if good else "failed", pid, f"exit status {status}")
-    if any(processes(job_name)):
+    # The script leaves its status before it ends: looked for after its processes.
+    if any(processes(job_name)) and not _text(claim / "status"):
         return Job("running", pid)
+    if status := _text(claim / "status"):
+        return Job("done" if status == "0" else "failed", pid, f"exit status {status}")
     return Job("failed", pid, "its processes are gone, without an exit status", lost=True)
 
 
