@@ -33,6 +33,8 @@ class RuleContext:
     least_zero: int = 0
     # Offload moves gradients to the host as backward makes them, from ZeRO-2 on.
     gradients_leave: bool = False
+    # Weights live off the GPU between uses, under ZeRO-3.
+    weights_leave: bool = False
     # The shape is one that somebody gave. Rules that only spare a search equal shapes do not hold.
     given: bool = False
     schedule: str | None = None

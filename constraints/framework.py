@@ -101,7 +101,8 @@ def _plain_stages(ctx: RuleContext) -> list[int]:
         if stage >= ctx.least_zero and (limit is None or limit.allows_value(stage))
     ]
     leaving = [stage for stage in allowed if stage >= 2] if ctx.gradients_leave else []
-    return sorted({*(allowed or offered)[:1], *leaving[:1]})
+    fetching = [stage for stage in allowed if stage >= 3] if ctx.weights_leave else []
+    return sorted({*(allowed or offered)[:1], *leaving[:1], *fetching[:1]})
 
 
 @shape_rule(

@@ -81,7 +81,7 @@ def run(paths: tuple[str, ...], **options: Any) -> None:
 
 
 def _hints(options: dict[str, Any]) -> Hints:
-    names = ("model", "vocab", "seq", "mbs", "gbs", "grad_acc", "recompute", "lengths")
+    names = ("model", "vocab", "seq", "mbs", "gbs", "grad_acc", "recompute", "lengths", "images")
     if options["gbs"] and options["grad_acc"]:
         raise UsageError("give --gbs or --grad-acc, not both")
     if options["gpus"] and options["cluster"]:

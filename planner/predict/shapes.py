@@ -57,6 +57,7 @@ def rule_context(job: Job) -> RuleContext:
         allow_tp_across_nodes=job.allow_tp_across_domains,
         least_zero=job.least_zero,
         gradients_leave=job.gradients_leave,
+        weights_leave=job.framework.state.weights_home != "gpu",
         schedule=job.schedule,
         conditions=job.conditions,
         context_kinds=job.context_kinds,

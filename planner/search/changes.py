@@ -21,14 +21,13 @@ from planner.predict.calibrated import Factors
 from planner.predict.link_account import LATENCIES, RATES_OUT, RATES_UP, scale_up_name
 from planner.predict.uncertainty.likely import EVEN_CHANCE
 from planner.search.limit_results import Effort, Until
+from planner.search.off_gpu import PAGED_OPTIMIZERS, asked_on_drives, asked_with, host_has_room
 from planner.search.result import ChangeKind
 from planner.search.trial import try_job
 
 SHORTEST_SEQUENCE = 512
 # Optimizers with less state, the nearest to AdamW first.
 SMALLER_OPTIMIZERS = ("adamw-bf16", "adamw-fp8", "adamw-8bit", "adamw-4bit")
-# Frameworks that call optimizers of bitsandbytes, among others those whose states are paged.
-PAGED_OPTIMIZERS = ("paged-adamw", "paged-adamw-8bit")
 OFFLOADED_SHARES = (0.25, 0.5, 0.75, 1.0)
 TOLERANCES = (0.1, 0.2)
 # Frameworks in use today that shard further than Megatron-LM does.
@@ -238,21 +237,17 @@ def techniques(at: Situation) -> Changes:
         tuning=at.job.tuning,
         samples=at.job.samples,
     )
-    for one in profile.techniques:
-        said = one.name in (*request.use, *request.without)
-        if one.effect != "speed" and not (said or one.needs or site.obstacle(one)):
-            use = (*request.use, one.name)
-            if not one.moves_states or at.job.optimizer_on_cpu == 1.0:
-                yield at.changed(f"--with {one.name}", use=use)
-            if one.moves_weights or one.moves_states:
-                # The CPU updates what the host or a drive holds.
-                text = f"--with {one.name} --optimizer-offload 1"
-                yield at.changed(text, use=use, optimizer_offload=1.0)
-            if one.frees_gradients and profile.optimizer.paged and not at.job.optimizer.paged:
-                # What is left beside the weights: states, which may leave too.
-                last = PAGED_OPTIMIZERS[-1]
-                text = f"--with {one.name} --optimizer {last}"
-                yield at.changed(text, use=use, optimizer=last)
+    said = (*request.use, *request.without)
+    open_ones = [
+        one
+        for one in profile.techniques
+        if one.effect != "speed" and one.name not in said and not (one.needs or site.obstacle(one))
+    ]
+    asked = [pair for one in open_ones for pair in asked_with(one, at.job, request.use)]
+    for text, fields in (*asked, *asked_on_drives(open_ones, request.use)):
+        change = at.changed(text, **fields)
+        if "optimizer_offload" not in fields or host_has_room(change.job):
+            yield change
 
 
 def lighter_objectives(at: Situation) -> Changes:

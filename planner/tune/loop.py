@@ -182,12 +182,28 @@ class Driver:
         except KeyboardInterrupt:
             self._interrupted(record)
             raise
+        at = self._ended_at(record, logs)
         sentence = found.sentence + self._stopped(record)
-        self._end(record, Verdict(found.kind, sentence, found.step), logs)
+        self._end(record, Verdict(found.kind, sentence, found.step), logs, at)
 
-    def _end(self, record: TrialRecord, found: Verdict, logs: Sequence[FollowedLog]) -> None:
+    def _ended_at(self, record: TrialRecord, logs: Sequence[FollowedLog]) -> float | None:
+        """When a job ended that did so before the driver looked: when its log was last written.
+        None of one that lives until now."""
+        job = self._asked(lambda: self.runner.find(self._folder(record), record.chosen.job_name))
+        times = [log.path.stat().st_mtime for log in logs if log.path.is_file()]
+        since, last = record.running_since, max(times, default=0.0)
+        seen = since is not None and since <= last <= self.clock.time()
+        return last if seen and not job.is_alive else None
+
+    def _end(
+        self,
+        record: TrialRecord,
+        found: Verdict,
+        logs: Sequence[FollowedLog],
+        at: float | None = None,
+    ) -> None:
         now = self.clock.time()
-        ended = _ended(found, now, self._gpu_s(record, now), logs)
+        ended = _ended(found, now, self._gpu_s(record, at or now), logs)
         self.journal.ended(record, ended)
         self._done.append(ended)
         self.say(f"trial {record.number}: {found.sentence}")
@@ -233,10 +249,10 @@ class Driver:
             job = self._looked_up(record, watch)
             self._read(record, watch, job)
             now = self.clock.time()
-            if job is not None and job.state != "pending" and record.running_since is None:
+            logs = [*watch.logs.values()] or [FollowedLog(watch.folder / "none")]
+            if record.running_since is None and _has_begun(job, logs):
                 record = self.journal.running(record, now)
             look = Look(job, now, record.running_since, watch.grew_at, watch.unknown_since)
-            logs = [*watch.logs.values()] or [FollowedLog(watch.folder / "none")]
             found = verdict(self.work.facts(record.chosen.key), logs, look, self.limits)
             found = found or self._over_budget(record, now)
             if found is not None:
@@ -304,12 +320,16 @@ class Driver:
     def _stopped(self, record: TrialRecord) -> str:
         """End the job if it lives, and wait until it is gone: the next one needs its GPUs. What the
         scheduler says where it does not end it."""
+        if record.handle is None:
+            return ""
         folder, name = self._folder(record), record.chosen.job_name
         asked_at, force, said = self.clock.time(), False, ""
-        if not self._asked(lambda: self.runner.find(folder, name)).is_alive:
+        state = self._asked(lambda: self.runner.find(folder, name)).state
+        if state in ("done", "failed"):
             return ""
         while True:
             try:
+                # Also of a job that the scheduler has lost: it may find it again.
                 self._asked(lambda force=force: self.runner.cancel(folder, name, force=force))  # type: ignore[misc]
             except RefusedError as error:
                 if not said:
@@ -361,6 +381,12 @@ class _Watch:
     logs: dict[Path, FollowedLog] = field(default_factory=dict)
     away_since: float | None = None
     unknown_since: float | None = None
+
+
+def _has_begun(job: Job | None, logs: Sequence[FollowedLog]) -> bool:
+    """Whether a job runs or has run: the scheduler says so, or its log does."""
+    told = job is not None and job.state in ("running", "done", "failed")
+    return told or any(log.lines for log in logs)
 
 
 def _ended(found: Verdict, at: float, gpu_s: float, logs: Sequence[FollowedLog]) -> Ended:

@@ -69,7 +69,7 @@ def test_launch_files_are_refused_by_name(
 
 def test_frameworks_precisions_and_adapters_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="preference training"):
-        load_framework("trl")
+        load_framework("nemo_aligner")
     with pytest.raises(UsageError, match="QLoRA"):
         Request(model="8b", gpus="1xH100", gbs=8, precision="nf4").resolve()
     adapter = tmp_path / "adapter_config.json"

@@ -103,6 +103,7 @@ CASES = [
     Case("zero-has-replicas", {"zero": 2}, {"zero": 0}, context(limits={"zero": "2,3"})),
     # Offload moves gradients from ZeRO-2 on: 1 and 2 differ with one rank too, 2 and 3 do not.
     Case("zero-has-replicas", {"zero": 2}, {"zero": 3}, replace(context(), gradients_leave=True)),
+    Case("zero-has-replicas", {"zero": 3}, {"zero": 2}, replace(context(), weights_leave=True)),
     Case(
         "hybrid-sharding-supported",
         {"dp": 4, "zero": 1},

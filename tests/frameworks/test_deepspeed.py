@@ -52,7 +52,15 @@ def test_deepspeed_reads_it(case: Case, read: Callable[[Any, int], Any]) -> None
     assert parsed.zero_config.stage == degrees.zero
     assert (parsed.tensor_parallel_config.autotp_size or 1) == degrees.tp
     offload = parsed.zero_config.offload_optimizer
-    assert (offload.ratio if offload else 0.0) == launch.job.optimizer_offload
+    assert (offload.ratio if offload else 0.0) == launch.job.optimizer_on_cpu
+    state, weights = launch.job.framework.state, parsed.zero_config.offload_param
+    assert (weights.device if weights else "gpu") == {"host": "cpu"}.get(
+        state.weights_home, state.weights_home
+    )
+    assert (offload is not None and offload.device == "nvme") == (state.states_home == "nvme")
+    assert parsed.zero_config.zero_hpz_partition_size == (
+        8 if "hpz" in launch.plan.techniques else 1
+    )
 
 
 @pytest.mark.parametrize("case", MATRIX, ids=lambda item: item.name)
@@ -70,14 +78,22 @@ def test_trainer_reads_its_arguments(
     if launch.plan.degrees.gpus > 1:
         _without_world(Path("ds_config.json"), launch.plan.degrees.gpus)
     # The script's own arguments, as its `main` has them.
-    run_arguments = runpy.run_path("train.py")["RunArguments"]
-    parser = transformers.HfArgumentParser((run_arguments, transformers.TrainingArguments))
+    script = runpy.run_path("train.py")
+    if "on_drive" in script:
+        words[words.index("--nvme") + 1] = "/drive"
+        words = script["on_drive"](words)
+    arguments = (script["RunArguments"], transformers.TrainingArguments)
+    parser = transformers.HfArgumentParser(arguments)
     run, parsed = parser.parse_args_into_dataclasses(words)
     assert (run.model_folder, run.seq_length) == ("model", launch.plan.seq)
     assert run.attn_implementation == ("eager" if launch.job.attention == "eager" else "sdpa")
     assert parsed.per_device_train_batch_size == launch.plan.degrees.mbs
     assert parsed.gradient_accumulation_steps == launch.plan.degrees.grad_acc
     assert bool(parsed.activation_checkpointing) == (launch.plan.recompute == "full")
+    zero = parsed.hf_deepspeed_config.config["zero_optimization"]
+    for table in ("offload_param", "offload_optimizer"):
+        if zero.get(table, {}).get("device") == "nvme":
+            assert zero[table]["nvme_path"] == "/drive"
 
 
 def _without_world(path: Path, gpus: int) -> None:

@@ -272,3 +272,12 @@ def test_the_command_line_writes_it(tmp_path: Path) -> None:
     assert "set PRETRAINED" in (folder / "launch.sh").read_text()
     readme = (folder / "README.md").read_text()
     assert "python merge.py" in readme or "merge.py" in readme
+
+
+def test_a_file_is_not_told_an_option_of_the_planner(tmp_path: Path) -> None:
+    """A GPU without bf16 is named, without `--precision`, which no file has."""
+    found = read(tmp_path, _FILE.replace("Meta-Llama-3.1-8B", "Llama-3.2-1B"), 1)
+    texts = [one.text for one in assess(found, "1xT4").problems]
+    said = next(text for text in texts if "no bf16 matrix arithmetic" in text)
+    assert "--precision" not in said
+    assert "it has: fp32, fp16; torch computes" in said

@@ -32,3 +32,16 @@ def test_advice_raises_the_stage_that_weights_need() -> None:
     moves = (*found.sufficient, *found.partial)
     flags = {move.flags for move in moves}
     assert "--zero 3 --with parameter-offload" in flags
+
+
+def test_drives_are_tried_where_the_host_has_too_little_memory() -> None:
+    """66 B parameters are a TB with their states; the node of the card has half of that."""
+    request = Request(
+        model="opt-66b", gpus="1xV100-32GB", gbs=4, seq=1024, framework="deepspeed",
+        precision="fp16", limits={"mbs": (4,)}, recompute=("full",),
+    )  # fmt: skip
+    with pytest.raises(DoesNotFitError) as caught:
+        find_plans(request, fastest_only=True)
+    tried = {one.change for one in caught.value.why.relaxations}
+    assert "--with parameter-nvme --with optimizer-nvme --optimizer-offload 1" in tried
+    assert "--with parameter-offload --optimizer-offload 1" not in tried

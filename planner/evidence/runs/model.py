@@ -17,8 +17,7 @@ DEFAULT_VOCABULARY = 50304
 _GATED = {"swiglu", "geglu", "silu", "gated"}
 # Reasons in `words.toml`, and the column that may give one: a framework's name may say LoRA.
 _REFUSED = (
-    ("tuning", "tuning"), ("tuning", "framework"), ("vision", "vision"),
-    ("frozen_tower", "frozen"),
+    ("tuning", "tuning"), ("tuning", "framework"),
 )  # fmt: skip
 # Attention kernels start here; less is a misprint, and the row takes the usual width.
 _SMALLEST_HEAD_DIM = 8

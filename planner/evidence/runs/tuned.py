@@ -7,6 +7,7 @@ import re
 
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import MeasuredRow, named, words_of
+from planner.evidence.runs.vision import frozen_parts
 from planner.job.errors import UsageError
 from planner.job.specs import ModelSpec
 from planner.job.tuned_layers import EXPERTS, GROUPS, linear_layers
@@ -116,7 +117,10 @@ def _dropout(row: MeasuredRow) -> str:
 
 
 def _frozen(row: MeasuredRow, model: ModelSpec) -> tuple[str, ...]:
-    """Modules of a fully tuned model that the row says nothing trained."""
+    """Parts of a model that reads images, and modules of a fully tuned one, that the row says
+    nothing trained."""
+    if model.vision is not None:
+        return frozen_parts(row)
     last = re.search(r"all but layers (\d+)-(\d+)", row.fact("frozen"))
     if last is None or int(last[2]) != model.layers - 1:
         return ()

@@ -46,6 +46,7 @@ _SPOKEN = re.compile(rf"\b({'|'.join(DEGREES)})\b")
 _LEFT_OUT, _SAVES = "memory-left-out", "less memory than predicted"
 # Arithmetic that torch runs on every GPU, however slowly; of fp8 Transformer Engine refuses that.
 _EMULATED = re.compile(r"has no (bf16|tf32) matrix arithmetic")
+_OPTION = re.compile(r"(?<=: )(?P<has>[\w, ]+); give (--precision|a framework with) .*$")
 # Rules that the framework does not have: what breaks them runs, and is not modelled.
 _NOT_MODELLED = {"greedy-stages-filled"}
 # Rules whose breach a reader names by itself, from the settings.
@@ -357,6 +358,8 @@ def _from_error(text: str, *, of_profile: bool = False) -> Problem:
     match = re.search(r"\s*\[([a-z-]+)\]\s*$", text)
     if match is None and of_profile:
         return Problem("not-predictable", text.strip(), "warning")
+    # What a file says is no option of the planner's.
+    text = _OPTION.sub(r"\g<has>", text)
     if match is None and _EMULATED.search(text):
         words = f"{text.strip()}; torch computes it there without tensor cores: not modelled"
         return Problem("not-predictable", words, "warning")

@@ -171,7 +171,7 @@ class Hints:
 
     `environment`: values of shell variables; `model`: a catalogue
     name or path; sequences in tokens, batches in sequences; `lengths`: of the samples, as a request
-    takes them; `gpus`: world size; `nodes` and
+    takes them, and `images`; `gpus`: world size; `nodes` and
     `gpus_per_node`: of the machine, of which a launch may use a part.
     """
 
@@ -184,6 +184,7 @@ class Hints:
     grad_acc: int | None = None
     recompute: str | None = None
     lengths: str | None = None
+    images: str | None = None
     gpus: int | None = None
     nodes: int | None = None
     gpus_per_node: int | None = None
@@ -241,7 +242,7 @@ ASKED = (
     "expert_imbalance", "cp_comm_type", "cp_sizes", "sharp", "gradient_as_bucket_view",
     "set_to_none", "mtp_layers", "bias", "optimizer_offload", "activation_offload",
     "activation_offload_fraction", "train", "freeze", "objective", "lengths", "packing",
-    "balance",
+    "balance", "images",
 )  # fmt: skip
 
 
@@ -318,6 +319,8 @@ class Found:
     lengths: str | None = None
     packing: Packing | None = None
     balance: Balance | None = None
+    # Images of a sample, as a request says them.
+    images: str | None = None
     plan_gpus: str | None = None
     main_file: str = ""
     where: Mapping[str, Setting] = field(default_factory=dict)

@@ -42,6 +42,7 @@ from planner.launch.dialects.hf.files import (
     hf_job_refusals,
     layer_class,
     plan_refusals,  # noqa: F401 (the writers' contract)
+    without_scores,
 )
 from planner.launch.dialects.hf.modules import ALL_LINEAR
 from planner.launch.dialects.hf.tuned_program import merging
@@ -149,7 +150,7 @@ def files(launch: Launch) -> Files:
         f"hf/{CONFIG}.txt", model=model.name, gpus=launch.plan.degrees.gpus,
         settings=yaml_text(sections(launch)).rstrip("\n"),
     )  # fmt: skip
-    config = json.dumps(hf_config(model) or {}, indent=2) + "\n"
+    config = json.dumps(hf_config(without_scores(model)) or {}, indent=2) + "\n"
     found = {CONFIG: text, f"{MODEL_FOLDER}/config.json": config, **merging(launch.job)}
     if _is_engine(launch.job):
         found[DEEPSPEED_CONFIG] = json.dumps(_engine_settings(launch), indent=2) + "\n"
@@ -329,7 +330,7 @@ def _tables(launch: Launch) -> Iterator[SettingsSection]:
     if not _is_sharded(launch):
         return
     zero, offloads = launch.plan.degrees.zero, launch.plan.optimizer_offload > 0
-    layer = layer_class(hf_config(launch.job.model) or {})
+    layer = layer_class(hf_config(without_scores(launch.job.model)) or {})
     rows: list[Row] = [
         ("reshard_after_forward", zero == 3, RESHARDING[3 if zero == 3 else 2]),
         ("auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "one unit a layer"),

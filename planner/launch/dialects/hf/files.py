@@ -244,8 +244,8 @@ def differences(model: ModelSpec) -> tuple[str, ...]:
 @lru_cache
 def _nearest(model: ModelSpec) -> tuple[Config, tuple[str, ...]]:
     """The config.json whose model differs in the fewest fields, and those fields; it does not say
-    which layers are frozen, nor that a head scores, which is the class that loads it."""
-    model = model.without_frozen().model_copy(update={"scores": False})
+    which layers are frozen."""
+    model = model.without_frozen()
     families = (model.family,) if model.family in READERS else _GENERAL
     return min((_written(model, family) for family in families), key=lambda found: len(found[1]))
 

@@ -39,6 +39,7 @@ from planner.launch.dialects.hf.rows import (
     packing_of,
     position_problems,
 )
+from planner.launch.dialects.hf.towers import with_towers
 from planner.launch.dialects.hf.tuned import FULL, Tuned, asks_for, tuned
 from planner.launch.dialects.hf.unmodelled import (
     effects_of,
@@ -106,6 +107,7 @@ def read_hf_training(
         found = AccelerateReader(sharded, source, script).found()
     fused = bool(found.variations)
     found = with_tuning(by_unsloth(found, named, program), named, launch, how)
+    found = with_towers(found, named, program, launch, source.hints.images)
     if program == "trl":
         found = by_trl(found, named, source, fused=fused)
     refusals = refusals_of(named, launch, program)

@@ -28,6 +28,7 @@ from planner.launch.dialects.hf.arguments import (
 from planner.launch.dialects.hf.objectives import objective_names
 from planner.launch.dialects.hf.program_defaults import TRL_RELEASE
 from planner.launch.dialects.hf.python import OTHER_CLASS, PREPARED, TRL_TRAINER
+from planner.launch.dialects.hf.towers import tower_names
 from planner.launch.dialects.hf.tuned import FULL, adapter_names, asks_for
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
@@ -123,7 +124,7 @@ _OTHER_NAMES = frozenset((
     "zero_stage", "offload", "deepspeed_config", "deepspeed_config_file", "config", "config_file",
     "fsdp_config", "optimizer_kernel", "train_mode", "steps", "train_type", "tuner_type",
     "prepare_kbit", "full_finetuning", "use_unsloth", OTHER_CLASS, PREPARED, TRL_TRAINER,
-    TRL_RELEASE, *adapter_names(), *objective_names(),
+    TRL_RELEASE, *adapter_names(), *objective_names(), *tower_names(),
 ))  # fmt: skip
 
 

@@ -1,0 +1,110 @@
+"""Vision-language models in Hugging Face files: what is frozen, how large images are."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.job.models.catalog import load_model
+from planner.launch.check.assess import Assessment
+from tests.launch.read.conftest import ReadFolder, judged
+
+FACTORY = """\
+model_name_or_path: Qwen/Qwen2.5-VL-7B-Instruct
+image_max_pixels: 262144
+stage: sft
+finetuning_type: lora
+lora_rank: 8
+lora_target: all
+cutoff_len: 2048
+per_device_train_batch_size: 1
+learning_rate: 1e-4
+output_dir: x
+bf16: true
+"""
+SWIFT = (
+    "MAX_PIXELS=1003520 swift sft --model Qwen/Qwen2.5-VL-7B-Instruct --train_type lora "
+    "--learning_rate 1e-4 --max_length 2048 --output_dir x"
+)
+ALL = ("vision_tower", "projector")
+
+
+def _judged(folder: ReadFolder, name: str, text: str) -> Assessment:
+    return judged(folder({name: text}))
+
+
+def _frozen(found: Assessment) -> tuple[str, ...]:
+    assert found.proposal is not None, found
+    return found.proposal.request.freeze
+
+
+@pytest.mark.parametrize(
+    ("more", "frozen"),
+    [
+        ("", ALL),
+        ("freeze_vision_tower: false\n", ("projector",)),
+        ("freeze_vision_tower: false\nfreeze_multi_modal_projector: false\n", ()),
+        ("freeze_language_model: true\nfreeze_multi_modal_projector: false\n",
+         ("vision_tower", "language_model")),
+    ],
+)  # fmt: skip
+def test_llamafactory_freezes_the_tower_unless_told(
+    folder: ReadFolder, more: str, frozen: tuple[str, ...]
+) -> None:
+    assert _frozen(_judged(folder, "sft.yaml", FACTORY + more)) == frozen
+
+
+@pytest.mark.parametrize(
+    ("more", "frozen"),
+    [("", ALL), (" --freeze_vit false", ("projector",)),
+     (" --freeze_vit false --freeze_aligner false", ())],
+)  # fmt: skip
+def test_swift_freezes_the_tower_unless_told(
+    folder: ReadFolder, more: str, frozen: tuple[str, ...]
+) -> None:
+    assert _frozen(_judged(folder, "sft.sh", SWIFT + more + "\n")) == frozen
+
+
+def test_trl_freezes_nothing(folder: ReadFolder) -> None:
+    text = (
+        "trl sft --model_name_or_path llava-hf/llava-1.5-7b-hf --learning_rate 1e-5 "
+        "--per_device_train_batch_size 1 --max_length 1024 --output_dir x\n"
+    )
+    found = _judged(folder, "sft.sh", text)
+    assert _frozen(found) == ()
+    assert found.proposal is not None
+    # Nothing says how large images are, so that the family's usual one counts.
+    assert found.proposal.request.resolve().model.images.usual
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "images"),
+    [
+        ("sft.yaml", FACTORY, "1x512x512"),
+        # Its own limit, 768 x 768.
+        ("sft.yaml", FACTORY.replace("image_max_pixels: 262144\n", ""), "1x768x768"),
+        ("sft.sh", f"{SWIFT}\n", "1x1001x1001"),
+    ],
+)
+def test_images_are_as_large_as_the_program_lets_them_be(
+    folder: ReadFolder, name: str, text: str, images: str
+) -> None:
+    found = _judged(folder, name, text)
+    assert found.proposal is not None
+    assert found.proposal.request.images == images
+    assert any(images.removeprefix("1x") in note for note in found.found.assumed)
+
+
+def test_a_frozen_tower_leaves_adapters_on_the_language_model(folder: ReadFolder) -> None:
+    from planner.predict.ops.trained import held_parameters
+
+    found = _judged(folder, "sft.yaml", FACTORY)
+    assert found.proposal is not None
+    # What LLaMA-Factory prints of this file.
+    assert held_parameters(found.proposal.request.resolve()).trained == 20_185_088
+
+
+def test_a_text_model_has_no_parts_to_freeze(folder: ReadFolder) -> None:
+    text = FACTORY.replace("Qwen2.5-VL-7B", "Qwen2.5-7B")
+    found = _judged(folder, "sft.yaml", text)
+    assert _frozen(found) == ()
+    assert load_model("qwen2.5-7b").spec.vision is None
