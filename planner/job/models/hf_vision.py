@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -18,6 +18,8 @@ from planner.job.models.hf_fields import Fields
 from planner.job.vision import ProjectorSpec, TowerSpec, VisionSpec
 
 Shape = dict[str, Any]
+# Pixels a side of the tiles of the SmolVLM models with SigLIP's larger tower.
+_SMOLVLM_SIDE = 384
 
 
 @cache
@@ -35,6 +37,19 @@ def _row(tables: Mapping[str, Any], name: str) -> dict[str, Any]:
 def vision_types() -> tuple[str, ...]:
     """Every `model_type` whose vision part can be read."""
     return tuple(_tables())
+
+
+class TypeParts(NamedTuple):
+    """How the vision part of a type is read, by name: its tower and its projector."""
+
+    tower: str
+    projector: str
+
+
+def type_parts(model_type: str) -> TypeParts:
+    """The parts of a type among `vision_types`."""
+    row = _tables()[model_type]
+    return TypeParts(row["tower"], row["projector"])
 
 
 def read_vision(
@@ -64,8 +79,12 @@ def read_vision(
 
 
 def _rule(rule: str, tower: Fields) -> str:
-    """SmolVLM's first model has tiles of another size than the second's."""
-    return "smolvlm" if rule == "smolvlm2" and tower.side("image_size") == 384 else rule
+    """The rule of a type, or that of models which published configs put in the type of others:
+    Pixtral in LLaVA's, the first SmolVLM, whose tiles have another size, in Idefics 3's."""
+    if rule == "llava" and tower.kind() == "pixtral":
+        return "pixtral"
+    smaller = rule in ("idefics3", "smolvlm2") and tower.side("image_size") == _SMOLVLM_SIDE
+    return "smolvlm" if smaller else rule
 
 
 def _trunk(fields: Fields) -> Shape:
@@ -198,7 +217,7 @@ def merger(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape
     del whole
     merged = tower.positive("spatial_merge_size") ** 2
     wide = merged * shape.hidden
-    taps = len(tower.indices("deepstack_visual_indexes", below=shape.layers) or ())
+    taps = tuple(tower.indices("deepstack_visual_indexes", below=shape.layers) or ())
     norm = shape.norm
     return {
         "merged": merged,

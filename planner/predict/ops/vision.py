@@ -148,7 +148,7 @@ def _projector(context: OpContext) -> tuple[Op, ...]:
     inside = replace(tower_context(context, 1), tuning=part_tuning(context.tuning, PROJECTOR))
     frozen = context.tuning.freezes(PROJECTOR)
     rows: list[Op] = []
-    for tap in range(1 + vision.projector.taps):
+    for tap in range(1 + len(vision.projector.taps)):
         name = "projector" if not tap else f"projector/tap{tap}"
         width = vision.projector.tap_norm_width if tap else vision.projector.norm_width
         piece = Piece(name, tuple(_one_projector(inside, vision, name, width)))
