@@ -91,14 +91,14 @@ def vision_conditions(model: ModelSpec) -> tuple[UserCondition, ...]:
 
 def image_count(vision: VisionSpec, width: int, height: int) -> ImageCount:
     """What one image of a size in pixels is, by the family's rule. UsageError."""
-    rule = _rules()[vision.rule]
+    rule = image_rules()[vision.rule]
     return KINDS[rule["kind"]](vision, rule, width, height)
 
 
 def _usual(vision: VisionSpec, sample_tokens: float) -> ImageLoad:
     """One image a sample of the size that the family takes at most, or the part of it that a sample
     has room for."""
-    width, height = _rules()[vision.rule]["usual"]
+    width, height = image_rules()[vision.rule]["usual"]
     one = image_count(vision, width, height)
     room = min(1.0, sample_tokens / one.tokens)
     return ImageLoad(
@@ -118,5 +118,6 @@ def _of_tokens(vision: VisionSpec, tokens: int) -> ImageCount:
 
 
 @cache
-def _rules() -> dict[str, dict[str, Any]]:
+def image_rules() -> dict[str, dict[str, Any]]:
+    """How families count the tokens of an image (`planner/job/images.toml`)."""
     return shipped_toml("planner.job", "images.toml")

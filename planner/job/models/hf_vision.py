@@ -63,9 +63,18 @@ def read_vision(
         raise ModelError(validation_message(error, inside)) from error
 
 
+# Rules of models that Idefics 3 and SmolVLM name alike, by the side of a tile in pixels.
+_SPLIT = {364: "idefics3", 384: "smolvlm", 512: "smolvlm2"}
+
+
 def _rule(rule: str, tower: Fields) -> str:
-    """SmolVLM's first model has tiles of another size than the second's."""
-    return "smolvlm" if rule == "smolvlm2" and tower.side("image_size") == 384 else rule
+    """Models of one type may have tiles of another size, and Pixtral is of LLaVA's type, with a
+    tower of its own."""
+    if rule == "llava" and tower.kind() == "pixtral":
+        return "pixtral"
+    if rule in _SPLIT.values():
+        return _SPLIT.get(tower.side("image_size"), rule)
+    return rule
 
 
 def _trunk(fields: Fields) -> Shape:
