@@ -16,6 +16,10 @@ from planner.job.written import markdown_table
 from planner.predict.uncertainty.families import Figure
 from planner.predict.uncertainty.shipped import shipped_tables
 from planner.report.accuracy import HELD_OUT
+from planner.report.replay import replay_report
+from planner.report.tables import Notes, TableData
+from planner.tune.replay import ReplayReport
+from pydantic import TypeAdapter
 from tests.truth.accuracy import COUNTS, counted_accuracy, counted_tables
 from tests.truth.tuning_accuracy import tuning_accuracy
 
@@ -135,6 +139,21 @@ def accuracy() -> str:
         _worst_table(content["worst"]),
     )
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def replay_tables() -> str:
+    """What a replay of `planner tune` on the shipped runs found, from docs/replay.json."""
+    text = (ROOT / "docs" / "replay.json").read_text(encoding="utf-8")
+    report = replay_report(TypeAdapter(ReplayReport).validate_json(text))
+    parts = []
+    for block in report.blocks:
+        if isinstance(block, TableData):
+            right = [at for at, column in enumerate(block.columns) if column.align == "right"]
+            titles = [column.title for column in block.columns]
+            parts.append(f"{block.title}:\n\n{markdown_table(titles, block.rows, right)}")
+        elif isinstance(block, Notes):
+            parts.append("\n".join(block.lines))
+    return "\n\n".join(parts) + "\n"
 
 
 def memory_accuracy() -> str:

@@ -39,6 +39,7 @@ from page_tables import (
     first_sight,
     headline,
     memory_accuracy,
+    replay_tables,
     sample_rules,
     tuning_tables,
 )
@@ -135,6 +136,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "memory": memory_accuracy,
     "constants": constants,
     "first-sight": first_sight,
+    "replay": replay_tables,
     "sample_rules": sample_rules,
     "tuning": tuning_tables,
 }

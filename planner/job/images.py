@@ -92,19 +92,19 @@ def vision_conditions(model: ModelSpec) -> tuple[UserCondition, ...]:
 def image_side(rule: str) -> int:
     """Pixels a side of the squares that a family cuts images into, or scales their longest side to;
     0 where it does neither."""
-    row = _rules()[rule]
+    row = image_rules()[rule]
     return int(row.get("size") or row.get("longest") or 0)
 
 
 def usual_size(rule: str) -> tuple[int, int]:
     """Width and height in pixels of the image that a family is taken to have unless told."""
-    width, height = _rules()[rule]["usual"]
+    width, height = image_rules()[rule]["usual"]
     return int(width), int(height)
 
 
 def image_count(vision: VisionSpec, width: int, height: int) -> ImageCount:
     """What one image of a size in pixels is, by the family's rule. UsageError."""
-    rule = _rules()[vision.rule]
+    rule = image_rules()[vision.rule]
     return KINDS[rule["kind"]](vision, rule, width, height)
 
 
@@ -131,5 +131,6 @@ def _of_tokens(vision: VisionSpec, tokens: int) -> ImageCount:
 
 
 @cache
-def _rules() -> dict[str, dict[str, Any]]:
+def image_rules() -> dict[str, dict[str, Any]]:
+    """How families count the tokens of an image (`planner/job/images.toml`)."""
     return shipped_toml("planner.job", "images.toml")

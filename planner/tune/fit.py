@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from hardware.calibration import parameters_of
-from planner.evidence.fit.command import run
+from planner.evidence.fit.command import rows_of_errors, run
 from planner.evidence.learn.priors import Published, fitted_prior, published
 from planner.evidence.runs.predict import predict_rows
-from planner.evidence.runs.rows import PUBLISHED, TUNED_RUNS, grouped, read_rows
+from planner.evidence.runs.rows import TUNED_RUNS, grouped, read_rows
 from planner.job.written import toml_text
 from planner.predict.uncertainty.residuals import FOLDS, fold_of
 from planner.tune.errors import (
@@ -119,7 +119,7 @@ def _score(sweeps: Sequence[Sweep], logs: Array, spreads: Array) -> float:
 
 def without(runs: Published, sources: Collection[str]) -> Published:
     """The runs of all other sources."""
-    at = [index for index, one in enumerate(runs.predictions) if one.row.source not in sources]
+    at = [index for index, one in enumerate(runs.clusters) if one.source not in sources]
     return Published(
         tuple(runs.predictions[index] for index in at),
         replace(
@@ -151,24 +151,36 @@ def _table(scales: ErrorScales) -> dict[str, Any]:
     }
 
 
-def main(paths: Sequence[str]) -> None:
-    """Write the file to standard output."""
-    from pathlib import Path
-
-    files = [Path(path) for path in paths] or [PUBLISHED, TUNED_RUNS]
-    rows = [row for path in files for row in read_rows(path)]
-    runs = published(predict_rows(rows), "time")
-    sources = sorted({one.row.source for one in runs.predictions})
+def errors_text(runs: Published, others: Published) -> str:
+    """The TOML file. `runs`: of full training, whose clusters' spreads are those of a calibration;
+    `others`: further runs with sweeps."""
+    sources = sorted({one.source for one in (*runs.clusters, *others.clusters)})
     left: dict[int, set[str]] = defaultdict(set)
     for source in sources:
         left[fold_of(source, sources)].add(source)
-    sweeps = sweeps_of(runs)
+    sweeps = [*sweeps_of(runs), *sweeps_of(others)]
+    return render(runs, sweeps, sources, [set[str](), *(left[place] for place in range(FOLDS))])
+
+
+def render(
+    runs: Published, sweeps: Sequence[Sweep], sources: Sequence[str], parts: Sequence[set[str]]
+) -> str:
+    """The TOML file of the scales without each part of the sources, the first without none."""
     tables = []
-    for fold in (set[str](), *(left[place] for place in range(FOLDS))):
-        spreads = fitted_prior(without(runs, fold)).spreads
-        tables.append(_table(fitted([one for one in sweeps if one.source not in fold], spreads)))
-    head = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": COMMAND, "sources": sources}
-    sys.stdout.write(_ABOUT + toml_text(head | tables[0] | {"folds": tables[1:]}))
+    for part in parts:
+        spreads = fitted_prior(without(runs, part)).spreads
+        tables.append(_table(fitted([one for one in sweeps if one.source not in part], spreads)))
+    head = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": COMMAND, "sources": list(sources)}
+    return _ABOUT + toml_text(head | tables[0] | {"folds": tables[1:]})
+
+
+def main(paths: Sequence[str]) -> None:
+    """Write the file to standard output."""
+    tuned = [] if paths else list(read_rows(TUNED_RUNS))
+    runs, others = (
+        published(predict_rows(rows), "time") for rows in (rows_of_errors(paths), tuned)
+    )
+    sys.stdout.write(errors_text(runs, others))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from planner.job.job import SURE_TO_FIT
 from planner.tune.belief import Observation
 from planner.tune.errors import Array
 from planner.tune.recorded import Sweep
-from planner.tune.value import choose
+from planner.tune.value import best_trial
 
 # Trials that are played at most.
 MOST = 10
@@ -46,8 +46,8 @@ def loop(sweep: Sweep) -> Played:
         regrets.append(sweep.regret(belief.place(belief.recommended)))
         if trials == MOST:
             break
-        choice = choose(belief, costs, REST_S, insist=True)
-        if stopped is None and choice.expected_saved_gpu_s <= choice.cost_gpu_s:
+        choice = best_trial(belief, costs, REST_S)
+        if stopped is None and not choice.pays:
             stopped = trials
         if choice.trial is None:
             spent.append(spent[-1])
