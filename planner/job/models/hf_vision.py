@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -35,6 +35,19 @@ def _row(tables: Mapping[str, Any], name: str) -> dict[str, Any]:
 def vision_types() -> tuple[str, ...]:
     """Every `model_type` whose vision part can be read."""
     return tuple(_tables())
+
+
+class TypeParts(NamedTuple):
+    """How the vision part of a type is read, by name: its tower and its projector."""
+
+    tower: str
+    projector: str
+
+
+def type_parts(model_type: str) -> TypeParts:
+    """The parts of a type among `vision_types`."""
+    row = _tables()[model_type]
+    return TypeParts(row["tower"], row["projector"])
 
 
 def read_vision(
@@ -223,7 +236,7 @@ def merger(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape
     del whole
     merged = tower.positive("spatial_merge_size") ** 2
     wide = merged * shape.hidden
-    taps = len(tower.indices("deepstack_visual_indexes", below=shape.layers) or ())
+    taps = tuple(tower.indices("deepstack_visual_indexes", below=shape.layers) or ())
     norm = shape.norm
     return {
         "merged": merged,

@@ -230,7 +230,7 @@ def _projector(context: OpContext) -> tuple[Op, ...]:
     frozen = context.tuning.freezes(PROJECTOR)
     made = tower_context(context, 1).norm_input_bytes
     rows: list[Op] = []
-    for tap in range(1 + vision.projector.taps):
+    for tap in range(1 + len(vision.projector.taps)):
         name = "projector" if not tap else f"projector/tap{tap}"
         width = vision.projector.tap_norm_width if tap else vision.projector.norm_width
         piece = Piece(name, tuple(_one_projector(inside, vision, name, width, made)))
