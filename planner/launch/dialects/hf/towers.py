@@ -11,11 +11,12 @@ from typing import Any
 
 from hardware.files import shipped_toml
 from planner.job.models.catalog import load_model
-from planner.job.tuning import PARTS
+from planner.job.tuning import PARTS, PROJECTOR, VISION_TOWER
+from planner.job.vision import VisionSpec
 from planner.launch.dialects.hf.arguments import Named, Program, is_switched
 from planner.launch.languages.text import digits
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import Found
+from planner.launch.read.found import USUAL, Found, Hints
 
 _MAX_PIXELS = "MAX_PIXELS"
 
@@ -23,6 +24,18 @@ _MAX_PIXELS = "MAX_PIXELS"
 @cache
 def _programs() -> Mapping[str, Mapping[str, Any]]:
     return shipped_toml("planner.launch.dialects.hf", "towers.toml")
+
+
+def tower_settings(program: str) -> Mapping[str, Any]:
+    """What a program of `towers.toml` is told of a vision-language model."""
+    return _programs()[program]
+
+
+def adapters_reach_projector(program: str, rule: str, tower_frozen: bool) -> bool:
+    """Whether a program's adapters reach the projector of a family, which is named by the rule of
+    its images' tokens: of some only with the tower, whose layers' names it shares."""
+    of = _programs().get(program, {}).get("adapts_projector")
+    return of is None or (rule in of and not tower_frozen)
 
 
 @cache
@@ -52,17 +65,20 @@ def _is_frozen(part: str, row: Mapping[str, Any], named: Named) -> bool:
 
 
 def with_towers(
-    found: Found, named: Named, program: Program, launch: LaunchCommand | None, images: str | None
+    found: Found, named: Named, program: Program, launch: LaunchCommand | None, hints: Hints
 ) -> Found:
-    """A launch of a vision-language model with the parts that it freezes, and its images. `images`:
+    """A launch of a vision-language model with the parts that it freezes, and its images. `hints`:
     what the caller knows of them."""
     model = found.shape or (load_model(found.model).spec if found.model else None)
     if model is None or model.vision is None:
         return found
-    frozen = (*found.freeze, *frozen_parts(named, program))
-    found = replace(found, freeze=tuple(dict.fromkeys(frozen)), images=images)
+    frozen = (*found.freeze, *_frozen(found, model.vision, named, program))
+    found = replace(found, freeze=tuple(dict.fromkeys(frozen)))
+    if hints.images or hints.image_tokens:
+        images = None if hints.images == USUAL else hints.images
+        return replace(found, images=images, image_tokens=hints.image_tokens)
     area = _most_pixels(named, program, launch)
-    if images is not None or area is None:
+    if area is None:
         return found
     key, pixels = area
     side = math.isqrt(pixels)
@@ -71,6 +87,15 @@ def with_towers(
         "have; give --images for others"
     )
     return replace(found, images=f"1x{side}x{side}", assumed=(*found.assumed, note))
+
+
+def _frozen(found: Found, vision: VisionSpec, named: Named, program: Program) -> tuple[str, ...]:
+    """Parts that nothing trains, a projector that adapters do not reach among them."""
+    frozen = frozen_parts(named, program)
+    reached = adapters_reach_projector(program, vision.rule, VISION_TOWER in frozen)
+    if found.train == "full" or reached:
+        return frozen
+    return tuple(part for part in PARTS if part in frozen or part == PROJECTOR)
 
 
 def _most_pixels(
