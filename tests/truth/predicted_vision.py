@@ -96,7 +96,7 @@ def counted_model(row: Row) -> ModelSpec:
     vision = vision_of(row["model"]).model_copy(update={"frozen": frozen})
     patches = int(row["patches"])
     images = ImageLoad(patches=1.0, span=patches, tokens=0.0)
-    projector = vision.projector.model_copy(update={"taps": int(row["tapped"])})
+    projector = vision.projector.model_copy(update={"taps": (0,) * int(row["tapped"])})
     vision = vision.model_copy(update={"projector": projector})
     return spec.model_copy(update={"vision": vision, "images": images})
 
