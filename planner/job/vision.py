@@ -92,9 +92,9 @@ class ProjectorSpec(Named):
     `widths`: of its linear layers, the input first, of which the first `plain` ones have no
     activation behind them; `learned`: vectors of the language model's
     width that end rows of patches;
-    `norm_width`: of the norm before them, 0 without one; `taps`: further projectors that read
-    earlier layers of the tower and add to the first layers of the language model (Qwen3-VL's
-    deepstack), whose norm is `tap_norm_width` wide.
+    `norm_width`: of the norm before them, 0 without one; `taps`: layers of the tower, from 0 on,
+    each of which a further projector reads that adds to the first layers of the language model
+    (Qwen3-VL's deepstack), and whose norm is `tap_norm_width` wide.
     """
 
     merged: _Positive = 1
@@ -106,7 +106,7 @@ class ProjectorSpec(Named):
     activation: str = "gelu"
     norm: Literal["rmsnorm", "layernorm"] = "layernorm"
     norm_width: _NonNegative = 0
-    taps: _NonNegative = 0
+    taps: tuple[_NonNegative, ...] = ()
     tap_norm_width: _NonNegative = 0
 
 

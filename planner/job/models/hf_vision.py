@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -37,6 +37,19 @@ def vision_types() -> tuple[str, ...]:
     return tuple(_tables())
 
 
+class TypeParts(NamedTuple):
+    """How the vision part of a type is read, by name: its tower and its projector."""
+
+    tower: str
+    projector: str
+
+
+def type_parts(model_type: str) -> TypeParts:
+    """The parts of a type among `vision_types`."""
+    row = _tables()[model_type]
+    return TypeParts(row["tower"], row["projector"])
+
+
 def read_vision(
     model_type: str, config: Mapping[str, object], hidden: int, where: str
 ) -> VisionSpec | None:
@@ -63,9 +76,18 @@ def read_vision(
         raise ModelError(validation_message(error, inside)) from error
 
 
+# Rules of models that Idefics 3 and SmolVLM name alike, by the side of a tile in pixels.
+_SPLIT = {364: "idefics3", 384: "smolvlm", 512: "smolvlm2"}
+
+
 def _rule(rule: str, tower: Fields) -> str:
-    """SmolVLM's first model has tiles of another size than the second's."""
-    return "smolvlm" if rule == "smolvlm2" and tower.side("image_size") == 384 else rule
+    """Models of one type may have tiles of another size, and Pixtral is of LLaVA's type, with a
+    tower of its own."""
+    if rule == "llava" and tower.kind() == "pixtral":
+        return "pixtral"
+    if rule in _SPLIT.values():
+        return _SPLIT.get(tower.side("image_size"), rule)
+    return rule
 
 
 def _trunk(fields: Fields) -> Shape:
@@ -214,7 +236,7 @@ def merger(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape
     del whole
     merged = tower.positive("spatial_merge_size") ** 2
     wide = merged * shape.hidden
-    taps = len(tower.indices("deepstack_visual_indexes", below=shape.layers) or ())
+    taps = tuple(tower.indices("deepstack_visual_indexes", below=shape.layers) or ())
     norm = shape.norm
     return {
         "merged": merged,

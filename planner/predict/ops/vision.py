@@ -40,8 +40,8 @@ _SAME_NAMES: Mapping[str, tuple[str, ...]] = {
 _OF_GRADIENT = ("/norm/input", "/norm/statistics", "/norm/weight", "/pooled")
 # Towers whose patch embedding the hook does not find.
 _UNHOOKED = ("qwen3_vl",)
-# Bytes of an index.
-_INDEX = 8.0
+# Bytes of an index, and of a token's place in a mask.
+_INDEX, _MASK = 8.0, 1.0
 Layer = Callable[[OpContext, LayerKind], Piece]
 
 
@@ -112,7 +112,18 @@ def end_rows(context: OpContext) -> tuple[Op, ...]:
         inside = replace(inside, tuning=replace(inside.tuning, frozen=(VISION_TOWER,)))
     ends = with_tuning(ends, inside, frozen=frozen)
     rows = [_of_patches(op, context, 1) for op in ends.ops]
-    return (*rows, *_projector(context))
+    return (*rows, *_projector(context), *_scattered(context))
+
+
+def _scattered(context: OpContext) -> tuple[Op, ...]:
+    """Features that are put in the places of an image's tokens, whose mask is kept (torch,
+    masked_scatter)."""
+    if not context.model.images.patches:
+        return ()
+    hidden = float(context.model.hidden)
+    row = elementwise(context, "embedding/images", hidden, Shard.SEQUENCE, (2, 2), Module.NOTHING)
+    mask = Saved("embedding/image_mask", _MASK, Shard.SEQUENCE, Module.NOTHING)
+    return (replace(row, saved=(mask,)),)
 
 
 def _pictured(context: OpContext) -> float:
@@ -219,7 +230,7 @@ def _projector(context: OpContext) -> tuple[Op, ...]:
     frozen = context.tuning.freezes(PROJECTOR)
     made = tower_context(context, 1).norm_input_bytes
     rows: list[Op] = []
-    for tap in range(1 + vision.projector.taps):
+    for tap in range(1 + len(vision.projector.taps)):
         name = "projector" if not tap else f"projector/tap{tap}"
         width = vision.projector.tap_norm_width if tap else vision.projector.norm_width
         piece = Piece(name, tuple(_one_projector(inside, vision, name, width, made)))

@@ -107,7 +107,7 @@ def read_hf_training(
         found = AccelerateReader(sharded, source, script).found()
     fused = bool(found.variations)
     found = with_tuning(by_unsloth(found, named, program), named, launch, how)
-    found = with_towers(found, named, program, launch, source.hints.images)
+    found = with_towers(found, named, program, launch, source.hints)
     if program == "trl":
         found = by_trl(found, named, source, fused=fused)
     refusals = refusals_of(named, launch, program)
