@@ -24,7 +24,7 @@ from planner.launch.registry import target_named
 from planner.report.tune import dry_run_report, tune_report
 from planner.search.plan_file import read_plan_file
 from planner.search.result import SearchResult
-from planner.tune.journal import Journal, TrialRecord, opened, study_name
+from planner.tune.journal import TELLING, Journal, TrialRecord, opened, study_name
 from planner.tune.judge import Limits
 from planner.tune.loop import GOES_ON, Budget, Driver, Ending, Next, counted
 from planner.tune.outcome import (
@@ -48,6 +48,8 @@ _RUNNERS: Mapping[str, type[Any]] = {
 }  # fmt: skip
 # Seconds between two looks: a scheduler is asked more rarely than a process.
 _POLL_S = {"local": 1.0, "slurm": 10.0, "kubernetes": 10.0, "run": 1.0}
+# What a later driver may have otherwise; as the study began where it says nothing.
+_LIMITS = ("trials", "max_gpu_hours")
 # Tokens a parameter, where nobody says how much is left to train.
 _USUAL_TOKENS = 20
 
@@ -146,6 +148,7 @@ def _header(
         "tokens": options["tokens"] or _USUAL_TOKENS * result.job.parameters,
         "steps": options["steps"],
         "trial_limit": options["trial_limit"],
+        **{name: options[name] for name in _LIMITS},
     }
 
 
@@ -186,9 +189,18 @@ def _resume(plan_file: str | None, folder: Path, options: dict[str, Any], style:
             raise UsageError(f"--resume goes on as the study began; leave {spelled} out")
     with opened(folder, anew=False) as journal:
         begun = _read_study(plan_file, folder, journal)
+        options = {**options, **_limits_as_begun(begun.header)}
         work = begun.work
         compile_if_first_run(options["quiet"])
         _drive(begun, work, journal, options, style)
+
+
+def _limits_as_begun(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Limits that this command line leaves out, as the study began with them."""
+    context = click.get_current_context()
+    given = click.core.ParameterSource.COMMANDLINE
+    left_out = (name for name in _LIMITS if context.get_parameter_source(name) != given)
+    return {name: header[name] for name in left_out}
 
 
 def _read_study(plan_file: str | None, folder: Path, journal: Journal) -> _Begun:
@@ -285,11 +297,11 @@ def _show(study: TunedStudy, folder: Path, style: str) -> None:
 
 
 def _status(study: TunedStudy, records: Sequence[TrialRecord]) -> ExitStatus:
-    """3 where trouble ended the study, 1 where nothing is worth a further trial and every one ran
-    out of memory."""
-    if study.reason in ("setup", "failures"):
-        return ExitStatus.CANNOT_TELL
+    """3 where trouble ended the study, or no trial told anything; 1 where nothing is worth a
+    further trial and every one ran out of memory."""
     kinds = {one.ended.kind for one in counted(records) if one.ended}
+    if study.reason in ("setup", "failures") or (kinds and not kinds & {*TELLING}):
+        return ExitStatus.CANNOT_TELL
     nothing_fits = kinds == {"out-of-memory"} and study.reason == "no trial pays"
     return ExitStatus.NOTHING_FITS if nothing_fits else ExitStatus.DONE
 

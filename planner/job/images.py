@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 # The largest side of an image, and the most images of a sample, that are read.
 _WIDEST, _MOST = 1 << 20, 4096
 _SIZE = re.compile(r"(?:(\d{1,9})x)?(\d{1,9})x(\d{1,9})", re.ASCII)
-_HINT = "write number, width and height in pixels, as 2x1024x768"
+# Text alone, for a model whose vision part is loaded all the same.
+WITHOUT = "none"
+_HINT = "write number, width and height in pixels, as 2x1024x768, or none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ def image_load(
         raise UsageError(f"{option}: {model.name} reads text alone; leave it out")
     if images is not None and image_tokens is not None:
         raise UsageError(f"{option} --image-tokens {image_tokens}: give one of them")
+    if images == WITHOUT:
+        return ImageLoad()
     if images is None:
         one, number = _of_tokens(model.vision, image_tokens or 0), 1
     else:
@@ -89,16 +93,29 @@ def vision_conditions(model: ModelSpec) -> tuple[UserCondition, ...]:
     return tuple(replace(one, of=f"the vision tower of {model.name}") for one in whole)
 
 
+def image_side(rule: str) -> int:
+    """Pixels a side of the squares that a family cuts images into, or scales their longest side to;
+    0 where it does neither."""
+    row = image_rules()[rule]
+    return int(row.get("size") or row.get("longest") or 0)
+
+
+def usual_size(rule: str) -> tuple[int, int]:
+    """Width and height in pixels of the image that a family is taken to have unless told."""
+    width, height = image_rules()[rule]["usual"]
+    return int(width), int(height)
+
+
 def image_count(vision: VisionSpec, width: int, height: int) -> ImageCount:
     """What one image of a size in pixels is, by the family's rule. UsageError."""
-    rule = _rules()[vision.rule]
+    rule = image_rules()[vision.rule]
     return KINDS[rule["kind"]](vision, rule, width, height)
 
 
 def _usual(vision: VisionSpec, sample_tokens: float) -> ImageLoad:
     """One image a sample of the size that the family takes at most, or the part of it that a sample
     has room for."""
-    width, height = _rules()[vision.rule]["usual"]
+    width, height = usual_size(vision.rule)
     one = image_count(vision, width, height)
     room = min(1.0, sample_tokens / one.tokens)
     return ImageLoad(
@@ -118,5 +135,6 @@ def _of_tokens(vision: VisionSpec, tokens: int) -> ImageCount:
 
 
 @cache
-def _rules() -> dict[str, dict[str, Any]]:
+def image_rules() -> dict[str, dict[str, Any]]:
+    """How families count the tokens of an image (`planner/job/images.toml`)."""
     return shipped_toml("planner.job", "images.toml")

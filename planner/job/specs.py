@@ -319,6 +319,9 @@ class ModelSpec(_Frozen):
 
     def without_frozen(self) -> ModelSpec:
         """The model as it is built, whatever is trained."""
+        if self.vision is not None and self.vision.frozen:
+            whole = self.vision.model_copy(update={"frozen": False})
+            return self.model_copy(update={"vision": whole}).without_frozen()
         if not any(kind.frozen for kind in self.layer_kinds):
             return self
         kinds = tuple(kind.model_copy(update={"frozen": False}) for kind in self.layer_kinds)

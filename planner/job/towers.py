@@ -13,7 +13,7 @@ def tower_model(tower: TowerSpec) -> ModelSpec:
     """The shape that the op table's rows of a tower are made from."""
     return ModelSpec(
         name="vision tower",
-        family="vision",
+        family=f"vision_{tower.kind}",
         layers=tower.layers,
         hidden=tower.hidden,
         heads=tower.heads,

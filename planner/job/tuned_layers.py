@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from planner.job.specs import ModelSpec
 
-EXPERTS = "experts"
+EXPERTS, ALL_LINEAR = "experts", "all-linear"
 # What a word for several layers stands for. peft's `all-linear` leaves the head out
 # (src/peft/tuners/tuners_utils.py, _maybe_include_all_linear_layers); routers are no linear layers
 # of transformers since its version 5.
 _ATTENTION = ("q", "k", "v", "q-down", "q-up", "kv-down", "kv-up", "o")
 _MLP = ("gate", "up", "down", "shared-gate", "shared-up", "shared-down")
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "all-linear": (*_ATTENTION, *_MLP, EXPERTS, "state-in", "state-out"),
+    ALL_LINEAR: (*_ATTENTION, *_MLP, EXPERTS, "state-in", "state-out"),
     "attention": _ATTENTION,
     "mlp": _MLP,
 }

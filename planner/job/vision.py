@@ -26,13 +26,16 @@ _CHANNELS = 3
 class TowerSpec(Named):
     """Shape of a vision tower. Widths in elements, `patch` in pixels a side.
 
-    `frames`: frames of a video that one patch spans; `positions`: rows of a learned table, 0
+    `kind`: whose implementation it has, as frameworks' rules for families know it, `vision_` before
+    it; `frames`: frames of a video that one patch spans; `positions`: rows of a learned table, 0
     without one; `rotary`: rotary positions; `class_tokens`: learned tokens before an image's
     patches; `full_layers`: layers that attend to the whole image, where all others have a window of
     `window` patches (None: all do); `norm_before`, `norm_after`: norms around the layers;
-    `layer_scale`: a learned factor a channel on what each block adds (InternVL).
+    `norm_after_read`: whether the projector reads what the latter makes; `layer_scale`: a learned
+    factor a channel on what each block adds (InternVL).
     """
 
+    kind: str = "vit"
     layers: Annotated[int, Field(gt=0, strict=True, le=MOST_LAYERS)]
     hidden: _Positive
     heads: _Positive
@@ -52,6 +55,7 @@ class TowerSpec(Named):
     mlp_bias: bool = True
     norm_before: bool = False
     norm_after: bool = False
+    norm_after_read: bool = True
     layer_scale: bool = False
     qk_norm: Literal["none", "head", "full"] = "none"
     full_layers: tuple[_NonNegative, ...] | None = None
@@ -70,6 +74,12 @@ class TowerSpec(Named):
         return self.full_layers is None or layer in self.full_layers
 
     @property
+    def embeds_linearly(self) -> bool:
+        """Whether a linear layer embeds patches, which adapters and quantised formats take, not a
+        convolution (Llama 4)."""
+        return self.kind == "llama4"
+
+    @property
     def patch_values(self) -> int:
         """Values of a patch, which its embedding multiplies."""
         return _CHANNELS * self.frames * self.patch**2
@@ -79,22 +89,24 @@ class ProjectorSpec(Named):
     """What stands between tower and language model.
 
     `merged`: patches that become one token, side by side or, where `pooled`, as their mean;
-    `widths`: of its linear layers, the input first; `learned`: vectors of the language model's
+    `widths`: of its linear layers, the input first, of which the first `plain` ones have no
+    activation behind them; `learned`: vectors of the language model's
     width that end rows of patches;
-    `norm_width`: of the norm before them, 0 without one; `taps`: further projectors that read
-    earlier layers of the tower and add to the first layers of the language model (Qwen3-VL's
-    deepstack), whose norm is `tap_norm_width` wide.
+    `norm_width`: of the norm before them, 0 without one; `taps`: layers of the tower, from 0 on,
+    each of which a further projector reads that adds to the first layers of the language model
+    (Qwen3-VL's deepstack), and whose norm is `tap_norm_width` wide.
     """
 
     merged: _Positive = 1
     pooled: bool = False
     learned: _NonNegative = 0
     widths: Annotated[tuple[_Positive, ...], Field(min_length=2)]
+    plain: _NonNegative = 0
     bias: bool = True
     activation: str = "gelu"
     norm: Literal["rmsnorm", "layernorm"] = "layernorm"
     norm_width: _NonNegative = 0
-    taps: _NonNegative = 0
+    taps: tuple[_NonNegative, ...] = ()
     tap_norm_width: _NonNegative = 0
 
 

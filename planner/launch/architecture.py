@@ -28,8 +28,10 @@ from planner.launch.contract import Refusal
 from planner.launch.quoting import Value
 from planner.launch.sentences import evaluated, filled_in, holds
 
-# What names a model, or says how long its pretraining sequences were.
-NO_ARCHITECTURE = ("name", "family", "source", "pretraining_seq")
+# What names a model, says how long its pretraining sequences were, or what images a batch has.
+NO_ARCHITECTURE = ("name", "family", "source", "pretraining_seq", "images")
+# A table that a framework has as it is or has not at all.
+_WHOLE = ("vision",)
 
 
 def always(model: ModelSpec) -> bool:  # noqa: ARG001 (a condition of rows)
@@ -187,13 +189,14 @@ def value_of(model: ModelSpec, name: str) -> object:
 
 
 def fields_of(kind: type[BaseModel] = ModelSpec, before: str = "") -> tuple[str, ...]:
-    """Names of all fields of the architecture, those of tables with dots."""
+    """Names of all fields of the architecture, those of tables with dots; the vision part is one of
+    them."""
     found: list[str] = []
     for name, field in kind.model_fields.items():
-        inner = _table(field.annotation)
         full = before + name
         if full in NO_ARCHITECTURE:
             continue
+        inner = None if full in _WHOLE else _table(field.annotation)
         found += fields_of(inner, f"{full}.") if inner else [full]
     return tuple(found)
 

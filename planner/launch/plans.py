@@ -4,6 +4,7 @@ a plan made ready for one framework."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,12 +51,21 @@ def job_refusals(target: Target, job: Job) -> Iterator[Refusal]:
             "--framework " + " or ".join(one.name for one in others),
         )
     yield from _training_refusals(target, job)
+    if job.model.vision is not None and not target.sees:
+        # Said above, once.
+        job = replace(job, model=job.model.language)
     yield from writer_of(target).job_refusals(job)
 
 
 def _training_refusals(target: Target, job: Job) -> Iterator[Refusal]:
     """Ways of training that no file of a target says."""
     objective = job.objective
+    if job.model.vision is not None and not target.sees:
+        yield Refusal(
+            f"launch files of {target.name} are written for language models, and {job.model.name} "
+            "has a vision tower",
+            _with_others(lambda one: one.sees, "a --model that reads text alone"),
+        )
     if not objective.is_plain and objective.kind not in target.objectives:
         what = objective.rules.words if objective.kind != "lm" else "logits in chunks"
         yield Refusal(

@@ -52,10 +52,11 @@ class Target:
     of the folder that holds the module; in a table `with-NAME` those of a precision, an optimizer
     or a framework profile besides ("" where it does without). `page_models`: models by which
     `docs/dialects.md` shows the table of the architecture. `tunes`: its files can say that a part
-    of the weights is trained; `packs`: what becomes of samples of unlike lengths; `objectives`:
-    what it minimises besides the next token; `from_weights`: it always starts from published
-    weights; `quantised`: techniques that its runs have beside a quantised base; `as_run`: the
-    function (`module:name`) that gives a request as the target runs it, `(Request) -> Request`.
+    of the weights is trained; `packs`: what becomes of samples of unlike lengths; `sees`: it
+    trains vision-language models; `objectives`: what it minimises besides the next token;
+    `from_weights`: it always starts from published weights; `quantised`: techniques that its runs
+    have beside a quantised base; `as_run`: the function (`module:name`) that gives a request as the
+    target runs it, `(Request) -> Request`.
     """
 
     dialect: str
@@ -75,6 +76,7 @@ class Target:
     page_models: tuple[str, ...] = ("llama-3-8b",)
     tunes: bool = False
     packs: bool = False
+    sees: bool = False
     objectives: tuple[str, ...] = ()
     from_weights: bool = False
     quantised: tuple[str, ...] = ()

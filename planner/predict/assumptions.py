@@ -14,6 +14,7 @@ from planner.job.models.hf_config import supported_model_types
 from planner.job.quantities import share
 from planner.job.schedules import schedule_named
 from planner.job.tuned_layers import EXPERTS, in_groups
+from planner.job.tuning import VISION_TOWER
 from planner.predict.configuration import Configuration
 from planner.predict.home_notes import home_notes, host_share
 from planner.predict.links import link_inputs
@@ -120,8 +121,21 @@ def _dropout_notes(job: Job) -> tuple[str, ...]:
 
 
 def image_notes(job: Job) -> Iterator[str]:
-    """Which image a sample is taken to have where nobody says."""
+    """Which images a sample is taken to have where nobody says, or where samples differ, and what
+    of a frozen tower is left out."""
     images = job.model.images
+    if images.patches and job.samples.differ:
+        yield (
+            "images of samples of unlike lengths: as many for each token of a long sample as of a "
+            "short one; where every sample has as many, the longest has fewer than is counted"
+        )
+    hooked = job.tuning.has_adapters and job.framework.adapters.hooks_inputs
+    if images.patches and hooked and job.tuning.freezes(VISION_TOWER):
+        yield (
+            "a frozen vision tower under recomputation: transformers 5 hooks its patch embedding "
+            "too, so that its checkpoints are held, which is counted; that it runs again, and "
+            "backward, is not"
+        )
     if images.usual:
         yield (
             f"images not given: one of {images.usual} pixels a sample, the largest that its family "

@@ -6,8 +6,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from planner.job.quantities import gib, percent_sure, seconds, share, short_count, signed_share
+from planner.job.quantities import (
+    gib,
+    percent_sure,
+    plural,
+    seconds,
+    share,
+    short_count,
+    signed_share,
+)
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
+from planner.tune.journal import TELLING
 from planner.tune.loop import Next
 from planner.tune.outcome import TriedPlan, TunedStudy
 
@@ -35,7 +44,7 @@ def _facts(study: TunedStudy) -> Iterator[tuple[str, str]]:
     yield "cluster", f"{study.num_gpus:,} × {study.gpu}, by {study.runs_on}"
     yield "framework", study.framework
     yield "rest", f"{short_count(study.tokens)} tokens"
-    yield "spent", f"{study.spent_gpu_hours:.2f} GPU-hours in {len(study.trials)} trials"
+    yield "spent", f"{study.spent_gpu_hours:.2f} GPU-hours in {plural(len(study.trials), 'trial')}"
 
 
 def trials_table(trials: Sequence[TriedPlan]) -> TableData:
@@ -84,7 +93,8 @@ def _notes(study: TunedStudy) -> Iterator[str]:
     if any(one.measured_s is not None for one in study.trials):
         yield (
             "predicted: before the trial. measured: median of the steps after warm-up, ± its "
-            "standard error. peak: predicted total → as the log counts it."
+            "standard error. off: how much longer, or shorter, than measured the prediction is. "
+            "peak: predicted total → as the log counts it."
         )
     yield from study.notes
 
@@ -95,6 +105,9 @@ def _next(study: TunedStudy, folder: Path) -> Iterator[str]:
             f"planner search --cluster {folder / study.cluster_file} ...: what the runs taught "
             "of this cluster"
         )
+    untold = [one.number for one in study.trials if one.outcome not in (None, *TELLING)]
+    if untold:
+        yield f"{folder / 'trials'}/{untold[-1]:03d}/: the last trial that told nothing"
     yield f"planner report {folder} -o study.html: the study as a page"
     yield f"planner tune --resume {folder} --trials N: go on"
 

@@ -258,7 +258,7 @@ class BoundedShapes:
         model, row = self.cost_model, int(self.rows[position])
         recomputation = self.recomputations[int(self.columns["recompute"][row])]
         shared = recomputation == "shared"
-        found = np.zeros((1, model.job.model.layers if shared else 1))
+        found = np.zeros((1, len(model.job.model.piece_sequence) if shared else 1))
         pp = float(self.columns["pp"][row])
         if schedule.copies_of_model(model.framework_inputs.schedule, pp) == 1.0:
             costed = self.costed

@@ -69,6 +69,7 @@ class FollowedLog:
     )
     signs: dict[str, str] = field(default_factory=dict)
     lines: int = 0
+    last: str = ""
     _offset: int = 0
     _rest: bytes = b""
 
@@ -104,6 +105,7 @@ class FollowedLog:
         if not text.strip():
             return
         self.lines += 1
+        self.last = text.strip()[:300]
         try:
             take_line(text, self.figures)
         except ValueError as error:

@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 from planner.evidence.runs.rows import MeasuredRow
 
-COLUMNS = ("model", "gpu", "num_gpus", "seq", "gbs", "precision", "framework")
+# A search chooses on one cluster: nodes and fabric are those of all runs of a group.
+COLUMNS = (
+    "model", "gpu", "num_gpus", "seq", "gbs", "precision", "framework", "gpus_per_node", "fabric",
+)  # fmt: skip
 
 
 class Group(NamedTuple):
@@ -20,6 +23,8 @@ class Group(NamedTuple):
     gbs: str
     precision: str
     framework: str
+    gpus_per_node: str
+    fabric: str
 
     def __str__(self) -> str:
         return (

@@ -12,7 +12,7 @@ import errno
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -35,6 +35,8 @@ Kind = Literal[
 ]  # fmt: skip
 # Ends that every further trial would have, too.
 SETUP: tuple[Kind, ...] = ("no-log", "foreign-log", "too-few-gpus", "not-installed", "refused")
+# Ends that tell how long a step takes, or that memory is not enough.
+TELLING: tuple[Kind, ...] = ("measured", "out-of-memory")
 # Ends that say something of the plan.
 OF_THE_PLAN: tuple[Kind, ...] = (
     "measured", "out-of-memory", "not-a-number", "hang", "failed", "time-over",
@@ -116,19 +118,10 @@ class Journal:
         )  # fmt: skip
         return cls(study, storage, folder)
 
-    @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _told(self) -> AbstractContextManager[None]:
         """Optuna's trouble with its storage. OSError."""
-        from optuna.exceptions import StorageInternalError
-
-        try:
-            yield
-        except StorageInternalError as error:
-            cause = error.__cause__ or error
-            full = errno.ENOSPC if "full" in str(cause) else errno.EIO
-            text = str(getattr(cause, "orig", cause)).splitlines()[0]
-            kept = f"the study is kept; planner tune --resume {self.folder} goes on"
-            raise OSError(full, f"{text}; {kept}", str(self.folder / NAME)) from error
+        kept = f"; the study is kept; planner tune --resume {self.folder} goes on"
+        return _telling(self.folder, kept)
 
     def begin(self, header: Mapping[str, Any]) -> None:
         """Write what the study is of, once."""
@@ -253,11 +246,40 @@ def opened(folder: Path, *, anew: bool) -> Iterator[Journal]:
     with lock, _quiet():
         from optuna.storages import RDBStorage
 
-        url = f"sqlite:///{path.resolve()}"
-        with closing_storage(RDBStorage(url, {"connect_args": {"timeout": 60}})) as storage:
+        with _all_or_nothing(path), _telling(folder):
+            storage = RDBStorage(f"sqlite:///{path.resolve()}", {"connect_args": {"timeout": 60}})
+        with closing_storage(storage):
             journal = Journal.of_storage(storage, folder)
             journal.mend()
             yield journal
+
+
+@contextmanager
+def _all_or_nothing(path: Path) -> Iterator[None]:
+    """A database whose tables a full disk left half made is removed, so that the folder can be used
+    again."""
+    new = not path.exists()
+    try:
+        yield
+    except OSError:
+        if new:
+            path.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _telling(folder: Path, kept: str = "") -> Iterator[None]:
+    """Trouble of Optuna's storage, and of the database below it, as OSError."""
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (StorageInternalError, SQLAlchemyError) as error:
+        cause = error if isinstance(error, SQLAlchemyError) else error.__cause__ or error
+        full = errno.ENOSPC if "full" in str(cause) else errno.EIO
+        text = str(getattr(cause, "orig", cause)).splitlines()[0]
+        raise OSError(full, text + kept, str(folder / NAME)) from error
 
 
 @contextmanager
@@ -284,7 +306,9 @@ def _demanded(folder: Path, *, anew: bool) -> Path:
             f"{folder} holds a study: --resume {folder} goes on with it, or give another -o"
         )
     if anew:
-        refuse_folder(folder, force=False)
+        if folder.is_dir() and any(each.name != LOCK for each in folder.iterdir()):
+            raise UsageError(f"{folder} exists and is not empty; give another folder to -o")
+        refuse_folder(folder, force=True)
     elif "trials" not in _tables(path):
         raise UsageError(f"{path} is no study of planner tune; give another folder")
     return path

@@ -129,6 +129,7 @@ def _at_the_end(logs: Sequence[FollowedLog], job: Job, found: StepTime | None) -
     if missing := _sign(logs, "not-installed"):
         return Verdict("not-installed", f"the machine lacks what the run needs: {missing}")
     if job.state == "failed":
+        said = said or next((f"its last line is: {log.last}" for log in logs if log.last), "")
         why = "; usually the host's memory was not enough" if job.reason == _KILLED else ""
         return Verdict("failed", f"it failed ({job.reason}{why})" + (f": {said}" if said else ""))
     lines = plural(sum(log.lines for log in logs), "line")

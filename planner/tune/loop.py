@@ -19,7 +19,7 @@ from planner.job.errors import CannotTellError
 from planner.job.quantities import seconds
 from planner.job.written_folder import write_folder
 from planner.tune.follow import FollowedLog
-from planner.tune.journal import OF_THE_PLAN, SETUP, Chosen, Ended, Journal, TrialRecord
+from planner.tune.journal import OF_THE_PLAN, SETUP, TELLING, Chosen, Ended, Journal, TrialRecord
 from planner.tune.judge import Facts, Limits, Look, Verdict, most_telling, verdict
 from planner.tune.runners.contract import AwayError, Job, RefusedError, Runner
 
@@ -150,12 +150,12 @@ class Driver:
             yield Ending("setup", done[-1].sentence)
         if choice.key is None:
             yield Ending("no trial pays", choice.sentence)
-        if len(counted(records)) >= self.budget.trials:
-            what = f"--trials {self.budget.trials} are done"
-            yield Ending("trials", f"{what}; {choice.sentence}")
         if (failed := _failures(done)) >= MOST_FAILURES:
             text = f"{failed} trials in a row told no step time; the last: {done[-1].sentence}"
             yield Ending("failures", text)
+        if len(counted(records)) >= self.budget.trials:
+            what = f"--trials {self.budget.trials} are done"
+            yield Ending("trials", f"{what}; {choice.sentence}")
         spent = spent_gpu_s(records)
         if spent + choice.costs_gpu_s > self.budget.gpu_hours * HOUR_S:
             text = (
@@ -410,7 +410,7 @@ def _failures(done: Sequence[Ended]) -> int:
     """How many of the last trials told neither a step time nor that memory is not enough."""
     found = 0
     for ended in reversed(done):
-        if ended.kind in ("measured", "out-of-memory"):
+        if ended.kind in TELLING:
             break
         found += 1
     return found

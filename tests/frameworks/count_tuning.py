@@ -251,20 +251,23 @@ def _size(tensor: Any) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
-def write(path: Path, rows: Sequence[Row], kept: Sequence[Row]) -> None:
-    """A file of rows that were there and of new ones."""
+def write(
+    path: Path, rows: Sequence[Row], kept: Sequence[Row], models: Sequence[str] = MODELS
+) -> None:
+    """A file of rows that were there and of new ones, in the order of `models`."""
     with path.open("w", newline="", encoding="utf-8") as handle:
         columns = list((*rows, *kept)[0])
         writer = csv.DictWriter(handle, columns, lineterminator="\n", restval="")
         writer.writeheader()
-        writer.writerows(sorted((*kept, *rows), key=_place))
+        writer.writerows(sorted((*kept, *rows), key=lambda row: _place(row, models)))
 
 
-def _place(row: Row) -> int:
-    return MODELS.index(str(row["model"])) if row["model"] in MODELS else len(MODELS)
+def _place(row: Row, models: Sequence[str]) -> int:
+    return models.index(str(row["model"])) if row["model"] in models else len(models)
 
 
-def _known(path: Path) -> list[Row]:
+def known_rows(path: Path) -> list[Row]:
+    """The rows that a file has, if it is there."""
     if not path.is_file():
         return []
     with path.open(newline="", encoding="utf-8") as handle:
@@ -282,7 +285,7 @@ def count(spec: ModelSpec, folder: Path) -> None:
     """Write the rows of a model that the files have not yet."""
     names = ("tuning_activations", "tuning_breakdown", "tuning_parameters")
     paths = [folder / f"{name}.csv" for name in names]
-    known = [_known(path) for path in paths]
+    known = [known_rows(path) for path in paths]
     runs, tensors, parameters = [], [], []
     for setting in settings_of(spec):
         there = _found(described(spec, setting), known[0])

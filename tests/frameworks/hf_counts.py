@@ -25,7 +25,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 # Types that call torch's fused attention themselves.
 _EAGER_ONLY = ("falcon",)
-_TYPES = {
+TYPES = {
     "bf16": torch.bfloat16, "bf16-amp": torch.bfloat16, "amp": torch.float32, "fp32": torch.float32
 }  # fmt: skip
 _AUTOCASTS = ("amp", "bf16-amp")
@@ -197,6 +197,11 @@ class SavedTensor:
     is_cast: bool
 
 
+def attention_of(kernel: str) -> str:
+    """transformers' name of a kernel family of attention."""
+    return _FLASH if kernel == "flash" else "eager"
+
+
 @dataclass(frozen=True)
 class Run:
     """One forward pass of a model, `layers` deep. `mode`: the type of its weights, and whether
@@ -209,18 +214,22 @@ class Run:
     attention: str = "flash"
     checkpointing: str = "none"
 
-    def build(self) -> Any:
-        """The model with its weights on the current device."""
+    def plain(self) -> Any:
+        """The model as transformers builds it."""
         values = {**_NO_DROPOUT, **self.config}
         of_class = values.pop("of_class", {})
         config = AutoConfig.for_model(values.pop("model_type"), **values)
         config.__class__ = type(type(config).__name__, (type(config),), of_class)
-        attention = _FLASH if self.attention == "flash" else "eager"
+        attention = attention_of(self.attention)
         if config.model_type in _EAGER_ONLY and self.attention == "flash":
             attention = "sdpa"
-        model = AutoModelForCausalLM.from_config(
-            config, dtype=_TYPES[self.mode], attn_implementation=attention
+        return AutoModelForCausalLM.from_config(
+            config, dtype=TYPES[self.mode], attn_implementation=attention
         )
+
+    def build(self) -> Any:
+        """The model with its weights on the current device, ready to train."""
+        model = self.plain()
         model.config._experts_implementation = _EXPERTS
         model.config.use_cache = False
         model.train()

@@ -25,7 +25,7 @@ from planner.launch.dialects.hf import llamafactory_writer as llamafactory
 from tests.frameworks.tuning_files import FILES, TuningFile
 from tests.launch.axolotl_cases import ENGINE, MATRIX, PAIRS
 from tests.launch.torch_plans import launch_of
-from tests.launch.tuning_cases import WHOLE
+from tests.launch.tuning_cases import VISION, WHOLE
 
 pytestmark = pytest.mark.frameworks
 _SCRIPT = Path(__file__).with_name("tuning_parser.py")
@@ -98,6 +98,27 @@ def test_llamafactory_reads_what_is_written() -> None:
         assert found["seen"]["model.quantization_bit"] == bits
         assert found["seen"]["data.cutoff_len"] == launch.plan.seq
         assert found["seen"]["data.packing"]
+
+
+def test_llamafactory_reads_what_is_written_of_towers() -> None:
+    """Its classes hold what is frozen and how large images are, and know the template."""
+    more = "dataset: mine\ndataset_dir: data\nmax_steps: 5\noutput_dir: out\n"
+    launches = [launch_of(item, "hf-transformers", "llamafactory") for item in VISION]
+    texts = [llamafactory.files(launch)[llamafactory.CONFIG] + more for launch in launches]
+    parts = {
+        "vision_tower": "finetuning.freeze_vision_tower",
+        "projector": "finetuning.freeze_multi_modal_projector",
+        "language_model": "finetuning.freeze_language_model",
+    }
+    seen = [*parts.values(), "model.image_max_pixels", "data.template"]
+    cases = [{"file": "llamafactory.yaml", "text": text, "show": seen} for text in texts]
+    for launch, text, found in zip(launches, texts, verdicts("llamafactory", cases), strict=True):
+        assert found["ok"], found["error"]
+        for part, key in parts.items():
+            assert found["seen"][key] == launch.job.tuning.freezes(part)
+        document = yaml.safe_load(text)
+        assert found["seen"]["model.image_max_pixels"] == document["image_max_pixels"]
+        assert found["seen"]["data.template"] == document["template"]
 
 
 def test_axolotl_reads_what_is_written() -> None:

@@ -49,6 +49,7 @@ OTHERS: Mapping[str, Any] = {
     "moe.capacity_factor": 1.25,
     "sliding_window": 64,
     "constants": (("attention_dropout", 0.05),),
+    "vision": MODELS["llava-1.5-7b"].vision,
 }
 # Fields that say nothing of a model without another one.
 IDLE = {

@@ -46,6 +46,21 @@ BRIDGE: tuple[Case, ...] = (
 
 _ONE = {"zero": 0, "mbs": 2}
 _STREAM = {"use": ("16-bit-stream",)}
+_PARTS = ("vision_tower", "projector")
+# Vision-language models, with what of them is frozen.
+VISION: tuple[Case, ...] = (
+    case("qlora", "qwen2.5-vl-7b", "1xRTX4090", zero=0, mbs=1, recompute="full",
+         more={"train": "qlora", "freeze": _PARTS, "images": "1x1024x768"} | _STREAM),
+    case("lora", "internvl3-1b", "1xH100", **_ONE, more={"train": "lora", "freeze": _PARTS}),
+    case("whole", "qwen3-vl-4b", "1xH100", **_ONE, recompute="full",
+         more={"train": "lora", "images": "2x640x480"}),
+    case("padded", "llava-1.5-7b", "1xH100", **_ONE, recompute="full",
+         more={"train": "lora", "freeze": _PARTS, "lengths": "mean=900", "packing": "longest"}),
+    case("projector", "gemma-3-4b", "1xH100", **_ONE,
+         more={"freeze": ("vision_tower", "language_model"), "images": "1x640x480"}),
+    case("tokens", "qwen2-vl-2b", "1xH100", **_ONE, recompute="full",
+         more={"freeze": _PARTS, "image_tokens": 600}),
+)  # fmt: skip
 # On one GPU, or several that hold all weights each.
 WHOLE: tuple[Case, ...] = (
     case("full", "llama-3.2-1b", "1xH100", **_ONE, recompute="full"),

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from click.testing import CliRunner, Result
 
 import planner.cli.tune
 from planner.cli.program import planner_command
+from planner.tune.loop import Ending
 from planner.tune.runners import process
 from planner.tune.work import StudyWork
 from tests.tune.conftest import Behave, jobs
@@ -211,6 +213,7 @@ class TestTrouble:
         trains(loss="nan")
         done = tune(plans, "--on", "slurm", "-o", "study", "--trials", 1, *MUCH)
         assert "is no number" in " ".join(done.stdout.split())
+        assert done.exit_code == 3
         assert study_of(Path("study"))["trials"][0]["outcome"] == "not-a-number"
 
     def test_jobs_that_stay_pending(self, plans: Path, slurm: Path, behave: Behave) -> None:
@@ -264,6 +267,55 @@ class TestTrouble:
         again = tune("--resume", "study", "--trials", 1)
         assert again.exit_code == 0, again.output
         assert len(study_of(Path("study"))["trials"]) == 1
+
+    @pytest.mark.parametrize("limit", [0, 4096, 40_960])
+    def test_a_journal_that_cannot_be_begun(self, limit: int, plans: Path) -> None:
+        """No file may grow beyond the limit; without it the same folder serves."""
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        kept = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        try:
+            done = tune(plans, "--on", "slurm", "-o", "study", "--trials", 1, *MUCH)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, kept)
+        assert done.exit_code == 74, done.output
+        assert "study/study.sqlite3: " in done.stderr
+        again = tune(plans, "--on", "slurm", "-o", "study", "--trials", 1, *MUCH)
+        assert again.exit_code == 0, again.output
+
+    def test_a_command_that_fails(self, plans: Path, tmp_path: Path) -> None:
+        """Its last line is said, and where its log is; a plan that no run told of is no answer."""
+        script = tmp_path / "fails.py"
+        script.write_text("import sys\nprint('no such partition')\nsys.exit(1)\n")
+        words = ("--run", f"{sys.executable} {script} {{folder}}", "-o", "study", *MUCH)
+        done = tune(plans, *words, "--trials", 1)
+        assert done.exit_code == 3
+        assert "its last line is: no such partition" in " ".join(done.stdout.split())
+        assert "study/trials/000/: the last trial that told nothing" in done.stdout
+
+    def test_a_folder_of_something_else(self, plans: Path) -> None:
+        Path("study").mkdir()
+        Path("study/notes.txt").write_text("mine")
+        done = tune(plans, "--on", "slurm", "-o", "study", *MUCH)
+        assert (done.exit_code, "--force" in done.stderr) == (2, False)
+        assert "exists and is not empty; give another folder" in done.stderr
+
+
+def test_limits_outlive_the_driver(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later driver has the first one's limits, unless it says otherwise."""
+    given: list[tuple[int, float]] = []
+
+    class Idle(planner.cli.tune.Driver):
+        def run(self) -> Ending:
+            given.append((self.budget.trials, self.budget.gpu_hours))
+            return Ending("time", "none is started")
+
+    monkeypatch.setattr(planner.cli.tune, "Driver", Idle)
+    tune(plans, "--on", "slurm", "-o", "study", "--trials", 2, "--max-gpu-hours", 7)
+    tune("--resume", "study")
+    tune("--resume", "study", "--trials", 9)
+    assert given == [(2, 7.0), (2, 7.0), (9, 7.0)]
 
 
 class TestRefused:

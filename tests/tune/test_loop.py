@@ -136,6 +136,13 @@ def test_failures_in_a_row_stop_the_study(tmp_path: Path, storage: Any) -> None:
     assert (ending.reason, study.kinds) == ("failures", ["failed"] * 3)
 
 
+def test_failures_are_said_though_no_further_trial_may_start(tmp_path: Path, storage: Any) -> None:
+    plans = dict.fromkeys("abcdef", 1.0)
+    study = Study(tmp_path, storage, {name: lambda: FakeJob([], status=1) for name in plans})
+    study.work = FakeWork(plans)
+    assert study.driver(budget=Budget(trials=3)).run().reason == "failures"
+
+
 class TestLimits:
     def test_trials(self, study: Study) -> None:
         assert study.driver(budget=Budget(trials=1)).run().reason == "trials"

@@ -112,7 +112,6 @@ def test_every_trial_of_the_loop_is_a_new_one() -> None:
 
 
 def test_tpe_tries_recorded_runs_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("optuna")
     monkeypatch.setattr("planner.tune.strategies.REPEATS", 1)
     played = by_tpe(_sweep())
     assert np.all(np.diff(played.regrets) <= 0.0)

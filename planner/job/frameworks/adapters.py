@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from planner.job.errors import UsageError
@@ -80,17 +81,50 @@ def tuned_profile(profile: FrameworkProfile, tuning: Tuning, model: ModelSpec) -
     if not tuning.has_adapters or profile.mode != "bf16":
         return profile
     profile = _with_temporaries(profile, tuning)
-    norms_cast = 0.0 < profile.adapters.cast_bytes < _FP32 and model.norm == "layernorm"
-    prepared = tuning.is_prepared and profile.adapters.upcasts_norms
-    if norms_cast:
-        saved = dict(_CAST_NORMS)
-        # Products of quantised layers are none of autocast's.
-        saved["linear_inputs_shared"] = tuning.base is not None
-        # Of scale and shift, unless they are fp32 already.
-        saved["norm_weight_copy_bytes"] = 0.0 if prepared else 2 * _FP32
-        profile = with_tables(profile, {"saved": saved})
-    wide = prepared or (norms_cast and tuning.base is not None)
+    wide = _is_wide(profile, tuning, model.norm)
+    profile = _with_cast_norms(profile, tuning) if _casts(profile, model.norm) else profile
     return _in_fp32(profile) if wide else profile
+
+
+@cache
+def part_profile(
+    profile: FrameworkProfile, tuning: Tuning, norm: str, own: str, *, begins: bool = False
+) -> FrameworkProfile:
+    """The profile of a language model with norms of the kind `norm` as it runs another part with
+    norms of the kind `own`: LayerNorms, which autocast computes in fp32, beside RMSNorms; `begins`:
+    its stream between layers begins with one."""
+    if own == norm or not tuning.has_adapters or profile.mode != "bf16":
+        return profile
+    wide = _is_wide(profile, tuning, own) and not _is_wide(profile, tuning, norm)
+    if _casts(profile, own):
+        profile = _with_cast_norms(profile, tuning)
+        stream = {"residual_bytes": _FP32} if begins else {}
+        profile = with_tables(profile, {"saved": stream})
+    return _in_fp32(profile) if wide else profile
+
+
+def _casts(profile: FrameworkProfile, norm: str) -> bool:
+    """Whether autocast computes a model's norms in fp32."""
+    return 0.0 < profile.adapters.cast_bytes < _FP32 and norm == "layernorm"
+
+
+def _is_prepared(profile: FrameworkProfile, tuning: Tuning) -> bool:
+    return tuning.is_prepared and bool(profile.adapters.upcasts_norms)
+
+
+def _is_wide(profile: FrameworkProfile, tuning: Tuning, norm: str) -> bool:
+    """Whether quantised layers are given fp32, and hand it on."""
+    casts = _casts(profile, norm) and tuning.base is not None
+    return _is_prepared(profile, tuning) or casts
+
+
+def _with_cast_norms(profile: FrameworkProfile, tuning: Tuning) -> FrameworkProfile:
+    saved = dict(_CAST_NORMS)
+    # Products of quantised layers are none of autocast's.
+    saved["linear_inputs_shared"] = tuning.base is not None
+    # Of scale and shift, unless they are fp32 already.
+    saved["norm_weight_copy_bytes"] = 0.0 if _is_prepared(profile, tuning) else 2 * _FP32
+    return with_tables(profile, {"saved": saved})
 
 
 def _with_units(profile: FrameworkProfile, tuning: Tuning, model: ModelSpec) -> FrameworkProfile:

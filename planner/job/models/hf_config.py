@@ -37,6 +37,17 @@ def supported_model_types() -> tuple[str, ...]:
     return tuple(sorted({*READERS, *_WRAPPERS}))
 
 
+def family_of_type(model_type: str) -> str:
+    """The family of a language model's type: another type's where only positions differ."""
+    found: str = TABLES["families"].get(model_type, model_type)
+    return found
+
+
+def language_type(wrapper: str) -> str:
+    """Type of the language model in a multimodal type's text_config where none is stated."""
+    return _WRAPPERS[wrapper]
+
+
 def read_config_json(path: Path) -> dict[str, object]:
     """The object in a config.json."""
     content = json_content(read_text(path), str(path))
@@ -70,7 +81,7 @@ def read_hf_model(whole: Mapping[str, object], where: str) -> HfModel:
         spec = ModelSpec.model_validate(
             {
                 "name": _name(where),
-                "family": TABLES["families"].get(model_type, model_type),
+                "family": family_of_type(model_type),
                 "pretraining_seq": _pretraining_seq(fields),
                 "source": f"Hugging Face config: {where}",
                 "constants": fields.others(_defaults()["constants"]),

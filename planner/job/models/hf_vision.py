@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -37,6 +37,19 @@ def vision_types() -> tuple[str, ...]:
     return tuple(_tables())
 
 
+class TypeParts(NamedTuple):
+    """How the vision part of a type is read, by name: its tower and its projector."""
+
+    tower: str
+    projector: str
+
+
+def type_parts(model_type: str) -> TypeParts:
+    """The parts of a type among `vision_types`."""
+    row = _tables()[model_type]
+    return TypeParts(row["tower"], row["projector"])
+
+
 def read_vision(
     model_type: str, config: Mapping[str, object], hidden: int, where: str
 ) -> VisionSpec | None:
@@ -63,9 +76,18 @@ def read_vision(
         raise ModelError(validation_message(error, inside)) from error
 
 
+# Rules of models that Idefics 3 and SmolVLM name alike, by the side of a tile in pixels.
+_SPLIT = {364: "idefics3", 384: "smolvlm", 512: "smolvlm2"}
+
+
 def _rule(rule: str, tower: Fields) -> str:
-    """SmolVLM's first model has tiles of another size than the second's."""
-    return "smolvlm" if rule == "smolvlm2" and tower.side("image_size") == 384 else rule
+    """Models of one type may have tiles of another size, and Pixtral is of LLaVA's type, with a
+    tower of its own."""
+    if rule == "llava" and tower.kind() == "pixtral":
+        return "pixtral"
+    if rule in _SPLIT.values():
+        return _SPLIT.get(tower.side("image_size"), rule)
+    return rule
 
 
 def _trunk(fields: Fields) -> Shape:
@@ -100,7 +122,7 @@ def _qwen(fields: Fields, hidden: int) -> Shape:
 def qwen2_vl(fields: Fields) -> Shape:
     hidden = fields.positive("embed_dim")
     ffn = hidden * fields.positive("mlp_ratio")
-    more = {"ffn": ffn, "patch_bias": False, "activation": "quick_gelu"}
+    more = {"kind": "qwen2_vl", "ffn": ffn, "patch_bias": False, "activation": "quick_gelu"}
     return _qwen(fields, hidden) | more
 
 
@@ -108,6 +130,7 @@ def qwen2_5_vl(fields: Fields) -> Shape:
     layers, patch = fields.positive("depth"), fields.side("patch_size")
     window = fields.positive("window_size") // patch
     return _qwen(fields, fields.positive("hidden_size")) | {
+        "kind": "qwen2_5_vl",
         "ffn": fields.positive("intermediate_size"),
         "patch_bias": False,
         "gated": True,
@@ -120,6 +143,7 @@ def qwen2_5_vl(fields: Fields) -> Shape:
 
 def qwen3_vl(fields: Fields) -> Shape:
     return _qwen(fields, fields.positive("hidden_size")) | {
+        "kind": "qwen3_vl",
         "ffn": fields.positive("intermediate_size"),
         "activation": "gelu_pytorch_tanh",
         "positions": fields.positive("num_position_embeddings"),
@@ -129,32 +153,44 @@ def qwen3_vl(fields: Fields) -> Shape:
 def clip(fields: Fields) -> Shape:
     """CLIP's, whose last norm is of the class token alone, which nobody reads."""
     if fields.kind() == "siglip_vision_model":
-        return siglip(fields)
+        return unread_siglip(fields)
     if fields.kind() == "pixtral":
         return pixtral(fields)
     return _trunk(fields) | {
+        "kind": "clip",
         "patch_bias": False,
         "positions": _places(fields) + 1,
         "class_tokens": 1,
         "activation": "quick_gelu",
         "norm_before": True,
         "norm_after": True,
+        "norm_after_read": False,
     }
 
 
 def siglip(fields: Fields) -> Shape:
-    more = {"positions": _places(fields), "norm_after": True, "activation": "gelu_pytorch_tanh"}
-    return _trunk(fields) | more
+    return _trunk(fields) | {
+        "kind": "siglip",
+        "positions": _places(fields),
+        "norm_after": True,
+        "activation": "gelu_pytorch_tanh",
+    }
+
+
+def unread_siglip(fields: Fields) -> Shape:
+    """SigLIP's, whose layers a projector reads before the last norm (LLaVA-OneVision)."""
+    return siglip(fields) | {"norm_after_read": False}
 
 
 def idefics3(fields: Fields) -> Shape:
-    return siglip(fields)
+    return siglip(fields) | {"kind": "idefics3"}
 
 
 def internvl(fields: Fields) -> Shape:
     plain = fields.text("norm_type") == "layer_norm"
     bias = fields.flag("attention_bias")
     return _trunk(fields) | {
+        "kind": "internvl",
         "positions": (_places(fields) + 1) * fields.flag("use_absolute_position_embeddings"),
         "class_tokens": 1,
         "layer_scale": True,
@@ -167,6 +203,7 @@ def internvl(fields: Fields) -> Shape:
 
 def pixtral(fields: Fields) -> Shape:
     return _trunk(fields) | {
+        "kind": "pixtral",
         "patch_bias": False,
         "rotary": True,
         "gated": True,
@@ -181,6 +218,7 @@ def pixtral(fields: Fields) -> Shape:
 
 def llama4(fields: Fields) -> Shape:
     return _trunk(fields) | {
+        "kind": "llama4",
         "patch_bias": False,
         "positions": _places(fields) + 1,
         "class_tokens": 1,
@@ -198,7 +236,7 @@ def merger(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape
     del whole
     merged = tower.positive("spatial_merge_size") ** 2
     wide = merged * shape.hidden
-    taps = len(tower.indices("deepstack_visual_indexes", below=shape.layers) or ())
+    taps = tuple(tower.indices("deepstack_visual_indexes", below=shape.layers) or ())
     norm = shape.norm
     return {
         "merged": merged,
@@ -248,6 +286,7 @@ def mistral3(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Sha
     return {
         "merged": merged,
         "widths": widths,
+        "plain": 1,
         "bias": whole.flag("multimodal_projector_bias"),
         "norm": "rmsnorm",
         "norm_width": shape.hidden,
@@ -275,6 +314,7 @@ _TOWERS: Mapping[str, Callable[[Fields], Shape]] = {
     "qwen3_vl": qwen3_vl,
     "clip": clip,
     "siglip": siglip,
+    "unread_siglip": unread_siglip,
     "idefics3": idefics3,
     "internvl": internvl,
     "pixtral": pixtral,

@@ -15,6 +15,7 @@ from planner.job.errors import CannotTellError, UsageError
 from planner.job.frameworks.switches import with_techniques
 from planner.job.optimizers import load_optimizer
 from planner.job.pool import parse_one_type
+from planner.job.request import Request
 from planner.job.resolve import trained_model
 from planner.job.specs import ModelSpec
 from planner.launch.check.request import as_request
@@ -22,7 +23,7 @@ from planner.launch.check.world import started
 from planner.launch.languages.text import SourceFile
 from planner.launch.read.beside import MOST_BYTES
 from planner.launch.read.document import leaves
-from planner.launch.read.found import Found, Hints, Problem
+from planner.launch.read.found import USUAL, Found, Hints, Problem
 from planner.launch.read.launch import is_one_launch, read_launch
 from planner.launch.read.opened import ARGUMENTS, JOB, PLAN, SHELL, file_kind, readable
 from planner.launch.read.scripts import starting_scripts
@@ -175,6 +176,19 @@ def read_given(
     return Given(read(contents or {}), names, gpus, cluster, read)
 
 
+def _with_images(
+    hints: Hints, request: Request, taken: tuple[str, ...]
+) -> tuple[Hints, tuple[str, ...]]:
+    """The images of a plan's samples, of which files hold limits alone."""
+    tokens = request.image_tokens
+    if hints.images is not None or hints.image_tokens is not None:
+        return hints, taken
+    if tokens is not None:
+        return replace(hints, image_tokens=tokens), (*taken, f"image tokens {tokens:,}")
+    images = request.images or USUAL
+    return replace(hints, images=images), (*taken, f"images {images}") if request.images else taken
+
+
 def _with_plan(
     names: tuple[str, ...], plan: Path, hints: Hints, contents: Contents, taken: tuple[str, ...]
 ) -> Found:
@@ -185,6 +199,7 @@ def _with_plan(
             replace(hints, lengths=request.lengths),
             (*taken, f"lengths {request.lengths}"),
         )
+    hints, taken = _with_images(hints, request, taken)
     found = read_launch(names, hints, contents=contents)
     if found.model is None and found.shape is None:
         # What is wrong with the files stays so, whatever the plan says of the model.

@@ -165,13 +165,19 @@ def unresolved(setting: Setting) -> Problem:
     return Problem("unresolved", text, "missing", (setting.place,), fix)
 
 
+# Rule of a checkpoint with a vision part of which it is not known whether it is loaded.
+CHECKPOINT_TOWER = "checkpoint-tower"
+# Images of the size that the model's family has unless told.
+USUAL = "usual"
+
+
 @dataclass(frozen=True, slots=True)
 class Hints:
     """What the caller knows beside the files; it wins over what they say.
 
     `environment`: values of shell variables; `model`: a catalogue
     name or path; sequences in tokens, batches in sequences; `lengths`: of the samples, as a request
-    takes them, and `images`; `gpus`: world size; `nodes` and
+    takes them, and `images`, or `USUAL`, or `image_tokens`; `gpus`: world size; `nodes` and
     `gpus_per_node`: of the machine, of which a launch may use a part.
     """
 
@@ -185,6 +191,7 @@ class Hints:
     recompute: str | None = None
     lengths: str | None = None
     images: str | None = None
+    image_tokens: int | None = None
     gpus: int | None = None
     nodes: int | None = None
     gpus_per_node: int | None = None
@@ -242,7 +249,7 @@ ASKED = (
     "expert_imbalance", "cp_comm_type", "cp_sizes", "sharp", "gradient_as_bucket_view",
     "set_to_none", "mtp_layers", "bias", "optimizer_offload", "activation_offload",
     "activation_offload_fraction", "train", "freeze", "objective", "lengths", "packing",
-    "balance", "images",
+    "balance", "images", "image_tokens",
 )  # fmt: skip
 
 
@@ -319,8 +326,9 @@ class Found:
     lengths: str | None = None
     packing: Packing | None = None
     balance: Balance | None = None
-    # Images of a sample, as a request says them.
+    # Images of a sample, or their tokens, as a request says them.
     images: str | None = None
+    image_tokens: int | None = None
     plan_gpus: str | None = None
     main_file: str = ""
     where: Mapping[str, Setting] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.cost.codes import OpKind, ParamShard, Shard
-from planner.job.tuned_layers import EXPERTS
+from planner.job.tuned_layers import ALL_LINEAR, EXPERTS
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Op
 
@@ -51,6 +51,8 @@ def layer_names(op: Op, context: OpContext) -> tuple[str, ...]:
     if op.name in _ALONE:
         return (_ALONE[op.name],)
     block, _, row = op.name.partition("/")
+    if op.name == "patch_linear" or (block == "projector" and "linear" in row):
+        return ("projector",)
     if block not in ("mlp", "shared_experts") or not op.is_product:
         return ()
     before = "shared-" if block == "shared_experts" else ""
@@ -66,6 +68,8 @@ def _is_together(context: OpContext) -> bool:
 def parts_of(op: Op, context: OpContext) -> tuple[Part, ...]:
     """The adapters beside a row."""
     wanted = set(context.tuning.adapted(context.model))
+    if ALL_LINEAR in context.tuning.targets:
+        wanted.add("projector")
     names = [name for name in layer_names(op, context) if name in wanted]
     if not op.is_product or not names:
         return ()
@@ -123,7 +127,7 @@ def _up_parts(op: Op, context: OpContext, names: Sequence[str]) -> tuple[Part, .
 def input_of(op: Op, context: OpContext) -> str:
     """The tensor that a product reads, by a name that it shares with others that read it."""
     block, _, row = op.name.partition("/")
-    if row in _OWN_INPUT:
+    if row in _OWN_INPUT or block == "projector":
         return op.name
     if block in ("mlp", "moe", "shared_experts"):
         return "attention" if context.model.block == "single" else "ffn"

@@ -22,6 +22,11 @@ _DORA_TRAFFIC, _DORA_COPIES = 7.0, 3.0
 # It makes B·A by sending an identity of in x in through both: written, read, cast under autocast.
 _EYE, _EYE_CAST = 2.0, 6.0
 _ENDS = frozenset(("embeddings", "head"))
+# Tensors that a row keeps for the gradient of its own weights alone, by the end of their names.
+_OF_WEIGHTS = ("/normalised", "/places", "/scaled")
+# Products whose weights no linear layer of the library holds: a router's, a convolution's, a plain
+# matrix's.
+_NEVER_PACKED = ("moe/router", "patch_embedding", "projector/matrix1")
 # Operators of torch by which AutoGPTQ unpacks a weight without a kernel of its own: shifts, casts
 # and masks of weights and zeros, scales gathered, zeros taken off, scaled (qlinear_cuda_old.py).
 _UNPACKING_OPERATORS = 10.0
@@ -68,7 +73,7 @@ def is_trained(op: Op, context: OpContext, *, frozen: bool) -> bool:
 
 def is_packed(op: Op, context: OpContext) -> bool:
     """Whether a quantised base, if there is one, holds a frozen row's weights."""
-    inside = op.is_product and not op.pads_vocabulary and op.name != "moe/router"
+    inside = op.is_product and not op.pads_vocabulary and op.name not in _NEVER_PACKED
     expert = op.parameter_class == "expert"
     return inside and (not expert or bool(context.profile.adapters.quantised_experts))
 
@@ -154,7 +159,7 @@ class Frozen:
             row
             for row in op.saved
             if not (op.is_product and is_input(row, self.context))
-            and not (not trained and row.name.endswith("/normalised"))
+            and not (not trained and row.name.endswith(_OF_WEIGHTS))
         )
 
     def _class(self, op: Op) -> str:
@@ -175,12 +180,13 @@ class Frozen:
         return bool(rules.upcasts_norms if is_norm else rules.upcasts_tables)
 
     def _upcast(self, op: Op) -> Op:
-        """A head in fp32 multiplies by a 16-bit cast of its weights, which the graph keeps:
-        autocast remembers casts of trained weights alone (torch, autocast_mode.cpp)."""
-        if op.name != "head/logits" or not self._is_upcast(op):
+        """A head in fp32, or a plain matrix, multiplies by a 16-bit cast of its weights, which the
+        graph keeps: autocast remembers casts of trained weights alone (torch, autocast_mode.cpp).
+        """
+        if op.name not in ("head/logits", "projector/matrix1") or not self._is_upcast(op):
             return op
-        size = _HALF * op.in_width * op.out_width
-        cast = Saved("head/weight_cast", 0.0, op.tokens, Module.NOTHING, fixed_bytes=size)
+        size, block = _HALF * op.in_width * op.out_width, op.name.partition("/")[0]
+        cast = Saved(f"{block}/weight_cast", 0.0, op.tokens, Module.NOTHING, fixed_bytes=size)
         return replace(op, saved=(*op.saved, cast))
 
     def _is_tied_head(self, op: Op) -> bool:

@@ -171,4 +171,5 @@ def _activation_bytes(context: OpContext) -> float:
     kept_gelu = _unfused_gelu_bytes(context)
     if kept_gelu is not None:
         return kept_gelu
-    return saved.plain_activation_tensors * saved.activation_bytes
+    quick = saved.quick_gelu_tensors if context.model.activation == "quick_gelu" else 1.0
+    return quick * saved.plain_activation_tensors * saved.activation_bytes

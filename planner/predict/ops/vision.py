@@ -8,20 +8,40 @@ embeddings and is never checkpointed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from planner.cost.codes import OpKind, ParamShard, Shard
+from planner.job.frameworks.adapters import part_profile
 from planner.job.recompute import Module
 from planner.job.specs import LayerKind
 from planner.job.towers import tower_model
+from planner.job.tuned_layers import ALL_LINEAR, in_groups
 from planner.job.tuning import PROJECTOR, VISION_TOWER, Tuning
 from planner.job.vision import TowerSpec, VisionSpec
 from planner.predict.ops.adapters import with_tuning
-from planner.predict.ops.context import OpContext, elementwise, norm
+from planner.predict.ops.attention import layer_checkpoint
+from planner.predict.ops.context import OpContext, elementwise, norm, present
 from planner.predict.ops.linear import linear_inputs
 from planner.predict.ops.rows import Op, Piece, Saved
 
+# Layers of towers that have the names of a language model's, where peft finds them by these names.
+_SAME_NAMES: Mapping[str, tuple[str, ...]] = {
+    "qwen2_5_vl": ("gate", "up", "down"),
+    "clip": ("q", "k", "v"),
+    "siglip": ("q", "k", "v"),
+    "idefics3": ("q", "k", "v"),
+    "internvl": ("q", "k", "v"),
+    "pixtral": ("q", "k", "v", "o", "gate", "up", "down"),
+    "llama4": ("q", "k", "v", "o"),
+}
+
+# What a norm in operations of torch, and the mean before it, keep for the gradient of their input.
+_OF_GRADIENT = ("/norm/input", "/norm/statistics", "/norm/weight", "/pooled")
+# Towers whose patch embedding the hook does not find.
+_UNHOOKED = ("qwen3_vl",)
+# Bytes of an index, and of a token's place in a mask.
+_INDEX, _MASK = 8.0, 1.0
 Layer = Callable[[OpContext, LayerKind], Piece]
 
 
@@ -37,8 +57,16 @@ def tower_layer(context: OpContext, kind: LayerKind, layer: Layer) -> Piece:
         scales = Piece("scales", tuple(_scales(inside)))
         scales = with_tuning(scales, inside, frozen=kind.frozen)
         piece = replace(piece, ops=(*piece.ops, *scales.ops))
+    if kind.frozen and _is_hooked(context):
+        piece = replace(piece, ops=(_checkpoint(inside), *piece.ops))
     name = f"vision {piece.name}"
     return Piece(name, tuple(_of_patches(op, context, span) for op in piece.ops))
+
+
+def _checkpoint(context: OpContext) -> Op:
+    """What checkpoints of a frozen layer keep where a hook makes its input need a gradient."""
+    row = elementwise(context, "layer/hooked", 0.0, Shard.SEQUENCE, (0, 0))
+    return replace(row, saved=(layer_checkpoint(context),))
 
 
 def _scales(context: OpContext) -> Iterator[Op]:
@@ -53,33 +81,55 @@ def _scales(context: OpContext) -> Iterator[Op]:
 
 def tower_context(context: OpContext, span: int) -> OpContext:
     """What the tower's rows depend on, where a patch attends to so many."""
-    return replace(
-        context,
-        model=tower_model(_vision(context).tower),
-        seq=span,
-        dropout=False,
-        tuning=part_tuning(context.tuning, VISION_TOWER),
-    )
+    model = tower_model(_vision(context).tower)
+    tuning = part_tuning(context.tuning, VISION_TOWER, _vision(context).tower.kind)
+    begins = _vision(context).tower.norm_before
+    profile = part_profile(context.profile, tuning, context.model.norm, model.norm, begins=begins)
+    return replace(context, model=model, profile=profile, seq=span, dropout=False, tuning=tuning)
 
 
-def part_tuning(tuning: Tuning, part: str) -> Tuning:
-    """How the tower or the projector is trained: as the language model, without what names its
-    layers, or not at all."""
-    if tuning.freezes(part):
+def part_tuning(tuning: Tuning, part: str, kind: str = "") -> Tuning:
+    """How the tower, of such a kind, or the projector is trained: as the language model, without
+    what names its layers; beside adapters on layers that have other names there, or of its own
+    accord, not at all."""
+    named = _SAME_NAMES.get(kind, ()) if part == VISION_TOWER else ()
+    targets = tuning.targets
+    if tuning.has_adapters and ALL_LINEAR not in targets:
+        targets = tuple(name for name in in_groups(targets) if name in named)
+    if tuning.freezes(part) or (tuning.has_adapters and not targets):
         return replace(tuning, method="full", rank=0, targets=(), whole=(), frozen=("embeddings",))
-    return replace(tuning, whole=(), frozen=())
+    return replace(tuning, targets=targets, whole=(), frozen=())
 
 
 def end_rows(context: OpContext) -> tuple[Op, ...]:
     """What stands before the tower's layers and behind them, and the projector."""
     if context.model.vision is None:
         return ()
-    tower = tower_context(context, context.model.images.span)
-    ends = Piece("vision", tuple(_tower_ends(tower, _vision(context).tower)))
+    inside = tower_context(context, context.model.images.span)
+    ends = Piece("vision", tuple(_tower_ends(inside, _vision(context), _pictured(context))))
     frozen = context.tuning.freezes(VISION_TOWER)
-    ends = with_tuning(ends, tower, frozen=frozen)
+    if frozen and _is_hooked(context):
+        inside = replace(inside, tuning=replace(inside.tuning, frozen=(VISION_TOWER,)))
+    ends = with_tuning(ends, inside, frozen=frozen)
     rows = [_of_patches(op, context, 1) for op in ends.ops]
-    return (*rows, *_projector(context))
+    return (*rows, *_projector(context), *_scattered(context))
+
+
+def _scattered(context: OpContext) -> tuple[Op, ...]:
+    """Features that are put in the places of an image's tokens, whose mask is kept (torch,
+    masked_scatter)."""
+    if not context.model.images.patches:
+        return ()
+    hidden = float(context.model.hidden)
+    row = elementwise(context, "embedding/images", hidden, Shard.SEQUENCE, (2, 2), Module.NOTHING)
+    mask = Saved("embedding/image_mask", _MASK, Shard.SEQUENCE, Module.NOTHING)
+    return (replace(row, saved=(mask,)),)
+
+
+def _pictured(context: OpContext) -> float:
+    """Share of the tokens that the tower reads that are patches, not learned class tokens."""
+    span = float(context.model.images.span)
+    return max(0.0, span - _vision(context).tower.class_tokens) / span
 
 
 def _vision(context: OpContext) -> VisionSpec:
@@ -120,64 +170,131 @@ def _only_held(op: Op) -> Op:
     )
 
 
-def _tower_ends(context: OpContext, tower: TowerSpec) -> Iterator[Op]:
-    """Patch embedding with positions, and the norms around the layers; per patch."""
+def _tower_ends(context: OpContext, vision: VisionSpec, pictured: float) -> Iterator[Op]:
+    """Patch embedding with positions, and the norms around the layers; per token of the tower."""
+    tower = vision.tower
     hidden, values = float(tower.hidden), float(tower.patch_values)
-    learned = hidden * (tower.positions + tower.class_tokens)
-    yield Op(
-        name="patch_embedding",
+    name = "patch_linear" if tower.embeds_linearly else "patch_embedding"
+    inputs = linear_inputs(context, name, values, Module.NOTHING)
+    embedding = Op(
+        name=name,
         kind=OpKind.GEMM,
         tokens=Shard.SEQUENCE,
         out_width=hidden,
         in_width=values,
         parameters=((hidden * (values + tower.patch_bias), ParamShard.NONE),),
-        saved=_never_freed(linear_inputs(context, "patch_embedding", values, Module.NOTHING)),
+        saved=_never_freed(inputs),
+        # A convolution keeps its weights' cast, a linear layer only for a gradient of its input.
+        autocasts=not tower.embeds_linearly,
         rerun_with=Module.NOTHING,
     )
+    yield _times(embedding, pictured)
+    yield from _positions(context, tower)
+    if tower.window:
+        yield _order(context, "order", vision.projector.merged)
+    if tower.norm_before:
+        yield _kept(norm(context, "norm_before", hidden, of_product=True))
+    if tower.norm_after:
+        after = _kept(norm(context, "norm_after", hidden, of_stream=True))
+        yield after if tower.norm_after_read else _only_held(after)
+
+
+def _positions(context: OpContext, tower: TowerSpec) -> Iterator[Op]:
+    """Learned positions that are added, whose places in the table are kept, and the cosines and
+    sines of rotary ones, which all layers share."""
+    hidden, rules = float(tower.hidden), context.saved
+    learned = hidden * (tower.positions + tower.class_tokens)
     if learned:
         row = elementwise(context, "positions", hidden, Shard.SEQUENCE, (3, 1), Module.NOTHING)
-        yield replace(row, parameters=((learned, ParamShard.NONE),))
-    for name, present in (("norm_before", tower.norm_before), ("norm_after", tower.norm_after)):
-        if present:
-            yield _kept(norm(context, name, hidden, of_stream=True))
+        places = Saved("positions/places", rules.position_bytes, Shard.SEQUENCE, Module.NOTHING)
+        yield replace(row, parameters=((learned, ParamShard.NONE),), saved=present((places,)))
+    tables = 2.0 * rules.rotary_table_bytes * context.model.rotary_width * tower.rotary
+    if tables:
+        row = elementwise(context, "rotary", 0.0, Shard.SEQUENCE, (0, 0), Module.NOTHING)
+        kept = Saved("rotary/tables", tables, Shard.SEQUENCE, Module.NOTHING)
+        yield replace(row, saved=(kept,))
+
+
+def _order(context: OpContext, name: str, merged: int) -> Op:
+    """Patches that are put in another order, in groups that become one token: windows side by side,
+    and back. The indices are kept."""
+    row = elementwise(context, name, context.model.hidden, Shard.SEQUENCE, (2, 2), Module.NOTHING)
+    kept = Saved(f"{name}/indices", _INDEX / merged, Shard.SEQUENCE, Module.NOTHING)
+    return replace(row, saved=(kept,))
 
 
 def _projector(context: OpContext) -> tuple[Op, ...]:
     """Norm and linear layers between tower and language model, and its further projectors."""
     vision = _vision(context)
-    inside = replace(tower_context(context, 1), tuning=part_tuning(context.tuning, PROJECTOR))
+    inside = _projector_context(context)
     frozen = context.tuning.freezes(PROJECTOR)
+    made = tower_context(context, 1).norm_input_bytes
     rows: list[Op] = []
-    for tap in range(1 + vision.projector.taps):
+    for tap in range(1 + len(vision.projector.taps)):
         name = "projector" if not tap else f"projector/tap{tap}"
         width = vision.projector.tap_norm_width if tap else vision.projector.norm_width
-        piece = Piece(name, tuple(_one_projector(inside, vision, name, width)))
+        piece = Piece(name, tuple(_one_projector(inside, vision, name, width, made)))
+        if not _is_reached(context):
+            piece = replace(piece, ops=tuple(_first(op, inside) for op in piece.ops))
         tuned = with_tuning(piece, inside, frozen=frozen)
-        rows.extend(_of_patches(op, context, 1) for op in tuned.ops)
+        rows.extend(_of_patches(op, context, 1, _pictured(context)) for op in tuned.ops)
     return tuple(rows)
 
 
+def _is_reached(context: OpContext) -> bool:
+    """Whether a gradient of what the tower makes is asked for: something of it is trained, or a
+    hook on its patch embedding wants one (transformers 5, enable_input_require_grads)."""
+    return not context.tuning.freezes(VISION_TOWER) or _is_hooked(context)
+
+
+def _is_hooked(context: OpContext) -> bool:
+    asks = context.tuning.has_adapters and bool(context.profile.adapters.hooks_inputs)
+    return asks and _vision(context).tower.kind not in _UNHOOKED
+
+
+def _first(op: Op, context: OpContext) -> Op:
+    """The row without what only the gradient of the tower's output needs: of a norm that is frozen
+    or in operations of torch all but the normalised tensor, of a mean all."""
+    unfused = context.model.norm == "rmsnorm" or context.tuning.has_adapters
+    dropped = _OF_GRADIENT if unfused else ("/pooled",)
+    saved = tuple(row for row in op.saved if not row.name.endswith(dropped))
+    return replace(op, saved=saved)
+
+
+def _projector_context(context: OpContext) -> OpContext:
+    """What the projector's rows depend on; the norm of pooled patches is the language model's own,
+    any other the tower's."""
+    vision = _vision(context)
+    norm_kind, tuning = vision.projector.norm, part_tuning(context.tuning, PROJECTOR)
+    tower = tower_model(vision.tower)
+    changes = {
+        "family": context.model.family if vision.projector.pooled else tower.family,
+        "norm": norm_kind,
+        "norm_bias": norm_kind == "layernorm",
+    }
+    model = tower.model_copy(update=changes)
+    profile = part_profile(context.profile, tuning, context.model.norm, norm_kind)
+    return replace(context, model=model, profile=profile, seq=1, dropout=False, tuning=tuning)
+
+
 def _one_projector(
-    context: OpContext, vision: VisionSpec, name: str, norm_width: int
+    context: OpContext, vision: VisionSpec, name: str, norm_width: int, made: float
 ) -> Iterator[Op]:
-    """Rows of a projector per patch of the tower."""
+    """Rows of a projector per patch of the tower; `made`: bytes an element of what that makes."""
     projector = vision.projector
     share = 1.0 / projector.merged
     if projector.learned and not name.count("tap"):
         yield _learned(context, projector.learned * float(projector.widths[-1]))
+    if projector.pooled:
+        yield _pooling(context, float(projector.widths[0]), made)
     if norm_width:
         normed = share if norm_width == projector.widths[0] else 1.0
-        inside = replace(
-            context,
-            model=context.model.model_copy(
-                update={"norm": projector.norm, "norm_bias": projector.norm == "layernorm"}
-            ),
-        )
-        row = norm(inside, f"{name}/norm", float(norm_width), of_stream=True)
-        yield _kept(_times(row, normed))
+        row = norm(context, f"{name}/norm", float(norm_width), of_stream=True)
+        yield _kept(_times(_of_stream(row, context) if "tap" in name else row, normed))
     pairs = tuple(zip(projector.widths, projector.widths[1:], strict=False))
     for index, (into, out) in enumerate(pairs):
-        layer = f"{name}/linear{index + 1}"
+        # A matrix by itself is no linear layer, which peft and bitsandbytes would take.
+        layer = f"{name}/{'matrix' if projector.pooled else 'linear'}{index + 1}"
         inputs = linear_inputs(context, layer, float(into), Module.NOTHING)
         yield _times(
             Op(
@@ -192,11 +309,28 @@ def _one_projector(
             ),
             share,
         )
-        if index + 1 < len(pairs):
+        if projector.plain <= index < len(pairs) - 1:
             act = elementwise(context, f"{layer}/activation", float(out), Shard.SEQUENCE, (2, 3))
-            size = context.saved.activation_bytes * float(out)
+            size = context.saved.plain_activation_tensors * context.saved.activation_bytes * out
             kept = Saved(f"{layer}/activation_input", size, Shard.SEQUENCE, Module.NOTHING)
             yield _times(replace(act, saved=(kept,), rerun_with=Module.NOTHING), share)
+    if vision.tower.window:
+        yield _order(context, f"{name}/order", projector.merged)
+
+
+def _of_stream(op: Op, context: OpContext) -> Op:
+    """A norm of the stream between layers, which the next layer keeps, unless each makes a copy."""
+    if context.norm_input_bytes != context.saved.residual_bytes:
+        return op
+    return replace(op, saved=tuple(row for row in op.saved if not row.name.endswith("/input")))
+
+
+def _pooling(context: OpContext, width: float, made: float) -> Op:
+    """The mean of squares of patches, which keeps them (torch, AvgPool2d); `made`: bytes an element
+    of what the tower makes."""
+    row = elementwise(context, "projector/pooling", width, Shard.SEQUENCE, (1, 1), Module.NOTHING)
+    kept = Saved("projector/pooled", made * width, Shard.SEQUENCE, Module.NOTHING)
+    return replace(row, saved=(kept,))
 
 
 def _learned(context: OpContext, parameters: float) -> Op:

@@ -21,8 +21,8 @@ STARTED, JOB_VARIABLE = "started", "PLANNER_TUNE_JOB"
 TRIAL_SCRIPT = "trial.sh"
 # From fork until the script has made its folder.
 _STARTS_S = 10.0
-# Exit statuses of processes that a signal ended, as a shell has them.
-_BY_SIGNAL = 128
+# How often processes are looked for that are to end, and seconds between.
+_ROUNDS, _ROUND_S = 4, 0.05
 
 
 def start(folder: Path, job_name: str, words: Sequence[str]) -> str:
@@ -61,10 +61,15 @@ def find(folder: Path, job_name: str) -> Job:
 
 
 def cancel(folder: Path, job_name: str, *, force: bool = False) -> None:  # noqa: ARG001 (a runner's)
-    """Ask every process of the job to end, or end it."""
-    for pid in [*processes(job_name)]:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL if force else signal.SIGTERM)
+    """Ask every process of the job to end, or end it; also what one of them has just started."""
+    asked: set[int] = set()
+    for _ in range(_ROUNDS):
+        new = {*processes(job_name)} - asked
+        for pid in new:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL if force else signal.SIGTERM)
+        asked |= new
+        time.sleep(_ROUND_S)
 
 
 def exit_status(folder: Path) -> int | None:

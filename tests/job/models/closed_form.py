@@ -44,7 +44,7 @@ def _vision(vision: VisionSpec) -> int:
     scale = 2 if projector.norm == "layernorm" else 1
     total += linear + scale * projector.norm_width
     total += projector.learned * projector.widths[-1]
-    return total + projector.taps * (linear + scale * projector.tap_norm_width)
+    return total + len(projector.taps) * (linear + scale * projector.tap_norm_width)
 
 
 def _layer(spec: ModelSpec, kind: LayerKind) -> int:

@@ -42,15 +42,22 @@ def _frozen(found: Assessment) -> tuple[str, ...]:
     [
         ("", ALL),
         ("freeze_vision_tower: false\n", ("projector",)),
-        ("freeze_vision_tower: false\nfreeze_multi_modal_projector: false\n", ()),
-        ("freeze_language_model: true\nfreeze_multi_modal_projector: false\n",
-         ("vision_tower", "language_model")),
+        # Its adapters reach no projector but Qwen3-VL's, whose layers have names of the tower's.
+        ("freeze_vision_tower: false\nfreeze_multi_modal_projector: false\n", ("projector",)),
+        ("freeze_vision_tower: false\nfreeze_multi_modal_projector: false\n"
+         "model_name_or_path: Qwen/Qwen3-VL-4B-Instruct\n", ()),
+        ("freeze_vision_tower: false\nfreeze_multi_modal_projector: false\n"
+         "finetuning_type: full\n", ()),
+        ("freeze_language_model: true\nfreeze_multi_modal_projector: false\n"
+         "finetuning_type: full\n", ("vision_tower", "language_model")),
     ],
 )  # fmt: skip
 def test_llamafactory_freezes_the_tower_unless_told(
     folder: ReadFolder, more: str, frozen: tuple[str, ...]
 ) -> None:
-    assert _frozen(_judged(folder, "sft.yaml", FACTORY + more)) == frozen
+    said = [line for line in FACTORY.splitlines() if line.partition(":")[0] not in more]
+    text = "\n".join(said) + f"\n{more}"
+    assert _frozen(_judged(folder, "sft.yaml", text)) == frozen
 
 
 @pytest.mark.parametrize(

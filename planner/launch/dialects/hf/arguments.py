@@ -13,7 +13,14 @@ from planner.job.models.catalog import catalog_name, load_model, not_in_catalogu
 from planner.launch.dialects.hf.files import LIGER
 from planner.launch.languages.text import digits
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import Hints, Problem, Setting, model_unknown, unresolved
+from planner.launch.read.found import (
+    CHECKPOINT_TOWER,
+    Hints,
+    Problem,
+    Setting,
+    model_unknown,
+    unresolved,
+)
 from planner.launch.read.names import meanings
 
 Program = Literal["llamafactory", "axolotl", "swift", "trl", "unsloth", "trainer"]
@@ -202,7 +209,7 @@ def _beside(setting: Setting, model: str) -> Iterator[Problem]:
             "loads it, and trains or freezes it, is not known"
         )
         fix = f"--model {resolved.name}, if the language model alone is loaded"
-        yield Problem("checkpoint-tower", text, "missing", (setting.place,), fix)
+        yield Problem(CHECKPOINT_TOWER, text, "missing", (setting.place,), fix)
 
 
 def _decides(name: str, known: Mapping[str, object]) -> bool:

@@ -104,14 +104,14 @@ def _sharded(
     found = with_tuning(by_unsloth(read, named, program), named, source.launch, how)
     if program == "trl":
         found = by_trl(found, named, source, fused=bool(read.variations))
-    found = with_towers(found, named, program, source.launch, source.hints.images)
+    found = with_towers(found, named, program, source.launch, source.hints)
     refusals = refusals_of(named, source.launch, program, script.hints.model)
     own = own_options(named, source, program, document.path)
     lengths = (lengths_assumed(named, program, found.seq, source.hints.lengths),) if named else ()
     return replace(
         found,
         packing=packing_of(named, program) if named else None,
-        problems=(*refusals, *unsized(named, found), *own, *found.problems),
+        problems=(*refusals, *unsized(named, found, source.hints), *own, *found.problems),
         unmodelled=(*found.unmodelled, *effects_of(named, program), *below_limit(named, program)),
         assumed=(*found.assumed, *lengths),
     )

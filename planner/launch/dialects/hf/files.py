@@ -47,6 +47,7 @@ from planner.launch.contract import (
     RunCommand,
     length_refusals,
 )
+from planner.launch.dialects.hf.vision_config import with_vision_config
 from planner.launch.quoting import Value
 from planner.launch.registry import dialect_toml
 from planner.launch.sentences import names_of, names_of_job, said_refusals, said_variables
@@ -254,8 +255,10 @@ HF: tuple[ArchitectureRow, ...] = hf_table(differences)
 
 
 def layer_class(config: Config) -> str:
-    """Class of the transformer layers of a config's type."""
-    return _LAYER_CLASSES[str(config["model_type"])]
+    """Class of the transformer layers of a config's type; of a vision-language model's, of its
+    language model."""
+    language = config.get("text_config", config)
+    return _LAYER_CLASSES[str(language["model_type"])]  # type: ignore[index]
 
 
 def without_scores(model: ModelSpec) -> ModelSpec:
@@ -277,6 +280,7 @@ def _written(model: ModelSpec, family: str) -> tuple[Config, tuple[str, ...]]:
         **settings(KEYS, typed),
         **dict(model.constants),
     }
+    config = with_vision_config(config, typed)
     try:
         read = model_from_hf_config(config, where=f"{model.name}.json")
     except ModelError:

@@ -32,6 +32,12 @@ from planner.launch.dialects.hf.files import (
     hf_job_refusals,
     plan_refusals,  # noqa: F401 (the writers' contract)
 )
+from planner.launch.dialects.hf.llamafactory_vision import (
+    of_language,
+    template,
+    vision_refusals,
+    vision_rows,
+)
 from planner.launch.dialects.hf.modules import ALL_LINEAR
 from planner.launch.dialects.hf.tuned_program import merging
 from planner.launch.dialects.hf.tuning_words import (
@@ -70,9 +76,17 @@ _DATA = (
 def job_refusals(job: Job) -> Iterator[Refusal]:
     """What LLaMA-Factory cannot express of the job."""
     yield from hf_job_refusals(job)
-    yield from tuning_refusals(job, freezes=_frozen_layers(job) is not None, by_peft=False)
+    yield from vision_refusals(job)
+    language = replace(job, tuning=of_language(job.tuning))
+    yield from tuning_refusals(language, freezes=_freezes(job), by_peft=False)
     names = names_of_job(job) | {"mode": job.framework.mode, "optim": _optimizer(job)}
     yield from said_refusals("hf", "llamafactory_refusals", names)
+
+
+def _freezes(job: Job) -> bool:
+    """Whether its settings freeze what the language model has frozen; beside a tower, said
+    before."""
+    return job.model.vision is not None or _frozen_layers(job) is not None
 
 
 def _frozen_layers(job: Job) -> int | None:
@@ -114,6 +128,7 @@ def sections(launch: Launch) -> tuple[SettingsSection, ...]:
         ("do_train", True, ""),
         *_rows(job),
         *_weights(job),
+        *vision_rows(job, launch.request),
         ("cutoff_len", plan.seq, "tokens of a row"),
         ("per_device_train_batch_size", plan.degrees.mbs, ""),
         ("gradient_accumulation_steps", plan.degrees.grad_acc,
@@ -134,6 +149,10 @@ def sections(launch: Launch) -> tuple[SettingsSection, ...]:
 def _rows(job: Job) -> Iterator[tuple[str, Value, str]]:
     """How samples become rows. A pack leaves one place free (hparams/data_args.py)."""
     samples = job.samples
+    if own := template(job):
+        yield "stage", "sft", ""
+        yield "template", own, "PLACEHOLDER, yours to choose: LLaMA-Factory's of this family"
+        return
     if samples.lengths is None:
         yield "stage", "pt", "rows cut from one text, each full"
         return
@@ -159,6 +178,7 @@ def _weights(job: Job) -> Iterator[tuple[str, Value, str]]:
     if tuning.has_adapters:
         yield "bf16", True, "frozen weights in 16 bits, adapters in fp32"
         targets, whole = target_modules(tuning, model, by_peft=False), whole_modules(tuning, model)
+        targets = targets or (ALL_LINEAR,)
         yield "finetuning_type", "lora", ""
         yield "lora_rank", tuning.rank, ""
         yield "lora_alpha", round(alpha(tuning)), ""

@@ -11,14 +11,16 @@ from functools import cache
 from typing import Any
 
 from hardware.files import shipped_toml
+from planner.job.images import WITHOUT
 from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
-from planner.job.tuning import PARTS
+from planner.job.tuning import PARTS, PROJECTOR, VISION_TOWER
+from planner.job.vision import VisionSpec
 from planner.launch.dialects.hf.arguments import Named, Program, is_switched
 from planner.launch.dialects.hf.tuned import FULL, asks_for
 from planner.launch.languages.text import digits
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import Found, Problem
+from planner.launch.read.found import CHECKPOINT_TOWER, USUAL, Found, Hints, Problem
 
 _MAX_PIXELS = "MAX_PIXELS"
 # Settings of scripts of one's own that limit the frames and pixels of videos, and none that merely
@@ -30,6 +32,18 @@ _VIDEOS_FIX = "--images 16x640x480@video, with frames and size of yours"
 @cache
 def _programs() -> Mapping[str, Mapping[str, Any]]:
     return shipped_toml("planner.launch.dialects.hf", "towers.toml")
+
+
+def tower_settings(program: str) -> Mapping[str, Any]:
+    """What a program of `towers.toml` is told of a vision-language model."""
+    return _programs()[program]
+
+
+def adapters_reach_projector(program: str, rule: str, tower_frozen: bool) -> bool:
+    """Whether a program's adapters reach the projector of a family, which is named by the rule of
+    its images' tokens: of some only with the tower, whose layers' names it shares."""
+    of = _programs().get(program, {}).get("adapts_projector")
+    return of is None or (rule in of and not tower_frozen)
 
 
 @cache
@@ -59,17 +73,23 @@ def _is_frozen(part: str, row: Mapping[str, Any], named: Named) -> bool:
 
 
 def with_towers(
-    found: Found, named: Named, program: Program, launch: LaunchCommand | None, images: str | None
+    found: Found, named: Named, program: Program, launch: LaunchCommand | None, hints: Hints
 ) -> Found:
-    """A launch of a vision-language model with the parts that it freezes, and its images. `images`:
+    """A launch of a vision-language model with the parts that it freezes, and its images. `hints`:
     what the caller knows of them."""
     model = found.shape or (load_model(found.model).spec if found.model else None)
-    if model is None or model.vision is None:
+    vision = model.vision if model else None
+    beside = None if vision else _beside(found, program)
+    if vision is None and beside is None:
         return found
-    frozen = (*found.freeze, *frozen_parts(named, program))
-    found = replace(found, freeze=tuple(dict.fromkeys(frozen)), images=images)
+    found = _loaded(found, named, program, vision or beside)
+    if hints.images or hints.image_tokens:
+        images = None if hints.images == USUAL else hints.images
+        return replace(found, images=images, image_tokens=hints.image_tokens)
+    if beside and not _says_images(named, program, launch):
+        return _of_text(found, program)
     area = _most_pixels(named, program, launch)
-    if images is not None or area is None:
+    if area is None:
         return found
     key, pixels = area
     side = math.isqrt(pixels)
@@ -80,12 +100,13 @@ def with_towers(
     return replace(found, images=f"1x{side}x{side}", assumed=(*found.assumed, note))
 
 
-def unsized(named: Named, found: Found) -> tuple[Problem, ...]:
+def unsized(named: Named, found: Found, hints: Hints) -> tuple[Problem, ...]:
     """Videos, of which settings limit frames and pixels and say no more: how many tokens a sample
     has of them, only the data says."""
     model = found.shape or (load_model(found.model).spec if found.model else None)
     video = next((name for name in named if _VIDEOS.match(name)), None)
-    if video is None or model is None or model.vision is None or found.images is not None:
+    said = found.images or hints.images or hints.image_tokens
+    if video is None or model is None or model.vision is None or said:
         return ()
     text = f"{video}: it trains on videos, of which the file does not say how large they are"
     return (Problem("videos-unknown", text, "missing", (named[video].place,), _VIDEOS_FIX),)
@@ -100,6 +121,52 @@ def loads_its_tower(named: Named, program: Program, model: ModelSpec | None) -> 
         and (program == "trl" or program in _programs())
         and (asks_for(named, program) == FULL)
     )
+
+
+def _beside(found: Found, program: Program) -> VisionSpec | None:
+    """The vision part that a checkpoint has beside the language model of the catalogue, where the
+    program is known to load it, and nobody says that it does not."""
+    row = _programs().get(program, {})
+    unknown = any(problem.rule == CHECKPOINT_TOWER for problem in found.problems)
+    if not (row.get("loads_beside") and unknown and found.model):
+        return None
+    return load_model(found.model).vision
+
+
+def _loaded(found: Found, named: Named, program: Program, vision: VisionSpec | None) -> Found:
+    """A launch with what nothing trains of its vision part."""
+    if vision is None:
+        return found
+    frozen = (*found.freeze, *_frozen(found, vision, named, program))
+    known = tuple(problem for problem in found.problems if problem.rule != CHECKPOINT_TOWER)
+    return replace(found, freeze=tuple(dict.fromkeys(frozen)), problems=known)
+
+
+def _says_images(named: Named, program: Program, launch: LaunchCommand | None) -> bool:
+    """Whether the files limit images, as those do whose samples have some."""
+    key, _ = tower_settings(program)["pixels"]
+    return key in named or (launch is not None and _MAX_PIXELS in launch.command.environment)
+
+
+def _of_text(found: Found, program: Program) -> Found:
+    """The launch of a checkpoint whose vision part is loaded, with samples of text."""
+    blank = tower_settings(program).get("blank", "")
+    pixels = blank.removeprefix("1x")
+    runs = f", with the blank image of {pixels} that the program puts beside it" if blank else ""
+    note = (
+        f"the vision tower of {found.model}'s checkpoint is loaded beside its language model, and "
+        f"samples are text alone{runs}; give --images where they have some"
+    )
+    return replace(found, images=blank or WITHOUT, assumed=(*found.assumed, note))
+
+
+def _frozen(found: Found, vision: VisionSpec, named: Named, program: Program) -> tuple[str, ...]:
+    """Parts that nothing trains, a projector that adapters do not reach among them."""
+    frozen = frozen_parts(named, program)
+    reached = adapters_reach_projector(program, vision.rule, VISION_TOWER in frozen)
+    if found.train == "full" or reached:
+        return frozen
+    return tuple(part for part in PARTS if part in frozen or part == PROJECTOR)
 
 
 def _most_pixels(

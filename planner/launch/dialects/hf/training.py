@@ -108,10 +108,13 @@ def read_hf_training(
         found = AccelerateReader(sharded, source, script).found()
     fused = bool(found.variations)
     found = with_tuning(by_unsloth(found, named, program), named, launch, how)
-    found = with_towers(found, named, program, launch, source.hints.images)
+    found = with_towers(found, named, program, launch, source.hints)
     if program == "trl":
         found = by_trl(found, named, source, fused=fused)
-    refusals = (*refusals_of(named, launch, program, script.hints.model), *unsized(named, found))
+    refusals = (
+        *refusals_of(named, launch, program, script.hints.model),
+        *unsized(named, found, source.hints),
+    )
     sharded_by = "" if document is None else document.path
     own = own_options(named, source, program, sharded_by)
     found = replace(found, packing=packing_of(named, program))

@@ -1,0 +1,106 @@
+"""Vision-language models in LLaMA-Factory's file: what it freezes, how large images are, the
+template that puts them into chats (`towers.toml`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from planner.job.images import read_images, usual_size
+from planner.job.job import Job
+from planner.job.request import Request
+from planner.job.tuning import PARTS, PROJECTOR, VISION_TOWER, Tuning
+from planner.job.vision import VisionSpec
+from planner.launch.contract import Refusal
+from planner.launch.dialects.hf.towers import adapters_reach_projector, tower_settings
+from planner.launch.quoting import Value
+
+Row = tuple[str, Value, str]
+_PROGRAM = "llamafactory"
+
+
+def of_language(tuning: Tuning) -> Tuning:
+    """How the language model is trained: without the parts that are frozen whole."""
+    return replace(tuning, frozen=tuple(name for name in tuning.frozen if name not in PARTS))
+
+
+def vision_refusals(job: Job) -> Iterator[Refusal]:
+    """What LLaMA-Factory cannot express of a vision-language model."""
+    model, tuning = job.model, job.tuning
+    vision = model.vision
+    if vision is None:
+        return
+    if not template(job):
+        yield Refusal(
+            f"LLaMA-Factory 0.9.5 neither has a template for images of {model.name} nor knows its "
+            "parts",
+            "--model qwen2.5-vl-7b, llava-1.5-7b, internvl3-8b, gemma-3-4b or another of their "
+            "families",
+        )
+        return
+    if of_language(tuning).frozen:
+        named = " ".join(of_language(tuning).frozen)
+        yield Refusal(
+            f"beside a vision tower LLaMA-Factory freezes parts, not {named}",
+            f"--freeze {','.join(PARTS[:2])}",
+        )
+    if job.samples.lengths is not None and job.samples.packing != "longest":
+        yield Refusal(
+            "its files are written for samples with images that are padded, not packed",
+            "--packing longest",
+        )
+    yield from _projector(tuning, vision, model.name)
+
+
+def _projector(tuning: Tuning, vision: VisionSpec, name: str) -> Iterator[Refusal]:
+    """What becomes of a projector that is to be trained."""
+    frozen = tuning.freezes(VISION_TOWER)
+    if tuning.freezes(PROJECTOR):
+        return
+    if tuning.has_adapters and not adapters_reach_projector(_PROGRAM, vision.rule, frozen):
+        parts = [part for part in PARTS if tuning.freezes(part) or part == PROJECTOR]
+        yield Refusal(
+            f"LLaMA-Factory puts no adapters on the projector of {name}",
+            f"--freeze {','.join(parts)}",
+        )
+    if not tuning.has_adapters and frozen and vision.projector.taps:
+        yield Refusal(
+            f"LLaMA-Factory freezes the projectors of {name}'s earlier layers with its tower",
+            f"--freeze {VISION_TOWER},{PROJECTOR}",
+        )
+
+
+def vision_rows(job: Job, request: Request) -> Iterator[Row]:
+    """Settings of the parts and of images."""
+    if job.model.vision is None:
+        return
+    for part in PARTS:
+        frozen = job.tuning.freezes(part)
+        yield _row()[part][0], frozen, "nothing trains it" if frozen else "trained"
+    yield _row()["pixels"][0], _pixels(job.model.vision, request), "larger images are shrunk to it"
+
+
+def template(job: Job) -> str:
+    """LLaMA-Factory's own template of a family; empty where it has none."""
+    vision, templates = job.model.vision, _row()["templates"]
+    if vision is None:
+        return ""
+    own = templates.get(f"{vision.rule} {job.model.family}")
+    return str(own or templates.get(vision.rule, ""))
+
+
+def _pixels(vision: VisionSpec, request: Request) -> int:
+    """The area of the largest image that the plan counts with."""
+    if request.images:
+        size = read_images(request.images)
+        return size.width * size.height
+    if request.image_tokens:
+        patches = request.image_tokens * vision.projector.merged
+        return patches * vision.tower.patch**2
+    width, height = usual_size(vision.rule)
+    return width * height
+
+
+def _row() -> Mapping[str, Any]:
+    return tower_settings(_PROGRAM)

@@ -1,0 +1,219 @@
+"""The vision part of a model as the config.json of a type of transformers says it: the way back of
+`planner.job.models.hf_vision`, whose tables say which types there are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from planner.job.errors import ModelError
+from planner.job.images import image_side
+from planner.job.models.hf_config import family_of_type, language_type
+from planner.job.models.hf_vision import read_vision, type_parts, vision_types
+from planner.job.specs import ModelSpec
+from planner.job.vision import TowerSpec, VisionSpec
+
+Config = dict[str, object]
+
+
+def with_vision_config(text: Config, model: ModelSpec) -> Config:
+    """The config of a language model inside of the type that has the model's vision part too; that
+    of the language model where there is no such type."""
+    vision = model.vision
+    if vision is None:
+        return text
+    # Types whose own language model it is first: some share all the rest.
+    types = sorted(vision_types(), key=lambda one: _own_family(one) != model.family)
+    found = (_whole(one, text, model, vision) for one in types)
+    return next((config for config in found if _says(config, model)), text)
+
+
+def _own_family(outer: str) -> str:
+    return family_of_type(language_type(outer))
+
+
+def _says(config: Config, model: ModelSpec) -> bool:
+    """Whether a config, read again, has the model's vision part and its language model's type."""
+    text, outer = config["text_config"], str(config["model_type"])
+    if not isinstance(text, dict) or family_of_type(str(text["model_type"])) != model.family:
+        return False
+    try:
+        return read_vision(outer, config, model.hidden, outer) == model.vision
+    except ModelError:
+        return False
+
+
+def _whole(outer: str, text: Config, model: ModelSpec, vision: VisionSpec) -> Config:
+    """A type's config. The language model has the type's own name where it is the type's own."""
+    parts = type_parts(outer)
+    own = language_type(outer)
+    inner = own if _own_family(outer) == model.family else str(text["model_type"])
+    beside, inside = _PROJECTORS[parts.projector](vision)
+    return {
+        "model_type": outer,
+        "text_config": {**text, "model_type": inner},
+        "vision_config": {**_tower(outer, parts.tower, vision, model.hidden), **inside},
+        **beside,
+        "tie_word_embeddings": model.tied_embeddings,
+    }
+
+
+def _tower(outer: str, kind: str, vision: VisionSpec, hidden: int) -> Config:
+    """vision_config, without what the projector takes of it."""
+    if kind in _QWENS:
+        return {"model_type": outer, **_QWENS[kind](vision.tower, hidden)}
+    return _trunk(vision) | _named(outer, kind, vision.tower)
+
+
+# --- towers ---------------------------------------------------------------------------------------
+
+
+def _qwen(tower: TowerSpec) -> Config:
+    return {
+        "depth": tower.layers,
+        "num_heads": tower.heads,
+        "patch_size": tower.patch,
+        "temporal_patch_size": tower.frames,
+    }
+
+
+def _qwen2_vl(tower: TowerSpec, hidden: int) -> Config:
+    """Whose `hidden_size` is the language model's."""
+    ratio = tower.ffn // tower.hidden
+    widths: Config = {"embed_dim": tower.hidden, "hidden_size": hidden, "mlp_ratio": ratio}
+    return {**_qwen(tower), **widths}
+
+
+def _widths(tower: TowerSpec, hidden: int) -> Config:
+    return {
+        "hidden_size": tower.hidden,
+        "intermediate_size": tower.ffn,
+        "out_hidden_size": hidden,
+    }
+
+
+def _qwen2_5_vl(tower: TowerSpec, hidden: int) -> Config:
+    windows: Config = {
+        "window_size": math.isqrt(tower.window) * tower.patch,
+        "fullatt_block_indexes": list(tower.full_layers or ()),
+    }
+    return {**_qwen(tower), **_widths(tower, hidden), **windows}
+
+
+def _qwen3_vl(tower: TowerSpec, hidden: int) -> Config:
+    return {**_qwen(tower), **_widths(tower, hidden), "num_position_embeddings": tower.positions}
+
+
+_QWENS: Mapping[str, Callable[[TowerSpec, int], Config]] = {
+    "qwen2_vl": _qwen2_vl,
+    "qwen2_5_vl": _qwen2_5_vl,
+    "qwen3_vl": _qwen3_vl,
+}
+
+
+def _trunk(vision: VisionSpec) -> Config:
+    """What towers of Hugging Face's own names state alike."""
+    tower = vision.tower
+    return {
+        "hidden_size": tower.hidden,
+        "intermediate_size": tower.ffn,
+        "num_hidden_layers": tower.layers,
+        "num_attention_heads": tower.heads,
+        "patch_size": tower.patch,
+        "image_size": _image_side(vision),
+    }
+
+
+def _image_side(vision: VisionSpec) -> int:
+    """Pixels a side of the images that the tower has positions for: those of the family's tiles,
+    unless its table is of another size."""
+    tower, usual = vision.tower, image_side(vision.rule)
+    places = tower.positions - tower.class_tokens
+    if usual and (places <= 0 or (usual // tower.patch) ** 2 == places):
+        return usual
+    return math.isqrt(max(1, places)) * tower.patch
+
+
+def _named(outer: str, kind: str, tower: TowerSpec) -> Config:
+    """The tower's own type, and what only that type states."""
+    if kind == "internvl":
+        return {
+            "model_type": "internvl_vision",
+            "attention_bias": tower.qkv_bias,
+            "use_qk_norm": tower.qk_norm == "full",
+            "norm_type": "layer_norm" if tower.norm == "layernorm" else "rms_norm",
+            "use_absolute_position_embeddings": tower.positions > 0,
+            "use_mean_pooling": not tower.norm_after,
+        }
+    own = _tower_type(outer, kind, tower)
+    # SigLIP's own head would have weights that nothing reads (modeling_siglip.py).
+    head = {"vision_use_head": False} if own == "siglip_vision_model" else {}
+    return {"model_type": own, **head}
+
+
+def _tower_type(outer: str, kind: str, tower: TowerSpec) -> str:
+    """Type of a tower, which LLaVA's reader leaves open between CLIP's, SigLIP's and Pixtral's."""
+    own = {"llama4": "llama4_vision_model", "idefics3": f"{outer}_vision"}
+    if kind in own:
+        return own[kind]
+    if tower.rotary:
+        return "pixtral"
+    return "clip_vision_model" if tower.class_tokens else "siglip_vision_model"
+
+
+# --- projectors: keys beside vision_config, and keys inside ---------------------------------------
+
+
+def _merger(vision: VisionSpec) -> tuple[Config, Config]:
+    inside: Config = {"spatial_merge_size": math.isqrt(vision.projector.merged)}
+    if vision.tower.positions:
+        inside["deepstack_visual_indexes"] = list(vision.projector.taps)
+    return {}, inside
+
+
+def _linear_pair(vision: VisionSpec) -> tuple[Config, Config]:
+    """Pixtral in LLaVA's type reads the last layer and all patches (published config.json)."""
+    beside: Config = {"multimodal_projector_bias": vision.projector.bias}
+    if vision.tower.rotary:
+        beside |= {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"}
+    return beside, {}
+
+
+def _internvl(vision: VisionSpec) -> tuple[Config, Config]:
+    return {"downsample_ratio": 1.0 / math.isqrt(vision.projector.merged)}, {}
+
+
+def _gemma3(vision: VisionSpec) -> tuple[Config, Config]:
+    tokens = vision.tower.positions // vision.projector.merged
+    return {"mm_tokens_per_image": tokens}, {}
+
+
+def _mistral3(vision: VisionSpec) -> tuple[Config, Config]:
+    projector = vision.projector
+    merged = math.isqrt(projector.merged)
+    return {"spatial_merge_size": merged, "multimodal_projector_bias": projector.bias}, {}
+
+
+def _shuffled(vision: VisionSpec) -> tuple[Config, Config]:
+    return {"scale_factor": math.isqrt(vision.projector.merged)}, {}
+
+
+def _llama4(vision: VisionSpec) -> tuple[Config, Config]:
+    _, into, out, *_ = (*vision.projector.widths, 0, 0)
+    return {}, {
+        "pixel_shuffle_ratio": 1.0 / math.isqrt(vision.projector.merged),
+        "projector_input_dim": into,
+        "projector_output_dim": out,
+        "vision_output_dim": out,
+    }
+
+
+_PROJECTORS: Mapping[str, Callable[[VisionSpec], tuple[Config, Config]]] = {
+    "merger": _merger,
+    "linear_pair": _linear_pair,
+    "internvl": _internvl,
+    "gemma3": _gemma3,
+    "mistral3": _mistral3,
+    "shuffled": _shuffled,
+    "llama4": _llama4,
+}

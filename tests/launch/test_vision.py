@@ -1,0 +1,93 @@
+"""Launch files of vision-language models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from planner.job.models.catalog import load_model, model_names
+from planner.job.models.hf_config import read_hf_model
+from planner.launch.contract import Launch
+from planner.launch.dialects.hf import llamafactory_writer as llamafactory
+from planner.launch.dialects.hf.files import hf_config, layer_class
+from planner.launch.plans import refusals_of, writer_of
+from planner.launch.registry import targets
+from tests.job.models.test_vision_configs import CONFIGS
+from tests.launch.round_trip import assert_same, read_back
+from tests.launch.torch_contract import assert_complete, reasons
+from tests.launch.torch_plans import Case, case, launch_of
+from tests.launch.tuning_cases import VISION
+
+TOWERS = [name for name in model_names() if load_model(name).with_vision().spec.vision]
+
+
+def _launch(item: Case) -> Launch:
+    return launch_of(item, "hf-transformers", "llamafactory")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_is_written_as_it_was_read(name: str) -> None:
+    read = read_hf_model(CONFIGS[name]["config"], f"{name}/config.json").spec
+    written = hf_config(read)
+    assert written is not None
+    again = read_hf_model(written, f"{name}/config.json")
+    assert again.left_out == ()
+    assert again.spec == read
+
+
+@pytest.mark.parametrize("name", TOWERS)
+def test_a_model_of_the_catalogue_has_a_config(name: str) -> None:
+    spec = load_model(name).with_vision().spec
+    written = hf_config(spec)
+    assert written is not None
+    assert read_hf_model(written, f"{name}/config.json").spec.vision == spec.vision
+    assert layer_class(written).endswith("Layer")
+
+
+def test_a_tower_that_no_type_has_is_named() -> None:
+    spec = load_model("llava-1.5-7b").spec
+    assert spec.vision is not None
+    tower = spec.vision.tower.model_copy(update={"mlp_bias": False})
+    vision = spec.vision.model_copy(update={"tower": tower})
+    assert hf_config(spec.model_copy(update={"vision": vision})) is None
+
+
+@pytest.mark.parametrize("item", VISION, ids=lambda one: one.name)
+def test_llamafactory_is_told_the_parts(item: Case, tmp_path: Path) -> None:
+    written = _launch(item)
+    assert list(refusals_of(written)) == []
+    assert_complete(writer_of(targets()[written.target]), written)
+    read = yaml.safe_load(llamafactory.files(written)["llamafactory.yaml"])
+    frozen = [read[f"freeze_{part}"] for part in
+              ("vision_tower", "multi_modal_projector", "language_model")]  # fmt: skip
+    said = written.job.tuning.freezes
+    assert frozen == [said(part) for part in ("vision_tower", "projector", "language_model")]
+    assert_same(written, read_back(written, tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "reason"),
+    [
+        ("smolvlm-2b", {}, "neither has a template"),
+        ("qwen2-vl-2b", {"train": "lora"}, "no adapters on the projector"),
+        ("qwen3-vl-2b", {"freeze": ("vision_tower",)}, "freezes the projectors of"),
+        ("qwen2-vl-2b", {"freeze": ("embeddings",)}, "freezes parts, not embeddings"),
+        ("qwen2-vl-2b", {"lengths": "mean=900", "packing": "pack"}, "padded, not packed"),
+    ],
+)
+def test_llamafactory_refuses(model: str, more: dict[str, Any], reason: str) -> None:
+    item = case("refused", model, "1xH100", zero=0, more=more)
+    assert reason in reasons(_launch(item))
+
+
+@pytest.mark.parametrize(
+    ("target", "profile"), [("axolotl", "hf-transformers"), ("automodel", "automodel")]
+)
+def test_one_sentence_of_a_framework_without_towers(target: str, profile: str) -> None:
+    item = case("tower", "qwen2-vl-2b", "1xH100", zero=3 if target == "automodel" else 0)
+    (refusal,) = refusals_of(launch_of(item, profile, target))
+    assert "has a vision tower" in refusal.reason
+    assert "llamafactory" in refusal.nearest

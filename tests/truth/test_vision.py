@@ -1,0 +1,62 @@
+"""Vision towers and projectors, against counts made in transformers."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import pytest
+
+from tests.truth.predicted import Row
+from tests.truth.predicted_vision import (
+    compare_vision_activations,
+    compare_vision_parameters,
+    compare_vision_tensors,
+    vision_label,
+)
+from tests.truth.tuning_counts import tuning_counts
+
+OF_A_LAYER, OF_A_MODULE = 1e-3, 1e-2
+# The first layer under adapters in the tower of Qwen3-VL, which no hook reaches, keeps no input of
+# its norm, and Llama 4's patches no cast of an adapter.
+OF_A_TOWER, UNHOOKED = 1e-3, 5e-3
+# Nothing below the adapter of Llama 4's patches asks for the cast of its first matrix.
+OF_FIRST_ADAPTER = 3e-2
+
+RUNS = tuning_counts("vision_activations.csv")
+HELD = tuning_counts("vision_parameters.csv")
+LISTED = [
+    list(rows)
+    for name, rows in groupby(tuning_counts("vision_breakdown.csv"), key=vision_label)
+    # A further projector saves first what the next layer's norm reads.
+    if "tapped" not in name
+]
+
+
+def is_unhooked(row: Row) -> bool:
+    return row["model"].startswith(("qwen3", "llama-4")) and row["hooked"] == "1"
+
+
+@pytest.mark.parametrize("row", RUNS, ids=map(vision_label, RUNS))
+def test_saved_bytes(row: Row) -> None:
+    layer, whole = compare_vision_activations(row)
+    assert layer.predicted == pytest.approx(layer.counted, rel=OF_A_LAYER)
+    rel = UNHOOKED if is_unhooked(row) else OF_A_TOWER
+    assert whole.predicted == pytest.approx(whole.counted, rel=rel)
+
+
+@pytest.mark.parametrize("rows", LISTED, ids=[vision_label(rows[0]) for rows in LISTED])
+def test_saved_tensors(rows: list[Row]) -> None:
+    """Module by module: none without a row, no row without a module."""
+    for figure in compare_vision_tensors(rows[0], rows):
+        first = rows[0]["model"].startswith("llama-4") and figure.quantity == "ends patches"
+        rel = OF_FIRST_ADAPTER if first else OF_A_MODULE
+        assert figure.predicted == pytest.approx(figure.counted, rel=rel), figure
+
+
+@pytest.mark.parametrize(
+    "row", HELD, ids=[f"{row['model']} {row['method']} {row['freeze']}" for row in HELD]
+)
+def test_parameters(row: Row) -> None:
+    """As many to the last one."""
+    for figure in compare_vision_parameters(row):
+        assert figure.predicted == figure.counted, figure
