@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 # The largest side of an image, and the most images of a sample, that are read.
 _WIDEST, _MOST = 1 << 20, 4096
 _SIZE = re.compile(r"(?:(\d{1,9})x)?(\d{1,9})x(\d{1,9})", re.ASCII)
-_HINT = "write number, width and height in pixels, as 2x1024x768"
+# Text alone, for a model whose vision part is loaded all the same.
+WITHOUT = "none"
+_HINT = "write number, width and height in pixels, as 2x1024x768, or none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ def image_load(
         raise UsageError(f"{option}: {model.name} reads text alone; leave it out")
     if images is not None and image_tokens is not None:
         raise UsageError(f"{option} --image-tokens {image_tokens}: give one of them")
+    if images == WITHOUT:
+        return ImageLoad()
     if images is None:
         one, number = _of_tokens(model.vision, image_tokens or 0), 1
     else:

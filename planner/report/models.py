@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from math import isqrt
 from typing import Any
 
+from planner.job.images import image_count
 from planner.job.models.catalog import ResolvedModel
 from planner.job.quantities import share, short_count
 from planner.job.specs import BIASES, ModelSpec
 from planner.predict.ops.table import ParameterCount, flop_per_token, parameters_by_component
 from planner.report.said import fact_rows, facts, notes, table_of
 from planner.report.tables import Block, Facts, Notes, as_report
+
+# Width and height in pixels of the image whose tokens are shown.
+_EXAMPLE = (1024, 768)
 
 
 @as_report
@@ -53,6 +58,7 @@ def model_report(model: ResolvedModel, count: ParameterCount) -> Iterator[Block]
     )  # fmt: skip
     yield Facts((*fact_rows("models.identity", model, alias=alias), *counts))
     yield model_shape(spec)
+    yield from _vision(model)
     total = ("total", "", "", f"{count.total:,}", share(1.0))
     parts = parameters_by_component(spec)
     yield table_of("models.components", parts, (total,), part=lambda one: one.total / count.total)
@@ -70,6 +76,25 @@ def model_shape(spec: ModelSpec) -> Facts:
         qk="" if spec.qk_norm == "none" else spec.qk_norm,
         ffn_words="none" if all(kind.ffn == "none" for kind in spec.kinds) else ", ".join(ffn),
         biases=[name for name in BIASES if getattr(spec, name)],
+    )  # fmt: skip
+
+
+def _vision(model: ResolvedModel) -> Iterator[Facts]:
+    """The vision part in words, that beside a language model too."""
+    vision = model.with_vision().spec.vision
+    if vision is None:
+        return
+    width, height = _EXAMPLE
+    tower, full = vision.tower, vision.tower.full_layers
+    beside = "" if model.spec.vision else ", counted where --images are given"
+    yield facts(
+        "models.vision", vision, title=f"Vision tower{beside}",
+        windowed=tower.layers - len(full) if full is not None else 0,
+        side=isqrt(tower.window), pooled=vision.projector.pooled,
+        frames=tower.frames if tower.frames > 1 else None, merged=vision.projector.merged,
+        taps=len(vision.projector.taps),
+        linear=[f"{wide:,}" for wide in vision.projector.widths],
+        image=f"{width}x{height}", count=image_count(vision, width, height),
     )  # fmt: skip
 
 

@@ -93,7 +93,8 @@ def mean_half_width(predictions: Sequence[Prediction]) -> float:
 
 
 def distances_of(predictions: Sequence[Prediction]) -> dict[str, Array]:
-    """How far configurations are from each other on each of `AXES` and `SIZES`, (n, n) each."""
+    """How far configurations are from each other on each of `AXES` and `SIZES`, (n, n) each.
+    ValueError for one whose step time is not predicted."""
     degrees = [one.configured.degrees for one in predictions]
 
     def doublings(*names: str) -> Array:
@@ -103,7 +104,7 @@ def distances_of(predictions: Sequence[Prediction]) -> dict[str, Array]:
     conditions = [one.conditions for one in predictions]
     exposed = [at.exposed if at else 0.0 for at in conditions]
     pace = [
-        log((one.step_time_s or 1.0) * one.configured.degrees.gpus / sequences_of(one))
+        log(_seconds_of(one) * one.configured.degrees.gpus / sequences_of(one))
         for one in predictions
     ]
     return {
@@ -124,6 +125,13 @@ def sequences_of(prediction: Prediction) -> float:
     """Sequences of a step."""
     mapped = prediction.configured
     return mapped.degrees.gbs * mapped.batch_share
+
+
+def _seconds_of(prediction: Prediction) -> float:
+    seconds = prediction.step_time_s
+    if seconds is None:
+        raise ValueError("a configuration without a predicted step time has no distance to others")
+    return seconds
 
 
 def _apart(values: Sequence[float]) -> Array:

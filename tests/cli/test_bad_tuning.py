@@ -62,3 +62,15 @@ def test_every_command_refuses_it(
     assert result.exit_code == 2, told
     for text in said:
         assert text in told
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("0", "give a whole number from 1 on"), ("-3", "give a whole number from 1 on"),
+     ("many", "valid integer"), ("9999999", "give --seq")],
+)  # fmt: skip
+def test_image_tokens_are_a_number_that_fits_a_sample(run: Run, value: str, said: str) -> None:
+    job = ("--model", "qwen2.5-vl-7b", "--gpus", "1xH100", "--framework", "hf-transformers")
+    result = run("evaluate", *job, "--gbs", "16", f"--image-tokens={value}")
+    assert result.exit_code == 2
+    assert "--image-tokens" in result.output and said in " ".join(result.output.split())

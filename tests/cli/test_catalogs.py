@@ -94,3 +94,11 @@ def test_model_shows_parameters_by_component_and_they_add_up(run: Run) -> None:
         parts = document["parameters_by_component"]
         assert sum(part["total"] for part in parts) == document["parameters"], document["name"]
         assert all(part["each"] * part["layers"] == part["total"] for part in parts)
+
+
+def test_model_says_what_reads_images(run: Run) -> None:
+    text = run("models", "qwen2.5-vl-7b").output
+    assert "28 layers attend within windows of 8x8 patches" in text
+    assert "of 1024x768 pixels: 1,001 tokens, 3,996 patches" in text
+    assert "Vision tower, counted where --images are given" in run("models", "gemma-3-4b").output
+    assert "Vision tower" not in run("models", "llama-3-8b").output

@@ -41,7 +41,8 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shown = run_cli("search", *SMALL, *ASKED, "-o", str(path))
     assert shown.exit_code == 0, shown.stderr
     assert "conditions  require tp*pp <= 4; forbid zero == 1; fix mbs=2" in shown.stdout
-    assert lines_are_short(shown.stdout)
+    # The length of the path is the reader's affair (and grows with pytest's own count of runs).
+    assert lines_are_short(shown.stdout.replace(str(path), "plans.json"))
     return path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,12 @@ from planner.job.models.catalog import load_model
 from planner.job.request import Request
 from planner.job.vision import NO_IMAGES
 from planner.predict.evaluate import Proposal, evaluated
+from planner.predict.memory.terms import peak_parts
 from planner.predict.ops.table import flop_per_token, parameter_count
 from planner.predict.ops.trained import held_parameters
 from planner.predict.plan import Degrees, Plan
 from planner.search.search import find_plans
+from tests.configurations import memory_footprint
 
 MODEL = "qwen2.5-vl-7b"
 EIGHT = Degrees(dp=8, tp=1, pp=1, cp=1, ep=1, vpp=1, zero=3, mbs=4, grad_acc=1)
@@ -153,3 +156,26 @@ def test_blocks_of_a_tower_s_layers_too_may_recompute() -> None:
     assert found.proven
     layers = sum(found.plans[0].layout.block_layers)
     assert layers == len(load_model("smolvlm-2b").spec.piece_sequence)
+
+
+def test_a_tower_without_images_is_held_and_does_nothing() -> None:
+    without: dict[str, Any] = {"images": "none", "freeze": ("vision_tower", "projector")}
+    job = _request(**without).resolve()
+    assert job.model.vision is not None
+    assert job.model.images == NO_IMAGES
+    few = _plan(image_tokens=100, freeze=("vision_tower", "projector"))
+    assert _plan(**without).step_time_s < few.step_time_s
+    with pytest.raises(UsageError, match="reads text alone"):
+        _request(model="qwen2.5-7b", images="none").resolve()
+
+
+def test_a_tower_s_tensors_stand_apart() -> None:
+    footprint = memory_footprint(_request(images="1x1024x768"), EIGHT)
+    kept = {part.label for part in peak_parts(footprint, footprint.heaviest)}
+    assert {"kept: vision tower", "kept: projector", "kept: attention"} <= kept
+
+
+def test_layers_of_a_tower_count_in_a_search_that_shares_recomputation() -> None:
+    """Every block runs as many layers again, of all that a step computes."""
+    request = _request(framework="megatron-core", gbs=64, gpus="8xH100", seq=8192)
+    assert find_plans(request).plans

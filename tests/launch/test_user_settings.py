@@ -20,7 +20,9 @@ from planner.launch.contract import NodesAs, run_name
 from planner.launch.dialects.nanotron.reader import unknown_keys
 from planner.launch.folder import launch_folder
 from planner.launch.languages.text import Text
+from planner.launch.plans import writer_of
 from planner.launch.read.document import yaml_document
+from planner.launch.registry import targets
 from tests.launch.test_round_trip import EXAMPLES, example
 
 # The process launchers print what they are called with; scontrol prints more than a pipe holds.
@@ -38,9 +40,9 @@ NEEDED = {
     "MEGATRON_LM": "pretrain_gpt.py", "HF_ASSETS": "tokenizer.json", "NANOTRON": "run_train.py",
     "DATASET_DIR": "dataset_info.json",
 }  # fmt: skip
-# Names that one target's run cannot do without, and others can.
-_GIVEN = {"DATASET": "mine", "PRETRAINED": "org/model", "HOME": "/home/me"}
-NAMED = {"llamafactory": _GIVEN, "axolotl": _GIVEN, "trl": _GIVEN}
+# What a run that asks for it is given; checkpoints of real data are below the home directory.
+NAMED = {"DATASET": "mine", "PRETRAINED": "org/model"}
+HOME = {"HOME": "/home/me"}
 SCRIPTS: Mapping[NodesAs, str] = {"slurm": "launch.sbatch", "torchrun": "launch.sh"}
 
 Start = Callable[..., str]
@@ -65,9 +67,12 @@ def start(tmp_path: Path) -> Start:
         launch = replace(example(target), nodes_as=nodes_as)
         write_folder(folder, launch_folder(launch).files, folder.exists())
         path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+        needed = {entry.name for entry in writer_of(targets()[target]).command(launch).needed}
+        named = {name: value for name, value in NAMED.items() if name in needed}
+        named |= HOME if named else {}
         done = subprocess.run(
             ["bash", SCRIPTS[nodes_as], *words], cwd=folder, capture_output=True, text=True,
-            env={**always, **NAMED.get(target, {}), "PATH": path, **given}, check=False,
+            env={**always, **named, "PATH": path, **given}, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -94,6 +99,9 @@ def test_the_preflight_takes_the_program_s_place(target: str, start: Start) -> N
     assert words[-1] == "preflight.py"
     if words[0] == "env":
         assert {"JAX_COORDINATOR_IP=node1", f"NNODES={example(target).nodes}"} <= {*words}
+        return
+    if example(target).nodes == 1:
+        assert "--standalone" in words
         return
     assert "node1" in words
     nodes = words[words.index("--nnodes" if "--nnodes" in words else "--num_machines") + 1]
@@ -207,6 +215,7 @@ def test_a_config_json_comes_out_as_it_is_in_every_dialect() -> None:
         "llamafactory": ('"rope_theta": 1000000.0', '"rms_norm_eps": 1e-06', "0.01"),
         "axolotl": ('"rope_theta": 1000000.0', '"rms_norm_eps": 1e-06', "0.01"),
         "trl": ('"rope_theta": 1000000.0', '"rms_norm_eps": 1e-06', "0.01"),
+        "automodel": ('"rope_theta": 1000000.0', '"rms_norm_eps": 1e-06', "0.01"),
         "maxtext": ("rope_max_timescale: 1000000", "layer_epsilon: 1.0e-06", "deviation of 0.01"),
     }
     assert set(said) == set(EXAMPLES)

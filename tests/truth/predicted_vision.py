@@ -96,7 +96,7 @@ def counted_model(row: Row) -> ModelSpec:
     vision = vision_of(row["model"]).model_copy(update={"frozen": frozen})
     patches = int(row["patches"])
     images = ImageLoad(patches=1.0, span=patches, tokens=0.0)
-    projector = vision.projector.model_copy(update={"taps": int(row["tapped"])})
+    projector = vision.projector.model_copy(update={"taps": (0,) * int(row["tapped"])})
     vision = vision.model_copy(update={"projector": projector})
     return spec.model_copy(update={"vision": vision, "images": images})
 
@@ -237,12 +237,12 @@ def _term_of(module: str, part: str) -> str:
 
 def compare_vision_parameters(row: Row) -> Iterator[Compared]:
     """Parameters of a tower of two layers and of its projector, all and those that are trained."""
-    cells = {"mode": "bf16", "attention": "flash", "checkpointing": "none", "windowed": "0",
+    given = {**row, "mode": "bf16", "attention": "flash", "checkpointing": "none", "windowed": "0",
              "base": "", "hooked": "0", "tapped": "0", "patches": "256"}  # fmt: skip
-    context, _ = vision_context(row | cells)
+    context, _ = vision_context(given)
     ends = end_ops(context)
     projector = [op for op in ends if op.name.startswith("vision/projector")]
-    layer = layer_piece(row | cells, context).ops
+    layer = layer_piece(given, context).ops
     tower = [*(op for op in ends if op not in projector), *layer, *layer]
     for part, ops in (("tower", tower), ("projector", projector)):
         held = sum(op.parameter_count for op in ops)

@@ -165,6 +165,8 @@ def unresolved(setting: Setting) -> Problem:
     return Problem("unresolved", text, "missing", (setting.place,), fix)
 
 
+# Rule of a checkpoint with a vision part of which it is not known whether it is loaded.
+CHECKPOINT_TOWER = "checkpoint-tower"
 # Images of the size that the model's family has unless told.
 USUAL = "usual"
 

@@ -113,7 +113,12 @@ def _piece_rows(
             size = _row_bytes(stage, row)
             share = _share_kept(stage, row, size, again)
             gone = losses_done if row.name == "head/loss" else 0.0
-            yield row.name, size, copies * share - gone
+            yield _name(op.name, row.name), size, copies * share - gone
+
+
+def _name(op: str, tensor: str) -> str:
+    """A tensor of the vision part by its own name: a tower's layers have names of any layer's."""
+    return f"{_VISION}{tensor.removeprefix(_VISION)}" if op.startswith(_VISION) else tensor
 
 
 def _row_bytes(stage: Stage, row: Saved) -> float:
@@ -138,10 +143,14 @@ def _share_kept(stage: Stage, row: Saved, size: float, again: bool | None) -> fl
 Where = Literal["tensors", "outside"]
 Step = Literal["first", "later"]
 
+# What names of a vision part's rows begin with.
+_VISION = "vision/"
 # Parts of the activations by the first words of a tensor's name; the first that matches holds.
 _PARTS = (
     (WAITING, "waiting for weight gradients"),
     (ON_THEIR_WAY, "on the way to and from the host"),
+    ("vision/projector", "projector"),
+    (_VISION, "vision tower"),
     ("checkpoint", "checkpoints"),
     ("/norm", "norms"),
     ("attention/", "attention"),

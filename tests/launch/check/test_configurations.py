@@ -110,8 +110,8 @@ def test_deepspeed_with_its_script(write: Write) -> None:
         ("deprecated-option", "error",
          '"cpu_offload": true, "offload_optimizer": {"device": "cpu"}', ""),
         ("option-value", "error", "", '"sequence_parallel_size": -1'),
-        ("not-predictable", "warning", '"offload_param": {"device": "cpu"}', ""),
-        ("not-predictable", "warning", '"offload_optimizer": {"device": "nvme"}', ""),
+        ("nvme-path", "error", '"offload_param": {"device": "nvme"}', ""),
+        ("nvme-path", "error", '"offload_optimizer": {"device": "nvme"}', ""),
     ],
 )  # fmt: skip
 def test_deepspeed_rules(read: Read, rule: str, severity: str, zero: str, more: str) -> None:

@@ -56,8 +56,36 @@ def test_the_catalogue_says_which_checkpoints_hold_more() -> None:
     assert {load_model(name).name for name in known} == set(REPOSITORIES)
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("model", TOWERS)
+# Programs that are known to load all of a checkpoint, and the images of samples of text.
+LOADED = {"swift.sh": "none", "llamafactory.yaml": "1x64x64"}
+
+
+@pytest.mark.parametrize("name", LOADED)
+@pytest.mark.parametrize("model", [one for one in TOWERS if one != "kimi-k2.5"])
+def test_a_tower_is_loaded_and_frozen(tmp_path: Path, name: str, model: str) -> None:
+    path = tmp_path / name
+    path.write_text(FILES[name].format(REPOSITORIES[model]))
+    found = read_launch([path])
+    assert "checkpoint-tower" not in {problem.rule for problem in found.problems}
+    assert {"vision_tower", "projector"} <= {*found.freeze}
+    assert found.images == LOADED[name]
+    assert any("samples are text alone" in note for note in found.assumed)
+    alone = read_launch([path], Hints(model=model))
+    assert (alone.freeze, alone.images) == ((), None)
+
+
+def test_limits_of_images_say_that_samples_have_some(tmp_path: Path) -> None:
+    path = tmp_path / "llamafactory.yaml"
+    text = FILES[path.name].format("google/gemma-3-4b-it") + "image_max_pixels: 262144\n"
+    path.write_text(text)
+    assert read_launch([path]).images == "1x512x512"
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [(name, model) for name in FILES for model in TOWERS
+     if name not in LOADED or model == "kimi-k2.5"],
+)  # fmt: skip
 def test_a_checkpoint_with_a_tower_is_not_predicted(tmp_path: Path, name: str, model: str) -> None:
     path = tmp_path / name
     path.write_text(FILES[name].format(REPOSITORIES[model]))

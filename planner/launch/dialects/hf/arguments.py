@@ -13,12 +13,21 @@ from planner.job.models.catalog import catalog_name, load_model, not_in_catalogu
 from planner.launch.dialects.hf.files import LIGER
 from planner.launch.languages.text import digits
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import Hints, Problem, Setting, model_unknown, unresolved
+from planner.launch.read.found import (
+    CHECKPOINT_TOWER,
+    Hints,
+    Problem,
+    Setting,
+    model_unknown,
+    unresolved,
+)
 from planner.launch.read.names import meanings
 
 Program = Literal["llamafactory", "axolotl", "swift", "trl", "unsloth", "trainer"]
 Named = Mapping[str, Setting]
 _SWIFT = re.compile(r"(^|/)swift($|/cli/)|(^|/)llm_(sft|pt)\.py$")
+# What a model is trained to say of who made it, which no other program has.
+_OF_SWIFT = "model_author"
 _TRL = re.compile(r"(^|/)trl($|/scripts/)|(^|\.)trl\.(scripts|cli)")
 # Settings that TRL's configurations have and a Trainer's have not (trl/trainer/*_config.py).
 _OF_TRL = frozenset((
@@ -35,7 +44,7 @@ def program_of(program: Program, named: Named, launch: LaunchCommand | None) -> 
     name = launch.program if launch is not None else ""
     if "finetuning_type" in named or name.endswith("llamafactory-cli"):
         return "llamafactory"
-    if _SWIFT.search(name):
+    if _SWIFT.search(name) or _OF_SWIFT in named:
         return "swift"
     if program == "trainer" and (_TRL.search(name) or _OF_TRL & named.keys()):
         return "trl"
@@ -200,7 +209,7 @@ def _beside(setting: Setting, model: str) -> Iterator[Problem]:
             "loads it, and trains or freezes it, is not known"
         )
         fix = f"--model {resolved.name}, if the language model alone is loaded"
-        yield Problem("checkpoint-tower", text, "missing", (setting.place,), fix)
+        yield Problem(CHECKPOINT_TOWER, text, "missing", (setting.place,), fix)
 
 
 def _decides(name: str, known: Mapping[str, object]) -> bool:

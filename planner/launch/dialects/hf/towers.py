@@ -4,21 +4,29 @@ lets images be (`towers.toml`)."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from hardware.files import shipped_toml
+from planner.job.images import WITHOUT
 from planner.job.models.catalog import load_model
+from planner.job.specs import ModelSpec
 from planner.job.tuning import PARTS, PROJECTOR, VISION_TOWER
 from planner.job.vision import VisionSpec
 from planner.launch.dialects.hf.arguments import Named, Program, is_switched
+from planner.launch.dialects.hf.tuned import FULL, asks_for
 from planner.launch.languages.text import digits
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import USUAL, Found, Hints
+from planner.launch.read.found import CHECKPOINT_TOWER, USUAL, Found, Hints, Problem
 
 _MAX_PIXELS = "MAX_PIXELS"
+# Settings of scripts of one's own that limit the frames and pixels of videos, and none that merely
+# stand beside those of images, as LLaMA-Factory's and ms-swift's do.
+_VIDEOS = re.compile(r"video_(max|min)_frames?(_pixels)?$|max_video_frames$|frames_upbound$")
+_VIDEOS_FIX = "--images 16x640x480@video, with frames and size of yours"
 
 
 @cache
@@ -70,13 +78,16 @@ def with_towers(
     """A launch of a vision-language model with the parts that it freezes, and its images. `hints`:
     what the caller knows of them."""
     model = found.shape or (load_model(found.model).spec if found.model else None)
-    if model is None or model.vision is None:
+    vision = model.vision if model else None
+    beside = None if vision else _beside(found, program)
+    if vision is None and beside is None:
         return found
-    frozen = (*found.freeze, *_frozen(found, model.vision, named, program))
-    found = replace(found, freeze=tuple(dict.fromkeys(frozen)))
+    found = _loaded(found, named, program, vision or beside)
     if hints.images or hints.image_tokens:
         images = None if hints.images == USUAL else hints.images
         return replace(found, images=images, image_tokens=hints.image_tokens)
+    if beside and not _says_images(named, program, launch):
+        return _of_text(found, program)
     area = _most_pixels(named, program, launch)
     if area is None:
         return found
@@ -87,6 +98,66 @@ def with_towers(
         "have; give --images for others"
     )
     return replace(found, images=f"1x{side}x{side}", assumed=(*found.assumed, note))
+
+
+def unsized(named: Named, found: Found, hints: Hints) -> tuple[Problem, ...]:
+    """Videos, of which settings limit frames and pixels and say no more: how many tokens a sample
+    has of them, only the data says."""
+    model = found.shape or (load_model(found.model).spec if found.model else None)
+    video = next((name for name in named if _VIDEOS.match(name)), None)
+    said = found.images or hints.images or hints.image_tokens
+    if video is None or model is None or model.vision is None or said:
+        return ()
+    text = f"{video}: it trains on videos, of which the file does not say how large they are"
+    return (Problem("videos-unknown", text, "missing", (named[video].place,), _VIDEOS_FIX),)
+
+
+def loads_its_tower(named: Named, program: Program, model: ModelSpec | None) -> bool:
+    """Whether a program loads a vision-language model with its tower and its settings say what of
+    it is trained: in full alone, since adapters go by names that layers of the tower have too."""
+    has_tower = model is not None and model.vision is not None
+    return (
+        has_tower
+        and (program == "trl" or program in _programs())
+        and (asks_for(named, program) == FULL)
+    )
+
+
+def _beside(found: Found, program: Program) -> VisionSpec | None:
+    """The vision part that a checkpoint has beside the language model of the catalogue, where the
+    program is known to load it, and nobody says that it does not."""
+    row = _programs().get(program, {})
+    unknown = any(problem.rule == CHECKPOINT_TOWER for problem in found.problems)
+    if not (row.get("loads_beside") and unknown and found.model):
+        return None
+    return load_model(found.model).vision
+
+
+def _loaded(found: Found, named: Named, program: Program, vision: VisionSpec | None) -> Found:
+    """A launch with what nothing trains of its vision part."""
+    if vision is None:
+        return found
+    frozen = (*found.freeze, *_frozen(found, vision, named, program))
+    known = tuple(problem for problem in found.problems if problem.rule != CHECKPOINT_TOWER)
+    return replace(found, freeze=tuple(dict.fromkeys(frozen)), problems=known)
+
+
+def _says_images(named: Named, program: Program, launch: LaunchCommand | None) -> bool:
+    """Whether the files limit images, as those do whose samples have some."""
+    key, _ = tower_settings(program)["pixels"]
+    return key in named or (launch is not None and _MAX_PIXELS in launch.command.environment)
+
+
+def _of_text(found: Found, program: Program) -> Found:
+    """The launch of a checkpoint whose vision part is loaded, with samples of text."""
+    blank = tower_settings(program).get("blank", "")
+    pixels = blank.removeprefix("1x")
+    runs = f", with the blank image of {pixels} that the program puts beside it" if blank else ""
+    note = (
+        f"the vision tower of {found.model}'s checkpoint is loaded beside its language model, and "
+        f"samples are text alone{runs}; give --images where they have some"
+    )
+    return replace(found, images=blank or WITHOUT, assumed=(*found.assumed, note))
 
 
 def _frozen(found: Found, vision: VisionSpec, named: Named, program: Program) -> tuple[str, ...]:
