@@ -108,6 +108,16 @@ def test_a_class_that_loads_the_tower_is_planned(folder: ReadFolder) -> None:
     assert any("images not given" in note for note in found.found.assumed)
 
 
+def test_a_connector_is_the_projector(folder: ReadFolder) -> None:
+    started = QWEN_VL.replace(
+        "--tune_mm_vision False --tune_mm_mlp True", "--freeze_connector True"
+    )
+    files = {"sft.sh": started, "zero3.json": ZERO3, "qwenvl/train/train_qwen.py": LOADS}
+    found = judged(folder(files))
+    assert found.proposal is not None, found.problems
+    assert found.proposal.request.freeze == ("projector",)
+
+
 def test_adapters_beside_a_tower_are_not_guessed(folder: ReadFolder) -> None:
     found = _qwen_vl(folder, " --lora_enable True --lora_r 8")
     assert found.plan is None

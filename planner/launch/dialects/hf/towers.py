@@ -25,7 +25,7 @@ from planner.launch.read.found import CHECKPOINT_TOWER, USUAL, Found, Hints, Pro
 _MAX_PIXELS = "MAX_PIXELS"
 # Settings of scripts of one's own that limit the frames and pixels of videos, and none that merely
 # stand beside those of images, as LLaMA-Factory's and ms-swift's do.
-_VIDEOS = re.compile(r"video_(max|min)_frames?(_pixels)?$|max_video_frames$|frames_upbound$")
+_VIDEOS = re.compile(r"video_(max|min)_frames?(_pixels)?$|max_(video|num)_frames$|frames_upbound$")
 _VIDEOS_FIX = "--images 16x640x480@video, with frames and size of yours"
 
 
