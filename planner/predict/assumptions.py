@@ -120,7 +120,7 @@ def _dropout_notes(job: Job) -> tuple[str, ...]:
     return ()
 
 
-def _image_notes(job: Job) -> Iterator[str]:
+def image_notes(job: Job) -> Iterator[str]:
     """Which images a sample is taken to have where nobody says, or where samples differ, and what
     of a frozen tower is left out."""
     images = job.model.images
@@ -152,7 +152,7 @@ def framework_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
     notes = tuple(
         text for text in job.framework.assumptions if text.partition(":")[0] not in unused
     )
-    notes += (*_dropout_notes(job), *_image_notes(job))
+    notes += (*_dropout_notes(job), *image_notes(job))
     if job.model.has_states:
         notes += (
             "state-space layers run in fused kernels: mamba_ssm and causal_conv1d, or "

@@ -15,6 +15,7 @@ from planner.job.job import Job
 from planner.launch.dialects.hf import trl_writer as trl
 from tests.launch.torch_plans import Case
 from tests.launch.trl_cases import CASES, NAMES, as_run
+from tests.launch.tuning_cases import VISION
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("default")]
 Needs = Callable[[str], ModuleType]
@@ -37,7 +38,11 @@ def parsed(path: Path, job: Job) -> tuple[Any, Any, Any]:
     return run, training, model
 
 
-@pytest.mark.parametrize(("profile", "item"), CASES, ids=NAMES)
+TOWERS = [pytest.param("hf-transformers", item, id=f"vision-{item.name}") for item in VISION]
+WRITTEN = [*(pytest.param(*one, id=name) for one, name in zip(CASES, NAMES, strict=True)), *TOWERS]
+
+
+@pytest.mark.parametrize(("profile", "item"), WRITTEN)
 def test_trl_reads_what_is_written(
     profile: str, item: Case, needs: Needs, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,7 +62,7 @@ def test_trl_reads_what_is_written(
     assert training.bf16
     if job.objective.kind == "lm":
         full = job.samples.lengths is None or job.samples.is_packed
-        assert training.packing == full
+        assert training.packing == (full and job.model.vision is None)
     adapters, packing = get_peft_config(model), get_quantization_config(model)
     assert (adapters is None) == (not job.tuning.has_adapters)
     assert (packing is None) == (job.tuning.base is None)

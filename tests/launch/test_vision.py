@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,12 @@ from planner.launch.dialects.hf import llamafactory_writer as llamafactory
 from planner.launch.dialects.hf.files import hf_config, layer_class
 from planner.launch.plans import refusals_of, writer_of
 from planner.launch.registry import targets
+from planner.launch.settings_text import filled
 from tests.job.models.test_vision_configs import CONFIGS
 from tests.launch.round_trip import assert_same, read_back
 from tests.launch.torch_contract import assert_complete, reasons
 from tests.launch.torch_plans import Case, case, launch_of
+from tests.launch.trl_cases import as_run
 from tests.launch.tuning_cases import VISION
 
 TOWERS = [name for name in model_names() if load_model(name).with_vision().spec.vision]
@@ -66,6 +70,58 @@ def test_llamafactory_is_told_the_parts(item: Case, tmp_path: Path) -> None:
     said = written.job.tuning.freezes
     assert frozen == [said(part) for part in ("vision_tower", "projector", "language_model")]
     assert_same(written, read_back(written, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("item", VISION, ids=lambda one: one.name)
+def test_trl_is_told_the_parts(item: Case, tmp_path: Path) -> None:
+    written = as_run("hf-transformers", item)
+    assert list(refusals_of(written)) == []
+    writer = writer_of(targets()["trl"])
+    assert_complete(writer, written)
+    program = writer.files(written)["train_sft.py"]
+    ast.parse(program)
+    assert max(map(len, program.splitlines())) <= 100
+    assert_same(written, read_back(written, tmp_path / "run"))
+
+
+# Modules of transformers' models and the part that each is of.
+PATHS = {
+    "model.visual.blocks.3.attn.qkv": "vision_tower",
+    "model.visual.merger.mlp.0": "projector",
+    "model.visual.deepstack_merger_list.1.linear_fc1": "projector",
+    "model.vision_tower.encoder.layers.2.self_attn.q_proj": "vision_tower",
+    "model.multi_modal_projector.linear_1": "projector",
+    "model.vision_model.encoder.layers.0.mlp.fc1": "vision_tower",
+    "model.connector.modality_projection.proj": "projector",
+    "vision_model.vision_adapter.mlp.fc1": "projector",
+    "model.language_model.layers.7.mlp.down_proj": "language_model",
+    "model.text_model.layers.7.self_attn.q_proj": "language_model",
+}
+
+
+@pytest.mark.parametrize("parts", [("vision_tower",), ("projector",), ("language_model",),
+                                   ("vision_tower", "projector")])  # fmt: skip
+def test_the_program_finds_parts_by_name(parts: tuple[str, ...]) -> None:
+    names: dict[str, Any] = {}
+    exec(filled("hf/parts.py.txt"), names)
+    pattern = re.compile(names["left_out"](parts))
+    for path, part in PATHS.items():
+        assert names["part_of"](path) == part
+        assert bool(pattern.fullmatch(path)) == (part in parts), path
+
+
+@pytest.mark.parametrize(
+    ("profile", "more", "reason"),
+    [
+        ("hf-fsdp2", {"zero": 3}, "that every GPU holds whole"),
+        ("hf-transformers", {"more": {"objective": "dpo"}}, "by next-token prediction"),
+        ("hf-transformers", {"more": {"freeze": ("embeddings",)}}, "freeze parts, not embeddings"),
+        ("hf-transformers", {"more": {"lengths": "mean=900", "packing": "pack"}}, "no --packing"),
+    ],
+)
+def test_trl_refuses(profile: str, more: dict[str, Any], reason: str) -> None:
+    item = case("refused", "qwen2-vl-2b", "2xH100", **({"zero": 0} | more))
+    assert reason in reasons(launch_of(item, profile, "trl"))
 
 
 @pytest.mark.parametrize(

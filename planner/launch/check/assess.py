@@ -32,6 +32,7 @@ from planner.launch.check.world import stated_gpus, world_problems
 from planner.launch.read.document import LIMIT_ALONE, NO_LENGTH, NO_RECOMPUTE
 from planner.launch.read.found import Found, Problem, unresolved
 from planner.launch.read.undecided import RULE as BRANCH
+from planner.predict.assumptions import image_notes
 from planner.predict.configuration import degree_columns
 from planner.predict.evaluate import Proposal
 from planner.predict.plan import Degrees, Plan
@@ -148,6 +149,8 @@ def assess(
         # A reader that knows the rule says it with its place and what to write.
         said = {problem.rule for problem in problems if problem.severity == "error"}
         problems += [] if refusal.rule in said else [refusal]
+    if job is not None:
+        found = replace(found, assumed=(*found.assumed, *image_notes(job)))
     plan, network = None, None
     opened: tuple[OpenFact, ...] = ()
     if job is not None:

@@ -311,6 +311,12 @@ def other_model(launch: LaunchCommand) -> str:
     return f"{parts[-1]} trains no decoder of text alone, or not by next-token prediction"
 
 
+def only_evaluates(launch: LaunchCommand) -> bool:
+    """Whether a Trainer's switches (`--do_predict`, `--do_eval`) say that nothing is trained."""
+    given = launch.given
+    return "do_train" not in given and bool({"do_predict", "do_eval"} & given.keys())
+
+
 # A program's first arguments that are its configuration: Trainer scripts take YAML and JSON.
 CONFIG_NAME = r"[^-=].*\.(ya?ml|json)"
 

@@ -15,7 +15,13 @@ from planner.launch.languages.shell import Site
 from planner.launch.languages.text import HOLE, Files, Text
 from planner.launch.read import world
 from planner.launch.read.beside import beside
-from planner.launch.read.command import LaunchCommand, named_configs, names_config, other_model
+from planner.launch.read.command import (
+    LaunchCommand,
+    named_configs,
+    names_config,
+    only_evaluates,
+    other_model,
+)
 from planner.launch.read.document import Source
 from planner.launch.read.found import ASKED, Count, Found, Hints, Problem, not_predictable
 from planner.launch.read.opened import JOB, PLAN, SHELL, Opened, open_file, readable
@@ -250,6 +256,9 @@ def _choose_command(read: Opened) -> LaunchCommand | None:
     # What a script only shows is run where nothing else is.
     shown = [command for command in read.commands if not _is_shown(command)]
     read.commands = shown or read.commands
+    # One that a Trainer's switches have predict or evaluate alone trains nothing.
+    training = [command for command in read.commands if not only_evaluates(command)]
+    read.commands = training or read.commands
     others = [command for command in read.commands if not other_model(command)] or read.commands
     kinds_of = [(command, kind_of("command", command)) for command in read.commands]
     trains = [

@@ -26,6 +26,8 @@ from planner.launch.read.names import meanings
 Program = Literal["llamafactory", "axolotl", "swift", "trl", "unsloth", "trainer"]
 Named = Mapping[str, Setting]
 _SWIFT = re.compile(r"(^|/)swift($|/cli/)|(^|/)llm_(sft|pt)\.py$")
+# What a model is trained to say of who made it, which no other program has.
+_OF_SWIFT = "model_author"
 _TRL = re.compile(r"(^|/)trl($|/scripts/)|(^|\.)trl\.(scripts|cli)")
 # Settings that TRL's configurations have and a Trainer's have not (trl/trainer/*_config.py).
 _OF_TRL = frozenset((
@@ -42,7 +44,7 @@ def program_of(program: Program, named: Named, launch: LaunchCommand | None) -> 
     name = launch.program if launch is not None else ""
     if "finetuning_type" in named or name.endswith("llamafactory-cli"):
         return "llamafactory"
-    if _SWIFT.search(name):
+    if _SWIFT.search(name) or _OF_SWIFT in named:
         return "swift"
     if program == "trainer" and (_TRL.search(name) or _OF_TRL & named.keys()):
         return "trl"

@@ -15,7 +15,7 @@ from planner.launch.dialects.hf.adapter_file import (
     other_base,
     other_weights,
 )
-from planner.launch.dialects.hf.arguments import Program, hf_arguments, program_of
+from planner.launch.dialects.hf.arguments import Program, hf_arguments, program_of, value_of
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.dialects.hf.program_beside import program_beside, with_program
 from planner.launch.dialects.hf.program_defaults import (
@@ -27,7 +27,8 @@ from planner.launch.dialects.hf.program_defaults import (
 )
 from planner.launch.dialects.hf.python import hf_python_settings
 from planner.launch.dialects.hf.rows import below_limit, lengths_assumed, packing_of
-from planner.launch.dialects.hf.training import read_hf_training
+from planner.launch.dialects.hf.towers import unsized, with_towers
+from planner.launch.dialects.hf.training import loads_half, read_hf_training
 from planner.launch.dialects.hf.tuned import tuned
 from planner.launch.dialects.hf.unmodelled import (
     effects_of,
@@ -93,23 +94,37 @@ def _sharded(
     script = hf_arguments(named, source.folder, source.hints)
     program = program_of(program, named, source.launch)
     script = checkpointed(with_length(script, named, program), named, program)
+    if reader is AccelerateReader:
+        document = _with_precision(document, named)
     shards = reader is DeepspeedReader or document.get("distributed_type") == "FSDP"
     how = tuned(named, program, script.hints.model, sharded=shards)
-    if how.half is not None:
-        script = replace(script, half_weights=how.half)
+    half = loads_half(named, program) if how.half is None else how.half
+    script = replace(script, half_weights=half)
     read = reader(document, source, script).found()
     found = with_tuning(by_unsloth(read, named, program), named, source.launch, how)
     if program == "trl":
         found = by_trl(found, named, source, fused=bool(read.variations))
+    found = with_towers(found, named, program, source.launch, source.hints)
+    refusals = refusals_of(named, source.launch, program, script.hints.model)
     own = own_options(named, source, program, document.path)
     lengths = (lengths_assumed(named, program, found.seq, source.hints.lengths),) if named else ()
     return replace(
         found,
         packing=packing_of(named, program) if named else None,
-        problems=(*refusals_of(named, source.launch, program), *own, *found.problems),
+        problems=(*refusals, *unsized(named, found, source.hints), *own, *found.problems),
         unmodelled=(*found.unmodelled, *effects_of(named, program), *below_limit(named, program)),
         assumed=(*found.assumed, *lengths),
     )
+
+
+def _with_precision(document: Document, named: Mapping[str, Setting]) -> Document:
+    """A Trainer's `bf16` and `fp16` go before what accelerate's file says of mixed precision
+    (transformers/training_args.py, __post_init__: ACCELERATE_MIXED_PRECISION)."""
+    asked = next((name for name in ("bf16", "fp16") if value_of(named, name) == "true"), "")
+    if not asked or str(document.get("mixed_precision", "no")) not in ("no", "bf16", "fp16"):
+        return document
+    stated = replace(named[asked], key="mixed_precision", value=asked, spans=())
+    return replace(document, settings={**document.settings, "mixed_precision": stated})
 
 
 def read_accelerate(source: Source) -> Found:

@@ -71,6 +71,13 @@ _DATA = (
              needed=True),
     Variable("LR_SCHEDULE", "cosine", "PLACEHOLDER, yours to choose: how the learning rate falls"),
 )  # fmt: skip
+# Samples with images say so in a column of their own (data/README.md).
+_IMAGES = tuple(
+    replace(entry, meaning=f"{entry.meaning}; their column images holds the files")
+    if entry.name == "DATASET"
+    else entry
+    for entry in _DATA
+)
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
@@ -219,6 +226,7 @@ def command(launch: Launch) -> RunCommand:
         for entry in given
         if entry.name != "DATASET"
     )
+    data = _DATA if launch.job.model.vision is None else _IMAGES
     words = {
         "dataset_dir": "DATASET_DIR", "dataset": "DATASET", "max_steps": "TRAIN_STEPS",
         "learning_rate": "LEARNING_RATE", "warmup_steps": "WARMUP_STEPS",
@@ -228,7 +236,7 @@ def command(launch: Launch) -> RunCommand:
     none = ("output_dir=outputs", "save_strategy=no")
     return RunCommand(
         argv=("-m", "llamafactory.launcher", CONFIG, *overrides),
-        variables=(*_DATA, *variables),
+        variables=(*data, *variables),
         branches=(
             Branch(PRETRAINED, (f"model_name_or_path=${{{PRETRAINED}}}",)),
             Branch("CHECKPOINTS", ("output_dir=${CHECKPOINTS}",), none),

@@ -65,7 +65,8 @@ _LOADS = {
     "dtype": "dtype", "attn_implementation": "attn_implementation",
     "max_seq_length": "max_seq_length", "full_finetuning": "full_finetuning",
 }  # fmt: skip
-_TRAINS = {"max_seq_length": "max_seq_length", "packing": "packing"}
+# Of trainers themselves; TRL's took these before their configurations had them.
+_TRAINS = {"max_seq_length": "max_seq_length", "packing": "packing", "max_length": "max_length"}
 _NAMES = ("pretrained_model_name_or_path", "model_name", "model_id", "model_name_or_path")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from planner.launch.languages.python import UNKNOWN, calculated, last_name, written
+from planner.launch.languages.python import UNKNOWN, calculated, compared, last_name, written
 from planner.launch.languages.text import digits
 from planner.launch.read.found import Setting
 
@@ -96,6 +96,10 @@ class ScriptValues:
             case ast.BoolOp(op=operation, values=values):
                 found = [inner(value) for value in values]
                 made = all(found) if isinstance(operation, ast.And) else _first_true(found)
+            case ast.Compare(left=left, ops=[sign], comparators=[right]):
+                made = compared(type(sign), inner(left), inner(right))
+                if made is UNKNOWN:
+                    raise NoValueError(written(node))
             case ast.IfExp(test=test, body=body, orelse=other):
                 made = inner(body if inner(test) else other)
             case ast.Subscript(value=table, slice=key):
@@ -140,6 +144,8 @@ class ScriptValues:
             return self._of(self.constants[name], depth + 1)
         if name in self.parameters:
             return self._default(name, self.parameters[name], depth)
+        if name == "__name__":  # a script that is started
+            return "__main__"
         raise NoValueError(name)
 
     def _attribute(self, owner: ast.expr, name: str, depth: int) -> Any:

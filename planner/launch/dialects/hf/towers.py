@@ -4,6 +4,7 @@ lets images be (`towers.toml`)."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -12,14 +13,20 @@ from typing import Any
 from hardware.files import shipped_toml
 from planner.job.images import WITHOUT
 from planner.job.models.catalog import load_model
+from planner.job.specs import ModelSpec
 from planner.job.tuning import PARTS, PROJECTOR, VISION_TOWER
 from planner.job.vision import VisionSpec
 from planner.launch.dialects.hf.arguments import Named, Program, is_switched
+from planner.launch.dialects.hf.tuned import FULL, asks_for
 from planner.launch.languages.text import digits
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import CHECKPOINT_TOWER, USUAL, Found, Hints
+from planner.launch.read.found import CHECKPOINT_TOWER, USUAL, Found, Hints, Problem
 
 _MAX_PIXELS = "MAX_PIXELS"
+# Settings of scripts of one's own that limit the frames and pixels of videos, and none that merely
+# stand beside those of images, as LLaMA-Factory's and ms-swift's do.
+_VIDEOS = re.compile(r"video_(max|min)_frames?(_pixels)?$|max_(video|num)_frames$|frames_upbound$")
+_VIDEOS_FIX = "--images 16x640x480@video, with frames and size of yours"
 
 
 @cache
@@ -91,6 +98,29 @@ def with_towers(
         "have; give --images for others"
     )
     return replace(found, images=f"1x{side}x{side}", assumed=(*found.assumed, note))
+
+
+def unsized(named: Named, found: Found, hints: Hints) -> tuple[Problem, ...]:
+    """Videos, of which settings limit frames and pixels and say no more: how many tokens a sample
+    has of them, only the data says."""
+    model = found.shape or (load_model(found.model).spec if found.model else None)
+    video = next((name for name in named if _VIDEOS.match(name)), None)
+    said = found.images or hints.images or hints.image_tokens
+    if video is None or model is None or model.vision is None or said:
+        return ()
+    text = f"{video}: it trains on videos, of which the file does not say how large they are"
+    return (Problem("videos-unknown", text, "missing", (named[video].place,), _VIDEOS_FIX),)
+
+
+def loads_its_tower(named: Named, program: Program, model: ModelSpec | None) -> bool:
+    """Whether a program loads a vision-language model with its tower and its settings say what of
+    it is trained: in full alone, since adapters go by names that layers of the tower have too."""
+    has_tower = model is not None and model.vision is not None
+    return (
+        has_tower
+        and (program == "trl" or program in _programs())
+        and (asks_for(named, program) == FULL)
+    )
 
 
 def _beside(found: Found, program: Program) -> VisionSpec | None:

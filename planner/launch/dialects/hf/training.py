@@ -39,7 +39,7 @@ from planner.launch.dialects.hf.rows import (
     packing_of,
     position_problems,
 )
-from planner.launch.dialects.hf.towers import with_towers
+from planner.launch.dialects.hf.towers import unsized, with_towers
 from planner.launch.dialects.hf.tuned import FULL, Tuned, asks_for, tuned
 from planner.launch.dialects.hf.unmodelled import (
     effects_of,
@@ -60,6 +60,7 @@ _BATCHES: Mapping[Program, int] = {"axolotl": 1, "swift": 1}
 _SWIFT_BATCH = 16
 # What ms-swift 2 called settings that it calls now as the Trainer does.
 _SWIFT_2 = {"batch_size": "per_device_train_batch_size"}
+_SWIFT_MODELS = ("model", "model_id_or_path", "model_name_or_path")
 # Settings of launchers that work out the micro-batch and add it to what they start.
 _WHOLE_BATCHES = ("global_batch_size", "total_batch_size", "effective_batch_size")
 # A stage in the name of a DeepSpeed configuration: ds_z2_config.json, zero3.json, stage-1.json.
@@ -93,7 +94,7 @@ def read_hf_training(
     if program == "trl" and not {"bf16", "fp16", "mixed_precision"} & named.keys():
         named["bf16"] = Setting("bf16", True, path)  # trl/trainer/base_config.py
     if program == "swift":
-        named = {_SWIFT_2.get(name, name): setting for name, setting in named.items()}
+        named = _of_swift(named)
     script = hf_arguments(named, Path(path).parent, source.hints)
     elsewhere = _batch_elsewhere(named, script.hints.mbs)
     document = _deepspeed(named, source)
@@ -110,7 +111,10 @@ def read_hf_training(
     found = with_towers(found, named, program, launch, source.hints)
     if program == "trl":
         found = by_trl(found, named, source, fused=fused)
-    refusals = refusals_of(named, launch, program)
+    refusals = (
+        *refusals_of(named, launch, program, script.hints.model),
+        *unsized(named, found, source.hints),
+    )
     sharded_by = "" if document is None else document.path
     own = own_options(named, source, program, sharded_by)
     found = replace(found, packing=packing_of(named, program))
@@ -125,6 +129,7 @@ def read_hf_training(
             *own,
             *_settled(found, named, document),
             *elsewhere,
+            *_spread_over_gpus(launch, program, source.hints.gpus),
         ),
         unmodelled=(
             *found.unmodelled,
@@ -142,6 +147,35 @@ def read_hf_training(
             *_assumed_stage(named, document, path),
         ),
     )
+
+
+def _of_swift(named: Mapping[str, Setting]) -> dict[str, Setting]:
+    """ms-swift's settings under the names that a Trainer has. Its `model_name` is what an
+    assistant is trained to call itself (arguments/sft_args.py), and names no model; ms-swift 2
+    had its own names of models, as `model_type`."""
+    found = {_SWIFT_2.get(name, name): setting for name, setting in named.items()}
+    found.pop("model_name", None)
+    if "model_type" in found and not any(name in found for name in _SWIFT_MODELS):
+        found["model_id_or_path"] = found["model_type"]
+    return found
+
+
+def _spread_over_gpus(
+    launch: LaunchCommand | None, program: Program, gpus: int | None
+) -> tuple[Problem, ...]:
+    """ms-swift starts one process a GPU where NPROC_PER_NODE or NNODES is set (cli/main.py,
+    use_torchrun); without them its one process lays the layers over all GPUs that it sees, which
+    work in turn (utils/torch_utils.py, get_default_device_map: `auto`)."""
+    if program != "swift" or launch is None or launch.launcher or gpus == 1:
+        return ()
+    if launch.per_node is not None or launch.nodes is not None:
+        return ()
+    text = (
+        "without NPROC_PER_NODE swift is one process, which lays the layers over the GPUs that it "
+        "sees and has them work in turn: no plan is like that"
+    )
+    fix = "NPROC_PER_NODE=8 before it starts one process a GPU"
+    return (Problem("one-process", text, "missing", (launch.place,), fix),)
 
 
 def _asks_for_fsdp(named: Mapping[str, Setting]) -> bool:
@@ -205,13 +239,13 @@ def _completed(
         accumulated = -(-_SWIFT_BATCH // (mbs * world)) if program == "swift" and world else 1
         hints = replace(hints, grad_acc=accumulated)
     eager = is_on(named, "eager_attention") or script.attention == "eager"
-    half = _loads_half(named, program) if how.half is None else how.half
+    half = loads_half(named, program) if how.half is None else how.half
     script = replace(script, hints=hints, attention="eager" if eager else "flash",
                      half_weights=half, shards_as_loaded=program == "axolotl")  # fmt: skip
     return checkpointed(script, named, program)
 
 
-def _loads_half(named: Mapping[str, Setting], program: Program) -> Half:
+def loads_half(named: Mapping[str, Setting], program: Program) -> Half:
     """The 16-bit format of the weights that are trained; empty where they are in fp32, under
     autocast.
 

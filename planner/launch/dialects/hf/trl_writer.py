@@ -38,6 +38,7 @@ from planner.launch.dialects.hf.files import (
     without_scores,
 )
 from planner.launch.dialects.hf.files import plan_refusals as hf_plan_refusals
+from planner.launch.dialects.hf.llamafactory_vision import of_language
 from planner.launch.dialects.hf.tuned_program import frozen_pieces, merging
 from planner.launch.dialects.hf.tuning_words import (
     alpha,
@@ -76,6 +77,8 @@ _NARROW: Mapping[str, Mapping[str, str]] = {
 # Formats that bitsandbytes packs, beside which TRL makes adapters bf16 (sft_trainer.py 902-911).
 _PACKED = ("nf4", "nf4-double", "int8")
 _ROWS = "rows cut from one text, each full"
+# Of a language model that is frozen the words are those of its tower.
+_ALL = ("all-linear",)
 _LOADERS = ["load_dataset", "load_from_disk"]
 _ATTENTION = {"flash": "sdpa", "eager": "eager"}
 
@@ -123,6 +126,9 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
         "chunks": _chunks(job.objective.kind),
     }
     yield from said_refusals("hf", "trl_refusals", names)
+    if job.model.vision is not None:
+        seen = {"frozen": " ".join(of_language(job.tuning).frozen), "profile": job.framework.name}
+        yield from said_refusals("hf", "trl_vision_refusals", names | seen)
     if job.framework.name == DEEPSPEED:
         yield from deepspeed_writer.optimizer_refusals(job)
     elif job.framework.name == FSDP:
@@ -171,7 +177,8 @@ def _names(launch: Launch) -> dict[str, object]:
         "profile": profile,
         "tuning": tuning,
         "samples": samples,
-        "packing": _ROWS if samples.lengths is None else PACKING_WORDS[samples.packing],
+        "sees": model.vision is not None,
+        "packing": _rows(job),
         "objective": job.objective,
         "techniques": launch.plan.techniques,
         "dtype": "float32" if whole else "bfloat16",
@@ -181,11 +188,18 @@ def _names(launch: Launch) -> dict[str, object]:
         "checkpoints": checkpoints,
         "reentrant": reentrant,
         "alpha": round(alpha(tuning)) if tuning.has_adapters else 0,
-        "targets": list(target_modules(tuning, model)) if tuning.has_adapters else [],
+        "targets": list(target_modules(tuning, model) or _ALL) if tuning.has_adapters else [],
         "whole": list(whole_modules(tuning, model)),
         "frozen": frozen_text(tuning),
         "save_steps": save_steps(launch),
     }
+
+
+def _rows(job: Job) -> str:
+    """How samples become rows, in words."""
+    if job.model.vision is not None:
+        return PACKING_WORDS["longest"]
+    return _ROWS if job.samples.lengths is None else PACKING_WORDS[job.samples.packing]
 
 
 # --- the folder -----------------------------------------------------------------------------------
@@ -297,11 +311,14 @@ def _reading(job: Job) -> str:
 
 def _makes_rows(job: Job) -> bool:
     """Whether a trial run makes up rows of its own: of full ones nothing else has to be known."""
-    return job.objective.kind == "lm" and job.samples.lengths is None
+    plain = job.objective.kind == "lm" and job.model.vision is None
+    return plain and job.samples.lengths is None
 
 
 def _frozen_layers(job: Job) -> list[str]:
-    """Lines that keep adapters off the first layers."""
+    """Lines that keep adapters off the first layers, or off parts that are frozen whole."""
+    if job.model.vision is not None and job.tuning.has_adapters and job.tuning.frozen:
+        return ['adapters.exclude_modules = left_out(run.freeze_modules.split(","))']
     if not (job.tuning.has_adapters and job.tuning.frozen_layers):
         return []
     first = job.tuning.frozen_layers

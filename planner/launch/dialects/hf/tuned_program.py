@@ -120,6 +120,8 @@ def _packing(job: Job, dtype: str) -> list[str]:
 
 def _functions(job: Job, *, puts_adapters: bool = True) -> list[str]:
     """What puts adapters on the model, unless something else does, and freezes modules."""
+    if job.model.vision is not None:
+        return filled("hf/parts.py.txt").rstrip("\n").split("\n")
     held: dict[str, list[str]] = {word: [] for word in linear_layers(job.model)}
     for name, words in modules_of_family(job.model).items():
         for word in set(words.split()) & held.keys():
@@ -145,4 +147,6 @@ def merging(job: Job) -> Files:
     """A program that puts adapters into the weights, where there are any."""
     if not job.tuning.has_adapters:
         return {}
-    return {MERGE: filled("hf/merge.py.txt", title=f"{job.model.name}: adapters merged.")}
+    loads = "AutoModelForImageTextToText" if job.model.vision else "AutoModelForCausalLM"
+    title = f"{job.model.name}: adapters merged."
+    return {MERGE: filled("hf/merge.py.txt", title=title, loads=Code(loads))}

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 
+from planner.job.models.catalog import load_model
 from planner.launch.dialects.hf.arguments import (
     LIGER_LOSS,
     LIGER_SWITCHES,
@@ -28,7 +29,7 @@ from planner.launch.dialects.hf.arguments import (
 from planner.launch.dialects.hf.objectives import objective_names
 from planner.launch.dialects.hf.program_defaults import TRL_RELEASE
 from planner.launch.dialects.hf.python import OTHER_CLASS, PREPARED, TRL_TRAINER
-from planner.launch.dialects.hf.towers import tower_names
+from planner.launch.dialects.hf.towers import loads_its_tower, tower_names
 from planner.launch.dialects.hf.tuned import FULL, adapter_names, asks_for
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
@@ -201,11 +202,15 @@ _PLUGINS = re.compile(r"\.(liger|cut_cross_entropy|lm_eval|swanlab|llm_compresso
 
 
 def refusals_of(
-    named: Named, launch: LaunchCommand | None, program: Program = "trainer"
+    named: Named,
+    launch: LaunchCommand | None,
+    program: Program = "trainer",
+    model: str | None = None,
 ) -> tuple[Problem, ...]:
-    """What is trained in ways that are not modelled, as settings and program say."""
+    """What is trained in ways that are not modelled, as settings and program say. `model`: its name
+    in the catalogue, where it is known."""
     program = program_of(program, named, launch)
-    refusals = (*_refusals(named, program), *_plugins(named))
+    refusals = (*_refusals(named, program, model), *_plugins(named))
     refusals += tuple(_unknown_switches(named)) if program == "llamafactory" else ()
     if launch is not None and (why := _other_program(launch)):
         refusals += (Problem("not-predictable", why, "warning"),)
@@ -219,8 +224,24 @@ def _other_program(launch: LaunchCommand) -> str:
     return f"{name} is a program for {match[2]}, which is not modelled" if match else ""
 
 
-def _refusals(named: Named, program: Program) -> Iterator[Problem]:
+# Classes of transformers that load a vision-language model, and no model of text alone.
+_OF_VISION = re.compile(r"AutoModelFor(ImageTextToText|Vision2Seq)|\w+ForConditionalGeneration")
+
+
+def _loads_known(model: str | None, kind: str, *, with_tower: bool) -> bool:
+    """Whether a class of vision-language models loads what is modelled: a model with its tower; or
+    the model has none, so that a program that names the class for others takes another one."""
+    if model is None or not _OF_VISION.fullmatch(kind):
+        return False
+    resolved = load_model(model)
+    of_text = resolved.spec.vision is None and not resolved.beside
+    return with_tower or (of_text and kind.startswith("AutoModel"))
+
+
+def _refusals(named: Named, program: Program, model: str | None) -> Iterator[Problem]:
     """What is trained in ways that are not modelled, by name."""
+    spec = load_model(model).spec if model else None
+    with_tower = loads_its_tower(named, program, spec)
     if program == "llamafactory" and not is_on(named, "do_train"):
         for name, does in _WITHOUT_TRAINING.items():
             if is_switched(named, name):
@@ -229,13 +250,16 @@ def _refusals(named: Named, program: Program) -> Iterator[Problem]:
                 yield Problem("not-predictable", text, "warning", (where.place,))
     if OTHER_CLASS in named:
         where = place_of(named, OTHER_CLASS)
-        yield _refusal(where, f"{where.value}, which loads no decoder of text alone,")
+        if not _loads_known(model, str(where.value), with_tower=with_tower):
+            yield _refusal(where, f"{where.value}, which loads no decoder of text alone,")
     if (task := value_of(named, "task_type")) not in _TASKS:
         yield _refusal(place_of(named, "task_type"), f"task_type: {task}")
     optimizer = optim_of(named)
     if optimizer not in ("", "none", *OPTIMIZERS) and (program == "axolotl" or "optim" in named):
         yield _refusal(named.get("optim") or named["optimizer"], f"optimizer {optimizer}")
     for name, why in left_out("hf", "trainer", "refused").items():
+        if with_tower and name in tower_names():
+            continue
         sizes = name.endswith(("_size", "_degree"))
         if is_on(named, name) if sizes else is_switched(named, name):
             yield _refusal(place_of(named, name), f"{name}: {why}")

@@ -19,3 +19,4 @@ from planner.launch.languages.python.values import UNKNOWN as UNKNOWN
 from planner.launch.languages.python.values import Record as Record
 from planner.launch.languages.python.values import are_plain as are_plain
 from planner.launch.languages.python.values import calculated as calculated
+from planner.launch.languages.python.values import compared as compared
