@@ -84,8 +84,17 @@ def condition_rule(condition: UserCondition) -> ShapeRule:
         sentence=f"what the user {condition.verb}s: {condition.text}",
         source="command line or job file",
         test=condition.mask,
-        wording=lambda _ctx: f"you {'gave ' if condition.of else ''}{condition.words}",
+        wording=lambda _ctx: _brought(condition),
     )
+
+
+def _brought(condition: UserCondition) -> str:
+    """Who wants a condition: the user, an option that was given, or a part of the model."""
+    if not condition.of:
+        return f"you {condition.words}"
+    if condition.of.startswith("-"):
+        return f"you gave {condition.words}"
+    return condition.words.replace(", which needs", " needs")
 
 
 def rules_of(ctx: RuleContext) -> tuple[ShapeRule, ...]:

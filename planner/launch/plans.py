@@ -210,6 +210,15 @@ def one_plan(plan: Plan, request: Request, job: Job) -> SearchResult:
     )
 
 
+def _searches(target: Target, request: Request) -> bool:
+    """Whether a search for a target's plans is accepted, and may find one that it runs."""
+    try:
+        job = request.resolve()
+    except UsageError:
+        return False
+    return next(job_refusals(target, job), None) is None
+
+
 class CannotExpressError(UsageError):
     """A framework cannot run a plan: why, and the search for those that it can."""
 
@@ -221,7 +230,8 @@ class CannotExpressError(UsageError):
             lines.append(f"  - {refusal.reason}{near}")
         # Where model, machine or way of training is refused, no plan of the target runs.
         final = ("cannot express", "does not start", "its files train by", "launch files of")
-        if not any(words in refusal.reason for refusal in refusals for words in final):
+        told = any(words in refusal.reason for refusal in refusals for words in final)
+        if not told and _searches(target, request):
             lines.append(f"plans that {target.name} runs:")
             lines.append(f"  {search_command(request)} -o {target.name}-plans.json --force")
         super().__init__("\n".join(lines))

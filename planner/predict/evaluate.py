@@ -223,7 +223,8 @@ def _nearest_fix(rule: str, job: Job, degrees: Degrees) -> str:
         return _FIXES[rule](job, degrees)
     technique = re.match(r"--with (\S+), which needs (.+)", rule)
     if technique is None:
-        return ""
+        alone = re.search(r", which needs (\w+) == (\d+)$", rule)
+        return f": give --{alone[1]} {alone[2]}" if alone and alone[1] in ("tp", "pp", "cp") else ""
     one_pass = degrees.mbs * degrees.dp
     batch = f"--gbs {one_pass}, or " if technique[2] == "grad_acc == 1" else ""
     return f": give {batch}degrees for which that holds, or leave --with {technique[1]} out"

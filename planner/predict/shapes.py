@@ -188,12 +188,18 @@ def unfilled(pool: Pool) -> str:
     )
 
 
+def _with_name(text: str, name: str) -> str:
+    """What a rule says, and its name where that is not what it says."""
+    said = name in text or name.replace(", which needs", " needs") in text
+    return text if said else f"{text}  [{name}]"
+
+
 def no_legal_shape(ctx: RuleContext, shapes: Shapes) -> str:
     """The rules that contradict each other, and batch sizes or GPUs that would work."""
 
     conflict = minimal_conflict(shapes.columns, ctx, rules_of(ctx))
     lines = ["no configuration obeys these rules together:"]
-    lines += [f"  - {rule.explain(ctx)}  [{rule.name}]" for rule in conflict]
+    lines += [f"  - {_with_name(rule.explain(ctx), rule.name)}" for rule in conflict]
     if any(rule.name == "batch-size" for rule in conflict):
         batches = nearest_batches(ctx)
         if batches:
@@ -247,7 +253,7 @@ def _broken_on(job: Job, degrees: Degrees) -> dict[str, str]:
     ctx = replace(rule_context(job), given=True)
     columns = degree_columns([degrees])
     return {
-        rule.name: f"{rule.why(columns, ctx)}  [{rule.name}]"
+        rule.name: _with_name(rule.why(columns, ctx), rule.name)
         for rule in rules_of(ctx)
         if not rule.mask(columns, ctx)[0]
     }
@@ -271,7 +277,8 @@ def condition_hints(
             yield f"none of the {what} configurations that are tried obeys it" + (
                 f"; {tried}" if tried else ""
             )
-        if count:
+        # A part of the model that demands it cannot be left out.
+        if count and condition.option.startswith("-"):
             noun = "configuration is" if count == 1 else "configurations are"
             yield f"without {condition.option}: {count:,} {noun} legal"
 

@@ -132,6 +132,32 @@ def test_without_a_word_a_sample_has_the_usual_image() -> None:
     assert _request(seq=512).resolve().model.images.tokens == 1.0
 
 
+@pytest.mark.parametrize("degree", ["tp", "pp", "cp"])
+def test_a_tower_that_is_not_divided_is_said(degree: str) -> None:
+    degrees = Degrees(dp=4, grad_acc=8, zero=1).model_copy(update={degree: 2})
+    request = _request(framework="megatron-core")
+    with pytest.raises(UsageError, match=f"tower of {MODEL} needs {degree} == 1") as refused:
+        Proposal(request, degrees).plan()
+    assert f"give --{degree} 1" in str(refused.value)
+    assert "you gave" not in str(refused.value)
+
+
+@pytest.mark.parametrize("changes", [{"tp": 2}, {"pp": 2}])
+def test_a_search_for_a_divided_tower_does_not_leave_the_tower_out(changes: dict[str, int]) -> None:
+    fixed = {"limits": {name: (degree,) for name, degree in changes.items()}}
+    with pytest.raises(UsageError, match=r"needs [tp]p == 1") as refused:
+        find_plans(_request(framework="megatron-core", **fixed))
+    assert "without the vision tower" not in str(refused.value)
+
+
+def test_blocks_of_a_tower_s_layers_too_may_recompute() -> None:
+    """Megatron-Core recomputes some layers of a block, and a block holds those of the tower."""
+    found = find_plans(_request(model="smolvlm-2b", framework="megatron-core", gbs=64, seq=8192))
+    assert found.proven
+    layers = sum(found.plans[0].layout.block_layers)
+    assert layers == len(load_model("smolvlm-2b").spec.piece_sequence)
+
+
 def test_a_tower_without_images_is_held_and_does_nothing() -> None:
     without: dict[str, Any] = {"images": "none", "freeze": ("vision_tower", "projector")}
     job = _request(**without).resolve()

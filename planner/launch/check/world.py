@@ -268,10 +268,16 @@ def _words(count: Count) -> str:
 def _to(counts: Sequence[Count], number: int, *kinds: CountKind) -> tuple[Edit, ...]:
     """Every count of some kinds made the same."""
     return tuple(
-        Edit(count.who, str(number))
+        Edit(count.who, _spelled(count.who, number))
         for count in counts
         if count.kind in kinds and count.number != number and count.who != ALONE
     )
+
+
+def _spelled(who: str, number: int) -> str:
+    """A count as its setting is written: VISIBLE_DEVICES lists the GPUs."""
+    lists = who.endswith("VISIBLE_DEVICES")
+    return ",".join(map(str, range(number))) if lists else str(number)
 
 
 def _fix(edits: Sequence[Edit]) -> str:

@@ -403,6 +403,14 @@ def test_fine_tuning_on_fewer_gpus(read: Read, write: Write, command: str) -> No
     assert (idle.severity, "4 GPUs would stay idle" in idle.text) == ("warning", True)
 
 
+def test_visible_devices_are_a_list(read: Read) -> None:
+    """As many GPUs as there are, by their numbers: 8 alone would be the ninth."""
+    command = "CUDA_VISIBLE_DEVICES=0 swift sft --model Qwen/Qwen2.5-0.5B --dataset x"
+    launched = assess(read(f"{command}\n", "run.sh", gpus=1), "4xH100")
+    (idle,) = [one for one in launched.problems if one.rule == "launched-processes"]
+    assert "CUDA_VISIBLE_DEVICES=0,1,2,3 to use every GPU" in idle.fix
+
+
 def test_degrees_that_a_file_states_are_the_processes_that_start(read: Read) -> None:
     """nanotron's YAML says its data parallelism; whoever starts it starts as many."""
     found = read(nanotron(), "n.yaml")
