@@ -19,6 +19,7 @@ from planner.cli.output import (
     write_result_plot,
 )
 from planner.job.errors import CannotTellError, UsageError
+from planner.job.images import WITHOUT, read_images
 from planner.job.job import SURE_TO_FIT
 from planner.job.written import refuse_to_overwrite, write_text
 from planner.launch.check.assess import Assessment, assess
@@ -86,6 +87,8 @@ def _hints(options: dict[str, Any]) -> Hints:
         raise UsageError("give --gbs or --grad-acc, not both")
     if options["gpus"] and options["cluster"]:
         raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
+    if options["images"] not in (None, WITHOUT):
+        read_images(options["images"])
     return Hints(**{name: options[name] for name in names}, environment=dict(options["env"]))
 
 

@@ -20,7 +20,7 @@ from planner.job.errors import UsageError, demand_installed
 from planner.job.written import csv_text
 from planner.job.written_folder import write_folder
 from planner.launch.contract import NodesAs
-from planner.launch.registry import target_named
+from planner.launch.plans import usual_target
 from planner.report.tune import dry_run_report, tune_report
 from planner.search.plan_file import read_plan_file
 from planner.search.result import SearchResult
@@ -69,7 +69,8 @@ class _Begun:
 
     @property
     def work(self) -> StudyWork:
-        target = target_named(str(self.header["framework"]))
+        # As `planner launch` writes these plans.
+        target = usual_target(self.result.plans[0], self.result.request)
         nodes_as: NodesAs = self.runner.nodes_as
         return StudyWork(self.result, target, nodes_as, self.short, float(self.header["tokens"]))
 
@@ -259,7 +260,7 @@ def _drive(
         ending = driver.run()
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
-            f"interrupted; the study is kept: planner tune --resume {begun.folder} goes on"
+            f"interrupted; the study is kept: {journal.resume} goes on"
         ) from None
     study = _written(begun, work, journal.records, ending)
     _show(study, begun.folder, style)

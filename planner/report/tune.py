@@ -3,6 +3,7 @@ plan to take."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -100,29 +101,29 @@ def _notes(study: TunedStudy) -> Iterator[str]:
 
 
 def _next(study: TunedStudy, folder: Path) -> Iterator[str]:
+    study_folder = shlex.quote(str(folder))
     if study.cluster_file:
-        yield (
-            f"planner search --cluster {folder / study.cluster_file} ...: what the runs taught "
-            "of this cluster"
-        )
+        cluster = shlex.quote(str(folder / study.cluster_file))
+        yield (f"planner search --cluster {cluster} ...: what the runs taught of this cluster")
     untold = [one.number for one in study.trials if one.outcome not in (None, *TELLING)]
     if untold:
         yield f"{folder / 'trials'}/{untold[-1]:03d}/: the last trial that told nothing"
-    yield f"planner report {folder} -o study.html: the study as a page"
-    yield f"planner tune --resume {folder} --trials N: go on"
+    yield f"planner report {study_folder} -o study.html: the study as a page"
+    yield f"planner tune --resume {study_folder} --trials N: go on"
 
 
 @as_report
 def dry_run_report(trials: Sequence[Next], names: Mapping[str, str], note: str) -> Iterator[Block]:
     """Trials that would run, if each came out as it is predicted. `names`: of plans, by key."""
-    rows = (
+    rows = [
         (
             str(number), names[one.key], one.key, f"{one.saves_gpu_s / _HOUR_S:,.2f}",
             f"{one.costs_gpu_s / _HOUR_S:,.2f}",
         )
         for number, one in enumerate(trials, start=1)
         if one.key is not None
-    )  # fmt: skip
+    ]  # fmt: skip
     titles = "# | ~plan | ~configuration | saves GPU-h | costs GPU-h"
-    yield table(titles, rows, "Trials that would run, if each came out as it is predicted")
+    if rows:
+        yield table(titles, rows, "Trials that would run, if each came out as it is predicted")
     yield Notes((*(one.sentence for one in trials if one.key is None), note))

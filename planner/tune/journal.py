@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import re
+import shlex
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -118,9 +119,14 @@ class Journal:
         )  # fmt: skip
         return cls(study, storage, folder)
 
+    @property
+    def resume(self) -> str:
+        """The command that goes on with this study."""
+        return f"planner tune --resume {shlex.quote(str(self.folder))}"
+
     def _told(self) -> AbstractContextManager[None]:
         """Optuna's trouble with its storage. OSError."""
-        kept = f"; the study is kept; planner tune --resume {self.folder} goes on"
+        kept = f"; the study is kept; {self.resume} goes on"
         return _telling(self.folder, kept)
 
     def begin(self, header: Mapping[str, Any]) -> None:

@@ -300,7 +300,7 @@ class Driver:
         self, record: TrialRecord, watch: _Watch, job: Job | None, now: float
     ) -> None:
         """CannotTellError where waiting has no end; the job stays where it is."""
-        name, kept = record.chosen.job_name, f"planner tune --resume {self.journal.folder} goes on"
+        name, kept = record.chosen.job_name, f"{self.journal.resume} goes on"
         if watch.away_since is not None and now - watch.away_since > self.patience_s:
             raise CannotTellError(
                 f"the scheduler has not answered for {seconds(self.patience_s)}; {kept} with {name}"
@@ -342,8 +342,7 @@ class Driver:
             force = True
             if self.clock.time() - asked_at > max(self.limits.run_s, 2 * _GRACE_S):
                 raise CannotTellError(
-                    f"job {name} does not end{said}: end it, then planner tune --resume "
-                    f"{self.journal.folder} goes on"
+                    f"job {name} does not end{said}: end it, then {self.journal.resume} goes on"
                 )
 
     def _interrupted(self, record: TrialRecord) -> None:
@@ -364,8 +363,7 @@ class Driver:
             except AwayError as error:
                 if self.clock.time() - began > self.patience_s or self._over_s() <= 0.0:
                     raise CannotTellError(
-                        f"the scheduler does not answer: {error}; planner tune --resume "
-                        f"{self.journal.folder} goes on"
+                        f"the scheduler does not answer: {error}; {self.journal.resume} goes on"
                     ) from None
                 self.say(f"the scheduler does not answer ({error}); asked again")
                 self.clock.sleep(pause)

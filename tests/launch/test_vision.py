@@ -130,6 +130,7 @@ def test_trl_refuses(profile: str, more: dict[str, Any], reason: str) -> None:
         ("smolvlm-2b", {}, "neither has a template"),
         ("qwen2-vl-2b", {"train": "lora"}, "no adapters on the projector"),
         ("qwen3-vl-2b", {"freeze": ("vision_tower",)}, "freezes the projectors of"),
+        ("qwen3-vl-2b", {"train": "lora", "freeze": ("projector",)}, "freezes the projectors of"),
         ("qwen2-vl-2b", {"freeze": ("embeddings",)}, "freezes parts, not embeddings"),
         ("qwen2-vl-2b", {"lengths": "mean=900", "packing": "pack"}, "padded, not packed"),
     ],

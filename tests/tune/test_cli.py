@@ -416,3 +416,29 @@ def test_ctrl_c_ends_the_job(plans: Path, slurm: Path, trains: Trains) -> None:
     assert driver.returncode == 130, said
     assert "--resume study goes on" in said
     assert jobs(slurm)[0]["state"].startswith("CANCELLED")
+
+
+def test_commands_to_go_on_with_are_words_of_a_shell(plans: Path) -> None:
+    folder = "my study; $(id)"
+    done = tune(plans, "--run", f"{sys.executable} -c pass {{folder}}", "-o", folder, *MUCH)
+    assert done.exit_code == 3
+    assert f"planner tune --resume '{folder}' --trials N" in done.stdout
+
+
+def test_nothing_that_pays_is_no_table(plans: Path) -> None:
+    done = tune(plans, "--dry-run", "--tokens", 1)
+    assert (done.exit_code, "configuration" in done.stdout) == (0, False)
+    assert "Nothing was started" in done.stdout
+
+
+def test_plans_are_tried_as_launch_writes_them(tmp_path: Path) -> None:
+    """Plans of preferences under FSDP2 are TRL's to run, not accelerate's."""
+    words = [
+        "search", "--model", "qwen2.5-0.5b", "--gpus", "1xH100", "--gbs", "4", "--seq", "512",
+        "--framework", "hf-fsdp2",
+    ]  # fmt: skip
+    file = str(tmp_path / "dpo.json")
+    found = CliRunner().invoke(planner_command, [*words, "--objective", "dpo", "-o", file])
+    assert found.exit_code == 0, found.output
+    done = tune(file, "--dry-run")
+    assert done.exit_code == 0, done.output

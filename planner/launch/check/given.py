@@ -163,8 +163,8 @@ def read_given(
     def read_for(world: int | None, contents: Contents) -> Found:
         known = replace(hints, gpus=world, nodes=nodes, gpus_per_node=per_node)
         if files.plan is None:
-            return read_launch(names, known, plan, contents)
-        return _with_plan(names, files.plan, known, contents, taken)
+            return _shown(read_launch(names, known, plan, contents), hints)
+        return _shown(_with_plan(names, files.plan, known, contents, taken), hints)
 
     def read(contents: Contents) -> Found:
         """Degrees follow from the number of processes that the files start, where that is less
@@ -174,6 +174,13 @@ def read_given(
         return read_for(use.processes, contents) if use else found
 
     return Given(read(contents or {}), names, gpus, cluster, read)
+
+
+def _shown(found: Found, hints: Hints) -> Found:
+    """What was found with the images that the caller says, whatever kind of file it is."""
+    if found.images or found.image_tokens or hints.images in (None, USUAL):
+        return found
+    return replace(found, images=hints.images)
 
 
 def _with_images(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from planner.job.models.catalog import load_model
-from planner.launch.check.assess import Assessment
+from planner.launch.check.assess import Assessment, assess
+from planner.launch.check.given import read_given
+from planner.launch.read.found import Hints
 from tests.launch.read.conftest import ReadFolder, judged
 
 FACTORY = """\
@@ -115,3 +119,20 @@ def test_a_text_model_has_no_parts_to_freeze(folder: ReadFolder) -> None:
     found = _judged(folder, "sft.yaml", text)
     assert _frozen(found) == ()
     assert load_model("qwen2.5-7b").spec.vision is None
+
+
+def test_images_that_the_caller_says_are_of_every_kind_of_file(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(
+        '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, '
+        '"zero_optimization": {"stage": 3}}'
+    )
+    said = Hints(model="qwen2.5-vl-7b", seq=2048, grad_acc=1, images="1x640x480")
+    found = read_given([str(path)], said, 1, "8xH100", None).found
+    assert found.images == "1x640x480"
+    text = tmp_path / "text.yaml"
+    text.write_text(FACTORY.replace("Qwen2.5-VL-7B", "Qwen2.5-7B"))
+    given = read_given([str(text)], Hints(images="1x640x480"), 1, "1xH100", None)
+    judgement = assess(given.found, given.gpus, given.cluster)
+    assert judgement.verdict == "cannot tell"
+    assert any("reads text alone" in problem.text for problem in judgement.problems)

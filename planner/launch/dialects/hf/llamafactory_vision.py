@@ -54,20 +54,19 @@ def vision_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def _projector(tuning: Tuning, vision: VisionSpec, name: str) -> Iterator[Refusal]:
-    """What becomes of a projector that is to be trained."""
-    frozen = tuning.freezes(VISION_TOWER)
-    if tuning.freezes(PROJECTOR):
-        return
-    if tuning.has_adapters and not adapters_reach_projector(_PROGRAM, vision.rule, frozen):
+    """What becomes of a projector that is to be trained, or of one beside a trained tower."""
+    frozen, kept = tuning.freezes(VISION_TOWER), tuning.freezes(PROJECTOR)
+    adapted = kept or adapters_reach_projector(_PROGRAM, vision.rule, frozen)
+    if vision.projector.taps and frozen != kept:
+        yield Refusal(
+            f"LLaMA-Factory freezes the projectors of {name}'s earlier layers with its tower",
+            f"--freeze {VISION_TOWER},{PROJECTOR}, or neither",
+        )
+    elif tuning.has_adapters and not adapted:
         parts = [part for part in PARTS if tuning.freezes(part) or part == PROJECTOR]
         yield Refusal(
             f"LLaMA-Factory puts no adapters on the projector of {name}",
             f"--freeze {','.join(parts)}",
-        )
-    if not tuning.has_adapters and frozen and vision.projector.taps:
-        yield Refusal(
-            f"LLaMA-Factory freezes the projectors of {name}'s earlier layers with its tower",
-            f"--freeze {VISION_TOWER},{PROJECTOR}",
         )
 
 
