@@ -140,6 +140,8 @@ class Job:
     objective: Objective = NEXT_TOKEN
     # Models that a step reads forward beside the one that it trains.
     reads: tuple[Read, ...] = ()
+    # The word by which the framework was given, which may name a tool that runs its plans.
+    written_for: str = ""
 
     def __post_init__(self) -> None:
         if self.seq <= 0:

@@ -15,7 +15,12 @@ from hardware.schema import Cluster
 from hardware.transport import TransportSettings
 from planner.job.bounds import LONGEST_SEQ, MOST_MTP_LAYERS
 from planner.job.errors import UsageError
-from planner.job.frameworks.names import profile_named
+from planner.job.frameworks.names import (
+    framework_names,
+    known_names,
+    plain_name,
+    profile_named,
+)
 from planner.job.frameworks.profile import DtypeModeName, Tables
 from planner.job.frameworks.tables import OptimizerKernel
 from planner.job.job import SURE_TO_FIT
@@ -131,6 +136,8 @@ class RequestFields(Named):
     images: str | None = None
     image_tokens: int | None = None
     framework: str = "megatron-core"
+    # The word that the framework was given by, where it is not its profile's name: `trl`.
+    written_for: str = Field(default="", exclude_if=lambda word: not word)
     precision: str = "bf16"
     dtype: DtypeModeName | None = None
     optimizer: str = "adamw"
@@ -176,6 +183,16 @@ class RequestFields(Named):
             return {"precision": "fp32"} | given
         return given
 
+    @model_validator(mode="before")
+    @classmethod
+    def _word_of_framework(cls, given: Any) -> Any:
+        """The framework's word, which may name a tool that runs another's plans."""
+        word = given.get("framework") if isinstance(given, dict) else None
+        if not isinstance(word, str) or "written_for" in given:
+            return given
+        plain = plain_name(word)
+        return given if plain in framework_names() else given | {"written_for": plain}
+
     @field_validator("framework")
     @classmethod
     def _profile_of_framework(cls, name: str) -> str:
@@ -184,6 +201,16 @@ class RequestFields(Named):
             return profile_named(name)
         except UsageError:
             return name
+
+    @property
+    def framework_word(self) -> str:
+        """The framework as it was given, else by its profile's name."""
+        word = self.written_for
+        return (
+            word
+            if word in known_names() and profile_named(word) == self.framework
+            else (self.framework)
+        )
 
     @property
     def gpu_words(self) -> GpuWords | None:

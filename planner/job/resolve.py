@@ -171,6 +171,7 @@ def _on_cluster(request: RequestFields) -> Job:
             *demand_conditions(_demands(request, profile), model, tuning, samples),
         ),
         dropout=request.dropout,
+        written_for=request.framework_word,
         expert_imbalance=request.expert_imbalance,
         allow_tp_across_domains=request.allow_tp_across_domains,
         model_alias=resolved.alias_of and request.model,

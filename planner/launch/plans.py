@@ -100,10 +100,15 @@ def refusals_of(launch: Launch) -> Iterator[Refusal]:
 
 
 def target_of(job: Job) -> Target | None:
-    """The target that plans of a job are written for unless one is named: the framework's own, or
-    another that writes the framework's plans where no file of that one says how the job trains.
-    None where nothing writes them."""
+    """The target that plans of a job are written for unless `launch` names one: the tool that the
+    search was given as its framework (`--framework trl`), the framework's own, or another that
+    writes the framework's plans where no file of that one says how the job trains. None where
+    nothing writes them."""
     own, profile = target_of_profile(job.framework.name), job.framework.name
+    named = targets().get(job.written_for)
+    other = named is not None and named.name != profile and named.runs(profile)
+    if named is not None and other and next(_training_refusals(named, job), None) is None:
+        return named
     if own is not None and next(_training_refusals(own, job), None) is None:
         return own
     others = (one for one in targets().values() if one.runs(profile))

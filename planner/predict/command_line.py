@@ -76,13 +76,17 @@ def _degree_words(request: Request, degrees: Degrees, recompute: str) -> Iterato
         yield from ("--recompute", recompute)
 
 
+# Fields that no option has: `framework` says the word it was given by.
+_NO_OPTION = ("cp_sizes", "overrides", "written_for")
+
+
 def _words(request: Request, leave_out: tuple[str, ...] = ()) -> Iterator[str]:
     """Options of the fields that differ from their defaults; `cp_sizes` has none."""
     for name, field in Request.model_fields.items():
         value = getattr(request, name)
         default = field.get_default(call_default_factory=True)
-        if name not in (*leave_out, "cp_sizes", "overrides") and value != default:
-            yield from _option(name, value)
+        if name not in (*leave_out, *_NO_OPTION) and value != default:
+            yield from _option(name, request.framework_word if name == "framework" else value)
 
 
 def _option(name: str, value: object) -> Iterator[str]:
