@@ -49,7 +49,12 @@ def test_each_value_is_what_the_row_with_it_stated_is_predicted_as() -> None:
     assert found.step_time_s == pytest.approx(plain.step_time_s)
 
 
-def test_the_bar_of_an_open_row_is_wider_and_holds_the_prediction() -> None:
+def test_the_bar_of_an_open_row_is_wider_and_holds_the_prediction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = StatedShares(source="s", group="g", year=0, rows=1, shares={"y": 1.0})
+    half = Prior(silence=0.5, stated=(told,))
+    monkeypatch.setattr(doubts, "priors", lambda _: {"compile": half})
     plain, found = (comparison(one, "time") for one in pair(compile="", step_time_s="1"))
     assert plain is not None
     assert found is not None
