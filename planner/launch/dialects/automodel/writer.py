@@ -8,7 +8,6 @@ refused.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,8 +32,8 @@ from planner.launch.dialects.hf.files import (
     ENVIRONMENT,
     HF,  # noqa: F401 (the target's table of models)
     MODEL_FOLDER,
-    hf_config,
     hf_job_refusals,
+    settings_files,
 )
 from planner.launch.dialects.hf.modules import ALL_LINEAR
 from planner.launch.dialects.hf.tuning_words import alpha, target_modules, tuning_refusals
@@ -48,7 +47,7 @@ from planner.launch.sentences import (
     said_settings,
     said_variables,
 )
-from planner.launch.settings_text import SettingsSection, filled, section_choices, yaml_text
+from planner.launch.settings_text import SettingsSection, section_choices
 from planner.launch.time_limit import save_steps
 
 CONFIG = "automodel.yaml"
@@ -127,13 +126,7 @@ def _targets(job: Job) -> list[str] | None:
 
 def files(launch: Launch) -> Files:
     """automodel.yaml and the model's config.json."""
-    model = launch.job.model
-    text = filled(
-        f"automodel/{CONFIG}.txt", model=model.name, gpus=launch.plan.degrees.gpus,
-        settings=yaml_text(sections(launch)).rstrip("\n"),
-    )  # fmt: skip
-    config = json.dumps(hf_config(model) or {}, indent=2) + "\n"
-    return {CONFIG: text, f"{MODEL_FOLDER}/config.json": config}
+    return settings_files(launch, "automodel", CONFIG, sections(launch), launch.job.model)
 
 
 def sections(launch: Launch) -> tuple[SettingsSection, ...]:

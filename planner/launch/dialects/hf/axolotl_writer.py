@@ -42,6 +42,7 @@ from planner.launch.dialects.hf.files import (
     hf_job_refusals,
     layer_class,
     plan_refusals,  # noqa: F401 (the writers' contract)
+    settings_files,
     without_scores,
 )
 from planner.launch.dialects.hf.modules import ALL_LINEAR
@@ -62,9 +63,7 @@ from planner.launch.sentences import (
 from planner.launch.settings_text import (
     SettingsSection,
     WrittenSetting,
-    filled,
     section_choices,
-    yaml_text,
 )
 from planner.launch.time_limit import save_steps
 
@@ -145,13 +144,8 @@ def _copies(objective: Objective) -> str:
 
 def files(launch: Launch) -> Files:
     """axolotl.yaml, the model's config.json, and DeepSpeed's settings where it shards."""
-    model = launch.job.model
-    text = filled(
-        f"hf/{CONFIG}.txt", model=model.name, gpus=launch.plan.degrees.gpus,
-        settings=yaml_text(sections(launch)).rstrip("\n"),
-    )  # fmt: skip
-    config = json.dumps(hf_config(without_scores(model)) or {}, indent=2) + "\n"
-    found = {CONFIG: text, f"{MODEL_FOLDER}/config.json": config, **merging(launch.job)}
+    model = without_scores(launch.job.model)
+    found = {**settings_files(launch, "hf", CONFIG, sections(launch), model), **merging(launch.job)}
     if _is_engine(launch.job):
         found[DEEPSPEED_CONFIG] = json.dumps(_engine_settings(launch), indent=2) + "\n"
     return found

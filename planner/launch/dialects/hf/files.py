@@ -51,7 +51,7 @@ from planner.launch.dialects.hf.vision_config import with_vision_config
 from planner.launch.quoting import Value
 from planner.launch.registry import dialect_toml
 from planner.launch.sentences import names_of, names_of_job, said_refusals, said_variables
-from planner.launch.settings_text import filled
+from planner.launch.settings_text import SettingsSection, filled, yaml_text
 from planner.launch.time_limit import stop_variable
 
 _TABLE = dialect_toml("hf", "table.toml")
@@ -358,3 +358,20 @@ def hf_job_refusals(job: Job) -> Iterator[Refusal]:
     missing = [f"{name} = {_shown(value_of(model, name))}" for name in differences(model)]
     yield from said_refusals("hf", "job_refusals", names_of_job(job) | {"missing": missing})
     yield from length_refusals(job)
+
+
+def settings_files(
+    launch: Launch,
+    dialect: str,
+    name: str,
+    sections: Sequence[SettingsSection],
+    model: ModelSpec,
+) -> Files:
+    """A YAML file of settings, filled into the dialect's template of its name, and the model's
+    config.json."""
+    text = filled(
+        f"{dialect}/{name}.txt", model=model.name, gpus=launch.plan.degrees.gpus,
+        settings=yaml_text(sections).rstrip("\n"),
+    )  # fmt: skip
+    config = json.dumps(hf_config(model) or {}, indent=2) + "\n"
+    return {name: text, f"{MODEL_FOLDER}/config.json": config}

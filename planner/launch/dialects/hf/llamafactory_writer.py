@@ -6,7 +6,6 @@ src/llamafactory/model/adapter.py (init_adapter).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -28,9 +27,9 @@ from planner.launch.dialects.hf.files import (
     ENVIRONMENT,
     LIGER,
     MODEL_FOLDER,
-    hf_config,
     hf_job_refusals,
     plan_refusals,  # noqa: F401 (the writers' contract)
+    settings_files,
 )
 from planner.launch.dialects.hf.llamafactory_vision import (
     of_language,
@@ -56,9 +55,7 @@ from planner.launch.sentences import (
 from planner.launch.settings_text import (
     SettingsSection,
     WrittenSetting,
-    filled,
     section_choices,
-    yaml_text,
 )
 from planner.launch.time_limit import save_steps
 
@@ -117,13 +114,8 @@ def _optimizer(job: Job) -> str | None:
 
 def files(launch: Launch) -> Files:
     """llamafactory.yaml and the model's config.json."""
-    model = launch.job.model
-    text = filled(
-        f"hf/{CONFIG}.txt", model=model.name, gpus=launch.plan.degrees.gpus,
-        settings=yaml_text(sections(launch)).rstrip("\n"),
-    )  # fmt: skip
-    config = json.dumps(hf_config(model) or {}, indent=2) + "\n"
-    return {CONFIG: text, f"{MODEL_FOLDER}/config.json": config, **merging(launch.job)}
+    written = settings_files(launch, "hf", CONFIG, sections(launch), launch.job.model)
+    return {**written, **merging(launch.job)}
 
 
 def sections(launch: Launch) -> tuple[SettingsSection, ...]:
