@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.job.errors import UsageError
-from planner.job.rl.spec import RlJob
+from planner.job.rl.job import RlJob
 
 
 def demand_rl(job: RlJob) -> None:
@@ -16,6 +16,10 @@ def demand_rl(job: RlJob) -> None:
 
 def _problems(job: RlJob) -> Iterator[str]:
     rollout, policy = job.rollout, job.policy
+    profile, trainers = job.trainer.framework.name, job.framework.trainers
+    if profile not in trainers.values():
+        known = ", ".join(dict.fromkeys(trainers.values()))
+        yield f"--framework {profile}: {job.framework.name} trains with {known}; give one of these"
     most = policy.max_positions
     if rollout.longest > most:
         room = most - rollout.prompt.longest

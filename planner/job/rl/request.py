@@ -17,6 +17,7 @@ from planner.job.models.catalog import load_model
 from planner.job.request import Request
 from planner.job.rl.checks import demand_rl
 from planner.job.rl.frameworks import RlFramework, find_rl_framework
+from planner.job.rl.job import RlJob
 from planner.job.rl.spec import (
     ENGINE_NAMES,
     PLACEMENTS,
@@ -27,7 +28,6 @@ from planner.job.rl.spec import (
     Placement,
     ReferenceHome,
     Reward,
-    RlJob,
     Rollout,
     algorithms,
 )

@@ -1,25 +1,16 @@
-"""A job of reinforcement learning, every name resolved.
-
-A step samples answers to prompts with a serving engine, has them judged, reads them with the policy
-(and a reference, and a critic) and trains on them. The update is an ordinary `Job` on the
-trainer's GPUs, whose batch is one mini-batch; what lies around it is here.
-"""
+"""The parts of a job of reinforcement learning: algorithm, what is sampled, what judges, engine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from hardware.files import shipped_toml
 from hardware.frozen import Named
 from planner.job.samples import Lengths
 from planner.job.specs import ModelSpec
-
-if TYPE_CHECKING:
-    from planner.job.job import Job
-    from planner.job.rl.frameworks import RlFramework
 
 Placement = Literal["colocated", "separate"]
 # Where the model that a sample is compared with is: nowhere; a second copy of the weights on the
@@ -114,42 +105,3 @@ class EngineSetting:
     sequences: int | None = None
     chunk: int | None = None
     graphs: bool = True
-
-
-@dataclass(frozen=True)
-class RlJob:
-    """Reinforcement learning of one policy on one cluster.
-
-    `trainer`: the policy's update over one mini-batch, as if the whole cluster trained
-    (`planner.job.job.Job.on_gpus` gives it on a part); its `seq` is the tokens of a micro-batch
-    where samples are packed to a number of tokens, else the longest sample.
-    `token_limit_read`: tokens of a micro-batch of a pass that only reads.
-    `staleness`: how many updates old the weights may be with which a sample was made: 0 is
-    synchronous; values among which a search decides. `placements`: likewise.
-    """
-
-    trainer: Job
-    algorithm: Algorithm
-    rollout: Rollout
-    framework: RlFramework
-    engine: EngineSetting
-    minibatches: int = 1
-    epochs: int = 1
-    reference: ReferenceHome = "none"
-    old_logprobs: bool = True
-    critic: ModelSpec | None = None
-    reward: Reward = Reward()
-    placements: tuple[Placement, ...] = ("colocated",)
-    staleness: tuple[int, ...] = (0,)
-    partial_rollouts: bool = False
-    token_limit_read: int | None = None
-
-    @property
-    def policy(self) -> ModelSpec:
-        """The model that is trained and sampled."""
-        return self.trainer.model
-
-    @property
-    def updates(self) -> int:
-        """Optimizer steps of one step."""
-        return self.minibatches * self.epochs

@@ -28,8 +28,10 @@ def test_the_batch_of_the_trainer_is_one_mini_batch_of_whole_samples():
 def test_algorithms_and_frameworks_have_their_habits():
     assert request(algorithm="ppo").resolve().critic.scores
     assert request(algorithm="dapo").resolve().rollout.batches == 1.5
-    assert request(framework="nemo-rl").resolve().reference == "host"
-    assert request(framework="trl").resolve().trainer.samples.packing == "longest"
+    bridge, accelerate = {"framework": "megatron-bridge"}, {"framework": "hf-fsdp2"}
+    assert request(framework="nemo-rl", trainer=bridge).resolve().reference == "host"
+    padded = request(framework="trl", trainer=accelerate).resolve()
+    assert padded.trainer.samples.packing == "longest"
     assert request(staleness="search").resolve().staleness == (0, 1, 2, 4)
 
 
@@ -45,6 +47,7 @@ def test_algorithms_and_frameworks_have_their_habits():
         ({"token_limit": 4096}, "give --token-limit 17408"),
         ({"algorithm": "gropo"}, "Did you mean 'grpo'"),
         ({"framework": "verk"}, "verl"),
+        ({"trainer": {"framework": "nanotron"}}, "verl trains with hf-fsdp2"),
         ({"engine": "tgi"}, "samples with vllm, sglang"),
         ({"reference": "moon"}, "verl has"),
         ({"critic": "qwen3-8b"}, "has no critic"),
