@@ -7,7 +7,7 @@ trainer's GPUs, whose batch is one mini-batch; what lies around it is here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from planner.job.job import Job
 from planner.job.rl.frameworks import RlFramework
@@ -44,7 +44,7 @@ class RlJob:
     reference: ReferenceHome = "none"
     old_logprobs: bool = True
     critic: ModelSpec | None = None
-    reward: Reward = Reward()
+    reward: Reward = field(default_factory=Reward)
     placements: tuple[Placement, ...] = ("colocated",)
     staleness: tuple[int, ...] = (0,)
     partial_rollouts: bool = False
