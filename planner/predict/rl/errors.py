@@ -109,7 +109,7 @@ def learnt_ends(learnt: LearntPhase) -> Ends:
 
 
 def learnt(kind: str, logs: Sequence[float]) -> LearntPhase:
-    """What runs of one cluster teach of a kind of phase: `logs`, ln(measured / predicted), one each.
+    """What runs of one cluster teach of a kind of phase; `logs`: ln(measured / predicted) of each.
 
     The factor has the shipped bar as its prior (normal, in ln) and `repeat` as the noise of a run;
     `spread` is what a further run will show about it.
