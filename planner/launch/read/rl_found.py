@@ -38,9 +38,9 @@ class RlFound:
     trainer's side.
 
     `framework`: by `planner.job.rl.frameworks`; `algorithm`: by `planner.job.rl.spec`. `prompts`,
-    `samples_per_prompt`: of a step, which is from one transfer of weights to the next; `minibatches`:
-    optimizer steps over them, each `epochs` times. `prompt_limit`, `response_limit`: tokens that are
-    allowed, None where the files do not say. `token_limit`: tokens of a data-parallel rank's
+    `samples_per_prompt`: of a step, from one transfer of weights to the next; `minibatches`:
+    optimizer steps over them, each `epochs` times. `prompt_limit`, `response_limit`: tokens that
+    are allowed, None where the files do not say. `token_limit`: tokens of a data-parallel rank's
     micro-batch where samples are packed by tokens, None where a micro-batch counts samples;
     `token_limit_read`: of a pass that only reads. `trainer_gpus`: that train, in all. `critic`,
     `reward`: models by their names in the catalogue; `reward` empty: rules. `resamples`: batches of

@@ -1,8 +1,8 @@
 """TRL's trainers that sample as they train, GRPO and RLOO: what lies beside the trainer.
 
-trl 1.16, trl/trainer/grpo_trainer.py: a process's micro-batches of `steps_per_generation` passes are
-sampled together, by vLLM in each process or as a server on GPUs of its own; then they are trained
-on `num_iterations` times, `gradient_accumulation_steps` micro-batches an update.
+trl 1.16, trl/trainer/grpo_trainer.py: samples of `steps_per_generation` passes are made together,
+by vLLM in each process or as a server on GPUs of its own; then they are trained on
+`num_iterations` times, `gradient_accumulation_steps` micro-batches an update.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def _table(name: str) -> Mapping[str, Any]:
 
 def samples(named: Named, launch: LaunchCommand | None) -> str:
     """`grpo` or `rloo` where settings or program are of such a trainer; empty of others."""
-    word = value_of(named, "rlhf_type") or value_of(named, "rl")
+    stated = (value_of(named, name) for name in ("rlhf_type", "rl", "stage"))
+    word = next(filter(None, stated), "")
     first = launch.arguments[0].text.value if launch and launch.arguments else ""
     program = f"{launch.name} {first}".split() if launch is not None else []
     for text in (word, *program):

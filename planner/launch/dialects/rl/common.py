@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
 
+from planner.job.bounds import MOST_SEQUENCES
 from planner.job.models.catalog import load_model, not_in_catalogue
 from planner.launch.dialects.hf.arguments import known_model
-from planner.launch.dialects.rl.settings import RlSettings
+from planner.launch.dialects.rl.settings import RlSettings, decimal
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import (
     Found,
@@ -47,6 +48,25 @@ def algorithm_of(word: str) -> str | None:
 def format_of(word: str) -> str | None:
     """The format of weights or of a KV cache; None where it is another."""
     return _meanings("formats").get(word.strip().lower())
+
+
+_SWITCHES = {"true": True, "false": False}
+
+
+def _as_number(value: object) -> float:
+    """A number of a file's value, 0 where it is none."""
+    return decimal(value) or 0.0
+
+
+def _as_whole(value: object) -> int:
+    return int(_as_number(value))
+
+
+# Functions that conditions may use, which no value of a file makes fail.
+_OF_RULES = {
+    "int": _as_whole, "float": _as_number, "some": lambda value: max(1, _as_whole(value)),
+    "max": max, "min": min,
+}  # fmt: skip
 
 
 class RlReader(ABC):
@@ -89,7 +109,7 @@ class RlReader(ABC):
     def found(self) -> Found:
         """Everything that was read."""
         model = self.hints.model or self.known(self.named_model(), *self.places.get("model", ()))
-        trainer = {"model": model, **self.trainer()}
+        trainer = {"model": model, **self.trainer(), **self._of_other_positions(model)}
         rl = self.rl(trainer)
         if rl is not None:
             self.problems += self._rules(trainer, rl)
@@ -111,6 +131,21 @@ class RlReader(ABC):
             one_process_a_node=True,
             **trainer,
         )
+
+    def positions(self) -> int | None:
+        """Positions that settings give the model in place of its own; None where none do."""
+        return None
+
+    def _of_other_positions(self, model: str | None) -> dict[str, Any]:
+        """The model with other positions than the catalogue's, as the files describe it."""
+        number = self.positions()
+        if number is None or model is None:
+            return {}
+        spec = load_model(model).spec
+        if number <= spec.max_positions:
+            return {}
+        self.assumed.append(f"{number:,} positions of {spec.name}, as the files say")
+        return {"shape": spec.model_copy(update={"max_positions": number}), "model": None}
 
     def known(self, named: str, *keys: str) -> str | None:
         """The catalogue's name of a model; where it knows none, that is a problem."""
@@ -162,7 +197,10 @@ class RlReader(ABC):
 
     def _rules(self, trainer: Mapping[str, Any], rl: RlFound) -> Iterator[Problem]:
         """The rules of the framework that the settings break (`rules.toml`)."""
-        names = Lookup(self._value, **trainer, **_facts(trainer, rl))
+        stated = self.settings.settings.keys()
+        facts = _facts(trainer, rl) | {"setting": self._plain, "stated": stated}
+        names = Lookup(self._value, **_OF_RULES, **facts)
+        names.update(trainer)
         for problem in said_problems("rl", self.rules, names, self.settings):
             # What only a variable of the machine tells may be otherwise.
             unsure = self.settings.problems and problem.severity == "error"
@@ -170,7 +208,12 @@ class RlReader(ABC):
 
     def _value(self, name: str) -> Any:
         """A setting by its dotted name with `__` for the dots: `data__train_batch_size`."""
-        return self.get(name.replace("__", "."))
+        return self._plain(name.replace("__", "."))
+
+    def _plain(self, key: str) -> Any:
+        """The value of a setting, switches as True and False."""
+        value = self.get(key)
+        return _SWITCHES.get(value.lower(), value) if isinstance(value, str) else value
 
 
 def _facts(trainer: Mapping[str, Any], rl: RlFound) -> dict[str, Any]:
@@ -184,10 +227,22 @@ def _facts(trainer: Mapping[str, Any], rl: RlFound) -> dict[str, Any]:
         "gpus": gpus or 0,
         "replica": tp * pp * cp,
         "dp_ranks": (gpus or 0) // (tp * pp * cp),
+        "trainer_pp": pp,
+        "tp": tp,
+        "cp": cp,
+        "positions": _positions(trainer),
         "colocated": rl.placement == "colocated",
         "longest": rl.longest or 0,
         "divisor": _divisor,
     }
+
+
+def _positions(trainer: Mapping[str, Any]) -> int:
+    """Positions of the policy; more than any sample has where the model is not known."""
+    shape, model = trainer.get("shape"), trainer.get("model")
+    if shape is None and model is None:
+        return MOST_SEQUENCES
+    return int((shape or load_model(model).spec).max_positions)
 
 
 def _divisor(number: int, most: int) -> int:

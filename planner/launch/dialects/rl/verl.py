@@ -90,6 +90,14 @@ class VerlReader(RlReader):
         """The folder or name of the policy."""
         return self.text(f"{_MODEL}.path")
 
+    def positions(self) -> int | None:
+        """Positions that the settings give the model in place of its own."""
+        stated = self.whole(f"{_MODEL}.override_config.max_position_embeddings")
+        scaled = any("rope_scaling" in key or "rope_parameters" in key or "hf_overrides" in key
+                     for key in self.settings.settings)  # fmt: skip
+        longest = self.whole("data.max_prompt_length"), self.whole("data.max_response_length")
+        return stated or (sum(one or 0 for one in longest) if scaled else None)
+
     # --- where it runs --------------------------------------------------------------------------
 
     @property
@@ -217,10 +225,6 @@ class VerlReader(RlReader):
 
     def _fsdp(self, gpus: int | None) -> dict[str, Any]:
         shard = self.whole(f"{_FSDP}.fsdp_size")
-        ulysses = self.whole(*_ULYSSES) or 1
-        if ulysses > 1:
-            why = "Ulysses divides long samples: costed as undivided, without its exchanges"
-            self.left_out(why, *_ULYSSES)
         if self.flag(f"{_FSDP}.offload_policy"):
             self.unpredictable(
                 "FSDP2's own offload to the host is not modelled", f"{_FSDP}.offload_policy"
@@ -230,6 +234,7 @@ class VerlReader(RlReader):
         hybrid = shard is not None and gpus is not None and 1 < shard < gpus
         return {
             "zero": 2 if str(reshard).lower() == "false" else 3,
+            "cp": self.whole(*_ULYSSES) or 1,
             "shard": shard if hybrid else 0,
             "recompute": self.hints.recompute or ("full" if again else "none"),
         }

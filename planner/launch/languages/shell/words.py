@@ -49,7 +49,8 @@ _CALCULATOR = re.compile(r"bc(\s+-l)?")
 # A question whether the machine is one of Ascend's, with the answers yes and no: no GPU that is
 # planned for is.
 _ASKS_FOR_ASCEND = re.compile(
-    r"\$\(\s*python3?\s+-c\s+[\"']import torch_npu[\"'][^|]*?&&\s*echo\s+\w+\s*\|\|\s*echo\s+(\w+)\s*\)"
+    r"\$\(\s*python3?\s+-c\s+[\"']import torch_npu[\"'][^|]*?"
+    r"&&\s*echo\s+\w+\s*\|\|\s*echo\s+(\w+)\s*\)"
 )
 # Kubernetes' spelling of a container's variable; no program is named like that.
 _OF_A_CONTAINER = re.compile(r"\$\(([A-Z][A-Z0-9_]*)\)")
