@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from hardware.schema import Cluster
 from planner.job.job import Job
 from planner.job.rl.frameworks import RlFramework
 from planner.job.rl.spec import (
@@ -31,7 +32,9 @@ class RlJob:
     where samples are packed to a number of tokens, else the longest sample.
     `token_limit_read`: tokens of a micro-batch of a pass that only reads.
     `staleness`: how many updates old the weights may be with which a sample was made: 0 is
-    synchronous; values among which a search decides. `placements`: likewise.
+    synchronous; values among which a search decides. `placements`: likewise. `engine_gpus`: GPUs of
+    the trainer's machine that sample, where they are given; `engine_cluster`: GPUs of their own
+    that sample, beside all of the trainer's.
     """
 
     trainer: Job
@@ -49,11 +52,18 @@ class RlJob:
     staleness: tuple[int, ...] = (0,)
     partial_rollouts: bool = False
     token_limit_read: int | None = None
+    engine_gpus: int | None = None
+    engine_cluster: Cluster | None = None
 
     @property
     def policy(self) -> ModelSpec:
         """The model that is trained and sampled."""
         return self.trainer.model
+
+    @property
+    def sampling_cluster(self) -> Cluster:
+        """The machine whose GPUs sample, or some of them."""
+        return self.engine_cluster or self.trainer.cluster
 
     @property
     def updates(self) -> int:

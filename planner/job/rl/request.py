@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -14,6 +14,7 @@ from planner.job.errors import UsageError, unknown_name
 from planner.job.job import Job
 from planner.job.length_text import read_prompts
 from planner.job.models.catalog import load_model
+from planner.job.pool import parse_one_type
 from planner.job.request import Request
 from planner.job.rl.checks import demand_rl
 from planner.job.rl.frameworks import RlFramework, find_rl_framework
@@ -52,7 +53,8 @@ class RlRequest(Named):
     the samples of a step, each `epochs` times; `placement`, `staleness`: a value or `search`;
     `reward`: `rule`, seconds a step or a model; `critic`: a model, None: the policy's own for
     algorithms that have one; `reference`: its home or `none`; `turns`: `4x2.5`: answers of a sample
-    and the seconds of a tool between two; `token_limit`: tokens of a micro-batch.
+    and the seconds of a tool between two; `token_limit`: tokens of a micro-batch; `rollout_gpus`:
+    how many of the GPUs sample, as `16`, or GPUs of their own beside them, as `32xL40S`.
     """
 
     trainer: Request
@@ -75,6 +77,7 @@ class RlRequest(Named):
     turns: str | None = None
     resampling: Annotated[float, Field(ge=1)] | None = None
     token_limit: Annotated[int, Field(gt=0)] | None = None
+    rollout_gpus: str | None = None
     old_logprobs: bool | None = None
 
     def resolve(self) -> RlJob:
@@ -97,9 +100,30 @@ class RlRequest(Named):
             staleness=_staleness(self.staleness, framework),
             partial_rollouts=framework.partial_rollouts,
         )
-        job = replace(job, critic=self._critic(algorithm, job.policy))
+        job = replace(job, critic=self._critic(algorithm, job.policy), **self._samplers(job))
         demand_rl(job)
         return job
+
+    def _samplers(self, job: RlJob) -> dict[str, Any]:
+        """The GPUs that sample apart from the trainer's, as they are given. UsageError."""
+        text = self.rollout_gpus
+        if text is None:
+            return {}
+        if "separate" not in job.placements:
+            raise UsageError(
+                f"--rollout-gpus {text} with --placement colocated: engine and trainer share all "
+                "GPUs; leave --rollout-gpus out, or give --placement separate"
+            )
+        found: dict[str, Any] = {"placements": ("separate",)}
+        if not text.isdecimal():
+            return found | {"engine_cluster": parse_one_type(text)}
+        given, total = int(text), job.trainer.cluster.num_gpus
+        if not 0 < given < total:
+            raise UsageError(
+                f"--rollout-gpus {text}: the cluster has {total} GPUs, some of which train; give 1 "
+                f"to {total - 1}, or GPUs of their own, as 32xL40S"
+            )
+        return found | {"engine_gpus": given}
 
     @cached_property
     def lengths(self) -> tuple[Lengths, Lengths]:

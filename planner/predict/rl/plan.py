@@ -96,3 +96,42 @@ class Phase:
     def peak_bytes(self) -> float:
         """Bytes on the fullest GPU while it lasts."""
         return sum(self.held.values())
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What the engines of a step take and hold.
+
+    `phase`: from the first prompt until the longest answer ends; `steady_s`: seconds that the same
+    answers take where engines never run empty, as when the next prompts follow at once; `tail_s`:
+    of the phase, seconds in which fewer sequences run than an engine has room for;
+    `running`: sequences of one engine at once, at most; `waves`: sequences of an engine over that;
+    `preempted`: share of the sequences that lose their cache once and are read again;
+    `room_tokens`: of an engine's KV cache; `profile`: (seconds since the start, share of the
+    samples that still run), falling; `fits`: whether an engine holds one longest sequence at least.
+    """
+
+    phase: Phase
+    steady_s: float
+    tail_s: float
+    running: float
+    waves: float
+    preempted: float
+    room_tokens: float
+    profile: tuple[tuple[float, float], ...]
+    fits: bool
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the trainer's side of a step takes and holds: its phases in order.
+
+    `resident`: bytes on its fullest GPU between phases that could go to the host, by what they are
+    (weights, gradients, optimizer states, reference); `staying`: bytes that cannot (context,
+    communicators); `shard_bytes`: weights of the policy on one GPU.
+    """
+
+    phases: tuple[Phase, ...]
+    resident: Mapping[str, float]
+    staying: Mapping[str, float]
+    shard_bytes: float

@@ -48,6 +48,8 @@ def test_algorithms_and_frameworks_have_their_habits():
         ({"algorithm": "gropo"}, "Did you mean 'grpo'"),
         ({"framework": "verk"}, "verl"),
         ({"trainer": {"framework": "nanotron"}}, "verl trains with hf-fsdp2"),
+        ({"rollout_gpus": "16"}, "give 1 to 15"),
+        ({"rollout_gpus": "4", "placement": "colocated"}, "give --placement separate"),
         ({"engine": "tgi"}, "samples with vllm, sglang"),
         ({"reference": "moon"}, "verl has"),
         ({"critic": "qwen3-8b"}, "has no critic"),
@@ -60,3 +62,11 @@ def test_algorithms_and_frameworks_have_their_habits():
 def test_what_cannot_be_is_refused_with_the_nearest_fix(given, said):
     with pytest.raises(UsageError, match=said):
         request(**given).resolve()
+
+
+def test_gpus_that_sample_are_some_of_the_cluster_or_their_own():
+    assert request(rollout_gpus="4").resolve().engine_gpus == 4
+    own = request(rollout_gpus="32xL40S").resolve()
+    assert own.placements == ("separate",)
+    assert (own.sampling_cluster.gpu.name, own.sampling_cluster.num_gpus) == ("L40S", 32)
+    assert request().resolve().sampling_cluster.gpu.name.startswith("H100")
