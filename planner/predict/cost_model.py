@@ -270,8 +270,9 @@ class CostModel:
     def cost_shapes(self, columns: Columns) -> CostedShapes:
         """Cost every shape (a column for each axis, and `recompute`).
 
-        `recompute` indexes `job.recompute`. Layers are spread evenly, all recomputing alike. Columns
-        `kept`, `computed` say what micro-batches hold where the job's rows do not (`KEY_ROW`).
+        `recompute` indexes `job.recompute`. Layers are spread evenly, all recomputing alike.
+        Columns `kept`, `computed` say what micro-batches hold where the job's rows do not
+        (`KEY_ROW`).
         """
         price_shapes = self.price_shapes(columns)
         order = np.argsort(price_shapes.shapes[:, f.SHAPE["frame"]], kind="stable").astype(
