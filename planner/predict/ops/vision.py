@@ -90,8 +90,10 @@ def tower_context(context: OpContext, span: int) -> OpContext:
 
 def part_tuning(tuning: Tuning, part: str, kind: str = "") -> Tuning:
     """How the tower, of such a kind, or the projector is trained: as the language model, without
-    what names its layers; beside adapters on layers that have other names there, or of its own
-    accord, not at all."""
+    what names its layers. Beside adapters it is trained in full where that is said, and not at all
+    where they are on layers that have other names there, or it is frozen by itself."""
+    if part in tuning.whole:
+        return replace(tuning, method="full", rank=0, targets=(), whole=(), frozen=())
     named = _SAME_NAMES.get(kind, ()) if part == VISION_TOWER else ()
     targets = tuning.targets
     if tuning.has_adapters and ALL_LINEAR not in targets:
