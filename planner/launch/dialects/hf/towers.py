@@ -120,14 +120,31 @@ def _of_tiles(found: Found, largest: Setting) -> Found:
 
 def unsized(named: Named, found: Found, hints: Hints) -> tuple[Problem, ...]:
     """Videos, of which settings limit frames and pixels and say no more: how many tokens a sample
-    has of them, only the data says."""
+    has of them, only the data says. An area of images that is no number."""
     model = found.shape or (load_model(found.model).spec if found.model else None)
     video = next((name for name in named if _VIDEOS.match(name)), None)
-    said = found.images or hints.images or hints.image_tokens
-    if video is None or model is None or model.vision is None or said:
+    limit = named.get("max_pixels")
+    usual = limit is not None and not limit.line and not limit.spans
+    said = (found.images and not usual) or hints.images or hints.image_tokens
+    if model is None or model.vision is None:
         return ()
+    wrong = tuple(_no_numbers(named))
+    if video is None or said:
+        return wrong
     text = f"{video}: it trains on videos, of which the file does not say how large they are"
-    return (Problem("videos-unknown", text, "missing", (named[video].place,), _VIDEOS_FIX),)
+    unsized_ones = Problem("videos-unknown", text, "missing", (named[video].place,), _VIDEOS_FIX)
+    return (*wrong, unsized_ones)
+
+
+def _no_numbers(named: Named) -> Iterator[Problem]:
+    """Areas of images that are no whole number of pixels, at which every program stops."""
+    names = {row["pixels"][0] for row in _programs().values()}
+    for name in sorted(names & named.keys()):
+        setting = named[name]
+        if setting.unknown or setting.value is None or digits(str(setting.value)):
+            continue
+        text = f"{setting.key} is {setting.value}, and must be a whole number of pixels"
+        yield Problem("whole-number", text, places=(setting.place,), fix=f"{setting.key} 1003520")
 
 
 def loads_its_tower(program: Program, model: ModelSpec | None) -> bool:
