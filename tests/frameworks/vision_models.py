@@ -21,6 +21,7 @@ from transformers import AutoModelForImageTextToText, initialization
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.pixtral import modeling_pixtral
 
+from tests.frameworks.intern_chat import intern_chat, intern_features
 from tests.frameworks.hf_counts import TYPES, attention_of
 from tests.frameworks.tuned_models import TunedRun
 
@@ -74,6 +75,9 @@ class VisionRun(TunedRun):
             vision["fullatt_block_indexes"] = [] if self.windowed else list(range(self.layers))
         if "deepstack_visual_indexes" in vision:
             vision["deepstack_visual_indexes"] = [0] if self.tapped else []
+        if kind == "internvl_chat":
+            out = given["llm_config"]["hidden_size"]
+            return intern_chat(vision, TYPES[self.mode], self.attention, out)
         text = given.get("text_config", given)
         text |= {"num_hidden_layers": 1, "vocab_size": 600}
         given |= {"image_token_id": 5, "image_token_index": 5, "vision_feature_layer": -1}
@@ -89,7 +93,9 @@ class VisionRun(TunedRun):
     def patches(self) -> int:
         """Tokens that the tower reads."""
         tokens = _side(self.config) ** 2
-        has_class = self.config["model_type"] in ("llava", "llava_next", "internvl", "llama4")
+        has_class = self.config["model_type"] in (
+            "llava", "llava_next", "internvl", "llama4", "internvl_chat"
+        )  # fmt: skip
         return tokens + int(has_class and not _is_packed(self.config))
 
     def loss(self, model: Any) -> Any:
@@ -101,7 +107,8 @@ class VisionRun(TunedRun):
 def part_of(name: str) -> str:
     """The part of the model that a module or a parameter belongs to by its name."""
     if any(
-        word in name for word in ("merger", "vision_adapter", "projector", "connector", "newline")
+        word in name
+        for word in ("merger", "vision_adapter", "projector", "connector", "newline", "mlp1")
     ):
         return "projector"
     tower = any(word in name for word in ("visual", "vision_tower", "vision_model"))
@@ -115,7 +122,7 @@ def _is_packed(config: Mapping[str, Any]) -> bool:
 
 def _side(config: Mapping[str, Any]) -> int:
     vision = config["vision_config"]
-    if config["model_type"].startswith("qwen") or _is_packed(config):
+    if config["model_type"].startswith(("qwen", "kimi")) or _is_packed(config):
         return SIDE
     size, patch_size = vision.get("image_size", 336), vision.get("patch_size", 14)
     one = size[0] if isinstance(size, (list, tuple)) else size
@@ -136,6 +143,10 @@ def _features(model: Any, run: VisionRun) -> Any:
     base = model.model if hasattr(model, "model") and kind != "llama4" else model
     if kind.startswith("qwen"):
         return _qwen(base, run)
+    if kind == "internvl_chat":
+        return intern_features(model, _pixels(run))
+    if kind == "kimi_k25":
+        return _kimi(base, run)
     if kind == "llama4":
         seen = model.vision_model(_pixels(run)).last_hidden_state
         return model.multi_modal_projector(seen.reshape(-1, seen.shape[-1]))
@@ -166,6 +177,22 @@ def _qwen(base: Any, run: VisionRun) -> Any:
         cu_window_seqlens=np.arange(0, count + 1, WINDOW * WINDOW),
         **places,
     )
+
+
+def _kimi(base: Any, run: VisionRun) -> Any:
+    """Kimi's tower, told where patches stand and which become one token."""
+    size, count = run.config["vision_config"]["patch_size"], SIDE * SIDE
+    seen = base.vision_tower(
+        torch.empty((count, 3, size, size), dtype=TYPES[run.mode]),
+        grid_thw=None,
+        cu_seqlens=np.array([0, count]),
+        position_ids=torch.zeros((count, 2), dtype=torch.long),
+        interp_indices=torch.zeros((count, 16), dtype=torch.long),
+        interp_weights=torch.zeros((count, 16)),
+        frame_index=torch.zeros(count, dtype=torch.long),
+        temporal_merge_index=torch.zeros((count // 4, 1, 4), dtype=torch.long),
+    )
+    return base.mm_projector(seen.pooler_output)
 
 
 def _pixtral(base: Any, run: VisionRun) -> Any:
