@@ -124,8 +124,9 @@ class VisionSpec(Named):
 class ImageLoad(Frozen):
     """The images of a batch. `patches`: that the tower reads, for each token of a row of the
     language model; `span`: patches that one patch attends to in a layer without windows, those of
-    its image or tile; `read`: share of the patches that the projector reads; `tokens`: share of the language model's tokens that are images'; `usual`: the
-    image that is taken where nobody says what the samples have."""
+    its image or tile; `read`: share of the patches that the projector reads; `tokens`: share of the
+    language model's tokens that are images'; `usual`: the image that is taken where nobody says
+    what the samples have."""
 
     patches: _Share = 0.0
     span: _Positive = 1

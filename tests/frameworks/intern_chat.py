@@ -83,7 +83,7 @@ def intern_chat(vision: dict[str, Any], dtype: Any, attention: str, out: int) ->
 
 def intern_features(model: Any, pixels: Any) -> Any:
     """What the projector makes of one tile (extract_feature)."""
-    # Torch's newer checkpoints: the older ones train nothing where a layer's input needs no gradient.
+    # Torch's newer checkpoints: the older train nothing where a layer's input needs no gradient.
     newer = partial(checkpoint.checkpoint, use_reentrant=False)
     with patch.object(checkpoint, "checkpoint", newer):
         seen = model.vision_model(pixels, return_dict=True).last_hidden_state[:, 1:]

@@ -8,7 +8,7 @@ tensors have none.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,8 @@ from transformers import AutoModelForImageTextToText, initialization
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.pixtral import modeling_pixtral
 
-from tests.frameworks.intern_chat import intern_chat, intern_features
 from tests.frameworks.hf_counts import TYPES, attention_of
+from tests.frameworks.intern_chat import intern_chat, intern_features
 from tests.frameworks.tuned_models import TunedRun
 
 _CONFIGS = Path(__file__).parents[1] / "job" / "models" / "vision_configs.json"
@@ -141,23 +141,32 @@ def _pixels(run: VisionRun) -> Any:
 def _features(model: Any, run: VisionRun) -> Any:
     kind = run.config["model_type"]
     base = model.model if hasattr(model, "model") and kind != "llama4" else model
-    if kind.startswith("qwen"):
-        return _qwen(base, run)
-    if kind == "internvl_chat":
-        return intern_features(model, _pixels(run))
-    if kind == "kimi_k25":
-        return _kimi(base, run)
-    if kind == "llama4":
-        seen = model.vision_model(_pixels(run)).last_hidden_state
-        return model.multi_modal_projector(seen.reshape(-1, seen.shape[-1]))
-    if kind in ("idefics3", "smolvlm"):
-        return _idefics(base, run)
-    if kind in ("llava_next", "llava_onevision"):
-        seen = base.vision_tower(_pixels(run), output_hidden_states=True).hidden_states[-1]
-        return base.multi_modal_projector(seen[:, 1:] if kind == "llava_next" else seen)
     if kind == "mistral3" or _is_packed(run.config):
         return _pixtral(base, run)
+    if kind.startswith("qwen"):
+        return _qwen(base, run)
+    return _OF_KINDS.get(kind, _plain)(base, run)
+
+
+def _plain(base: Any, run: VisionRun) -> Any:
     return base.get_image_features(_pixels(run))
+
+
+def _intern(base: Any, run: VisionRun) -> Any:
+    return intern_features(base, _pixels(run))
+
+
+def _llama4(base: Any, run: VisionRun) -> Any:
+    seen = base.vision_model(_pixels(run)).last_hidden_state
+    return base.multi_modal_projector(seen.reshape(-1, seen.shape[-1]))
+
+
+def _llava(base: Any, run: VisionRun) -> Any:
+    """LLaVA's tower, whose class token LLaVA-NeXT leaves out."""
+    seen = base.vision_tower(_pixels(run), output_hidden_states=True).hidden_states[-1]
+    return base.multi_modal_projector(
+        seen[:, 1:] if run.config["model_type"] == "llava_next" else seen
+    )
 
 
 def _qwen(base: Any, run: VisionRun) -> Any:
@@ -219,3 +228,14 @@ def _embedded(embeddings: Any, pixels: Any) -> Any:
     seen = embeddings.patch_embedding(pixels).flatten(2).transpose(1, 2)
     places = torch.zeros((1, embeddings.num_positions), dtype=torch.long)
     return seen + embeddings.position_embedding(places)
+
+
+_OF_KINDS: Mapping[str, Callable[[Any, VisionRun], Any]] = {
+    "internvl_chat": _intern,
+    "kimi_k25": _kimi,
+    "llama4": _llama4,
+    "idefics3": _idefics,
+    "smolvlm": _idefics,
+    "llava_next": _llava,
+    "llava_onevision": _llava,
+}
