@@ -63,8 +63,8 @@ def _file_names(
         yield from _named(argument, value_of)
         if isinstance(argument, ast.Name):
             opened = (call for module in modules for call in _opened_as(argument.id, module))
-            for call in opened:
-                yield from _named(call, value_of)
+            for handle in opened:
+                yield from _named(handle, value_of)
     called = last_name(node.func)
     for module in modules:
         for one in ast.walk(module):
