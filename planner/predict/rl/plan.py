@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from hardware.schema import Gpu
 from planner.job.rl.spec import Placement
 from planner.predict.configuration import Configuration
 
@@ -52,7 +53,12 @@ class RlLayout:
     """A way to run a job: where trainer and engines are, and how each of them is split.
 
     `trainer`: configuration of the update, whose job has the GPUs that train; `critic`: likewise of
-    a critic, on the same GPUs; `staleness`: updates by which samples may be behind.
+    a critic, on the same GPUs; `staleness`: updates by which samples may be behind;
+    `trainer_leaves`: weights, gradients and states go to the host while the engine samples, and
+    come back; `streams`: engines take the next prompts as answers end, and answers go on over an
+    update (partial rollouts), so that no engine waits for the longest; `way` of new weights
+    (`transfer.toml`), "" for the framework's usual one;
+    `engine_gpu`: what samples, None for the trainer's own.
     """
 
     placement: Placement
@@ -60,6 +66,10 @@ class RlLayout:
     engine: EngineLayout
     staleness: int = 0
     critic: Configuration | None = None
+    trainer_leaves: bool = False
+    streams: bool = False
+    way: str = ""
+    engine_gpu: Gpu | None = None
 
     @property
     def trainer_gpus(self) -> int:
