@@ -172,7 +172,9 @@ class _Bins:
                 settled = len(rows) - 1
                 queue = self._skip(rows, queue)
         columns = np.asarray(rows).T if rows else np.zeros((7, 0))
-        return Flow(*columns, preempted=lost / max(load.samples, _LAST), settled=settled)
+        names = ("steps", "running", "tokens", "windowed", "left", "admitted", "reread")
+        quantities = dict(zip(names, columns, strict=True))
+        return Flow(**quantities, preempted=lost / max(load.samples, _LAST), settled=settled)
 
     def _preempt(self, ages: Floats, waiting: Floats) -> tuple[Floats, Floats, float]:
         """The youngest leave where what runs is about to outgrow its room; one always stays."""

@@ -37,7 +37,7 @@ _NATIVE = ("fp8", "fp8-block", "fp8-ffn", "int8")
 # argmax, log-softmax (vLLM, v1/sample/sampler.py, topk_topp_sampler.py).
 _SAMPLING_BYTES = 50.0
 _SAMPLING_KERNELS = 12.0
-# Kernels of attention beside its products: the cache's new entries, attention, the sum of its parts.
+# Kernels of attention beside its products: new entries of the cache, attention, the sum of parts.
 _ATTENTION_KERNELS = 3.0
 # Kernels between the router and the experts, and after them: top-k, sorting, the weighted sum.
 _ROUTING_KERNELS = 4.0
@@ -128,9 +128,9 @@ class _Coster:
             prefill_square_s=self._prefill_square(),
         )
 
-    def _step(self, tokens: float) -> dict[str, float]:
+    def _step(self, tokens: float) -> Mapping[str, float]:
         """Seconds by cause of a step of so many sequences, all stages in turn."""
-        total: dict[str, float] = Counter()
+        total: Counter[str] = Counter()
         for kind, count in self.counts.items():
             for name, seconds in self._layer(kind, tokens).items():
                 total[name] += count * seconds
@@ -140,13 +140,13 @@ class _Coster:
         total["sampling"] += self._sampling(tokens)
         return total
 
-    def _layer(self, kind: LayerKind, tokens: float) -> dict[str, float]:
+    def _layer(self, kind: LayerKind, tokens: float) -> Counter[str]:
         found = self._ops(layer_piece(self.deployment, kind).ops, tokens)
         found["exchange"] += layer_exchange_s(self.deployment, self.cluster, kind, tokens)
         return found
 
-    def _ops(self, ops: tuple[Op, ...], tokens: float) -> dict[str, float]:
-        total: dict[str, float] = Counter()
+    def _ops(self, ops: tuple[Op, ...], tokens: float) -> Counter[str]:
+        total: Counter[str] = Counter()
         for op in ops:
             if op.is_product:
                 grouped = op.kind is OpKind.GROUPED_GEMM
@@ -213,7 +213,7 @@ class _Coster:
         """Kernels that are no products; residuals are added in the norms' kernels."""
         if op.kind is OpKind.ATTENTION:
             return _ATTENTION_KERNELS * self.gpu.kernel_floor_s
-        if op.name.endswith("/residual") or op.name == "head/loss" or op.name == "moe/dispatch":
+        if op.name.endswith("/residual") or op.name in ("head/loss", "moe/dispatch"):
             return 0.0
         routing = op.name == "moe/routing"
         kernels = _ROUTING_KERNELS if routing else 1.0

@@ -1,4 +1,4 @@
-"""Seconds that the ranks of an engine exchange in a step of decoding: small messages, many times."""
+"""Seconds that the ranks of an engine exchange in a step of decoding: many small messages."""
 
 from __future__ import annotations
 

@@ -244,8 +244,8 @@ def _notes(job: RlJob, made: SamplingEngine, course: _Course, one_longest: float
     found = []
     if made.memory.room < one_longest:
         found.append(
-            f"The KV cache has no room for one sequence of {job.rollout.longest:,} tokens; give the "
-            "engine more of the GPU, a larger tp, or shorter answers."
+            f"The KV cache has no room for one sequence of {job.rollout.longest:,} tokens; give "
+            "the engine more of the GPU, a larger tp, or shorter answers."
         )
     if made.memory.over > 0.0:
         found.append(
@@ -254,8 +254,8 @@ def _notes(job: RlJob, made: SamplingEngine, course: _Course, one_longest: float
         )
     if course.flow.preempted > 0.01:
         found.append(
-            f"{course.flow.preempted:.0%} of the sequences lose their place in a full KV cache, and "
-            "are read again."
+            f"{course.flow.preempted:.0%} of the sequences lose their place in a full KV cache, "
+            "and are read again."
         )
     if job.rollout.response.unstated:
         found.append(

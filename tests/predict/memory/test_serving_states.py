@@ -1,4 +1,4 @@
-"""Caches of models with recurrent layers in serving: one state a sequence, in blocks of the pool."""
+"""Caches of hybrids in serving: one state a sequence, in blocks of the pool."""
 
 from __future__ import annotations
 

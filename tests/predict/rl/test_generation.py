@@ -1,4 +1,4 @@
-"""Generation: the flow of continuous batching against sequences played out, and what a phase says."""
+"""Generation: the flow of continuous batching against sequences that are played out."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@ blocks of a sequence, and what a pool of blocks holds.
 PagedAttention (arXiv 2309.06180, section 4.1) stores keys and values in blocks of tokens. Layers
 with a sliding window need the blocks of their window only; vLLM then keeps all layers in groups
 of one size, so that every group's blocks come from one pool, and pads the last group. Recurrent
-layers keep one state a sequence, whatever its length, each in a block of the same pool, whose blocks
-have as many tokens as make them no smaller than a state (vLLM issue 41153; a sequence of
-Qwen3.5-27B has 1,568 tokens of 1 KiB a block under TP 2, and states of 1.6 MB).
+layers keep one state a sequence, whatever its length, each in a block of the same pool, whose
+blocks have as many tokens as make them no smaller than a state (vLLM's config of hybrids; blocks of
+Qwen3.5-27B have 1,568 tokens of 1 KiB under TP 2, where its states take 1.6 MB each).
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def stage_pool(deployment: Deployment, stage: int) -> StagePool:
     if recurrent:
         group = _group_size(group, recurrent)
     block_bytes = group * deployment.block * layer_token_bytes(deployment)
-    groups = (math.ceil(count / group) for count in (full, windowed))
-    return StagePool(deployment, group, *groups, block_bytes, math.ceil(recurrent / group))
+    groups = [math.ceil(count / group) for count in (full, windowed, recurrent)]
+    return StagePool(deployment, group, groups[0], groups[1], block_bytes, groups[2])
 
 
 def _with_state_blocks(deployment: Deployment) -> Deployment:
