@@ -9,7 +9,7 @@ of them; experts are read as far as some token is sent to them. Rates are those 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -130,7 +130,7 @@ class _Coster:
 
     def _step(self, tokens: float) -> Mapping[str, float]:
         """Seconds by cause of a step of so many sequences, all stages in turn."""
-        total: Counter[str] = Counter()
+        total: defaultdict[str, float] = defaultdict(float)
         for kind, count in self.counts.items():
             for name, seconds in self._layer(kind, tokens).items():
                 total[name] += count * seconds
@@ -140,13 +140,13 @@ class _Coster:
         total["sampling"] += self._sampling(tokens)
         return total
 
-    def _layer(self, kind: LayerKind, tokens: float) -> Counter[str]:
+    def _layer(self, kind: LayerKind, tokens: float) -> defaultdict[str, float]:
         found = self._ops(layer_piece(self.deployment, kind).ops, tokens)
         found["exchange"] += layer_exchange_s(self.deployment, self.cluster, kind, tokens)
         return found
 
-    def _ops(self, ops: tuple[Op, ...], tokens: float) -> Counter[str]:
-        total: Counter[str] = Counter()
+    def _ops(self, ops: tuple[Op, ...], tokens: float) -> defaultdict[str, float]:
+        total: defaultdict[str, float] = defaultdict(float)
         for op in ops:
             if op.is_product:
                 grouped = op.kind is OpKind.GROUPED_GEMM
