@@ -1,4 +1,4 @@
-"""Launches of reinforcement learning, predicted: a request and a layout of what files say, and their
+"""Launches of reinforcement learning, predicted: a request and a layout of what files say, and its
 step.
 
 Files state the most tokens that prompts and answers may have, never how long they are. Unless the

@@ -15,9 +15,11 @@ from math import exp, hypot, log
 from typing import Literal
 
 from planner.job.rl.job import RlJob
+from planner.predict.rl.generation import generate
 from planner.predict.rl.moves import UNPINNED_BYTES_PER_S, Transfer, transfer, usual_way
 from planner.predict.rl.plan import Generation, Phase, RlLayout, Side, Training
 from planner.predict.rl.states import asleep, sleep_phase, wake_phase
+from planner.predict.rl.training import train
 from planner.predict.uncertainty.intervals import fit_probability
 
 # Factor of the 80 % interval of a transfer's seconds: the published times of `transfer.toml`.
@@ -94,6 +96,15 @@ class RlStep:
         if name.startswith(("trainer: ", "engine: ")):
             return name.startswith("trainer: ")
         return phase.side == "trainer"
+
+
+def rl_step(job: RlJob, layout: RlLayout) -> RlStep:
+    """The step of a layout, both of its sides costed. UsageError for a layout that breaks a
+    rule."""
+    training = train(job, layout.trainer, layout.critic)
+    beside = sum(beside_engine(layout, training).values())
+    generation = generate(job, layout.engine, beside, layout.engine_gpu)
+    return compose(job, layout, training, generation)
 
 
 def beside_engine(layout: RlLayout, training: Training) -> Mapping[str, float]:

@@ -239,10 +239,10 @@ def _facts(trainer: Mapping[str, Any], rl: RlFound) -> dict[str, Any]:
 
 def _positions(trainer: Mapping[str, Any]) -> int:
     """Positions of the policy; more than any sample has where the model is not known."""
-    shape, model = trainer.get("shape"), trainer.get("model")
-    if shape is None and model is None:
-        return MOST_SEQUENCES
-    return int((shape or load_model(model).spec).max_positions)
+    if (shape := trainer.get("shape")) is not None:
+        return int(shape.max_positions)
+    model = trainer.get("model")
+    return MOST_SEQUENCES if model is None else load_model(str(model)).spec.max_positions
 
 
 def _divisor(number: int, most: int) -> int:
