@@ -25,6 +25,10 @@ def shard_factor(code: int, key: Row, kv_heads: float) -> float:
         return key.etp / key.tp
     if code == Shard.EXPERT_TP:
         return 1.0 / key.etp
+    if code == Shard.WHOLE:
+        return float(key.cp)
+    if code == Shard.WHOLE_TP:
+        return key.cp / key.tp
     return 1.0
 
 
