@@ -48,8 +48,9 @@ OP_ROW = record_of(
     "trained", "partial", "returns", "unpacked", "transient", "repeats",
 )  # fmt: skip
 # Of the optimizer: bytes of state beyond those of every parameter; temporaries of the update of one
-# matrix, and FLOP of all of them. `apart`: 1 of a vision tower beside the embedding. `after_core`: 1 behind the core of attention in forward: a
-# gradient is made, and a tensor freed, before the core's backward.
+# matrix, and FLOP of all of them. `apart`: 1 of a vision tower beside the embedding; `after_core`:
+# 1 behind the core of attention in forward: a gradient is made, and a tensor freed, before the
+# core's backward.
 PARAM_ROW = record_of(
     "piece", "count", "shard", "parameter_class", "pads_vocabulary", "state_bytes",
     "temporary_bytes", "flop", "after_core", "apart",
@@ -161,8 +162,8 @@ PIECE_ISSUE_AGAIN = PIECE_ISSUE + 1
 # is fused; parameters whose gradients a rank has made by then.
 PIECE_SOFTMAX = PIECE_ISSUE_AGAIN + 1
 PIECE_AFTER_CORE = PIECE_SOFTMAX + 1
-# Trained parameters of which tp ranks have copies whose gradients they average, and those of a vision
-# tower beside the embedding.
+# Trained parameters of which tp ranks have copies whose gradients they average, and those of a
+# vision tower beside the embedding.
 PIECE_AVERAGED = PIECE_AFTER_CORE + 1
 PIECE_APART = PIECE_AVERAGED + 1
 # By class of parameters, how many a rank has before ZeRO; by the ranks that share them (`Sharers`),

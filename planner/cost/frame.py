@@ -38,8 +38,8 @@ from planner.cost.update import stage_update_seconds
 # differs by micro-batch and recompute mode: seconds of the piece's passes, what ZeRO-2/3 adds to
 # those of a plain piece and of one that recomputes; of a pass, what its hidden traffic takes from
 # parameters' or gradients' at the end of the step, and by how much both of these together delay the
-# piece's compute and exposed traffic (`planner.cost.boundary_traffic`), with what averaging gradients
-# over copies takes (`average_s`).
+# piece's compute and exposed traffic (`planner.cost.boundary_traffic`), with what averaging the
+# gradients of copies takes (`average_s`).
 TRAFFIC_ROW = record_of(
     "reduced", "reduced_experts", "gathered", "gathered_experts",
     "reduce_s", "reduce_inside", "reduce_between", "reduce_engaged",

@@ -409,7 +409,8 @@ def compute_terms(
         seconds_forward += op.host_waits * framework.issue_s
         if op.issued == 0.0:
             replays = 1.0
-        seconds_forward, seconds_backward = op.repeats * seconds_forward, op.repeats * seconds_backward
+        seconds_forward *= op.repeats
+        seconds_backward *= op.repeats
         forward += seconds_forward
         backward += seconds_backward
         issued_forward = op.repeats * issue_s(

@@ -93,10 +93,17 @@ def vision_conditions(model: ModelSpec) -> tuple[UserCondition, ...]:
     return tuple(replace(one, of=f"the vision tower of {model.name}") for one in wanted)
 
 
+def first_layers(model: ModelSpec) -> int:
+    """Fewest layers of a pipeline's first block: those to which the further projectors of a tower
+    on the first stage add (Megatron-Bridge 0.6.2, modelling_qwen3_vl/model.py)."""
+    vision = model.vision
+    return len(vision.projector.taps) if vision and vision.place != "layers" else 0
+
+
 def _demands(vision: VisionSpec) -> Iterator[str]:
     """Conditions on the degrees. A tower that is split needs whole heads on every rank (Megatron
-    adds heads to InternViT-6B's 25, examples/multimodal/config.py); the first block of a pipeline
-    has the layers to which Qwen3-VL's further projectors add (modelling_qwen3_vl/model.py)."""
+    adds heads to InternViT-6B's 25, examples/multimodal/config.py); for the last one see
+    `first_layers`."""
     if vision.place == "layers":
         yield from ("tp == 1", "pp == 1", "cp == 1")
         return

@@ -70,7 +70,7 @@ from planner.job.samples import Samples
 from planner.job.sampling import demand_answers, sample_conditions, samples_of
 from planner.job.schedules import schedule_name
 from planner.job.specs import ModelSpec
-from planner.job.tuning import PARTS, VISION_TOWER, Tuning, read_tuning
+from planner.job.tuning import PARTS, PROJECTOR, VISION_TOWER, Tuning, read_tuning
 from planner.job.unmodelled import modules_not_modelled
 
 

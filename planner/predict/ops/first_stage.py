@@ -143,10 +143,10 @@ def _kept(row: Saved, context: OpContext, repeats: int) -> Saved | None:
 
 def _exchanges(op: Op, context: OpContext) -> tuple[Collective, ...]:
     """Traffic over tensor parallelism, of a tower that is split."""
-    kept = not is_copied(context)
-    return tuple(
-        one for one in op.collectives if kept and one.group == "tp" and not one.sequence_parallel_only
-    )
+    if is_copied(context):
+        return ()
+    over_tp = (one for one in op.collectives if one.group == "tp")
+    return tuple(one for one in over_tp if not one.sequence_parallel_only)
 
 
 def _sent(one: Collective, context: OpContext, repeats: int) -> Collective:
