@@ -106,6 +106,17 @@ class LearntRun(Frozen):
     pull: Annotated[float, Field(ge=-1e3, le=1e3, allow_inf_nan=False)]
 
 
+class LearntPhase(Frozen):
+    """What runs of reinforcement learning taught of a kind of phase (`generation`, `training`,
+    `reading`, `transfer`, `moves`, `reward`): the factor on its predicted seconds, the standard
+    deviation of ln(measured / predicted) that a further run will show by it, and how many runs."""
+
+    name: str
+    value: _Factor
+    spread: _Share
+    runs: Annotated[int, Field(ge=1)]
+
+
 class LearntFigure(Frozen):
     """How well a figure was predicted: runs, mean |predicted / measured - 1| before and after, each
     run judged by the others (`error_left_out`; none of a single run), how wide the bars of further
@@ -147,6 +158,7 @@ class Calibration(Frozen):
     memory: LearntFigure | None = None
     factors: tuple[LearntFactor, ...] = ()
     runs: tuple[LearntRun, ...] = ()
+    phases: tuple[LearntPhase, ...] = ()
 
     @field_validator("factors", mode="before")
     @classmethod

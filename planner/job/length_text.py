@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from math import exp, isfinite, log, sqrt
+from math import exp, fsum, isfinite, log, sqrt
 from pathlib import Path
 from statistics import NormalDist
 
@@ -13,10 +14,17 @@ from planner.job.quantities import parse_length
 from planner.job.samples import Lengths, demand_length, lengths_of
 
 HINT = (
-    "write 450 (every sample), mean=450 (their mean), lognormal:median=600,p95=2500,max=8192, a "
-    "histogram as 256:0.5,1024:0.3,4096:0.2 (length:share) or a file: data.csv, data.jsonl, "
-    "data.parquet, with :COLUMN behind it where that is not called length"
+    "write 450 (every sample), 256..512 (evenly between), mean=450 (their mean), "
+    "lognormal:median=600,p95=2500,max=8192, a histogram as 256:0.5,1024:0.3,4096:0.2 "
+    "(length:share) or a file: data.csv, data.jsonl, data.parquet, with :COLUMN behind it where "
+    "that is not called length"
 )
+PROMPT_HINT = (
+    "write prompt=LENGTHS,response=LENGTHS, as prompt=512..1024,response=lognormal:median=2500,"
+    "p95=9000,max=16384"
+)
+# Classes of prompts, and of answers, whose pairs are added up.
+_CLASSES_OF_PAIRS = 256
 # Standard deviation of ln(length) where only a mean is given, and of what would suit as well. Sets
 # of instructions have 0.6 (one task) to 1.1 (conversations of all kinds); 0.85 lies between.
 USUAL_SIGMA = 0.85
@@ -33,11 +41,9 @@ _HISTOGRAM_MOST = 10_000
 def read_lengths(text: str) -> Lengths:
     """The lengths that a text says. UsageError says what is wrong, and what to write."""
     words = text.strip()
-    name, separator, rest = words.partition(":")
-    if name.lower() == "lognormal":
-        return _lognormal_text(text, rest if separator else "")
-    if words.lower().startswith("mean="):
-        return lengths_of_mean(_length(text, words[5:]))
+    if (formula := _formula(text, words)) is not None:
+        return formula
+    separator = ":" in words
     if _is_file(words):
         from planner.job.length_files import lengths_of_file
 
@@ -46,6 +52,64 @@ def read_lengths(text: str) -> Lengths:
         return _histogram(text, words)
     number = _length(text, words)
     return Lengths((float(number),), (1.0,), f"{number:,} tokens each")
+
+
+def _formula(text: str, words: str) -> Lengths | None:
+    """The lengths of a named form, of prompts with answers, or of a range; None of other texts."""
+    name, _, rest = words.partition(":")
+    if words.lower().startswith("prompt="):
+        return whole_samples(*read_prompts(words))
+    if name.lower() == "lognormal":
+        return _lognormal_text(text, rest)
+    if words.lower().startswith("mean="):
+        return lengths_of_mean(_length(text, words[5:]))
+    return _even_between(text, words) if ".." in words and not _is_file(words) else None
+
+
+def read_prompts(text: str) -> tuple[Lengths, Lengths]:
+    """Lengths of prompts and of the answers to them: `prompt=512..1024,response=mean=2500`, each in
+    any form but the other's. UsageError."""
+    words = text.strip()
+    match = re.fullmatch(r"prompt=(.+?),\s*response=(.+)", words, re.IGNORECASE | re.DOTALL)
+    if match is None or "prompt=" in match[2].lower():
+        raise UsageError(f"--lengths {text!r}: {PROMPT_HINT}")
+    prompt, response = (read_lengths(part) for part in match.groups())
+    return prompt, response
+
+
+def whole_samples(prompt: Lengths, response: Lengths) -> Lengths:
+    """Prompts with their answers, each as long as it happens to be, whatever the other is."""
+    parts = [_coarse(one) for one in (prompt, response)]
+    both = ((a + b, x * y) for a, x in parts[0] for b, y in parts[1])
+    unstated = tuple(whole_samples(prompt, other) for other in response.unstated)
+    made = lengths_of(both, f"prompts of {prompt.origin}, answers of {response.origin}", unstated)
+    return replace(made, open_ended=response.open_ended)
+
+
+def _coarse(lengths: Lengths) -> list[tuple[float, float]]:
+    """(tokens, share) of a few hundred classes at most: neighbours joined at their mean, the
+    longest kept, so that every pair of two distributions can be added up."""
+    *pairs, longest = zip(lengths.tokens, lengths.shares, strict=True)
+    each = -(-len(pairs) // _CLASSES_OF_PAIRS) or 1
+    groups = [pairs[at : at + each] for at in range(0, len(pairs), each)]
+    return [*map(_mean_class, groups), longest]
+
+
+def _mean_class(group: list[tuple[float, float]]) -> tuple[float, float]:
+    total = fsum(share for _, share in group)
+    return fsum(tokens * share for tokens, share in group) / total, total
+
+
+def _even_between(text: str, words: str) -> Lengths:
+    """`512..1024`: every length between the two is as frequent as the others."""
+    low, _, high = words.partition("..")
+    first, last = _length(text, low), _length(text, high)
+    if first > last:
+        raise UsageError(f"--lengths {text!r}: {last:,} is below {first:,}; give {last}..{first}")
+    number = min(last - first + 1, _EVEN)
+    step = (last - first) / max(1, number - 1)
+    counted = ((float(round(first + index * step)), 1.0) for index in range(number))
+    return lengths_of(counted, f"{first:,} to {last:,} tokens, evenly")
 
 
 def demand_lengths(text: str) -> None:

@@ -68,6 +68,8 @@ def calibration_text(calibration: Calibration) -> str:
     """The tables [calibration] of a cluster file."""
     content = calibration.model_dump()
     content["factors"] = {factor.pop("name"): factor for factor in content["factors"]}
+    if not content["phases"]:
+        del content["phases"]
     for figure in ("time", "memory"):
         if content[figure] is not None:
             learnt = content[figure]["measured"]

@@ -1,0 +1,1 @@
+"""Reinforcement learning: what is sampled, what judges it, who trains, and where each runs."""

@@ -1,0 +1,65 @@
+"""What a job of reinforcement learning must obey whatever its plan: lengths, groups, staleness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.job.errors import UsageError
+from planner.job.rl.job import RlJob
+
+
+def demand_rl(job: RlJob) -> None:
+    """UsageError for the first rule that a job breaks, with the nearest that would do."""
+    for problem in _problems(job):
+        raise UsageError(problem)
+
+
+def _problems(job: RlJob) -> Iterator[str]:
+    rollout, policy = job.rollout, job.policy
+    profile, trainers = job.trainer.framework.name, job.framework.trainers
+    if profile not in trainers.values():
+        known = ", ".join(dict.fromkeys(trainers.values()))
+        yield f"--framework {profile}: {job.framework.name} trains with {known}; give one of these"
+    most = policy.max_positions
+    if rollout.longest > most:
+        room = most - rollout.prompt.longest
+        advice = f"give response lengths of at most max={room}" if room > 0 else "shorten prompts"
+        yield (
+            f"--lengths: prompts of up to {rollout.prompt.longest:,} and answers of up to "
+            f"{rollout.response.longest:,} tokens are {rollout.longest:,} together, and the "
+            f"positions of {policy.name} end at {most:,}; {advice}"
+        )
+    if job.algorithm.group and rollout.samples_per_prompt < 2:
+        yield (
+            f"--samples-per-prompt {rollout.samples_per_prompt}: {job.algorithm.name} compares the "
+            "samples of a prompt with each other and needs two at least; give 2 or more, or --rl "
+            "ppo"
+        )
+    if rollout.samples % job.minibatches:
+        yield (
+            f"--minibatches {job.minibatches} does not divide the {rollout.samples:,} samples of a "
+            f"step; give {_nearest(rollout.samples, job.minibatches)}"
+        )
+    if job.placements == ("colocated",) and max(job.staleness) > 0:
+        yield (
+            f"--staleness {max(job.staleness)} with --placement colocated: engine and trainer take "
+            "turns on the same GPUs, so samples are never behind; leave --staleness out, or give "
+            "--placement separate"
+        )
+    if rollout.batches > 1.0 and not job.algorithm.resamples:
+        yield (
+            f"--resampling {rollout.batches:g}: {job.algorithm.name} trains on every sample; leave "
+            "it out, or give --rl dapo"
+        )
+    limit = job.trainer.seq
+    if job.framework.token_batches and rollout.longest > limit:
+        yield (
+            f"--token-limit {limit:,}: the longest sample has {rollout.longest:,} tokens and "
+            f"micro-batches hold whole samples; give --token-limit {rollout.longest}"
+        )
+
+
+def _nearest(number: int, given: int) -> int:
+    """The divisor of a number next to what was given."""
+    divisors = (one for one in range(1, number + 1) if number % one == 0)
+    return min(divisors, key=lambda one: (abs(one - given), one))

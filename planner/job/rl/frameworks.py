@@ -1,0 +1,62 @@
+"""What frameworks of reinforcement learning do: trainers, engines, placements, and their habits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from hardware.files import shipped_toml
+from hardware.frozen import Named
+from planner.job.errors import unknown_name
+from planner.job.rl.spec import EngineName, Placement, ReferenceHome
+
+
+class RlFramework(Named):
+    """A framework's habits; the fields of `frameworks.toml`, which says what each is."""
+
+    name: str
+    words: str
+    source: str
+    names: tuple[str, ...] = ()
+    trainers: Mapping[str, str]
+    engines: tuple[EngineName, ...]
+    placements: tuple[Placement, ...]
+    most_staleness: int = 0
+    partial_rollouts: bool = False
+    references: tuple[ReferenceHome, ...]
+    old_logprobs: bool = True
+    token_batches: bool = True
+    fills_bins: bool = False
+    balances_ranks: bool = True
+    ulysses: tuple[str, ...] = ()
+    kv_share_colocated: float
+    kv_share_separate: float
+    sequences: int
+    chunk: int | None = None
+    sleep_level: int
+    trainer_leaves: bool = False
+    bucket_bytes: float
+    transfer_colocated: str
+    transfer_separate: tuple[str, ...] = ()
+
+    @property
+    def usual_trainer(self) -> str:
+        """The profile of its usual trainer."""
+        return next(iter(self.trainers.values()))
+
+
+@cache
+def rl_frameworks() -> Mapping[str, RlFramework]:
+    """Every framework, by its name."""
+    tables = shipped_toml("planner.job.rl", "frameworks.toml")
+    return {name: RlFramework(name=name, **row) for name, row in tables.items()}
+
+
+def find_rl_framework(name: str) -> RlFramework:
+    """The framework of a name. UsageError lists those that are known."""
+    plain = name.strip().lower().replace("_", "-")
+    for known, framework in rl_frameworks().items():
+        if plain in (known, *framework.names):
+            return framework
+    known_names = ", ".join(rl_frameworks())
+    raise unknown_name("--rl-framework", name, rl_frameworks(), f"known are {known_names}")

@@ -1,0 +1,294 @@
+"""A request for reinforcement learning in the user's words, and its job."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cached_property
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from hardware.frozen import Named
+from planner.job.errors import UsageError, unknown_name
+from planner.job.frameworks.losses import with_objective
+from planner.job.frameworks.profile import with_tables
+from planner.job.job import Job
+from planner.job.length_text import read_prompts
+from planner.job.models.catalog import load_model
+from planner.job.objective import Objective
+from planner.job.pool import parse_one_type
+from planner.job.request import Request
+from planner.job.rl.checks import demand_rl
+from planner.job.rl.frameworks import RlFramework, find_rl_framework
+from planner.job.rl.job import RlJob
+from planner.job.rl.spec import (
+    ENGINE_NAMES,
+    PLACEMENTS,
+    REFERENCE_HOMES,
+    Algorithm,
+    EngineName,
+    EngineSetting,
+    Placement,
+    ReferenceHome,
+    Reward,
+    Rollout,
+    algorithms,
+)
+from planner.job.samples import Lengths
+from planner.job.specs import ModelSpec
+
+# Updates by which samples may be behind that a search tries.
+SEARCHED_STALENESS = (0, 1, 2, 4)
+# Of each prompt that is trained on, prompts that dynamic sampling generates, where nobody says: a
+# third or so of the prompts are thrown away early in training, and half later (arXiv 2503.14476,
+# figure 3b).
+USUAL_RESAMPLING = 1.5
+# Seconds that judging the samples of a step may take: a day.
+MOST_REWARD_S = 86_400.0
+
+
+class RlRequest(Named):
+    """What `--rl` and the options beside it say; `trainer`: all others, which are the trainer's.
+
+    `trainer`: its `lengths` hold prompts and answers, its `gpus` all GPUs; its batch is one
+    mini-batch. `algorithm`: as `grpo`; `minibatches`: optimizer steps over
+    the samples of a step, each `epochs` times; `placement`, `staleness`: a value or `search`;
+    `reward`: `rule`, seconds a step or a model; `critic`: a model, None: the policy's own for
+    algorithms that have one; `reference`: its home or `none`; `turns`: `4x2.5`: answers of a sample
+    and the seconds of a tool between two; `token_limit`: tokens of a micro-batch; `rollout_gpus`:
+    how many of the GPUs sample, as `16`, or GPUs of their own beside them, as `32xL40S`.
+    """
+
+    trainer: Request
+    algorithm: str
+    prompts: Annotated[int, Field(gt=0)]
+    samples_per_prompt: Annotated[int, Field(gt=0)]
+    framework: str = "verl"
+    minibatches: Annotated[int, Field(gt=0)] = 1
+    epochs: Annotated[int, Field(gt=0)] = 1
+    placement: str = "search"
+    staleness: str = "0"
+    reward: str = "rule"
+    critic: str | None = None
+    reference: str | None = None
+    engine: str | None = None
+    rollout_precision: str = "bf16"
+    kv_precision: str = "bf16"
+    kv_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    sequences: Annotated[int, Field(gt=0)] | None = None
+    turns: str | None = None
+    resampling: Annotated[float, Field(ge=1)] | None = None
+    token_limit: Annotated[int, Field(gt=0)] | None = None
+    rollout_gpus: str | None = None
+    old_logprobs: bool | None = None
+
+    def resolve(self) -> RlJob:
+        """The job with every name looked up. Raises UsageError."""
+        framework = find_rl_framework(self.framework)
+        algorithm = find_algorithm(self.algorithm)
+        rollout = self._rollout(algorithm)
+        job = RlJob(
+            trainer=self._trainer(framework, rollout),
+            algorithm=algorithm,
+            rollout=rollout,
+            framework=framework,
+            engine=self._engine(framework),
+            minibatches=self.minibatches,
+            epochs=self.epochs,
+            reference=self._reference(framework, algorithm),
+            old_logprobs=self._old_logprobs(framework, algorithm),
+            reward=read_reward(self.reward),
+            placements=_placements(self.placement, framework),
+            staleness=_staleness(self.staleness, framework),
+            partial_rollouts=framework.partial_rollouts,
+        )
+        job = replace(job, critic=self._critic(algorithm, job.policy), **self._samplers(job))
+        demand_rl(job)
+        return job
+
+    def _samplers(self, job: RlJob) -> dict[str, Any]:
+        """The GPUs that sample apart from the trainer's, as they are given. UsageError."""
+        text = self.rollout_gpus
+        if text is None:
+            return {}
+        if "separate" not in job.placements:
+            raise UsageError(
+                f"--rollout-gpus {text} with --placement colocated: engine and trainer share all "
+                "GPUs; leave --rollout-gpus out, or give --placement separate"
+            )
+        found: dict[str, Any] = {"placements": ("separate",)}
+        if not text.isdecimal():
+            return found | {"engine_cluster": parse_one_type(text)}
+        given, total = int(text), job.trainer.cluster.num_gpus
+        if not 0 < given < total:
+            raise UsageError(
+                f"--rollout-gpus {text}: the cluster has {total} GPUs, some of which train; give 1 "
+                f"to {total - 1}, or GPUs of their own, as 32xL40S"
+            )
+        return found | {"engine_gpus": given}
+
+    @cached_property
+    def lengths(self) -> tuple[Lengths, Lengths]:
+        """Lengths of prompts, and of answers. UsageError."""
+        if self.trainer.lengths is None:
+            raise UsageError(
+                "--rl: the lengths of prompts and answers decide a step; give them, as --lengths "
+                "prompt=512..1024,response=lognormal:median=2500,p95=9000,max=16384"
+            )
+        return read_prompts(self.trainer.lengths)
+
+    def _rollout(self, algorithm: Algorithm) -> Rollout:
+        prompt, response = self.lengths
+        turns, tool_s = read_turns(self.turns)
+        usual = USUAL_RESAMPLING if algorithm.resamples else 1.0
+        batches = usual if self.resampling is None else self.resampling
+        return Rollout(
+            self.prompts, self.samples_per_prompt, prompt, response, turns, tool_s, batches
+        )
+
+    def _trainer(self, framework: RlFramework, rollout: Rollout) -> Job:
+        """The update over one mini-batch, on all GPUs."""
+        packing = "pack-varlen" if framework.token_batches else "longest"
+        tokens = max(1, round(rollout.tokens / self.minibatches))
+        changed: dict[str, object] = {
+            "gbs_tokens": self.trainer.gbs_tokens or tokens,
+            "packing": self.trainer.packing or packing,
+        }
+        if framework.token_batches:
+            changed["seq"] = self.token_limit or usual_token_limit(rollout)
+        return as_trainer(self.trainer.model_copy(update=changed).resolve(), framework)
+
+    def _engine(self, framework: RlFramework) -> EngineSetting:
+        name = self.engine or framework.engines[0]
+        if name not in framework.engines:
+            known = tuple(one for one in ENGINE_NAMES if one in framework.engines)
+            raise unknown_name(
+                "--rollout-engine", name, known, f"{framework.name} samples with {', '.join(known)}"
+            )
+        found: EngineName = "sglang" if name == "sglang" else "vllm"
+        return EngineSetting(
+            found,
+            self.rollout_precision,
+            self.kv_precision,
+            self.kv_share,
+            self.sequences or framework.sequences,
+            framework.chunk,
+        )
+
+    def _reference(self, framework: RlFramework, algorithm: Algorithm) -> ReferenceHome:
+        """Where the reference is, as asked, else as the framework has it. UsageError."""
+        if self.reference is None and not algorithm.reference:
+            return "none"
+        homes = framework.references
+        if self.reference in (None, "yes", "on"):
+            usual: ReferenceHome = next((home for home in homes if home != "none"), "none")
+            return "adapters-off" if self._adapters and "adapters-off" in homes else usual
+        word = "none" if self.reference in ("no", "off") else self.reference
+        for home in REFERENCE_HOMES:
+            if home == word and home in (*homes, "none"):
+                return home
+        raise unknown_name(
+            "--reference", self.reference or "", homes, f"{framework.name} has {', '.join(homes)}"
+        )
+
+    @property
+    def _adapters(self) -> bool:
+        return self.trainer.train != "full"
+
+    def _old_logprobs(self, framework: RlFramework, algorithm: Algorithm) -> bool:
+        usual = framework.old_logprobs and algorithm.old_logprobs
+        return usual if self.old_logprobs is None else self.old_logprobs
+
+    def _critic(self, algorithm: Algorithm, policy: ModelSpec) -> ModelSpec | None:
+        if not algorithm.critic:
+            if self.critic is not None:
+                raise UsageError(
+                    f"--critic {self.critic}: {algorithm.name} has no critic; leave --critic out, "
+                    "or give --rl ppo"
+                )
+            return None
+        if self.critic is None:
+            return policy.with_scores()
+        return load_model(self.critic).spec.with_scores()
+
+
+def as_trainer(job: Job, framework: RlFramework) -> Job:
+    """A job as a framework of reinforcement learning trains it: on a policy's loss, and with
+    Ulysses' context parallelism where it has that of its own."""
+    objective = Objective("policy", logits=job.objective.logits, loss=framework.name)
+    profile = job.framework
+    if profile.name in framework.ulysses:
+        profile = with_tables(profile, {"parallelism": {"context": True, "context_kinds": ["a2a"]}})
+        job = replace(job, context_kinds=("a2a",))
+    return replace(job, framework=with_objective(profile, objective), objective=objective)
+
+
+def find_algorithm(name: str) -> Algorithm:
+    """The algorithm of a name. UsageError lists those that are known."""
+    plain = name.strip().lower()
+    for known, algorithm in algorithms().items():
+        if plain == known or plain in algorithm.names:
+            return algorithm
+    raise unknown_name("--rl", name, algorithms(), f"known are {', '.join(algorithms())}")
+
+
+def read_turns(text: str | None) -> tuple[int, float]:
+    """(answers of a sample, seconds of a tool between two) of `4x2.5`. UsageError."""
+    if text is None:
+        return 1, 0.0
+    match = re.fullmatch(r"\s*(\d{1,4})\s*x\s*(\d{1,6}(?:\.\d{1,6})?)\s*s?\s*", text)
+    if match is None or int(match[1]) < 1:
+        raise UsageError(
+            f"--turns {text!r}: write answers of a sample x seconds of a tool between two, as 4x2.5"
+        )
+    return int(match[1]), float(match[2])
+
+
+def read_reward(text: str) -> Reward:
+    """`rule`, seconds a step, or a model that reads every sample. UsageError."""
+    word = text.strip()
+    if word.lower() == "rule":
+        return Reward()
+    try:
+        seconds = float(word.removesuffix("s"))
+    except ValueError:
+        return Reward("model", model=load_model(word).spec.with_scores())
+    if not 0.0 <= seconds <= MOST_REWARD_S:
+        raise UsageError(
+            f"--reward {word}: give seconds a step between 0 and {MOST_REWARD_S:,.0f}, rule, or a "
+            "model"
+        )
+    return Reward("seconds", seconds)
+
+
+def usual_token_limit(rollout: Rollout) -> int:
+    """Tokens of a micro-batch where nobody says: twice the longest sample that is allowed, as
+    verl's guide to performance advises (docs/perf/perf_tuning.rst), which every sample fits in."""
+    return 2 * rollout.longest
+
+
+def _placements(text: str, framework: RlFramework) -> tuple[Placement, ...]:
+    if text == "search":
+        return framework.placements
+    for placement in PLACEMENTS:
+        if placement == text and placement in framework.placements:
+            return (placement,)
+    known = (*framework.placements, "search")
+    raise unknown_name("--placement", text, known, f"one of {', '.join(known)}")
+
+
+def _staleness(text: str, framework: RlFramework) -> tuple[int, ...]:
+    """Updates by which samples may be behind. UsageError."""
+    if text == "search":
+        return tuple(one for one in SEARCHED_STALENESS if one <= framework.most_staleness)
+    if not text.isdigit() or len(text) > 3:
+        raise UsageError(
+            f"--staleness {text}: give a number of updates, as 1, or search; 0 is synchronous"
+        )
+    if int(text) > framework.most_staleness:
+        raise UsageError(
+            f"--staleness {text}: {framework.name} has {framework.most_staleness} at most; give "
+            f"--staleness {framework.most_staleness}"
+        )
+    return (int(text),)

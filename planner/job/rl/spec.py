@@ -1,0 +1,107 @@
+"""The parts of a job of reinforcement learning: algorithm, what is sampled, what judges, engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, get_args
+
+from hardware.files import shipped_toml
+from hardware.frozen import Named
+from planner.job.samples import Lengths
+from planner.job.specs import ModelSpec
+
+Placement = Literal["colocated", "separate"]
+# Where the model that a sample is compared with is: nowhere; a second copy of the weights on the
+# trainer's GPUs, sharded as the policy is; on the host, swapped into the policy's place to be read;
+# the policy with its adapters switched off.
+ReferenceHome = Literal["none", "copied", "host", "adapters-off"]
+RewardKind = Literal["rule", "seconds", "model"]
+EngineName = Literal["vllm", "sglang"]
+PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
+REFERENCE_HOMES: tuple[ReferenceHome, ...] = get_args(ReferenceHome)
+ENGINE_NAMES: tuple[EngineName, ...] = get_args(EngineName)
+
+
+class Algorithm(Named):
+    """What an algorithm does in a step; `algorithms.toml` says what each field is."""
+
+    name: str
+    words: str
+    source: str
+    names: tuple[str, ...] = ()
+    critic: bool = False
+    reference: bool = False
+    old_logprobs: bool = True
+    group: bool = False
+    resamples: bool = False
+
+
+@cache
+def algorithms() -> Mapping[str, Algorithm]:
+    """Every algorithm, by its name."""
+    tables = shipped_toml("planner.job.rl", "algorithms.toml")
+    return {name: Algorithm(name=name, **row) for name, row in tables.items()}
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What one step samples.
+
+    `prompt`, `response`: tokens of each; `turns`: answers of a sample, between which a tool takes
+    `tool_s` seconds; `batches`: batches of prompts that are generated for each that is trained on,
+    above 1 where samples are thrown away (dynamic sampling). `response` is of all turns together.
+    """
+
+    prompts: int
+    samples_per_prompt: int
+    prompt: Lengths
+    response: Lengths
+    turns: int = 1
+    tool_s: float = 0.0
+    batches: float = 1.0
+
+    @property
+    def samples(self) -> int:
+        """Samples that a step trains on."""
+        return self.prompts * self.samples_per_prompt
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of those samples, prompts included, on average."""
+        return self.samples * (self.prompt.mean + self.response.mean)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sample that may come, with its prompt."""
+        return self.prompt.longest + self.response.longest
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """What judges samples: a rule that takes no time to speak of, something that takes `seconds` a
+    step, or a model that reads each sample forward."""
+
+    kind: RewardKind = "rule"
+    seconds: float = 0.0
+    model: ModelSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSetting:
+    """How the engine that samples is set, apart from its degrees; None: as the framework sets it.
+
+    `weights`, `kv`: names of `planner.predict.memory.serving.formats`; `kv_share`: of the GPU's
+    memory that the engine may take (vLLM: of all of it, for weights, activations and KV cache;
+    SGLang: of what is free, for weights and KV cache); `sequences`: that run at once in one engine;
+    `chunk`: tokens of one step that fills the cache; `graphs`: decoding as CUDA graphs.
+    """
+
+    name: EngineName = "vllm"
+    weights: str = "bf16"
+    kv: str = "bf16"
+    kv_share: float | None = None
+    sequences: int | None = None
+    chunk: int | None = None
+    graphs: bool = True

@@ -1,0 +1,1 @@
+"""What a step of reinforcement learning costs: generation, reading, training, moving weights."""

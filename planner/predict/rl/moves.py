@@ -1,0 +1,124 @@
+"""How new weights reach the engine: bytes, seconds, and the memory that it takes for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from hardware.files import shipped_toml
+from hardware.frozen import Named
+from planner.job.rl.job import RlJob
+from planner.job.specs import LayerKind, ModelSpec
+from planner.predict.ops.table import parameter_count
+from planner.predict.ops.trained import held_parameters
+from planner.predict.rl.plan import EngineLayout
+
+# Bytes/s of one GPU's copy to or from host memory that is not pinned, all GPUs of a node at once:
+# least absolute errors over verl's published reshard times with and without offloaded parameters.
+UNPINNED_BYTES_PER_S = 4.0e9
+# Bytes/s at which a trainer compares its shard with a copy on the host and packs what changed:
+# verl's delta_weight_sync.md, where 1.0 to 7.6 GB a rank took 2.2 to 11.4 s.
+COMPARED_BYTES_PER_S = 0.8e9
+# Bytes/s at which bf16 weights become 8-bit ones as they are loaded: slime's docs, 355B in 100 s
+# with and 48 s without.
+QUANTISED_BYTES_PER_S = 1.4e10
+# Bytes of an element that travels alone: its value and where it is.
+_CHANGED_BYTES = 6.0
+# Tensors of a published layer beside its experts: attention, norms, and the FFN or router.
+_LAYER_TENSORS = 12
+_EXPERT_TENSORS = 3
+_MODEL_TENSORS = 3
+
+
+class Way(Named):
+    """A way of the weights; the fields of `transfer.toml`, which says what each is."""
+
+    name: str
+    words: str
+    source: str
+    start_s: float
+    tensor_s: float
+    bytes_per_s: float
+    sharded: bool = False
+    changed: float = 1.0
+
+
+@cache
+def ways() -> Mapping[str, Way]:
+    """Every way, by its name."""
+    tables = shipped_toml("planner.predict.rl", "transfer.toml")
+    return {name: Way(name=name, **row) for name, row in tables.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One transfer of new weights. `terms`: seconds by cause; `moved_bytes`: over the links;
+    `buffer_bytes`: on a GPU of each side while it lasts."""
+
+    way: str
+    terms: Mapping[str, float]
+    moved_bytes: float
+    buffer_bytes: float
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole transfer."""
+        return sum(self.terms.values())
+
+
+def transfer(job: RlJob, engine: EngineLayout, way: str, shard_bytes: float) -> Transfer:
+    """New weights for every engine. `shard_bytes`: weights on one GPU of the trainer."""
+    rules = ways()[way]
+    weights, tensors = moved_weights(job)
+    terms = {
+        "start": rules.start_s,
+        "tensors": tensors * rules.tensor_s,
+        "bytes": _travelling(rules, weights, engine) / rules.bytes_per_s,
+    }
+    if rules.changed < 1.0:
+        terms["compare"] = shard_bytes / COMPARED_BYTES_PER_S
+    if job.engine.weights not in ("bf16", "fp16"):
+        terms["quantise"] = weights / QUANTISED_BYTES_PER_S
+    return Transfer(way, terms, weights * rules.changed, _buffers(job, weights, tensors))
+
+
+def usual_way(job: RlJob, *, colocated: bool) -> str:
+    """The way that a framework takes unless it is told otherwise."""
+    framework = job.framework
+    return framework.transfer_colocated if colocated else framework.transfer_separate[0]
+
+
+def moved_weights(job: RlJob) -> tuple[float, int]:
+    """(bytes, published tensors) that engines must have anew after an update: of adapters alone
+    where nothing else is trained, for engines serve them beside the weights."""
+    held = held_parameters(job.trainer)
+    if not job.trainer.tuning.has_adapters:
+        return 2.0 * parameter_count(job.policy).total, published_tensors(job.policy)
+    layers = len(job.policy.kind_sequence)
+    return 2.0 * held.trained, 2 * layers * max(1, len(job.trainer.tuning.targets))
+
+
+def published_tensors(model: ModelSpec) -> int:
+    """Tensors of a checkpoint as Hugging Face has it, where each expert's matrices are apart."""
+    return _MODEL_TENSORS + sum(_tensors(model, kind) for kind in model.kind_sequence)
+
+
+def _tensors(model: ModelSpec, kind: LayerKind) -> int:
+    if kind.ffn == "dense" or model.moe is None:
+        return _LAYER_TENSORS
+    return _LAYER_TENSORS + _EXPERT_TENSORS * model.moe.experts
+
+
+def _travelling(rules: Way, weights: float, engine: EngineLayout) -> float:
+    """Bytes that the slowest link carries."""
+    if rules.sharded:
+        return weights / (engine.tp * engine.pp * max(1, engine.ep // engine.tp))
+    return weights * rules.changed * (_CHANGED_BYTES / 2.0 if rules.changed < 1.0 else 1.0)
+
+
+def _buffers(job: RlJob, weights: float, tensors: int) -> float:
+    """Two buckets, or two of the largest tensors: embeddings, where nothing is put into buckets."""
+    bucket = job.framework.bucket_bytes
+    largest = 2.0 * job.policy.vocab * job.policy.hidden
+    return min(2.0 * max(bucket, largest), 2.0 * weights) if tensors else 0.0

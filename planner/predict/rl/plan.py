@@ -1,0 +1,147 @@
+"""A way to run reinforcement learning, and what it costs: phases of a step and memory in each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from hardware.schema import Gpu
+from planner.job.rl.spec import Placement
+from planner.predict.configuration import Configuration
+
+# Phases in the order of a step. `transfer`: of weights to the engine; `wake` and `sleep`: an engine
+# takes and gives up its memory; `leave` and `return`: the trainer's tensors go to the host and come
+# back; `reward`: rules, tools or a model that judge.
+PhaseName = Literal[
+    "transfer", "wake", "generation", "reward", "sleep", "return", "old_logprobs", "reference",
+    "values", "critic_update", "update", "leave",
+]  # fmt: skip
+Side = Literal["trainer", "engine"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLayout:
+    """Degrees of the engines that sample: `replicas` of tp·pp·dp GPUs each.
+
+    `dp`: data-parallel attention inside an engine, whose experts all of its ranks share; `ep`: of
+    its tp·dp ranks that hold whole experts; `kv_share`: of a GPU's memory that an engine takes;
+    `sequences`: that run at once in one engine.
+    """
+
+    replicas: int
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+    kv_share: float = 0.6
+    sequences: int = 256
+
+    @property
+    def engine_gpus(self) -> int:
+        """GPUs of one engine."""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all engines."""
+        return self.replicas * self.engine_gpus
+
+
+@dataclass(frozen=True)
+class RlLayout:
+    """A way to run a job: where trainer and engines are, and how each of them is split.
+
+    `trainer`: configuration of the update, whose job has the GPUs that train; `critic`: likewise of
+    a critic, on the same GPUs; `staleness`: updates by which samples may be behind;
+    `trainer_leaves`: weights, gradients and states go to the host while the engine samples, and
+    come back; `streams`: engines take the next prompts as answers end, and answers go on over an
+    update (partial rollouts), so that no engine waits for the longest; `way` of new weights
+    (`transfer.toml`), "" for the framework's usual one;
+    `engine_gpu`: what samples, None for the trainer's own.
+    """
+
+    placement: Placement
+    trainer: Configuration
+    engine: EngineLayout
+    staleness: int = 0
+    critic: Configuration | None = None
+    trainer_leaves: bool = False
+    streams: bool = False
+    way: str = ""
+    engine_gpu: Gpu | None = None
+
+    @property
+    def trainer_gpus(self) -> int:
+        """GPUs that train."""
+        return self.trainer.degrees.gpus
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of both sides together; colocated ones are the same."""
+        if self.placement == "colocated":
+            return max(self.trainer_gpus, self.engine.gpus)
+        return self.trainer_gpus + self.engine.gpus
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One phase of a step on one side: seconds, and what they consist of.
+
+    `terms`: seconds by cause, which add up to `seconds`; `held`: bytes on the fullest GPU of that
+    side while it lasts, by what they are; `low`, `high`: factors of the 80 % interval of its
+    seconds; `notes`: what a reader should know, in whole sentences.
+    """
+
+    name: PhaseName
+    side: Side
+    seconds: float
+    terms: Mapping[str, float]
+    held: Mapping[str, float]
+    low: float = 1.0
+    high: float = 1.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def peak_bytes(self) -> float:
+        """Bytes on the fullest GPU while it lasts."""
+        return sum(self.held.values())
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What the engines of a step take and hold.
+
+    `phase`: from the first prompt until the longest answer ends; `steady_s`: seconds that the same
+    answers take where engines never run empty, as when the next prompts follow at once; `tail_s`:
+    of the phase, seconds in which fewer sequences run than an engine has room for;
+    `running`: sequences of one engine at once, at most; `waves`: sequences of an engine over that;
+    `preempted`: share of the sequences that lose their cache once and are read again;
+    `room_tokens`: of an engine's KV cache; `profile`: (seconds since the start, share of the
+    samples that still run), falling; `fits`: whether an engine holds one longest sequence at least.
+    """
+
+    phase: Phase
+    steady_s: float
+    tail_s: float
+    running: float
+    waves: float
+    preempted: float
+    room_tokens: float
+    profile: tuple[tuple[float, float], ...]
+    fits: bool
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the trainer's side of a step takes and holds: its phases in order.
+
+    `resident`: bytes on its fullest GPU between phases that could go to the host, by what they are
+    (weights, gradients, optimizer states, reference); `staying`: bytes that cannot (context,
+    communicators); `shard_bytes`: weights of the policy on one GPU.
+    """
+
+    phases: tuple[Phase, ...]
+    resident: Mapping[str, float]
+    staying: Mapping[str, float]
+    shard_bytes: float
