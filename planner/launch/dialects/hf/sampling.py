@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from planner.job.rl.spec import ReferenceHome
-from planner.launch.dialects.hf.arguments import Named, is_on, place_of, value_of
+from planner.launch.dialects.hf.arguments import Named, is_on, value_of
 from planner.launch.languages.text import digits
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Source
@@ -99,6 +99,10 @@ class _Sampling:
         started = launch.world if launch is not None else None
         return started or self.source.hints.gpus or 1
 
+    def _places(self, name: str) -> tuple[str, ...]:
+        """Where a setting stands; nothing where none states it."""
+        return (self.named[name].place,) if name in self.named else ()
+
     def _value(self, name: str) -> object:
         own = _table("rloo").get(name) if self.kind == "rloo" else None
         text = value_of(self.named, name)
@@ -121,8 +125,8 @@ class _Sampling:
         whole = digits(value_of(self.named, "generation_batch_size"))
         if stated is not None and whole is not None:
             text = "generation_batch_size and steps_per_generation exclude each other"
-            where = place_of(self.named, "steps_per_generation")
-            self.problems.append(Problem("rl-generation-batch", text, "error", (where.place,)))
+            where = self._places("steps_per_generation")
+            self.problems.append(Problem("rl-generation-batch", text, "error", where))
         if stated is not None:
             return max(1, stated)
         if whole is None:
@@ -132,11 +136,9 @@ class _Sampling:
                 f"generation_batch_size {whole:,} is no multiple of the {samples_of_a_pass:,} "
                 "samples of a pass over all processes"
             )
-            where = place_of(self.named, "generation_batch_size")
+            where = self._places("generation_batch_size")
             fix = f"generation_batch_size {-(-whole // samples_of_a_pass) * samples_of_a_pass}"
-            self.problems.append(
-                Problem("rl-generation-batch", text, self._sure(), (where.place,), fix)
-            )
+            self.problems.append(Problem("rl-generation-batch", text, self._sure(), where, fix))
         return max(1, whole // samples_of_a_pass)
 
     def _sure(self) -> Any:
@@ -147,11 +149,11 @@ class _Sampling:
 
     def _rules(self, batch: int, each: int) -> None:
         """What TRL refuses (grpo_config.py, __post_init__)."""
-        where = place_of(self.named, "num_generations").place
+        where = self._places("num_generations")
         if each < 2:
             text = "num_generations 1: advantages compare the answers of a prompt"
             self.problems.append(
-                Problem("rl-group", text, "error", (where,), "num_generations 2, or more")
+                Problem("rl-group", text, "error", where, "num_generations 2, or more")
             )
         elif batch % each:
             text = (
@@ -159,11 +161,11 @@ class _Sampling:
             )
             nearest = next(one for one in range(each, 0, -1) if batch % one == 0)
             fix = f"num_generations {nearest}" if nearest > 1 else "steps_per_generation"
-            self.problems.append(Problem("rl-generation-batch", text, self._sure(), (where,), fix))
+            self.problems.append(Problem("rl-generation-batch", text, self._sure(), where, fix))
         if is_on(self.named, "auto_find_batch_size"):
             text = "auto_find_batch_size would break up the answers of a prompt; TRL refuses it"
-            place = place_of(self.named, "auto_find_batch_size").place
-            self.problems.append(Problem("rl-fixed-batch", text, "error", (place,)))
+            place = self._places("auto_find_batch_size")
+            self.problems.append(Problem("rl-fixed-batch", text, "error", place))
 
     def _mode(self) -> str:
         stated = value_of(self.named, "vllm_mode")
@@ -174,14 +176,14 @@ class _Sampling:
 
     def _engine(self, *, separate: bool, world: int) -> EngineFound:
         if not is_on(self.named, "use_vllm"):
-            where = place_of(self.named, "use_vllm")
+            where = self._places("use_vllm")
             text = "answers that transformers generates, without vLLM, are not modelled"
-            self.problems.append(not_predictable(text, where.place))
+            self.problems.append(not_predictable(text, *where))
         tp = 1 if separate else self._whole("vllm_tensor_parallel_size")
         if not separate and world % tp:
             text = f"vllm_tensor_parallel_size {tp} does not divide {world} processes"
-            where = place_of(self.named, "vllm_tensor_parallel_size")
-            self.problems.append(Problem("rl-engine-divides", text, self._sure(), (where.place,)))
+            where = self._places("vllm_tensor_parallel_size")
+            self.problems.append(Problem("rl-engine-divides", text, self._sure(), where))
         share = None if separate else self._number("vllm_gpu_memory_utilization")
         return EngineFound("vllm", tp, gpus=None if separate else world, kv_share=share)
 
