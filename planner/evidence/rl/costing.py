@@ -57,5 +57,3 @@ def _trainer_alone(mapped: RlMapped, training: Training) -> Costed:
     usable = mapped.layout.trainer.job.cluster.gpu.hbm_usable_bytes
     fits = all(one.peak_bytes <= usable for one in phases)
     return Costed(phases, None, fits, usable, phases)
-
-

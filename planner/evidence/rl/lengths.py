@@ -15,6 +15,7 @@ from math import exp
 
 from hardware.schema import Cluster
 from planner.evidence.rl.rows import RlRow
+from planner.evidence.runs.model import UnpredictableRowError
 from planner.job.length_text import USUAL_SIGMA, read_lengths
 from planner.job.specs import ModelSpec
 from planner.predict.ops.table import parameter_count
@@ -33,6 +34,8 @@ SIGMAS = (0.6, USUAL_SIGMA, 1.1)
 # E(l²)/E(l) over the mean of answers of the usual spread.
 _ATTENDED = exp(USUAL_SIGMA**2)
 _LONGEST_PROMPT = 4
+# The limit of answers whose mean is counted and whose limit nobody says.
+_MOST_OF_COUNTED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,11 @@ def lengths_of(row: RlRow, samples: int | None, model: ModelSpec, cluster: Clust
     stated = row.number("response_len_mean")
     mean, counted = (stated, "stated") if stated else _counted(row, samples, model, cluster, prompt)
     if mean is None or mean <= 0.0:
+        if not (_says_limit(row) or row.is_transfer_alone):
+            raise UnpredictableRowError("neither a length of answers nor their limit is stated")
         mean, counted = usual_mean(most), "open"
+    if counted == "counted" and not _says_limit(row):
+        most = _MOST_OF_COUNTED * round(mean)
     response = max(1, min(round(mean), most))
     return RlLengths(prompt, most_prompt, response, most, counted)
 
@@ -95,10 +102,17 @@ def _of_packs(row: RlRow) -> RlLengths:
     return RlLengths(1, 1, answer - 1, answer - 1, "stated")
 
 
+def _says_limit(row: RlRow) -> bool:
+    return bool(row.text("response_len_max") or _noted_limit(row))
+
+
+def _noted_limit(row: RlRow) -> float | None:
+    return row.noted("T-max seq N") or row.noted("seq max total N") or row.noted("seq max N")
+
+
 def _total_limit(row: RlRow) -> int:
     """Tokens of prompt and answer together, at most."""
-    noted = row.noted("T-max seq N") or row.noted("seq max total N") or row.noted("seq max N")
-    if noted:
+    if noted := _noted_limit(row):
         return round(noted)
     return (row.integer("prompt_len_max") or 1024) + (row.integer("response_len_max") or 2048)
 

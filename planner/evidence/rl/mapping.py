@@ -58,6 +58,12 @@ _ALGORITHMS = (
 # verl padded every sample to the limits of prompt and answer unless `use_remove_padding` was on,
 # which its examples turned on in 2025.
 _PADDED_UNTIL = "2025-01-01"
+# verl's actors checkpoint unless told otherwise (`enable_gradient_checkpointing`), and so do most
+# recipes of long answers, whatever trains.
+_USUAL_RECOMPUTE = "full"
+_GRAPHS_SINCE = "2025-08-01"
+# Notes that have all of a recipe and no packing among it.
+_UNPACKED = r"^(?!.*(sequence packing|dynamic batching)).*logprob mbs"
 # Rows of one sample each, which Megatron's profiles do not list.
 _OF_SAMPLES = ("padding-free", "limit")
 # The batch of a run that moves or trains only, whose samples say nothing.
@@ -96,9 +102,9 @@ class Taken:
 
 
 USUAL = Taken()
-# What ran where nobody says, and what might have.
-_USUAL_GPU = "H100"
-OTHER_GPUS = ("A100", "H200")
+# What ran where nobody says, before and since; and what might have.
+_GPUS = ("A100", "H100")
+_SINCE = "2025-07-01"
 
 
 def map_rl(row: RlRow, taken: Taken = USUAL) -> RlMapped:
@@ -125,7 +131,12 @@ def _mapped(row: RlRow, taken: Taken) -> RlMapped:
     job = request.resolve()
     own = _packed_as(packing_of(row, framework, lengths)[0], replace(job.trainer, cluster=cluster))
     trainer = _trainer(row, own, taken)
-    job = replace(job, trainer=trainer.job, staleness=(_staleness(row),))
+    job = replace(
+        job,
+        trainer=trainer.job,
+        staleness=(_staleness(row),),
+        engine=replace(job.engine, graphs=_graphs(row)),
+    )
     layout = RlLayout(
         placement="separate" if row.is_separate else "colocated",
         trainer=trainer,
@@ -225,6 +236,16 @@ def _gpus(row: RlRow) -> tuple[int, int]:
     return trained, sampled or 0
 
 
+def usual_gpu(row: RlRow) -> str:
+    """What most ran on at the time."""
+    return _GPUS[(row.text("date") or _SINCE) >= _SINCE]
+
+
+def other_gpus(row: RlRow) -> tuple[str, ...]:
+    """What a row that names no GPU may have run on as well."""
+    return tuple(name for name in _GPUS if name != usual_gpu(row))
+
+
 def _gpus_of_degrees(row: RlRow) -> tuple[int | None, int | None]:
     """GPUs of a hand-over whose table has only the degrees of both sides."""
     stated = [row.integer(f"train_{name}") for name in ("tp", "pp", "cp", "ep", "dp")]
@@ -237,7 +258,7 @@ def _gpus_of_degrees(row: RlRow) -> tuple[int | None, int | None]:
 
 def _cluster(row: RlRow, taken: Taken, count: int) -> Cluster:
     cells = {
-        "gpu": taken.gpu or (row.text("gpu") or _USUAL_GPU).partition("/")[0],
+        "gpu": taken.gpu or (row.text("gpu") or usual_gpu(row)).partition("/")[0],
         "num_gpus": str(count),
         "gpus_per_node": row.text("gpus_per_node") or "",
     }
@@ -317,7 +338,7 @@ def packing_of(row: RlRow, framework: RlFramework, lengths: RlLengths) -> tuple[
         return "pack-varlen", max(limit * ranks, lengths.longest)
     if limit:
         return "longest", lengths.longest
-    if nemo and row.notes_say("sequence packing"):
+    if row.is_trainer_alone or (nemo and not row.notes_say(_UNPACKED)):
         return "pack-varlen", lengths.longest
     padded = nemo or (row.text("date") or _PADDED_UNTIL) < _PADDED_UNTIL
     by_samples = row.text("train_mbs") or row.notes_say("no dynamic batching")
@@ -345,8 +366,7 @@ def _minibatches(row: RlRow, samples: int) -> int:
 
 
 def _reference(row: RlRow) -> str | None:
-    said = row.text("reference")
-    return {"y": "yes", "n": "no"}.get(said or "n", "no")
+    return {"y": "yes", "n": "no"}.get(row.text("reference") or "")
 
 
 def _engine_name(row: RlRow) -> str | None:
@@ -369,17 +389,11 @@ def _trainer(row: RlRow, job: Job, taken: Taken) -> Configuration:
     degrees = _degrees(row, job)
     if degrees.cp > 1 and not job.framework.parallelism.context:
         job = replace(job, context_kinds=("a2a",))
-    said = taken.recompute or row.text("recompute") or _usual_recompute(job)
+    said = taken.recompute or row.text("recompute") or _USUAL_RECOMPUTE
     cells = {"recompute": said, "framework": job.framework.name}
     mode = recompute_mode(MeasuredRow(row.file, row.line, cells), job.framework)
     layout = even_layout(job, degrees.pp, degrees.vpp, mode)
     return Configuration(replace(job, recompute=(mode,)), degrees, mode, layout)
-
-
-def _usual_recompute(job: Job) -> str:
-    """verl's FSDP actors checkpoint unless told otherwise (`enable_gradient_checkpointing`);
-    Megatron recomputes nothing."""
-    return "none" if job.framework.name.startswith("megatron") else "full"
 
 
 def _degrees(row: RlRow, job: Job) -> Degrees:
@@ -425,6 +439,16 @@ def engine_of(row: RlRow, framework: RlFramework, gpus: int) -> EngineLayout:
         kv_share=row.number("kv_fraction") or usual,
         sequences=round(row.noted("max_num_seqs N") or framework.sequences),
     )
+
+
+def _graphs(row: RlRow) -> bool:
+    """Whether decoding runs as CUDA graphs: verl's engines did not unless told so until mid-2025
+    (`rollout.enforce_eager`)."""
+    if row.notes_say(r"enforce_eager=\w"):
+        return row.notes_say("enforce_eager=False")
+    old = row.says("software", "mid-2025") or (row.text("date") or _GRAPHS_SINCE) < _GRAPHS_SINCE
+    eager = old and row.says("framework", "verl")
+    return not (eager or row.notes_say("enforce_eager"))
 
 
 def _staleness(row: RlRow) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from planner.evidence.rl.lengths import OPEN_DEVIATION, SIGMAS
-from planner.evidence.rl.mapping import OTHER_GPUS, USUAL, RlMapped, Taken, map_rl
+from planner.evidence.rl.mapping import USUAL, RlMapped, Taken, map_rl, other_gpus
 from planner.evidence.rl.rows import GIB, Figure, RlRow, Timed
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.job.errors import CannotTellError, UsageError
@@ -190,8 +190,7 @@ def _trainers(mapped: RlMapped) -> list[OpenValue]:
 def _gpus(row: RlRow) -> list[OpenValue]:
     if row.text("gpu"):
         return []
-    weight = 1.0 / (1.0 + len(OTHER_GPUS))
-    return [OpenValue("gpu", name, Taken(gpu=name), weight) for name in OTHER_GPUS]
+    return [OpenValue("gpu", name, Taken(gpu=name), 0.4) for name in other_gpus(row)]
 
 
 def compared(prediction: RlPrediction) -> list[Compared]:

@@ -30,7 +30,7 @@ GIB = 2.0**30
 
 _NUMBER = r"([\d.]+)"
 # A whole rollout, with the hand-over of weights before it and the engine's sleep behind it.
-_ROLLOUT: tuple[PhaseName, ...] = ("transfer", "leave", "wake", "generation", "sleep")
+_ROLLOUT: tuple[PhaseName, ...] = ("transfer", "wake", "generation", "sleep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,10 @@ class RlRow(MeasuredRow):
         if (generation := self._generation()) is not None:
             yield generation
         if seconds := self.number("train_s"):
-            yield Timed("training", seconds, ("update", "critic_update", "return"))
+            yield Timed("training", seconds, ("return", "update", "critic_update", "leave"))
         yield from self._logprobs()
         if (seconds := self.number("sync_s")) and not self.says("doubt", "trainer-visible"):
-            yield Timed("transfer", seconds, self._transfer_phases)
+            yield Timed("transfer", seconds, ("transfer",))
 
     def _generation(self) -> Timed | None:
         """Of an asynchronous run the trainer's wait is stated, which is no generation."""
@@ -121,12 +121,6 @@ class RlRow(MeasuredRow):
             yield Timed("logprobs", old, phases if both else phases[:1])
         if reference:
             yield Timed("logprobs", reference, ("reference",))
-
-    @property
-    def _transfer_phases(self) -> tuple[PhaseName, ...]:
-        if self.is_separate or self.is_transfer_alone:
-            return ("transfer",)
-        return ("transfer", "leave", "wake")
 
 
 def is_rl_table(path: Path) -> bool:
