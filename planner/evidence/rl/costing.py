@@ -1,4 +1,4 @@
-"""Costs of measured runs by the planner's own model: of a whole step, or of the part that was run."""
+"""Costs of measured runs by the planner's own model: of a step, or of the part that was run."""
 
 from __future__ import annotations
 

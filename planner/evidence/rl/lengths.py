@@ -69,7 +69,7 @@ class RlLengths:
 
 def lengths_of(row: RlRow, samples: int | None, model: ModelSpec, cluster: Cluster) -> RlLengths:
     """The lengths of a run; `samples`: of a step, None where nobody says."""
-    if row.is_trainer_alone:
+    if row.is_trainer_alone and not _noted_limit(row):
         return _of_packs(row)
     total = _total_limit(row)
     prompt = round(row.number("prompt_len_mean") or _usual_prompt(row, total))

@@ -82,6 +82,16 @@ class RlMapped:
     lengths: RlLengths
     assumed: tuple[str, ...] = ()
 
+    def learnt(self, cluster: Cluster | None) -> RlMapped:
+        """The same with what runs of a cluster taught, where it ran on that cluster's GPU."""
+        own = self.job.trainer.cluster
+        if cluster is None or own.gpu.name != cluster.gpu.name:
+            return self
+        known = own.model_copy(update={"calibration": cluster.calibration})
+        trainer = replace(self.layout.trainer, job=replace(self.layout.trainer.job, cluster=known))
+        job = replace(self.job, trainer=trainer.job)
+        return replace(self, job=job, layout=replace(self.layout, trainer=trainer))
+
 
 @dataclass(frozen=True, slots=True)
 class Taken:
@@ -298,6 +308,7 @@ def _request(
         epochs=row.integer("epochs") or 1,
         placement="separate" if row.is_separate else "colocated",
         reference=_reference(row),
+        reward=_judge(row),
         engine=_engine_name(row),
         rollout_precision="fp8" if row.says("rollout_precision", "fp8") else "bf16",
         kv_share=row.number("kv_fraction"),
@@ -327,8 +338,8 @@ def packing_of(row: RlRow, framework: RlFramework, lengths: RlLengths) -> tuple[
     """How samples become the rows of a micro-batch, and the tokens of one.
 
     The limit of a row is of one GPU; ranks of context parallelism (Ulysses) share a micro-batch
-    (verl/utils/seqlen_balancing.py; openrlhf/utils/seqlen_balancing.py). Where neither a limit nor a
-    number of samples is stated, the limit is the longest sample, as in verl's recipes
+    (verl/utils/seqlen_balancing.py; openrlhf/utils/seqlen_balancing.py). Where neither a limit nor
+    a number of samples is stated, the limit is the longest sample, as in verl's recipes
     (recipe/dapo/run_dapo_qwen2.5_32b.sh).
     """
     limit = row.integer("max_tokens_per_gpu")
@@ -338,7 +349,7 @@ def packing_of(row: RlRow, framework: RlFramework, lengths: RlLengths) -> tuple[
         return "pack-varlen", max(limit * ranks, lengths.longest)
     if limit:
         return "longest", lengths.longest
-    if row.is_trainer_alone or (nemo and not row.notes_say(_UNPACKED)):
+    if (nemo and not row.notes_say(_UNPACKED)) or (not nemo and row.is_trainer_alone):
         return "pack-varlen", lengths.longest
     padded = nemo or (row.text("date") or _PADDED_UNTIL) < _PADDED_UNTIL
     by_samples = row.text("train_mbs") or row.notes_say("no dynamic batching")
@@ -367,6 +378,12 @@ def _minibatches(row: RlRow, samples: int) -> int:
 
 def _reference(row: RlRow) -> str | None:
     return {"y": "yes", "n": "no"}.get(row.text("reference") or "")
+
+
+def _judge(row: RlRow) -> str:
+    """What judges samples: a model that is named, else a rule."""
+    named = re.fullmatch(r"model:([\w.-]+)", row.text("reward") or "")
+    return named[1] if named else "rule"
 
 
 def _engine_name(row: RlRow) -> str | None:

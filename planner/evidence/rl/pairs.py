@@ -20,8 +20,8 @@ from planner.evidence.runs.rows import grouped
 # jobs); a prediction of a tie is right within what repeats on other days show.
 TIE, NEAR = math.log(1.05), math.log(1.16)
 _SAME = (
-    "source", "software", "model", "gpu", "prompts_per_step", "samples_per_prompt", "prompt_len_max",
-    "response_len_max", "train_precision", "rollout_precision",
+    "source", "software", "model", "gpu", "prompts_per_step", "samples_per_prompt",
+    "prompt_len_max", "response_len_max", "train_precision", "rollout_precision",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from hardware.schema import Cluster
 from planner.evidence.rl.lengths import OPEN_DEVIATION, SIGMAS
 from planner.evidence.rl.mapping import USUAL, RlMapped, Taken, map_rl, other_gpus
 from planner.evidence.rl.rows import GIB, Figure, RlRow, Timed
@@ -122,25 +123,35 @@ class Compared:
 Cost = Callable[[RlMapped], Costed]
 
 
-def predict_rl(rows: Iterable[RlRow], cost: Cost | None = None) -> list[RlPrediction]:
-    """A prediction per row, in order; `cost`: what costs a run, the planner's own model if None."""
+def predict_rl(
+    rows: Iterable[RlRow],
+    cost: Cost | None = None,
+    *,
+    usual_alone: bool = False,
+    cluster: Cluster | None = None,
+) -> list[RlPrediction]:
+    """A prediction per row, in order; `cost`: what costs a run, the planner's own model if None;
+    `usual_alone`: other values of what is open are not tried; `cluster`: what its own runs taught
+    holds for rows on its GPU."""
     if cost is None:
         from planner.evidence.rl.costing import cost_run
 
         cost = cost_run
-    return [_predicted(row, cost) for row in rows]
+    return [_predicted(row, cost, cluster, usual_alone=usual_alone) for row in rows]
 
 
-def _predicted(row: RlRow, cost: Cost) -> RlPrediction:
+def _predicted(
+    row: RlRow, cost: Cost, cluster: Cluster | None, *, usual_alone: bool
+) -> RlPrediction:
     try:
-        mapped = map_rl(row)
+        mapped = map_rl(row).learnt(cluster)
         costed = cost(mapped)
     except (UnpredictableRowError, UsageError, CannotTellError, ValueError) as error:
         return RlPrediction(row, error=str(error))
     others: dict[str, list[tuple[OpenValue, Costed]]] = {}
-    for value in open_values(mapped):
+    for value in [] if usual_alone else open_values(mapped):
         try:
-            found = cost(map_rl(row, value.taken))
+            found = cost(map_rl(row, value.taken).learnt(cluster))
         except (UnpredictableRowError, UsageError, CannotTellError, ValueError):
             continue
         others.setdefault(value.fact, []).append((value, found))

@@ -1,5 +1,5 @@
-"""Predicted against measured runs of reinforcement learning: errors by figure and source, bars, what
-fits, the order of placements, upper bounds."""
+"""Predicted against measured runs of reinforcement learning: errors by figure and source, bars,
+what fits, the order of placements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from planner.predict.uncertainty.interval_score import interval_scores
 
 @dataclass(frozen=True, slots=True)
 class RlErrors:
-    """Errors of one figure over some rows, as shares: median and mean of |predicted / measured - 1|,
+    """Errors of one figure over some rows, as shares: median and mean of |predicted/measured - 1|,
     signed median, share in the 80 % bar, mean width of the bars in ln and interval score."""
 
     rows: int
@@ -75,6 +75,30 @@ class RlSummary:
     def right(self) -> int:
         """Of those, the ones in the order that was measured."""
         return sum(one.is_right is True for one in self.pairs)
+
+
+# Rows of which the source itself says that they are not as they should be.
+_DOUBTED = "abnormal|probably wrong|one figure for two sizes"
+
+
+def trusted(predictions: Sequence[RlPrediction]) -> list[RlPrediction]:
+    """Without the rows of which the source says that they are not right."""
+    return [one for one in predictions if not one.row.says("doubt", _DOUBTED)]
+
+
+def open_facts(predictions: Sequence[RlPrediction]) -> list[tuple[str, int, float]]:
+    """Facts that rows leave open: how many rows, and the median deviation in ln that each leaves of
+    a row's figures; the widest first."""
+    found: dict[str, list[float]] = {}
+    for one in predictions:
+        of_row: dict[str, float] = {}
+        for each in compared(one):
+            for fact, deviation in each.open.items():
+                of_row[fact] = max(of_row.get(fact, 0.0), deviation)
+        for fact, deviation in of_row.items():
+            found.setdefault(fact, []).append(deviation)
+    listed = [(fact, len(some), median(some)) for fact, some in found.items()]
+    return sorted(listed, key=lambda one: -one[2])
 
 
 def summary_of(predictions: Sequence[RlPrediction]) -> RlSummary:
