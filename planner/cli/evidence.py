@@ -23,6 +23,7 @@ from planner.cli.output import (
     watched,
     write_plot,
 )
+from planner.cli.rl_evidence import validate_rl
 from planner.evidence.fit.held_out import other_views
 from planner.evidence.learn.benches import bench_equations
 from planner.evidence.learn.calibrate import FigureFit, calibrate, calibration_of, fit_figure
@@ -41,7 +42,6 @@ from planner.evidence.learn.priors import published
 from planner.evidence.learn.probe import raw_csv
 from planner.evidence.learn.study import study
 from planner.evidence.learn.suggest import suggest
-from planner.cli.rl_evidence import validate_rl
 from planner.evidence.rl.rows import rl_tables
 from planner.evidence.runs.document import csv_columns, csv_record, document
 from planner.evidence.runs.doubts import with_open_facts

@@ -52,9 +52,7 @@ def _predicted(
     return predictions, bounded(limits)
 
 
-def _demand_alone(
-    tables: Sequence[Path], given: Sequence[str], options: Mapping[str, Any]
-) -> None:
+def _demand_alone(tables: Sequence[Path], given: Sequence[str], options: Mapping[str, Any]) -> None:
     """UsageError for what goes with runs of other training alone."""
     others = [path for path in map(Path, given) if path not in tables and not rl_tables([path])]
     if others:
@@ -64,6 +62,8 @@ def _demand_alone(
         )
     for name, option in (("plot", "--plot"), ("learn", "--learn")):
         if options[name] is not None:
-            raise UsageError(f"{option}: runs of reinforcement learning have no such view; leave it out")
+            raise UsageError(
+                f"{option}: runs of reinforcement learning have no such view; leave it out"
+            )
     if options["unnamed"]:
         raise UsageError("--unnamed: runs of reinforcement learning need their framework's name")

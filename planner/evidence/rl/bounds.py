@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from planner.evidence.rl.predict import Cost, Costed, RlPrediction, predict_rl
+from planner.evidence.rl.costed import Costed
+from planner.evidence.rl.predict import Cost, RlPrediction, predict_rl
 from planner.evidence.rl.rows import GIB, Figure, RlRow
 from planner.predict.rl.plan import PhaseName
 

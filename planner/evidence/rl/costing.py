@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from planner.evidence.rl.costed import Costed
 from planner.evidence.rl.mapping import RlMapped
-from planner.evidence.rl.predict import Costed
 from planner.predict.rl.generation import generate
 from planner.predict.rl.moves import transfer, usual_way
 from planner.predict.rl.plan import Phase, RlLayout, Training

@@ -1,4 +1,4 @@
-"""Measured runs of reinforcement learning beside predictions, as plain records: --json and --csv."""
+"""Measured runs of reinforcement learning beside predictions as plain records: --json, --csv."""
 
 from __future__ import annotations
 
@@ -49,9 +49,7 @@ def _columns(figure: Figure) -> tuple[str, str, str]:
     return tuple(f"predicted_{figure}{part}_{unit}" for part in names)  # type: ignore[return-value]
 
 
-def rl_document(
-    predictions: Sequence[RlPrediction], bounded: Sequence[Bounded] = ()
-) -> Record:
+def rl_document(predictions: Sequence[RlPrediction], bounded: Sequence[Bounded] = ()) -> Record:
     """Everything: a record a row, the summary, the comparisons of placements, upper bounds."""
     found: Record = {"rows": [row_record(one) for one in predictions]}
     if predictions:

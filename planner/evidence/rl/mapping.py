@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
@@ -12,6 +11,24 @@ from hardware.files import shipped_toml
 from hardware.schema import Cluster
 from planner.evidence.rl.lengths import RlLengths, lengths_of
 from planner.evidence.rl.rows import RlRow
+from planner.evidence.rl.settings import (
+    USUAL,
+    Taken,
+    engine_name,
+    engine_of,
+    generated_batches,
+    judge,
+    minibatches_of,
+    named_cell,
+    reads_again,
+    reference_word,
+    staleness_of,
+    trainer_leaves,
+    tuning_text,
+    uses_graphs,
+    usual_gpu,
+    way_of,
+)
 from planner.evidence.runs.machine import cluster_of
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.recomputing import recompute_mode
@@ -29,7 +46,7 @@ from planner.job.samples import Packing
 from planner.job.specs import ModelSpec
 from planner.predict.configuration import Configuration, even_layout
 from planner.predict.plan import Degrees
-from planner.predict.rl.plan import EngineLayout, RlLayout
+from planner.predict.rl.plan import RlLayout
 
 # Frameworks as tables name them, by the one whose loop they share.
 _FRAMEWORKS = (
@@ -61,7 +78,6 @@ _PADDED_UNTIL = "2025-01-01"
 # verl's actors checkpoint unless told otherwise (`enable_gradient_checkpointing`), and so do most
 # recipes of long answers, whatever trains.
 _USUAL_RECOMPUTE = "full"
-_GRAPHS_SINCE = "2025-08-01"
 # Notes that have all of a recipe and no packing among it.
 _UNPACKED = r"^(?!.*(sequence packing|dynamic batching)).*logprob mbs"
 # Rows of one sample each, which Megatron's profiles do not list.
@@ -93,30 +109,6 @@ class RlMapped:
         return replace(self, job=job, layout=replace(self.layout, trainer=trainer))
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What is taken for facts that a row leaves open, in place of what is usual; None: usual.
-
-    `response_scale`: on the mean of answers; `sigma`: their spread; `batches` of generation in a
-    step; `leaves`: the trainer's tensors go to the host; `recompute`, `gpu`: by their names;
-    `samples` of a prompt.
-    """
-
-    response_scale: float = 1.0
-    sigma: float | None = None
-    batches: float | None = None
-    leaves: bool | None = None
-    recompute: str | None = None
-    gpu: str | None = None
-    samples: int | None = None
-
-
-USUAL = Taken()
-# What ran where nobody says, before and since; and what might have.
-_GPUS = ("A100", "H100")
-_SINCE = "2025-07-01"
-
-
 def map_rl(row: RlRow, taken: Taken = USUAL) -> RlMapped:
     """Job and layout of a row. UnpredictableRowError with the reason."""
     try:
@@ -126,7 +118,7 @@ def map_rl(row: RlRow, taken: Taken = USUAL) -> RlMapped:
 
 
 def _mapped(row: RlRow, taken: Taken) -> RlMapped:
-    framework = find_rl_framework(_named(_FRAMEWORKS, row, "framework"))
+    framework = find_rl_framework(named_cell(_FRAMEWORKS, row, "framework"))
     model = model_of(row)
     prompts, samples = _batch(row, taken)
     trained, sampled = _gpus(row)
@@ -144,18 +136,18 @@ def _mapped(row: RlRow, taken: Taken) -> RlMapped:
     job = replace(
         job,
         trainer=trainer.job,
-        staleness=(_staleness(row),),
-        engine=replace(job.engine, graphs=_graphs(row)),
+        staleness=(staleness_of(row),),
+        engine=replace(job.engine, graphs=uses_graphs(row)),
     )
     layout = RlLayout(
         placement="separate" if row.is_separate else "colocated",
         trainer=trainer,
         engine=engine_of(row, framework, sampled or trained),
-        staleness=_staleness(row),
+        staleness=staleness_of(row),
         critic=_critic(job, trainer),
-        trainer_leaves=_leaves(row, framework, taken),
+        trainer_leaves=trainer_leaves(row, framework, taken),
         streams=row.is_asynchronous,
-        way=_way(row),
+        way=way_of(row),
     )
     return RlMapped(row, job, layout, lengths, tuple(_assumed(row, lengths)))
 
@@ -172,16 +164,6 @@ def _packed_as(packing: Packing, job: Job) -> Job:
 
 def _within(lengths: RlLengths, scale: float) -> int:
     return max(1, min(round(scale * lengths.response), lengths.longest_response))
-
-
-def _named(table: tuple[tuple[str, str], ...], row: RlRow, column: str) -> str:
-    """What a cell means by the patterns of a table. UnpredictableRowError for none."""
-    text = row.fact(column)
-    found = next((meant for pattern, meant in table if re.search(pattern, text)), "")
-    if not found:
-        said = f"{column} {text!r} is not modelled" if text else f"{column} is not stated"
-        raise UnpredictableRowError(said)
-    return found
 
 
 @cache
@@ -246,16 +228,6 @@ def _gpus(row: RlRow) -> tuple[int, int]:
     return trained, sampled or 0
 
 
-def usual_gpu(row: RlRow) -> str:
-    """What most ran on at the time."""
-    return _GPUS[(row.text("date") or _SINCE) >= _SINCE]
-
-
-def other_gpus(row: RlRow) -> tuple[str, ...]:
-    """What a row that names no GPU may have run on as well."""
-    return tuple(name for name in _GPUS if name != usual_gpu(row))
-
-
 def _gpus_of_degrees(row: RlRow) -> tuple[int | None, int | None]:
     """GPUs of a hand-over whose table has only the degrees of both sides."""
     stated = [row.integer(f"train_{name}") for name in ("tp", "pp", "cp", "ep", "dp")]
@@ -284,7 +256,7 @@ def _request(
     taken: Taken,
 ) -> RlRequest:
     """The row as `--rl` and its options would say it."""
-    algorithm = _named(_ALGORITHMS, row, "algorithm")
+    algorithm = named_cell(_ALGORITHMS, row, "algorithm")
     packing, limit = packing_of(row, framework, lengths)
     model = model_of(row)
     trainer = Request(
@@ -294,26 +266,26 @@ def _request(
         precision="fp8" if row.says("train_precision", "fp8") else "bf16",
         lengths=lengths.text,
         packing="pack-varlen" if packing in _OF_SAMPLES else packing,
-        train=_tuning(row),
+        train=tuning_text(row),
         overrides=Overrides(model=_with_positions(model, max(limit, lengths.longest))),
     )
-    resampled = taken.batches or (_batches(row) if row.resamples else None)
+    resampled = taken.batches or (generated_batches(row) if row.resamples else None)
     return RlRequest(
         trainer=trainer,
         algorithm="dapo" if resampled else algorithm,
         prompts=batch[0],
         samples_per_prompt=batch[1],
         framework=framework.name,
-        minibatches=_minibatches(row, batch[0] * batch[1]),
+        minibatches=minibatches_of(row, batch[0] * batch[1]),
         epochs=row.integer("epochs") or 1,
         placement="separate" if row.is_separate else "colocated",
-        reference=_reference(row),
-        reward=_judge(row),
-        engine=_engine_name(row),
+        reference=reference_word(row),
+        reward=judge(row),
+        engine=engine_name(row),
         rollout_precision="fp8" if row.says("rollout_precision", "fp8") else "bf16",
         kv_share=row.number("kv_fraction"),
         token_limit=limit,
-        old_logprobs=_old_logprobs(row),
+        old_logprobs=reads_again(row),
         resampling=resampled or (1.0 if algorithm == "dapo" else None),
     )
 
@@ -327,7 +299,7 @@ def _profile(row: RlRow, framework: RlFramework) -> str:
     """The profile of what trains."""
     if not row.text("train_backend") and row.is_transfer_alone:
         return framework.usual_trainer
-    word = _named(_TRAINERS, row, "train_backend")
+    word = named_cell(_TRAINERS, row, "train_backend")
     known = framework.trainers.get(word)
     if known is None:
         raise UnpredictableRowError(f"{framework.name} has no trainer {word!r}")
@@ -357,48 +329,6 @@ def packing_of(row: RlRow, framework: RlFramework, lengths: RlLengths) -> tuple[
         tokens = lengths.longest * (row.integer("train_cp") or 1)
         return ("padding-free", lengths.longest) if by_samples else ("pack-varlen", tokens)
     return ("limit" if framework.token_batches else "longest"), lengths.longest
-
-
-def _tuning(row: RlRow) -> str:
-    found = re.search(r"lora r(\d+)", row.fact("algorithm"))
-    return f"lora:rank={found[1]},targets=all-linear" if found else "full"
-
-
-def _batches(row: RlRow) -> float:
-    """Batches of prompts that dynamic sampling generated for one that was trained on."""
-    generated = row.noted(r"gen batch N prompts")
-    prompts = row.integer("prompts_per_step") or 1
-    return max(1.0, generated / prompts) if generated else 3.0
-
-
-def _minibatches(row: RlRow, samples: int) -> int:
-    stated = row.integer("minibatches") or 1
-    return stated if samples % stated == 0 else 1
-
-
-def _reference(row: RlRow) -> str | None:
-    return {"y": "yes", "n": "no"}.get(row.text("reference") or "")
-
-
-def _judge(row: RlRow) -> str:
-    """What judges samples: a model that is named, else a rule."""
-    named = re.fullmatch(r"model:([\w.-]+)", row.text("reward") or "")
-    return named[1] if named else "rule"
-
-
-def _engine_name(row: RlRow) -> str | None:
-    text = row.fact("rollout_engine")
-    if text in ("", "vllm", "sglang"):
-        return text or None
-    raise UnpredictableRowError(f"rollout_engine {text!r} is not modelled")
-
-
-def _old_logprobs(row: RlRow) -> bool | None:
-    """Asynchronous runs of verl take them from the engine (`rollout_correction.bypass_mode`)."""
-    stated = row.number("logprob_s")
-    if stated is not None:
-        return stated > 0.0
-    return False if row.is_asynchronous and row.says("framework", "verl") else None
 
 
 def _trainer(row: RlRow, job: Job, taken: Taken) -> Configuration:
@@ -443,66 +373,6 @@ def _critic(job: RlJob, trainer: Configuration) -> Configuration | None:
     if job.critic is None:
         return None
     return replace(trainer, job=replace(trainer.job, model=job.critic))
-
-
-def engine_of(row: RlRow, framework: RlFramework, gpus: int) -> EngineLayout:
-    """Degrees of the engines."""
-    tp, pp = row.integer("rollout_tp") or 1, row.integer("rollout_pp") or 1
-    usual = framework.kv_share_separate if row.is_separate else framework.kv_share_colocated
-    return EngineLayout(
-        replicas=max(1, gpus // (tp * pp)),
-        tp=tp,
-        pp=pp,
-        kv_share=row.number("kv_fraction") or usual,
-        sequences=round(row.noted("max_num_seqs N") or framework.sequences),
-    )
-
-
-def _graphs(row: RlRow) -> bool:
-    """Whether decoding runs as CUDA graphs: verl's engines did not unless told so until mid-2025
-    (`rollout.enforce_eager`)."""
-    if row.notes_say(r"enforce_eager=\w"):
-        return row.notes_say("enforce_eager=False")
-    old = row.says("software", "mid-2025") or (row.text("date") or _GRAPHS_SINCE) < _GRAPHS_SINCE
-    eager = old and row.says("framework", "verl")
-    return not (eager or row.notes_say("enforce_eager"))
-
-
-def _staleness(row: RlRow) -> int:
-    """Updates by which samples may be behind; parts of one count as one."""
-    said = row.fact("asynchrony")
-    if not row.is_asynchronous:
-        return 0
-    found = re.search(r"staleness ([\d.]+)|max age (\d+)", said)
-    return 1 if found is None else ceil(float(found[1] or found[2]))
-
-
-def _leaves(row: RlRow, framework: RlFramework, taken: Taken) -> bool:
-    """Whether the trainer's tensors go to the host while the engine samples."""
-    if row.is_separate:
-        return False
-    if taken.leaves is not None:
-        return taken.leaves
-    said = row.fact("train_offload")
-    if not said:
-        return framework.trainer_leaves
-    return not said.startswith(("none", "reference", "activations"))
-
-
-# Words of notes, and the way of the weights that they mean.
-_WAYS: Mapping[str, str] = {
-    r"\bdelta\b": "delta",
-    "without checkpoint engine|full broadcast|nccl collective|nccl sync": "broadcast",
-    "checkpoint engine|nixl|mooncake|receive only": "checkpoint-engine",
-    "reshard refit": "reshard",
-}
-
-
-def _way(row: RlRow) -> str:
-    """The way of the weights that the notes name; "" for the framework's usual one."""
-    if not row.is_transfer_alone:
-        return ""
-    return next((way for words, way in _WAYS.items() if row.notes_say(words)), "")
 
 
 def _assumed(row: RlRow, lengths: RlLengths) -> list[str]:

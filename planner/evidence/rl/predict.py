@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hardware.schema import Cluster
+from planner.evidence.rl.costed import Costed
 from planner.evidence.rl.lengths import OPEN_DEVIATION, SIGMAS
-from planner.evidence.rl.mapping import USUAL, RlMapped, Taken, map_rl, other_gpus
+from planner.evidence.rl.mapping import RlMapped, map_rl
 from planner.evidence.rl.rows import GIB, Figure, RlRow, Timed
+from planner.evidence.rl.settings import Taken, other_gpus
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.job.errors import CannotTellError, UsageError
 from planner.predict.rl.errors import KINDS, WIDTH, Ends, joined, kind_ends, rl_errors
-from planner.predict.rl.plan import Phase, PhaseName
+from planner.predict.rl.plan import Phase
 
 # Of a normal distribution, three values of the same mean and variance: the middle one with a weight
 # of two thirds, the others so many standard deviations from it (Gauss and Hermite's of order 3).
@@ -26,27 +28,6 @@ _OUTER, _MIDDLE_WEIGHT = math.sqrt(3.0), 2.0 / 3.0
 # Beyond this a prediction of a value that a row may have had is of no run that worked.
 _MOST_LOG = 3.0
 _KEPT_BY_ALLOCATOR = ("context", "communicators", "process", "CUDA graphs", "NCCL")
-
-
-@dataclass(frozen=True, slots=True)
-class Costed:
-    """What a run costs: phases in order on both sides, seconds of a step (None where only a part of
-    one was run), whether it fits and the bytes of one GPU."""
-
-    phases: tuple[Phase, ...]
-    step_s: float | None
-    fits: bool
-    usable_bytes: float
-    binding: tuple[Phase, ...] = ()
-
-    def seconds(self, names: Iterable[PhaseName]) -> float:
-        """Seconds of phases together; those of the hand-over once, which both sides list."""
-        wanted = set(names)
-        by_name: dict[tuple[str, int], Phase] = {}
-        for at, phase in enumerate(self.phases):
-            key = (phase.name, 0 if phase.name == "transfer" else at)
-            by_name.setdefault(key, phase)
-        return math.fsum(one.seconds for one in by_name.values() if one.name in wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,9 +293,3 @@ def with_deviation(one: Compared, ends: Ends) -> Compared:
 def standard(ends: Ends) -> float:
     """The standard deviation of a bar, in ln."""
     return (ends.low + ends.high) / 2.0 / WIDTH
-
-
-__all__ = [
-    "USUAL", "Compared", "Cost", "Costed", "OpenValue", "RlPrediction", "compared", "memory_bytes",
-    "open_values", "predict_rl", "standard", "with_deviation",
-]  # fmt: skip
