@@ -24,7 +24,8 @@ _ARGUMENTS = re.compile(r"(TrainingArguments|SFTConfig|DPOConfig|GRPOConfig|RLOO
 # What trainers and configurations are called by; those that sample stand first.
 _OTHER_OBJECTIVES = {
     "AsyncGRPO": "async_grpo", "GRPO": "grpo", "PPO": "ppo", "RLOO": "rloo",
-    "OnlineDPO": "online_dpo", "GKD": "gkd", "DPO": "dpo", "KTO": "kto", "ORPO": "orpo", "CPO": "cpo", "Reward": "rm", "BCO": "bco",
+    "OnlineDPO": "online_dpo", "GKD": "gkd", "DPO": "dpo",
+    "KTO": "kto", "ORPO": "orpo", "CPO": "cpo", "Reward": "rm", "BCO": "bco",
 }  # fmt: skip
 _MODELS = re.compile(
     r"(\w+ForCausalLM|AutoModelForSequenceClassification|GPT2LMHeadModel|FastLanguageModel|"
