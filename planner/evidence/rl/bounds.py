@@ -63,8 +63,8 @@ def run_of(row: RlRow) -> RlRow:
     elif name.startswith("distillation"):
         cells |= _sampled(batch) | {"reward": f"model:{_teacher(name)}", "reference": "n"}
     elif not name.startswith("grpo"):
-        # A pair is two samples. Reference log-probabilities of preference training are read ahead of
-        # its timer (nemo_rl/algorithms/dpo.py, augment_dataloader).
+        # A pair is two samples. Log-probabilities of the reference are read ahead of the timer of
+        # a step (nemo_rl/algorithms/dpo.py, augment_dataloader).
         cells |= _alone(2 * batch if name.startswith("dpo") else batch) | {"reference": "n"}
     if "lora" in name:
         cells["algorithm"] += f" LoRA r{_RANK}"

@@ -52,7 +52,7 @@ def _shard_bytes(mapped: RlMapped) -> float:
 
 
 def _trainer_alone(mapped: RlMapped, training: Training) -> Costed:
-    """The update by itself, with the models that it compares with, on GPUs that nothing else is on."""
+    """The update by itself, with the models beside it, on GPUs that nothing else is on."""
     phases = tuple(one for one in training.phases if one.name not in ("old_logprobs", "values"))
     usable = mapped.layout.trainer.job.cluster.gpu.hbm_usable_bytes
     fits = all(one.peak_bytes <= usable for one in phases)
