@@ -16,10 +16,12 @@ from planner.evidence.rl.settings import (
     Taken,
     engine_name,
     engine_of,
+    fuses_rotary,
     generated_batches,
     judge,
     minibatches_of,
     named_cell,
+    read_limit,
     reads_again,
     reference_word,
     staleness_of,
@@ -55,8 +57,7 @@ _FRAMEWORKS = (
     ("openrlhf", "openrlhf"),
     ("slime|vime", "slime"),
     ("trl", "trl"),
-    # A trainer of FSDP2 around transformers' models, as verl's.
-    ("prime-?rl", "verl"),
+    ("prime-?rl", "prime-rl"),
 )
 # What trains, as tables name it, by the framework's word.
 _TRAINERS = (
@@ -137,6 +138,8 @@ def _mapped(row: RlRow, taken: Taken) -> RlMapped:
         job,
         trainer=trainer.job,
         staleness=(staleness_of(row),),
+        fused_rotary=fuses_rotary(row),
+        token_limit_read=read_limit(row, trainer),
         engine=replace(job.engine, graphs=uses_graphs(row)),
     )
     layout = RlLayout(

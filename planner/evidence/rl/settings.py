@@ -10,6 +10,7 @@ from math import ceil
 from planner.evidence.rl.rows import RlRow
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.job.rl.frameworks import RlFramework
+from planner.predict.configuration import Configuration
 from planner.predict.rl.plan import EngineLayout
 
 _GRAPHS_SINCE = "2025-08-01"
@@ -103,9 +104,20 @@ def engine_name(row: RlRow) -> str | None:
 def reads_again(row: RlRow) -> bool | None:
     """Asynchronous runs of verl take them from the engine (`rollout_correction.bypass_mode`)."""
     stated = row.number("logprob_s")
-    if stated is not None:
-        return stated > 0.0
+    if stated is not None or row.is_trainer_alone:
+        return bool(stated)
     return False if row.is_asynchronous and row.says("framework", "verl") else None
+
+
+def fuses_rotary(row: RlRow) -> bool:
+    """Whether packed samples are rotated by one kernel: in verl with Megatron where it is said."""
+    return not row.says("framework", "verl") or row.notes_say("apply_rope_fusion|all optimization")
+
+
+def read_limit(row: RlRow, trainer: Configuration) -> int | None:
+    """Tokens of a micro-batch that is only read, of all ranks that share it; None: as trained."""
+    tokens = row.noted(r"logprob max tokens N ?[kK]")
+    return round(1000 * tokens) * trainer.degrees.cp if tokens else None
 
 
 def engine_of(row: RlRow, framework: RlFramework, gpus: int) -> EngineLayout:
