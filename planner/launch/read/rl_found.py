@@ -42,7 +42,9 @@ class RlFound:
     optimizer steps over them, each `epochs` times. `prompt_limit`, `response_limit`: tokens that
     are allowed, None where the files do not say. `token_limit`: tokens of a data-parallel rank's
     micro-batch where samples are packed by tokens, None where a micro-batch counts samples;
-    `token_limit_read`: of a pass that only reads. `trainer_gpus`: that train, in all. `critic`,
+    `token_limit_read`: of a pass that only reads; `padded`: samples of one that counts them are
+    padded to the longest. `streams`: engines take the next prompts while
+    others are answered, over an update too. `trainer_gpus`: that train, in all. `critic`,
     `reward`: models by their names in the catalogue; `reward` empty: rules. `resamples`: batches of
     prompts that are generated for each that is trained on, None where that is not known. `leaves`:
     whether weights and states of the trainer leave the GPU while the engine samples, None: as the
@@ -60,8 +62,10 @@ class RlFound:
     response_limit: int | None = None
     token_limit: int | None = None
     token_limit_read: int | None = None
+    padded: bool = False
     placement: Placement = "colocated"
     staleness: int = 0
+    streams: bool = False
     trainer_gpus: int | None = None
     reference: ReferenceHome = "none"
     critic: str | None = None

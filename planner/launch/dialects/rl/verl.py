@@ -285,8 +285,10 @@ class VerlReader(RlReader):
             response_limit=self.whole("data.max_response_length"),
             token_limit=limit,
             token_limit_read=reading,
+            padded=limit is None and not self.flag(f"{_MODEL}.use_remove_padding"),
             placement="separate" if self.separate else "colocated",
             staleness=staleness,
+            streams=self._streams(),
             trainer_gpus=self.trainer_gpus(),
             reference=self._reference(trainer),
             critic=self._critic(algorithm, trainer),
@@ -294,6 +296,12 @@ class VerlReader(RlReader):
             old_logprobs=not self._bypasses(),
             leaves=self._leaves(),
         )
+
+    def _streams(self) -> bool:
+        """Whether answers go on over an update."""
+        key = f"{_ASYNC}.partial_rollout"
+        stated = self.settings.stated(key) is not None
+        return self.flag(key) and (stated or bool(_FULLY.search(self.program)))
 
     def _batch(self) -> tuple[int, int, int] | None:
         """Prompts of a step, optimizer steps over them, and updates by which samples are behind."""
