@@ -1,0 +1,69 @@
+"""When the phases of a step begin and end on each side's GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planner.predict.rl.plan import Phase, Side
+from planner.predict.rl.step import RlStep
+
+# Names of phases for people.
+PHASE_WORDS = {
+    "transfer": "new weights to the engines",
+    "wake": "engines wake",
+    "generation": "generation",
+    "reward": "reward",
+    "sleep": "engines sleep",
+    "return": "trainer comes back",
+    "old_logprobs": "old log-probabilities",
+    "reference": "reference",
+    "values": "values",
+    "critic_update": "critic's update",
+    "update": "policy's update",
+    "leave": "trainer goes to the host",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A phase, from `start_s` to `end_s` since the step began."""
+
+    phase: Phase
+    start_s: float
+    end_s: float
+
+    @property
+    def words(self) -> str:
+        """What happens, for people."""
+        return PHASE_WORDS[self.phase.name]
+
+
+def bars(step: RlStep) -> tuple[Bar, ...]:
+    """The phases of a step on one clock. Colocated ones follow each other; a synchronous step of
+    sides on GPUs of their own is the engines' part, then the trainer's; else both begin together,
+    the trainer on samples that are older."""
+    if step.layout.placement == "colocated":
+        return tuple(_in_order(step.phases, 0.0))
+    waits = step.layout.staleness == 0
+    begins = step.seconds("engine") if waits else 0.0
+    trainer = step.of("trainer")
+    if waits:
+        # The exchange of weights is one for both sides, and already stands in the engines' part.
+        trainer = tuple(phase for phase in trainer if phase.name != "transfer")
+    return (*_in_order(step.of("engine"), 0.0), *_in_order(trainer, begins))
+
+
+def side_words(step: RlStep, side: Side) -> str:
+    """`32 GPUs`, or where sides have GPUs of their own `24 GPUs that train`."""
+    layout = step.layout
+    if layout.placement == "colocated":
+        return f"{layout.gpus:,} GPUs"
+    gpus = layout.trainer_gpus if side == "trainer" else layout.engine.gpus
+    return f"{gpus:,} GPUs that {'train' if side == 'trainer' else 'sample'}"
+
+
+def _in_order(phases: tuple[Phase, ...], start_s: float) -> Iterator[Bar]:
+    for phase in phases:
+        yield Bar(phase, start_s, start_s + phase.seconds)
+        start_s += phase.seconds

@@ -1,0 +1,87 @@
+"""A step of reinforcement learning for the terminal: phases as bars on a clock, memory, tail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from planner.job.quantities import gib, seconds
+from planner.predict.rl.plan import Phase, Side
+from planner.predict.rl.step import RlStep
+from planner.predict.rl.timeline import PHASE_WORDS, Bar, bars, side_words
+from planner.report.said import described, said, table_of
+from planner.report.tables import Block, Notes
+
+# Characters of the clock, and what a phase is drawn with; one too short to see is a thin mark.
+_CLOCK = 24
+_FULL, _THIN = "█", "▏"
+# Seconds of a step from which on the tail of its generation is worth a sentence.
+_LEAST_TAIL = 0.05
+_NAMED = 3
+
+
+def step_blocks(step: RlStep) -> Iterator[Block]:
+    """The phases of a step as a table with bars, how its sides wait, and its fullest moments."""
+    drawn = bars(step)
+    span_s = max(bar.end_s for bar in drawn)
+    yield table_of(
+        "rl.table", drawn, step_s=step.step_s, low_s=step.low_s, high_s=step.high_s,
+        axis=_axis(span_s), on=lambda bar: side_words(step, bar.phase.side),
+        seconds=lambda bar: bar.phase.seconds, share=lambda bar: bar.phase.seconds / step.step_s,
+        peak_bytes=lambda bar: bar.phase.peak_bytes, bar=lambda bar: drawn_bar(bar, span_s),
+    )  # fmt: skip
+    yield Notes(tuple(step_notes(step)))
+
+
+def drawn_bar(bar: Bar, span_s: float, width: int = _CLOCK) -> str:
+    """A bar at its place on the clock."""
+    start = min(width - 1, round(bar.start_s / span_s * width))
+    length = round(bar.end_s / span_s * width) - start
+    return " " * start + (_FULL * length or _THIN)
+
+
+def step_notes(step: RlStep) -> Iterator[str]:
+    """How the sides wait for each other, where the tail waits, what fills the GPUs."""
+    yield _waiting(step)
+    if step.generation.tail_s > _LEAST_TAIL * step.step_s:
+        yield _words("rl.tail", step.generation)
+    for side, phase in step.peaks.items():
+        usable = step.usable_bytes[side]
+        words = f"{side_words(step, side)}, {PHASE_WORDS[phase.name]}"
+        yield _words("rl.memory", phase, words=words, usable=usable, largest=largest_held(phase))
+    yield from dict.fromkeys(note for phase in step.phases for note in phase.notes)
+
+
+def _waiting(step: RlStep) -> str:
+    layout = step.layout
+    if layout.placement == "colocated":
+        return _words("rl.together", None)
+    if layout.staleness == 0:
+        return _words("rl.apart", None)
+    side: Side = "trainer" if step.idle["trainer"] > step.idle["engine"] else "engine"
+    idler = "GPUs that train" if side == "trainer" else "GPUs that sample"
+    return _words("rl.overlapped", layout, idler=idler, idle=step.idle[side])
+
+
+def largest_held(phase: Phase) -> str:
+    """`KV cache 51.2, weights 15.3, CUDA graphs 1.0`, in GiB."""
+    return _terms(phase.held, gib)
+
+
+def largest_terms(phase: Phase) -> str:
+    """`weights 31 s, KV cache 12 s`: what the seconds of a phase consist of."""
+    return _terms(phase.terms, seconds)
+
+
+def _terms(terms: Mapping[str, float], written: Callable[[float], str]) -> str:
+    largest = sorted(terms.items(), key=lambda term: -term[1])[:_NAMED]
+    return ", ".join(f"{name} {written(size)}" for name, size in largest if size > 0.0)
+
+
+def _words(key: str, about: object, **named: object) -> str:
+    return said(described(key), about, **named) or ""
+
+
+def _axis(span_s: float) -> str:
+    """`0 s ........... 320 s`, as wide as the clock."""
+    end = seconds(span_s)
+    return f"0 s {'·' * (_CLOCK - 5 - len(end))} {end}"
