@@ -125,6 +125,11 @@ class RlRequest(Named):
             )
         return found | {"engine_gpus": given}
 
+    @property
+    def batches_by_tokens(self) -> bool:
+        """Whether a micro-batch is samples up to a number of tokens."""
+        return find_rl_framework(self.framework).token_batches
+
     @cached_property
     def lengths(self) -> tuple[Lengths, Lengths]:
         """Lengths of prompts, and of answers. UsageError."""

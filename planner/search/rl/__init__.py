@@ -1,1 +1,1 @@
-"""The search for ways to run reinforcement learning: placement, split of GPUs, both sides' plans."""
+"""The search for ways to run reinforcement learning: who trains, who samples, on which GPUs."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from hardware.schema import Gpu
 from planner.job.rl.job import RlJob
 from planner.predict.configuration import Configuration
+from planner.predict.cost_model import Columns
 from planner.predict.rl.plan import EngineLayout, Generation, RlLayout, Training
 from planner.predict.rl.step import RlStep, beside_engine, compose
+from planner.predict.rl.training_rows import TrainingRows
 
 
 class CostModels(Protocol):
     """The two sides of a step."""
+
+    def train_rows(self, job: RlJob, columns: Columns) -> TrainingRows: ...
 
     def train(
         self, job: RlJob, trainer: Configuration, critic: Configuration | None
@@ -27,6 +30,12 @@ class CostModels(Protocol):
 
 class Predicted:
     """The cost models that ship."""
+
+    def train_rows(self, job: RlJob, columns: Columns) -> TrainingRows:
+        """What the trainer's side takes and holds, of many configurations at once."""
+        from planner.predict.rl.training_rows import train_rows
+
+        return train_rows(job, columns)
 
     def train(self, job: RlJob, trainer: Configuration, critic: Configuration | None) -> Training:
         """What the trainer's side takes and holds."""
@@ -51,6 +60,14 @@ class Costs:
     models: CostModels = field(default_factory=Predicted)
     _generated: dict[tuple[EngineLayout, float, str], Generation] = field(default_factory=dict)
 
+    def train_rows(self, job: RlJob, columns: Columns) -> TrainingRows:
+        """What the trainer's side takes and holds, of many configurations at once."""
+        return self.models.train_rows(job, columns)
+
+    def again(self) -> Costs:
+        """The same for another job."""
+        return Costs(self.models)
+
     def train(self, job: RlJob, trainer: Configuration, critic: Configuration | None) -> Training:
         """What the trainer's side takes and holds."""
         return self.models.train(job, trainer, critic)
@@ -66,11 +83,6 @@ class Costs:
 
     def step(self, job: RlJob, layout: RlLayout, training: Training) -> RlStep:
         """The whole step of a layout whose trainer is costed."""
-        beside = sum(self.beside(job, layout, training).values())
+        beside = sum(beside_engine(layout, training).values())
         generation = self.generate(job, layout.engine, beside, layout.engine_gpu)
         return compose(job, layout, training, generation)
-
-    @staticmethod
-    def beside(job: RlJob, layout: RlLayout, training: Training) -> Mapping[str, float]:
-        """Bytes that the trainer keeps on a GPU of the engine."""
-        return beside_engine(job, layout, training)

@@ -105,9 +105,9 @@ def _legal(job: RlJob, tp: int, pp: int, dp: int, ep: int) -> bool:
 def demand_engine(job: RlJob, engine: EngineLayout) -> None:
     """UsageError for degrees of an engine that its model, its GPUs or the framework refuse."""
     gpu, node = job.sampling_cluster.gpu, job.sampling_cluster.gpus_per_node
-    said = {"tp": engine.tp, "pp": engine.pp, "ep": engine.ep, "dp": engine.dp}
+    asked = Deployment(job.policy, gpu, tp=engine.tp, pp=engine.pp, ep=engine.ep, dp=engine.dp)
     try:
-        check_deployment(Deployment(job.policy, gpu, **said))
+        check_deployment(asked)
     except UsageError as error:
         raise UsageError(str(error).replace("--", "--rollout-")) from None
     if engine.pp > 1 and not job.framework.engine_pipelines:

@@ -43,7 +43,9 @@ class Choice:
     proven: bool
 
 
-def choose(ways: Sequence[Way], best_s: float, seed: int = 0, wall_s: float | None = None) -> Choice:
+def choose(
+    ways: Sequence[Way], best_s: float, seed: int = 0, wall_s: float | None = None
+) -> Choice:
     """The pair (way, trainer, engine) that is not known and has the least bound below `best_s`."""
     cp_model = solver_module.cp_model()
     model = cp_model.CpModel()
@@ -95,4 +97,3 @@ def _bound_step(
     ]
     for part in sums if way.together else [sums[0] + sums[1]]:
         model.add(step >= part).only_enforce_if(use)
-

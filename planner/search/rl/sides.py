@@ -35,6 +35,10 @@ class Group:
         """Whether both sides work at once."""
         return self.placement == "separate" and self.staleness > 0
 
+    def streams(self, job: RlJob) -> bool:
+        """Whether answers go on over an update, where the framework has that."""
+        return self.together and job.partial_rollouts
+
 
 def groups_of(job: RlJob) -> tuple[Group, ...]:
     """Every placement, split and staleness that a job leaves open."""
@@ -44,9 +48,16 @@ def groups_of(job: RlJob) -> tuple[Group, ...]:
         found += [
             Group("separate", trainer, engine, staleness)
             for trainer, engine in splits_of(job)
-            for staleness in job.staleness
+            for staleness in useful_staleness(job)
         ]
     return tuple(found)
+
+
+def useful_staleness(job: RlJob) -> tuple[int, ...]:
+    """None, and the least of those above: more updates behind make no step shorter by the cost
+    model, and samples older."""
+    behind = [one for one in job.staleness if one > 0]
+    return (*(one for one in job.staleness if one == 0), *sorted(behind)[:1])
 
 
 def splits_of(job: RlJob) -> tuple[tuple[int, int], ...]:
@@ -101,6 +112,7 @@ class Alone:
             engine,
             self.group.staleness,
             trainer_leaves=leaves,
+            streams=self.group.streams(self.job),
             way=way,
             engine_gpu=engine_gpu(self.job),
         )
@@ -108,7 +120,9 @@ class Alone:
     def engines(self, limits: EngineLimits | None = None) -> Iterator[Engine]:
         """Every engine that could sample in the group, each with the fastest way of new weights
         where several reach it."""
-        for layout in engine_layouts(self.job, self.group.engine_gpus, self.group.placement, limits):
+        for layout in engine_layouts(
+            self.job, self.group.engine_gpus, self.group.placement, limits
+        ):
             generation = self.costs.generate(self.job, layout, 0.0, engine_gpu(self.job))
             if not generation.fits:
                 continue
@@ -125,6 +139,11 @@ class Alone:
         idle = self._idle_step(NO_TRAINING, leaves=False)
         serial = self._idle_step(training, leaves=leaves)
         return serial.step_s - idle.step_s
+
+    def leaving_s(self, resident: float) -> float:
+        """Seconds that so many bytes take to the host and back."""
+        moved = replace(NO_TRAINING, resident={"weights": resident})
+        return self.trainer_s(moved, leaves=True)
 
     def trainer_share(self, training: Training, *, leaves: bool) -> float:
         """Share of the trainer's memory at the fullest, whatever the engine."""
@@ -151,7 +170,7 @@ def ways_of(job: RlJob, placement: Placement) -> Sequence[str]:
     )
 
 
-def leaves_of(job: RlJob, placement: Placement) -> tuple[bool, ...]:
+def leaves_of(placement: Placement) -> tuple[bool, ...]:
     """Whether the trainer's tensors go to the host while engines sample: on GPUs that they share
     with a trainer both are tried, and elsewhere there is no need."""
     return (False, True) if placement == "colocated" else (False,)
@@ -171,7 +190,7 @@ def joined(
             job,
             RlLayout(
                 group.placement, trainer.configuration, engine.layout, group.staleness,
-                trainer.critic, leaves, way, engine_gpu(job),
+                trainer.critic, leaves, group.streams(job), way, engine_gpu(job),
             ),
             trainer.training,
         )

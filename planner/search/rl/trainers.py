@@ -9,14 +9,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints.numbers import Mask
-from planner.cost import fields as f
+from constraints.numbers import IntArray
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.rl.job import RlJob
 from planner.predict.configuration import Configuration, even_layout
-from planner.predict.plan import Degrees
 from planner.predict.rl.plan import Training
+from planner.predict.rl.training_rows import TrainingRows
 from planner.search.rl.costs import Costs
 from planner.search.shares import CostedJob, cost_shares
 
@@ -39,8 +38,9 @@ class Trainer:
 class TrainerSide:
     """The configurations on so many GPUs.
 
-    `bounds_s`: seconds that no step's training on that row falls below; `peaks`: bytes of its
-    update on the fullest GPU, as the core has them; `found`: rows that are costed in full.
+    `jobs`: one at each limit of tokens, on these GPUs; `seconds`, `peaks`: of each row's phases
+    and of its fullest GPU, `resident` bytes there between phases, all rows at once by the compiled
+    core; `found`: rows that are costed in full, one at a time.
     """
 
     gpus: int
@@ -48,9 +48,18 @@ class TrainerSide:
     costed: tuple[tuple[int, CostedJob], ...]
     source: NDArray[np.int64]
     row: NDArray[np.int64]
-    bounds_s: Floats
+    seconds: Floats
     peaks: Floats
+    resident: Floats
     found: dict[int, Trainer | None] = field(default_factory=dict)
+
+    def configuration(self, at: int) -> Configuration:
+        """The configuration of a row, in its framework's own layout of layers."""
+        _, costed = self.costed[int(self.source[at])]
+        columns, row = costed.candidates.columns, int(self.row[at])
+        mode = costed.job.recompute[int(columns["recompute"][row])]
+        layout = even_layout(costed.job, int(columns["pp"][row]), int(columns["vpp"][row]), mode)
+        return Configuration.of_row(costed.job, columns, row, layout)
 
     def trainer(self, at: int, costs: Costs) -> Trainer | None:
         """A row costed in full; None where its critic has no such layout."""
@@ -59,13 +68,7 @@ class TrainerSide:
         return self.found[at]
 
     def _costed(self, at: int, costs: Costs) -> Trainer | None:
-        number, costed = self.costed[int(self.source[at])]
-        job, row = self.jobs[number], int(self.row[at])
-        columns = costed.candidates.columns
-        mode = costed.job.recompute[int(columns["recompute"][row])]
-        pp, vpp = int(columns["pp"][row]), int(columns["vpp"][row])
-        layout = even_layout(costed.job, pp, vpp, mode)
-        configuration = Configuration.of_row(costed.job, columns, row, layout)
+        job, configuration = self.jobs[self.costed[int(self.source[at])][0]], self.configuration(at)
         critic = critic_of(job, configuration)
         if job.critic is not None and critic is None:
             return None
@@ -84,7 +87,7 @@ def critic_of(job: RlJob, trainer: Configuration) -> Configuration | None:
 
 
 def trainer_sides(
-    jobs: Sequence[RlJob], counts: Sequence[int]
+    jobs: Sequence[RlJob], counts: Sequence[int], costs: Costs
 ) -> tuple[dict[int, TrainerSide], str]:
     """The trainers on each number of GPUs that has any, and why the first of the others has none.
 
@@ -93,45 +96,51 @@ def trainer_sides(
     found, why = dict[int, TrainerSide](), ""
     for count in counts:
         try:
-            found[count] = _side(jobs, count)
+            found[count] = _side(jobs, count, costs)
         except UsageError as error:
             why = why or str(error)
     return found, why
 
 
-def _side(jobs: Sequence[RlJob], gpus: int) -> TrainerSide:
-    parts = list[tuple[int, CostedJob, Mask]]()
+def _side(jobs: Sequence[RlJob], gpus: int, costs: Costs) -> TrainerSide:
+    parts = list[tuple[int, CostedJob, IntArray, TrainingRows]]()
     refused = list[UsageError]()
-    for number, job in enumerate(jobs):
+    on_part = [replace(job, trainer=job.trainer.on_gpus(gpus)) for job in jobs]
+    for number, job in enumerate(on_part):
         try:
-            parts += [(number, one, rows) for one, rows in _costed_jobs(job, gpus)]
+            parts += [(number, *one) for one in _costed_jobs(job, gpus, costs)]
         except UsageError as error:
             refused.append(error)
     if not parts:
         raise refused[0] if refused else UsageError(_no_group(jobs[0], gpus))
-    rows = [np.flatnonzero(mask) for _, _, mask in parts]
     return TrainerSide(
         gpus,
-        tuple(jobs),
-        tuple((number, one) for number, one, _ in parts),
-        np.concatenate([np.full(len(one), at) for at, one in enumerate(rows)]),
-        np.concatenate(rows),
-        np.concatenate([_bounds_s(jobs[part[0]], part[1])[part[2]] for part in parts]),
-        np.concatenate([part[1].cost_model.peaks(part[1].costed)[part[2]] for part in parts]),
+        tuple(on_part),
+        tuple((number, one) for number, one, _, _ in parts),
+        np.concatenate([np.full(len(part[2]), at) for at, part in enumerate(parts)]),
+        np.concatenate([rows for _, _, rows, _ in parts]),
+        np.concatenate([found.total_s for _, _, _, found in parts]),
+        np.concatenate([found.peak_bytes for _, _, _, found in parts]),
+        np.concatenate([found.resident_bytes for _, _, _, found in parts]),
     )
 
 
-def _costed_jobs(job: RlJob, gpus: int) -> Iterator[tuple[CostedJob, Mask]]:
+def _costed_jobs(
+    job: RlJob, gpus: int, costs: Costs
+) -> Iterator[tuple[CostedJob, IntArray, TrainingRows]]:
     """The costed jobs on exactly so many GPUs, with the rows that divide the samples."""
     samples = job.rollout.samples // job.minibatches
-    for one in cost_shares(_with_any_batch(job.trainer.on_gpus(gpus))).jobs:
-        if one.job.cluster.num_gpus == gpus:
-            columns = one.candidates.columns
-            rows = samples % columns["dp"] == 0
-            if job.framework.token_batches:
-                rows &= columns["mbs"] == 1
-            if rows.any():
-                yield one, rows
+    for one in cost_shares(_with_any_batch(job.trainer)).jobs:
+        if one.job.cluster.num_gpus != gpus:
+            continue
+        columns = one.candidates.columns
+        divide = samples % columns["dp"] == 0
+        if job.framework.token_batches:
+            divide &= columns["mbs"] == 1
+        rows = np.flatnonzero(divide)
+        if len(rows):
+            kept = {name: values[rows] for name, values in columns.items()}
+            yield one, rows, costs.train_rows(replace(job, trainer=one.job), kept)
 
 
 def _with_any_batch(job: Job) -> Job:
@@ -139,16 +148,6 @@ def _with_any_batch(job: Job) -> Job:
     need no whole number of rows, so a batch of rows is a measure of tokens alone."""
     widest = max(0.5, job.cluster.num_gpus / max(1.0, job.batch.sequences))
     return replace(job, batch=replace(job.batch, tolerance=widest))
-
-
-def _bounds_s(job: RlJob, costed: CostedJob) -> Floats:
-    """Seconds of the updates alone at the wanted number of tokens, without a last micro-batch that
-    is not full: no training on that row is shorter."""
-    columns = costed.candidates.columns
-    target = job.trainer.batch.sequences
-    share = np.minimum(1.0, target / columns["gbs"])
-    bounds: Floats = job.updates * costed.costed.steps[:, f.STEP_TIME] * share
-    return bounds
 
 
 def _no_group(job: RlJob, gpus: int) -> str:
@@ -163,8 +162,3 @@ def _nearest_prompts(job: RlJob, gpus: int) -> int:
     """Prompts next to those given with which every rank gets as many samples."""
     each = gpus * job.minibatches
     return max(1, round(job.rollout.prompts / each)) * each
-
-
-def degrees_text(degrees: Degrees) -> str:
-    """A trainer's degrees in short, without what says nothing."""
-    return str(degrees)
