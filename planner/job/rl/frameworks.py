@@ -28,6 +28,9 @@ class RlFramework(Named):
     references: tuple[ReferenceHome, ...]
     old_logprobs: bool = True
     token_batches: bool = True
+    fills_bins: bool = False
+    balances_ranks: bool = True
+    ulysses: tuple[str, ...] = ()
     kv_share_colocated: float
     kv_share_separate: float
     sequences: int
