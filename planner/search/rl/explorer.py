@@ -36,8 +36,10 @@ MOST_COSTED = 6000
 PAIRS_AT_ONCE = 12
 # The core costs all rows at once in another order than one alone: seconds differ by rounding.
 _ROUNDING = 1e-6
-# Bytes outside all tensors that a row has at most, in those of the first.
-_STAYING = 2.0
+# Bytes outside all tensors that a trainer has at most: context, buffers of communicators.
+_STAYING = 6.0 * 2.0**30
+# Of the bytes of rows that are costed at once, a share that no row falls below.
+_MOVED, _HELD = 0.9, 0.99
 # What two figures that are the same may differ by.
 _SAME = 1e-9
 
@@ -153,20 +155,28 @@ class RlExplorer:
         for leaves in leaves_of(group.placement) if engines else ():
             yield Options(
                 group, leaves, side, alone, engines, self._bounds_s(side, alone, leaves=leaves),
-                side.peaks / usable,
+                self._bounds_share(side, alone, leaves=leaves),
                 np.zeros(len(side.row), dtype=bool), most,
             )  # fmt: skip
 
     def _bounds_s(self, side: TrainerSide, alone: Alone, *, leaves: bool) -> Floats:
         """Seconds of every row's side at least: what of its resident bytes no tensor holds does
-        not go to the host, of which the heaviest row has a multiple of the first at most."""
+        not go to the host."""
         if not leaves:
             return side.seconds * (1.0 - _ROUNDING)
+        moved = np.maximum(0.0, _MOVED * (side.resident - _STAYING))
+        return (side.seconds + alone.leaving_s(1.0) * moved) * (1.0 - _ROUNDING)
+
+    def _bounds_share(self, side: TrainerSide, alone: Alone, *, leaves: bool) -> Floats:
+        """Of the trainer's memory, what every row holds at least: with what the engine leaves there,
+        as of the first row."""
+        usable = self.jobs[0].trainer.cluster.gpu.hbm_usable_bytes
+        peaks: Floats = side.peaks / usable
         first = side.trainer(0, self.costs)
-        stays = 0.0 if first is None else sum(first.training.staying.values())
-        moved = np.maximum(0.0, side.resident - _STAYING * stays)
-        rate = alone.leaving_s(1.0)
-        return (side.seconds + rate * moved) * (1.0 - _ROUNDING)
+        if first is None:
+            return peaks
+        beside = alone.trainer_share(first.training, leaves=leaves) - float(peaks[0])
+        return (peaks + max(0.0, beside)) * _HELD
 
     # --- one limit --------------------------------------------------------------------------------
 
