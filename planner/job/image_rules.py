@@ -25,12 +25,14 @@ _IDEFICS_LIMIT = 4096
 class ImageCount:
     """One image: tokens of the language model, tokens that the tower reads (patches and learned
     ones), and how many of them one attends to in a layer without windows; `seen`: those that layers
-    of the language model attend to across, 0 where images stand in the row itself."""
+    of the language model attend to across, 0 where images stand in the row itself; `read`: share of
+    the patches that the projector reads, all but those of tiles that only pad."""
 
     tokens: int
     patches: int
     span: int
     seen: int = 0
+    read: float = 1.0
 
 
 def square(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
@@ -38,6 +40,29 @@ def square(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCoun
     del width, height
     one = _tile(vision, rule["size"])
     return ImageCount(rule["tokens"] + rule.get("around", 0), one, one)
+
+
+def whole(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
+    """Every image is resized to the square that the tower has positions for (PaliGemma)."""
+    del rule, width, height
+    one = vision.tower.positions
+    return ImageCount(one // vision.projector.merged, one, one)
+
+
+def capped(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
+    """An image shrunk to so many patches, then padded to whole squares of them (Kimi)."""
+    patch, most, longest = vision.tower.patch, rule["most_patches"], rule["most_side"]
+    count = max(1.0, height // patch) * max(1.0, width // patch)
+    limits = (math.sqrt(most / count), *(longest * patch / side for side in (height, width)))
+    scale = min(1.0, *limits)
+    step = patch * math.isqrt(vision.projector.merged)
+    rows, columns = (
+        math.ceil(min(max(1, int(side * scale)), longest * patch) / step)
+        for side in (height, width)
+    )
+    tokens = rows * columns
+    patches = tokens * vision.projector.merged
+    return ImageCount(tokens + rule["around"], patches, patches)
 
 
 def resized(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
@@ -221,6 +246,25 @@ def high_definition(vision: VisionSpec, rule: Rule, width: int, height: int) -> 
     return ImageCount(tokens, (1 + across * down) * one, one)
 
 
+def high_definition_3(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
+    """As many tiles across the longer side as the number of tiles allows, and those that the
+    shorter one needs then, beside a view of the whole; a token ends each row of patches, one stands
+    between. The tower reads the largest number of tiles (Phi-3-vision)."""
+    size, most, tokens = rule["size"], rule["most"], rule["tokens"]
+    ratio = max(width, height) / min(width, height)
+    along = 1
+    while along * math.ceil(along / ratio) <= most:
+        along += 1
+    along -= 1
+    beside = max(1, math.ceil(int(along * size / ratio) / size))
+    down = along if height > width else beside
+    row = math.isqrt(tokens)
+    one = _tile(vision, size)
+    count = (along * beside + 1) * tokens + 1 + (down + 1) * row
+    seen = count * vision.projector.merged
+    return ImageCount(count, (most + 1) * one, one, read=seen / ((most + 1) * (one - 1)))
+
+
 def _half_places(side: int, tiles: int, padded: int) -> int:
     """Every second place of each tile, of which the last `padded` places hold no image."""
     held = side * tiles - padded
@@ -241,4 +285,7 @@ KINDS: Mapping[str, Callable[[VisionSpec, Rule, int, int], ImageCount]] = {
     "broken-rows": broken_rows,
     "split": split,
     "high-definition": high_definition,
+    "high-definition-3": high_definition_3,
+    "whole": whole,
+    "capped": capped,
 }

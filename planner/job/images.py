@@ -78,6 +78,7 @@ def image_load(
     return ImageLoad(
         patches=number * one.patches / sample_tokens,
         span=one.span,
+        read=one.read,
         tokens=tokens / sample_tokens,
     )
 
@@ -121,6 +122,7 @@ def _usual(vision: VisionSpec, sample_tokens: float) -> ImageLoad:
     return ImageLoad(
         patches=room * one.patches / sample_tokens,
         span=one.span,
+        read=one.read,
         tokens=room * one.tokens / sample_tokens,
         usual=f"{width}x{height}",
     )

@@ -91,7 +91,7 @@ class ProjectorSpec(Named):
     `merged`: patches that become one token, side by side or, where `pooled`, as their mean;
     `widths`: of its linear layers, the input first, of which the first `plain` ones have no
     activation behind them; `learned`: vectors of the language model's
-    width that end rows of patches;
+    width that end rows of patches, `row_ends` of the width that its first layer reads;
     `norm_width`: of the norm before them, 0 without one; `taps`: layers of the tower, from 0 on,
     each of which a further projector reads that adds to the first layers of the language model
     (Qwen3-VL's deepstack), and whose norm is `tap_norm_width` wide.
@@ -100,6 +100,7 @@ class ProjectorSpec(Named):
     merged: _Positive = 1
     pooled: bool = False
     learned: _NonNegative = 0
+    row_ends: _NonNegative = 0
     widths: Annotated[tuple[_Positive, ...], Field(min_length=2)]
     plain: _NonNegative = 0
     bias: bool = True
@@ -123,11 +124,13 @@ class VisionSpec(Named):
 class ImageLoad(Frozen):
     """The images of a batch. `patches`: that the tower reads, for each token of a row of the
     language model; `span`: patches that one patch attends to in a layer without windows, those of
-    its image or tile; `tokens`: share of the language model's tokens that are images'; `usual`: the
-    image that is taken where nobody says what the samples have."""
+    its image or tile; `read`: share of the patches that the projector reads; `tokens`: share of the
+    language model's tokens that are images'; `usual`: the image that is taken where nobody says
+    what the samples have."""
 
     patches: _Share = 0.0
     span: _Positive = 1
+    read: _Share = 1.0
     tokens: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     usual: str = ""
 

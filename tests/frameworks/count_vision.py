@@ -34,6 +34,7 @@ MODELS = (
     "qwen2-vl-2b", "qwen2.5-vl-7b", "qwen3-vl-2b", "qwen3-vl-8b", "llava-1.5-7b",
     "llava-v1.6-mistral-7b", "llava-onevision-7b", "gemma-3-4b", "internvl3-8b", "internvl3-38b",
     "pixtral-12b", "mistral-small-3.1-24b", "smolvlm2-500m", "idefics3-8b", "llama-4-scout",
+    "paligemma-3b-224", "kimi-k2.5", "internvl2-8b", "internvl2-26b",
 )  # fmt: skip
 _LAYER = re.compile(r"\.(?:layers?|blocks)\.(\d+)(?:\.|$)")
 
@@ -80,10 +81,14 @@ def settings_of(name: str) -> Iterator[Setting]:
     """All of them that mean something for a model."""
     vision = config_of(name)["vision_config"]
     windows, taps = "fullatt_block_indexes" in vision, "deepstack_visual_indexes" in vision
+    # InternVL's own norms of queries hand on fp32 there, which flash-attn does not take.
+    plain = bool(vision.get("qk_normalization"))
     return (
         setting
         for setting in SETTINGS
-        if (windows or not setting.windowed) and (taps or not setting.tapped)
+        if (windows or not setting.windowed)
+        and (taps or not setting.tapped)
+        and not (plain and (setting.tuning.base or setting.mode == "fp32"))
     )
 
 

@@ -131,6 +131,16 @@ def _idefics(size: int, longest: int, tokens: int) -> Callable[[int, int], int]:
     return count
 
 
+def _kimi() -> Callable[[int, int], int]:
+    from transformers.models.kimi_k25.image_processing_kimi_k25 import navit_resize
+
+    def count(width: int, height: int) -> int:
+        _, (down, across) = navit_resize(height, width, 14, 2, 16384, 512)
+        return int(down // 28) * int(across // 28) + 4
+
+    return count
+
+
 def processors() -> Mapping[str, Callable[[int, int], int]]:
     """Tokens of an image of a width and a height, by model of the catalogue."""
     return {
@@ -145,6 +155,7 @@ def processors() -> Mapping[str, Callable[[int, int], int]]:
         "idefics3-8b": _idefics(364, 1456, 169),
         "smolvlm-2b": _idefics(384, 1536, 81),
         "smolvlm2-500m": _idefics(512, 2048, 64),
+        "kimi-k2.5": _kimi(),
     }
 
 

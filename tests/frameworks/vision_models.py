@@ -8,7 +8,7 @@ tensors have none.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.pixtral import modeling_pixtral
 
 from tests.frameworks.hf_counts import TYPES, attention_of
+from tests.frameworks.intern_chat import intern_chat, intern_features
 from tests.frameworks.tuned_models import TunedRun
 
 _CONFIGS = Path(__file__).parents[1] / "job" / "models" / "vision_configs.json"
@@ -74,6 +75,9 @@ class VisionRun(TunedRun):
             vision["fullatt_block_indexes"] = [] if self.windowed else list(range(self.layers))
         if "deepstack_visual_indexes" in vision:
             vision["deepstack_visual_indexes"] = [0] if self.tapped else []
+        if kind == "internvl_chat":
+            out = given["llm_config"]["hidden_size"]
+            return intern_chat(vision, TYPES[self.mode], self.attention, out)
         text = given.get("text_config", given)
         text |= {"num_hidden_layers": 1, "vocab_size": 600}
         given |= {"image_token_id": 5, "image_token_index": 5, "vision_feature_layer": -1}
@@ -89,7 +93,9 @@ class VisionRun(TunedRun):
     def patches(self) -> int:
         """Tokens that the tower reads."""
         tokens = _side(self.config) ** 2
-        has_class = self.config["model_type"] in ("llava", "llava_next", "internvl", "llama4")
+        has_class = self.config["model_type"] in (
+            "llava", "llava_next", "internvl", "llama4", "internvl_chat"
+        )  # fmt: skip
         return tokens + int(has_class and not _is_packed(self.config))
 
     def loss(self, model: Any) -> Any:
@@ -101,7 +107,8 @@ class VisionRun(TunedRun):
 def part_of(name: str) -> str:
     """The part of the model that a module or a parameter belongs to by its name."""
     if any(
-        word in name for word in ("merger", "vision_adapter", "projector", "connector", "newline")
+        word in name
+        for word in ("merger", "vision_adapter", "projector", "connector", "newline", "mlp1")
     ):
         return "projector"
     tower = any(word in name for word in ("visual", "vision_tower", "vision_model"))
@@ -115,7 +122,7 @@ def _is_packed(config: Mapping[str, Any]) -> bool:
 
 def _side(config: Mapping[str, Any]) -> int:
     vision = config["vision_config"]
-    if config["model_type"].startswith("qwen") or _is_packed(config):
+    if config["model_type"].startswith(("qwen", "kimi")) or _is_packed(config):
         return SIDE
     size, patch_size = vision.get("image_size", 336), vision.get("patch_size", 14)
     one = size[0] if isinstance(size, (list, tuple)) else size
@@ -134,19 +141,32 @@ def _pixels(run: VisionRun) -> Any:
 def _features(model: Any, run: VisionRun) -> Any:
     kind = run.config["model_type"]
     base = model.model if hasattr(model, "model") and kind != "llama4" else model
-    if kind.startswith("qwen"):
-        return _qwen(base, run)
-    if kind == "llama4":
-        seen = model.vision_model(_pixels(run)).last_hidden_state
-        return model.multi_modal_projector(seen.reshape(-1, seen.shape[-1]))
-    if kind in ("idefics3", "smolvlm"):
-        return _idefics(base, run)
-    if kind in ("llava_next", "llava_onevision"):
-        seen = base.vision_tower(_pixels(run), output_hidden_states=True).hidden_states[-1]
-        return base.multi_modal_projector(seen[:, 1:] if kind == "llava_next" else seen)
     if kind == "mistral3" or _is_packed(run.config):
         return _pixtral(base, run)
+    if kind.startswith("qwen"):
+        return _qwen(base, run)
+    return _OF_KINDS.get(kind, _plain)(base, run)
+
+
+def _plain(base: Any, run: VisionRun) -> Any:
     return base.get_image_features(_pixels(run))
+
+
+def _intern(base: Any, run: VisionRun) -> Any:
+    return intern_features(base, _pixels(run))
+
+
+def _llama4(base: Any, run: VisionRun) -> Any:
+    seen = base.vision_model(_pixels(run)).last_hidden_state
+    return base.multi_modal_projector(seen.reshape(-1, seen.shape[-1]))
+
+
+def _llava(base: Any, run: VisionRun) -> Any:
+    """LLaVA's tower, whose class token LLaVA-NeXT leaves out."""
+    seen = base.vision_tower(_pixels(run), output_hidden_states=True).hidden_states[-1]
+    return base.multi_modal_projector(
+        seen[:, 1:] if run.config["model_type"] == "llava_next" else seen
+    )
 
 
 def _qwen(base: Any, run: VisionRun) -> Any:
@@ -166,6 +186,22 @@ def _qwen(base: Any, run: VisionRun) -> Any:
         cu_window_seqlens=np.arange(0, count + 1, WINDOW * WINDOW),
         **places,
     )
+
+
+def _kimi(base: Any, run: VisionRun) -> Any:
+    """Kimi's tower, told where patches stand and which become one token."""
+    size, count = run.config["vision_config"]["patch_size"], SIDE * SIDE
+    seen = base.vision_tower(
+        torch.empty((count, 3, size, size), dtype=TYPES[run.mode]),
+        grid_thw=None,
+        cu_seqlens=np.array([0, count]),
+        position_ids=torch.zeros((count, 2), dtype=torch.long),
+        interp_indices=torch.zeros((count, 16), dtype=torch.long),
+        interp_weights=torch.zeros((count, 16)),
+        frame_index=torch.zeros(count, dtype=torch.long),
+        temporal_merge_index=torch.zeros((count // 4, 1, 4), dtype=torch.long),
+    )
+    return base.mm_projector(seen.pooler_output)
 
 
 def _pixtral(base: Any, run: VisionRun) -> Any:
@@ -192,3 +228,14 @@ def _embedded(embeddings: Any, pixels: Any) -> Any:
     seen = embeddings.patch_embedding(pixels).flatten(2).transpose(1, 2)
     places = torch.zeros((1, embeddings.num_positions), dtype=torch.long)
     return seen + embeddings.position_embedding(places)
+
+
+_OF_KINDS: Mapping[str, Callable[[Any, VisionRun], Any]] = {
+    "internvl_chat": _intern,
+    "kimi_k25": _kimi,
+    "llama4": _llama4,
+    "idefics3": _idefics,
+    "smolvlm": _idefics,
+    "llava_next": _llava,
+    "llava_onevision": _llava,
+}

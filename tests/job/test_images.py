@@ -179,3 +179,17 @@ def test_layers_of_a_tower_count_in_a_search_that_shares_recomputation() -> None
     """Every block runs as many layers again, of all that a step computes."""
     request = _request(framework="megatron-core", gbs=64, gpus="8xH100", seq=8192)
     assert find_plans(request).plans
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "tokens"),
+    [(1024, 768, 1921), (768, 1024, 1933), (336, 336, 2509), (3000, 200, 2329), (500, 2999, 2557)],
+)
+def test_phi_3_vision_counts_tiles_as_its_processor(width: int, height: int, tokens: int) -> None:
+    """image_processing_phi3_v.py, calc_num_image_tokens; the tower reads all 17 tiles."""
+    vision = load_model("phi-3.5-vision").spec.vision
+    assert vision is not None
+    counted = image_count(vision, width, height)
+    assert (counted.tokens, counted.patches) == (tokens, 17 * 577)
+    # The projector reads what becomes tokens, no tile that only pads.
+    assert counted.read * 17 * 576 == pytest.approx(4 * tokens)

@@ -12,10 +12,11 @@ import yaml
 
 from planner.job.models.catalog import load_model, model_names
 from planner.job.models.hf_config import read_hf_model
+from planner.job.request import Request
 from planner.launch.contract import Launch
 from planner.launch.dialects.hf import llamafactory_writer as llamafactory
 from planner.launch.dialects.hf.files import hf_config, layer_class
-from planner.launch.plans import refusals_of, writer_of
+from planner.launch.plans import job_refusals, refusals_of, writer_of
 from planner.launch.registry import targets
 from planner.launch.settings_text import filled
 from tests.job.models.test_vision_configs import CONFIGS
@@ -148,3 +149,14 @@ def test_one_sentence_of_a_framework_without_towers(target: str, profile: str) -
     (refusal,) = refusals_of(launch_of(item, profile, target))
     assert "has a vision tower" in refusal.reason
     assert "llamafactory" in refusal.nearest
+
+
+@pytest.mark.parametrize("name", ["internvl2-8b", "phi-3.5-vision", "kimi-vl-a3b"])
+def test_a_modelling_file_of_its_own_is_named(name: str) -> None:
+    """No class of transformers loads the config that would be written."""
+    request = Request(
+        model=name, gpus="1xH100", framework="hf-transformers", gbs=8, train="lora",
+        images="1x336x336",
+    )  # fmt: skip
+    said = [one.reason for one in job_refusals(targets()["trl"], request.resolve())]
+    assert any("stands beside the checkpoint" in text for text in said)

@@ -39,7 +39,7 @@ _LAYER_MODULES = (
     ("head norms", r"\.[qk]_norm$"),
     ("projections", r"\.(qkv|[qkv]_proj)$"),
     ("output", r"^attn\.proj$|\.(out_proj|o_proj|projection_layer)$"),
-    ("attention", r"^(attn|self_attn|attention)$"),
+    ("attention", r"^(attn(\.inner_attn)?|self_attn|attention)$"),
     ("first products", r"\.(fc1|linear_fc1|gate_proj|up_proj)$"),
     ("last product", r"\.(fc2|linear_fc2|down_proj)$"),
     ("activation", r"^(mlp|feed_forward)(\.(act|act_fn|activation_fn))?$"),
@@ -51,22 +51,28 @@ _LAYER_ROWS = (
     ("head norms", r"attention/[qk]_norm"),
     ("projections", r"attention/qkv"),
     ("output", r"attention/out_proj|attention/output_copied"),
-    ("attention", r"attention/(q|k|v|lse|scores|output)$"),
+    ("attention", r"attention/(q|q_scaled|k|v|lse|scores|output)$"),
     ("first products", r"mlp/(up|gate)"),
     ("last product", r"mlp/down"),
     ("activation", r"mlp/activation"),
     ("scales", r"(attention|ffn)/scaled"),
 )
 _END_MODULES = (
-    ("norms", r"(pre_layrnorm|post_layernorm|ln_pre|layernorm_pre|layernorm_post)$"),
+    (
+        "norms",
+        r"(final_layernorm|pre_layrnorm|post_layernorm|ln_pre|layernorm_pre|layernorm_post)$",
+    ),
     (
         "projector norm",
-        r"(ln_q|merger\.norm|merger_list\.0\.norm|layer_norm|embd?_norm|soft_emb_norm|projector\.norm)$",
+        r"(ln_q|merger\.norm|merger_list\.0\.norm|layer_norm|embd?_norm|soft_emb_norm|projector\.norm|pre_norm|mlp1\.0)$",
     ),
-    ("places and order", r"(pos_embed|position_embedding|visual|layers\.0.*|blocks\.0.*)$"),
+    (
+        "places and order",
+        r"(pos_embed|pos_emb|position_embedding|visual|vision_tower|layers\.0.*|blocks\.0.*)$",
+    ),
     ("patches", r"(patch_embed.*|patch_conv)$"),
     ("pooling", r"avg_pool$"),
-    ("projector", r"(merger|projector|connector|vision_adapter)"),
+    ("projector", r"(merger|projector|connector|vision_adapter|mlp1)"),
 )
 _END_ROWS = (
     ("norms", r"norm_(before|after)"),

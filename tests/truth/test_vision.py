@@ -16,8 +16,8 @@ from tests.truth.predicted_vision import (
 from tests.truth.tuning_counts import tuning_counts
 
 OF_A_LAYER, OF_A_MODULE = 1e-3, 1e-2
-# The first layer under adapters in the tower of Qwen3-VL, which no hook reaches, keeps no input of
-# its norm, and Llama 4's patches no cast of an adapter.
+# The first layer under adapters in towers that no hook reaches (Qwen3-VL's, Kimi's, InternVL's own)
+# keeps no input of its norm, and Llama 4's patches no cast of an adapter.
 OF_A_TOWER, UNHOOKED = 1e-3, 5e-3
 # Nothing below the adapter of Llama 4's patches asks for the cast of its first matrix.
 OF_FIRST_ADAPTER = 3e-2
@@ -33,7 +33,8 @@ LISTED = [
 
 
 def is_unhooked(row: Row) -> bool:
-    return row["model"].startswith(("qwen3", "llama-4")) and row["hooked"] == "1"
+    unhooked = ("qwen3", "llama-4", "kimi", "internvl2-")
+    return row["model"].startswith(unhooked) and row["hooked"] == "1"
 
 
 @pytest.mark.parametrize("row", RUNS, ids=map(vision_label, RUNS))

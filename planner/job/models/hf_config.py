@@ -14,7 +14,7 @@ from hardware.files import json_content, read_text, shipped_toml
 from planner.job.errors import ModelError, unknown_name, validation_message
 from planner.job.models.hf_families import READERS, spec_fields
 from planner.job.models.hf_fields import TABLES, Fields
-from planner.job.models.hf_vision import read_vision
+from planner.job.models.hf_vision import read_vision, vision_key
 from planner.job.models.unplanned import unplanned_type
 from planner.job.specs import ModelSpec
 
@@ -27,6 +27,7 @@ _SIZES = frozenset({
 _MODULES = (
     "is_encoder_decoder", "mm_vision_tower", "vision_tower", "audio_tower", "speech_encoder",
 )  # fmt: skip
+_TEXT, _TIED = "text_config", "tie_word_embeddings"
 # A config does not say how long the pretraining sequences were; longer contexts than this come
 # from later stages in the models whose reports tell (Llama 3, Qwen 2.5, DeepSeek-V3).
 _LONGEST_ASSUMED_SEQ = 8192
@@ -41,6 +42,13 @@ def family_of_type(model_type: str) -> str:
     """The family of a language model's type: another type's where only positions differ."""
     found: str = TABLES["families"].get(model_type, model_type)
     return found
+
+
+def language_key(wrapper: object) -> str:
+    """Key of the language model in a multimodal type's config; empty where its keys are beside the
+    tower's table."""
+    found = TABLES["nested"].get(wrapper, _TEXT) if isinstance(wrapper, str) else _TEXT
+    return str(found)
 
 
 def language_type(wrapper: str) -> str:
@@ -92,7 +100,8 @@ def read_hf_model(whole: Mapping[str, object], where: str) -> HfModel:
         raise ModelError(validation_message(error, where_inside)) from error
     notes = (*_unknown_keys(config, fields, model_type), *_sizes_by_default(fields))
     vision = read_vision(str(whole.get("model_type")), whole, spec.hidden, where)
-    seen = {*fields.asked, *(("vision_config",) if vision else ())}
+    outer = str(whole.get("model_type"))
+    seen = {*fields.asked, language_key(outer), *((vision_key(outer),) if vision else ())}
     spec = spec.model_copy(update={"vision": vision}) if vision else spec
     return HfModel(spec, notes, modules_left_out(whole, config, seen))
 
@@ -117,7 +126,7 @@ def modules_left_out(
 
 
 def _unknown_keys(config: Mapping[str, object], fields: Fields, model_type: str) -> Iterator[str]:
-    known = known_keys() | fields.asked | {"vision_config"}
+    known = known_keys() | fields.asked | {vision_key(str(config.get("model_type")))}
     unknown = [key for key in config if key not in known and not key.startswith("_")]
     if config.get("text_config") is not None:
         return  # what is asked of the wrapper, no class of a language model knows
@@ -167,13 +176,17 @@ def _language_model(
     outer = config.get("model_type")
     _refuse_unplanned(outer, where)
     unwrapped = _WRAPPERS.get(outer, outer) if isinstance(outer, str) else outer
-    nested = config.get("text_config")
+    key = language_key(outer)
+    nested = config.get(key)
     if nested is None or (unwrapped == outer and _is_supported(outer)):
         return _supported(unwrapped, where), config, where
     if not isinstance(nested, dict):
-        raise ModelError(f"{where}: text_config is {nested!r}; expected an object")
-    inside = f"{where} (text_config)"
+        raise ModelError(f"{where}: {key} is {nested!r}; expected an object")
+    inside = f"{where} ({key})"
     fallback = unwrapped if _is_supported(unwrapped) else None
+    if key != _TEXT:
+        # Whose head is one of its own unless the whole says otherwise (internvl_chat).
+        nested = {**nested, _TIED: config.get(_TIED, False)}
     return _supported(nested.get("model_type", fallback), inside), nested, inside
 
 

@@ -50,16 +50,21 @@ def type_parts(model_type: str) -> TypeParts:
     return TypeParts(row["tower"], row["projector"])
 
 
+def vision_key(model_type: str) -> str:
+    """Key of the table that describes the tower of a type."""
+    return str(_tables().get(model_type, {}).get("table", "vision_config"))
+
+
 def read_vision(
     model_type: str, config: Mapping[str, object], hidden: int, where: str
 ) -> VisionSpec | None:
     """The vision part of a model whose language model is `hidden` wide; None where the config has
     none, or one that nobody knows."""
-    given = config.get("vision_config")
     row = _tables().get(model_type)
+    given = config.get(vision_key(model_type))
     if row is None or given is None:
         return None
-    inside = f"{where} (vision_config)"
+    inside = f"{where} ({vision_key(model_type)})"
     if not isinstance(given, dict):
         raise ModelError(f"{inside} is {given!r}; expected an object")
     tower = Fields(given, inside, row["tower_defaults"])
@@ -99,6 +104,12 @@ def _trunk(fields: Fields) -> Shape:
         "ffn": fields.positive("intermediate_size"),
         "patch": fields.side("patch_size"),
     }
+
+
+def _first_stated(fields: Fields, *keys: str) -> int:
+    """A size under the first of its names that the config states, or that has a default."""
+    found = (fields.optional_positive(key) for key in keys)
+    return next((size for size in found if size), 0) or fields.positive(keys[-1])
 
 
 def _places(fields: Fields) -> int:
@@ -201,6 +212,47 @@ def internvl(fields: Fields) -> Shape:
     }
 
 
+def intern_vit(fields: Fields) -> Shape:
+    """InternVL's own, with one product of queries, keys and values, and no norm behind the layers
+    (OpenGVLab/InternVL, internvl/model/internvl_chat/modeling_intern_vit.py)."""
+    return _trunk(fields) | {
+        "kind": "intern_vit",
+        "positions": _places(fields) + 1,
+        "class_tokens": 1,
+        "layer_scale": True,
+        "norm": "layernorm" if fields.text("norm_type") == "layer_norm" else "rmsnorm",
+        "qk_norm": "full" if fields.flag("qk_normalization") else "none",
+        "qkv_bias": fields.flag("qkv_bias"),
+    }
+
+
+def phi3_clip(fields: Fields) -> Shape:
+    """CLIP's large one for 336 pixels, which the modelling file of Phi-3-vision has as a constant
+    (image_embedding_phi3_v.py, CLIP_VIT_LARGE_PATCH14_336_CONFIG)."""
+    return clip(fields)
+
+
+def moonvit(fields: Fields) -> Shape:
+    """Kimi's: a learned table of positions that is resized to each image, beside rotary ones. Its
+    sizes have other names in the checkpoints' own config."""
+    sizes = {
+        "layers": ("vt_num_hidden_layers", "num_hidden_layers"),
+        "hidden": ("vt_hidden_size", "hidden_size"),
+        "heads": ("vt_num_attention_heads", "num_attention_heads"),
+        "ffn": ("vt_intermediate_size", "intermediate_size"),
+    }
+    down = _first_stated(fields, "init_pos_emb_height", "pos_emb_height")
+    across = _first_stated(fields, "init_pos_emb_width", "pos_emb_width")
+    return {name: _first_stated(fields, *keys) for name, keys in sizes.items()} | {
+        "kind": "moonvit",
+        "patch": fields.side("patch_size"),
+        "positions": down * across,
+        "rotary": True,
+        "norm_after": True,
+        "activation": "gelu_pytorch_tanh",
+    }
+
+
 def pixtral(fields: Fields) -> Shape:
     return _trunk(fields) | {
         "kind": "pixtral",
@@ -246,6 +298,28 @@ def merger(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape
         "taps": taps,
         "tap_norm_width": wide if taps else 0,
     }
+
+
+def moonvit_projector(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
+    """Kimi's: a norm of each patch, squares of patches side by side, two layers."""
+    del whole
+    merged = tower.side("merge_kernel_size") ** 2
+    wide = merged * shape.hidden
+    return {"merged": merged, "widths": (wide, wide, hidden), "norm_width": shape.hidden}
+
+
+def single(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
+    """PaliGemma's: one layer."""
+    del tower, whole
+    return {"widths": (shape.hidden, hidden)}
+
+
+def phi3_projector(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
+    """Phi-3-vision's: four patches side by side, two layers; a learned vector of the same width
+    ends each row of patches, another stands between the tiles and the view of the whole."""
+    del tower, whole
+    wide = 4 * shape.hidden
+    return {"merged": 4, "widths": (wide, hidden, hidden), "row_ends": 2}
 
 
 def linear_pair(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
@@ -319,6 +393,9 @@ _TOWERS: Mapping[str, Callable[[Fields], Shape]] = {
     "internvl": internvl,
     "pixtral": pixtral,
     "llama4": llama4,
+    "intern_vit": intern_vit,
+    "phi3_clip": phi3_clip,
+    "moonvit": moonvit,
 }
 _PROJECTORS: Mapping[str, Callable[[Fields, Fields, TowerSpec, int], Shape]] = {
     "merger": merger,
@@ -328,4 +405,7 @@ _PROJECTORS: Mapping[str, Callable[[Fields, Fields, TowerSpec, int], Shape]] = {
     "mistral3": mistral3,
     "shuffled": shuffled,
     "llama4": llama4_projector,
+    "moonvit": moonvit_projector,
+    "single": single,
+    "phi3": phi3_projector,
 }

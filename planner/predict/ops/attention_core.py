@@ -81,7 +81,19 @@ def _core_saved(heads: _Heads) -> tuple[Saved, ...]:
     projected = _key_value(heads, freed)
     if saved.expands_kv_heads and heads.copied:
         projected = _expanded_key_value(heads, projected)
-    return (query, *projected, *_scores(context))
+    return (query, *_scaled(context, freed), *projected, *_scores(context))
+
+
+def _scaled(context: OpContext, freed: Module) -> tuple[Saved, ...]:
+    """Scaled queries beside the output of the fused projection; norms of queries and keys make
+    those anew, and values alone keep that output, which the norms themselves keep in fp32."""
+    model = context.model
+    if not context.saved.scales_queries:
+        return ()
+    width = float(model.query_width)
+    if model.qk_norm != "none":
+        width = 0.0 if context.mode == "fp32" else width + model.kv_width
+    return present((context.kept("attention/q_scaled", width, Shard.TP, freed),))
 
 
 def _products_copy(context: OpContext) -> bool:

@@ -29,6 +29,7 @@ from planner.predict.ops.rows import Op, Piece, Saved
 _SAME_NAMES: Mapping[str, tuple[str, ...]] = {
     "qwen2_5_vl": ("gate", "up", "down"),
     "clip": ("q", "k", "v"),
+    "moonvit": ("q", "k", "v"),
     "siglip": ("q", "k", "v"),
     "idefics3": ("q", "k", "v"),
     "internvl": ("q", "k", "v"),
@@ -39,7 +40,9 @@ _SAME_NAMES: Mapping[str, tuple[str, ...]] = {
 # What a norm in operations of torch, and the mean before it, keep for the gradient of their input.
 _OF_GRADIENT = ("/norm/input", "/norm/statistics", "/norm/weight", "/pooled")
 # Towers whose patch embedding the hook does not find.
-_UNHOOKED = ("qwen3_vl",)
+_UNHOOKED = ("qwen3_vl", "moonvit", "intern_vit")
+# Towers that put patches in the order of the tokens that they become.
+_REGROUPED = ("moonvit",)
 # Bytes of an index, and of a token's place in a mask.
 _INDEX, _MASK = 8.0, 1.0
 Layer = Callable[[OpContext, LayerKind], Piece]
@@ -90,8 +93,10 @@ def tower_context(context: OpContext, span: int) -> OpContext:
 
 def part_tuning(tuning: Tuning, part: str, kind: str = "") -> Tuning:
     """How the tower, of such a kind, or the projector is trained: as the language model, without
-    what names its layers; beside adapters on layers that have other names there, or of its own
-    accord, not at all."""
+    what names its layers. Beside adapters it is trained in full where that is said, and not at all
+    where they are on layers that have other names there, or it is frozen by itself."""
+    if part in tuning.whole:
+        return replace(tuning, method="full", rank=0, targets=(), whole=(), frozen=())
     named = _SAME_NAMES.get(kind, ()) if part == VISION_TOWER else ()
     targets = tuning.targets
     if tuning.has_adapters and ALL_LINEAR not in targets:
@@ -190,8 +195,9 @@ def _tower_ends(context: OpContext, vision: VisionSpec, pictured: float) -> Iter
     )
     yield _times(embedding, pictured)
     yield from _positions(context, tower)
-    if tower.window:
-        yield _order(context, "order", vision.projector.merged)
+    if tower.window or tower.kind in _REGROUPED:
+        merged = vision.projector.merged if tower.window else 1
+        yield _order(context, "order", merged)
     if tower.norm_before:
         yield _kept(norm(context, "norm_before", hidden, of_product=True))
     if tower.norm_after:
@@ -237,7 +243,8 @@ def _projector(context: OpContext) -> tuple[Op, ...]:
         if not _is_reached(context):
             piece = replace(piece, ops=tuple(_first(op, inside) for op in piece.ops))
         tuned = with_tuning(piece, inside, frozen=frozen)
-        rows.extend(_of_patches(op, context, 1, _pictured(context)) for op in tuned.ops)
+        read = _pictured(context) * context.model.images.read
+        rows.extend(_of_patches(op, context, 1, read) for op in tuned.ops)
     return tuple(rows)
 
 
@@ -285,6 +292,8 @@ def _one_projector(
     share = 1.0 / projector.merged
     if projector.learned and not name.count("tap"):
         yield _learned(context, projector.learned * float(projector.widths[-1]))
+    if projector.row_ends:
+        yield _learned(context, projector.row_ends * float(projector.widths[0]))
     if projector.pooled:
         yield _pooling(context, float(projector.widths[0]), made)
     if norm_width:

@@ -33,7 +33,7 @@ from planner.predict.rl.moves import UNPINNED_BYTES_PER_S
 from planner.predict.rl.plan import Phase, PhaseName, Training
 from planner.predict.stage import Stage
 
-Bytes = Mapping[str, float]
+Bytes = dict[str, float]
 _SCORES = Objective("reward")
 # Of a stage's terms, what no tensor of a phase holds.
 _STAYING = ("communication", "context")
@@ -59,7 +59,7 @@ class Costed:
     costed: CostedLayout
 
     @property
-    def seconds(self) -> Mapping[str, float]:
+    def seconds(self) -> dict[str, float]:
         """Seconds of one step by term."""
         step = self.costed.step
         return {
@@ -191,7 +191,7 @@ class _Account:
         terms = _times(self.update.seconds, self.job.updates)
         yield _phase("update", terms, self._held("", read=False) | self.update.peak)
 
-    def _held(self, of: str, *, read: bool) -> dict[str, float]:
+    def _held(self, of: str, *, read: bool) -> Bytes:
         """Bytes that lie there whatever the work: `of` the model at work, unless that is trained,
         and of others."""
         leaves, policy = self.job.framework.trainer_leaves, self.update.resting

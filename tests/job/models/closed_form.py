@@ -43,7 +43,7 @@ def _vision(vision: VisionSpec) -> int:
     )
     scale = 2 if projector.norm == "layernorm" else 1
     total += linear + scale * projector.norm_width
-    total += projector.learned * projector.widths[-1]
+    total += projector.learned * projector.widths[-1] + projector.row_ends * projector.widths[0]
     return total + len(projector.taps) * (linear + scale * projector.tap_norm_width)
 
 

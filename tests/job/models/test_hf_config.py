@@ -99,6 +99,7 @@ def test_the_configs_cover_every_family() -> None:
         "llama4_text",
         "arcee",
         "ernie4_5",
+        "internlm2",
         "glm4",
         "glm4_moe_lite",
         "exaone4",
@@ -332,7 +333,6 @@ TOWER = {"hidden_size": 1152, "num_hidden_layers": 27}
 @pytest.mark.parametrize(
     ("wrapper", "name"),
     [
-        ({"model_type": "kimi_k25", "text_config": LLAMA, "vision_config": TOWER}, "vision_config"),
         ({"model_type": "qwen3_5", "text_config": LLAMA, "audio_config": TOWER}, "audio_config"),
         ({**LLAMA, "vision_config": TOWER}, "vision_config"),
         ({**LLAMA, "visual": {"width": 1664, "layers": 48}}, "visual"),

@@ -17,8 +17,9 @@ from typing import Any
 
 from planner.job.errors import ModelError
 from planner.job.job import Job
-from planner.job.models.hf_config import model_from_hf_config
+from planner.job.models.hf_config import language_key, model_from_hf_config
 from planner.job.models.hf_families import READERS
+from planner.job.models.hf_fields import TABLES
 from planner.job.models.hf_parts import FULL, SCALING_KEYS, SLIDING
 from planner.job.models.layout import layer_pattern
 from planner.job.specs import ModelSpec
@@ -257,7 +258,7 @@ HF: tuple[ArchitectureRow, ...] = hf_table(differences)
 def layer_class(config: Config) -> str:
     """Class of the transformer layers of a config's type; of a vision-language model's, of its
     language model."""
-    language = config.get("text_config", config)
+    language = config.get(language_key(config["model_type"]), config)
     return _LAYER_CLASSES[str(language["model_type"])]  # type: ignore[index]
 
 
@@ -357,7 +358,22 @@ def hf_job_refusals(job: Job) -> Iterator[Refusal]:
     model = without_scores(job.model)
     missing = [f"{name} = {_shown(value_of(model, name))}" for name in differences(model)]
     yield from said_refusals("hf", "job_refusals", names_of_job(job) | {"missing": missing})
+    if own := _own_code(model):
+        yield Refusal(
+            f"the modelling file of {own} stands beside the checkpoint, not in transformers, and "
+            "the files written here load transformers' own classes",
+            "--model internvl3-8b, qwen2.5-vl-7b or another that transformers has",
+        )
     yield from length_refusals(job)
+
+
+def _own_code(model: ModelSpec) -> str:
+    """The type of a model whose modelling file transformers has not (`own_code` of
+    hf_readers.toml); empty where it has it."""
+    config = hf_config(model) or {}
+    inner = config.get(language_key(config.get("model_type")), {})
+    types = [config.get("model_type"), inner.get("model_type") if isinstance(inner, dict) else None]
+    return next((str(one) for one in types if one in TABLES["own_code"]), "")
 
 
 def settings_files(

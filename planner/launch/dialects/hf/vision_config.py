@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 from planner.job.errors import ModelError
 from planner.job.images import image_side
-from planner.job.models.hf_config import family_of_type, language_type
-from planner.job.models.hf_vision import read_vision, type_parts, vision_types
+from planner.job.models.hf_config import family_of_type, language_key, language_type
+from planner.job.models.hf_vision import read_vision, type_parts, vision_key, vision_types
 from planner.job.specs import ModelSpec
 from planner.job.vision import TowerSpec, VisionSpec
 
@@ -34,7 +34,9 @@ def _own_family(outer: str) -> str:
 
 def _says(config: Config, model: ModelSpec) -> bool:
     """Whether a config, read again, has the model's vision part and its language model's type."""
-    text, outer = config["text_config"], str(config["model_type"])
+    outer = str(config["model_type"])
+    key = language_key(outer)
+    text = config[key] if key else {"model_type": language_type(outer)}
     if not isinstance(text, dict) or family_of_type(str(text["model_type"])) != model.family:
         return False
     try:
@@ -49,10 +51,12 @@ def _whole(outer: str, text: Config, model: ModelSpec, vision: VisionSpec) -> Co
     own = language_type(outer)
     inner = own if _own_family(outer) == model.family else str(text["model_type"])
     beside, inside = _PROJECTORS[parts.projector](vision)
+    table: Config = {**_tower(outer, parts.tower, vision, model.hidden), **inside}
+    key, language = language_key(outer), {**text, "model_type": inner}
     return {
+        **({key: language} if key else text),
         "model_type": outer,
-        "text_config": {**text, "model_type": inner},
-        "vision_config": {**_tower(outer, parts.tower, vision, model.hidden), **inside},
+        vision_key(outer): table,
         **beside,
         "tie_word_embeddings": model.tied_embeddings,
     }
@@ -60,6 +64,10 @@ def _whole(outer: str, text: Config, model: ModelSpec, vision: VisionSpec) -> Co
 
 def _tower(outer: str, kind: str, vision: VisionSpec, hidden: int) -> Config:
     """vision_config, without what the projector takes of it."""
+    if kind == "phi3_clip":
+        return dict(_PHI3_TOWER)
+    if kind == "moonvit":
+        return _moonvit(outer, vision)
     if kind in _QWENS:
         return {"model_type": outer, **_QWENS[kind](vision.tower, hidden)}
     return _trunk(vision) | _named(outer, kind, vision.tower)
@@ -124,6 +132,31 @@ def _trunk(vision: VisionSpec) -> Config:
     }
 
 
+# Phi-3-vision names its tower; the modelling file has its sizes.
+_PHI3_TOWER: Config = {
+    "name": "clip_vision_model",
+    "model_name": "openai/clip-vit-large-patch14-336",
+    "image_dim_out": 1024,
+    "num_img_tokens": 144,
+}
+
+
+def _moonvit(outer: str, vision: VisionSpec) -> Config:
+    """Kimi's tower: transformers' own names of K2.5's, the checkpoint's of Kimi-VL's."""
+    own = outer == "kimi_k25"
+    name = "pos_emb" if own else "init_pos_emb"
+    side = math.isqrt(vision.tower.positions)
+    config = _trunk(vision)
+    del config["image_size"]
+    return {
+        "model_type": "kimi_k25_vision" if own else "moonvit",
+        **config,
+        f"{name}_height": side,
+        f"{name}_width": side,
+        "merge_kernel_size": [math.isqrt(vision.projector.merged)] * 2,
+    }
+
+
 def _image_side(vision: VisionSpec) -> int:
     """Pixels a side of the images that the tower has positions for: those of the family's tiles,
     unless its table is of another size."""
@@ -144,6 +177,14 @@ def _named(outer: str, kind: str, tower: TowerSpec) -> Config:
             "norm_type": "layer_norm" if tower.norm == "layernorm" else "rms_norm",
             "use_absolute_position_embeddings": tower.positions > 0,
             "use_mean_pooling": not tower.norm_after,
+        }
+    if kind == "intern_vit":
+        return {
+            "model_type": "intern_vit_6b",
+            "architectures": ["InternVisionModel"],
+            "qkv_bias": tower.qkv_bias,
+            "qk_normalization": tower.qk_norm == "full",
+            "norm_type": "layer_norm" if tower.norm == "layernorm" else "rms_norm",
         }
     own = _tower_type(outer, kind, tower)
     # SigLIP's own head would have weights that nothing reads (modeling_siglip.py).
@@ -194,6 +235,28 @@ def _mistral3(vision: VisionSpec) -> tuple[Config, Config]:
     return {"spatial_merge_size": merged, "multimodal_projector_bias": projector.bias}, {}
 
 
+def _moonvit_projector(vision: VisionSpec) -> tuple[Config, Config]:
+    return {"projection_hidden_size": vision.projector.norm_width}, {}
+
+
+def _single(vision: VisionSpec) -> tuple[Config, Config]:
+    """PaliGemma states the width of what its projector makes at two places."""
+    width = vision.projector.widths[-1]
+    return {"projection_dim": width, "hidden_size": width}, {"projection_dim": width}
+
+
+def _phi3(vision: VisionSpec) -> tuple[Config, Config]:
+    del vision
+    transform: Config = {
+        "embedding_cls": "image",
+        "hd_transform_order": "sub_glb",
+        "projection_cls": "mlp",
+        "use_hd_transform": True,
+        "with_learnable_separator": True,
+    }
+    return {"embd_layer": transform}, {}
+
+
 def _shuffled(vision: VisionSpec) -> tuple[Config, Config]:
     return {"scale_factor": math.isqrt(vision.projector.merged)}, {}
 
@@ -216,4 +279,7 @@ _PROJECTORS: Mapping[str, Callable[[VisionSpec], tuple[Config, Config]]] = {
     "mistral3": _mistral3,
     "shuffled": _shuffled,
     "llama4": _llama4,
+    "moonvit": _moonvit_projector,
+    "single": _single,
+    "phi3": _phi3,
 }
