@@ -24,12 +24,14 @@ SEQUENCES = (128, 256, 512, 1024)
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """What a user says of engines: values of their degrees, None where a search decides."""
+    """What a user says of engines: values of their degrees, None where a search decides; the way
+    of new weights, "" where it does."""
 
     tp: int | None = None
     pp: int | None = None
     ep: int | None = None
     dp: int | None = None
+    way: str = ""
 
 
 def engine_layouts(

@@ -255,7 +255,7 @@ class RlExplorer:
             return
         step = joined(
             trainer.job, options.group, trainer, options.engines[engine], self.costs,
-            leaves=options.leaves,
+            leaves=options.leaves, way=self.limits.way if self.limits else "",
         )  # fmt: skip
         self.broken |= step.step_s < options.bound(row, engine) * (1.0 - 1e-6)
         if step.fits and step.fit_probability >= trainer.job.trainer.fit_probability:

@@ -128,7 +128,7 @@ class Alone:
                 continue
             steps = [
                 (way, compose(self.job, self.layout(layout, way), NO_TRAINING, generation))
-                for way in ways_of(self.job, self.group.placement)
+                for way in ways_of(self.job, self.group.placement, limits.way if limits else "")
             ]
             way, step = min(steps, key=lambda pair: pair[1].step_s)
             if (share := memory_share(step)) <= 1.0:
@@ -162,12 +162,13 @@ class Alone:
 _ONE_ENGINE = EngineLayout(1)
 
 
-def ways_of(job: RlJob, placement: Placement) -> Sequence[str]:
-    """Ways of new weights that the framework has in a placement."""
+def ways_of(job: RlJob, placement: Placement, said: str = "") -> Sequence[str]:
+    """Ways of new weights that the framework has in a placement, or the one of them that is
+    said."""
     framework = job.framework
-    return (
-        (framework.transfer_colocated,) if placement == "colocated" else framework.transfer_separate
-    )
+    colocated = placement == "colocated"
+    known = (framework.transfer_colocated,) if colocated else framework.transfer_separate
+    return (said,) if said in known else known
 
 
 def leaves_of(placement: Placement) -> tuple[bool, ...]:
@@ -182,7 +183,14 @@ def memory_share(step: RlStep) -> float:
 
 
 def joined(
-    job: RlJob, group: Group, trainer: Trainer, engine: Engine, costs: Costs, *, leaves: bool
+    job: RlJob,
+    group: Group,
+    trainer: Trainer,
+    engine: Engine,
+    costs: Costs,
+    *,
+    leaves: bool,
+    way: str = "",
 ) -> RlStep:
     """The step of a trainer and an engine together, with the fastest way of new weights."""
     steps = (
@@ -190,10 +198,10 @@ def joined(
             job,
             RlLayout(
                 group.placement, trainer.configuration, engine.layout, group.staleness,
-                trainer.critic, leaves, group.streams(job), way, engine_gpu(job),
+                trainer.critic, leaves, group.streams(job), one, engine_gpu(job),
             ),
             trainer.training,
         )
-        for way in ways_of(job, group.placement)
+        for one in ways_of(job, group.placement, way)
     )  # fmt: skip
     return min(steps, key=lambda step: step.step_s)

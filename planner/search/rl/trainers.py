@@ -130,7 +130,7 @@ def _costed_jobs(
 ) -> Iterator[tuple[CostedJob, IntArray, TrainingRows]]:
     """The costed jobs on exactly so many GPUs, with the rows that divide the samples."""
     samples = job.rollout.samples // job.minibatches
-    for one in cost_shares(_with_any_batch(job.trainer)).jobs:
+    for one in cost_shares(with_any_batch(job.trainer)).jobs:
         if one.job.cluster.num_gpus != gpus:
             continue
         columns = one.candidates.columns
@@ -143,11 +143,21 @@ def _costed_jobs(
             yield one, rows, costs.train_rows(replace(job, trainer=one.job), kept)
 
 
-def _with_any_batch(job: Job) -> Job:
+def with_any_batch(job: Job) -> Job:
     """The job with a batch that any number of ranks may share: micro-batches of unlike lengths
     need no whole number of rows, so a batch of rows is a measure of tokens alone."""
     widest = max(0.5, job.cluster.num_gpus / max(1.0, job.batch.sequences))
     return replace(job, batch=replace(job.batch, tolerance=widest))
+
+
+def demand_group(job: RlJob, dp: int, gpus: int) -> None:
+    """UsageError where the samples of a mini-batch do not divide over data-parallel ranks."""
+    samples = job.rollout.samples // job.minibatches
+    if samples % dp:
+        raise UsageError(
+            f"dp {dp} does not divide the {samples:,} samples of a mini-batch; give --prompts "
+            f"{_nearest_prompts(job, gpus)}, or other degrees"
+        )
 
 
 def _no_group(job: RlJob, gpus: int) -> str:
