@@ -35,6 +35,7 @@ class RlFramework(Named):
     kv_share_separate: float
     sequences: int
     chunk: int | None = None
+    prefix_cache: bool = True
     sleep_level: int
     trainer_leaves: bool = False
     bucket_bytes: float
