@@ -57,7 +57,7 @@ def rl_request(options: dict[str, Any], **more: Any) -> RlRequest:
     for name, instead in _OF_PRETRAINING.items():
         if name in options and given(name):
             raise UsageError(
-                f"--{name.replace('_', '-')} is not of --rl: what a step holds is given by {instead}"
+                f"--{name.replace('_', '-')} is not of --rl: give {instead} in its place"
             )
     if options["objective"] != "lm":
         raise UsageError(

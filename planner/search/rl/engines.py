@@ -18,7 +18,8 @@ KV_SHARES: dict[Placement, tuple[float, ...]] = {
     "colocated": (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
     "separate": (0.5, 0.7, 0.8, 0.9, 0.95),
 }
-# Sequences at once that are tried, beside the framework's own.
+# Sequences at once that are tried beside the framework's own: more than an engine gets, or has room
+# for, change nothing; fewer lose less to preemption where the cache is small.
 SEQUENCES = (128, 256, 512, 1024)
 
 
@@ -37,10 +38,10 @@ class EngineLimits:
 def engine_layouts(
     job: RlJob, gpus: int, placement: Placement, limits: EngineLimits | None = None
 ) -> tuple[EngineLayout, ...]:
-    """Every layout of engines on so many GPUs that the model and the framework allow. None where
-    no split of the GPUs is legal."""
+    """Every layout of engines on so many GPUs that the model and the framework allow, those with
+    most room first: what they take bounds the others. None where no split is legal."""
     said = limits or EngineLimits()
-    shares, sequences = kv_shares(job, placement), sequences_tried(job)
+    shares, sequences = kv_shares(job, placement)[::-1], sequences_tried(job)[::-1]
     return tuple(
         EngineLayout(gpus // (tp * pp * dp), tp, pp, ep, dp, share, count)
         for tp, pp, dp, ep in engine_degrees(job, gpus, said)
@@ -62,9 +63,8 @@ def sequences_tried(job: RlJob) -> tuple[int, ...]:
     if given is not None and given != job.framework.sequences:
         return (given,)
     samples = round(job.rollout.samples * job.rollout.batches)
-    tried = {*SEQUENCES, job.framework.sequences}
-    enough = min((one for one in tried if one >= samples), default=max(tried))
-    return tuple(sorted(one for one in tried if one <= enough))
+    tried = sorted({job.framework.sequences, *SEQUENCES})
+    return tuple(one for at, one in enumerate(tried) if not at or tried[at - 1] < samples)
 
 
 def engine_degrees(

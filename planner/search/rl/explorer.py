@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.job.rl.job import RlJob
+from planner.predict.rl.plan import EngineLayout
 from planner.predict.rl.step import RlStep
 from planner.predict.uncertainty.likely import likely_limit_bytes
 from planner.search.limit_results import TIE, Ending, Progress
 from planner.search.rl.costs import Costs
-from planner.search.rl.engines import EngineLimits
+from planner.search.rl.engines import EngineLimits, engine_layouts
 from planner.search.rl.master import Way, choose
 from planner.search.rl.sides import (
     Alone,
-    Engine,
     Group,
     groups_of,
     joined,
@@ -39,7 +38,9 @@ _ROUNDING = 1e-6
 # Bytes outside all tensors that a trainer has at most: context, buffers of communicators.
 _STAYING = 6.0 * 2.0**30
 # Of the bytes of rows that are costed at once, a share that no row falls below.
-_MOVED, _HELD = 0.9, 0.99
+_MOVED, _HELD = 0.5, 0.99
+# Of its share of a GPU's memory, what an engine fills at least.
+_HELD_AT_LEAST = 0.9
 # What two figures that are the same may differ by.
 _SAME = 1e-9
 
@@ -47,11 +48,10 @@ _SAME = 1e-9
 @dataclass(frozen=True)
 class Pair:
     """A trainer and an engine of a group, costed together. `share`: of the memory of the fullest
-    GPU of either side; `leaves`: whether the trainer's tensors go to the host meanwhile."""
+    GPU of either side;"""
 
     group: Group
     trainer: Trainer
-    engine: Engine
     step: RlStep
     share: float
 
@@ -74,41 +74,67 @@ class Within:
 
 
 @dataclass
+class Bounds:
+    """Of each of one side's choices, `seconds` of a step and `shares` of its GPUs' memory: what
+    they are at least, until the choice is costed in full, which `exact` says."""
+
+    seconds: Floats
+    shares: Floats
+    exact: NDArray[np.bool_]
+
+    def within(self, share: float) -> Floats:
+        """Seconds of the choices that hold no more than a share, infinite for the others."""
+        return np.where(self.shares <= share + _SAME, self.seconds, inf)
+
+
+@dataclass
 class Options:
-    """The sides of one group. `seconds`, `shares`: of each row of the trainer's side, with its
-    tensors staying (`leaves` False) or leaving: bounds until the row is costed in full, which
-    `exact` says; `most`: share of its memory that a trainer may fill so as to fit surely enough;
-    `known`: pairs of (row, engine) that are costed together."""
+    """The sides of one group, the trainer's tensors staying on its GPUs or, `leaves`, going to the
+    host. `most`: share of its memory that a trainer may fill so as to fit surely enough; `known`:
+    pairs of (row, engine) that are costed together."""
 
     group: Group
     leaves: bool
     side: TrainerSide
     alone: Alone
-    engines: tuple[Engine, ...]
-    seconds: Floats
-    shares: Floats
-    exact: NDArray[np.bool_]
+    layouts: tuple[EngineLayout, ...]
+    trainers: Bounds
+    engines: Bounds
     most: float
     known: set[tuple[int, int]] = field(default_factory=set)
 
-    def engines_within(self, share: float) -> list[int]:
-        """Engines whose GPUs are filled to a share at most."""
-        return [at for at, one in enumerate(self.engines) if one.share <= share + _SAME]
+    def trainer_s(self, share: float) -> Floats:
+        """Seconds of each trainer within a share."""
+        return self.trainers.within(min(share, self.most))
 
-    def least_engine_s(self, share: float) -> float:
-        """Seconds of the fastest engine within a share."""
-        return min((self.engines[at].seconds for at in self.engines_within(share)), default=inf)
-
-    def bounds(self, share: float) -> Floats:
-        """Of each trainer, seconds that a step with it takes at least."""
-        least = self.least_engine_s(share)
-        whole = np.maximum(self.seconds, least) if self.group.together else self.seconds + least
-        return np.where(self.shares <= min(share, self.most) + _SAME, whole, inf)
+    def joint(self, trainer: Floats | float, engine: Floats | float) -> Floats:
+        """Seconds of a step of two sides at least."""
+        both = np.maximum(trainer, engine) if self.group.together else np.add(trainer, engine)
+        return np.asarray(both, dtype=np.float64)
 
     def bound(self, row: int, engine: int) -> float:
         """Seconds of a step of a trainer and an engine at least."""
-        one, two = float(self.seconds[row]), self.engines[engine].seconds
-        return max(one, two) if self.group.together else one + two
+        return float(self.joint(self.trainers.seconds[row], self.engines.seconds[engine]))
+
+    def next_open(self, share: float) -> tuple[float, str, int]:
+        """(bound, side, place) of the choice to cost next: one that no bound of an exact pair
+        decides; infinite where all that matters is exact."""
+        rows, engines = self.trainer_s(share), self.engines.within(share)
+        if not len(rows) or not len(engines):
+            return inf, "", 0
+        first, best = int(np.argmin(rows)), int(np.argmin(engines))
+        if not self.engines.exact[best]:
+            return float(self.joint(rows[first], engines[best])), "engine", best
+        if not self.trainers.exact[first]:
+            return float(self.joint(rows[first], engines[best])), "trainer", first
+        waiting = self.joint(rows, engines[best])
+        waiting[self.trainers.exact] = inf
+        others = self.joint(rows[first], engines)
+        others[self.engines.exact] = inf
+        row, engine = int(np.argmin(waiting)), int(np.argmin(others))
+        if waiting[row] <= others[engine]:
+            return float(waiting[row]), "trainer", row
+        return float(others[engine]), "engine", engine
 
 
 @dataclass
@@ -147,16 +173,24 @@ class RlExplorer:
         job = self.jobs[0]
         usable = job.trainer.cluster.gpu.hbm_usable_bytes
         most = likely_limit_bytes(job.trainer, job.trainer.fit_probability) / usable
-        some = side.configuration(0)
-        alone = Alone(job, group, some, self.costs)
-        fitting = tuple(alone.engines(self.limits))
-        self.engines += len(fitting)
-        engines = undominated(fitting)
-        for leaves in leaves_of(group.placement) if engines else ():
+        alone = Alone(job, group, side.configuration(0), self.costs)
+        layouts = engine_layouts(job, group.engine_gpus, group.placement, self.limits)
+        if not layouts:
+            return
+        for leaves in leaves_of(group.placement):
+            least = (
+                self._beside_share(side, leaves=leaves) if group.placement == "colocated" else 0.0
+            )
+            shares = np.array([_HELD_AT_LEAST * one.kv_share + least for one in layouts])
             yield Options(
-                group, leaves, side, alone, engines, self._bounds_s(side, alone, leaves=leaves),
-                self._bounds_share(side, alone, leaves=leaves),
-                np.zeros(len(side.row), dtype=bool), most,
+                group, leaves, side, alone, layouts,
+                Bounds(
+                    self._bounds_s(side, alone, leaves=leaves),
+                    self._bounds_share(side, alone, leaves=leaves),
+                    np.zeros(len(side.row), dtype=bool),
+                ),
+                Bounds(np.zeros(len(layouts)), shares, np.zeros(len(layouts), dtype=bool)),
+                most,
             )  # fmt: skip
 
     def _bounds_s(self, side: TrainerSide, alone: Alone, *, leaves: bool) -> Floats:
@@ -168,8 +202,8 @@ class RlExplorer:
         return (side.seconds + alone.leaving_s(1.0) * moved) * (1.0 - _ROUNDING)
 
     def _bounds_share(self, side: TrainerSide, alone: Alone, *, leaves: bool) -> Floats:
-        """Of the trainer's memory, what every row holds at least: with what the engine leaves there,
-        as of the first row."""
+        """Of the trainer's memory, what every row holds at least: with what the engine leaves
+        there, as of the first row."""
         usable = self.jobs[0].trainer.cluster.gpu.hbm_usable_bytes
         peaks: Floats = side.peaks / usable
         first = side.trainer(0, self.costs)
@@ -177,6 +211,12 @@ class RlExplorer:
             return peaks
         beside = alone.trainer_share(first.training, leaves=leaves) - float(peaks[0])
         return (peaks + max(0.0, beside)) * _HELD
+
+    def _beside_share(self, side: TrainerSide, *, leaves: bool) -> float:
+        """Of a GPU, what the lightest trainer keeps there while engines sample, at least."""
+        usable = self.jobs[0].trainer.cluster.gpu.hbm_usable_bytes
+        least = 0.0 if leaves else float(side.resident.min()) - _STAYING
+        return _MOVED * max(0.0, least) / usable
 
     # --- one limit --------------------------------------------------------------------------------
 
@@ -207,42 +247,61 @@ class RlExplorer:
         return self.ending.is_over or self.costed >= MOST_COSTED
 
     def _refine(self, share: float) -> None:
-        """Cost in full, most promising first, every trainer whose bound may beat the best step."""
+        """Cost in full, most promising first, every trainer and engine whose bound may beat the
+        best step."""
         while not self._over:
-            waiting = [
-                (float(bounds[row]), number, row)
-                for number, options in enumerate(self.options)
-                for bounds in [np.where(options.exact, inf, options.bounds(share))]
-                for row in [int(np.argmin(bounds))]
-            ]
-            bound, number, row = min(waiting, default=(inf, 0, 0))
+            waiting = (
+                (*options.next_open(share), number) for number, options in enumerate(self.options)
+            )
+            bound, side, place, number = min(waiting, default=(inf, "", 0, 0))
             if bound >= self._target(share):
                 return
-            self._cost(self.options[number], row)
-            self._join_best(self.options[number], row, share)
+            options = self.options[number]
+            if side == "engine":
+                self._cost_engine(options, place)
+            else:
+                self._cost(options, place)
+                self._join_best(options, place, share)
+
+    def _cost_engine(self, options: Options, place: int) -> None:
+        """An engine in full. One alike with less room is no faster; nor is one with fewer
+        sequences at once, where none of these lose their cache."""
+        layout, way = options.layouts[place], self.limits.way if self.limits else ""
+        found, engines = options.alone.engine(layout, way), options.engines
+        engines.seconds[place] = found.seconds
+        engines.shares[place] = max(engines.shares[place], found.share)
+        engines.exact[place] = True
+        if found.seconds == inf:
+            return
+        self.engines += 1
+        for other, one in enumerate(options.layouts):
+            fewer = one.sequences < layout.sequences and not found.preempts
+            alike = replace(one, kv_share=layout.kv_share, sequences=layout.sequences) == layout
+            less = one.kv_share <= layout.kv_share and (one.sequences == layout.sequences or fewer)
+            if alike and less and not engines.exact[other]:
+                engines.seconds[other] = max(engines.seconds[other], found.seconds)
 
     def _cost(self, options: Options, row: int) -> None:
         """A trainer in full, in the place of its bounds."""
-        trainer = options.side.trainer(row, self.costs)
+        trainer, bounds = options.side.trainer(row, self.costs), options.trainers
         self.costed += 1
-        options.exact[row] = True
+        bounds.exact[row] = True
         if trainer is None:
-            options.shares[row] = inf
+            bounds.shares[row] = inf
             return
         seconds = options.alone.trainer_s(trainer.training, leaves=options.leaves)
-        self.broken |= seconds < options.seconds[row] * (1.0 - 1e-6)
-        options.seconds[row] = seconds
-        options.shares[row] = options.alone.trainer_share(trainer.training, leaves=options.leaves)
+        self.broken |= seconds < bounds.seconds[row] * (1.0 - 1e-6)
+        bounds.seconds[row] = seconds
+        bounds.shares[row] = options.alone.trainer_share(trainer.training, leaves=options.leaves)
         if self.progress is not None:
             self.progress("trainers costed", self.costed, self.costed)
 
     def _join_best(self, options: Options, row: int, share: float) -> None:
         """Cost a trainer with the engine that its bound takes, if that may beat the best."""
-        able = options.engines_within(share)
-        if options.bounds(share)[row] == inf or not able:
-            return
-        engine = min(able, key=partial(options.bound, row))
-        if options.bound(row, engine) < self._target(share):
+        engines = np.where(options.engines.exact, options.engines.within(share), inf)
+        engine = int(np.argmin(engines))
+        bound = float(options.joint(options.trainer_s(share)[row], engines[engine]))
+        if bound < self._target(share):
             self._join(options, row, engine)
 
     def _join(self, options: Options, row: int, engine: int) -> None:
@@ -254,13 +313,12 @@ class RlExplorer:
         if trainer is None:
             return
         step = joined(
-            trainer.job, options.group, trainer, options.engines[engine], self.costs,
+            trainer.job, options.group, trainer, options.layouts[engine], self.costs,
             leaves=options.leaves, way=self.limits.way if self.limits else "",
         )  # fmt: skip
         self.broken |= step.step_s < options.bound(row, engine) * (1.0 - 1e-6)
         if step.fits and step.fit_probability >= trainer.job.trainer.fit_probability:
-            share = memory_share(step)
-            self.pairs.append(Pair(options.group, trainer, options.engines[engine], step, share))
+            self.pairs.append(Pair(options.group, trainer, step, memory_share(step)))
 
     def _join_next(self, share: float) -> None:
         """Cost the next pairs by their bounds."""
@@ -274,14 +332,25 @@ class RlExplorer:
                 self._join(self.options[number], row, engine)
 
     def _open(self, options: Options, share: float) -> Iterator[tuple[int, int]]:
-        """Pairs that are not known, and whose bound beats the best step."""
+        """Pairs of exact sides that are not known, and whose bound beats the best step."""
         target = self._target(share)
-        able = options.engines_within(share)
-        for row in np.flatnonzero(options.exact & (options.bounds(share) < target)).tolist():
-            for engine in able:
+        rows, engines = self._useful(options, share)
+        for row in rows:
+            for engine in engines:
                 known = (row, engine) in options.known
                 if not known and options.bound(row, engine) < target:
                     yield row, engine
+
+    def _useful(self, options: Options, share: float) -> tuple[list[int], list[int]]:
+        """Exact trainers and engines that may beat the best step with the best of the others."""
+        target = self._target(share)
+        rows = np.where(options.trainers.exact, options.trainer_s(share), inf)
+        engines = np.where(options.engines.exact, options.engines.within(share), inf)
+        if not len(rows) or not len(engines):
+            return [], []
+        able_rows = np.flatnonzero(options.joint(rows, float(engines.min())) < target)
+        able = np.flatnonzero(options.joint(float(rows.min()), engines) < target)
+        return able_rows.tolist(), able.tolist()
 
     # --- the solver -------------------------------------------------------------------------------
 
@@ -292,7 +361,7 @@ class RlExplorer:
             return None
         ways, numbers = list[Way](), list[int]()
         for number, options in enumerate(self.options):
-            if way := self._way(options, share, target):
+            if way := self._way(options, share):
                 ways.append(way)
                 numbers.append(number)
         if not ways:
@@ -312,23 +381,17 @@ class RlExplorer:
             for way in ways
         ) * (1.0 + 1e-3)  # fmt: skip
 
-    def _way(self, options: Options, share: float, target: float) -> Way | None:
+    def _way(self, options: Options, share: float) -> Way | None:
         """The sides of a group that may beat the best step."""
-        rows = np.flatnonzero(options.exact & (options.bounds(share) < target)).tolist()
-        able = options.engines_within(share)
-        if not rows or not able:
+        rows, engines = self._useful(options, share)
+        if not rows or not engines:
             return None
-        least = float(options.seconds[rows].min())
-        together = options.group.together
-        engines = [
-            (at, options.engines[at].seconds)
-            for at in able
-            if (max if together else sum)((least, options.engines[at].seconds)) < target
-        ]
-        if not engines:
-            return None
-        trainers = [(row, float(options.seconds[row])) for row in rows]
-        return Way(trainers, engines, together, frozenset(options.known))
+        return Way(
+            [(row, float(options.trainers.seconds[row])) for row in rows],
+            [(engine, float(options.engines.seconds[engine])) for engine in engines],
+            options.group.together,
+            frozenset(options.known),
+        )
 
     def _bound(self, share: float, best: Pair | None) -> float:
         """Seconds that no step takes less than: the best known one's, where nothing is left that
@@ -338,30 +401,10 @@ class RlExplorer:
         known = inf if best is None else best.step.step_s
         if not self._over:
             return known if best is None else known * (1.0 - TIE)
-        rest = [
-            float(np.where(options.exact, inf, options.bounds(share)).min())
-            for options in self.options
-        ]
+        rest = [options.next_open(share)[0] for options in self.options]
         rest += [
             options.bound(row, engine)
             for options in self.options
             for row, engine in self._open(options, share)
         ]
         return min([known, *rest])
-
-
-def undominated(engines: Sequence[Engine]) -> tuple[Engine, ...]:
-    """Engines of which none is both faster and lighter than another of the same degrees: only the
-    share of the KV cache and the number of sequences differ there, so all else of a step is the
-    same."""
-    kept = list[Engine]()
-    for one in sorted(engines, key=lambda engine: (engine.seconds, engine.share)):
-        alike = (other for other in kept if _degrees(other) == _degrees(one))
-        if all(other.share > one.share for other in alike):
-            kept.append(one)
-    return tuple(kept)
-
-
-def _degrees(engine: Engine) -> tuple[int, ...]:
-    layout = engine.layout
-    return layout.tp, layout.pp, layout.ep, layout.dp

@@ -93,13 +93,11 @@ def _trainer(request: RlRequest, job: RlJob, given: GivenLayout, gpus: int) -> C
             "degrees, or other numbers of GPUs"
         )
     demand_group(job, dp, gpus)
-    degrees = said | {
-        "dp": dp,
-        "etp": said.get("etp") or _expert_tensor(part, said),
-        "zero": said["zero"] if "zero" in said else usual_zero(part, dp * cp, tp),
-        "grad_acc": _micro_batches(part, said, dp),
-    }
-    chosen = Degrees(**{name: degrees.get(name, axis.default) for name, axis in AXES.items()})
+    said["dp"] = dp
+    said["etp"] = said.get("etp") or _expert_tensor(part, said)
+    said["zero"] = said.get("zero", usual_zero(part, dp * cp, tp))
+    said["grad_acc"] = _micro_batches(part, said, dp)
+    chosen = Degrees(**{name: said.get(name, axis.least) for name, axis in AXES.items()})
     proposal = Proposal(request.trainer, chosen, *given.layers)
     return proposal.of(part)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 
 from hardware.schema import Gpu
 from planner.job.rl.job import RlJob
@@ -13,7 +14,6 @@ from planner.predict.configuration import Configuration
 from planner.predict.rl.plan import EngineLayout, Generation, Phase, RlLayout, Training
 from planner.predict.rl.step import RlStep, compose
 from planner.search.rl.costs import Costs
-from planner.search.rl.engines import EngineLimits, engine_layouts
 from planner.search.rl.trainers import Trainer
 
 # Splits of the GPUs that are tried at most.
@@ -81,14 +81,14 @@ def engine_gpu(job: RlJob) -> Gpu | None:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine layout of a group. `seconds`: of its side at least, whatever the trainer; `share`:
-    of its GPU's memory at the fullest, likewise; `way`: of new weights."""
+    """An engine layout of a group, costed. `seconds`: of its side at least, whatever the trainer,
+    infinite where it does not fit; `share`: of its GPU's memory at the fullest, likewise;
+    `preempts`: some sequences lose their cache."""
 
     layout: EngineLayout
-    generation: Generation
-    way: str
     seconds: float
     share: float
+    preempts: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,22 +117,19 @@ class Alone:
             engine_gpu=engine_gpu(self.job),
         )
 
-    def engines(self, limits: EngineLimits | None = None) -> Iterator[Engine]:
-        """Every engine that could sample in the group, each with the fastest way of new weights
-        where several reach it."""
-        for layout in engine_layouts(
-            self.job, self.group.engine_gpus, self.group.placement, limits
-        ):
-            generation = self.costs.generate(self.job, layout, 0.0, engine_gpu(self.job))
-            if not generation.fits:
-                continue
-            steps = [
-                (way, compose(self.job, self.layout(layout, way), NO_TRAINING, generation))
-                for way in ways_of(self.job, self.group.placement, limits.way if limits else "")
-            ]
-            way, step = min(steps, key=lambda pair: pair[1].step_s)
-            if (share := memory_share(step)) <= 1.0:
-                yield Engine(layout, generation, way, step.step_s, share)
+    def engine(self, layout: EngineLayout, way: str = "") -> Engine:
+        """An engine, with the fastest way of new weights where several reach it."""
+        generation = self.costs.generate(self.job, layout, 0.0, engine_gpu(self.job))
+        if not generation.fits:
+            return Engine(layout, inf, inf)
+        steps = (
+            compose(self.job, self.layout(layout, one), NO_TRAINING, generation)
+            for one in ways_of(self.job, self.group.placement, way)
+        )
+        step = min(steps, key=lambda step: step.step_s)
+        share = memory_share(step)
+        seconds = step.step_s if share <= 1.0 else inf
+        return Engine(layout, seconds, share, preempts=generation.preempted > 0.0)
 
     def trainer_s(self, training: Training, *, leaves: bool) -> float:
         """Seconds that a trainer adds to a step of engines which do nothing."""
@@ -186,7 +183,7 @@ def joined(
     job: RlJob,
     group: Group,
     trainer: Trainer,
-    engine: Engine,
+    engine: EngineLayout,
     costs: Costs,
     *,
     leaves: bool,
@@ -197,7 +194,7 @@ def joined(
         costs.step(
             job,
             RlLayout(
-                group.placement, trainer.configuration, engine.layout, group.staleness,
+                group.placement, trainer.configuration, engine, group.staleness,
                 trainer.critic, leaves, group.streams(job), one, engine_gpu(job),
             ),
             trainer.training,
