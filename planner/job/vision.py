@@ -113,12 +113,14 @@ class ProjectorSpec(Named):
 
 class VisionSpec(Named):
     """A model's vision part; `rule`: how its family counts the tokens of an image; `frozen`:
-    nothing trains the tower."""
+    nothing trains the tower; `place`: among the layers, or with the embeddings on the first
+    pipeline stage, split over tensor parallelism or copied to all of its ranks."""
 
     rule: str
     tower: TowerSpec
     projector: ProjectorSpec
     frozen: bool = False
+    place: Literal["layers", "split", "copied"] = "layers"
 
 
 class ImageLoad(Frozen):

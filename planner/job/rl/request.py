@@ -160,8 +160,10 @@ class RlRequest(Named):
             "gbs_tokens": self.trainer.gbs_tokens or tokens,
             "packing": self.trainer.packing or packing,
         }
-        if framework.token_batches:
+        if changed["packing"] == "pack-varlen":
             changed["seq"] = self.token_limit or usual_token_limit(rollout)
+        elif self.trainer.packing is not None:
+            changed["seq"] = self.trainer.seq or rollout.longest
         return as_trainer(self.trainer.model_copy(update=changed).resolve(), framework)
 
     def _engine(self, framework: RlFramework) -> EngineSetting:
