@@ -90,7 +90,8 @@ class Bounds:
 @dataclass
 class Options:
     """The sides of one group, the trainer's tensors staying on its GPUs or, `leaves`, going to the
-    host. `most`: share of its memory that a trainer may fill so as to fit surely enough; `known`:
+    host. `beside`: share of a GPU that each row keeps there while engines sample, at least; `most`:
+    share of its memory that a trainer may fill so as to fit surely enough; `known`:
     pairs of (row, engine) that are costed together."""
 
     group: Group
@@ -100,12 +101,19 @@ class Options:
     layouts: tuple[EngineLayout, ...]
     trainers: Bounds
     engines: Bounds
+    beside: Floats
     most: float
     known: set[tuple[int, int]] = field(default_factory=set)
 
     def trainer_s(self, share: float) -> Floats:
-        """Seconds of each trainer within a share."""
-        return self.trainers.within(min(share, self.most))
+        """Seconds of each trainer within a share that leaves room for some engine."""
+        room = share - float(self.engines.shares.min(initial=inf))
+        seconds = self.trainers.within(min(share, self.most))
+        return np.where(self.beside <= room + _SAME, seconds, inf)
+
+    def engine_s(self, share: float) -> Floats:
+        """Seconds of each engine within a share that leaves room for some trainer."""
+        return self.engines.within(share - float(self.beside.min(initial=inf)))
 
     def joint(self, trainer: Floats | float, engine: Floats | float) -> Floats:
         """Seconds of a step of two sides at least."""
@@ -119,7 +127,7 @@ class Options:
     def next_open(self, share: float) -> tuple[float, str, int]:
         """(bound, side, place) of the choice to cost next: one that no bound of an exact pair
         decides; infinite where all that matters is exact."""
-        rows, engines = self.trainer_s(share), self.engines.within(share)
+        rows, engines = self.trainer_s(share), self.engine_s(share)
         if not len(rows) or not len(engines):
             return inf, "", 0
         first, best = int(np.argmin(rows)), int(np.argmin(engines))
@@ -157,6 +165,7 @@ class RlExplorer:
     refused: str = ""
     costed: int = 0
     engines: int = 0
+    most_s: float = inf
     # Whether a pair took less than its sides alone say: bounds are then none.
     broken: bool = False
 
@@ -178,18 +187,16 @@ class RlExplorer:
         if not layouts:
             return
         for leaves in leaves_of(group.placement):
-            least = (
-                self._beside_share(side, leaves=leaves) if group.placement == "colocated" else 0.0
-            )
-            shares = np.array([_HELD_AT_LEAST * one.kv_share + least for one in layouts])
+            shares = np.array([_HELD_AT_LEAST * one.kv_share for one in layouts])
             yield Options(
                 group, leaves, side, alone, layouts,
                 Bounds(
                     self._bounds_s(side, alone, leaves=leaves),
-                    self._bounds_share(side, alone, leaves=leaves),
+                    self._bounds_share(side, alone),
                     np.zeros(len(side.row), dtype=bool),
                 ),
                 Bounds(np.zeros(len(layouts)), shares, np.zeros(len(layouts), dtype=bool)),
+                self._beside(side, group, leaves=leaves),
                 most,
             )  # fmt: skip
 
@@ -201,27 +208,28 @@ class RlExplorer:
         moved = np.maximum(0.0, _MOVED * (side.resident - _STAYING))
         return (side.seconds + alone.leaving_s(1.0) * moved) * (1.0 - _ROUNDING)
 
-    def _bounds_share(self, side: TrainerSide, alone: Alone, *, leaves: bool) -> Floats:
-        """Of the trainer's memory, what every row holds at least: with what the engine leaves
-        there, as of the first row."""
+    def _bounds_share(self, side: TrainerSide, alone: Alone) -> Floats:
+        """Of the trainer's memory, what every row holds at least: its own, and what engines leave
+        there."""
         usable = self.jobs[0].trainer.cluster.gpu.hbm_usable_bytes
-        peaks: Floats = side.peaks / usable
         first = side.trainer(0, self.costs)
-        if first is None:
-            return peaks
-        beside = alone.trainer_share(first.training, leaves=leaves) - float(peaks[0])
-        return (peaks + max(0.0, beside)) * _HELD
+        left = 0.0 if first is None else alone.left_bytes(first.training)
+        return _HELD * (side.peaks + left) / usable
 
-    def _beside_share(self, side: TrainerSide, *, leaves: bool) -> float:
-        """Of a GPU, what the lightest trainer keeps there while engines sample, at least."""
+    def _beside(self, side: TrainerSide, group: Group, *, leaves: bool) -> Floats:
+        """Of a GPU, what each row keeps there at least while engines sample."""
         usable = self.jobs[0].trainer.cluster.gpu.hbm_usable_bytes
-        least = 0.0 if leaves else float(side.resident.min()) - _STAYING
-        return _MOVED * max(0.0, least) / usable
+        if leaves or group.placement == "separate":
+            return np.zeros(len(side.row))
+        beside: Floats = _MOVED * np.maximum(0.0, side.resident - _STAYING) / usable
+        return beside
 
     # --- one limit --------------------------------------------------------------------------------
 
-    def within(self, share: float) -> Within:
-        """The shortest step whose GPUs are filled to a share at most."""
+    def within(self, share: float, most_s: float = inf) -> Within:
+        """The shortest step whose GPUs are filled to a share at most; none that takes `most_s` or
+        more is looked for."""
+        self.most_s = most_s
         while True:
             self._refine(share)
             best = self.best(share)
@@ -240,7 +248,7 @@ class RlExplorer:
     def _target(self, share: float) -> float:
         """Seconds that a step must beat."""
         best = self.best(share)
-        return inf if best is None else best.step.step_s * (1.0 - TIE)
+        return self.most_s if best is None else min(self.most_s, best.step.step_s * (1.0 - TIE))
 
     @property
     def _over(self) -> bool:
@@ -269,7 +277,7 @@ class RlExplorer:
         layout, way = options.layouts[place], self.limits.way if self.limits else ""
         found, engines = options.alone.engine(layout, way), options.engines
         engines.seconds[place] = found.seconds
-        engines.shares[place] = max(engines.shares[place], found.share)
+        engines.shares[place] = found.share
         engines.exact[place] = True
         if found.seconds == inf:
             return
@@ -293,12 +301,16 @@ class RlExplorer:
         self.broken |= seconds < bounds.seconds[row] * (1.0 - 1e-6)
         bounds.seconds[row] = seconds
         bounds.shares[row] = options.alone.trainer_share(trainer.training, leaves=options.leaves)
+        if options.group.placement == "colocated":
+            options.beside[row] = options.alone.beside_share(
+                trainer.training, leaves=options.leaves
+            )
         if self.progress is not None:
             self.progress("trainers costed", self.costed, self.costed)
 
     def _join_best(self, options: Options, row: int, share: float) -> None:
         """Cost a trainer with the engine that its bound takes, if that may beat the best."""
-        engines = np.where(options.engines.exact, options.engines.within(share), inf)
+        engines = np.where(options.engines.exact, options.engine_s(share), inf)
         engine = int(np.argmin(engines))
         bound = float(options.joint(options.trainer_s(share)[row], engines[engine]))
         if bound < self._target(share):
@@ -345,7 +357,7 @@ class RlExplorer:
         """Exact trainers and engines that may beat the best step with the best of the others."""
         target = self._target(share)
         rows = np.where(options.trainers.exact, options.trainer_s(share), inf)
-        engines = np.where(options.engines.exact, options.engines.within(share), inf)
+        engines = np.where(options.engines.exact, options.engine_s(share), inf)
         if not len(rows) or not len(engines):
             return [], []
         able_rows = np.flatnonzero(options.joint(rows, float(engines.min())) < target)

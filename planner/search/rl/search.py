@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from math import inf
 
 from planner._version import __version__
 from planner.job.rl.job import RlJob
@@ -85,10 +86,9 @@ def front_of(explorer: RlExplorer, *, fastest_only: bool = False) -> tuple[Withi
     while (best := found[-1].pair) is not None and not fastest_only:
         if len(found) >= MOST_PLANS or explorer.ending.is_over:
             break
-        first = found[0].pair
-        lighter = explorer.within(best.share - SHARE_STEP)
-        slow = lighter.pair and first and lighter.pair.step.step_s > SLOWEST * first.step.step_s
-        if lighter.pair is None or slow:
+        first_s = found[0].pair.step.step_s if found[0].pair else inf
+        lighter = explorer.within(best.share - SHARE_STEP, SLOWEST * first_s)
+        if lighter.pair is None or lighter.pair.step.step_s > SLOWEST * first_s:
             break
         found.append(lighter)
     return tuple(_lightest(explorer, one) for one in found)

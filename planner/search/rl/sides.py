@@ -12,7 +12,7 @@ from planner.job.rl.job import RlJob
 from planner.job.rl.spec import Placement
 from planner.predict.configuration import Configuration
 from planner.predict.rl.plan import EngineLayout, Generation, Phase, RlLayout, Training
-from planner.predict.rl.step import RlStep, compose
+from planner.predict.rl.step import RlStep, beside_engine, compose
 from planner.search.rl.costs import Costs
 from planner.search.rl.trainers import Trainer
 
@@ -146,6 +146,19 @@ class Alone:
         """Share of the trainer's memory at the fullest, whatever the engine."""
         return memory_share(self._idle_step(training, leaves=leaves))
 
+    def beside_share(self, training: Training, *, leaves: bool) -> float:
+        """Share of a GPU that a trainer keeps there while engines sample."""
+        layout = self.layout(_ONE_ENGINE, leaves=leaves)
+        usable = self.configuration.job.cluster.gpu.hbm_usable_bytes
+        return sum(beside_engine(layout, training).values()) / usable
+
+    def left_bytes(self, training: Training) -> float:
+        """Bytes that every engine leaves on a GPU of the trainer while that works."""
+        alone = {phase.name: phase.peak_bytes for phase in training.phases}
+        with_engine = self._idle_step(training, leaves=False).of("trainer")
+        left = [one.peak_bytes - alone[one.name] for one in with_engine if one.name in alone]
+        return min(left, default=0.0)
+
     def _idle_step(self, training: Training, *, leaves: bool) -> RlStep:
         serial = replace(self.layout(_ONE_ENGINE, leaves=leaves), staleness=0)
         return compose(self.job, serial, training, self._idle)
@@ -156,7 +169,8 @@ class Alone:
         return Generation(nothing, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, (), fits=True)
 
 
-_ONE_ENGINE = EngineLayout(1)
+# What an engine leaves on a GPU grows with the layers of a stage: this one has fewest.
+_ONE_ENGINE = EngineLayout(1, pp=4)
 
 
 def ways_of(job: RlJob, placement: Placement, said: str = "") -> Sequence[str]:
