@@ -223,7 +223,8 @@ class RlRequest(Named):
 def as_trainer(job: Job, framework: RlFramework) -> Job:
     """A job as a framework of reinforcement learning trains it: on a policy's loss, and with
     Ulysses' context parallelism where it has that of its own."""
-    objective = Objective("policy", logits=job.objective.logits, loss=framework.name)
+    logits = "chunked" if framework.chunked_logits else job.objective.logits
+    objective = Objective("policy", logits=logits, loss=framework.name)
     profile = job.framework
     if profile.name in framework.ulysses:
         profile = with_tables(profile, {"parallelism": {"context": True, "context_kinds": ["a2a"]}})
