@@ -86,6 +86,16 @@ def engine_degrees(
                 yield tp, pp, dp, ep
 
 
+def no_engine(job: RlJob) -> str:
+    """That no engine fills the GPUs that sample, and what its degrees divide."""
+    heads, gpus = job.policy.heads, job.sampling_cluster.num_gpus
+    return (
+        f"no engine of {job.engine.name} with these degrees fills the GPUs that sample, of {gpus:,} "
+        f"at most: tp·pp·dp divides them, and tp the {heads} attention heads of {job.policy.name}; "
+        "give other --rollout-tp, --rollout-pp and --rollout-dp, or leave them out"
+    )
+
+
 def _whole_experts(job: RlJob, tp: int, dp: int, ep: int) -> bool:
     """verl takes no ep but tp·dp (verl/workers/config/rollout.py)."""
     return ep in (1, tp * dp) or not job.framework.engine_whole_experts

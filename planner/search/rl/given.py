@@ -19,6 +19,7 @@ from planner.predict.rl.plan import EngineLayout, RlLayout
 from planner.predict.rl.step import RlStep
 from planner.search.rl.costs import Costs
 from planner.search.rl.engines import EngineLimits, demand_engine
+from planner.search.rl.explorer import RlExplorer
 from planner.search.rl.sides import engine_gpu, ways_of
 from planner.search.rl.trainers import critic_of, demand_group, with_any_batch
 
@@ -62,7 +63,8 @@ def evaluated_layout(
     asked = costs or Costs()
     step = asked.step(job, layout, asked.train(job, trainer, layout.critic))
     if not step.generation.fits:
-        raise UsageError(no_room(job, layout, asked))
+        said = job.engine.kv_share is not None
+        raise UsageError(no_room(job, layout.engine, asked, placement, given=said))
     return job, step
 
 
@@ -144,16 +146,28 @@ def given_way(job: RlJob, placement: Placement, way: str) -> str:
     return way
 
 
-def no_room(job: RlJob, layout: RlLayout, costs: Costs) -> str:
+def no_room(
+    job: RlJob, engine: EngineLayout, costs: Costs, placement: Placement, *, given: bool
+) -> str:
     """That an engine has no room for one sample, and the share of memory or the degree at which it
-    has."""
-    engine = layout.engine
+    has. `given`: whether the user gave the share."""
+    whose = "" if given else f", the usual one of {job.framework.name} where sides are {placement}"
     said = (
-        f"--kv-share {engine.kv_share:g}: an engine at tp {engine.tp} has no room for one sample "
-        f"of {job.rollout.longest:,} tokens beside its weights"
+        f"--kv-share {engine.kv_share:g}{whose}: an engine at tp {engine.tp} has no room for one "
+        f"sample of {job.rollout.longest:,} tokens beside its weights"
     )
     for share in (one for one in _SHARES if one > engine.kv_share):
         larger = replace(engine, kv_share=share)
-        if costs.generate(job, larger, 0.0, layout.engine_gpu).fits:
+        if costs.generate(job, larger, 0.0, engine_gpu(job)).fits:
             return f"{said}; give --kv-share {share:g} or more"
     return f"{said}, and none at a larger share; give --rollout-tp {2 * engine.tp}"
+
+
+def demand_room(explorer: RlExplorer) -> None:
+    """UsageError where the share of memory that was given leaves no engine room for one sample."""
+    job = explorer.jobs[0]
+    if job.engine.kv_share is None or explorer.engines:
+        return
+    options = explorer.options[0]
+    widest = max(options.layouts, key=lambda layout: layout.tp * layout.pp)
+    raise UsageError(no_room(job, widest, explorer.costs, options.group.placement, given=True))

@@ -7,13 +7,15 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from planner._version import __version__
+from planner.job.errors import UsageError
 from planner.job.rl.job import RlJob
 from planner.job.rl.request import RlRequest, usual_token_limit
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search.limit_results import SLOWEST, TIE, Ending, Progress
 from planner.search.rl.costs import CostModels, Costs, Predicted
-from planner.search.rl.engines import EngineLimits
+from planner.search.rl.engines import EngineLimits, no_engine
 from planner.search.rl.explorer import Pair, RlExplorer, Within
+from planner.search.rl.given import demand_room
 from planner.search.rl.plans import Status, plan_of, summary_of
 from planner.search.rl.result import RlCounts, RlPlan, RlResult
 from planner.search.rl.sides import MOST_SPLITS, splits_of
@@ -48,9 +50,14 @@ def find_rl_plans(
     ending = Ending(deadline)
     jobs = jobs_of(request)
     explorer = RlExplorer(jobs, Costs(models or Predicted()), ending, limits, progress, seed)
+    if not explorer.sides:
+        raise UsageError(explorer.refused)
+    if not explorer.options:
+        raise UsageError(no_engine(jobs[0]))
     with ending.interruptible():
         found = front_of(explorer, fastest_only=fastest_only)
     if found[0].pair is None:
+        demand_room(explorer)
         from planner.search.rl.why import does_not_fit
 
         raise does_not_fit(request, explorer, found[0])

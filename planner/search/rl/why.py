@@ -48,9 +48,6 @@ def does_not_fit(request: RlRequest, explorer: RlExplorer, within: Within) -> Rl
 def _reasons(explorer: RlExplorer) -> Iterator[str]:
     """What each side lacks alone, else that they do not fit together."""
     job = explorer.jobs[0]
-    if explorer.refused and not explorer.sides:
-        yield explorer.refused
-        return
     usable = job.trainer.cluster.gpu.hbm_usable_bytes
     if explorer.engines == 0:
         yield _engine_reason(job)
@@ -66,12 +63,6 @@ def _reasons(explorer: RlExplorer) -> Iterator[str]:
 
 def _engine_reason(job: RlJob) -> str:
     gpu = job.sampling_cluster.gpu
-    if job.engine.kv_share is not None:
-        return (
-            f"--kv-share {job.engine.kv_share:g} of {gpu.hbm_usable_bytes / _GIB:,.1f} GiB leaves "
-            f"no engine room for one sample of {job.rollout.longest:,} tokens beside its weights; "
-            "give a larger share"
-        )
     return (
         f"no engine on {gpu.name} holds the weights of {job.policy.name} and one sample of "
         f"{job.rollout.longest:,} tokens"
