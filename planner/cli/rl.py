@@ -13,16 +13,26 @@ import click
 from constraints.axes import AXES
 from planner.cli.errors import ExitStatus
 from planner.cli.options import OutputFormat, output_format, with_limits
-from planner.cli.output import check_files, compile_if_first_run, print_report, watched
+from planner.cli.output import (
+    check_files,
+    check_plot,
+    compile_if_first_run,
+    limited,
+    print_report,
+    watched,
+    write_plot,
+)
 from planner.cli.rl_options import rl_request
 from planner.job.errors import UsageError
 from planner.job.written import write_text
-from planner.report.rl import rl_plan_report, rl_search_report
+from planner.predict.rl.step import rl_step
+from planner.report.rl import rl_explanation_report, rl_plan_report, rl_search_report
 from planner.search.frame import csv_text
 from planner.search.rl.engines import EngineLimits
+from planner.search.rl.explain import explain_rl
 from planner.search.rl.given import GivenLayout, evaluated_layout
-from planner.search.rl.plan_file import to_json
-from planner.search.rl.plans import one_plan
+from planner.search.rl.plan_file import read_rl_plan, to_json
+from planner.search.rl.plans import layout_of, one_plan
 from planner.search.rl.result import RlResult
 from planner.search.rl.search import find_rl_plans
 from planner.search.rl.why import RlDoesNotFitError
@@ -77,6 +87,7 @@ def run_search(options: dict[str, Any]) -> None:
             click.echo(f"Error: {error}", err=True)
         click.get_current_context().exit(ExitStatus.NOTHING_FITS)
     _show(result, style, output, options)
+    _draw(result, result.recommended, options, output)
     if result.stopped == "interrupted":
         click.get_current_context().exit(ExitStatus.INTERRUPTED)
 
@@ -111,4 +122,43 @@ def run_evaluate(options: dict[str, Any]) -> None:
         print_report(rl_plan_report(result, 1, step))
     else:
         _show(result, style, output, options)
+    _draw(result, 1, options, output)
     click.get_current_context().exit(0 if step.fits else ExitStatus.NOTHING_FITS)
+
+
+def run_explain(path: Path, number: int | None, options: dict[str, Any]) -> None:
+    """`planner explain` of a plan file of reinforcement learning."""
+    check_plot(options["plot"], options["force"], path)
+    for name in ("trace", "measured_step_time", "measured_tokens_per_s", "measured_mfu"):
+        if options[name] is not None:
+            raise UsageError(
+                f"--{name.replace('_', '-')}: {path} holds plans of reinforcement learning, where "
+                "it has no meaning; leave it out, or draw the step with --plot FILE.html"
+            )
+    result, number = read_rl_plan(path, number)
+    if options["with_what_if"]:
+        compile_if_first_run(options["quiet"], options["time_limit"])
+    with limited(options["time_limit"]) as until, watched(options["quiet"]) as progress:
+        explanation = explain_rl(
+            result, number, neighbours=options["neighbours"], what_if=options["with_what_if"],
+            until=until, progress=progress,
+        )  # fmt: skip
+    _draw(result, number, options, path)
+    if options["as_json"]:
+        click.echo(explanation.model_dump_json(indent=1))
+        return
+    job, layout = layout_of(result.request, result.plans[number - 1])
+    print_report(rl_explanation_report(result, explanation, rl_step(job, layout)))
+
+
+def _draw(result: RlResult, number: int, options: dict[str, Any], written: Path | None) -> None:
+    """The picture or the page that was asked for, of one plan."""
+    if options["plot"] is None:
+        return
+    from planner.report.pages.rl import rl_chart, rl_page
+
+    job, layout = layout_of(result.request, result.plans[number - 1])
+    step = rl_step(job, layout)
+    write_plot(
+        options["plot"], lambda: rl_chart(step), lambda: rl_page(result, number, step, written)
+    )

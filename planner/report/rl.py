@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.job.quantities import gib, plural, seconds, share, short_count
+from planner.job.quantities import gib, plural, seconds, share, short_count, signed_share
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.predict.rl.plan import EngineLayout, Side
 from planner.predict.rl.step import RlStep
 from planner.report.rl_step import step_blocks
 from planner.report.said import described
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
+from planner.search.rl.explain import RlExplanation
 from planner.search.rl.result import RlPlan, RlResult, RlSummary
 
 Row = tuple[str, str]
@@ -28,6 +29,62 @@ def rl_search_report(result: RlResult, saved_as: str | None = None) -> Iterator[
 @as_report
 def rl_plan_report(result: RlResult, number: int, step: RlStep) -> Iterator[Block]:
     """One plan: what it is, its phases on a clock, memory, what is assumed of its trainer."""
+    yield from plan_blocks(result, number, step)
+
+
+@as_report
+def rl_explanation_report(
+    result: RlResult, explanation: RlExplanation, step: RlStep
+) -> Iterator[Block]:
+    """One plan in full, why not its neighbours, and what changes of the job would bring."""
+    yield from plan_blocks(result, explanation.number, step)
+    if explanation.neighbours:
+        yield neighbours_table(explanation)
+    if explanation.what_if:
+        yield changes_table(explanation)
+
+
+def neighbours_table(explanation: RlExplanation) -> TableData:
+    """Layouts that differ in one choice."""
+    now_s = explanation.plan.step_s
+    return table(
+        "~change | step | longer | memory | ~fits",
+        (
+            (
+                one.change,
+                "-" if one.step_s is None else seconds(one.step_s),
+                "-" if one.step_s is None else signed_share(one.step_s / now_s - 1.0),
+                "-" if one.peak_share is None else share(one.peak_share, 0),
+                one.note or ("yes" if one.fits else "no"),
+            )
+            for one in explanation.neighbours
+        ),
+        "Why not its neighbours",
+    )
+
+
+def changes_table(explanation: RlExplanation) -> TableData:
+    """What the best plan takes after changes of the job."""
+    best = explanation.best_s
+    title = "What would change it" + (f": best step now {seconds(best)}" if best else "")
+    return table(
+        "~with | step | longer | samples/h\na GPU | ~note",
+        (
+            (
+                one.change,
+                "-" if one.step_s is None else seconds(one.step_s),
+                "-" if one.effect is None else signed_share(one.effect),
+                "-" if one.samples_per_gpu_hour is None else f"{one.samples_per_gpu_hour:,.0f}",
+                one.note,
+            )
+            for one in explanation.what_if
+        ),
+        title,
+    )
+
+
+def plan_blocks(result: RlResult, number: int, step: RlStep) -> Iterator[Block]:
+    """What is told of one plan."""
     plan = result.plans[number - 1]
     yield Facts((*job_rows(result.job), *plan_rows(plan)))
     yield from step_blocks(step)
@@ -206,7 +263,6 @@ def _next_steps(saved_as: str | None, number: int) -> tuple[str, ...]:
             "    planner explain plans.json",
         )
     return (
-        f"Plans written to {saved_as}. Next: where time and memory go, and a launch folder:",
+        f"Plans written to {saved_as}. Next: where time and memory go, what else was close:",
         f"    planner explain {saved_as} {number}",
-        f"    planner launch {saved_as} {number} -o run/",
     )

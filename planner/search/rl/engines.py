@@ -88,11 +88,11 @@ def engine_degrees(
 
 def no_engine(job: RlJob) -> str:
     """That no engine fills the GPUs that sample, and what its degrees divide."""
-    heads, gpus = job.policy.heads, job.sampling_cluster.num_gpus
+    policy, gpus = job.policy, job.sampling_cluster.num_gpus
     return (
-        f"no engine of {job.engine.name} with these degrees fills the GPUs that sample, of {gpus:,} "
-        f"at most: tp·pp·dp divides them, and tp the {heads} attention heads of {job.policy.name}; "
-        "give other --rollout-tp, --rollout-pp and --rollout-dp, or leave them out"
+        f"no engine of {job.engine.name} with these degrees fills the GPUs that sample, "
+        f"{gpus:,} at most: tp·pp·dp divides them, and tp the {policy.heads} attention heads of "
+        f"{policy.name}; give other --rollout-tp, --rollout-pp, --rollout-dp, or leave them out"
     )
 
 

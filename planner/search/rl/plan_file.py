@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from planner.job.errors import UsageError
-from planner.search.plan_file import read_json
-from planner.search.rl.result import KIND, RL_PLAN_FILE_VERSION, RlResult
+from planner.search.plan_file import RL_KIND, read_json
+from planner.search.rl.result import RL_PLAN_FILE_VERSION, RlResult
 
 _MADE_BY = "make one with: planner search --rl grpo ... -o plans.json"
 
@@ -19,17 +19,11 @@ def to_json(result: RlResult) -> str:
     return result.model_dump_json(indent=1) + "\n"
 
 
-def is_rl_file(path: Path) -> bool:
-    """Whether a file holds plans of reinforcement learning. UsageError for one that is no JSON."""
-    document = read_json(path)
-    return isinstance(document, dict) and document.get("kind") == KIND
-
-
 def read_rl_plan(path: Path, number: int | None = None) -> tuple[RlResult, int]:
     """The result in a plan file and the number of a plan, the recommended one where none is given.
     UsageError says what is wrong."""
     document: Any = read_json(path)
-    if not isinstance(document, dict) or document.get("kind") != KIND:
+    if not isinstance(document, dict) or document.get("kind") != RL_KIND:
         raise UsageError(f"{path} holds no plans of reinforcement learning; {_MADE_BY}")
     if document.get("version") != RL_PLAN_FILE_VERSION:
         raise UsageError(

@@ -11,12 +11,12 @@ from planner.job.rl.request import RlRequest
 from planner.job.rl.spec import Placement
 from planner.predict.plan import Plan, Positive
 from planner.predict.rl.plan import EngineLayout, Phase, Side
+from planner.search.plan_file import RL_KIND
 
 if TYPE_CHECKING:
     import pandas as pd
 
 RL_PLAN_FILE_VERSION = 1
-KIND: Literal["reinforcement learning"] = "reinforcement learning"
 
 
 class RlPlan(Frozen):
@@ -140,7 +140,7 @@ class RlResult(Frozen):
     """The front of a search: the shortest step against the memory of the fullest GPU, fastest
     first. `proven`, `gap`: as in `planner.search.result.SearchResult`."""
 
-    kind: Literal["reinforcement learning"] = KIND
+    kind: Literal["reinforcement learning"] = RL_KIND
     version: int = RL_PLAN_FILE_VERSION
     planner_version: str
     request: RlRequest

@@ -36,6 +36,7 @@ def find_rl_plans(
     progress: Progress | None = None,
     fastest_only: bool = False,
     models: CostModels | None = None,
+    remedies: bool = True,
 ) -> RlResult:
     """Front of plans: the shortest step against the memory of the fullest GPU.
 
@@ -43,7 +44,7 @@ def find_rl_plans(
     own layout of layers, every engine and staleness that the request leaves open. `limits`: of the
     engines' degrees. `seed`, `time_limit_s`, `progress`, `fastest_only`: as in
     `planner.search.search.find_plans`. UsageError if nothing is legal; RlDoesNotFitError if nothing
-    fits. `models`: what costs both sides.
+    fits; with `remedies` it says what would. `models`: what costs both sides.
     """
     started = time.perf_counter()
     deadline = None if time_limit_s is None else started + time_limit_s
@@ -60,7 +61,7 @@ def find_rl_plans(
         demand_room(explorer)
         from planner.search.rl.why import does_not_fit
 
-        raise does_not_fit(request, explorer, found[0])
+        raise does_not_fit(request, explorer, found[0], remedies=remedies)
     return RlResult(
         planner_version=__version__,
         request=request,

@@ -37,12 +37,13 @@ class RlDoesNotFitError(NothingFitsError):
         super().__init__(why.sentences())
 
 
-def does_not_fit(request: RlRequest, explorer: RlExplorer, within: Within) -> RlDoesNotFitError:
-    """The error of a search that found no plan."""
+def does_not_fit(
+    request: RlRequest, explorer: RlExplorer, within: Within, *, remedies: bool = True
+) -> RlDoesNotFitError:
+    """The error of a search that found no plan; `remedies`: search what would fit."""
     proven = within.gap == 0.0 and not explorer.broken
-    return RlDoesNotFitError(
-        RlWhy(tuple(_reasons(explorer)), proven, tuple(_remedies(request, explorer)))
-    )
+    found = tuple(_remedies(request, explorer)) if remedies else ()
+    return RlDoesNotFitError(RlWhy(tuple(_reasons(explorer)), proven, found))
 
 
 def _reasons(explorer: RlExplorer) -> Iterator[str]:
