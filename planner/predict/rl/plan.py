@@ -26,7 +26,7 @@ class EngineLayout:
 
     `dp`: data-parallel attention inside an engine, whose experts all of its ranks share; `ep`: of
     its tp·dp ranks that hold whole experts; `kv_share`: of a GPU's memory that an engine takes;
-    `sequences`: that run at once in one engine.
+    `sequences`: that run at once on one of its dp ranks.
     """
 
     replicas: int
