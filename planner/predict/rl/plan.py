@@ -132,6 +132,16 @@ class Generation:
     fits: bool
 
 
+# What the names of bytes begin with that no work of a phase needs, and that leave the GPU with a
+# trainer whose tensors do.
+WAITING = "waiting: "
+
+
+def at_work(held: Mapping[str, float]) -> Mapping[str, float]:
+    """Bytes of a phase without those that wait for another."""
+    return {name: size for name, size in held.items() if not name.startswith(WAITING)}
+
+
 @dataclass(frozen=True)
 class Training:
     """What the trainer's side of a step takes and holds: its phases in order.
