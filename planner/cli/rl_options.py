@@ -100,6 +100,16 @@ def rl_request(options: dict[str, Any], **more: Any) -> RlRequest:
 
 
 def _trainer(options: dict[str, Any], framework: RlFramework) -> str:
-    """The profile of what trains: as given, by the framework's own word or ours."""
-    name = str(options["framework"]) if given("framework") else ""
-    return framework.trainers.get(name, name) or framework.usual_trainer
+    """The profile of what trains: as given, by the framework's own word or ours. UsageError."""
+    from planner.job.frameworks.profile import load_framework
+
+    if not given("framework"):
+        return framework.usual_trainer
+    name = str(options["framework"])
+    profile = framework.trainers.get(name) or load_framework(name).name
+    if profile not in framework.trainers.values():
+        known = ", ".join(dict.fromkeys(framework.trainers.values()))
+        raise UsageError(
+            f"--framework {name}: {framework.name} trains with {known}; give one of these"
+        )
+    return profile
