@@ -68,7 +68,7 @@ _END_MODULES = (
     ),
     (
         "places and order",
-        r"(pos_embed|pos_emb|position_embedding|visual|vision_tower|layers\.0.*|blocks\.0.*)$",
+        r"(pos_embed|pos_emb|positional_embedding(\.embedding)?|position_embedding|visual|vision_tower|layers\.0.*|blocks\.0.*)$",
     ),
     ("patches", r"(patch_embed.*|patch_conv)$"),
     ("pooling", r"avg_pool$"),
@@ -77,7 +77,7 @@ _END_MODULES = (
 _END_ROWS = (
     ("norms", r"norm_(before|after)"),
     ("projector norm", r"projector/(tap1/)?norm"),
-    ("places and order", r"positions|rotary|order|projector/order"),
+    ("places and order", r"positions|mask|rotary|order|projector/order"),
     ("patches", r"patch"),
     ("pooling", r"projector/pooled"),
     ("projector", r"projector"),
@@ -136,12 +136,14 @@ def layer_piece(row: Row, context: OpContext) -> Piece:
     tower = vision.tower if vision else None
     if tower is None:
         raise ValueError(row["model"])
-    wanted = "sliding" if row["windowed"] == "1" else "full"
+    # Of Llama 3.2 the layers with gates.
+    wanted, gates = row["windowed"] == "1", bool(tower.gated_layers)
     kinds = context.model.piece_kinds
     [index] = [
         number
         for number, kind in enumerate(kinds)
-        if kind.module == "vision" and kind.attention == wanted
+        if kind.module == "vision"
+        and wanted == (kind.gated if gates else kind.attention == "sliding")
     ]
     return pieces(context)[index]
 
@@ -162,9 +164,7 @@ def rows_of(ops: tuple[Op, ...], context: OpContext, key: Key) -> dict[str, floa
             ):
                 sizes[row.name] = sizes.get(row.name, 0.0) + saved_bytes(row, context, key)
         cast = context.saved.weight_cast_bytes * weight_elements(op, key) * op.autocasts
-        checkpointed = bool(key.modules) and not any(
-            part in op.name for part in ("patch", "projector")
-        )
+        checkpointed = bool(key.modules) and bool(op.rerun_with)
         if cast and not checkpointed:
             sizes[f"cast of {op.name}"] = cast
     return sizes
@@ -227,7 +227,7 @@ def compare_vision_tensors(row: Row, tensors: Sequence[Row]) -> Iterator[Compare
 def _by_term(rows: Mapping[str, float], part: str) -> dict[str, float]:
     found: dict[str, float] = defaultdict(float)
     for name, size in rows.items():
-        if name == "rotary/tables":
+        if name in ("rotary/tables", "mask"):
             # Listed with the first layer, which reads them first.
             continue
         plain = name.removeprefix("cast of ").removeprefix("vision/")
