@@ -48,6 +48,8 @@ class LayoutContext:
     offload_fraction: float = 1.0
     # Layers of each block where nobody chooses: the one split of `even` and `greedy` frameworks.
     usual_split: tuple[int, ...] = ()
+    # Fewest layers of the first block, on which a vision tower's further projectors add to them.
+    first_block: int = 0
 
     @property
     def blocks(self) -> int:
@@ -63,7 +65,8 @@ class LayoutContext:
         """Fewest layers of a block; `standalone`: multi-token prediction stands in the last but
         one."""
         alone = self.standalone_vocab and self.blocks > 1 and block in (0, self.blocks - 1)
-        return 0 if alone or (standalone and block == self.blocks - 2) else 1
+        usual = 0 if alone or (standalone and block == self.blocks - 2) else 1
+        return max(usual, self.first_block) if block == 0 else usual
 
     def fewer_layers(self, block: int) -> int:
         """How many layers a block may have less than another of its stage."""

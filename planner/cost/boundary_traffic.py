@@ -39,7 +39,8 @@ def taken_seconds(window: Window, stream: Stream) -> float:
 def end_traffic(cost: Row, traffic: Row, grid: Row, framework: FrameworkInputs) -> None:
     """Fill `taken_forward_s`, `taken_backward_s` and `shared_s` of one piece's traffic
     (`planner.cost.frame.TRAFFIC_ROW`)."""
-    traffic.taken_forward_s = traffic.taken_backward_s = traffic.shared_s = 0.0
+    traffic.taken_forward_s = traffic.taken_backward_s = 0.0
+    traffic.shared_s = traffic.average_s
     if cost.trained + cost.gathered == 0.0:
         return
     hideable = boundary_hideable(framework.schedule, grid.vpp)

@@ -26,6 +26,8 @@ class Shard(IntEnum):
     ROUTED = 4  # a routed token at full width: e/t (gathered over expert-tp)
     ROUTED_TP = 5  # a routed token, width split by expert-tp: 1/t
     EXPERT_TP = 6  # a width split by expert-tp: 1/e
+    WHOLE = 7  # the tokens of all context-parallel ranks, on every tp rank: cp
+    WHOLE_TP = 8  # the tokens of all of them, a width split by tp: cp/t
 
 
 class ParamShard(IntEnum):
@@ -35,6 +37,7 @@ class ParamShard(IntEnum):
     TP = 1
     KV = 2
     EXPERT = 3  # 1/(ep·etp), and ZeRO shards over the expert-data group
+    COPIED = 4  # all of it, and tp ranks average their gradients once a step
 
 
 class OpKind(IntEnum):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.class_sums import fetched_bytes, secondary_ranks
-from planner.cost.codes import CollectiveKind
+from planner.cost.codes import GROUP_TP, CollectiveKind
 from planner.cost.in_network import parameter_stream
 from planner.cost.inputs import GpuInputs
 from planner.cost.piece_traffic import collective_stream
@@ -109,6 +109,21 @@ def reduction_of(
         parameter_stream(kind, grid.replicas, distance, expert_value, network),
     )
     return after(first, second)
+
+
+@jit
+def average_seconds(cost: Row, key: Row, framework: FrameworkInputs, network: Rows) -> float:
+    """Seconds to average the gradients of a piece's parameters of which every tensor-parallel rank
+    has a copy, once a step, beside nothing.
+
+    Source: Megatron-Core 0.19.2, distributed/finalize_model_grads.py,
+    _allreduce_non_tensor_model_parallel_grads, of parameters that Megatron-Bridge marks
+    `average_gradients_across_tp_domain`.
+    """
+    if cost.averaged == 0.0 or key.tp <= 1.0:
+        return 0.0
+    size, stride = framework.gradient_bytes * cost.averaged, key.stride[GROUP_TP]
+    return collective_stream(CollectiveKind.ALL_REDUCE, key.tp, stride, size, network).seconds
 
 
 @jit

@@ -45,14 +45,15 @@ OP_ROW = record_of(
     "span", "forward_bytes", "backward_bytes", "forward_kernels", "backward_kernels",
     "low_precision", "pads_vocabulary", "rerun_with", "autocasts", "work_bytes", "issued",
     "host_waits", "forward_launches", "backward_launches", "forward_adds", "backward_adds", "local",
-    "trained", "partial", "returns", "unpacked", "transient",
+    "trained", "partial", "returns", "unpacked", "transient", "repeats",
 )  # fmt: skip
 # Of the optimizer: bytes of state beyond those of every parameter; temporaries of the update of one
-# matrix, and FLOP of all of them. `after_core`: 1 behind the core of attention in forward: a
-# gradient is made, and a tensor freed, before the core's backward.
+# matrix, and FLOP of all of them. `apart`: 1 of a vision tower beside the embedding; `after_core`:
+# 1 behind the core of attention in forward: a gradient is made, and a tensor freed, before the
+# core's backward.
 PARAM_ROW = record_of(
     "piece", "count", "shard", "parameter_class", "pads_vocabulary", "state_bytes",
-    "temporary_bytes", "flop", "after_core",
+    "temporary_bytes", "flop", "after_core", "apart",
 )  # fmt: skip
 # `pads_vocabulary`: the loss's logits; `fixed_bytes`: per micro-batch, however many sequences it
 # holds; `exchanged`: 1 where it exists only if attention exchanges heads; `copies`: times that the
@@ -161,9 +162,13 @@ PIECE_ISSUE_AGAIN = PIECE_ISSUE + 1
 # is fused; parameters whose gradients a rank has made by then.
 PIECE_SOFTMAX = PIECE_ISSUE_AGAIN + 1
 PIECE_AFTER_CORE = PIECE_SOFTMAX + 1
+# Trained parameters of which tp ranks have copies whose gradients they average, and those of a
+# vision tower beside the embedding.
+PIECE_AVERAGED = PIECE_AFTER_CORE + 1
+PIECE_APART = PIECE_AVERAGED + 1
 # By class of parameters, how many a rank has before ZeRO; by the ranks that share them (`Sharers`),
 # of the optimizer bytes of state beyond that of every parameter, and FLOP.
-PIECE_PARAMETERS = PIECE_AFTER_CORE + 1
+PIECE_PARAMETERS = PIECE_APART + 1
 PIECE_STATE = PIECE_PARAMETERS + CLASSES
 PIECE_UPDATE_FLOP = PIECE_STATE + len(Sharers)
 PIECE_COLUMNS = PIECE_UPDATE_FLOP + len(Sharers)

@@ -11,6 +11,7 @@ from planner.cost._jit import Row, Rows, jit
 from planner.cost.boundary_traffic import end_traffic
 from planner.cost.class_sums import gathered_parameters, reduced_parameters
 from planner.cost.data_parallel import (
+    average_seconds,
     fetch_of,
     gather_of,
     near_gather_of,
@@ -37,14 +38,15 @@ from planner.cost.update import stage_update_seconds
 # differs by micro-batch and recompute mode: seconds of the piece's passes, what ZeRO-2/3 adds to
 # those of a plain piece and of one that recomputes; of a pass, what its hidden traffic takes from
 # parameters' or gradients' at the end of the step, and by how much both of these together delay the
-# piece's compute and exposed traffic (`planner.cost.boundary_traffic`).
+# piece's compute and exposed traffic (`planner.cost.boundary_traffic`), with what averaging the
+# gradients of copies takes (`average_s`).
 TRAFFIC_ROW = record_of(
     "reduced", "reduced_experts", "gathered", "gathered_experts",
     "reduce_s", "reduce_inside", "reduce_between", "reduce_engaged",
     "gather_s", "gather_inside", "gather_between", "gather_engaged",
     "near_s", "near_inside", "near_between", "near_engaged",
     "forward_s", "backward_s", "recompute_s", "sharded_s", "sharded_again_s",
-    "taken_forward_s", "taken_backward_s", "shared_s",
+    "taken_forward_s", "taken_backward_s", "shared_s", "average_s",
 )  # fmt: skip
 
 
@@ -69,6 +71,7 @@ def fill_traffic(
             near = near_gather_of(data, experts, key, grid, framework, network)
             one_traffic.near_s, one_traffic.near_engaged = near.seconds, near.engaged
             one_traffic.near_inside, one_traffic.near_between = near.inside, near.between
+        one_traffic.average_s = average_seconds(cost, key, framework, network)
         one_traffic.gather_s, one_traffic.gather_engaged = stream.seconds, stream.engaged
         one_traffic.gather_inside, one_traffic.gather_between = stream.inside, stream.between
 

@@ -15,17 +15,22 @@ from planner.cost.tables import JobInputs
 @jit
 def shard_factor(code: int, key: Row, kv_heads: float) -> float:
     """Share of a per-token quantity on one rank (`planner.cost.codes.Shard`)."""
+    share = 1.0
     if code in (Shard.TP, Shard.ROUTED_TP):
-        return 1.0 / key.tp
-    if code == Shard.SEQUENCE:
-        return 1.0 / key.tp if key.sequence_parallel > 0 else 1.0
-    if code == Shard.KV:
-        return 1.0 / min(key.tp, kv_heads)
-    if code == Shard.ROUTED:
-        return key.etp / key.tp
-    if code == Shard.EXPERT_TP:
-        return 1.0 / key.etp
-    return 1.0
+        share = 1.0 / key.tp
+    elif code == Shard.SEQUENCE:
+        share = 1.0 / key.tp if key.sequence_parallel > 0 else 1.0
+    elif code == Shard.KV:
+        share = 1.0 / min(key.tp, kv_heads)
+    elif code == Shard.ROUTED:
+        share = key.etp / key.tp
+    elif code == Shard.EXPERT_TP:
+        share = 1.0 / key.etp
+    elif code == Shard.WHOLE:
+        share = key.cp
+    elif code == Shard.WHOLE_TP:
+        share = key.cp / key.tp
+    return float(share)
 
 
 @jit

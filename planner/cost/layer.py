@@ -46,6 +46,31 @@ def recompute_costs(kept: float, key: Row, out: Row) -> None:
 
 
 @jit
+def most_repeats(piece: int, ops: Rows) -> float:
+    """Equal layers that rows of a piece stand for."""
+    most = 1.0
+    for row in range(ops.shape[0]):
+        if int(ops[row].piece) == piece:
+            most = max(most, ops[row].repeats)
+    return most
+
+
+@jit
+def run_again_in_backward(repeats: float, kept: float, out: Row) -> None:
+    """Count what runs again of a vision tower beside the embedding, which has no layers that
+    could be chosen, as a part of its backward. One of its layers at a time brings its tensors back.
+    """
+    out.again = max(0.0, out.saved - kept) / repeats
+    out.backward += out.recompute
+    out.backward_tp += out.recompute_tp
+    out.issue += out.issue_again
+    out.recompute = out.recompute_tp = out.issue_again = 0.0
+    for link in range(f.LINK_PASS):
+        out.links[f.LINK_PASS + link] += out.links[2 * f.LINK_PASS + link]
+        out.links[2 * f.LINK_PASS + link] = 0.0
+
+
+@jit
 def exposed_copies(copied: float, window_s: float, gpu: GpuInputs, network: Rows) -> float:
     """Seconds that copying activations over the host link adds to a pass of `window_s` seconds.
 
@@ -168,6 +193,8 @@ def piece_cost(
         recompute_costs(kept, key, out)
     else:
         out.saved_recomputed = kept
+        if piece == job.kinds:
+            run_again_in_backward(most_repeats(piece, ops), kept, out)
     out.offloaded = offloaded_bytes(piece, key, 0, saved, job, framework)[0]
     out.offloaded_recomputed = left
     out.duplicated = copied - left

@@ -103,6 +103,7 @@ def sharded_streams(traffic: Row, grid: Row, framework: FrameworkInputs) -> tupl
     ZeRO-3 gathers the piece's weights before forward and again before backward (prefetched
     beside the neighbours' compute) and reduce-scatters its gradients; ZeRO-2 only the last. With a
     second copy (`secondary_shards`), all gathers of a step but its first forward's are from that.
+    A step that only reads has no backward.
     """
     alone = grid.shards <= 1.0 and grid.expert_shards <= 1.0 and grid.replicas <= 1.0
     if grid.zero < 2 or (alone and framework.host_weight_bytes == 0.0):
@@ -113,6 +114,8 @@ def sharded_streams(traffic: Row, grid: Row, framework: FrameworkInputs) -> tupl
         if framework.secondary_shards > 0.0:
             again, first = piece_near_gather(traffic), 1.0 / grid.grad_acc
             gather = after(times(gather, first), times(again, 1.0 - first))
+    if framework.forward_reads < 0.0:
+        return gather, no_stream()
     scatter = times(piece_reduction(traffic), reduced_share(grid, framework))
     return gather, after(again, scatter)
 
@@ -126,7 +129,7 @@ def fsdp_seconds(
     if grid.zero < 2:
         return 0.0
     gather, backward = sharded_streams(traffic, grid, framework)
-    if backward.seconds == 0.0:
+    if gather.seconds + backward.seconds == 0.0:
         return 0.0
     window = pass_window(cost, 1)
     if recomputed:

@@ -53,9 +53,9 @@ _PARAMETERS = (
 # `layer_weight`, `head_weight` (with MTP): what a deferred weight gradient reads; `resident`:
 # offloaded tensors that are on the GPU all the same, and `fetched` those of one layer.
 _KEPT = (
-    "layer_kept", "plain_kept", "layer_casts_kept", "embedding_kept", "head_kept", "head_logits",
-    "logits", "mtp_kept", "mtp_working", "mtp_logits", "layer_weight", "head_weight", "resident",
-    "fetched",
+    "layer_kept", "plain_kept", "layer_casts_kept", "embedding_kept", "embedding_working",
+    "embedding_apart", "head_kept", "head_logits", "logits", "mtp_kept", "mtp_working",
+    "mtp_logits", "layer_weight", "head_weight", "resident", "fetched",
 )  # fmt: skip
 # Consecutive stages that hold the same: the first one, how many, and of each its seconds of the
 # optimizer's update, of reducing gradients and of gathering weights (0 where the framework does so

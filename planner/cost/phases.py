@@ -269,8 +269,11 @@ def working_bytes(
     handed_on = hands_on_gradients(grid, framework)
     if phase <= HEAD or phase == EMBEDDING:
         stream = framework.residual_bytes * local_tokens(key, job) * job.hidden
-        made = holds.head_made if phase == HEAD else holds.embedding_trained
-        return stream if handed_on else stream + table_gradient_bytes(phase, framework) * made
+        made = holds.embedding_trained - holds.embedding_apart
+        made = holds.head_made if phase == HEAD else made
+        table = 0.0 if handed_on else table_gradient_bytes(phase, framework) * made
+        # A vision tower's backward is done before that of the table beside it.
+        return stream + (max(table, holds.embedding_working) if phase == EMBEDDING else table)
     size = 0.0 if handed_on else framework.weight_gradient_bytes * holds.head_made
     if phase != MTP and not handed_on and framework.persistent_gradients > 0.0:
         # Autograd adds the table's gradients of all lookups before it accumulates their sum.

@@ -177,8 +177,10 @@ def balanced_attention_seconds(
     if op.span > 0.0:
         # Patches of images: each attends to all of its image.
         queries = length = op.span
-        rows = key.mbs * job.seq * op.tokens_factor / (op.span * key.cp)
-        causal, heads = 0.0, op.heads / key.tp
+        share = shard_factor(int(op.tokens_shard), key, job.kv_heads)
+        rows = share * key.mbs * job.seq * op.tokens_factor / (op.span * key.cp)
+        causal = 0.0
+        heads = op.heads * shard_factor(int(op.out_shard), key, job.kv_heads)
     if job.eager_attention > 0:
         traffic = job.eager_attention
         if softmax_is_fused(op, key, job):
@@ -407,11 +409,15 @@ def compute_terms(
         seconds_forward += op.host_waits * framework.issue_s
         if op.issued == 0.0:
             replays = 1.0
+        seconds_forward *= op.repeats
+        seconds_backward *= op.repeats
         forward += seconds_forward
         backward += seconds_backward
-        issued_forward = issue_s(op, op.forward_kernels, op.forward_launches, key, job, framework)
+        issued_forward = op.repeats * issue_s(
+            op, op.forward_kernels, op.forward_launches, key, job, framework
+        )
         issue_forward += issued_forward
-        issue_backward += issue_s(
+        issue_backward += op.repeats * issue_s(
             op, op.backward_kernels, op.backward_launches, key, job, framework
         )
         if int(op.rerun_with) & int(key.modules):
@@ -423,10 +429,10 @@ def compute_terms(
             attention_backward += seconds_backward
         if kind in (OpKind.GEMM, OpKind.GROUPED_GEMM):
             gemm_backward += seconds_backward
-            products += 1.0
-            returned += op.returns
-            weight += seconds_weight
-            weight_bytes += op.trained * operands_bytes(op, key, job)
+            products += op.repeats
+            returned += op.repeats * op.returns
+            weight += op.repeats * seconds_weight
+            weight_bytes += op.repeats * op.trained * operands_bytes(op, key, job)
     issue_forward += replays * framework.issue_s
     issue_backward += replays * framework.issue_s
     return ComputeTerms(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.cost._jit import Row, Rows, jit
-from planner.cost.codes import OpKind
+from planner.cost.codes import OpKind, ParamShard
 from planner.cost.keys import (
     gemm_shape,
     local_tokens,
@@ -85,7 +85,8 @@ def logits_kept_bytes(piece: int, key: Row, saved: Rows, job: JobInputs) -> floa
 def piece_parameters(
     piece: int, key: Row, parameters: Rows, job: JobInputs, framework: FrameworkInputs, out: Row
 ) -> None:
-    """Fill PIECE_PARAMETERS, their sums and PIECE_TABLE_CLASS of one piece on one rank.
+    """Fill PIECE_PARAMETERS, their sums, PIECE_AVERAGED, PIECE_APART and PIECE_TABLE_CLASS of one
+    piece on one rank.
 
     The vocabulary table is the first of the embedding's tensors.
     """
@@ -94,7 +95,12 @@ def piece_parameters(
         row = parameters[index]
         if int(row.piece) != piece:
             continue
-        out.parameters[int(row.parameter_class)] += on_rank(row.count, row, key, job)
+        count = on_rank(row.count, row, key, job)
+        out.parameters[int(row.parameter_class)] += count
+        made = framework.classes[int(row.parameter_class)].gradients * count
+        if int(row.shard) == ParamShard.COPIED:
+            out.averaged += made
+        out.apart += row.apart * made
         if piece == job.kinds and found == 0:
             out.table_class = row.parameter_class
         found += 1

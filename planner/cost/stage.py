@@ -248,6 +248,8 @@ def fill_kept(
     mtp, loss = min(last + 1, job.pieces - 1), min(last + 2, job.pieces - 1)
     has_last, modules, losses = out.head, out.mtp_modules, out.mtp_losses
     out.embedding_kept = counts[first, stage] * costs[first].saved_recomputed
+    out.embedding_apart = counts[first, stage] * costs[first].apart
+    out.embedding_working = counts[first, stage] * (costs[first].working + costs[first].again)
     out.head_kept = has_last * costs[last].saved_recomputed
     out.head_logits = has_last * costs[last].logits
     out.logits = logits_elements(key, job, framework) if has_last > 0.0 else 0.0

@@ -243,7 +243,8 @@ class FrameworkInputs(NamedTuple):
     """Seconds per element of copying what tp gathers, or what a reduce-scatter sends, along the
     sequence."""
     forward_reads: float = 0.0
-    """Forward passes beside that of training, of the model itself or of another, a micro-batch."""
+    """Forward passes beside that of training, of the model itself or of another, a micro-batch; -1:
+    nothing is trained, and the one forward pass is all that a micro-batch does."""
     reloads_ahead: float = 0.0
     """1 where some layers' activations stay: copies back then run ahead until a chunk is back."""
     classes: tuple[ClassInputs, ...] = NO_CLASSES

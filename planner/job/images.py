@@ -7,6 +7,7 @@ A family counts patches by a rule of its own (`planner/job/images.toml`).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -79,14 +80,35 @@ def image_load(
 
 
 def vision_conditions(model: ModelSpec) -> tuple[UserCondition, ...]:
-    """What a vision tower demands of the degrees: where its layers lie under tensor, pipeline and
-    context parallelism is not planned."""
+    """What a vision tower demands of the degrees."""
     from constraints.condition import user_condition
 
     if model.vision is None:
         return ()
-    whole = (user_condition("require", f"{degree} == 1") for degree in ("tp", "pp", "cp"))
-    return tuple(replace(one, of=f"the vision tower of {model.name}") for one in whole)
+    wanted = (user_condition("require", text) for text in _demands(model.vision))
+    return tuple(replace(one, of=f"the vision tower of {model.name}") for one in wanted)
+
+
+def first_layers(model: ModelSpec) -> int:
+    """Fewest layers of a pipeline's first block: those to which the further projectors of a tower
+    on the first stage add (Megatron-Bridge 0.6.2, modelling_qwen3_vl/model.py)."""
+    vision = model.vision
+    return len(vision.projector.taps) if vision and vision.place != "layers" else 0
+
+
+def _demands(vision: VisionSpec) -> Iterator[str]:
+    """Conditions on the degrees. A tower that is split needs whole heads on every rank (Megatron
+    adds heads to InternViT-6B's 25, examples/multimodal/config.py); for the last one see
+    `first_layers`."""
+    if vision.place == "layers":
+        yield from ("tp == 1", "pp == 1", "cp == 1")
+        return
+    if vision.place == "copied":
+        yield "cp == 1"
+    elif vision.tower.heads % 2 == 0:
+        yield f"{vision.tower.heads} % tp == 0"
+    if vision.projector.taps:
+        yield f"layers // (pp*vpp) >= {len(vision.projector.taps)}"
 
 
 def image_side(rule: str) -> int:

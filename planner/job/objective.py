@@ -15,7 +15,9 @@ from hardware.files import shipped_toml
 from hardware.frozen import Named
 from planner.job.errors import UsageError, unknown_name
 
-ObjectiveKind = Literal["lm", "dpo", "ipo", "kto", "orpo", "simpo", "cpo", "reward", "distill"]
+ObjectiveKind = Literal[
+    "lm", "dpo", "ipo", "kto", "orpo", "simpo", "cpo", "reward", "distill", "policy"
+]
 Reference = Literal["none", "copied", "adapters-off", "precomputed"]
 Logits = Literal["full", "fp32", "chunked"]
 KINDS: tuple[ObjectiveKind, ...] = get_args(ObjectiveKind)
@@ -60,13 +62,15 @@ class Objective:
     second copy of the weights on the GPUs, the model with its adapters off, or a file that was
     computed before; `teacher`: the model whose logits a student learns, by its name;
     `logits`: all of a micro-batch at once, as the framework hands them or made fp32 by the trainer
-    (LLaMA-Factory), or a chunk of tokens' at a time (Liger's losses, those of TRL 1.16).
+    (LLaMA-Factory), or a chunk of tokens' at a time (Liger's losses, those of TRL 1.16);
+    `loss`: whose code computes a policy's loss, a framework of reinforcement learning.
     """
 
     kind: ObjectiveKind = "lm"
     reference: Reference = "none"
     teacher: str | None = None
     logits: Logits = "full"
+    loss: str = ""
 
     @property
     def rules(self) -> ObjectiveRules:
@@ -82,7 +86,7 @@ class Objective:
     def reads_answers(self) -> bool:
         """Whether its loss is one of whole answers, as preferences and rewards are, in place of one
         of tokens."""
-        return self.kind not in ("lm", "distill")
+        return self.kind not in ("lm", "distill", "policy")
 
     @property
     def words(self) -> str:
@@ -92,7 +96,7 @@ class Objective:
     def lighter(self) -> tuple[Objective, ...]:
         """The same training with less in memory: a reference that is read once, before, in place of
         a copy, logits in chunks, and both; none of next-token prediction."""
-        if self.kind == "lm" or self.rules.scores:
+        if self.kind in ("lm", "policy") or self.rules.scores:
             return ()
         chunked = replace(self, logits="chunked")
         earlier = replace(self, reference="precomputed")
@@ -129,9 +133,15 @@ def read_objective(text: str, *, adapters: bool = False) -> Objective:
 def _kind(word: str) -> ObjectiveKind:
     name = word.strip().lower().replace("_", "-")
     for kind, rules in objective_rules().items():
-        if name == kind or name in rules.names:
+        if (name == kind or name in rules.names) and kind != "policy":
             return cast(ObjectiveKind, kind)
-    raise unknown_name("objective --objective", word, KINDS, _HINT)
+    if name == "policy":
+        raise UsageError(
+            f"--objective {word}: a policy is trained on samples of its own, which somebody must "
+            "draw and judge; give --rl grpo"
+        )
+    known = tuple(kind for kind in KINDS if kind != "policy")
+    raise unknown_name("objective --objective", word, known, _HINT)
 
 
 def _settings(text: str, rest: str) -> dict[str, str]:

@@ -70,7 +70,7 @@ from planner.job.samples import Samples
 from planner.job.sampling import demand_answers, sample_conditions, samples_of
 from planner.job.schedules import schedule_name
 from planner.job.specs import ModelSpec
-from planner.job.tuning import PARTS, VISION_TOWER, Tuning, read_tuning
+from planner.job.tuning import PARTS, PROJECTOR, VISION_TOWER, Tuning, read_tuning
 from planner.job.unmodelled import modules_not_modelled
 
 
@@ -124,7 +124,7 @@ def _on_cluster(request: RequestFields) -> Job:
     model = model.with_scores() if objective.rules.scores else model
     samples, seq = samples_of(request, profile, model)
     demand_answers(request, profile, samples, objective)
-    model = _with_images(request, model, tuning, samples, seq)
+    model = _with_images(request, model, profile, tuning, samples, seq)
     cluster = _job_cluster(request, profile)
     profile = switched(profile, _switches(request), cluster.num_gpus)
     decision = _techniques(request, profile, model, cluster, tuning, samples)
@@ -268,15 +268,21 @@ def _job_cluster(request: RequestFields, profile: FrameworkProfile) -> Cluster:
 
 
 def _with_images(
-    request: RequestFields, model: ModelSpec, tuning: Tuning, samples: Samples, seq: int
+    request: RequestFields,
+    model: ModelSpec,
+    profile: FrameworkProfile,
+    tuning: Tuning,
+    samples: Samples,
+    seq: int,
 ) -> ModelSpec:
     """The model with the images of a batch, and its tower as it is trained. UsageError."""
     mean = samples.lengths.mean if samples.lengths else float(seq)
     images = image_load(model, request.images, request.image_tokens, mean)
     if model.vision is None:
         return model
-    frozen = tuning.freezes(VISION_TOWER)
-    vision = model.vision.model_copy(update={"frozen": frozen})
+    place = profile.towers.place(model.vision.rule)
+    changed = {"frozen": tuning.freezes(VISION_TOWER), "place": place}
+    vision = model.vision.model_copy(update=changed)
     return model.model_copy(update={"images": images, "vision": vision})
 
 
@@ -306,7 +312,17 @@ def _tuning(request: RequestFields, model: ModelSpec, profile: FrameworkProfile)
     """How the weights are trained. UsageError where model or framework cannot be trained so."""
     tuning = read_tuning(request.train, request.freeze).checked(model)
     check_tuning(profile, tuning)
-    return tuning
+    return _beside_copies(tuning, model, profile)
+
+
+def _beside_copies(tuning: Tuning, model: ModelSpec, profile: FrameworkProfile) -> Tuning:
+    """How the weights are trained where Megatron's adapters find no layer of transformers' tower,
+    whose linear layers have other names than Megatron's (Megatron-Bridge 0.6.2, peft/lora.py)."""
+    copied = model.vision is not None and profile.towers.place(model.vision.rule) == "copied"
+    if not (copied and tuning.has_adapters):
+        return tuning
+    missed = (part for part in (VISION_TOWER, PROJECTOR) if part not in tuning.frozen)
+    return replace(tuning, frozen=(*tuning.frozen, *missed))
 
 
 def _teacher(objective: Objective, model: ModelSpec, profile: FrameworkProfile) -> ModelSpec | None:

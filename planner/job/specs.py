@@ -327,8 +327,8 @@ class ModelSpec(_Frozen):
 
     def without_frozen(self) -> ModelSpec:
         """The model as it is built, whatever is trained."""
-        if self.vision is not None and self.vision.frozen:
-            whole = self.vision.model_copy(update={"frozen": False})
+        if self.vision is not None and (self.vision.frozen or self.vision.place != "layers"):
+            whole = self.vision.model_copy(update={"frozen": False, "place": "layers"})
             return self.model_copy(update={"vision": whole}).without_frozen()
         if not any(kind.frozen for kind in self.layer_kinds):
             return self
@@ -389,9 +389,9 @@ class ModelSpec(_Frozen):
 
     @cached_property
     def piece_sequence(self) -> tuple[LayerKind, ...]:
-        """Kind of every layer that a step computes, in order: the vision tower's, then the
-        language model's."""
-        if self.vision is None:
+        """Kind of every layer that a pipeline is cut into, in order: the vision tower's unless it
+        stands with the embeddings, then the language model's."""
+        if self.vision is None or self.vision.place != "layers":
             return self.kind_sequence
         tower = tower_kinds(self.vision.tower, frozen=self.vision.frozen)
         return (*tower, *self.kind_sequence)

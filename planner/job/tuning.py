@@ -37,6 +37,8 @@ WHOLE_MODULES = ("embeddings", "head", "norms")
 # The parts of a vision-language model.
 VISION_TOWER, PROJECTOR, LANGUAGE_MODEL = "vision_tower", "projector", "language_model"
 PARTS = (VISION_TOWER, PROJECTOR, LANGUAGE_MODEL)
+# Those that may be trained whole beside adapters of the language model.
+_WHOLE_PARTS = (VISION_TOWER, PROJECTOR)
 _LAYERS = re.compile(r"layers:(\d{1,6})", re.ASCII)
 _HINT = "write full, lora, qlora or dora, as lora:rank=16,targets=all-linear,base=nf4-double"
 
@@ -49,7 +51,8 @@ class Tuning:
     that have adapters, or groups of them; `base`: number format of the frozen linear layers
     (`hardware/catalog/formats.toml`), None as the framework holds weights; `adapter`: type of the
     adapters' weights, None as the library has it; `dropout`: of the adapters' inputs; `whole`:
-    modules that are trained in full beside adapters (peft's `modules_to_save`); `frozen`: modules
+    modules, or parts of a vision-language model, that are trained in full beside adapters (peft's
+    `modules_to_save`, or scripts that switch their gradients on); `frozen`: modules
     that nothing trains, `layers:8` for the first eight layers.
     """
 
@@ -274,9 +277,8 @@ def _targets(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
 
 
 def _whole(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
-    return replace(
-        tuning, whole=tuple(_known(name, WHOLE_MODULES, "--train whole=") for name in values)
-    )
+    known = (*WHOLE_MODULES, *_WHOLE_PARTS)
+    return replace(tuning, whole=tuple(_known(name, known, "--train whole=") for name in values))
 
 
 def _base(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
@@ -391,6 +393,12 @@ def _demand_modules(tuning: Tuning, model: ModelSpec, layers: Mapping[str, Linea
                 f"--freeze {' '.join(some)}: {', '.join(together)} are trained or frozen together; "
                 f"give --freeze {','.join(together)}"
             )
+    parts = [name for name in tuning.whole if name in PARTS]
+    if parts and model.vision is None:
+        raise UsageError(
+            f"--train whole={'+'.join(parts)}: {model.name} reads text alone and has no such part; "
+            "leave it out"
+        )
     if both := set(tuning.whole) & set(tuning.frozen):
         raise UsageError(
             f"--train whole={'+'.join(sorted(both))}: --freeze freezes it as well; leave it out of "

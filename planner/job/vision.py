@@ -130,13 +130,15 @@ class ProjectorSpec(Named):
 class VisionSpec(Named):
     """A model's vision part; `rule`: how its family counts the tokens of an image; `frozen`:
     nothing trains the tower; `input_rows`: rows of the language model's embeddings for marks of
-    images, which its head has not."""
+    images, which its head has not; `place`: among the layers, or with the embeddings on the first
+    pipeline stage, split over tensor parallelism or copied to all of its ranks."""
 
     rule: str
     tower: TowerSpec
     projector: ProjectorSpec
     frozen: bool = False
     input_rows: _NonNegative = 0
+    place: Literal["layers", "split", "copied"] = "layers"
 
 
 class ImageLoad(Frozen):

@@ -136,12 +136,33 @@ def image_notes(job: Job) -> Iterator[str]:
             "too, so that its checkpoints are held, which is counted; that it runs again, and "
             "backward, is not"
         )
+    yield from _tower_notes(job)
     if images.usual:
         yield (
             f"images not given: one of {images.usual} pixels a sample, the largest that its family "
             f"usually takes, {share(images.tokens)} of the tokens; say what yours have, as "
             "--images 1x640x480"
         )
+
+
+def _tower_notes(job: Job) -> Iterator[str]:
+    """Where a vision tower stands that is none of the layers of a pipeline."""
+    vision, name = job.model.vision, job.framework.name
+    if vision is None or vision.place == "layers":
+        return
+    stands = "the vision tower stands with the embeddings on the first pipeline stage"
+    if vision.place == "copied":
+        yield (
+            f"{name}: {stands}, whole on every tensor-parallel rank, and keeps its activations "
+            "whatever recomputes"
+        )
+    else:
+        yield (
+            f"{name}: {stands}, split over tensor parallelism; context-parallel ranks each run all "
+            "of it"
+        )
+    if vision.place == "copied" and job.tuning.has_adapters:
+        yield f"{name}: adapters reach no layer of tower and projector, which stay frozen"
 
 
 def framework_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:

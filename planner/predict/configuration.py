@@ -18,6 +18,7 @@ from constraints.layout_context import LayoutContext, Recomputation
 from constraints.numbers import IntArray
 from constraints.rule import Layout, Placement
 from planner.cost.layout import mirror, place_vocab_layers, usual_split
+from planner.job.images import first_layers
 from planner.job.job import Job
 from planner.job.offload import grouped_modules
 from planner.job.recomputation import layer_modes, recomputation
@@ -213,6 +214,7 @@ def plain_context(job: Job, pp: int, vpp: int, mode: RecomputeMode | None = None
         usual_split=job_split(job, pp * vpp),
         offload_modules=grouped_modules(job.framework, job.activation_offload),
         offload_fraction=job.offload_fraction,
+        first_block=first_layers(job.model),
     )
 
 

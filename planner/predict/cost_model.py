@@ -271,6 +271,8 @@ class CostModel:
         """Cost every shape (a column for each axis, and `recompute`).
 
         `recompute` indexes `job.recompute`. Layers are spread evenly, all recomputing alike.
+        Columns `kept`, `computed` say what micro-batches hold where the job's rows do not
+        (`KEY_ROW`).
         """
         price_shapes = self.price_shapes(columns)
         order = np.argsort(price_shapes.shapes[:, f.SHAPE["frame"]], kind="stable").astype(
@@ -302,11 +304,15 @@ class CostModel:
         fill_groups(shapes, keys)
         fill_frames(shapes, keys)
         if self.job.samples.differ:
-            shapes[:, f.SHAPE["unequal_s"]] = unequal_seconds(
-                self.job, self.on_machines, self.totals, shapes, keys, costs
-            )
+            shapes[:, f.SHAPE["unequal_s"]] = self.waits(columns, shapes, keys, costs)
         steps = np.zeros((len(shapes), f.STEP_COLUMNS))
         return CostedShapes(steps, shapes, keys, costs)
+
+    def waits(self, columns: Columns, shapes: Array, keys: Array, costs: Array) -> Array:
+        """Seconds of each shape's step that ranks wait for those with more work in their samples
+        (`planner.predict.unequal`)."""
+        del columns  # The job's rows say it all.
+        return unequal_seconds(self.job, self.on_machines, self.totals, shapes, keys, costs)
 
     def _keys(self, columns: Columns) -> tuple[Array, NDArray[np.int64]]:
         """Distinct keys of the shapes, and each shape's key."""
@@ -326,11 +332,13 @@ class CostModel:
                 np.ones(len(columns["tp"])),
                 np.where(columns["tp"] > 1, self.job_inputs.sequence_parallel, 0.0),
                 (columns["zero"] == 3) & (self.framework_inputs.fetch_s > 0.0),
+                *(columns[name] for name in ("kept", "computed") if name in columns),
             ]
         ).astype(np.float64)
         codes = numbered(table)
         _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-        return with_computed(with_ranks(table[first]), self.job), inverse
+        keys = with_ranks(table[first])
+        return keys if "kept" in columns else with_computed(keys, self.job), inverse
 
     def _in_rows(self, columns: Columns) -> Columns:
         """Columns whose micro-batches count rows, of which a sample of the job may have several."""

@@ -310,10 +310,7 @@ def _sentence(name: str, job: Job, layout: Layout, ctx: LayoutContext) -> str:
             f"{framework} would take {list(ctx.usual_split)}  [{name}]"
         )
     if name == "blocks-not-empty":
-        but = " but the first and the last" if ctx.standalone_vocab else ""
-        if layout.mtp_standalone and ctx.standalone_vocab:
-            but = " but the first and the last two"
-        return f"layers {blocks}: every block{but} holds at least one transformer layer  [{name}]"
+        return f"layers {blocks}: {_too_few(job, layout, ctx)}  [{name}]"
     if name == "mtp-expressible":
         return f"multi-token prediction apart: {_standalone_refusal(job, layout, ctx)}  [{name}]"
     if name == "offload-chunk-layers":
@@ -329,6 +326,16 @@ def _sentence(name: str, job: Job, layout: Layout, ctx: LayoutContext) -> str:
         f"recomputed {_recomputed_text(layout)} of {list(layout.stage_layers)} layers by stage: "
         f"{framework} {_RECOMPUTES[ctx.recomputation]}  [{name}]"
     )
+
+
+def _too_few(job: Job, layout: Layout, ctx: LayoutContext) -> str:
+    if layout.block_layers[0] < ctx.first_block:
+        adds = f"the vision tower of {job.model.name} adds to the first {ctx.first_block} layers"
+        return f"{adds}, which must be in the first block"
+    but = " but the first and the last" if ctx.standalone_vocab else ""
+    if layout.mtp_standalone and ctx.standalone_vocab:
+        but = " but the first and the last two"
+    return f"every block{but} holds at least one transformer layer"
 
 
 def _recomputed_text(layout: Layout) -> str:

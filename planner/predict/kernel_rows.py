@@ -51,11 +51,11 @@ def laid_out(shape: Array, mtp_standalone: bool) -> Array:
 def with_ranks(table: Array) -> Array:
     """The key table of its first columns, with the ranks that follow from the degrees."""
     keys = np.zeros((len(table), f.KEY_COLUMNS))
+    keys[:, [f.KEY["kept"], f.KEY["computed"]]] = 1.0
     keys[:, : table.shape[1]] = table
     degrees = {axis: keys[:, f.KEY[axis]] for axis in OF_LAYER}
     keys[:, f.KEY["inner_ranks"]] = product_of(set(WORLD) & set(OF_LAYER), degrees)
     keys[:, f.KEY["expert_ranks"]] = product_of(EXPERTS, degrees)
-    keys[:, [f.KEY["kept"], f.KEY["computed"]]] = 1.0
     for place, axis in enumerate(GROUPS):
         keys[:, f.KEY["ranks"] + place] = degrees[axis]
         keys[:, f.KEY["stride"] + place] = product_of(within(axis), degrees)

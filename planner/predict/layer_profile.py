@@ -158,7 +158,12 @@ class _CoreView:
         for op, row in zip(piece.ops, mine, strict=True):
             forward, backward, _ = op_seconds(row, self.key, self.job, self.framework, self.gpu)
             forward += row.host_waits * self.framework.issue_s
-            seconds = {"forward_s": float(forward), "backward_s": float(backward)}
+            if index == int(self.job.kinds) and int(row.rerun_with) & int(self.key.modules):
+                backward += forward
+            seconds = {
+                "forward_s": float(row.repeats * forward),
+                "backward_s": float(row.repeats * backward),
+            }
             found.append(OpProfile(name=op.name, bound=BOUNDS[op.kind], **seconds))
         return found
 

@@ -111,7 +111,13 @@ def _parameters(op: Op, count: float, shard: ParamShard, behind: bool) -> dict[s
     """Columns of some parameters of a row that do not depend on the optimizer. Vocabulary-parallel
     tables are padded; a position table in the same row is not."""
     pads = op.pads_vocabulary and shard is ParamShard.TP
-    return {"count": count, "shard": shard, "pads_vocabulary": pads, "after_core": behind}
+    return {
+        "count": count,
+        "shard": shard,
+        "pads_vocabulary": pads,
+        "after_core": behind,
+        "apart": op.apart,
+    }
 
 
 def _update(op: Op, count: float, job: Job) -> object:

@@ -110,8 +110,8 @@ def timed_keys(
     if not job.samples.differ:
         return keys, inputs
     mbs = int(keys[0, f.KEY["mbs"]])
-    row = job.row(mbs)
-    timed, length = keys.copy(), row.attended * longer
-    timed[:, f.KEY["mbs"]] = mbs * row.computed * more_tokens / length
+    timed, length = keys.copy(), job.row(mbs).attended * longer
+    tokens = mbs * job.seq * keys[:, f.KEY["kept"]] * keys[:, f.KEY["computed"]]
+    timed[:, f.KEY["mbs"]] = tokens * more_tokens / length
     timed[:, f.KEY["kept"]] = 1.0
     return timed, inputs._replace(seq=length)

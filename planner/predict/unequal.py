@@ -105,7 +105,7 @@ def unequal_seconds(
     `costs[key, machine, piece]`: as priced; `totals[piece]`: how many of each the model has.
     """
     of_key = shapes[:, f.SHAPE["key"]].astype(np.int64)
-    tokens, squares, fixed = _elastic_seconds(price, totals, keys, costs)
+    tokens, squares, fixed = elastic_seconds(price, totals, keys, costs)
     key = keys[of_key]
     if job.samples.by_sample:
         spent = np.column_stack([tokens, squares, fixed])[of_key]
@@ -130,7 +130,7 @@ def _waits(job: Job, row: Array) -> Waiting:
     return waits(job.samples, job.seq, mbs, micro_batches, ranks, in_step, float(row[4]))
 
 
-def _elastic_seconds(
+def elastic_seconds(
     price: Price, totals: Array, keys: Array, costs: Array
 ) -> tuple[Array, Array, Array]:
     """Of all pieces' seconds of a micro-batch those that grow with tokens, with squared lengths and

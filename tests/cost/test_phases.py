@@ -29,6 +29,8 @@ from planner.job.frameworks.profile import load_framework
 from tests.search.brute import framework_inputs
 
 HOLDS = SimpleNamespace(
+    embedding_apart=0.0,
+    embedding_working=0.0,
     plain_kept=1, layer_kept=11, embedding_kept=100, mtp_kept=11_000, mtp_logits=10_000,
     head_kept=1_100_000, head_logits=1_000_000, layer_weight=10**7, head_weight=10**8,
     resident=10**9, fetched=2 * 10**9,

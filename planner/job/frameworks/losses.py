@@ -58,6 +58,11 @@ _SCORES: Tables = {
 }
 
 
+# Logits as a loss is handed them: in fp32 or 16 bits by a trainer; of a part of the vocabulary, or
+# all of it, as the model's output is.
+Handed = Literal["fp32", "half", "sharded", "whole"]
+
+
 class LossBytes(Named):
     """Bytes a logit; the fields of `losses.toml`."""
 
@@ -71,7 +76,7 @@ class LossBytes(Named):
 
 
 @cache
-def loss_bytes(kind: str, logits: Literal["fp32", "half"], framework: str = "") -> LossBytes | None:
+def loss_bytes(kind: str, logits: Handed, framework: str = "") -> LossBytes | None:
     """What a loss on logits of a type holds and moves; None for one that keeps the framework's
     cross-entropy. `framework`: whose loss it is, where that has one of its own."""
     tables: Mapping[str, Any] = shipped_toml("planner.job", "losses.toml")
@@ -97,7 +102,7 @@ def demand_adapters(profile: FrameworkProfile, objective: Objective, *, has_adap
 def demand_objective(profile: FrameworkProfile, objective: Objective) -> None:
     """UsageError if the framework does not train for an objective."""
     kind = objective.kind
-    if kind == "lm" or kind in profile.objectives:
+    if kind in ("lm", "policy") or kind in profile.objectives:
         return
     having = frameworks_with(lambda other: other.listed and kind in other.objectives)
     raise UsageError(
@@ -136,7 +141,7 @@ def with_objective(profile: FrameworkProfile, objective: Objective) -> Framework
     peak = found.beside if objective.reference in ("none", "precomputed") else found.peak
     if objective.teacher is not None:
         peak = found.peak
-    forward = _CAST_BYTES if handed_logits(profile, objective) == "fp32" else 0.0
+    forward = 0.0 if handed_logits(profile, objective) in ("half", "whole") else _CAST_BYTES
     saved = {
         "logits_saved_bytes": found.saved,
         "logits_peak_bytes": peak,
@@ -144,6 +149,8 @@ def with_objective(profile: FrameworkProfile, objective: Objective) -> Framework
     }
     moved = found.moved / LOSS_ROW_BYTES
     changed = with_tables(profile, {"saved": saved, "kernels": {"loss_traffic": moved}})
+    if objective.kind == "policy":
+        return changed
     kept = (text for text in profile.assumptions if text != _OF_TOKENS)
     return changed.model_copy(update={"assumptions": (*kept, _note(profile, objective))})
 
@@ -152,7 +159,7 @@ def _by_rows(profile: FrameworkProfile, objective: Objective) -> FrameworkProfil
     """The profile with a loss of Liger's, that of a teacher apart, which takes tokens; else as it
     is: each token has its own loss."""
     tokens = profile.loss_logits == "tokens" or objective.teacher is not None
-    if tokens or objective.kind == "lm":
+    if tokens or objective.kind in ("lm", "policy"):
         return profile
     saved = {**_OF_ROWS, "loss_rows": objective.rules.rows}
     return with_tables(profile, {"saved": saved, "kernels": {"loss_traffic": _OF_ROWS_TRAFFIC}})
@@ -179,13 +186,19 @@ _CAST_BYTES = 6.0
 def _own_loss(profile: FrameworkProfile, objective: Objective) -> LossBytes | None:
     """The loss of an objective where it is not the framework's cross-entropy on tokens, and makes
     logits."""
-    if profile.loss_logits == "tokens" or profile.saved.linear_loss:
+    if profile.saved.linear_loss:
+        return None
+    if objective.kind == "policy":
+        return loss_bytes("policy", handed_logits(profile, objective), objective.loss)
+    if profile.loss_logits == "tokens":
         return None
     return loss_bytes(objective.kind, handed_logits(profile, objective), profile.name)
 
 
-def handed_logits(profile: FrameworkProfile, objective: Objective) -> Literal["fp32", "half"]:
-    """Type of the logits that a loss on sequences works on."""
+def handed_logits(profile: FrameworkProfile, objective: Objective) -> Handed:
+    """Type of the logits that a loss on sequences, or a policy's, works on."""
+    if objective.kind == "policy" and loss_bytes("policy", "fp32", objective.loss) is None:
+        return "sharded" if profile.parallelism.vocabulary_padded else "whole"
     wide = objective.logits == "fp32" or profile.loss_logits == "fp32"
     return "fp32" if wide else "half"
 
@@ -203,6 +216,15 @@ def reading_bytes(profile: FrameworkProfile, objective: Objective) -> float:
     is read; 0 where that happens before the policy's forward."""
     found = _own_loss(profile, objective)
     return found.reading if found is not None else 0.0
+
+
+def reading_peak_bytes(profile: FrameworkProfile, objective: Objective) -> float:
+    """Bytes a logit that are alive, at most, as a pass reads a policy: of the loss of a chunk at a
+    time, and of the framework's own cross-entropy, as in a forward pass that trains."""
+    found = _own_loss(profile, objective)
+    if found is not None and found.reading:
+        return found.reading
+    return profile.saved.logits_forward_bytes + profile.saved.logits_saved_bytes
 
 
 # Of the framework's cross-entropy (`planner.predict.ops.table`).

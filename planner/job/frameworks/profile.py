@@ -115,6 +115,26 @@ class FusedAttention(Frozen, extra="allow"):
         return self.special if replaced else usual
 
 
+class TowerRules(Frozen):
+    """Where the framework has a vision tower and its projector, families by how they count the
+    tokens of an image (`planner/job/images.toml`).
+
+    `first_stage`: with the embeddings on the first pipeline stage, not among the layers; there
+    `copied` families are whole on every tensor-parallel rank and unaware of context parallelism,
+    and of `recomputed` ones layers run again as the language model's do.
+    """
+
+    first_stage: bool = False
+    copied: tuple[str, ...] = ()
+    recomputed: tuple[str, ...] = ()
+
+    def place(self, rule: str) -> Literal["layers", "split", "copied"]:
+        """Where a family's tower stands (`planner.job.vision.VisionSpec.place`)."""
+        if not self.first_stage:
+            return "layers"
+        return "copied" if rule in self.copied else "split"
+
+
 class Launched(Frozen):
     """What a framework's launch files are written by, and the GPUs that they start on."""
 
@@ -155,6 +175,7 @@ class FrameworkProfile(Frozen):
     recomputing: RecomputeForms = RecomputeForms()
     optimizer: OptimizerRules = OptimizerRules()
     adapters: AdapterRules = AdapterRules()
+    towers: TowerRules = TowerRules()
     activation_offload: ActivationOffload = ActivationOffload()
     techniques: Techniques = ()
     # Dtype modes besides `bf16`, which the tables above describe, and the one that they have now.

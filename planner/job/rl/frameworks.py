@@ -26,10 +26,14 @@ class RlFramework(Named):
     references: tuple[ReferenceHome, ...]
     old_logprobs: bool = True
     token_batches: bool = True
+    fills_bins: bool = False
+    balances_ranks: bool = True
+    ulysses: tuple[str, ...] = ()
     kv_share_colocated: float
     kv_share_separate: float
     sequences: int
     chunk: int | None = None
+    prefix_cache: bool = True
     sleep_level: int
     trainer_leaves: bool = False
     bucket_bytes: float

@@ -11,9 +11,12 @@ from pydantic import Field
 
 from hardware.frozen import Named
 from planner.job.errors import UsageError, unknown_name
+from planner.job.frameworks.losses import with_objective
+from planner.job.frameworks.profile import with_tables
 from planner.job.job import Job
 from planner.job.length_text import read_prompts
 from planner.job.models.catalog import load_model
+from planner.job.objective import Objective
 from planner.job.pool import parse_one_type
 from planner.job.request import Request
 from planner.job.rl.checks import demand_rl
@@ -154,7 +157,7 @@ class RlRequest(Named):
         }
         if framework.token_batches:
             changed["seq"] = self.token_limit or usual_token_limit(rollout)
-        return self.trainer.model_copy(update=changed).resolve()
+        return as_trainer(self.trainer.model_copy(update=changed).resolve(), framework)
 
     def _engine(self, framework: RlFramework) -> EngineSetting:
         name = self.engine or framework.engines[0]
@@ -208,6 +211,17 @@ class RlRequest(Named):
         if self.critic is None:
             return policy.with_scores()
         return load_model(self.critic).spec.with_scores()
+
+
+def as_trainer(job: Job, framework: RlFramework) -> Job:
+    """A job as a framework of reinforcement learning trains it: on a policy's loss, and with
+    Ulysses' context parallelism where it has that of its own."""
+    objective = Objective("policy", logits=job.objective.logits, loss=framework.name)
+    profile = job.framework
+    if profile.name in framework.ulysses:
+        profile = with_tables(profile, {"parallelism": {"context": True, "context_kinds": ["a2a"]}})
+        job = replace(job, context_kinds=("a2a",))
+    return replace(job, framework=with_objective(profile, objective), objective=objective)
 
 
 def find_algorithm(name: str) -> Algorithm:

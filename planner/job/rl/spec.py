@@ -95,7 +95,8 @@ class EngineSetting:
     `weights`, `kv`: names of `planner.predict.memory.serving.formats`; `kv_share`: of the GPU's
     memory that the engine may take (vLLM: of all of it, for weights, activations and KV cache;
     SGLang: of what is free, for weights and KV cache); `sequences`: that run at once in one engine;
-    `chunk`: tokens of one step that fills the cache; `graphs`: decoding as CUDA graphs.
+    `chunk`: tokens of one step that fills the cache; `graphs`: decoding as CUDA graphs;
+    `generation`: of the engine's versions (`planner.predict.rl.engines`), "" for the usual one.
     """
 
     name: EngineName = "vllm"
@@ -105,3 +106,4 @@ class EngineSetting:
     sequences: int | None = None
     chunk: int | None = None
     graphs: bool = True
+    generation: str = ""

@@ -46,6 +46,7 @@ _SPOKEN = re.compile(rf"\b({'|'.join(DEGREES)})\b")
 # Settings that save memory and are not modelled.
 _LEFT_OUT, _SAVES = "memory-left-out", "less memory than predicted"
 # Arithmetic that torch runs on every GPU, however slowly; of fp8 Transformer Engine refuses that.
+_UNPLACED = re.compile(r"(the vision tower of \S+?),? (?:which )?needs (tp|pp|cp) == 1")
 _EMULATED = re.compile(r"has no (bf16|tf32) matrix arithmetic")
 _OPTION = re.compile(r"(?<=: )(?P<has>[\w, ]+); give (--precision|a framework with) .*$")
 # Rules that the framework does not have: what breaks them runs, and is not modelled.
@@ -366,6 +367,11 @@ def _from_error(text: str, *, of_profile: bool = False) -> Problem:
     if match is None and _EMULATED.search(text):
         words = f"{text.strip()}; torch computes it there without tensor cores: not modelled"
         return Problem("not-predictable", words, "warning")
+    if match is None and (tower := _UNPLACED.search(text)):
+        words = (
+            f"where {tower[1]} lies under tensor, pipeline or context parallelism is not planned"
+        )
+        return Problem("not-predictable", words, "warning", fix=f"{tower[2]} 1")
     if match is None:
         return Problem("configuration", text.strip())
     options = r"--optimizer-offload|--activation-offload|--optimizer|--recompute"

@@ -319,6 +319,10 @@ def only_evaluates(launch: LaunchCommand) -> bool:
 
 # A program's first arguments that are its configuration: Trainer scripts take YAML and JSON.
 CONFIG_NAME = r"[^-=].*\.(ya?ml|json)"
+# Options whose files hold samples.
+_OF_DATA = (
+    r"data|image|video|annotation|corpus|samples|input|(train|val\w*|test)[-_](json|file|path)"
+)
 
 
 def names_config(launch: LaunchCommand) -> bool:
@@ -339,7 +343,9 @@ def named_configs(launch: LaunchCommand) -> Iterator[Text]:
         if name in options and value.value:
             yield value
     by_name = launch.name in programs()
-    for word in launch.arguments[:2]:
+    first = launch.arguments[0].text.value if launch.arguments else ""
+    of_data = re.match(r"-", first) is not None and re.search(_OF_DATA, first) is not None
+    for word in launch.arguments[: 1 if of_data else 2]:
         is_hidden = by_name and bool(word.text.unknown) and not word.text.value.startswith("-")
         if is_hidden or re.fullmatch(CONFIG_NAME, word.text.value):
             yield word.text

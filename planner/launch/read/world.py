@@ -133,7 +133,9 @@ def _of_trainer(launch: LaunchCommand) -> Iterator[Count]:
     for kind, setting in stated:
         number = whole_number(setting)
         if setting is not None and setting.key in counting_variables() and number is not None:
-            yield Count(kind, number, setting.key, setting, _is_default(setting))
+            # Of the GPUs that swift sees it takes as many as it is told, and one where it is not.
+            takes = "NPROC_PER_NODE" if launch.name == "swift" else setting.key
+            yield Count(kind, number, takes, setting, _is_default(setting))
 
 
 def accelerate_counts(found: Found, stated: Sequence[Count]) -> Iterator[Count]:

@@ -63,6 +63,17 @@ class InferenceMemory:
         return model_token_bytes(self.deployment)
 
     @property
+    def caching_layers(self) -> str:
+        """Which layers cache tokens, in words."""
+        kinds = self.deployment.model.kind_sequence
+        caching = sum(kind.attention not in ("state", "none") for kind in kinds)
+        return (
+            f"all {len(kinds)} layers"
+            if caching == len(kinds)
+            else f"{caching} of {len(kinds)} layers"
+        )
+
+    @property
     def one_copy_token_bytes(self) -> float:
         """Bytes of a token's keys and values, each counted once."""
         deployment = self.deployment

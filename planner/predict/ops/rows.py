@@ -92,6 +92,9 @@ class Op:
     kind: OpKind
     tokens: Shard = Shard.NONE
     tokens_factor: float = 1.0
+    # Equal operations that it stands for, one after the other; what it has is that of all of them
+    # together, but for tokens, widths, bytes moved and kernels.
+    repeats: float = 1.0
     out_width: float = 0.0
     out_shard: Shard = Shard.NONE
     # Further outputs of the same product that divide as key/value heads do (fused qkv).
@@ -119,6 +122,7 @@ class Op:
     forward_adds: float = 0.0
     backward_adds: float = 0.0
     host_waits: float = 0.0  # times that the CPU reads a result in forward before it issues more
+    apart: bool = False  # of a vision tower beside the embedding
     local: bool = False  # runs only where a rank holds all experts (ep 1)
     captured: bool = True  # CUDA graphs may hold it: its shapes are known before the step
     torch_operators: bool = False  # its kernels are torch's, not modules' (`issue_factor`)
@@ -191,6 +195,9 @@ def times(op: Op, factor: float) -> Op:
         op,
         tokens_factor=factor * op.tokens_factor,
         saved=tuple(replace(row, bytes_per_token=factor * row.bytes_per_token) for row in op.saved),
+        collectives=tuple(
+            replace(one, bytes_per_token=factor * one.bytes_per_token) for one in op.collectives
+        ),
     )
 
 

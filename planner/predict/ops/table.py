@@ -333,7 +333,7 @@ def _end(piece: Piece, context: OpContext) -> Piece:
 
 def _with_vision(piece: Piece, context: OpContext) -> Piece:
     """The embedding with what stands beside a vision tower's layers."""
-    ends = end_rows(context)
+    ends = end_rows(context, _layer)
     return replace(piece, ops=(*piece.ops, *ends)) if ends else piece
 
 
@@ -414,10 +414,12 @@ def _expert_parameters(piece: Piece) -> float:
 def op_flop(op: Op, seq: float) -> float:
     """Forward FLOP of a row per token; a multiply-add is 2, attention counts the full square."""
     if op.is_product:
-        return 2.0 * op.tokens_factor * (op.out_width + op.kv_out_width) * op.in_width
+        width = op.out_width + op.kv_out_width
+        return 2.0 * op.repeats * op.tokens_factor * width * op.in_width
     if op.kind is OpKind.ATTENTION:
         span = op.span or (min(seq, op.window) if op.window else seq)
-        return 2.0 * op.tokens_factor * op.heads * (op.qk_head_dim + op.v_head_dim) * span
+        width = op.heads * (op.qk_head_dim + op.v_head_dim)
+        return 2.0 * op.repeats * op.tokens_factor * width * span
     if op.kind is OpKind.SCAN:
         return 2.0 * op.out_width * op.in_width
     return 0.0

@@ -14,7 +14,7 @@ from dataclasses import replace
 from planner.cost.codes import OpKind, ParamShard, Shard
 from planner.job.frameworks.adapters import part_profile
 from planner.job.recompute import Module
-from planner.job.specs import LayerKind
+from planner.job.specs import LayerKind, tower_kinds
 from planner.job.towers import tower_model
 from planner.job.tuned_layers import ALL_LINEAR, in_groups
 from planner.job.tuning import PROJECTOR, VISION_TOWER, Tuning
@@ -22,6 +22,7 @@ from planner.job.vision import TowerSpec, VisionSpec
 from planner.predict.ops.adapters import with_tuning
 from planner.predict.ops.attention import layer_checkpoint
 from planner.predict.ops.context import OpContext, elementwise, norm, present
+from planner.predict.ops.first_stage import is_placed, placed, split_pair, tower_profile
 from planner.predict.ops.linear import linear_inputs
 from planner.predict.ops.rows import Op, Piece, Saved, only_held, times
 
@@ -101,14 +102,18 @@ def tower_context(context: OpContext, span: int) -> OpContext:
     model = tower_model(_vision(context).tower)
     tuning = part_tuning(context.tuning, VISION_TOWER, _vision(context).tower.kind)
     begins = _vision(context).tower.norm_before
-    profile = part_profile(context.profile, tuning, context.model.norm, model.norm, begins=begins)
-    return replace(context, model=model, profile=profile, seq=span, dropout=False, tuning=tuning)
+    own = tower_profile(context)
+    profile = part_profile(own, tuning, context.model.norm, model.norm, begins=begins)
+    inside = replace(context, model=model, profile=profile, seq=span, dropout=False, tuning=tuning)
+    return replace(inside, offload=()) if is_placed(context) else inside
 
 
 def part_tuning(tuning: Tuning, part: str, kind: str = "") -> Tuning:
     """How the tower, of such a kind, or the projector is trained: as the language model, without
-    what names its layers; beside adapters on layers that have other names there, or of its own
-    accord, not at all."""
+    what names its layers. Beside adapters it is trained in full where that is said, and not at all
+    where they are on layers that have other names there, or it is frozen by itself."""
+    if part in tuning.whole:
+        return replace(tuning, method="full", rank=0, targets=(), whole=(), frozen=())
     named = _SAME_NAMES.get(kind, ()) if part == VISION_TOWER else ()
     targets = tuning.targets
     if tuning.has_adapters and ALL_LINEAR not in targets:
@@ -118,18 +123,35 @@ def part_tuning(tuning: Tuning, part: str, kind: str = "") -> Tuning:
     return replace(tuning, targets=targets, whole=(), frozen=())
 
 
-def end_rows(context: OpContext) -> tuple[Op, ...]:
-    """What stands before the tower's layers and behind them, and the projector."""
+def end_rows(context: OpContext, layer: Layer) -> tuple[Op, ...]:
+    """What stands before the tower's layers and behind them, and the projector; with the layers
+    where these stand with the embeddings (`planner.predict.ops.first_stage`)."""
     if context.model.vision is None:
         return ()
+    return (*_layers_beside(context, layer), *_ends(context))
+
+
+def _layers_beside(context: OpContext, layer: Layer) -> Iterator[Op]:
+    """The layers of a tower that stands with the embeddings, those of a kind as one."""
+    if not is_placed(context):
+        return
+    vision = _vision(context)
+    kinds = tower_kinds(vision.tower, frozen=vision.frozen)
+    for kind in dict.fromkeys(kinds):
+        for op in tower_layer(context, kind, layer).ops:
+            yield placed(op, context, kinds.count(kind))
+
+
+def _ends(context: OpContext) -> tuple[Op, ...]:
     inside = tower_context(context, context.model.images.span)
     ends = Piece("vision", tuple(_tower_ends(inside, _vision(context), _pictured(context))))
     frozen = context.tuning.freezes(VISION_TOWER)
     if frozen and _is_hooked(context):
         inside = replace(inside, tuning=replace(inside.tuning, frozen=(VISION_TOWER,)))
     ends = with_tuning(ends, inside, frozen=frozen)
-    rows = [_of_patches(op, context, 1) for op in ends.ops]
-    return (*rows, *_projector(context), *_scattered(context))
+    rows = (_of_patches(op, context, 1) for op in ends.ops)
+    parts = (*rows, *_projector(context), *_scattered(context))
+    return tuple(placed(op, context) for op in parts)
 
 
 def _scattered(context: OpContext) -> tuple[Op, ...]:
@@ -177,6 +199,7 @@ def _of_patches(op: Op, context: OpContext, span: int, share: float = 1.0) -> Op
         named,
         tokens_factor=factor * op.tokens_factor,
         span=float(span) if op.kind is OpKind.ATTENTION else 0.0,
+        out_shard=Shard.TP if op.kind is OpKind.ATTENTION else op.out_shard,
         window=0.0,
         saved=tuple(replace(row, bytes_per_token=factor * row.bytes_per_token) for row in op.saved),
         collectives=tuple(
@@ -297,7 +320,7 @@ def _projector_context(context: OpContext) -> OpContext:
         "norm_bias": norm_kind == "layernorm",
     }
     model = tower.model_copy(update=changes)
-    profile = part_profile(context.profile, tuning, context.model.norm, norm_kind)
+    profile = part_profile(tower_profile(context), tuning, context.model.norm, norm_kind)
     return replace(context, model=model, profile=profile, seq=1, dropout=False, tuning=tuning)
 
 
@@ -318,27 +341,28 @@ def _one_projector(
         row = norm(context, f"{name}/norm", float(norm_width), of_stream=True)
         yield _kept(times(_of_stream(row, context) if "tap" in name else row, normed))
     pairs = tuple(zip(projector.widths, projector.widths[1:], strict=False))
+    split = vision.place == "split" and len(pairs) == 2
     for index, (into, out) in enumerate(pairs):
         # A matrix by itself is no linear layer, which peft and bitsandbytes would take.
         layer = f"{name}/{'matrix' if projector.pooled else 'linear'}{index + 1}"
         inputs = linear_inputs(context, layer, float(into), Module.NOTHING)
-        yield times(
-            Op(
-                name=layer,
-                kind=OpKind.GEMM,
-                tokens=Shard.SEQUENCE,
-                out_width=float(out),
-                in_width=float(into),
-                parameters=((float(out) * (into + projector.bias), ParamShard.NONE),),
-                saved=_never_freed(inputs),
-                rerun_with=Module.NOTHING,
-            ),
-            share,
+        row = Op(
+            name=layer,
+            kind=OpKind.GEMM,
+            tokens=Shard.SEQUENCE,
+            out_width=float(out),
+            in_width=float(into),
+            parameters=((float(out) * (into + projector.bias), ParamShard.NONE),),
+            saved=_never_freed(inputs),
+            rerun_with=Module.NOTHING,
         )
+        yield times(split_pair(row, context, index) if split else row, share)
         if projector.plain <= index < len(pairs) - 1:
             act = elementwise(context, f"{layer}/activation", float(out), Shard.SEQUENCE, (2, 3))
             size = context.saved.plain_activation_tensors * context.saved.activation_bytes * out
-            kept = Saved(f"{layer}/activation_input", size, Shard.SEQUENCE, Module.NOTHING)
+            shard = Shard.TP if split else Shard.SEQUENCE
+            act = replace(act, tokens=shard)
+            kept = Saved(f"{layer}/activation_input", size, shard, Module.NOTHING)
             yield times(replace(act, saved=(kept,), rerun_with=Module.NOTHING), share)
     if vision.tower.window:
         yield _order(context, f"{name}/order", projector.merged)

@@ -104,24 +104,26 @@ def test_a_class_that_loads_the_tower_is_planned(folder: ReadFolder) -> None:
     assert found.plan is not None, found.problems
     assert found.proposal is not None
     assert found.proposal.request.freeze == ("vision_tower",)
-    # Which image is taken for granted is said.
-    assert any("images not given" in note for note in found.found.assumed)
+    # Which image is taken for granted is said: the largest that its argument classes let it have.
+    assert any("max_pixels = 451,584" in note for note in found.found.assumed)
 
 
 def test_a_connector_is_the_projector(folder: ReadFolder) -> None:
     started = QWEN_VL.replace(
         "--tune_mm_vision False --tune_mm_mlp True", "--freeze_connector True"
-    )
+    ).replace("--tune_mm_llm True", "")
     files = {"sft.sh": started, "zero3.json": ZERO3, "qwenvl/train/train_qwen.py": LOADS}
     found = judged(folder(files))
     assert found.proposal is not None, found.problems
     assert found.proposal.request.freeze == ("projector",)
 
 
-def test_adapters_beside_a_tower_are_not_guessed(folder: ReadFolder) -> None:
+def test_adapters_beside_a_tower_stand_where_the_family_puts_them(folder: ReadFolder) -> None:
     found = _qwen_vl(folder, " --lora_enable True --lora_r 8")
-    assert found.plan is None
-    assert "not-predictable" in _rules(found)
+    assert found.proposal is not None, found.problems
+    request = found.proposal.request
+    assert request.train.startswith("lora:rank=8,alpha=128,targets=q+k+v+o")
+    assert request.freeze == ("vision_tower", "projector")
 
 
 def test_the_size_of_videos_is_asked_for(folder: ReadFolder) -> None:

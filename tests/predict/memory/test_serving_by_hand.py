@@ -261,7 +261,7 @@ def test_ranges_of_settings_end_where_they_say(name: str, largest: int) -> None:
         ("qwen1.5-moe-a2.7b", {"dp": 64, "ep": 64}, "--ep 64 exceeds the 60 experts"),
         ("mixtral-8x7b", {"tp": 4, "ep": 3}, "does not divide tp·dp = 4 ranks .* nearest: 2 or 4"),
         ("qwen1.5-moe-a2.7b", {"dp": 3}, "tp·dp/ep = 3 does not divide .* 1,408; give --ep 3 "),
-        ("mamba2-2.7b", {}, "state-space"),
+        ("mamba2-2.7b", {}, "no attention"),
     ],
 )
 def test_refusals_name_what_is_nearest(model: str, settings: dict[str, int], said: str) -> None:

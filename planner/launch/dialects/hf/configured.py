@@ -17,6 +17,7 @@ from planner.launch.dialects.hf.adapter_file import (
 )
 from planner.launch.dialects.hf.arguments import Program, hf_arguments, program_of, value_of
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
+from planner.launch.dialects.hf.family_scripts import of_family
 from planner.launch.dialects.hf.program_beside import program_beside, with_program
 from planner.launch.dialects.hf.program_defaults import (
     by_trl,
@@ -91,8 +92,8 @@ def _sharded(
     """What a file shards, completed by the named settings of a Trainer script; with what they ask
     for that is not modelled."""
     named, program = with_program(named, program_beside(source.launch), "trainer")
+    named, program = of_family(named, program_of(program, named, source.launch))
     script = hf_arguments(named, source.folder, source.hints)
-    program = program_of(program, named, source.launch)
     script = checkpointed(with_length(script, named, program), named, program)
     if reader is AccelerateReader:
         document = _with_precision(document, named)

@@ -8,6 +8,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from planner.job.errors import CannotTellError
 from planner.launch.dialects.hf.arguments import Program
@@ -100,7 +101,8 @@ def hf_python_settings(
 
     CannotTellError for a program that takes them from its command line, where they are `demanded`.
     """
-    values = ScriptValues(read_python(text, path).tree, given or {}, environment or {})
+    tree = read_python(text, path).tree
+    values = ScriptValues(tree, given or {}, environment or {}, Path(path).parent)
     script = _Script(values, path)
     if not script.configured and demanded:
         raise CannotTellError(
@@ -121,7 +123,9 @@ class _Script:
 
     def __post_init__(self) -> None:
         module = self.values.module
-        self.calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
+        parts = (module, *self.values.functions)
+        walked = (node for part in parts for node in ast.walk(part))
+        self.calls = [node for node in walked if isinstance(node, ast.Call)]
         self.configured = [
             node for node in self.calls if _ARGUMENTS.search(last_name(node.func)) and node.keywords
         ]

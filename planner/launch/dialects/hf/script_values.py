@@ -4,11 +4,18 @@ options, functions and classes, environment variables."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from planner.launch.dialects.hf.script_tables import (
+    arguments_of,
+    called_functions,
+    imported_modules,
+    loaded_table,
+)
 from planner.launch.languages.python import UNKNOWN, calculated, compared, last_name, written
 from planner.launch.languages.text import digits
 from planner.launch.read.found import Setting
@@ -34,14 +41,26 @@ class ScriptValues:
     module: ast.Module
     given: Mapping[str, Setting]
     environment: Mapping[str, str]
+    folder: Path | None = None
     defaults: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.constants = _constants(self.module)
-        self.options = dict(_options(self.module))
-        self.parameters = _once(_parameters(self.module))
-        self.fields = _once(_fields(self.module))
-        self.tests = dict(_tested(self.module, ()))
+        beside = () if self.folder is None else imported_modules(self.module, self.folder)
+        self.modules = (self.module, *beside)
+        self.functions = called_functions(self.modules)
+        self.constants = _of_all((self.module, *self.functions), _constants)
+        self.arguments = _once(arguments_of(self.modules, self.functions))
+        self.options = _of_all(self.modules, lambda module: dict(_options(module)))
+        self.parameters = _of_all(
+            (self.module, *self.functions), lambda one: _once(_parameters(one))
+        )
+        self.fields = _of_all(self.modules, lambda module: _once(_fields(module)))
+        self._loaded: dict[ast.Call, dict[str, Any] | None] = {}
+        self.tests = {
+            node: around
+            for part in (*self.functions, self.module)
+            for node, around in _tested(part, ())
+        }
 
     def of(self, node: ast.expr) -> object:
         """The value of an expression. NoValueError."""
@@ -142,6 +161,8 @@ class ScriptValues:
     def _named(self, name: str, depth: int) -> Any:
         if name in self.constants:
             return self._of(self.constants[name], depth + 1)
+        if name in self.arguments:
+            return self._of(self.arguments[name], depth + 1)
         if name in self.parameters:
             return self._default(name, self.parameters[name], depth)
         if name == "__name__":  # a script that is started
@@ -152,6 +173,13 @@ class ScriptValues:
         """`args.batch_size`, `config.batch_size`, `torch.cuda.x`."""
         if isinstance(owner, ast.Name) and owner.id in ("torch", "os", "sys", "np", "math"):
             raise NoValueError(name)
+        if isinstance(owner, ast.Name | ast.Attribute | ast.Subscript):
+            try:
+                table = self._of(owner, depth + 1)
+            except _READ:
+                table = None
+            if isinstance(table, dict) and name in table:
+                return table[name]
         given = self.given.get(name) or self.given.get(name.replace("_", "-"))
         if given is not None and not given.unknown and given.value is not None:
             return _typed(given.value)
@@ -178,7 +206,17 @@ class ScriptValues:
             return self._field(node, depth)
         if name in ("Path", "join") and len(node.args) == 1:
             return self._of(node.args[0], depth + 1)
+        if self.folder is not None and (table := self._table_of_file(node)) is not None:
+            return table
         raise NoValueError(name)
+
+    def _table_of_file(self, node: ast.Call) -> dict[str, Any] | None:
+        """The table that a call loads, once for each call."""
+        if node not in self._loaded:
+            self._loaded[node] = None  # while its own arguments are looked at
+            folder = self.folder or Path()
+            self._loaded[node] = loaded_table(node, self.modules, folder, self.of)
+        return self._loaded[node]
 
     def _looked_up(self, node: ast.Call, depth: int) -> Any:
         """`os.environ.get("N", 4)`, `TABLE.get("n", 4)`."""
@@ -222,7 +260,7 @@ def _first_true(values: list[Any]) -> Any:
     return next((value for value in values if value), values[-1] if values else None)
 
 
-def _constants(module: ast.Module) -> dict[str, ast.expr]:
+def _constants(module: ast.AST) -> dict[str, ast.expr]:
     """Names that are given one value alone."""
     found: dict[str, ast.expr] = {}
     several: set[str] = set()
@@ -282,7 +320,7 @@ def _options(module: ast.Module) -> Iterator[tuple[str, ast.expr]]:
             yield from ((name, default) for name in names)
 
 
-def _parameters(module: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+def _parameters(module: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     """Parameters of functions, with their defaults."""
     for node in ast.walk(module):
         if not isinstance(node, ast.FunctionDef):
@@ -307,6 +345,16 @@ def _fields(module: ast.Module) -> Iterator[tuple[str, ast.expr]]:
                             yield name, value
             case ast.Assign(targets=[ast.Attribute(attr=name)], value=value):
                 yield name, value
+
+
+def _of_all(
+    modules: Sequence[ast.AST], found: Callable[[Any], dict[str, ast.expr]]
+) -> dict[str, ast.expr]:
+    """What the parts of a script say, its own file before those that it imports."""
+    said: dict[str, ast.expr] = {}
+    for module in reversed(modules):
+        said |= found(module)
+    return said
 
 
 def _once(pairs: Iterator[tuple[str, ast.expr]]) -> dict[str, ast.expr]:

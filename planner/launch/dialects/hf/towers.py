@@ -17,10 +17,17 @@ from planner.job.specs import ModelSpec
 from planner.job.tuning import PARTS, PROJECTOR, VISION_TOWER
 from planner.job.vision import VisionSpec
 from planner.launch.dialects.hf.arguments import Named, Program, is_switched
-from planner.launch.dialects.hf.tuned import FULL, asks_for
+from planner.launch.dialects.hf.family_scripts import LARGEST_IMAGE
 from planner.launch.languages.text import digits
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import CHECKPOINT_TOWER, USUAL, Found, Hints, Problem
+from planner.launch.read.found import (
+    CHECKPOINT_TOWER,
+    USUAL,
+    Found,
+    Hints,
+    Problem,
+    Setting,
+)
 
 _MAX_PIXELS = "MAX_PIXELS"
 # Settings of scripts of one's own that limit the frames and pixels of videos, and none that merely
@@ -88,6 +95,8 @@ def with_towers(
         return replace(found, images=images, image_tokens=hints.image_tokens)
     if beside and not _says_images(named, program, launch):
         return _of_text(found, program)
+    if LARGEST_IMAGE in named:
+        return _of_tiles(found, named[LARGEST_IMAGE])
     area = _most_pixels(named, program, launch)
     if area is None:
         return found
@@ -100,27 +109,49 @@ def with_towers(
     return replace(found, images=f"1x{side}x{side}", assumed=(*found.assumed, note))
 
 
+def _of_tiles(found: Found, largest: Setting) -> Found:
+    """A launch whose images are at most so large."""
+    note = (
+        f"one image a sample of {largest.value} pixels, the most that {largest.key} lets it have; "
+        "give --images for others"
+    )
+    return replace(found, images=f"1x{largest.value}", assumed=(*found.assumed, note))
+
+
 def unsized(named: Named, found: Found, hints: Hints) -> tuple[Problem, ...]:
     """Videos, of which settings limit frames and pixels and say no more: how many tokens a sample
-    has of them, only the data says."""
+    has of them, only the data says. An area of images that is no number."""
     model = found.shape or (load_model(found.model).spec if found.model else None)
     video = next((name for name in named if _VIDEOS.match(name)), None)
-    said = found.images or hints.images or hints.image_tokens
-    if video is None or model is None or model.vision is None or said:
+    limit = named.get("max_pixels")
+    usual = limit is not None and not limit.line and not limit.spans
+    said = (found.images and not usual) or hints.images or hints.image_tokens
+    if model is None or model.vision is None:
         return ()
+    wrong = tuple(_no_numbers(named))
+    if video is None or said:
+        return wrong
     text = f"{video}: it trains on videos, of which the file does not say how large they are"
-    return (Problem("videos-unknown", text, "missing", (named[video].place,), _VIDEOS_FIX),)
+    unsized_ones = Problem("videos-unknown", text, "missing", (named[video].place,), _VIDEOS_FIX)
+    return (*wrong, unsized_ones)
 
 
-def loads_its_tower(named: Named, program: Program, model: ModelSpec | None) -> bool:
-    """Whether a program loads a vision-language model with its tower and its settings say what of
-    it is trained: in full alone, since adapters go by names that layers of the tower have too."""
+def _no_numbers(named: Named) -> Iterator[Problem]:
+    """Areas of images that are no whole number of pixels, at which every program stops."""
+    names = {row["pixels"][0] for row in _programs().values()}
+    for name in sorted(names & named.keys()):
+        setting = named[name]
+        if setting.unknown or setting.value is None or digits(str(setting.value)):
+            continue
+        text = f"{setting.key} is {setting.value}, and must be a whole number of pixels"
+        yield Problem("whole-number", text, places=(setting.place,), fix=f"{setting.key} 1003520")
+
+
+def loads_its_tower(program: Program, model: ModelSpec | None) -> bool:
+    """Whether a program loads a vision-language model with its tower, and its settings say what of
+    it is trained."""
     has_tower = model is not None and model.vision is not None
-    return (
-        has_tower
-        and (program == "trl" or program in _programs())
-        and (asks_for(named, program) == FULL)
-    )
+    return has_tower and (program in ("trl", "unsloth") or program in _programs())
 
 
 def _beside(found: Found, program: Program) -> VisionSpec | None:

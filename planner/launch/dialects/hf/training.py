@@ -26,6 +26,7 @@ from planner.launch.dialects.hf.arguments import (
     value_of,
 )
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
+from planner.launch.dialects.hf.family_scripts import of_family
 from planner.launch.dialects.hf.program_defaults import (
     by_trl,
     by_unsloth,
@@ -90,7 +91,7 @@ def read_hf_training(
     """The launch that named settings describe; `source`: the file in which they stand."""
     path, launch = source.path, source.launch
     named, of_adapter = with_adapter(given, source)
-    program = program_of(program, named, launch)
+    named, program = of_family(named, program_of(program, named, launch))
     if program == "trl" and not {"bf16", "fp16", "mixed_precision"} & named.keys():
         named["bf16"] = Setting("bf16", True, path)  # trl/trainer/base_config.py
     if program == "swift":

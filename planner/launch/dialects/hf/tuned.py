@@ -21,6 +21,7 @@ from planner.launch.dialects.hf.arguments import (
     value_of,
 )
 from planner.launch.dialects.hf.axolotl_freezing import told_to_freeze
+from planner.launch.dialects.hf.family_scripts import whole_parts
 from planner.launch.dialects.hf.modules import (
     EMBEDDINGS,
     Modules,
@@ -253,15 +254,15 @@ class _Tuning:
             return ""
 
     def _whole(self) -> str:
-        value = self._value("whole")
+        value, parts = self._value("whole"), tuple(whole_parts(self.named))
         if not value:
-            return ""
+            return "+".join(parts)
         words, strange = whole_modules(value, self.model)
         setting = self._setting("whole")
         if strange and setting is not None:
             why = f"{', '.join(strange)} trained in full beside the adapters: {_MORE}"
             self.effects.append((setting, why))
-        return "+".join(words)
+        return "+".join((*words, *parts))
 
     def _targets(self) -> str:
         stated = self._setting("targets")

@@ -26,6 +26,7 @@ from planner.launch.dialects.hf.arguments import (
     program_of,
     value_of,
 )
+from planner.launch.dialects.hf.family_scripts import family_names
 from planner.launch.dialects.hf.objectives import objective_names
 from planner.launch.dialects.hf.program_defaults import TRL_RELEASE
 from planner.launch.dialects.hf.python import OTHER_CLASS, PREPARED, TRL_TRAINER
@@ -125,7 +126,7 @@ _OTHER_NAMES = frozenset((
     "zero_stage", "offload", "deepspeed_config", "deepspeed_config_file", "config", "config_file",
     "fsdp_config", "optimizer_kernel", "train_mode", "steps", "train_type", "tuner_type",
     "prepare_kbit", "full_finetuning", "use_unsloth", OTHER_CLASS, PREPARED, TRL_TRAINER,
-    TRL_RELEASE, *adapter_names(), *objective_names(), *tower_names(),
+    TRL_RELEASE, *adapter_names(), *objective_names(), *tower_names(), *family_names(),
 ))  # fmt: skip
 
 
@@ -241,7 +242,7 @@ def _loads_known(model: str | None, kind: str, *, with_tower: bool) -> bool:
 def _refusals(named: Named, program: Program, model: str | None) -> Iterator[Problem]:
     """What is trained in ways that are not modelled, by name."""
     spec = load_model(model).spec if model else None
-    with_tower = loads_its_tower(named, program, spec)
+    with_tower = loads_its_tower(program, spec)
     if program == "llamafactory" and not is_on(named, "do_train"):
         for name, does in _WITHOUT_TRAINING.items():
             if is_switched(named, name):

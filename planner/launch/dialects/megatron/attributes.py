@@ -16,6 +16,7 @@ from typing import Any
 from planner.job.errors import UsageError
 from planner.launch.dialects.hf.arguments import HfArguments, hf_arguments
 from planner.launch.dialects.hf.program_defaults import with_tuning
+from planner.launch.dialects.hf.towers import with_towers
 from planner.launch.dialects.hf.tuned import tuned
 from planner.launch.dialects.hf.unmodelled import refusals_of
 from planner.launch.dialects.megatron.arguments import options, other_options
@@ -246,6 +247,9 @@ _SWIFT_DEFAULTS: Mapping[str, object] = {
 }  # fmt: skip
 # What texts of switches mean.
 _TYPED = {"true": True, "false": False}
+# Its own settings under a name of Megatron's: weights of tokens in the loss.
+_OF_SWIFT = ("loss_scale",)
+_SEEN_TO = ("experts-without-experts", "cuda-device-max-connections")
 # Where the model may be named, the likeliest first.
 _CHECKPOINTS = ("model", "mcore_model", "load")
 # Settings that say whether adapters are trained.
@@ -274,7 +278,12 @@ def read_swift_megatron(launch: LaunchCommand, read: Opened, hints: Hints) -> Fo
     others = others if _ADAPTERS & others.keys() else {"tuner_type": Setting("", "full"), **others}
     refusals = refusals_of(others, None, "swift")
     how = tuned(others, "swift", script.hints.model)
+    if how.has_adapters:
+        # Its LoRA stands beside Megatron's fused layers (swift/megatron/tuners/lora.py), as
+        # Megatron-Bridge's does.
+        found = replace(found, framework="megatron-bridge")
     found = with_tuning(found, others, launch, how)
+    found = with_towers(found, others, "swift", launch, hints)
     packed = str(given["packing"].value).lower() == "true" if "packing" in given else False
     assumed = () if packed else ("every sequence as long as the longest allowed",)
     longest = length or Setting(NO_LENGTH, None, launch.command.file)
@@ -301,9 +310,17 @@ class _SwiftReader(SettingsReader):
         settings |= {
             name: replace(item, value=_TYPED.get(str(item.value).lower(), item.value))
             for name, item in given.items()
+            if name not in _OF_SWIFT
         }
         words = tuple(words_of(dict(flags_of(settings))))
         super().__init__(replace(launch, arguments=words), script.hints)
+
+    def found(self) -> Found:
+        """Without the rules that ms-swift sees to: it takes the experts from the checkpoint, and
+        sets CUDA_DEVICE_MAX_CONNECTIONS (swift/megatron/arguments/megatron_args.py)."""
+        found = super().found()
+        kept = [one for one in found.problems if one.rule not in _SEEN_TO]
+        return replace(found, problems=tuple(kept))
 
     def _shape(self) -> Any:
         if self.hints.model:

@@ -133,10 +133,10 @@ def check_deployment(deployment: Deployment) -> None:
 
 def _problems(deployment: Deployment) -> Iterator[str]:
     model = deployment.model
-    if model.has_states:
+    if not model.has_attention:
         yield (
-            f"{model.name}: the caches of state-space layers in serving are not "
-            "modelled; `planner memory` without --inference sizes their training"
+            f"{model.name} has no attention and so no KV cache to size; `planner memory` without "
+            "--inference sizes its training"
         )
     for option, (name, largest) in _RANGES.items():
         value = getattr(deployment, name)

@@ -195,6 +195,7 @@ def _traits(deployment: Deployment) -> tuple[str, ...]:
         ("pipeline stages", deployment.pp),
         ("expert parallelism", deployment.ep),
         ("data-parallel attention", deployment.dp),
+        ("recurrent layers", 1 + model.has_states),
     )
     return (
         f"{architecture_text(deployment.gpu.architecture)} GPUs",

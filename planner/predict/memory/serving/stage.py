@@ -3,13 +3,16 @@ blocks of a sequence, and what a pool of blocks holds.
 
 PagedAttention (arXiv 2309.06180, section 4.1) stores keys and values in blocks of tokens. Layers
 with a sliding window need the blocks of their window only; vLLM then keeps all layers in groups
-of one size, so that every group's blocks come from one pool, and pads the last group.
+of one size, so that every group's blocks come from one pool, and pads the last group. Recurrent
+layers keep one state a sequence, whatever its length, each in a block of the same pool, whose
+blocks have as many tokens as make them no smaller than a state (vLLM's config of hybrids; blocks of
+Qwen3.5-27B have 1,568 tokens of 1 KiB under TP 2, where its states take 1.6 MB each).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.job.specs import LayerKind
 from planner.predict.memory.serving.activations import Activations, stage_activations
@@ -19,6 +22,10 @@ from planner.predict.memory.serving.weights import WeightBytes, stage_weights
 
 # Up to this ratio of layer counts the larger one is the group's size (vLLM, kv_cache_utils).
 _SIMILAR_COUNTS = 1.25
+# Bytes of an element of a recurrent state, and of the inputs that its convolution looks back on:
+# published configurations of hybrids state fp32 for the former (mamba_ssm_dtype).
+_STATE_BYTES = 4.0
+_CONVOLUTION_BYTES = 2.0
 
 
 def layer_token_bytes(deployment: Deployment) -> float:
@@ -42,7 +49,20 @@ def model_token_bytes(deployment: Deployment) -> float:
 
     Copies of heads that ranks share count as often as they are held. Windows are not applied.
     """
-    return layer_token_bytes(deployment) * deployment.model.layers * deployment.tp
+    layers = sum(kind.attention not in ("state", "none") for kind in deployment.model.kind_sequence)
+    return layer_token_bytes(deployment) * layers * deployment.tp
+
+
+def layer_state_bytes(deployment: Deployment) -> float:
+    """Bytes of a sequence's state in one recurrent layer on a rank: heads · head_dim · state, and
+    the last inputs of its convolution (vLLM, mamba/mamba_utils.py)."""
+    space = deployment.model.state_space
+    if space is None:
+        return 0.0
+    state = space.inner * space.state * _STATE_BYTES
+    keys = 0 if space.kind == "mamba1" else 2 * space.key_width
+    looked_back = max(0, space.conv - 1) * (space.inner + keys) * _CONVOLUTION_BYTES
+    return (state + looked_back) / deployment.tp
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +70,8 @@ class StagePool:
     """The blocks of one pipeline stage on a rank.
 
     group: layers that share a block id; full_groups, window_groups: groups of each kind;
-    block_bytes: a block of one group.
+    state_groups: those of recurrent layers, which hold one block a sequence; block_bytes: a block
+    of one group. `deployment.block`: tokens of the pool's blocks.
     """
 
     deployment: Deployment
@@ -58,6 +79,7 @@ class StagePool:
     full_groups: int
     window_groups: int
     block_bytes: float
+    state_groups: int = 0
 
     @property
     def window(self) -> int:
@@ -71,7 +93,7 @@ class StagePool:
         """
         full = self._blocks(context)
         held = min(full, self._blocks(self.window) + 1)
-        return self.full_groups * full + self.window_groups * held
+        return self.full_groups * full + self.window_groups * held + self.state_groups
 
     def prefill_blocks(self, context: int) -> int:
         """Blocks that one prefill chunk adds to window layers before its tokens leave again."""
@@ -84,7 +106,8 @@ class StagePool:
         Its window layers count window - 1 + max_num_batched_tokens tokens, and one block.
         """
         held = self._blocks(min(self.window - 1 + self.deployment.chunk, context)) + 1
-        return self.full_groups * self._blocks(context) + self.window_groups * held
+        cached = self.full_groups * self._blocks(context) + self.window_groups * held
+        return cached + self.state_groups
 
     def _blocks(self, tokens: int) -> int:
         return math.ceil(tokens / self.deployment.block)
@@ -99,12 +122,22 @@ def stage_pool(deployment: Deployment, stage: int) -> StagePool:
     """The pool of one stage."""
     layers = deployment.stages[stage]
     windowed = sum(_keeps_window(deployment, kind) for kind in layers)
-    full = len(layers) - windowed
+    full = sum(kind.attention not in ("state", "none") for kind in layers) - windowed
+    recurrent = sum(kind.attention in ("state", "both") for kind in layers)
+    deployment = _with_state_blocks(deployment) if recurrent else deployment
     group = _group_size(full, windowed)
+    if recurrent:
+        group = _group_size(group, recurrent)
     block_bytes = group * deployment.block * layer_token_bytes(deployment)
-    return StagePool(
-        deployment, group, math.ceil(full / group), math.ceil(windowed / group), block_bytes
-    )
+    groups = [math.ceil(count / group) for count in (full, windowed, recurrent)]
+    return StagePool(deployment, group, groups[0], groups[1], block_bytes, groups[2])
+
+
+def _with_state_blocks(deployment: Deployment) -> Deployment:
+    """The deployment with blocks of as many tokens as hold a recurrent layer's state."""
+    each = deployment.block * layer_token_bytes(deployment)
+    blocks = math.ceil(layer_state_bytes(deployment) / each)
+    return replace(deployment, block=deployment.block * max(1, blocks))
 
 
 def _keeps_window(deployment: Deployment, kind: LayerKind) -> bool:

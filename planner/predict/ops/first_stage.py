@@ -1,0 +1,159 @@
+"""Rows of a vision tower that stands with the embeddings on the first pipeline stage.
+
+So Megatron has it: a stage with the embedding builds the tower and the projector, whole, and its
+layers are none of those that a pipeline is cut into (Megatron-Core 0.19.2, models/multimodal/
+llava_model.py, `add_encoder`; Megatron-Bridge 0.6.2, models/qwen_vl/modeling_qwen25_vl.py,
+gemma_vl/modeling_gemma3_vl.py and qwen_vl/modelling_qwen3_vl/model.py, `pre_process`).
+
+Every context-parallel rank runs all patches: Qwen3-VL's `vision_dp_when_cp` is off unless asked
+for, and `context_parallel_size` of a vision configuration is 1 (examples/multimodal/model.py,
+modelling_qwen3_vl/transformer_config.py). Sequence parallelism is off in the tower as well. Over
+tensor parallelism a tower of Megatron's own layers is split as any layer is, and one of
+transformers' is copied: each rank runs the same patches through all of it, and the gradients of the
+copies are averaged once a step (utils/common_utils.py, hook_hf_module_setattr_for_tp_grad_sync).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from planner.cost.codes import OpKind, ParamShard, Shard
+from planner.job.frameworks.profile import FrameworkProfile, load_framework, with_tables
+from planner.job.recompute import Module
+from planner.predict.ops.context import OpContext
+from planner.predict.ops.linear import tp_entry, tp_exit
+from planner.predict.ops.rows import Collective, Op, Saved
+
+# What a rank holds of a tower that is split over tensor parallelism, and of copies.
+_SPLIT: Mapping[Shard, Shard] = {
+    Shard.NONE: Shard.WHOLE,
+    Shard.SEQUENCE: Shard.WHOLE,
+    Shard.TP: Shard.WHOLE_TP,
+    Shard.KV: Shard.WHOLE_TP,
+}
+_COPIES: Mapping[Shard, Shard] = dict.fromkeys(_SPLIT, Shard.WHOLE)
+# Whose modules copied towers are.
+_LIBRARY = "hf-transformers"
+
+
+def is_copied(context: OpContext) -> bool:
+    """Whether every tensor-parallel rank has the whole tower."""
+    vision = context.model.vision
+    return vision is not None and vision.place == "copied"
+
+
+def is_placed(context: OpContext) -> bool:
+    """Whether the tower stands with the embeddings."""
+    vision = context.model.vision
+    return vision is not None and vision.place != "layers"
+
+
+def tower_profile(context: OpContext) -> FrameworkProfile:
+    """Whose rules the tower's rows follow: copies are transformers' modules; products of
+    Megatron's towers stay in 16 bits, which is what a vision configuration starts from."""
+    if is_copied(context):
+        return load_framework(_LIBRARY)
+    if not is_placed(context):
+        return context.profile
+    plain = {"linear_input_bytes": context.profile.saved.activation_bytes}
+    return with_tables(context.profile, {"saved": plain})
+
+
+def placed(op: Op, context: OpContext, repeats: int = 1) -> Op:
+    """A row of such a tower, as a rank runs it; `repeats`: of how many equal layers. A row of a
+    tower that stands among the layers stays as it is."""
+    if not is_placed(context):
+        return op
+    copied = is_copied(context)
+    width = Shard.NONE if copied else Shard.TP
+    heads = op.kind is OpKind.ATTENTION
+    kept = (_kept(row, context, repeats) for row in op.saved)
+    row = replace(
+        op,
+        tokens=_tokens(op.tokens, context),
+        out_width=op.out_width + op.kv_out_width,
+        out_shard=width if heads or op.out_shard is Shard.TP else Shard.NONE,
+        kv_out_width=0.0,
+        in_shard=width if op.in_shard is Shard.TP else Shard.NONE,
+        parameters=tuple((repeats * n, _parameter_shard(one, context)) for n, one in op.parameters),
+        saved=tuple(one for one in kept if one is not None),
+        collectives=tuple(_sent(one, context, repeats) for one in _exchanges(op, context)),
+        rerun_with=_follows(op.rerun_with, context),
+        low_precision=False,
+        captured=False,
+        # Modules of transformers issue torch's operators without Transformer Engine's work around.
+        torch_operators=op.torch_operators or copied,
+    )
+    return replace(row, repeats=float(repeats), apart=True)
+
+
+def split_pair(op: Op, context: OpContext, index: int) -> Op:
+    """One of the two products of a projector that Megatron builds: the first is split by its
+    outputs, the second by its inputs (Megatron-Core, transformer/mlp.py)."""
+    into, out = op.in_width, op.out_width
+    bias = op.parameter_count - into * out
+    if index == 0:
+        exchanges = tp_entry(context, op.name, into, Module.NOTHING)
+        parameters = ((op.parameter_count, ParamShard.TP),)
+        return replace(op, out_shard=Shard.TP, parameters=parameters, collectives=exchanges)
+    return replace(
+        op,
+        in_shard=Shard.TP,
+        parameters=((into * out, ParamShard.TP), (bias, ParamShard.NONE)),
+        saved=tuple(replace(row, shard=Shard.TP) for row in op.saved),
+        collectives=tp_exit(op.name, out, Module.NOTHING),
+    )
+
+
+def _tokens(shard: Shard, context: OpContext) -> Shard:
+    return (_COPIES if is_copied(context) else _SPLIT)[shard]
+
+
+def _parameter_shard(shard: ParamShard, context: OpContext) -> ParamShard:
+    if is_copied(context):
+        return ParamShard.COPIED
+    return ParamShard.TP if shard is ParamShard.KV else shard
+
+
+def _follows(modules: Module, context: OpContext) -> Module:
+    """Of the modules that recompute, those that do in the tower: Megatron hands granularity and
+    method on to that of Qwen3-VL, and to others none unless asked (--recompute-vision)."""
+    vision = context.model.vision
+    families = context.profile.towers.recomputed
+    return modules & Module.FULL if vision and vision.rule in families else Module.NOTHING
+
+
+def _kept(row: Saved, context: OpContext, repeats: int) -> Saved | None:
+    """A tensor of all the layers; None of a checkpoint that nothing keeps."""
+    only_with = _follows(row.only_with, context)
+    if row.only_with and not only_with:
+        return None
+    return replace(
+        row,
+        bytes_per_token=repeats * row.bytes_per_token,
+        fixed_bytes=repeats * row.fixed_bytes,
+        shard=_tokens(row.shard, context),
+        freed_by=_follows(row.freed_by, context),
+        only_with=only_with,
+        copies=0.0,
+        leaves=0.0,
+    )
+
+
+def _exchanges(op: Op, context: OpContext) -> tuple[Collective, ...]:
+    """Traffic over tensor parallelism, of a tower that is split."""
+    if is_copied(context):
+        return ()
+    over_tp = (one for one in op.collectives if one.group == "tp")
+    return tuple(one for one in over_tp if not one.sequence_parallel_only)
+
+
+def _sent(one: Collective, context: OpContext, repeats: int) -> Collective:
+    return replace(
+        one,
+        forward=repeats * one.forward,
+        backward=repeats * one.backward,
+        shard=_tokens(one.shard, context),
+        rerun_with=_follows(one.rerun_with, context),
+    )

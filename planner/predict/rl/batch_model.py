@@ -1,0 +1,97 @@
+"""The cost model of a trainer of reinforcement learning: of its update, and of passes that read.
+
+Both are the cost core's: the same op table, kernel and account of memory as of any training. The
+update has micro-batches whose tokens are told (`planner.predict.rl.micro_batches`). A pass that
+reads is the table's rows forward, with weights that nothing trains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from planner.cost import fields as f
+from planner.cost.tables import Array, ClassInputs, FrameworkInputs
+from planner.job.frameworks.losses import read_bytes, reading_peak_bytes
+from planner.job.job import Job
+from planner.job.parameter_classes import parameter_classes
+from planner.job.reads import Read
+from planner.predict import cost_tables
+from planner.predict.calibrated import calibrated
+from planner.predict.cost_model import Columns, CostModel
+from planner.predict.ops.reads import forward_only
+from planner.predict.ops.rows import Op, Piece
+from planner.predict.unequal import elastic_seconds
+
+_READ = Read("policy", 1, copied=True)
+
+
+class BatchModel(CostModel):
+    """The update of a trainer, in micro-batches of as many tokens as its columns say."""
+
+    def of(self, job: Job) -> BatchModel:
+        """The model of another job on the same hardware."""
+        return type(self)(job, self.altered, compiled=self.compiled)
+
+    def waits(self, columns: Columns, shapes: Array, keys: Array, costs: Array) -> Array:
+        """Seconds that ranks wait for the one with most tokens and squared lengths, by the shares
+        in columns `more_tokens` and `more_squares`."""
+        if "more_tokens" not in columns:
+            return super().waits(columns, shapes, keys, costs)
+        of_key = shapes[:, f.SHAPE["key"]].astype(np.int64)
+        tokens, squares, _ = elastic_seconds(self.on_machines, self.totals, keys, costs)
+        more = columns["more_tokens"] * tokens[of_key] + columns["more_squares"] * squares[of_key]
+        seconds: Array = shapes[:, f.SHAPE["grad_acc"]] * more / shapes[:, f.SHAPE["pp"]]
+        return seconds
+
+
+class ReadingModel(BatchModel):
+    """A pass that reads every sample forward, without gradients: its step is that pass, in which
+    nothing is reduced or updated and no tensor is kept."""
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Pieces of the model, forward alone."""
+        return tuple(_read_piece(piece, self.job) for piece in cost_tables.job_pieces(self.job))
+
+    @cached_property
+    def framework_inputs(self) -> FrameworkInputs:
+        """Numbers of the framework, without those of training."""
+        plain = cost_tables.framework_inputs(self.job, self.pieces)
+        peak = reading_peak_bytes(self.job.framework, self.job.objective)
+        reading = plain._replace(
+            forward_reads=-1.0,
+            model_parameters=0.0,
+            whole_bucket_bytes=0.0,
+            host_step_s=0.0,
+            unfused_tensors=0.0,
+            logits_transient_bytes=peak,
+            logits_forward_bytes=peak,
+            classes=tuple(map(_read_class, plain.classes)),
+        )
+        return calibrated(reading, "framework", self.factors, self.altered)
+
+
+def _read_class(one: ClassInputs) -> ClassInputs:
+    """A class as a pass reads it: gathered once, neither trained nor updated."""
+    return one._replace(
+        gathered=one.weights, gathers=one.weights, gradients=0.0, reduced=0.0, states=0.0
+    )
+
+
+def _read_piece(piece: Piece, job: Job) -> Piece:
+    return replace(piece, ops=tuple(_read_row(op, job) for op in piece.ops))
+
+
+def _read_row(op: Op, job: Job) -> Op:
+    """A row without backward, which keeps its weights in the format in which they are held."""
+    read = forward_only(op, _READ)
+    if not parameter_classes()[op.parameter_class].trained:
+        read = replace(read, parameter_class=op.parameter_class)
+    if op.name != "head/loss":
+        return read
+    traffic = job.framework.kernels.memory_traffic
+    moved = read_bytes(job.framework, job.objective) * job.model.vocab / traffic
+    return replace(read, forward_bytes=moved)

@@ -1,0 +1,242 @@
+"""Continuous batching as a flow: how many sequences run, step by step, until the longest ends.
+
+An engine lets a queue of samples in as slots (`max_num_seqs`) and room in its cache allow, gives
+every running sequence one token a step, and lets the next ones in as others end. Here sequences of
+an age (tokens that they have) are a quantity, of which the share ends that the distribution of
+lengths says; ages and steps are counted in equal bins. Where the cache is full and running
+sequences grow, the youngest lose their place and wait (vLLM, v1/core/sched/scheduler.py: the last
+of the running ones is preempted, and first in the queue again); their tokens are read again later.
+
+The flow is the mean over chance. What the chance of a longest answer among many does is exact: the
+probability that some sequence still runs at a step follows from the quantity that does.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from planner.job.samples import Lengths
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[Any]
+
+# Bins of age up to the longest answer, and of the mean answer at least.
+_BINS = 160
+_BINS_OF_MEAN = 6
+_MOST_BINS = 800
+# Bins of steps after which a flow that is fed from a queue repeats itself, in longest answers, and
+# how far it may still move then.
+_SETTLED = 1.5
+_STILL = 0.002
+# A flow ends where fewer sequences than this are left.
+_LAST = 1e-4
+# Below this a quantity is nothing; it divides without overflow.
+_LEAST = 1e-30
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one rank of an engine is given.
+
+    `samples` answers of `lengths` to prompts of `prompt` tokens, at most `slots` at once. A
+    sequence of c cached tokens takes `state + full·c + windowed·min(c, window)` of `room`, in which
+    `shared` of its prompt's tokens are counted with another sequence. `again`: whether a prompt is
+    read again when its sequence was preempted.
+    """
+
+    samples: float
+    lengths: Lengths
+    prompt: float
+    slots: float
+    room: float
+    full: float = 1.0
+    windowed: float = 0.0
+    window: float = 0.0
+    state: float = 0.0
+    shared: float = 0.0
+    again: bool = True
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Quantities at each bin of steps: `steps` of it, sequences that run (`running`), tokens that
+    they have cached (`tokens`; `windowed`: at most a window of each), sequences not yet ended
+    (`left`), those let in for the first time (`admitted`), tokens read again (`reread`).
+
+    `preempted`: of all samples, how often one lost its place. `settled`: the bin from which the
+    flow, were it fed for ever, would stay as it is; None where it never settles.
+    """
+
+    steps: Floats
+    running: Floats
+    tokens: Floats
+    windowed: Floats
+    left: Floats
+    admitted: Floats
+    reread: Floats
+    preempted: float
+    settled: int | None
+
+
+@lru_cache(maxsize=512)
+def flow(load: Load) -> Flow:
+    """The flow of a load until nothing is left."""
+    return _Bins(load).run()
+
+
+class _Bins:
+    """A load's flow, bin by bin."""
+
+    def __init__(self, load: Load) -> None:
+        import numpy as np
+
+        self.load = load
+        longest = max(1.0, load.lengths.tokens[-1])
+        fine = min(_MOST_BINS, math.ceil(_BINS_OF_MEAN * longest / load.lengths.mean))
+        count = max(1, min(math.ceil(longest), max(_BINS, fine)))
+        self.width = longest / count
+        ends = self.width * np.arange(1, count + 1)
+        reached = np.searchsorted(np.asarray(load.lengths.tokens), ends * (1 + 1e-9), side="right")
+        shares = np.concatenate(([0.0], np.cumsum(load.lengths.shares)))
+        alive = np.concatenate(([1.0], 1.0 - shares[reached]))
+        alive[-1] = 0.0
+        with np.errstate(divide="ignore", invalid="ignore"):
+            self.ending = np.where(alive[:-1] > 0.0, 1.0 - alive[1:] / alive[:-1], 1.0)
+        self.alive = alive
+        middle = load.prompt + ends - 0.5 * self.width
+        self.cached = middle
+        self.windowed = np.minimum(middle, load.window) if load.window else 0.0 * middle
+        self.taken = self._taken(load.prompt + ends)
+        self.start = float(self._taken(np.asarray([load.prompt + self.width]))[0])
+
+    def _taken(self, cached: Floats) -> Floats:
+        """Room of a sequence with so many tokens cached."""
+        import numpy as np
+
+        load = self.load
+        own = cached - load.shared * load.prompt
+        return load.state + load.full * own + load.windowed * np.minimum(own, load.window)
+
+    def run(self) -> Flow:
+        """The whole flow: at once where all samples run from the start, else bin by bin."""
+        at_once = self.load.samples * self.alive[:-1]
+        most = float((at_once * self.taken).max()) if len(at_once) else 0.0
+        if self.load.samples <= self.load.slots and most <= self.load.room:
+            return self._at_once()
+        return self._through_queue()
+
+    def _at_once(self) -> Flow:
+        """All samples are of one age."""
+        import numpy as np
+
+        samples = self.load.samples
+        running = samples * (self.alive[:-1] + self.alive[1:]) / 2.0
+        admitted = np.zeros_like(running)
+        admitted[0] = samples
+        return Flow(
+            np.full_like(running, self.width), running, running * self.cached,
+            running * self.windowed, running, admitted, np.zeros_like(running), 0.0, None,
+        )  # fmt: skip
+
+    def _through_queue(self) -> Flow:
+        import numpy as np
+
+        load = self.load
+        ages = np.zeros(len(self.ending))
+        waiting = np.zeros(len(self.ending))
+        queue, lost = load.samples, 0.0
+        rows: list[tuple[float, ...]] = []
+        settled: int | None = None
+        most = 60 * _MOST_BINS
+        while len(rows) < most:
+            ages, waiting, gone = self._preempt(ages, waiting)
+            lost += gone
+            ages, waiting, fresh, reread = self._admit(ages, waiting, queue)
+            queue -= fresh
+            left = queue + float(ages.sum() + waiting.sum())
+            if left < _LAST:
+                break
+            ended = ages * self.ending
+            mean = ages - 0.5 * ended
+            rows.append((
+                self.width, float(mean.sum()), float(mean @ self.cached),
+                float(mean @ self.windowed), left - 0.5 * float(ended.sum()), fresh, reread,
+            ))  # fmt: skip
+            ages = np.concatenate(([0.0], (ages - ended)[:-1]))
+            if settled is None and self._is_settled(rows):
+                settled = len(rows) - 1
+                queue = self._skip(rows, queue)
+        columns = np.asarray(rows).T if rows else np.zeros((7, 0))
+        names = ("steps", "running", "tokens", "windowed", "left", "admitted", "reread")
+        quantities = dict(zip(names, columns, strict=True))
+        return Flow(**quantities, preempted=lost / max(load.samples, _LAST), settled=settled)
+
+    def _preempt(self, ages: Floats, waiting: Floats) -> tuple[Floats, Floats, float]:
+        """The youngest leave where what runs is about to outgrow its room; one always stays."""
+        import numpy as np
+
+        taken = ages * self.taken
+        excess = float(taken.sum()) - self.load.room
+        if excess <= 1e-9 * self.load.room or float(ages.sum()) <= 1.0:
+            return ages, waiting, 0.0
+        before = np.cumsum(taken) - taken
+        share = np.clip((excess - before) / np.maximum(taken, _LEAST), 0.0, 1.0)
+        gone = ages * share
+        return ages - gone, waiting + gone, float(gone.sum())
+
+    def _admit(
+        self, ages: Floats, waiting: Floats, queue: float
+    ) -> tuple[Floats, Floats, float, float]:
+        """(running, waiting, let in for the first time, tokens read again): those that lost their
+        place come first, the oldest before the others."""
+        import numpy as np
+
+        slots = self.load.slots - float(ages.sum())
+        room = self.load.room - float((ages * self.taken).sum())
+        reread = 0.0
+        if float(waiting.sum()) > 0.0:
+            after = np.cumsum(waiting[::-1])[::-1] - waiting
+            taken = waiting * self.taken
+            taken_after = np.cumsum(taken[::-1])[::-1] - taken
+            by_slots = (slots - after) / np.maximum(waiting, _LEAST)
+            by_room = (room - taken_after) / np.maximum(taken, _LEAST)
+            back = waiting * np.clip(np.minimum(by_slots, by_room), 0.0, 1.0)
+            ages, waiting = ages + back, waiting - back
+            kept = 0.0 if self.load.again else self.load.prompt
+            reread = float(back @ (self.cached - 0.5 * self.width - kept))
+            slots -= float(back.sum())
+            room -= float((back * self.taken).sum())
+        fresh = 0.0
+        if float(waiting.sum()) < _LAST:
+            fresh = max(0.0, min(queue, slots, room / self.start))
+            ages = ages.copy()
+            ages[0] += fresh
+        return ages, waiting, fresh, reread
+
+    def _is_settled(self, rows: list[tuple[float, ...]]) -> bool:
+        """Whether the flow has become steady: its last ones moved little over a mean answer."""
+        past = round(self.load.lengths.mean / self.width) + 2
+        if len(rows) < _SETTLED * len(self.ending) or len(rows) <= 2 * past:
+            return False
+        recent = [row[1] for row in rows[-2 * past :]]
+        return max(recent) - min(recent) <= _STILL * max(recent)
+
+    def _skip(self, rows: list[tuple[float, ...]], queue: float) -> float:
+        """What is left of the queue when its steady part is counted as one wide bin."""
+        past = round(self.load.lengths.mean / self.width) + 1
+        recent = rows[-past:]
+        rate = sum(row[5] for row in recent) / past
+        wide = math.floor(queue / rate) - 1 if rate > 0.0 else 0
+        if wide < 2:
+            return queue
+        mean = [sum(row[index] for row in recent) / past for index in range(7)]
+        fresh = wide * rate
+        reread = wide * mean[6]
+        left = rows[-1][4]
+        rows.append((wide * self.width, mean[1], mean[2], mean[3], left - fresh / 2, fresh, reread))
+        return queue - fresh

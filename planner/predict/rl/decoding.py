@@ -1,0 +1,307 @@
+"""Seconds of one step of decoding of an engine, and of a token of a prompt that it reads.
+
+A step gives every running sequence one token. Its products read the weights once, whatever the
+number of sequences, until their arithmetic takes longer; attention reads the keys and values of all
+of them; experts are read as far as some token is sent to them. Rates are those of
+`planner.cost.compute` and `planner.cost.communication`, by which training is costed too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from hardware.schema import Cluster
+from planner.cost.codes import OpKind, Shard
+from planner.cost.compute import gemm_time_s, memory_bound_time_s
+from planner.job.specs import LayerKind
+from planner.predict.cost_tables import gpu_inputs, half_precision
+from planner.predict.memory.serving.deployment import Deployment, layer_piece
+from planner.predict.memory.serving.stage import layer_state_bytes, layer_token_bytes
+from planner.predict.memory.serving.weights import op_weights
+from planner.predict.ops.rows import Op
+from planner.predict.rl.exchange import layer_exchange_s, logits_gather_s
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[Any]
+
+# Formats whose products multiply in their own type; weights of all others become 16 bits first.
+_NATIVE = ("fp8", "fp8-block", "fp8-ffn", "int8")
+# HBM bytes of sampling for each logit: fp32 copy, temperature, softmax, noise and division,
+# argmax, log-softmax (vLLM, v1/sample/sampler.py, topk_topp_sampler.py).
+_SAMPLING_BYTES = 50.0
+_SAMPLING_KERNELS = 12.0
+# Kernels of attention beside its products: new entries of the cache, attention, the sum of parts.
+_ATTENTION_KERNELS = 3.0
+# Kernels between the router and the experts, and after them: top-k, sorting, the weighted sum.
+_ROUTING_KERNELS = 4.0
+# Rows of a tile of attention's products, to which the queries of a group are padded (Hopper's
+# wgmma has 64 rows; FlashAttention-2 takes as many).
+_QUERY_ROWS = 64.0
+# Tokens at which the cost of reading prompts is taken, those of a chunk.
+_PREFILL_TOKENS = 4096.0
+# Rows of a tile of the experts' kernels at few tokens an expert (vLLM, fused_moe: BLOCK_SIZE_M).
+_EXPERT_ROWS = 16.0
+_ELEMENT = 2.0
+_GRID = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096)
+
+
+@dataclass(frozen=True)
+class DecodeCosts:
+    """Seconds of a step of one engine, by sequences on each of its dp ranks.
+
+    `grid`: sequences at which the others are given: `weights` of reading them, `products`: what
+    arithmetic takes beyond that, `exchange` among ranks, `kernels`: small kernels and their starts,
+    `sampling`. `token_s`, `window_token_s`: for each token cached, in layers without and with a
+    window; `state_s`: for each sequence, of recurrent states; `launches`: kernels of a step;
+    `prefill_token_s`: for each token that is read, and `prefill_square_s`: for each pair of tokens
+    of a sequence.
+    """
+
+    grid: tuple[float, ...]
+    weights: tuple[float, ...]
+    products: tuple[float, ...]
+    exchange: tuple[float, ...]
+    kernels: tuple[float, ...]
+    sampling: tuple[float, ...]
+    token_s: float
+    window_token_s: float
+    state_s: float
+    launches: float
+    prefill_token_s: float
+    prefill_square_s: float
+
+    def terms(self, sequences: Floats, tokens: Floats, windowed: Floats) -> Mapping[str, Floats]:
+        """Seconds of steps by cause; `tokens`: cached by all sequences of a rank together,
+        `windowed`: of them those within the window."""
+        import numpy as np
+
+        found = {
+            name: np.interp(sequences, self.grid, getattr(self, name))
+            for name in ("weights", "products", "exchange", "kernels", "sampling")
+        }
+        read = tokens * self.token_s + windowed * self.window_token_s
+        return {**found, "kv": read + sequences * self.state_s}
+
+
+@lru_cache(maxsize=512)
+def decode_costs(deployment: Deployment, cluster: Cluster) -> DecodeCosts:
+    """Costs of a deployment on GPUs of a cluster's links."""
+    return _Coster(deployment, cluster).costs()
+
+
+class _Coster:
+    """Adds up the rows of the op table for one deployment."""
+
+    def __init__(self, deployment: Deployment, cluster: Cluster) -> None:
+        gpu = deployment.gpu
+        self.deployment, self.cluster = deployment, cluster
+        half = gpu_inputs(gpu, half_precision(gpu), "auto")
+        self.gpu = half._replace(gemm_hbm_efficiency=half.hbm_efficiency)
+        native = deployment.weights.name in _NATIVE and _low_type(deployment) is not None
+        low = gpu_inputs(gpu, _low_type(deployment) or "bf16", "auto") if native else half
+        self.low = low._replace(gemm_hbm_efficiency=half.hbm_efficiency)
+        self.counts = Counter(deployment.model.kind_sequence)
+        self.heads = tuple(deployment.table["head"].ops)
+
+    def costs(self) -> DecodeCosts:
+        """All of them."""
+        each = [self._step(sequences / self.deployment.pp) for sequences in _GRID]
+        names = ("weights", "products", "exchange", "kernels", "sampling")
+        columns = {name: tuple(step[name] for step in each) for name in names}
+        token_s, window_token_s = self._cached_token_s()
+        prefill = self._prefill()
+        return DecodeCosts(
+            grid=tuple(map(float, _GRID)),
+            **columns,
+            token_s=token_s,
+            window_token_s=window_token_s,
+            state_s=self._state_s(),
+            launches=self._launches(),
+            prefill_token_s=prefill,
+            prefill_square_s=self._prefill_square(),
+        )
+
+    def _step(self, tokens: float) -> Mapping[str, float]:
+        """Seconds by cause of a step of so many sequences, all stages in turn."""
+        total: defaultdict[str, float] = defaultdict(float)
+        for kind, count in self.counts.items():
+            for name, seconds in self._layer(kind, tokens).items():
+                total[name] += count * seconds
+        for name, seconds in self._ops(self.heads, tokens).items():
+            total[name] += seconds
+        total["exchange"] += logits_gather_s(self.deployment, self.cluster, tokens)
+        total["sampling"] += self._sampling(tokens)
+        return total
+
+    def _layer(self, kind: LayerKind, tokens: float) -> defaultdict[str, float]:
+        found = self._ops(layer_piece(self.deployment, kind).ops, tokens)
+        found["exchange"] += layer_exchange_s(self.deployment, self.cluster, kind, tokens)
+        return found
+
+    def _ops(self, ops: tuple[Op, ...], tokens: float) -> defaultdict[str, float]:
+        total: defaultdict[str, float] = defaultdict(float)
+        for op in ops:
+            if op.is_product:
+                grouped = op.kind is OpKind.GROUPED_GEMM
+                read, whole = (self._experts if grouped else self._product)(op, tokens)
+                total["weights"] += read
+                total["products"] += whole - read
+            else:
+                total["kernels"] += self._small(op, tokens)
+        return total
+
+    def _product(self, op: Op, tokens: float) -> tuple[float, float]:
+        """(seconds of reading its weights, seconds of the product)."""
+        gpu = self.low if self._is_low(op) else self.gpu
+        read = op_weights(self.deployment, op).total / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
+        read += gpu.kernel_floor_s
+        width, depth = self._shape(op)
+        arithmetic = gemm_time_s(
+            tokens, width, depth, 1.0, gpu.matmul_flop_per_s, gpu.gemm_max_efficiency,
+            _ELEMENT, gpu._replace(hbm_bytes_per_s=math.inf),
+        )  # fmt: skip
+        return read, max(read, arithmetic)
+
+    def _experts(self, op: Op, tokens: float) -> tuple[float, float]:
+        """The same of experts: of those on the rank, the ones that some token is sent to."""
+        deployment, gpu = self.deployment, self.low if self._is_low(op) else self.gpu
+        moe = deployment.model.moe
+        if moe is None:
+            return 0.0, 0.0
+        sent = tokens * deployment.dp
+        held = moe.experts / deployment.ep
+        touched = held * (1.0 - (1.0 - moe.top_k / moe.experts) ** sent)
+        share = touched / held
+        rate = gpu.hbm_bytes_per_s * gpu.grouped_hbm_efficiency
+        read = gpu.kernel_floor_s + share * op_weights(deployment, op).total / rate
+        each = sent * moe.top_k / moe.experts / max(share, 1e-9)
+        rows = touched * _EXPERT_ROWS * math.ceil(each / _EXPERT_ROWS)
+        width, depth = self._shape(op)
+        flop_per_s = gpu.matmul_flop_per_s * gpu.gemm_max_efficiency * gpu.grouped_efficiency_share
+        return read, max(read, 2.0 * rows * width * depth / flop_per_s)
+
+    def _shape(self, op: Op) -> tuple[float, float]:
+        """(width, depth) of a product on the rank."""
+        out = op.out_width * self._share(op.out_shard)
+        kv_out = op.kv_out_width * self._share(Shard.KV)
+        return out + kv_out, op.in_width * self._share(op.in_shard)
+
+    def _share(self, shard: Shard) -> float:
+        deployment = self.deployment
+        match shard:
+            case Shard.TP:
+                return 1.0 / deployment.tp
+            case Shard.KV:
+                return 1.0 / min(deployment.tp, deployment.model.kv_heads)
+            case Shard.EXPERT_TP:
+                return 1.0 / deployment.expert_tp
+            case _:
+                return 1.0
+
+    def _is_low(self, op: Op) -> bool:
+        low = self.deployment.weights.quantised and op.low_precision
+        return low and op_weights(self.deployment, op).matrices > 0.0
+
+    def _small(self, op: Op, tokens: float) -> float:
+        """Kernels that are no products; residuals are added in the norms' kernels."""
+        if op.kind is OpKind.ATTENTION:
+            return _ATTENTION_KERNELS * self.gpu.kernel_floor_s
+        if op.name.endswith("/residual") or op.name in ("head/loss", "moe/dispatch"):
+            return 0.0
+        routing = op.name == "moe/routing"
+        kernels = _ROUTING_KERNELS if routing else 1.0
+        width = op.forward_bytes * op.tokens_factor * self._share(_width_shard(op))
+        if op.kind is OpKind.SCAN:
+            width = 0.0  # what a step reads and writes is the state
+        return memory_bound_time_s(tokens * width, kernels, self.gpu)
+
+    def _sampling(self, tokens: float) -> float:
+        """The sampler's passes over the logits, which every rank has in whole."""
+        logits = tokens * self.deployment.padded_vocabulary
+        return memory_bound_time_s(logits * _SAMPLING_BYTES, _SAMPLING_KERNELS, self.gpu)
+
+    def _cached_token_s(self) -> tuple[float, float]:
+        """Seconds for each token cached, of all layers without and with windows. Stages hold a part
+        of the layers and of the sequences each, and take turns."""
+        each = self._layer_token_s() / self.deployment.pp
+        kinds = self.deployment.model.kind_sequence
+        full = sum(kind.attention in ("full", "both") for kind in kinds)
+        windowed = sum(kind.attention == "sliding" for kind in kinds)
+        if not self.deployment.window_cache:
+            full, windowed = full + windowed, 0
+        return each * full, each * windowed
+
+    def _layer_token_s(self) -> float:
+        """Seconds for a cached token in one layer: its bytes, or the products with it where padded
+        queries make these longer."""
+        deployment, gpu = self.deployment, self.gpu
+        read = layer_token_bytes(deployment) / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
+        model = deployment.model
+        if model.mla:
+            groups, width = 1, 2 * model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
+            queries = model.heads / deployment.tp
+        else:
+            groups, width = max(1, model.kv_heads // deployment.tp), 2 * model.head_dim
+            queries = model.heads / model.kv_heads
+        rows = groups * _QUERY_ROWS * math.ceil(queries / _QUERY_ROWS)
+        flop_per_s = gpu.matmul16_flop_per_s * gpu.attention_forward_efficiency
+        return max(read, 2.0 * rows * width / flop_per_s)
+
+    def _state_s(self) -> float:
+        """Seconds for each sequence of reading and writing its recurrent states."""
+        kinds = self.deployment.model.kind_sequence
+        layers = sum(kind.attention in ("state", "both") for kind in kinds)
+        moved = 2.0 * layers * layer_state_bytes(self.deployment)
+        rate = self.gpu.hbm_bytes_per_s * self.gpu.hbm_efficiency
+        return moved / rate / self.deployment.pp
+
+    def _launches(self) -> float:
+        """Kernels of a step of one rank, all stages."""
+        floor = self.gpu.kernel_floor_s
+        total = _SAMPLING_KERNELS
+        for kind, count in self.counts.items():
+            ops = layer_piece(self.deployment, kind).ops
+            products = sum(op.is_product for op in ops)
+            small = sum(self._small(op, 0.0) for op in ops if not op.is_product) / floor
+            total += count * (products + small + 2.0 * (self.deployment.tp > 1))
+        return total
+
+    def _prefill(self) -> float:
+        """Seconds for a token of a long chunk, of all layers; the head reads the last one alone."""
+        seconds = 0.0
+        for kind, count in self.counts.items():
+            layer = self._layer(kind, _PREFILL_TOKENS)
+            seconds += count * sum(layer.values())
+        return seconds / _PREFILL_TOKENS
+
+    def _prefill_square(self) -> float:
+        """Seconds of attention for each pair of tokens of a prompt, half of which are before."""
+        deployment, model, gpu = self.deployment, self.deployment.model, self.gpu
+        if model.mla:
+            mla = model.mla
+            width = mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim
+        else:
+            width = 2 * model.head_dim
+        layers = sum(kind.attention in ("full", "both") for kind in model.kind_sequence)
+        flop = layers * model.heads / deployment.tp * width  # 2 of a product, half of the pairs
+        return flop / (gpu.matmul16_flop_per_s * gpu.attention_forward_efficiency)
+
+
+def _low_type(deployment: Deployment) -> str | None:
+    """The type in which products of the quantised weights multiply, if the GPU has it."""
+    name = "int8" if deployment.weights.name == "int8" else "fp8"
+    return name if name in deployment.gpu.peak_flop_per_s else None
+
+
+def _width_shard(op: Op) -> Shard:
+    """What divides a small kernel's bytes: all ranks hold each token's hidden state in whole."""
+    if op.tokens in (Shard.TP, Shard.ROUTED_TP):
+        return Shard.TP
+    return Shard.KV if op.tokens is Shard.KV else Shard.NONE

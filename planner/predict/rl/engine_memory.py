@@ -1,0 +1,144 @@
+"""What an engine that samples holds on a GPU, and the room that is left for its KV cache.
+
+The sums are those of serving (`planner.predict.memory.serving`), by the engine's own accounting:
+vLLM's share is of all memory, for weights, activations and cache; SGLang's is of what is free when
+it starts, for weights and cache alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from hardware.schema import Gpu
+from planner.job.rl.job import RlJob
+from planner.predict.memory.serving.deployment import Deployment, check_deployment
+from planner.predict.memory.serving.engine import ENGINES, batch_defaults
+from planner.predict.memory.serving.formats import kv_format, weight_format
+from planner.predict.memory.serving.stage import ServingStageMemory, StagePool, stage_memory
+from planner.predict.rl.engines import EngineGeneration, generation_of
+from planner.predict.rl.plan import EngineLayout
+
+
+@dataclass(frozen=True)
+class EngineMemory:
+    """One engine on its fullest GPU.
+
+    `held`: bytes by what they are, the KV cache filled; `room`: bytes of the KV cache on a rank of
+    the tightest stage, of which a cached token takes `token_bytes` in layers without a window and
+    `window_bytes` within the window, and a sequence `state_bytes`; `over`: bytes by which the
+    engine's share and what lies beside it exceed the GPU (negative: to spare).
+    """
+
+    held: Mapping[str, float]
+    room: float
+    token_bytes: float
+    window_bytes: float
+    state_bytes: float
+    window: int
+    over: float
+
+    def sequence_bytes(self, tokens: float) -> float:
+        """Bytes that a sequence of so many cached tokens takes."""
+        windowed = self.window_bytes * min(tokens, self.window)
+        return self.state_bytes + self.token_bytes * tokens + windowed
+
+    @property
+    def room_tokens(self) -> float:
+        """Tokens of long sequences that the cache holds."""
+        return max(0.0, self.room) / max(self.token_bytes, 1.0)
+
+
+def deployment_of(job: RlJob, engine: EngineLayout, gpu: Gpu | None = None) -> Deployment:
+    """The engine as a server of the job's policy. UsageError for degrees that no engine takes."""
+    found = gpu or job.trainer.cluster.gpu
+    deployment = _deployment(job, engine, found)
+    check_deployment(deployment)
+    return deployment
+
+
+def _deployment(job: RlJob, engine: EngineLayout, gpu: Gpu) -> Deployment:
+    setting = job.engine
+    return Deployment(
+        model=job.policy.language,
+        gpu=gpu,
+        batch=engine.dp,
+        context=job.rollout.longest,
+        weights=weight_format(setting.weights),
+        kv=kv_format(setting.kv),
+        tp=engine.tp,
+        pp=engine.pp,
+        ep=engine.ep,
+        dp=engine.dp,
+        utilization=engine.kv_share,
+        chunk=setting.chunk or batch_defaults(gpu)[0],
+        sequences=engine.sequences,
+        graphs=setting.graphs,
+        engine=ENGINES[generation_of(setting).memory],
+    )
+
+
+@lru_cache(maxsize=512)
+def engine_memory(
+    deployment: Deployment, generation: EngineGeneration, beside: float
+) -> EngineMemory:
+    """Memory of one engine; `beside`: bytes on each GPU that are not its own."""
+    stages = stage_memory(deployment)
+    rooms = [_room(stage, generation, beside) for stage in stages]
+    tightest = min(range(len(stages)), key=lambda index: rooms[index] / _need(stages[index]))
+    stage, pool = stages[tightest], stages[tightest].pool
+    each = pool.block_bytes / pool.deployment.block
+    return EngineMemory(
+        held=_held(stage, rooms[tightest]),
+        room=rooms[tightest],
+        token_bytes=each * pool.full_groups,
+        window_bytes=each * pool.window_groups,
+        state_bytes=_state_bytes(pool),
+        window=pool.window + pool.deployment.block if pool.window else 0,
+        over=_over(stage, generation, beside),
+    )
+
+
+def _state_bytes(pool: StagePool) -> float:
+    """Bytes of a sequence whatever its length: recurrent states, beside which the last block of its
+    cache is half empty on average."""
+    if not pool.state_groups:
+        return 0.0
+    return (pool.state_groups + 0.5 * pool.full_groups) * pool.block_bytes
+
+
+def _need(stage: ServingStageMemory) -> float:
+    """Bytes of the KV cache of one longest sequence."""
+    context = stage.pool.deployment.context
+    return max(1.0, stage.pool.sequence_blocks(context) * stage.pool.block_bytes)
+
+
+def _room(stage: ServingStageMemory, generation: EngineGeneration, beside: float) -> float:
+    """Bytes of the KV cache: of the engine's share, or of what the GPU has if that is less."""
+    if not generation.static_share:
+        return stage.available
+    free = stage.usable - stage.context - stage.nccl - beside
+    share = stage.pool.deployment.utilization
+    return share * free - stage.weights.total
+
+
+def _over(stage: ServingStageMemory, generation: EngineGeneration, beside: float) -> float:
+    """Bytes beyond the GPU. vLLM refuses to start where its share is not free; SGLang runs out
+    where activations and graphs do not fit beside its share."""
+    before = stage.context + stage.nccl + beside
+    if not generation.static_share:
+        return before + max(stage.budget, stage.fixed) + stage.graphs_beside - stage.usable
+    outside = (1.0 - stage.pool.deployment.utilization) * (stage.usable - before)
+    return stage.activations.peak + stage.graphs_within + stage.graphs_beside - outside
+
+
+def _held(stage: ServingStageMemory, room: float) -> Mapping[str, float]:
+    return {
+        "weights": stage.weights.total,
+        "KV cache": max(0.0, room),
+        "activations": stage.activations.peak,
+        "CUDA graphs": stage.graphs_within + stage.graphs_beside,
+        "beside torch": stage.non_torch,
+        "context": stage.context + stage.nccl,
+    }

@@ -1,0 +1,264 @@
+"""Generation of a step's samples: seconds from the first prompt to the end of the longest answer.
+
+Sequences come and go by continuous batching (`planner.predict.rl.batching`); every step of it takes
+what reading weights and cache, arithmetic, exchange and the engine's CPU side take with the
+sequences that run (`planner.predict.rl.decoding`). Engines work side by side on equal numbers of
+samples, and the phase ends with the last of them: the longest answer of all decides, and the engine
+that has drawn the longest ones on average.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+from hardware.schema import Gpu
+from planner.job.rl.job import RlJob
+from planner.job.samples import Lengths
+from planner.predict.rl.batching import Flow, Load, flow
+from planner.predict.rl.decoding import DecodeCosts, decode_costs
+from planner.predict.rl.engine_memory import EngineMemory, deployment_of, engine_memory
+from planner.predict.rl.engines import EngineGeneration, generation_of
+from planner.predict.rl.errors import with_bar
+from planner.predict.rl.plan import EngineLayout, Generation, Phase
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[Any]
+
+# Points of the profile of what still runs.
+_POINTS = 64
+# An engine drains from where fewer sequences run than this share of the most that did.
+_DRAINED = 0.9
+
+
+@dataclass(frozen=True)
+class SamplingEngine:
+    """One engine's costs and the samples that each of its dp ranks is given."""
+
+    layout: EngineLayout
+    costs: DecodeCosts
+    memory: EngineMemory
+    made: EngineGeneration
+    graphs: bool
+    host_speed: float
+    load: Load
+    prompt_squared: float
+    shared: float
+
+    def terms(self, running: Floats, tokens: Floats, windowed: Floats) -> dict[str, Floats]:
+        """Seconds of steps by cause, the CPU's part that the GPU waits for included."""
+        import numpy as np
+
+        found = dict(self.costs.terms(running, tokens, windowed))
+        gpu = np.sum(list(found.values()), axis=0)
+        launched = 0.0 if self.graphs else self.costs.launches * self.made.launch_s
+        waited = np.maximum(0.0, launched / self.host_speed - gpu)
+        cpu = (self.made.step_s + self.made.sequence_s * running * self.layout.dp) / self.host_speed
+        exposed = np.maximum(0.0, cpu - gpu - waited) if self.made.hidden else cpu
+        return {**found, "engine": waited + exposed}
+
+    def prefill_s(self, prompts: float, again: float) -> float:
+        """Seconds of reading prompts of so many samples, and tokens that are read again."""
+        tokens = prompts * self.load.prompt * self.shared + again
+        pairs = prompts * self.prompt_squared * self.shared
+        return tokens * self.costs.prefill_token_s + pairs * self.costs.prefill_square_s
+
+
+def generate(
+    job: RlJob, engine: EngineLayout, beside: float = 0.0, gpu: Gpu | None = None
+) -> Generation:
+    """Seconds and memory of a step's generation on engines of one layout.
+
+    `beside`: bytes on each GPU that a colocated trainer keeps; `gpu`: what samples, None for the
+    trainer's. UsageError for degrees that no engine takes.
+    """
+    made = sampling_engine(job, engine, beside, gpu)
+    found = _generation(job, made)
+    deviation = _length_deviation(job, made, found.phase.seconds)
+    return replace(found, phase=with_bar(found.phase, job, deviation))
+
+
+def sampling_engine(
+    job: RlJob, layout: EngineLayout, beside: float = 0.0, gpu: Gpu | None = None
+) -> SamplingEngine:
+    """The costs of an engine of a layout, and what each of its ranks is given. UsageError."""
+    deployment = deployment_of(job, layout, gpu)
+    cluster = job.trainer.cluster
+    made = generation_of(job.engine)
+    memory = engine_memory(deployment, made, beside)
+    rollout = job.rollout
+    lanes = layout.replicas * layout.dp
+    each = rollout.samples / lanes
+    group = min(rollout.samples_per_prompt, max(1.0, each)) if job.framework.prefix_cache else 1.0
+    load = Load(
+        samples=_heaviest(each, layout, rollout.response),
+        lengths=replace(rollout.response, unstated=()),
+        prompt=rollout.prompt.mean,
+        slots=float(layout.sequences),
+        room=max(memory.room, memory.sequence_bytes(rollout.longest)),
+        full=memory.token_bytes,
+        windowed=memory.window_bytes,
+        window=float(memory.window),
+        state=memory.state_bytes,
+        shared=1.0 - 1.0 / group,
+        again=not job.framework.prefix_cache,
+    )
+    return SamplingEngine(
+        layout, decode_costs(deployment, cluster), memory, made, job.engine.graphs,
+        cluster.host_speed, load, rollout.prompt.squared, 1.0 / group,
+    )  # fmt: skip
+
+
+def _heaviest(samples: float, layout: EngineLayout, lengths: Lengths) -> float:
+    """Samples of mean length that are as many tokens as the fullest rank of all is expected to have
+    drawn: its mean and the expected largest of so many normal deviations (Blom's)."""
+    lanes = layout.replicas * layout.dp
+    if lanes == 1 or samples < 1.0:
+        return max(1.0, samples)
+    spread = math.sqrt(max(0.0, lengths.squared / lengths.mean**2 - 1.0))
+    largest = NormalDist().inv_cdf((lanes - 0.375) / (lanes + 0.25))
+    return samples * (1.0 + largest * spread / math.sqrt(samples))
+
+
+@dataclass(frozen=True)
+class _Course:
+    """A phase in time: seconds of each bin, by cause and in all, of the engine that is last."""
+
+    flow: Flow
+    terms: Mapping[str, Floats]
+    seconds: Floats
+    most: float
+
+
+def _course(made: SamplingEngine) -> _Course:
+    """How long each bin of steps takes, weighed with the probability that some engine still runs.
+
+    Of an engine with N samples of which l are left on average, some runs with probability
+    1 - (1 - l/N)^N, and of R such engines with 1 - (1 - l/N)^(N·R).
+    """
+    import numpy as np
+
+    found = flow(made.load)
+    layout = made.layout
+    samples = made.load.samples * layout.dp
+    left = np.clip(found.left / made.load.samples, 0.0, 1.0)
+    some = np.maximum(1.0 - (1.0 - left) ** samples, 1e-12)
+    last = 1.0 - (1.0 - left) ** (samples * layout.replicas)
+    running = np.maximum(found.running / some, 1.0 / layout.dp)
+    scale = running / np.maximum(found.running, 1e-300)
+    terms = made.terms(running, found.tokens * scale, found.windowed * scale)
+    weighed = {name: values * found.steps * last for name, values in terms.items()}
+    each = float(found.admitted.sum()) or 1.0
+    prefill = made.prefill_s(1.0, 0.0) * found.admitted
+    reread = found.reread * made.costs.prefill_token_s
+    weighed["prefill"] = prefill * (made.load.samples / each) + reread
+    seconds = np.sum(list(weighed.values()), axis=0)
+    return _Course(found, weighed, seconds, float(found.running.max()))
+
+
+def _generation(job: RlJob, made: SamplingEngine) -> Generation:
+    import numpy as np
+
+    course = _course(made)
+    rollout, memory = job.rollout, made.memory
+    batches = rollout.batches
+    terms = {name: batches * float(values.sum()) for name, values in course.terms.items()}
+    if rollout.turns > 1:
+        terms["tools"] = batches * (rollout.turns - 1) * rollout.tool_s
+    one_longest = memory.sequence_bytes(rollout.longest)
+    fits = memory.room >= one_longest and memory.over <= 0.0
+    phase = Phase(
+        "generation", "engine", sum(terms.values()), terms, memory.held,
+        notes=tuple(_notes(job, made, course, one_longest)),
+    )  # fmt: skip
+    draining = course.flow.running < _DRAINED * course.most
+    return Generation(
+        phase=phase,
+        steady_s=batches * _steady_s(made),
+        tail_s=batches * float(course.seconds[np.asarray(draining)].sum()),
+        running=course.most * made.layout.dp,
+        waves=made.load.samples / max(course.most, 1e-9),
+        preempted=course.flow.preempted,
+        room_tokens=memory.room_tokens * made.layout.dp,
+        profile=_profile(course, made.load.samples),
+        fits=fits,
+    )
+
+
+def _steady_s(made: SamplingEngine) -> float:
+    """Seconds of the same samples where engines are always fed: as many run as slots and room
+    allow, of ages as they come about when each end lets another sequence in."""
+    import numpy as np
+
+    load = made.load
+    longest = load.lengths.tokens[-1]
+    ages = (np.arange(256) + 0.5) * longest / 256
+    reached = np.searchsorted(np.asarray(load.lengths.tokens), ages, side="right")
+    alive = 1.0 - np.concatenate(([0.0], np.cumsum(load.lengths.shares)))[reached]
+    weights = alive / alive.sum()
+    cached = load.prompt + ages
+    own = cached - load.shared * load.prompt
+    within = np.minimum(own, load.window)
+    taken = float(weights @ (load.state + load.full * own + load.windowed * within))
+    running = np.asarray(
+        [max(1.0, min(load.slots, load.room / max(taken, 1e-9), 2 * load.samples))]
+    )
+    tokens = running * float(weights @ cached)
+    windowed = running * float(weights @ np.minimum(cached, load.window)) if load.window else tokens
+    step = sum(float(values[0]) for values in made.terms(running, tokens, windowed).values())
+    steps = load.samples * load.lengths.mean / float(running[0])
+    return steps * step + made.prefill_s(load.samples, 0.0)
+
+
+def _profile(course: _Course, samples: float) -> tuple[tuple[float, float], ...]:
+    """(seconds since the start, share of the samples that still run)."""
+    import numpy as np
+
+    ends = np.concatenate(([0.0], np.cumsum(course.seconds)))
+    left = np.concatenate(([1.0], np.clip(course.flow.left / samples, 0.0, 1.0)))
+    left[-1] = 0.0
+    chosen = np.unique(np.linspace(0, len(ends) - 1, _POINTS).round().astype(int))
+    return tuple((float(ends[index]), float(left[index])) for index in chosen)
+
+
+def _length_deviation(job: RlJob, made: SamplingEngine, seconds: float) -> float:
+    """Standard deviation of ln(seconds) over spreads of lengths that suit what is known as well."""
+    others = job.rollout.response.unstated
+    if not others or seconds <= 0.0:
+        return 0.0
+    ratios = []
+    for lengths in others:
+        load = replace(made.load, lengths=replace(lengths, unstated=()))
+        other = _course(replace(made, load=load)).seconds.sum()
+        ratios.append(math.log(max(float(other), 1e-9) * job.rollout.batches / seconds))
+    return math.sqrt(sum(ratio**2 for ratio in ratios) / len(ratios))
+
+
+def _notes(job: RlJob, made: SamplingEngine, course: _Course, one_longest: float) -> list[str]:
+    """What a reader should know."""
+    found = []
+    if made.memory.room < one_longest:
+        found.append(
+            f"The KV cache has no room for one sequence of {job.rollout.longest:,} tokens; give "
+            "the engine more of the GPU, a larger tp, or shorter answers."
+        )
+    if made.memory.over > 0.0:
+        found.append(
+            "The engine's share of the GPU is not free beside what else is there: "
+            f"{made.memory.over / 2**30:.1f} GiB are missing."
+        )
+    if course.flow.preempted > 0.01:
+        found.append(
+            f"{course.flow.preempted:.0%} of the sequences lose their place in a full KV cache, "
+            "and are read again."
+        )
+    if job.rollout.response.unstated:
+        found.append(
+            "Only the mean of the answers' lengths is known; their spread decides the tail."
+        )
+    return found

@@ -1,0 +1,138 @@
+"""Micro-batches of samples of unequal length that are joined up to a number of tokens.
+
+A rank's samples of a batch are split into the fewest micro-batches that a limit of tokens allows,
+of about equal work each; all data-parallel ranks then make as many as the one with most tokens (a
+MAX all-reduce: verl, utils/seqlen_balancing.py, rearrange_micro_batches; slime,
+utils/seqlen_balancing.py; OpenRLHF, utils/seqlen_balancing.py). NeMo-RL fills bins by first fit in
+falling order instead, whose last tokens stay empty (distributed/batched_data_dict.py).
+
+So a micro-batch holds fewer tokens than the limit, and exactly the batch is computed.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import ceil, sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.job.rl.job import RlJob
+from planner.job.sample_rows import most_together, packs_of
+from planner.job.samples import Lengths
+from planner.predict.cost_model import Columns
+from planner.predict.unequal import waiting
+
+# Columns that say which ranks share a batch and which of them go in step.
+_SHARING = ("dp", "pp", "vpp", "zero", "tp", "cp", "ep", "etp")
+
+
+class Batch(NamedTuple):
+    """What is read or trained on at once: `samples` of all ranks, in micro-batches of up to `limit`
+    tokens; `apart`: 1 where nothing makes ranks alike, 0 where their shares have equal tokens, and
+    between where those of several batches together have."""
+
+    samples: float
+    limit: float
+    apart: float
+
+
+class MicroBatches(NamedTuple):
+    """Of a rank: how many, tokens of one on average and of the longest of a training; by which
+    share the rank with most exceeds the mean, of tokens and of squared lengths."""
+
+    number: int
+    tokens: float
+    most: float
+    more_tokens: float
+    more_squares: float
+
+
+def mini_batch(job: RlJob) -> Batch:
+    """The samples of one optimizer step. Ranks that have equal tokens of all mini-batches together
+    have of one of M what is left of its variance: 1 - 1/M."""
+    samples = job.rollout.samples / job.minibatches
+    apart = sqrt(1.0 - 1.0 / job.minibatches) if job.framework.balances_ranks else 1.0
+    return Batch(samples, float(job.trainer.seq), apart)
+
+
+def whole_batch(job: RlJob) -> Batch:
+    """All samples of a step, as a pass reads them."""
+    limit = float(job.token_limit_read or job.trainer.seq)
+    return Batch(float(job.rollout.samples), limit, 0.0 if job.framework.balances_ranks else 1.0)
+
+
+def with_micro_batches(job: RlJob, batch: Batch, columns: Columns) -> Columns:
+    """Columns of shapes with the micro-batches that a batch makes there: one row of `kept` and
+    `computed` tokens each, as the cost model takes them."""
+    if not by_tokens(job):
+        number = np.maximum(1, np.ceil(batch.samples / columns["dp"] / columns["mbs"] - 1e-9))
+        number = number.astype(np.int64)
+        return {**columns, "grad_acc": number, "gbs": number * columns["mbs"] * columns["dp"]}
+    table = np.column_stack([columns[name] for name in _SHARING])
+    rows, inverse = np.unique(table, axis=0, return_inverse=True)
+    found = np.array([_of_shape(job, batch, row) for row in rows]).reshape(-1, 5)[inverse.ravel()]
+    number, tokens, most, more_tokens, more_squares = found.T
+    ones = np.ones(len(found), dtype=np.int64)
+    return {
+        **columns,
+        "mbs": ones,
+        "grad_acc": number.astype(np.int64),
+        "gbs": (number * columns["dp"]).astype(np.int64),
+        "kept": most / job.trainer.seq,
+        "computed": tokens / most,
+        "more_tokens": more_tokens,
+        "more_squares": more_squares,
+    }
+
+
+def by_tokens(job: RlJob) -> bool:
+    """Whether micro-batches hold whole samples up to a number of tokens, without padding."""
+    return job.framework.token_batches and job.trainer.samples.packing == "pack-varlen"
+
+
+def _of_shape(job: RlJob, batch: Batch, row: np.ndarray) -> MicroBatches:
+    shape = dict(zip(_SHARING, map(int, row), strict=True))
+    ranks, experts = shape["dp"], shape["ep"] * shape["etp"]
+    holders = max(1, experts // (shape["tp"] * shape["cp"]))
+    in_step = ranks if shape["zero"] == 3 else min(ranks, holders)
+    together = shape["pp"] if shape["vpp"] > 1 else 1
+    lengths = job.trainer.samples.lengths or job.rollout.response
+    return _micro_batches(
+        lengths, batch._replace(samples=batch.samples / ranks), ranks, in_step, together,
+        job.framework.fills_bins,
+    )  # fmt: skip
+
+
+@cache
+def _micro_batches(
+    lengths: Lengths, share: Batch, ranks: int, in_step: int, together: int, bins: bool
+) -> MicroBatches:
+    """Those of a rank's share of a batch; their number is a multiple of `together`, as interleaved
+    stages of a pipeline take them."""
+    draws = max(1, round(share.samples))
+    more_tokens, more_squares = (
+        share.apart * more for more in _more(lengths, draws, ranks, in_step)
+    )
+    total = share.samples * lengths.mean
+    room = share.limit * (packs_of(lengths, round(share.limit), "best-fit").fill if bins else 1.0)
+    number = min(ceil(total * (1.0 + more_tokens) / room - 1e-9), max(1, draws))
+    number = max(1, ceil(number / together) * together)
+    tokens = total / number
+    most = max(tokens, min(share.limit, most_together(lengths, draws)))
+    return MicroBatches(number, tokens, most, more_tokens, more_squares)
+
+
+@cache
+def _more(lengths: Lengths, draws: int, ranks: int, in_step: int) -> tuple[float, float]:
+    """By which share the rank with most exceeds the mean of independent draws: of tokens, and of
+    squared lengths. Ranks that go `in_step` do so in each of their micro-batches, which are alike
+    in a rank; so both wait for the same one."""
+    if ranks == 1:
+        return 0.0, 0.0
+    tokens, shares = np.array(lengths.tokens), np.array(lengths.shares)
+    in_step = min(in_step, ranks)
+    more_tokens, more_squares = (
+        waiting((values, shares), draws, 1, ranks, in_step, 0.0) for values in (tokens, tokens**2)
+    )
+    return more_tokens, more_squares

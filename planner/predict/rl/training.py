@@ -1,0 +1,270 @@
+"""What the trainer's side of a step takes and holds: passes that read all samples, and the update.
+
+Every phase is a step of the cost core. The update is as many optimizer steps as there are
+mini-batches and epochs, each over the samples of one. Log-probabilities of the policy, of a
+reference, a critic's values and a reward model's scores are forward passes over all samples at
+once, with a token limit of their own (`planner.predict.rl.batch_model.ReadingModel`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from planner.cost import fields as f
+from planner.cost.terms import MEMORY_TERMS, TIME_TERMS
+from planner.job.frameworks.losses import with_objective
+from planner.job.job import Job
+from planner.job.objective import Objective
+from planner.job.rl.job import RlJob
+from planner.job.specs import ModelSpec
+from planner.predict.configuration import Configuration, even_layout
+from planner.predict.mixture import CostedLayout, cost_layout
+from planner.predict.rl.batch_model import BatchModel, ReadingModel
+from planner.predict.rl.micro_batches import (
+    Batch,
+    by_tokens,
+    mini_batch,
+    whole_batch,
+    with_micro_batches,
+)
+from planner.predict.rl.moves import UNPINNED_BYTES_PER_S
+from planner.predict.rl.plan import Phase, PhaseName, Training
+from planner.predict.stage import Stage
+
+Bytes = dict[str, float]
+_SCORES = Objective("reward")
+# Of a stage's terms, what no tensor of a phase holds.
+_STAYING = ("communication", "context")
+# Models that lie beside the policy on the trainer's GPUs, by name.
+REFERENCE, CRITIC, JUDGE = "reference", "critic", "reward model"
+
+
+def train(job: RlJob, trainer: Configuration, critic: Configuration | None = None) -> Training:
+    """What a trainer's configuration takes for one step of a job. `critic`: of its critic, on the
+    same GPUs, None for the trainer's degrees; both configurations' jobs have the GPUs that train.
+
+    Where the framework's trainer leaves the GPU between phases, passes that read find neither
+    gradients nor states there, and models beside the policy are there in their own phases alone.
+    """
+    return _Account(job, trainer, critic).training()
+
+
+@dataclass(frozen=True)
+class Costed:
+    """A configuration as the kernel has costed it in one of its phases."""
+
+    configuration: Configuration
+    costed: CostedLayout
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds of one step by term."""
+        step = self.costed.step
+        return {
+            term.name: float(step[f.TIME_COLUMNS[term.field]])
+            for term in TIME_TERMS
+            if step[f.TIME_COLUMNS[term.field]]
+        }
+
+    @cached_property
+    def _fullest(self) -> int:
+        return int(self.costed.step[f.STEP_PEAK_STAGE])
+
+    @cached_property
+    def peak(self) -> Bytes:
+        """Bytes on the fullest GPU at its peak, by term."""
+        row = self.costed.stages[self._fullest]
+        return {term.words: float(row[f.MEMORY_COLUMNS[term.field]]) for term in MEMORY_TERMS}
+
+    @cached_property
+    def resting(self) -> Bytes:
+        """Bytes there that stay from one micro-batch to the next: weights, optimizer states, and
+        gradients that have buffers of their own. Of FSDP, whose fp32 shards are the parameters,
+        these are the weights."""
+        machine = self.configuration.machines[self._fullest]
+        stage = Stage(self.costed.memory[machine], self._fullest)
+        rest, framework = stage.rest, stage.inputs.framework
+        weights, master = float(rest.resting.weights), float(rest.resting.master_weights)
+        states = float(rest.resting.optimizer_state)
+        gradients = float(rest.moving.gradients) if framework.persistent_gradients else 0.0
+        if not weights:
+            weights, master = master, 0.0
+        return {"weights": weights, "gradients": gradients, "optimizer state": master + states}
+
+    @property
+    def staying(self) -> Bytes:
+        """Bytes there outside all tensors."""
+        return {term.words: self.peak[term.words] for term in MEMORY_TERMS if term.name in _STAYING}
+
+
+@dataclass(frozen=True)
+class _Account:
+    """A trainer's configuration, and a critic's, with every phase of a step costed once."""
+
+    job: RlJob
+    trainer: Configuration
+    critic: Configuration | None
+
+    def training(self) -> Training:
+        policy = self.update
+        return Training(
+            phases=(*self._reads(), *self._updates()),
+            resident=policy.resting | {name: size for name, size in self.beside.items() if size},
+            staying=policy.staying,
+            shard_bytes=policy.resting["weights"],
+        )
+
+    # --- what is costed --------------------------------------------------------------------------
+
+    @cached_property
+    def update(self) -> Costed:
+        """One optimizer step of the policy."""
+        return costed_update(self.job, self.trainer)
+
+    @cached_property
+    def critic_update(self) -> Costed | None:
+        """One optimizer step of the critic."""
+        configuration = self._critic
+        return None if configuration is None else costed_update(self.job, configuration)
+
+    @cached_property
+    def reading(self) -> Costed:
+        """A pass of the policy over all samples."""
+        return costed_reading(self.job, self.trainer)
+
+    @cached_property
+    def judging(self) -> Costed | None:
+        """A reward model's pass over all samples."""
+        model = self.job.reward.model
+        if self.job.reward.kind != "model" or model is None:
+            return None
+        return costed_reading(self.job, scoring(self.trainer, model))
+
+    @property
+    def _critic(self) -> Configuration | None:
+        if self.job.critic is None:
+            return None
+        if self.critic is None:
+            return scoring(self.trainer, self.job.critic)
+        return replace(self.critic, job=scoring_job(self.critic.job, self.job.critic))
+
+    @cached_property
+    def beside(self) -> Bytes:
+        """Bytes of the models that lie beside the policy."""
+        found: dict[str, float] = {}
+        if self.job.reference == "copied":
+            found[REFERENCE] = _weights(self.reading)
+        if self.critic_update is not None:
+            found[CRITIC] = sum(self.critic_update.resting.values())
+        if self.judging is not None:
+            found[JUDGE] = _weights(self.judging)
+        return found
+
+    # --- phases ----------------------------------------------------------------------------------
+
+    def _reads(self) -> Iterator[Phase]:
+        if self.judging is not None:
+            yield self._read("reward", self.judging, JUDGE)
+        if self.job.old_logprobs:
+            yield self._read("old_logprobs", self.reading, "")
+        if self.job.reference != "none":
+            yield self._read("reference", self.reading, REFERENCE)
+        if (configuration := self._critic) is not None:
+            yield self._read("values", costed_reading(self.job, configuration), CRITIC)
+
+    def _read(self, name: PhaseName, pass_: Costed, of: str) -> Phase:
+        """A forward pass over all samples, of a model beside the policy or, `of` nothing, of it."""
+        terms = dict(pass_.seconds)
+        if name == "reference" and self.job.reference == "host":
+            # Its weights come in the policy's place, whose own come back.
+            terms["swap"] = 2.0 * self.update.resting["weights"] / UNPINNED_BYTES_PER_S
+        work = {term: size for term, size in pass_.peak.items() if term not in pass_.resting}
+        return _phase(name, terms, self._held(of, read=True) | work)
+
+    def _updates(self) -> Iterator[Phase]:
+        if self.critic_update is not None:
+            terms = _times(self.critic_update.seconds, self.job.updates)
+            held = self._held(CRITIC, read=False) | self.critic_update.peak
+            yield _phase("critic_update", terms, held)
+        terms = _times(self.update.seconds, self.job.updates)
+        yield _phase("update", terms, self._held("", read=False) | self.update.peak)
+
+    def _held(self, of: str, *, read: bool) -> Bytes:
+        """Bytes that lie there whatever the work: `of` the model at work, unless that is trained,
+        and of others."""
+        leaves, policy = self.job.framework.trainer_leaves, self.update.resting
+        found = {name: 0.0 if leaves and name != of else size for name, size in self.beside.items()}
+        if not read:
+            found.pop(of, None)
+            if of:
+                found["policy"] = 0.0 if leaves else sum(policy.values())
+            return found
+        if leaves:
+            swapped = of in ("", REFERENCE)
+            return found | {"weights": policy["weights"] if swapped else 0.0}
+        return found | policy
+
+
+def costed_update(job: RlJob, configuration: Configuration) -> Costed:
+    """One optimizer step over a mini-batch."""
+    return _costed(job, configuration, BatchModel, mini_batch(job))
+
+
+def costed_reading(job: RlJob, configuration: Configuration) -> Costed:
+    """One forward pass over all samples of a step."""
+    return _costed(job, configuration, ReadingModel, whole_batch(job))
+
+
+def _costed(
+    job: RlJob, configuration: Configuration, kind: type[BatchModel], batch: Batch
+) -> Costed:
+    prepared = replace(configuration, job=costing_job(job, configuration.job))
+    model = kind(prepared.job, compiled=False)
+    columns = with_micro_batches(job, batch, prepared.columns)
+    costed = cost_layout(model, model.price_shapes(columns), 0, prepared)
+    return Costed(prepared, costed)
+
+
+def costing_job(job: RlJob, trainer: Job) -> Job:
+    """A trainer's job as its micro-batches are: whole samples one behind the other, without
+    padding, where they are taken by tokens."""
+    if not by_tokens(job):
+        return trainer
+    samples = replace(trainer.samples, packing="padding-free", balance="none", packer="none")
+    return replace(trainer, samples=samples)
+
+
+def scoring_job(trainer: Job, model: ModelSpec) -> Job:
+    """The trainer's job with another model, that gives a score for each token, not logits."""
+    objective = replace(_SCORES, loss=trainer.objective.loss)
+    framework = with_objective(
+        trainer.framework.model_copy(
+            update={"objectives": (*trainer.framework.objectives, "reward")}
+        ),
+        objective,
+    )
+    # Its rows are samples, not pairs of them.
+    plain = Objective("policy", loss=trainer.objective.loss)
+    return replace(trainer, model=model, framework=framework, objective=plain)
+
+
+def scoring(trainer: Configuration, model: ModelSpec) -> Configuration:
+    """Another model that gives scores, at the trainer's degrees, its layers spread evenly."""
+    job, degrees = scoring_job(trainer.job, model), trainer.degrees
+    layout = even_layout(job, degrees.pp, degrees.vpp, trainer.mode)
+    return replace(trainer, job=job, layout=layout)
+
+
+def _weights(one: Costed) -> float:
+    return one.peak["weights"]
+
+
+def _times(terms: Mapping[str, float], count: int) -> dict[str, float]:
+    return {name: count * seconds for name, seconds in terms.items()}
+
+
+def _phase(name: PhaseName, terms: Mapping[str, float], held: Bytes) -> Phase:
+    kept = {what: size for what, size in held.items() if size}
+    return Phase(name, "trainer", sum(terms.values()), terms, kept)

@@ -1,0 +1,165 @@
+"""The trainer's side of a step for many configurations at once: what a search ranks them by.
+
+The same micro-batches and cost models as of one configuration (`planner.predict.rl.training`),
+every phase of all rows in one call of the compiled kernel, each in its framework's even layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost import fields as f
+from planner.cost.codes import Sharers
+from planner.cost.tables import Array
+from planner.job.job import Job
+from planner.job.rl.job import RlJob
+from planner.job.specs import ModelSpec
+from planner.predict.cost_model import Columns, CostedShapes
+from planner.predict.rl.batch_model import BatchModel, ReadingModel
+from planner.predict.rl.micro_batches import Batch, mini_batch, whole_batch, with_micro_batches
+from planner.predict.rl.moves import UNPINNED_BYTES_PER_S
+from planner.predict.rl.plan import PhaseName
+from planner.predict.rl.training import costing_job, scoring_job
+
+# Micro-batches of so small a share of the token limit hold weights, states and gradients alone.
+_NOTHING = 1e-6
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """Rows of a trainer's configurations: `seconds` by phase; `peak_bytes` on the fullest GPU over
+    all phases, models beside the policy included; `resident_bytes` of what stays there between
+    phases, the GPU's context included."""
+
+    seconds: Mapping[PhaseName, Array]
+    peak_bytes: Array
+    resident_bytes: Array
+
+    @property
+    def total_s(self) -> Array:
+        """Seconds of all phases of the trainer's side."""
+        total: Array = np.sum(list(self.seconds.values()), axis=0)
+        return total
+
+
+def train_rows(job: RlJob, columns: Columns) -> TrainingRows:
+    """Every phase of each row; `columns`: of shapes of `job.trainer`, whose GPUs train, as
+    `planner.predict.shapes.legal_candidates` has them."""
+    return _Rows(job, columns).rows()
+
+
+@dataclass(frozen=True)
+class _Models:
+    """One model's update, if it is trained, and its reading pass: seconds, and bytes at the peak
+    and without any tokens."""
+
+    update_s: Array
+    update_bytes: Array
+    resting_bytes: Array
+    read_s: Array
+    read_bytes: Array
+    read_resting_bytes: Array
+    weight_bytes: Array
+
+
+@dataclass(frozen=True)
+class _Rows:
+    job: RlJob
+    columns: Columns
+
+    def rows(self) -> TrainingRows:
+        job, policy = self.job, self._model(self.job.trainer)
+        seconds: dict[PhaseName, Array] = {}
+        beside = np.zeros_like(policy.update_s)
+        judge = job.reward.model if job.reward.kind == "model" else None
+        critic = None if job.critic is None else self._scoring(job.critic)
+        if judge is not None:
+            scored = self._scoring(judge)
+            seconds["reward"] = scored.read_s
+            beside = beside + scored.weight_bytes
+        if job.old_logprobs:
+            seconds["old_logprobs"] = policy.read_s
+        if job.reference != "none":
+            swap = 2.0 * policy.weight_bytes / UNPINNED_BYTES_PER_S
+            seconds["reference"] = policy.read_s + (swap if job.reference == "host" else 0.0)
+            beside = beside + (policy.weight_bytes if job.reference == "copied" else 0.0)
+        if critic is not None:
+            seconds["values"] = critic.read_s
+            seconds["critic_update"] = critic.update_s
+        seconds["update"] = policy.update_s
+        return self._held(seconds, policy, critic, beside)
+
+    def _held(
+        self,
+        seconds: Mapping[PhaseName, Array],
+        policy: _Models,
+        critic: _Models | None,
+        beside: Array,
+    ) -> TrainingRows:
+        """Peaks of phases in which models beside the policy stay, or have left."""
+        leaves = self.job.framework.trainer_leaves
+        resting = policy.resting_bytes
+        # The GPU's context is counted with the policy.
+        states = 0.0 if critic is None else critic.resting_bytes - critic.read_resting_bytes
+        more = 0.0 if critic is None else states + critic.weight_bytes
+        read = policy.read_bytes
+        if not leaves:
+            read = read + (resting - policy.read_resting_bytes) + beside + more
+        update = policy.update_bytes + (0.0 if leaves else beside + more)
+        peak = np.maximum(read, update)
+        if critic is not None:
+            others = 0.0 if leaves else beside + resting - policy.read_resting_bytes
+            others = others + (0.0 if leaves else policy.weight_bytes)
+            peak = np.maximum(peak, critic.update_bytes + others)
+        return TrainingRows(seconds, peak, resting + beside + more)
+
+    def _scoring(self, model: ModelSpec) -> _Models:
+        return self._model(scoring_job(self.job.trainer, model))
+
+    def _model(self, trainer: Job) -> _Models:
+        job = costing_job(self.job, trainer)
+        update, reading = BatchModel(job), ReadingModel(job)
+        mini = self._costed(update, mini_batch(self.job))
+        whole = self._costed(reading, whole_batch(self.job))
+        return _Models(
+            self.job.updates * mini.steps[:, f.STEP_TIME],
+            update.peaks(mini),
+            self._resting(update, mini),
+            whole.steps[:, f.STEP_TIME],
+            reading.peaks(whole),
+            self._resting(reading, whole),
+            _weight_bytes(reading, whole),
+        )
+
+    def _costed(self, model: BatchModel, batch: Batch) -> CostedShapes:
+        return model.cost_shapes(with_micro_batches(self.job, batch, self.columns))
+
+    def _resting(self, model: BatchModel, costed: CostedShapes) -> Array:
+        """Bytes of shapes that hold no tokens."""
+        shapes, key = costed.shapes, costed.shapes[:, f.SHAPE["key"]].astype(np.int64)
+        columns = {
+            **self.columns,
+            "grad_acc": shapes[:, f.SHAPE["grad_acc"]].astype(np.int64),
+            "mbs": costed.keys[key, f.KEY["mbs"]].astype(np.int64),
+            "kept": np.full(len(key), _NOTHING),
+            "computed": np.ones(len(key)),
+        }
+        return model.peaks(model.cost_shapes(columns))
+
+
+def _weight_bytes(model: ReadingModel, costed: CostedShapes) -> Array:
+    """Bytes of the model's weights on one GPU, those of all stages on average: whole below ZeRO-3,
+    a share there."""
+    shapes, framework = costed.shapes, model.framework_inputs
+    key = shapes[:, f.SHAPE["key"]].astype(np.int64)
+    total = np.zeros(len(shapes))
+    for number, one in enumerate(framework.classes):
+        held = costed.costs[key, 0, :, f.PIECE_PARAMETERS + number] @ model.totals
+        sharing = "expert_shards" if one.sharers == Sharers.EXPERT_DATA else "shards"
+        ranks = np.where(shapes[:, f.SHAPE["zero"]] == 3, shapes[:, f.SHAPE[sharing]], 1.0)
+        total += one.weights * held / ranks
+    found: Array = framework.weight_bytes * total / shapes[:, f.SHAPE["pp"]]
+    return found

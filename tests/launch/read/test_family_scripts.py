@@ -1,0 +1,153 @@
+"""The training scripts of families of vision-language models: LLaVA, 2U1's, Qwen's, InternVL's."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.launch.check.assess import Assessment
+from tests.launch.read.conftest import ReadFolder, judged
+
+ZERO3 = '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}'
+COMMON = (
+    "--deepspeed zero3.json --bf16 True --per_device_train_batch_size 1 --output_dir x "
+    "--gradient_checkpointing True --model_max_length 2048 --learning_rate 1e-5"
+)
+LLAVA = (
+    f"deepspeed --num_gpus 8 llava/train/train_mem.py {COMMON} "
+    "--model_name_or_path lmsys/vicuna-7b-v1.5 --vision_tower openai/clip-vit-large-patch14-336 "
+    "--mm_projector_type mlp2x_gelu --mm_vision_select_layer -2"
+)
+MERGER = (
+    f"deepspeed --num_gpus 8 src/train/train_sft.py {COMMON} "
+    "--model_id Qwen/Qwen2.5-VL-3B-Instruct --image_max_pixels 1003520"
+)
+INTERNVL = (
+    "torchrun --nproc_per_node=8 internvl/train/internvl_chat_finetune.py "
+    "--model_name_or_path OpenGVLab/InternVL3-8B --force_image_size 448 --max_dynamic_patch 6 "
+    "--down_sample_ratio 0.5 --max_seq_length 8192 --grad_checkpoint True --bf16 True "
+    "--per_device_train_batch_size 1 --output_dir x --learning_rate 4e-5 --deepspeed zero3.json"
+)
+
+
+def _read(folder: ReadFolder, text: str) -> Assessment:
+    return judged(folder({"sft.sh": f"{text}\n", "zero3.json": ZERO3}))
+
+
+@pytest.mark.parametrize(
+    ("more", "train", "freeze"),
+    [
+        ("", "full", ("vision_tower",)),
+        ("--tune_mm_mlp_adapter True", "full", ("vision_tower", "language_model")),
+        ("--freeze_mm_mlp_adapter True", "full", ("vision_tower", "projector")),
+        ("--unfreeze_mm_vision_tower True", "full", ()),
+        ("--mm_tunable_parts mm_vision_tower,mm_mlp_adapter", "full", ("language_model",)),
+        ("--lora_enable True --lora_r 128",
+         "lora:rank=128,alpha=16,targets=all-linear,dropout=0.05,whole=projector",
+         ("vision_tower",)),
+    ],
+)  # fmt: skip
+def test_llava_trains_what_its_switches_say(
+    folder: ReadFolder, more: str, train: str, freeze: tuple[str, ...]
+) -> None:
+    found = _read(folder, f"{LLAVA} {more}")
+    assert found.proposal is not None, found.problems
+    request = found.proposal.request
+    assert (request.model, request.train, request.freeze) == ("llava-1.5-7b", train, freeze)
+
+
+def test_llavas_tiles_make_another_model(folder: ReadFolder) -> None:
+    tiles = _read(folder, f"{LLAVA} --image_aspect_ratio anyres")
+    assert tiles.found.model == "llava-v1.6-vicuna-7b"
+    # A language model that nobody has put this tower before is refused by the tower's name.
+    other = _read(folder, LLAVA.replace("lmsys/vicuna-7b-v1.5", "mistralai/Mixtral-8x7B-v0.1"))
+    assert other.plan is None
+    assert any(one.text.startswith("vision_tower: ") for one in other.problems)
+
+
+@pytest.mark.parametrize(
+    ("more", "train", "freeze"),
+    [
+        ("--freeze_vision_tower False --freeze_llm False --freeze_merger False", "full", ()),
+        ("--freeze_vision_tower True --freeze_llm True --freeze_merger False", "full",
+         ("vision_tower", "language_model")),
+        ("--lora_enable True --freeze_llm True --freeze_vision_tower True --freeze_merger False",
+         "whole=projector", ("vision_tower",)),
+        ("--lora_enable True --freeze_llm True --freeze_vision_tower False --freeze_merger False",
+         "whole=vision_tower+projector", ()),
+        ("--lora_enable True --vision_lora True --freeze_llm True --freeze_vision_tower True "
+         "--freeze_merger True", "rank=64", ()),
+    ],
+)  # fmt: skip
+def test_beside_adapters_a_frozen_language_model_is_their_base(
+    folder: ReadFolder, more: str, train: str, freeze: tuple[str, ...]
+) -> None:
+    found = _read(folder, f"{MERGER} {more}")
+    assert found.proposal is not None, found.problems
+    assert train in found.proposal.request.train
+    assert found.proposal.request.freeze == freeze
+    assert found.proposal.request.images == "1x1001x1001"
+
+
+def test_internvl_puts_adapters_by_their_rank(folder: ReadFolder) -> None:
+    more = "--freeze_llm True --freeze_mlp True --freeze_backbone True --use_llm_lora 16"
+    found = _read(folder, f"{INTERNVL} {more}")
+    assert found.proposal is not None, found.problems
+    request = found.proposal.request
+    assert request.train == "lora:rank=16,alpha=32,targets=all-linear,dropout=0.05"
+    assert request.freeze == ("vision_tower", "projector")
+    # Six squares of 448 pixels.
+    assert request.images == "1x1344x896"
+    whole = _read(
+        folder, f"{INTERNVL} --freeze_llm False --freeze_mlp False --freeze_backbone True"
+    )
+    assert whole.proposal is not None
+    assert (whole.proposal.request.train, whole.proposal.request.freeze) == (
+        "full",
+        ("vision_tower",),
+    )
+
+
+def test_an_area_that_is_no_number_is_an_error(folder: ReadFolder) -> None:
+    text = MERGER.replace("1003520", "lots")
+    found = _read(folder, f"{text} --freeze_merger False")
+    assert [one.rule for one in found.problems if one.severity == "error"] == ["whole-number"]
+
+
+SCRIPT = """\
+import yaml
+from transformers import AutoModelForVision2Seq, Trainer, TrainingArguments
+from parts import load_config, with_lora
+
+config = load_config()
+model = AutoModelForVision2Seq.from_pretrained(config["model"]["name"])
+model = with_lora(model, config["lora"])
+args = TrainingArguments(
+    output_dir="x", per_device_train_batch_size=config["training"]["batch"], bf16=True
+)
+Trainer(model=model, args=args)
+"""
+PARTS = """\
+import yaml
+from peft import LoraConfig, get_peft_model
+
+def load_config(path="sft.yaml"):
+    with open(path) as file:
+        return yaml.safe_load(file)
+
+def with_lora(model, settings):
+    return get_peft_model(model, LoraConfig(r=settings["r"], target_modules=settings["modules"]))
+"""
+RECIPE = """\
+model: {name: Qwen/Qwen2-VL-2B-Instruct}
+lora: {r: 4, modules: [q_proj, v_proj]}
+training: {batch: 2}
+"""
+
+
+def test_a_script_is_read_with_its_recipe_and_its_modules(folder: ReadFolder) -> None:
+    files = {"train.py": SCRIPT, "parts.py": PARTS, "sft.yaml": RECIPE}
+    found = judged(folder(files))
+    assert found.proposal is not None, found.problems
+    request = found.proposal.request
+    assert (request.model, found.proposal.degrees.mbs) == ("Qwen/Qwen2-VL-2B-Instruct", 2)
+    assert request.train.startswith("lora:rank=4") and "targets=q+v" in request.train
