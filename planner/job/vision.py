@@ -146,8 +146,8 @@ class ImageLoad(Frozen):
     language model; `span`: patches that one patch attends to in a layer without windows, those of
     its image or tile; `read`: share of the patches that the projector reads; `tokens`: share of the
     language model's tokens that are images'; `across`: tokens of its images that each token of a
-    sample attends to across, of which there are `seen` for each token of the row; `usual`: the image that is taken where nobody says
-    what the samples have."""
+    sample attends to across, of which there are `seen` for each token of the row; `usual`: the
+    image that is taken where nobody says what the samples have."""
 
     patches: _Share = 0.0
     span: _Positive = 1

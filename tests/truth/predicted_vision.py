@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from planner.cost.keys import weight_elements
@@ -179,9 +180,9 @@ def _is_argument(name: str, model: str, key: Key) -> bool:
 def vision_label(row: Row) -> str:
     """What sets a row apart, in words."""
     cells = ("model", "mode", "attention", "checkpointing", "method", "base", "freeze")
-    windows = ["windows"] * (row["windowed"] == "1") + ["hooked"] * (row["hooked"] == "1")
-    taps = ["tapped"] * (row["tapped"] == "1")
-    return " ".join([*(row[cell] for cell in cells if row[cell]), *windows, *taps])
+    marks = {"windowed": "windows", "hooked": "hooked", "tapped": "tapped"}
+    said = (word for cell, word in marks.items() if row.get(cell) == "1")
+    return " ".join([*(row[cell] for cell in cells if row.get(cell)), *said])
 
 
 def compare_vision_activations(row: Row) -> Iterator[Compared]:
@@ -200,6 +201,22 @@ def compare_vision_activations(row: Row) -> Iterator[Compared]:
 
 def _number(row: Row, column: str) -> float:
     return float(row[column])
+
+
+def compare_across(row: Row) -> Compared:
+    """What one more layer keeps that attends across to an image of as many places as fit."""
+    seq = int(row["seq"])
+    given = {**row, "freeze": "", "tapped": "0", "patches": row["seq"]}
+    context, key = vision_context(given)
+    tower = vision_of(row["model"]).tower
+    places = tower.positions * tower.tiles
+    images = ImageLoad(patches=1.0, span=seq, across=places, seen=places / seq)
+    context = replace(context, model=context.model.model_copy(update={"images": images}))
+    kinds = context.model.piece_kinds
+    [index] = [at for at, kind in enumerate(kinds) if kind.attention == "cross"]
+    predicted = sum(rows_of(pieces(context)[index].ops, context, key).values())
+    counted = _number(row, "per_layer") + _number(row, "weight_casts_per_layer")
+    return Compared(vision_label(given), "layer", counted, predicted)
 
 
 def compare_vision_tensors(row: Row, tensors: Sequence[Row]) -> Iterator[Compared]:

@@ -1,9 +1,9 @@
 """Rows of attention across to images (Llama 3.2), whose keys and values are of an image's tiles.
 
 Each token of a sample attends to all tokens of its images, which are no part of the row: there are
-`ImageLoad.seen` of them for each token. Queries and keys have a norm each, none is rotated; the mask
-that says which tiles an image has keeps fused kernels from sharing key/value heads, so that they are
-copied for every query head, and is kept (transformers 5.23, modeling_mllama.py,
+`ImageLoad.seen` of them for each token. Queries and keys have a norm each, none is rotated. A mask
+says which tiles an image has, so that fused kernels cannot share key/value heads: these are copied
+for every query head, and the mask is kept (transformers 5.23, modeling_mllama.py,
 MllamaTextCrossAttention; integrations/sdpa_attention.py, use_gqa_in_sdpa).
 """
 
@@ -17,7 +17,7 @@ from planner.job.recompute import Module
 from planner.job.specs import LayerKind
 from planner.predict.ops.attention import attention_output, norms_of_heads
 from planner.predict.ops.attention_core import core_row
-from planner.predict.ops.context import WHOLE_LAYER, OpContext, elementwise
+from planner.predict.ops.context import WHOLE_LAYER, OpContext, elementwise, present
 from planner.predict.ops.linear import column_parallel, linear_inputs, tp_entry
 from planner.predict.ops.rows import Op, Saved, times
 
@@ -36,11 +36,14 @@ def cross_rows(context: OpContext) -> tuple[Op, ...]:
     )
 
 
-def gate_row(context: OpContext, block: str) -> Op:
-    """A learned number on what a block adds, whose gradient needs what it scales."""
+def gate_row(context: OpContext, block: str, *, masked: bool = False) -> Op:
+    """A learned number on what a block adds, whose gradient needs what it scales; `masked`: after a
+    product with a mask of rows, in the type of weights."""
     hidden = float(context.model.hidden)
     row = elementwise(context, f"{block}/gated", hidden, Shard.SEQUENCE, (2, 4))
     kept = context.kept(f"{block}/scaled", hidden, Shard.SEQUENCE)
+    if masked:
+        kept = replace(kept, bytes_per_token=context.saved.residual_bytes * hidden)
     return replace(row, parameters=((1.0, ParamShard.NONE),), saved=(kept,))
 
 
@@ -87,8 +90,10 @@ def _core(context: OpContext) -> Op:
         for kept in row.saved
     )
     padded = -(-images.across // _ALIGNED) * _ALIGNED
-    mask = Saved("attention/mask", _MASK * padded, Shard.NONE, WHOLE_LAYER | Module.CORE_ATTENTION)
-    return replace(row, span=float(images.across), saved=(*saved, mask))
+    # Unfused attention adds the mask to scores, for which nothing of it is kept.
+    size = _MASK * padded * (context.attention == "flash")
+    mask = Saved("attention/mask", size, Shard.NONE, WHOLE_LAYER | Module.CORE_ATTENTION)
+    return replace(row, span=float(images.across), saved=(*saved, *present((mask,))))
 
 
 # What core attention keeps of keys and values; the mask's rows are padded to whole vectors.

@@ -137,6 +137,8 @@ class Op:
     rerun_with: Module = Module.FULL
     # False where nothing is trained that a gradient of its input would reach.
     returns: bool = True
+    # Whether one does only under recomputation, where a library hooks its input for checkpoints.
+    hooked: bool = False
     # HBM bytes for each weight, and bytes alive, of what is made of the weights before each use
     # beside a 16-bit copy of packed ones (DoRA's norms).
     weight_traffic: float = 0.0

@@ -71,12 +71,13 @@ def _ffn_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
     """Norms around a dense block or experts, and the residual."""
     model = context.model
     experts = model.moe if kind.ffn == "moe" else None
+    masked = kind.attention == "cross"
     dense = () if experts else mlp_rows(context, "mlp", float(model.ffn), Module.MLP)
     return (
         *_ffn_norm(context, kind),
         *(moe_rows(context, experts) if experts else dense),
         *output_norm(context, "ffn/post_norm"),
-        *(gate_row(context, "ffn") for _ in range(kind.gated)),
+        *(gate_row(context, "ffn", masked=masked) for _ in range(kind.gated)),
         residual(context, "ffn/residual"),
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from planner.cost.codes import OpKind, ParamShard, Shard
-from planner.job.frameworks.adapters import part_profile
+from planner.job.frameworks.adapters import hooks_tower, part_profile
 from planner.job.recompute import Module
 from planner.job.specs import LayerKind, tower_kinds
 from planner.job.towers import tower_model
@@ -20,8 +20,7 @@ from planner.job.tuned_layers import ALL_LINEAR, in_groups
 from planner.job.tuning import PROJECTOR, VISION_TOWER, Tuning
 from planner.job.vision import TowerSpec, VisionSpec
 from planner.predict.ops.adapters import with_tuning
-from planner.predict.ops.attention import layer_checkpoint
-from planner.predict.ops.context import OpContext, elementwise, norm, present
+from planner.predict.ops.context import WHOLE_LAYER, OpContext, elementwise, norm, present
 from planner.predict.ops.first_stage import is_placed, placed, split_pair, tower_profile
 from planner.predict.ops.linear import linear_inputs
 from planner.predict.ops.rows import Op, Piece, Saved, only_held, times
@@ -41,8 +40,6 @@ _SAME_NAMES: Mapping[str, tuple[str, ...]] = {
 
 # What a norm in operations of torch, and the mean before it, keep for the gradient of their input.
 _OF_GRADIENT = ("/norm/input", "/norm/statistics", "/norm/weight", "/pooled")
-# Towers whose patch embedding the hook does not find.
-_UNHOOKED = ("qwen3_vl", "moonvit", "intern_vit")
 # Towers that put patches in the order of the tokens that they become.
 _REGROUPED = ("moonvit",)
 # Bytes of an index, and of a token's place in a mask.
@@ -61,15 +58,17 @@ def tower_layer(context: OpContext, kind: LayerKind, layer: Layer) -> Piece:
     if kind.attention == "sliding":
         span = min(span, model.sliding_window or span)
     inside = tower_context(context, span)
+    hooked = kind.frozen and _is_hooked(context)
+    inside = replace(inside, hooked=hooked)
     piece = layer(inside, kind.model_copy(update={"module": "language"}))
     if _vision(context).tower.layer_scale:
         scales = Piece("scales", tuple(_scales(inside)))
         scales = with_tuning(scales, inside, frozen=kind.frozen)
         piece = replace(piece, ops=(*piece.ops, *scales.ops))
-    if kind.frozen and _is_hooked(context):
-        piece = replace(piece, ops=(_checkpoint(inside), *piece.ops))
     if _vision(context).tower.kind in _UNCHECKPOINTED:
         piece = replace(piece, ops=tuple(map(_kept_whole, piece.ops)))
+    if hooked:
+        piece = replace(piece, ops=tuple(map(_under_hook, piece.ops)))
     name = f"vision {piece.name}"
     return Piece(name, tuple(_of_patches(op, context, span) for op in piece.ops))
 
@@ -81,10 +80,12 @@ def _kept_whole(op: Op) -> Op:
     return replace(op, saved=_never_freed(saved), rerun_with=Module.NOTHING)
 
 
-def _checkpoint(context: OpContext) -> Op:
-    """What checkpoints of a frozen layer keep where a hook makes its input need a gradient."""
-    row = elementwise(context, "layer/hooked", 0.0, Shard.SEQUENCE, (0, 0))
-    return replace(row, saved=(layer_checkpoint(context),))
+def _under_hook(op: Op) -> Op:
+    """A row of a frozen layer through which a gradient runs only where checkpoints are asked for,
+    when the library hooks the patch embedding: without them it keeps nothing."""
+    held = (row for row in op.saved if row.only_with or row.freed_by is Module.NOTHING)
+    saved = tuple(replace(row, only_with=row.only_with or WHOLE_LAYER) for row in held)
+    return replace(op, saved=saved, hooked=True)
 
 
 def _scales(context: OpContext) -> Iterator[Op]:
@@ -257,8 +258,8 @@ def _positions(context: OpContext, tower: TowerSpec) -> Iterator[Op]:
     tables = 2.0 * rules.rotary_table_bytes * context.model.rotary_width * tower.rotary
     if tables:
         row = elementwise(context, "rotary", 0.0, Shard.SEQUENCE, (0, 0), Module.NOTHING)
-        kept = Saved("rotary/tables", tables, Shard.SEQUENCE, Module.NOTHING)
-        yield replace(row, saved=(kept,))
+        shared = Saved("rotary/tables", tables, Shard.SEQUENCE, Module.NOTHING)
+        yield replace(row, saved=(shared,))
 
 
 def _order(context: OpContext, name: str, merged: int) -> Op:
@@ -295,8 +296,7 @@ def _is_reached(context: OpContext) -> bool:
 
 
 def _is_hooked(context: OpContext) -> bool:
-    asks = context.tuning.has_adapters and bool(context.profile.adapters.hooks_inputs)
-    return asks and _vision(context).tower.kind not in _UNHOOKED
+    return hooks_tower(context.tuning, context.profile, _vision(context).tower)
 
 
 def _first(op: Op, context: OpContext) -> Op:
