@@ -57,6 +57,28 @@ def degrees_text(degrees: Degrees) -> str:
     return str(degrees)
 
 
+# Degrees that name a plan, as people say them.
+_NAMED_DEGREES = {"tp": "TP", "pp": "PP", "cp": "CP", "ep": "EP", "dp": "DP"}
+
+
+def plan_name(plan: Plan) -> str:
+    """What people call a plan: `TP 8 × PP 2 × DP 4`, `DP 8, ZeRO-3, recomputing`; its batch and
+    layout are left to `configuration_text`."""
+    found = [
+        f"{word} {getattr(plan.degrees, axis)}"
+        for axis, word in _NAMED_DEGREES.items()
+        if getattr(plan.degrees, axis) > 1
+    ]
+    more = [" × ".join(found) or "one GPU"]
+    if plan.degrees.zero > 1:
+        more.append(f"ZeRO-{plan.degrees.zero}")
+    if plan.recompute != "none" or plan.layout.recomputed:
+        more.append("recomputing")
+    if plan.optimizer_offload or plan.activation_offload:
+        more.append("offloading")
+    return ", ".join(more)
+
+
 def batch_text(degrees: Degrees) -> str:
     """Micro-batch size and micro-batches per step: `1×32`."""
     return f"{degrees.mbs}×{degrees.grad_acc}"

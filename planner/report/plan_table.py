@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -90,6 +91,35 @@ def _parts(
         yield (Column("layers", "left", optional=5), _layers)
     if any(plan.status == "feasible" for plan in plans):
         yield (Column("gap", optional=6), lambda plan: share(plan.gap) if plan.gap else "-")
+
+
+# Rows that begin with a mark from so many on are one.
+_FOLDED_FROM = 2
+_LEADING = re.compile(r"[>≈→]*(\d[\d,.]*)")
+
+
+def folded_rows(data: TableData, mark: str) -> TableData:
+    """The table with its rows that begin with a mark as one, in the place of the first: of each
+    column what they share, or from the least to the largest number."""
+    marked = [row for row in data.rows if row[0].startswith(mark)]
+    if len(marked) < _FOLDED_FROM:
+        return data
+    cells = [_shared_cell([row[place] for row in marked]) for place in range(len(data.columns))]
+    one = (f"{mark}{len(marked)}", *cells[1:])
+    kept = [row for row in data.rows if row not in marked or row is marked[0]]
+    return replace(data, rows=tuple(one if row is marked[0] else row for row in kept))
+
+
+def _shared_cell(cells: Sequence[str]) -> str:
+    """`8`, `4-8`, `57.2-63.6 s`; `various` for words that differ."""
+    if len(set(cells)) == 1:
+        return cells[0]
+    numbers = [match[1] for match in map(_LEADING.match, cells) if match]
+    if len(numbers) < len(cells):
+        return "various"
+    low, *_, high = sorted(numbers, key=lambda text: float(text.replace(",", "")))
+    unit = next((unit for unit in (" s", " %") if all(unit in cell for cell in cells)), "")
+    return f"{low}-{high}{unit}" if low != high else f"{low}{unit}"
 
 
 def stage_row(

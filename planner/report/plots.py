@@ -24,8 +24,9 @@ from planner.report.charts.heat import heat_chart, heat_map
 from planner.report.charts.plan import stage_bars, stages_chart, waterfall, waterfall_chart
 from planner.report.charts.schedule import schedule_chart, schedule_gantt
 from planner.report.plan_table import plan_table
-from planner.report.search import front_table, printed, recommended_note
+from planner.report.search import front_table, printed
 from planner.report.tables import TableData
+from planner.report.verdict import Verdict
 from planner.search.result import SearchResult
 
 PlanFigure = Literal["all", "memory", "time", "schedule"]
@@ -85,7 +86,8 @@ def plot_cluster_front(front: ClusterFront) -> Any:
     plans = [front.plan_of(point) for point in front.points]
     limits = {result.job.limit_bytes for result in results}
     names = [point.cluster for point in front.points]
-    shown = front_plans(plans, range(1, len(plans) + 1), names)
+    labels = {number: str(number) for number in range(1, len(plans) + 1)}
+    shown = front_plans(plans, labels, names)
     limit = limits.pop() if len(limits) == 1 else None
     chart = front_chart(shown, (), (), limit)
     return in_file(chart, f"{results[0].job.model} on {len(results)} clusters")
@@ -94,12 +96,19 @@ def plot_cluster_front(front: ClusterFront) -> Any:
 def _front(result: SearchResult) -> Specification:
     costed, _ = costed_or_reason(result)
     return front_chart(
-        front_plans(result.plans, result.shown or range(1, len(result.plans) + 1)),
+        front_plans(result.plans, _labels(result)),
         riskier_plans([result]),
         () if costed is None else candidates(costed, result).dots,
         result.job.limit_bytes,
         result.recommended,
     )
+
+
+def _labels(result: SearchResult) -> dict[int, str]:
+    """What stands beside the few plans that matter; a number beside each where none is to take."""
+    if result.recommended:
+        return Verdict(result).labels
+    return {number: str(number) for number in range(1, len(result.plans) + 1)}
 
 
 def _heat(result: SearchResult) -> Specification:
@@ -115,8 +124,18 @@ def result_html(result: SearchResult) -> str:
     """The plans that the command prints, the recommended one in bold, and why it is."""
     plans, job = printed(result), result.job
     head = f"{job.model} on {job.cluster}: {len(result.plans)} plans, {len(plans)} shown"
-    notes = "".join(f"<p>{escape(line)}</p>" for line in recommended_note(result))
-    return f"<p>{escape(head)}</p>{_table(front_table(plans, result))}{notes}"
+    return f"{_card(result)}<p>{escape(head)}</p>{_table(front_table(plans, result))}"
+
+
+def _card(result: SearchResult) -> str:
+    """The verdict as a notebook shows it; nothing where there is no plan to take."""
+    if not result.recommended:
+        return ""
+    verdict = Verdict(result)
+    listed = (f"{one.words}: plan {one.number or '-'}, {one.name}" for one in verdict.alternatives)
+    others = "".join(f"<li>{escape(text)}</li>" for text in listed)
+    risk = f"<p>Risk: {escape(verdict.risk)}</p>"
+    return f"<p><b>{escape(verdict.headline)}</b></p>{risk}<ul>{others}</ul>"
 
 
 def plan_html(plan: Plan) -> str:

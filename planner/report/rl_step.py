@@ -14,9 +14,11 @@ from planner.report.tables import Block, Notes
 # Characters of the clock, and what a phase is drawn with; one too short to see is a thin mark.
 _CLOCK = 24
 _FULL, _THIN = "█", "▏"
-# Seconds of a step from which on the tail of its generation is worth a sentence.
+# Share of a step from which on the tail of its generation is worth a sentence.
 _LEAST_TAIL = 0.05
 _NAMED = 3
+# Share of the answers that are the tail.
+_TAIL = 0.1
 
 
 def step_blocks(step: RlStep) -> Iterator[Block]:
@@ -42,13 +44,21 @@ def drawn_bar(bar: Bar, span_s: float, width: int = _CLOCK) -> str:
 def step_notes(step: RlStep) -> Iterator[str]:
     """How the sides wait for each other, where the tail waits, what fills the GPUs."""
     yield _waiting(step)
-    if step.generation.tail_s > _LEAST_TAIL * step.step_s:
-        yield _words("rl.tail", step.generation)
+    last_s, whole_s = tail_seconds(step), step.generation.phase.seconds
+    if last_s > _LEAST_TAIL * step.step_s:
+        yield _words("rl.tail", None, last=last_s, part=last_s / whole_s)
     for side, phase in step.peaks.items():
-        usable = step.usable_bytes[side]
-        words = f"{side_words(step, side)}, {PHASE_WORDS[phase.name]}"
-        yield _words("rl.memory", phase, words=words, usable=usable, largest=largest_held(phase))
+        usable, words = step.usable_bytes[side], PHASE_WORDS[phase.name]
+        where, largest = side_words(step, side), largest_held(phase)
+        yield _words("rl.memory", phase, where=where, words=words, usable=usable, largest=largest)
     yield from dict.fromkeys(note for phase in step.phases for note in phase.notes)
+
+
+def tail_seconds(step: RlStep) -> float:
+    """Seconds of the generation in which a tenth of the answers or fewer still run."""
+    profile = step.generation.profile
+    ends = [at_s for at_s, running in profile if running <= _TAIL]
+    return profile[-1][0] - ends[0] if ends else 0.0
 
 
 def _waiting(step: RlStep) -> str:

@@ -17,11 +17,12 @@ from planner.predict.plan_text import (
     layers_text,
     shared_techniques,
 )
-from planner.report.differences import is_mixture, ratio_text, tie_note, ties
+from planner.report.differences import is_mixture, tie_note, ties
 from planner.report.passes import passes_blocks
 from planner.report.plan_table import (
     Numbered,
     beyond_text,
+    folded_rows,
     full_memory_note,
     numbered_plans,
     plan_table,
@@ -30,6 +31,7 @@ from planner.report.plan_table import (
 from planner.report.said import described, fact_rows, notes, said
 from planner.report.study_words import search_note
 from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report
+from planner.report.verdict import LEAST_LUCK, Verdict, verdict_blocks
 from planner.search.front import ALIKE
 from planner.search.limit_results import SLOWEST
 from planner.search.result import JobSummary, SearchResult
@@ -53,13 +55,14 @@ def search_report(
     which people would choose; `verbose`: what each rule left out, and all that was assumed.
     """
     plans = printed(result, most, whole)
-    yield Facts((*job_facts(result.job), *_outcome_facts(result, plans)))
-    yield front_table(plans, result)
+    yield from verdict_blocks(result, saved_as)
+    yield front_table(plans, result, folded=not whole)
     if result.riskier:
         told, usable_bytes = [plan for _, plan in plans], result.job.usable_bytes
         yield riskier_table(result.riskier, usable_bytes, "Faster, if it fits", told)
     if result.recommended:
         yield from passes_blocks(result.plans[result.recommended - 1].passes, result.recommended)
+    yield Facts((*job_facts(result.job), *_outcome_facts(result, plans)), "What was searched")
     yield Notes(front_notes(result, plans))
     if verbose:
         yield from _details(result)
@@ -167,15 +170,16 @@ def _missing_text(result: SearchResult) -> str:
     return f"Plans {which} were not looked for: --all, --json, --csv and -o do."
 
 
-def front_table(plans: Numbered, result: SearchResult) -> TableData:
-    """One row a plan, under its number in the whole front."""
+def front_table(plans: Numbered, result: SearchResult, *, folded: bool = False) -> TableData:
+    """One row a plan, under its number in the whole front; `folded`: the plans within the error bar
+    of the one to take are one row."""
     near = ties(plans, is_mixture(result.job))
     marks = {number: "≈" if number in near else "" for number, _ in plans}
     if result.recommended:
         marks[result.recommended] = "→" + marks.get(result.recommended, "")
     listed = [plan for _, plan in plans]
     same_batch = len({plan.gbs for plan in listed}) == 1
-    return plan_table(
+    data = plan_table(
         listed,
         result.job.usable_bytes,
         first=[(Column("#"), [f"{marks[number]}{number}" for number, _ in plans])],
@@ -183,6 +187,7 @@ def front_table(plans: Numbered, result: SearchResult) -> TableData:
         told=listed,
         noted=True,
     )
+    return folded_rows(data, "≈") if folded else data
 
 
 def riskier_table(
@@ -196,8 +201,7 @@ def riskier_table(
 def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
     """What the columns mean, what the error bars rest on, and which plans are as good."""
     plans, job = [plan for _, plan in numbered], result.job
-    lines = [*recommended_note(result), *surer_note(result, numbered)]
-    lines += [metric_note(job, plans), error_note(plans, numbered)]
+    lines = [metric_note(job, plans), error_note(plans, numbered)]
     if any(plan.status == "feasible" for plan in plans):
         lines.append(_gap_note(numbered))
     if any(layers_text(plan) or blocks_text(plan) for plan in (*plans, *result.riskier)):
@@ -235,22 +239,6 @@ def recommended_note(result: SearchResult) -> tuple[str, ...]:
     elif plan is not fastest:
         why = f"as fast as any, within {share(ALIKE, 0)}, and likelier to fit than the faster ones"
     return (f"→ Use plan {result.recommended}: {why} ({sure}).",)
-
-
-def surer_note(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
-    """The fastest plan that is likely to fit and not surely slower than the one to take, where that
-    is not so likely."""
-    taken = next((pair for pair in numbered if pair[0] == result.recommended), None)
-    if taken is None or taken[1].fit_probability >= LIKELY_TO_FIT:
-        return ()
-    surer = [pair for pair in numbered if pair[1].fit_probability >= LIKELY_TO_FIT]
-    near = ties([taken, *surer], is_mixture(result.job))
-    if not near:
-        return ()
-    number = min(near, key=lambda one: near[one].value)
-    sure = percent_sure(dict(surer)[number].fit_probability)
-    how = f"is not surely slower ({ratio_text(near[number])}) and fits more surely ({sure})"
-    return (f"→ Plan {number} {how}: take it where a run that dies costs more.",)
 
 
 def unused_note(unused: UnusedTechnique) -> str:
@@ -315,14 +303,10 @@ def error_note(plans: Sequence[Plan], numbered: Numbered = ()) -> str:
     return f"±: 80 % interval ({shown}), from {'; '.join(families)}.{beyond}"
 
 
-# Luck below this share of the step time is not worth a line.
-_LEAST_LUCK = 0.01
-
-
 def _luck_note(result: SearchResult) -> str:
     """What the fastest plan is expected to take beyond its prediction, as it was chosen by it."""
     luck = result.luck
-    if luck is None or luck.longer < _LEAST_LUCK:
+    if luck is None or luck.longer < LEAST_LUCK or Verdict(result).fears_luck:
         return ""
     return said(described("search.luck"), luck) or ""
 

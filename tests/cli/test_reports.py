@@ -14,6 +14,7 @@ from planner.predict.uncertainty.selection import Luck
 from planner.report.draw import console, draw
 from planner.report.search import error_note, front_notes, printed, search_report
 from planner.report.tables import Column, Facts, Notes, Report, TableData
+from planner.report.verdict import Verdict
 from planner.search.outcome import recommended
 from planner.search.result import SearchResult
 from tests.cli.conftest import lines_are_short
@@ -103,12 +104,15 @@ def test_a_surer_plan_that_is_not_surely_slower_is_named() -> None:
     surer = plan(degrees=degrees, tokens_per_s=70_000.0, fit_probability=0.999)
     doubtful = plan(fit_probability=0.82)
     taken = {"recommended": 1}
-    notes = notes_of(result(doubtful, surer).model_copy(update=taken))
-    assert any(note.startswith("→ Plan 2 is not surely slower (1.4 % slower, ") for note in notes)
+    verdict = Verdict(result(doubtful, surer).model_copy(update=taken))
+    assert verdict.risk.startswith("18 % that it does not fit; plan 2 avoids it")
+    first = verdict.alternatives[0]
+    assert first.number == 2 and first.words.startswith("surer to fit")
+    assert first.than.startswith("1.4 % slower, ")
     slow = surer.model_copy(update={"tokens_per_s": 35_000.0})
     for found in (result(doubtful, slow), result(plan(), surer)):
-        again = notes_of(found.model_copy(update=taken))
-        assert not any("fits more surely" in note for note in again)
+        again = Verdict(found.model_copy(update=taken))
+        assert not any("surer" in one.words for one in again.alternatives)
 
 
 def test_the_luck_of_the_fastest_is_said_where_it_counts() -> None:

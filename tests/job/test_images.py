@@ -134,8 +134,8 @@ def test_without_a_word_a_sample_has_the_usual_image() -> None:
 
 @pytest.mark.parametrize("degree", ["tp", "pp", "cp"])
 def test_a_tower_that_is_not_divided_is_said(degree: str) -> None:
-    degrees = Degrees(dp=4, grad_acc=8, zero=1).model_copy(update={degree: 2})
-    request = _request(framework="megatron-core")
+    degrees = Degrees(dp=4, grad_acc=8, zero=3).model_copy(update={degree: 2})
+    request = _request(framework="torchtitan")
     with pytest.raises(UsageError, match=f"tower of {MODEL} needs {degree} == 1") as refused:
         Proposal(request, degrees).plan()
     assert f"give --{degree} 1" in str(refused.value)
@@ -146,16 +146,16 @@ def test_a_tower_that_is_not_divided_is_said(degree: str) -> None:
 def test_a_search_for_a_divided_tower_does_not_leave_the_tower_out(changes: dict[str, int]) -> None:
     fixed = {"limits": {name: (degree,) for name, degree in changes.items()}}
     with pytest.raises(UsageError, match=r"needs [tp]p == 1") as refused:
-        find_plans(_request(framework="megatron-core", **fixed))
+        find_plans(_request(framework="torchtitan", **fixed))
     assert "without the vision tower" not in str(refused.value)
 
 
-def test_blocks_of_a_tower_s_layers_too_may_recompute() -> None:
-    """Megatron-Core recomputes some layers of a block, and a block holds those of the tower."""
+def test_blocks_hold_no_layer_of_a_tower_on_the_first_stage() -> None:
+    """Megatron-Core recomputes some layers of a block, and the tower stands beside them."""
     found = find_plans(_request(model="smolvlm-2b", framework="megatron-core", gbs=64, seq=8192))
     assert found.proven
     layers = sum(found.plans[0].layout.block_layers)
-    assert layers == len(load_model("smolvlm-2b").spec.piece_sequence)
+    assert layers == load_model("smolvlm-2b").spec.layers
 
 
 def test_a_tower_without_images_is_held_and_does_nothing() -> None:
@@ -175,8 +175,7 @@ def test_a_tower_s_tensors_stand_apart() -> None:
     assert {"kept: vision tower", "kept: projector", "kept: attention"} <= kept
 
 
-def test_layers_of_a_tower_count_in_a_search_that_shares_recomputation() -> None:
-    """Every block runs as many layers again, of all that a step computes."""
+def test_a_search_that_shares_recomputation_has_a_tower_beside_its_blocks() -> None:
     request = _request(framework="megatron-core", gbs=64, gpus="8xH100", seq=8192)
     assert find_plans(request).plans
 

@@ -22,7 +22,9 @@ class _Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
-        self.loading += [f"{tag} {name}" for name in given if name in _LOADING]
+        # A link to a place of the same page loads nothing.
+        inside = tag == "a" and given.get("href", "").startswith("#")
+        self.loading += [f"{tag} {name}" for name in given if name in _LOADING and not inside]
         if given.get("http-equiv") == "Content-Security-Policy":
             self.policy = given["content"]
         if tag in ("script", "style"):

@@ -121,8 +121,10 @@ def test_long_steps_are_drawn_in_part_and_short_ones_not() -> None:
     assert schedule_gantt(_plan(Degrees(dp=2, grad_acc=4))) is None
 
 
-def test_plans_have_their_numbers_and_those_shown_labels() -> None:
+def test_plans_have_their_numbers_and_few_have_labels() -> None:
     result = find_plans(Request(model="llama-3.2-1b", gpus="8xH100", gbs=64))
-    (first, *others) = front_plans(result.plans, {1})
-    assert first.label == "1" and not any(plan.label for plan in others)
+    (first, *others) = front_plans(result.plans, {1: "1 take"})
+    assert first.label == "1 take" and not any(plan.label for plan in others)
+    lightest, heaviest, slowest, fastest = first.ends
+    assert lightest < first.gib < heaviest and slowest < first.tokens_per_s < fastest
     assert first.number == 1 and first.tokens_per_s == result.plans[0].tokens_per_s_per_gpu

@@ -1,6 +1,5 @@
 """Pictures of a step of reinforcement learning."""
 
-import dataclasses
 import json
 
 from planner.report.charts.drawing import svg
@@ -8,15 +7,8 @@ from planner.report.charts.rl import step_drawings
 from tests.predict.rl.test_step import made
 
 
-def with_profile(step):
-    profile = ((0.0, 1.0), (60.0, 0.5), (90.0, 0.1), (100.0, 0.0))
-    return dataclasses.replace(
-        step, generation=dataclasses.replace(step.generation, profile=profile)
-    )
-
-
 def test_a_shared_step_is_phases_memory_and_tail():
-    step = with_profile(made()[2])
+    step = made()[2]
     drawn = {one.name: one for one in step_drawings(step)}
     assert list(drawn) == ["rl-phases", "rl-memory", "rl-tail"]
     phases = drawn["rl-phases"].chart["layer"][0]["data"]["values"]
@@ -27,7 +19,7 @@ def test_a_shared_step_is_phases_memory_and_tail():
 
 def test_sides_on_their_own_have_a_picture_of_memory_each():
     names = [one.name for one in step_drawings(made("separate", 1)[2])]
-    assert names == ["rl-phases", "rl-memory-engine", "rl-memory-trainer"]
+    assert names == ["rl-phases", "rl-memory-engine", "rl-memory-trainer", "rl-tail"]
 
 
 def test_stacks_end_at_the_peak():

@@ -155,8 +155,10 @@ class RlRequest(Named):
             "gbs_tokens": self.trainer.gbs_tokens or tokens,
             "packing": self.trainer.packing or packing,
         }
-        if framework.token_batches:
+        if changed["packing"] == "pack-varlen":
             changed["seq"] = self.token_limit or usual_token_limit(rollout)
+        elif self.trainer.packing is not None:
+            changed["seq"] = self.trainer.seq or rollout.longest
         return as_trainer(self.trainer.model_copy(update=changed).resolve(), framework)
 
     def _engine(self, framework: RlFramework) -> EngineSetting:
@@ -216,7 +218,8 @@ class RlRequest(Named):
 def as_trainer(job: Job, framework: RlFramework) -> Job:
     """A job as a framework of reinforcement learning trains it: on a policy's loss, and with
     Ulysses' context parallelism where it has that of its own."""
-    objective = Objective("policy", logits=job.objective.logits, loss=framework.name)
+    logits = "chunked" if framework.chunked_logits else job.objective.logits
+    objective = Objective("policy", logits=logits, loss=framework.name)
     profile = job.framework
     if profile.name in framework.ulysses:
         profile = with_tables(profile, {"parallelism": {"context": True, "context_kinds": ["a2a"]}})

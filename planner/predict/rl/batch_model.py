@@ -76,9 +76,8 @@ class ReadingModel(BatchModel):
 
 def _read_class(one: ClassInputs) -> ClassInputs:
     """A class as a pass reads it: gathered once, neither trained nor updated."""
-    return one._replace(
-        gathered=one.weights, gathers=one.weights, gradients=0.0, reduced=0.0, states=0.0
-    )
+    gathered = one.gathered or one.weights
+    return one._replace(gathered=gathered, gathers=gathered, gradients=0.0, reduced=0.0, states=0.0)
 
 
 def _read_piece(piece: Piece, job: Job) -> Piece:

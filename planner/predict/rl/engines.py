@@ -18,7 +18,9 @@ class EngineGeneration(Named):
     engine: EngineName
     step_s: float
     sequence_s: float
+    logprob_s: float
     launch_s: float
+    prefill_share: float
     memory: str
     source: str
     hidden: bool = False

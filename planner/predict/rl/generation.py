@@ -45,6 +45,7 @@ class SamplingEngine:
     memory: EngineMemory
     made: EngineGeneration
     graphs: bool
+    logprobs: bool
     host_speed: float
     load: Load
     prompt_squared: float
@@ -58,7 +59,8 @@ class SamplingEngine:
         gpu = np.sum(list(found.values()), axis=0)
         launched = 0.0 if self.graphs else self.costs.launches * self.made.launch_s
         waited = np.maximum(0.0, launched / self.host_speed - gpu)
-        cpu = (self.made.step_s + self.made.sequence_s * running * self.layout.dp) / self.host_speed
+        each = self.made.sequence_s + (self.made.logprob_s if self.logprobs else 0.0)
+        cpu = (self.made.step_s + each * running * self.layout.dp) / self.host_speed
         exposed = np.maximum(0.0, cpu - gpu - waited) if self.made.hidden else cpu
         return {**found, "engine": waited + exposed}
 
@@ -66,7 +68,11 @@ class SamplingEngine:
         """Seconds of reading prompts of so many samples, and tokens that are read again."""
         tokens = prompts * self.load.prompt * self.shared + again
         pairs = prompts * self.prompt_squared * self.shared
-        return tokens * self.costs.prefill_token_s + pairs * self.costs.prefill_square_s
+        return self.read_s(tokens) + pairs * self.costs.prefill_square_s / self.made.prefill_share
+
+    def read_s(self, tokens: float) -> float:
+        """Seconds of reading tokens, attention to those before them apart."""
+        return tokens * self.costs.prefill_token_s / self.made.prefill_share
 
 
 def generate(
@@ -110,7 +116,7 @@ def sampling_engine(
     )
     return SamplingEngine(
         layout, decode_costs(deployment, cluster), memory, made, job.engine.graphs,
-        cluster.host_speed, load, rollout.prompt.squared, 1.0 / group,
+        job.engine.logprobs, cluster.host_speed, load, rollout.prompt.squared, 1.0 / group,
     )  # fmt: skip
 
 
@@ -155,7 +161,7 @@ def _course(made: SamplingEngine) -> _Course:
     weighed = {name: values * found.steps * last for name, values in terms.items()}
     each = float(found.admitted.sum()) or 1.0
     prefill = made.prefill_s(1.0, 0.0) * found.admitted
-    reread = found.reread * made.costs.prefill_token_s
+    reread = made.read_s(1.0) * found.reread
     weighed["prefill"] = prefill * (made.load.samples / each) + reread
     seconds = np.sum(list(weighed.values()), axis=0)
     return _Course(found, weighed, seconds, float(found.running.max()))

@@ -17,7 +17,6 @@ SLEEP_S = 0.3
 WAKE_S = 1.2
 # Bytes that a sleeping engine's process keeps beside its graphs: CUDA context and NCCL.
 _PROCESS_BYTES = 0.8 * 2.0**30
-_FACTOR = 2.0
 
 
 def asleep(job: RlJob, engine: EngineLayout) -> Mapping[str, float]:
@@ -49,7 +48,7 @@ def sleep_phase(job: RlJob, held: Mapping[str, float]) -> Phase:
 def _phase(
     name: Literal["wake", "sleep"], terms: Mapping[str, float], held: Mapping[str, float]
 ) -> Phase:
-    return Phase(name, "engine", sum(terms.values()), terms, held, 1.0 / _FACTOR, _FACTOR)
+    return Phase(name, "engine", sum(terms.values()), terms, held)
 
 
 def _weights(held: Mapping[str, float]) -> float:

@@ -11,17 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import exp, hypot, log
 from typing import Literal
 
 from planner.job.rl.job import RlJob
+from planner.predict.rl.errors import step_bar, with_bar
+from planner.predict.rl.generation import generate
 from planner.predict.rl.moves import UNPINNED_BYTES_PER_S, Transfer, transfer, usual_way
 from planner.predict.rl.plan import Generation, Phase, RlLayout, Side, Training
 from planner.predict.rl.states import asleep, sleep_phase, wake_phase
+from planner.predict.rl.training import train
 from planner.predict.uncertainty.intervals import fit_probability
-
-# Factor of the 80 % interval of a transfer's seconds: the published times of `transfer.toml`.
-_TRANSFER_FACTOR = 1.8
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,14 @@ class RlStep:
         return phase.side == "trainer"
 
 
+def rl_step(job: RlJob, layout: RlLayout) -> RlStep:
+    """What a layout of a job takes and holds, from its own trainer and engines. UsageError for
+    degrees that no engine takes."""
+    training = train(job, layout.trainer, layout.critic)
+    beside = sum(beside_engine(layout, training).values())
+    return compose(job, layout, training, generate(job, layout.engine, beside, layout.engine_gpu))
+
+
 def beside_engine(layout: RlLayout, training: Training) -> Mapping[str, float]:
     """Bytes that the trainer keeps on a GPU of the engine while that samples."""
     if layout.placement == "separate":
@@ -120,6 +127,7 @@ def compose(job: RlJob, layout: RlLayout, training: Training, generation: Genera
         if colocated
         else tuple(_on_their_own(job, training, generation, moved, layout))
     )
+    phases = tuple(one if one.low < 1.0 else with_bar(one, job) for one in phases)
     step_s = _step_seconds(layout, phases)
     low, high = _interval(layout, phases, step_s)
     usable = layout.trainer.job.cluster.gpu.hbm_usable_bytes
@@ -133,25 +141,36 @@ def compose(job: RlJob, layout: RlLayout, training: Training, generation: Genera
 def _taking_turns(
     job: RlJob, layout: RlLayout, training: Training, generation: Generation, moved: Transfer
 ) -> Iterator[Phase]:
-    """Phases on the same GPUs, in order: new weights, sampling, judging, reading, training."""
+    """Phases on the same GPUs, in order: new weights, sampling, judging, reading, training.
+
+    A trainer that leaves drops its gradients and sends its states to the host before new weights
+    go over, and its weights behind them (NeMo-RL, `refit_policy_generation`; verl,
+    `update_weights`).
+    """
     beside = beside_engine(layout, training)
     engine = generation.phase
     awake = {name: size for name, size in engine.held.items() if name not in beside}
     weights = {name: size for name, size in awake.items() if name == "weights"}
+    sleeping = asleep(job, layout.engine)
     trainer = _prefixed("trainer", {**training.resident, **training.staying})
-    yield _moving(moved, "engine", {**trainer, **weights, **asleep(job, layout.engine)})
     if layout.trainer_leaves:
-        yield _trainer_moves("leave", training, {**trainer, **_prefixed("engine", weights)})
+        yield _trainer_moves("leave", training, {**trainer, **_prefixed("engine", sleeping)})
+        trainer = _prefixed("trainer", _weights(training.resident) | dict(training.staying))
+    yield _moving(moved, "engine", {**trainer, **weights, **sleeping})
     yield wake_phase(job, layout, {**awake, **beside})
     yield replace(engine, held={**awake, **beside})
     yield from _judging(job, "engine", {**awake, **beside})
     yield sleep_phase(job, {**awake, **beside})
-    left = asleep(job, layout.engine) if job.framework.sleep_level else awake
-    engine_left = _prefixed("engine", left)
+    engine_left = _prefixed("engine", sleeping if job.framework.sleep_level else awake)
     if layout.trainer_leaves:
+        trainer = _prefixed("trainer", {**training.resident, **training.staying})
         yield _trainer_moves("return", training, {**trainer, **engine_left})
     for phase in training.phases:
         yield replace(phase, held={**phase.held, **engine_left})
+
+
+def _weights(resident: Mapping[str, float]) -> dict[str, float]:
+    return {name: size for name, size in resident.items() if name == "weights"}
 
 
 def _on_their_own(
@@ -183,21 +202,17 @@ def _judging(job: RlJob, side: Side, held: Mapping[str, float]) -> Iterator[Phas
 
 
 def _moving(moved: Transfer, side: Side, held: Mapping[str, float]) -> Phase:
-    return Phase(
-        "transfer", side, moved.seconds, moved.terms, {**held, "buffers": moved.buffer_bytes},
-        1.0 / _TRANSFER_FACTOR, _TRANSFER_FACTOR,
-    )  # fmt: skip
+    held = {**held, "buffers": moved.buffer_bytes}
+    return Phase("transfer", side, moved.seconds, moved.terms, held)
 
 
 def _trainer_moves(
     name: Literal["leave", "return"], training: Training, held: Mapping[str, float]
 ) -> Phase:
-    """The trainer's tensors go to the host, or come back."""
-    seconds = sum(training.resident.values()) / UNPINNED_BYTES_PER_S
-    return Phase(
-        name, "trainer", seconds, {"copies": seconds}, held,
-        1.0 / _TRANSFER_FACTOR, _TRANSFER_FACTOR,
-    )  # fmt: skip
+    """The trainer's tensors go to the host, or come back; gradients are made anew."""
+    copied = (size for name, size in training.resident.items() if name != "gradients")
+    seconds = sum(copied) / UNPINNED_BYTES_PER_S
+    return Phase(name, "trainer", seconds, {"copies": seconds}, held)
 
 
 def _step_seconds(layout: RlLayout, phases: tuple[Phase, ...]) -> float:
@@ -215,14 +230,12 @@ _SIDES: tuple[Side, Side] = ("trainer", "engine")
 
 
 def _interval(layout: RlLayout, phases: tuple[Phase, ...], step_s: float) -> tuple[float, float]:
-    """The 80 % interval: of phases that add up, in squares, as errors of unlike mechanisms; of the
-    side that binds where both work at once."""
+    """The 80 % interval: of all phases where they add up, of the side that binds where both work at
+    once."""
     binding = phases
     if layout.placement == "separate" and layout.staleness > 0:
         sums = {side: sum(one.seconds for one in phases if one.side == side) for side in _SIDES}
         slower = max(_SIDES, key=lambda side: sums[side])
         binding = tuple(one for one in phases if one.side == slower)
-    total = sum(one.seconds for one in binding) or 1.0
-    below = hypot(*(one.seconds * log(one.low) / total for one in binding))
-    above = hypot(*(one.seconds * log(one.high) / total for one in binding))
-    return step_s * exp(-below), step_s * exp(above)
+    low, high = step_bar(binding)
+    return step_s * low, step_s * high

@@ -22,7 +22,13 @@ from planner.predict.rl.batch_model import BatchModel, ReadingModel
 from planner.predict.rl.micro_batches import Batch, mini_batch, whole_batch, with_micro_batches
 from planner.predict.rl.moves import UNPINNED_BYTES_PER_S
 from planner.predict.rl.plan import PhaseName
-from planner.predict.rl.training import costing_job, scoring_job
+from planner.predict.rl.training import (
+    costing_job,
+    handed_out_s,
+    passes_of,
+    rotary_s,
+    scoring_job,
+)
 
 # Micro-batches of so small a share of the token limit hold weights, states and gradients alone.
 _NOTHING = 1e-6
@@ -90,6 +96,8 @@ class _Rows:
             seconds["values"] = critic.read_s
             seconds["critic_update"] = critic.update_s
         seconds["update"] = policy.update_s
+        handed_s = handed_out_s(job)
+        seconds = {name: value + handed_s for name, value in seconds.items()}
         return self._held(seconds, policy, critic, beside)
 
     def _held(
@@ -124,11 +132,14 @@ class _Rows:
         update, reading = BatchModel(job), ReadingModel(job)
         mini = self._costed(update, mini_batch(self.job))
         whole = self._costed(reading, whole_batch(self.job))
+        once = rotary_s(self.job, trainer, self.columns)
+        passes = np.array([passes_of(mode) for mode in trainer.recompute])
+        often = self.job.epochs * passes[self.columns["recompute"]]
         return _Models(
-            self.job.updates * mini.steps[:, f.STEP_TIME],
+            self.job.updates * mini.steps[:, f.STEP_TIME] + often * once,
             update.peaks(mini),
             self._resting(update, mini),
-            whole.steps[:, f.STEP_TIME],
+            whole.steps[:, f.STEP_TIME] + once,
             reading.peaks(whole),
             self._resting(reading, whole),
             _weight_bytes(reading, whole),

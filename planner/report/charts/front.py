@@ -3,7 +3,7 @@ layout."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -107,25 +107,27 @@ def shape_of(costed: CostedJob, row: int) -> tuple[Degrees, str]:
 @dataclass(frozen=True, slots=True)
 class FrontPlan:
     """A plan of the front, or a `riskier` one beyond it: peak of a GPU against tokens/s of a GPU.
-    `label`: its number, if it is shown in full; `command`: what costs a riskier one again."""
+    `label`: its number and what it is named for, if it is; a named one has its 80 % intervals,
+    `ends` in the same units; `command`: what costs a riskier one again."""
 
     number: int
     label: str
     gib: float
     tokens_per_s: float
     text: str
+    ends: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     command: str = ""
 
 
 def front_plans(
-    plans: Sequence[Plan], labelled: Collection[int], names: Sequence[str] = ()
+    plans: Sequence[Plan], labels: Mapping[int, str], names: Sequence[str] = ()
 ) -> tuple[FrontPlan, ...]:
-    """Every plan with its number, those `labelled` with a label; `names`: the cluster of each,
-    where there are several."""
+    """Every plan with its number, some with a label; `names`: the cluster of each, where there are
+    several."""
     found = []
     for number, plan in enumerate(plans, start=1):
         where = f" on {names[number - 1]}" if names else ""
-        label = str(number) if number in labelled else ""
+        label = labels.get(number, "")
         found.append(_front_plan(plan, number, label, f"plan {number}{where}"))
     return tuple(found)
 
@@ -147,7 +149,10 @@ def _front_plan(plan: Plan, number: int, label: str, name: str) -> FrontPlan:
         f"{name}: {configuration_text(plan)}; {seconds(plan.step_time_s)}, "
         f"{gib(plan.peak_bytes)} GiB"
     )
-    return FrontPlan(number, label, plan.peak_bytes / GIB, plan.tokens_per_s_per_gpu, text)
+    speed, peak, step = plan.tokens_per_s_per_gpu, plan.peak_interval, plan.step_time
+    slow, fast = (speed * plan.step_time_s / end for end in (step.high, step.low))
+    ends = (peak.low / GIB, peak.high / GIB, slow, fast)
+    return FrontPlan(number, label, plan.peak_bytes / GIB, speed, text, ends)
 
 
 # Beyond so many dots each is smaller and fainter.
@@ -172,6 +177,7 @@ def front_chart(
         marked=marked,
         first=_front_table(plans[:1]),
         plans=_front_table(plans),
+        named=_named_table([plan for plan in plans if plan.label]),
         riskier=_front_table(riskier) if riskier else None,
         before=_front_table(before) if before else None,
         dots=_dots_table(dots, modes) if dots else None,
@@ -187,11 +193,21 @@ def front_chart(
 def _front_table(plans: Sequence[FrontPlan]) -> Specification:
     return table(
         {
-            "number": plan.number, "label": f" {plan.label}", "radius": 110 if plan.label else 45,
+            "number": plan.number, "radius": 110 if plan.label else 45,
             "gib": plan.gib, "speed": plan.tokens_per_s, "text": plan.text,
         } | ({"command": plan.command} if plan.command else {})
         for plan in plans
     )  # fmt: skip
+
+
+def _named_table(plans: Sequence[FrontPlan]) -> Specification:
+    """Plans with their 80 % intervals."""
+    ends = ("lightest", "heaviest", "slowest", "fastest")
+    return table(
+        {"label": plan.label, "number": plan.number, "gib": plan.gib, "speed": plan.tokens_per_s}
+        | dict(zip(ends, plan.ends, strict=True))
+        for plan in plans
+    )
 
 
 def _dots_table(dots: Sequence[Candidate], modes: list[str]) -> Specification:

@@ -42,9 +42,24 @@ class Pick:
 
 
 @dataclass(frozen=True, slots=True)
+class Card:
+    """The answer on top of a page: a sentence, bars, rows of facts, and other choices.
+
+    `bars`: label, text, and parts of a bar as (share of its length, kind, words); kinds are classes
+    of the page's style. `choices`: number of the plan, why one might take it, and what it costs.
+    """
+
+    headline: str
+    bars: Sequence[tuple[str, str, Sequence[tuple[float, str, str]]]] = ()
+    facts: Sequence[tuple[str, str]] = ()
+    choices: Sequence[tuple[int, str, str]] = ()
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """A page from top to bottom. `plans`: numbers and names of the plans that can be selected;
-    `selected` is the number of the one that it opens with."""
+    `selected` is the number of the one that it opens with; `card`: the answer, above all else."""
 
     title: str
     subtitle: str
@@ -52,6 +67,7 @@ class Page:
     plans: Sequence[tuple[int, str]] = ()
     selected: int = 0
     pick: Pick | None = None
+    card: Card | None = None
 
     @property
     def charts(self) -> dict[str, Specification]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -12,7 +12,7 @@ from pathlib import Path
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.pool import SeveralTypes
-from planner.job.quantities import GIB
+from planner.job.quantities import GIB, gib, seconds
 from planner.job.request import Request
 from planner.launch.registry import target_named
 from planner.predict.command_line import degree_options, evaluate_command, search_command
@@ -20,7 +20,7 @@ from planner.predict.configuration import Configuration, decided_request
 from planner.predict.evaluate import checked
 from planner.predict.memory.account import footprint_of
 from planner.predict.plan import Plan
-from planner.predict.plan_text import configuration_text
+from planner.predict.plan_text import configuration_text, plan_name
 from planner.report.charts.drawing import Drawing
 from planner.report.charts.front import (
     candidates,
@@ -33,13 +33,14 @@ from planner.report.charts.heat import heat_chart, heat_map
 from planner.report.charts.memory import memory_panel
 from planner.report.charts.plan import cluster_chart, cluster_of
 from planner.report.explain import explanation_report
-from planner.report.pages.page import Page, Pick, Section
+from planner.report.pages.page import Card, Page, Pick, Section
 from planner.report.pages.studies import memory_drawing
 from planner.report.plan_table import plan_table, techniques_row
 from planner.report.plots import pictures
 from planner.report.said import described, said
 from planner.report.search import job_facts, printed, recommended_note, riskier_table
 from planner.report.tables import Block, Column, Facts, Notes
+from planner.report.verdict import Verdict, kinds_of_time
 from planner.search.explanation import explain
 from planner.search.result import SearchResult
 from planner.search.shares import CostedJob
@@ -66,12 +67,12 @@ class PagePlan:
 
 @dataclass(frozen=True)
 class Front:
-    """The plans of all clusters, those with `numbers` labelled; `before`: plans of the search that
+    """The plans of all clusters, some with labels; `before`: plans of the search that
     it is compared with."""
 
     results: Sequence[SearchResult]
     entries: Sequence[PagePlan]
-    numbers: Sequence[int]
+    labels: Mapping[int, str]
     before: Sequence[Plan] = ()
 
     @cached_property
@@ -122,11 +123,11 @@ class Front:
         names = [entry.where for entry in self.entries] if len(self.results) > 1 else []
         riskier = riskier_plans(self.results)
         chart = front_chart(
-            front_plans(self._plans, self.numbers, names),
+            front_plans(self._plans, self.labels, names),
             riskier,
             [dot for each in found for dot in each.dots],
             self.limit_bytes,
-            before=front_plans(self.before, ()),
+            before=front_plans(self.before, {}),
         )
         note = said(described("pages.front"), self, riskier=bool(riskier)) or ""
         reasons = [f"Candidates are not drawn: {reason}." for _, reason in self.costed if reason]
@@ -141,8 +142,10 @@ def overview_section(
     is_alone = len(results) == 1
     plans = [entry.plan for entry in entries]
     advised = results[0].recommended if is_alone else 0
+    near = Verdict(results[0]).near if advised else {}
+    marks = dict.fromkeys(near, "≈") | {advised: "→"}
     numbers = range(1, len(entries) + 1)
-    first = [(Column("plan"), ["→" * (number == advised) + str(number) for number in numbers])]
+    first = [(Column("plan"), [f"{marks.get(number, '')}{number}" for number in numbers])]
     if any(entry.where for entry in entries):
         first.append((Column("cluster", "left"), [entry.where for entry in entries]))
     usable_bytes = results[0].job.usable_bytes if is_alone else None
@@ -220,7 +223,10 @@ def _page(
 ) -> Page:
     results = _results(entries)
     job = results[0].job
-    front = Front(results, entries, _shown_numbers(results, len(entries)), before)
+    is_answer = len(results) == 1 and results[0].recommended > 0
+    shown = _shown_numbers(results, len(entries))
+    labels = Verdict(results[0]).labels if is_answer else {number: str(number) for number in shown}
+    front = Front(results, entries, labels, before)
     cluster = job.cluster if len(results) == 1 else f"{len(results)} clusters"
     return Page(
         f"{job.model} on {cluster}",
@@ -228,12 +234,46 @@ def _page(
         "plans on the front of speed against memory. Pick one in the list or in the picture.",
         [*front.sections(notes)],
         tuple(
-            (number, f"{number}: {entry.prefix}{configuration_text(entry.plan)}")
+            (number, f"{number}: {entry.prefix}{plan_name(entry.plan)}, {_figures(entry.plan)}")
             for number, entry in enumerate(entries, start=1)
         ),
         opening,
         front.pick,
+        verdict_card(results[0]) if is_answer else None,
     )
+
+
+def verdict_card(result: SearchResult) -> Card:
+    """The verdict of a search as the page shows it."""
+    verdict = Verdict(result)
+    used, may = verdict.memory_shares
+    whole_s = verdict.plan.step_time_s
+    kinds = kinds_of_time(verdict.plan)
+    return Card(
+        verdict.headline,
+        (
+            (
+                "memory",
+                verdict.memory_text,
+                ((used, "used", "held"), (may, "may", "80 % interval")),
+            ),
+            (
+                "step",
+                verdict.time_text,
+                [(size / whole_s, kind, f"{kind} {seconds(size)}") for kind, size in kinds.items()],
+            ),
+        ),
+        (("risk", verdict.risk),),
+        [
+            (one.number, one.words, f"{one.name}: {one.than}, {gib(one.plan.peak_bytes)} GiB")
+            for one in verdict.alternatives
+        ],
+    )
+
+
+def _figures(plan: Plan) -> str:
+    """`55.7 s, 68.3 GiB`."""
+    return f"{seconds(plan.step_time_s)}, {gib(plan.peak_bytes)} GiB"
 
 
 def _shown_numbers(results: Sequence[SearchResult], count: int) -> list[int]:
@@ -248,9 +288,10 @@ def _plan_sections(
 ) -> Iterator[Section]:
     """The sections of a plan; unless `whole` what needs no costing, and what draws the rest."""
     plan = entry.plan
-    title = f"Plan {number}: {entry.prefix}{configuration_text(plan)}"
+    title = f"Plan {number}: {entry.prefix}{plan_name(plan)}"
     commands = _commands(path, number, entry.result.request, whole)
-    yield Section(title, blocks=(commands,), plan=number)
+    degrees = Notes((f"{configuration_text(plan)}.",))
+    yield Section(title, blocks=(degrees, commands), plan=number)
     if not whole and number <= MOST_DRAWN:
         yield Section("Memory and time", [*islice(_drawings(number, plan), 2)], plan=number)
     if not whole:

@@ -11,6 +11,7 @@ from planner.predict.rl.step import beside_engine, compose
 from tests.job.rl.test_request import request
 
 GIB = 2.0**30
+_PROFILE = ((0.0, 1.0), (60.0, 0.5), (70.0, 0.1), (100.0, 0.0))
 
 
 def made(placement="colocated", staleness=0, generation_s=100.0, update_s=40.0, **given):
@@ -27,7 +28,7 @@ def made(placement="colocated", staleness=0, generation_s=100.0, update_s=40.0, 
     )
     held = {"weights": 1.0 * GIB, "KV cache": 40.0 * GIB}
     engine = Phase("generation", "engine", generation_s, {"decode": generation_s}, held, 0.8, 1.3)
-    generation = Generation(engine, 0.6 * generation_s, 30.0, 256, 2.0, 0.0, 1e6, (), True)
+    generation = Generation(engine, 0.6 * generation_s, 30.0, 256, 2.0, 0.0, 1e6, _PROFILE, True)
     phases = (
         Phase("old_logprobs", "trainer", 10.0, {"forward": 10.0}, {"weights": 2.0 * GIB}),
         Phase("update", "trainer", update_s, {"step": update_s}, {"weights": 30.0 * GIB}, 0.9, 1.1),

@@ -24,7 +24,59 @@ function mount(data) {
   show();
 }
 
+// A link to a plan selects it, and so does a fragment that is typed.
+addEventListener("hashchange", () => {
+  const asked = Number((location.hash.match(/^#plan-(\d+)$/) || [])[1]);
+  if (!known.includes(asked)) return;
+  select(asked);
+  const first = document.querySelector(`section[data-plan="${asked}"]`);
+  if (first) first.scrollIntoView();
+});
+
+// Rows of the table of plans select their plan; those within the error bar of the one to take are
+// folded behind one row.
+function choosable(table) {
+  const rows = [...table.tBodies[0].rows].filter((row) => numbered(row));
+  for (const row of rows) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "pick";
+    button.textContent = row.cells[0].textContent;
+    button.setAttribute("aria-label", "Show plan " + numbered(row));
+    row.cells[0].replaceChildren(button);
+    row.addEventListener("click", () => select(numbered(row)));
+  }
+  const near = rows.filter((row) => row.cells[0].textContent.startsWith("≈"));
+  if (near.length > 1) fold(table, near);
+}
+
+function numbered(row) {
+  const digits = row.cells[0].textContent.match(/^[→≈]?(\d+)$/);
+  return digits ? Number(digits[1]) : 0;
+}
+
+function fold(table, near) {
+  const row = document.createElement("tr");
+  const cell = row.insertCell();
+  cell.colSpan = near[0].cells.length;
+  cell.className = "text";
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "pick";
+  const turn = (open) => {
+    button.setAttribute("aria-expanded", String(open));
+    button.textContent = `${open ? "▾" : "▸"} ${near.length} plans within the error bar of the one to take`;
+    for (const one of near) one.hidden = !open;
+  };
+  button.addEventListener("click", () => turn(button.getAttribute("aria-expanded") === "false"));
+  cell.append(button);
+  near[0].before(row);
+  turn(false);
+}
+
 function enliven(part) {
+  for (const table of part.querySelectorAll("table"))
+    if (table.tHead.textContent.trim().startsWith("plan") && known.length) choosable(table);
   for (const fold of part.querySelectorAll("details")) fold.addEventListener("toggle", show);
   for (const button of part.querySelectorAll("th button"))
     button.addEventListener("click", () => sort(button));
@@ -109,6 +161,8 @@ function show() {
   for (const section of document.querySelectorAll("section[data-plan]"))
     section.hidden = Number(section.dataset.plan) !== selected;
   if (choice) choice.value = String(selected);
+  for (const row of document.querySelectorAll("tr:has(.pick)"))
+    row.classList.toggle("chosen", numbered(row) === selected);
   for (const view of Object.values(views)) tell(view);
   for (const place of document.querySelectorAll(".chart")) draw(place);
 }

@@ -1,0 +1,246 @@
+"""The answer of a search as one card: what to take, its memory and time, the risk, what else.
+
+Terminal, page, notebook and picture show the same card, from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from planner.cost.terms import TIME_TERMS
+from planner.job.quantities import gib, seconds
+from planner.predict.plan import Plan
+from planner.predict.plan_text import LIKELY_TO_FIT, plan_name
+from planner.predict.uncertainty.differences import Ratio, plan_ratio
+from planner.report.differences import is_mixture, ratio_text, ties
+from planner.report.said import described, said, table_of
+from planner.report.tables import Block, Facts, Notes
+from planner.search.result import SearchResult
+
+# Cells of a bar, and what they are drawn with: what is used, what may be used, what is free.
+_CELLS = 40
+_USED, _MAY, _FREE = "█", "▒", "·"
+# Groups of the terms of a step that the bar of its time tells apart, with their marks.
+_KINDS = {"compute": "█", "exchange": "▓", "waiting": "░"}
+# Luck of a choice below this share of the step time is not worth a line.
+LEAST_LUCK = 0.01
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another plan that one might take: `words` say why; `number` 0: of no plan of the file."""
+
+    words: str
+    number: int
+    plan: Plan
+    ratio: Ratio
+
+    @property
+    def name(self) -> str:
+        """Its degrees, as people say them."""
+        return plan_name(self.plan)
+
+    @property
+    def than(self) -> str:
+        """How much slower or faster it is than the plan to take."""
+        return ratio_text(self.ratio)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a search says in one look; there is a plan to take."""
+
+    result: SearchResult
+
+    @property
+    def number(self) -> int:
+        """The number of the plan to take."""
+        return self.result.recommended
+
+    @property
+    def plan(self) -> Plan:
+        """The plan to take."""
+        return self.result.plans[self.number - 1]
+
+    @property
+    def headline(self) -> str:
+        """The answer as a sentence."""
+        plan = self.plan
+        return _words(
+            "verdict.headline", plan, number=self.number, name=plan_name(plan),
+            low=plan.step_time.low, high=plan.step_time.high, usable=plan.limit_bytes,
+        )  # fmt: skip
+
+    @cached_property
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """Named plans beside the one to take, each once: the surest of those as fast, the one that
+        is faster if it fits, the simplest, the lightest."""
+        found: dict[int, tuple[list[str], Plan]] = {}
+        for words, number, plan in self._named():
+            if number != self.number:
+                found.setdefault(number, ([], plan))[0].append(words)
+        mixture = is_mixture(self.result.job)
+        return tuple(
+            Alternative(", ".join(words), number, plan, plan_ratio(self.plan, plan, mixture))
+            for number, (words, plan) in found.items()
+        )
+
+    @property
+    def labels(self) -> dict[int, str]:
+        """What pictures write beside the few plans that matter, by their numbers."""
+        named = {one.number: f"{one.number} {one.words}" for one in self.alternatives if one.number}
+        return {self.number: f"{self.number} take"} | named
+
+    def _named(self) -> Iterator[tuple[str, int, Plan]]:
+        plans = self._listed
+        if self._surer is not None:
+            yield "surer to fit", *self._surer
+        if self.result.riskier:
+            yield "faster, if it fits", 0, self.result.riskier[0]
+        yield "simpler to run", *min(plans, key=lambda one: (features(one[1]), one[0]))
+        yield "lightest", *min(plans, key=lambda one: one[1].peak_bytes)
+
+    @cached_property
+    def _listed(self) -> list[tuple[int, Plan]]:
+        """The plans between which people would choose, with their numbers; the one to take too."""
+        shown = (*self.result.shown, self.number) if self.result.shown else None
+        every = enumerate(self.result.plans, start=1)
+        return [one for one in every if shown is None or one[0] in shown]
+
+    @cached_property
+    def near(self) -> dict[int, Ratio]:
+        """Numbers of the plans that are not surely slower than the one to take."""
+        every = enumerate(self.result.plans, start=1)
+        others = [one for one in every if one[0] != self.number]
+        return ties([(self.number, self.plan), *others], is_mixture(self.result.job))
+
+    @property
+    def _surer(self) -> tuple[int, Plan] | None:
+        """The fastest that is likely to fit and not surely slower, where the one to take is not so
+        likely."""
+        if self.plan.fit_probability >= LIKELY_TO_FIT:
+            return None
+        plans = self.result.plans
+        listed = {number for number, _ in self._listed} & set(self.near)
+        sure = [n for n in sorted(listed) if plans[n - 1].fit_probability >= LIKELY_TO_FIT]
+        if not sure:
+            return None
+        number = min(sure, key=lambda one: self.near[one].value)
+        return number, plans[number - 1]
+
+    @property
+    def risk(self) -> str:
+        """What is likeliest to go otherwise than it says."""
+        if self.plan.fit_probability < LIKELY_TO_FIT:
+            surer = self._surer
+            instead = "a lighter plan or --hbm-reserve avoids it."
+            if surer is not None:
+                instead = f"plan {surer[0]} avoids it where a run that dies costs more."
+            missing = 1.0 - self.plan.fit_probability
+            return _words("verdict.unsure", None, missing=missing, surer=instead)
+        if self.fears_luck:
+            return _words("verdict.lucky", self.result.luck)
+        return _words("verdict.bounded", None)
+
+    @property
+    def fears_luck(self) -> bool:
+        """Whether what is likeliest is that the plan was chosen for an error of its prediction."""
+        luck, is_sure = self.result.luck, bool(self.result.recommended)
+        is_sure = is_sure and self.plan.fit_probability >= LIKELY_TO_FIT
+        return is_sure and luck is not None and luck.longer >= LEAST_LUCK
+
+    @property
+    def memory_shares(self) -> tuple[float, float]:
+        """What the fullest GPU holds, and what more it may hold with 80 %, over its memory."""
+        plan = self.plan
+        whole = max(plan.usable_bytes, plan.peak_interval.high)
+        return plan.peak_bytes / whole, (plan.peak_interval.high - plan.peak_bytes) / whole
+
+    @property
+    def memory_text(self) -> str:
+        """`68.3 of 79.1 GiB`."""
+        return f"{gib(self.plan.peak_bytes)} of {gib(self.plan.limit_bytes)} GiB"
+
+    @property
+    def time_text(self) -> str:
+        """`55.7 s, 51.5 s to 63.9 s`."""
+        step = self.plan.step_time
+        return f"{seconds(self.plan.step_time_s)}, {seconds(step.low)} to {seconds(step.high)}"
+
+    @property
+    def memory_bar(self) -> str:
+        """The fullest GPU against its memory, with the 80 % interval."""
+        used, may = self.memory_shares
+        return f"{drawn(((used, _USED), (used + may, _MAY)), 1.0)} {self.memory_text}"
+
+    @property
+    def time_bar(self) -> str:
+        """The step by what its seconds go to, with the 80 % interval of their sum."""
+        parts, reached = [], 0.0
+        for kind, amount in kinds_of_time(self.plan).items():
+            reached += amount
+            parts.append((reached, _KINDS[kind]))
+        return f"{drawn(parts, self.plan.step_time_s)} {self.time_text}"
+
+    @property
+    def time_legend(self) -> str:
+        """What the marks of the bar of the time stand for."""
+        sums = kinds_of_time(self.plan)
+        return ", ".join(f"{_KINDS[kind]} {kind} {seconds(size)}" for kind, size in sums.items())
+
+    def next(self, saved_as: str | None) -> str:
+        """What to type next."""
+        key = "verdict.keep" if saved_as is None else "verdict.launch"
+        return _words(key, None, number=self.number, saved_as=saved_as)
+
+
+def verdict_blocks(result: SearchResult, saved_as: str | None = None) -> Iterator[Block]:
+    """The card; nothing where there is no plan to take."""
+    if not result.recommended:
+        return
+    verdict = Verdict(result)
+    yield Notes((verdict.headline,))
+    yield Facts(
+        (
+            ("memory", verdict.memory_bar),
+            ("step", verdict.time_bar),
+            ("", verdict.time_legend),
+            ("risk", verdict.risk),
+            ("next", verdict.next(saved_as)),
+        )
+    )
+    if verdict.alternatives:
+        yield table_of("verdict.table", verdict.alternatives)
+
+
+def kinds_of_time(plan: Plan) -> dict[str, float]:
+    """Seconds of a step that compute, that exchange and is not hidden, and that wait."""
+    kinds = {"compute": "compute", "optimizer": "compute", "idle": "waiting", "host": "waiting"}
+    sums = dict.fromkeys(_KINDS, 0.0)
+    for term in TIME_TERMS:
+        sums[kinds.get(term.traced, "exchange")] += float(getattr(plan.time, term.field))
+    return {kind: amount for kind, amount in sums.items() if amount > 0.0}
+
+
+def features(plan: Plan) -> int:
+    """How many things a plan uses that a plain data-parallel run does without."""
+    degrees = plan.degrees
+    used = [getattr(degrees, axis) > 1 for axis in ("tp", "pp", "vpp", "cp", "ep")]
+    used += [degrees.zero >= 3, plan.recompute != "none", bool(plan.layout.recomputed)]
+    used += [plan.optimizer_offload > 0.0, bool(plan.activation_offload)]
+    return sum(map(int, used)) + len(plan.techniques)
+
+
+def drawn(parts: Sequence[tuple[float, str]], whole: float, cells: int = _CELLS) -> str:
+    """Marks up to each of some amounts, rising, in a bar that stands for `whole`."""
+    bar = ""
+    for amount, mark in parts:
+        bar += mark * (min(cells, round(amount / whole * cells)) - len(bar))
+    return bar + _FREE * (cells - len(bar))
+
+
+def _words(key: str, about: object, **named: object) -> str:
+    found: str | None = said(described(key), about, **named)
+    return found or ""
