@@ -88,16 +88,17 @@ class RlRequest(Named):
         framework = find_rl_framework(self.framework)
         algorithm = find_algorithm(self.algorithm)
         rollout = self._rollout(algorithm)
+        old_logprobs = self._old_logprobs(framework, algorithm)
         job = RlJob(
             trainer=self._trainer(framework, rollout),
             algorithm=algorithm,
             rollout=rollout,
             framework=framework,
-            engine=self._engine(framework),
+            engine=self._engine(framework, old_logprobs),
             minibatches=self.minibatches,
             epochs=self.epochs,
             reference=self._reference(framework, algorithm),
-            old_logprobs=self._old_logprobs(framework, algorithm),
+            old_logprobs=old_logprobs,
             reward=read_reward(self.reward),
             placements=_placements(self.placement, framework),
             staleness=_staleness(self.staleness, framework),
@@ -156,17 +157,17 @@ class RlRequest(Named):
         """The update over one mini-batch, on all GPUs."""
         packing = "pack-varlen" if framework.token_batches else "longest"
         tokens = max(1, round(rollout.tokens / self.minibatches))
-        changed: dict[str, object] = {
-            "gbs_tokens": self.trainer.gbs_tokens or tokens,
-            "packing": self.trainer.packing or packing,
-        }
+        changed: dict[str, Any] = {"packing": self.trainer.packing or packing}
         if changed["packing"] == "pack-varlen":
             changed["seq"] = self.token_limit or usual_token_limit(rollout)
+            # A mini-batch may have fewer tokens than a micro-batch has room for.
+            tokens = max(tokens, changed["seq"])
         elif self.trainer.packing is not None:
             changed["seq"] = self.trainer.seq or rollout.longest
+        changed["gbs_tokens"] = self.trainer.gbs_tokens or tokens
         return as_trainer(self.trainer.model_copy(update=changed).resolve(), framework)
 
-    def _engine(self, framework: RlFramework) -> EngineSetting:
+    def _engine(self, framework: RlFramework, old_logprobs: bool) -> EngineSetting:
         name = self.engine or framework.engines[0]
         if name not in framework.engines:
             known = tuple(one for one in ENGINE_NAMES if one in framework.engines)
@@ -181,6 +182,7 @@ class RlRequest(Named):
             self.kv_share,
             self.sequences or framework.sequences,
             framework.chunk,
+            logprobs=framework.engine_logprobs or not old_logprobs,
         )
 
     def _reference(self, framework: RlFramework, algorithm: Algorithm) -> ReferenceHome:
