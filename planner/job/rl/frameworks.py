@@ -39,6 +39,8 @@ class RlFramework(Named):
     sequences: int
     chunk: int | None = None
     prefix_cache: bool = True
+    scatters: bool = False
+    engine_logprobs: bool = True
     sleep_level: int
     trainer_leaves: bool = False
     bucket_bytes: float

@@ -88,16 +88,17 @@ class RlRequest(Named):
         framework = find_rl_framework(self.framework)
         algorithm = find_algorithm(self.algorithm)
         rollout = self._rollout(algorithm)
+        old_logprobs = self._old_logprobs(framework, algorithm)
         job = RlJob(
             trainer=self._trainer(framework, rollout),
             algorithm=algorithm,
             rollout=rollout,
             framework=framework,
-            engine=self._engine(framework),
+            engine=self._engine(framework, old_logprobs),
             minibatches=self.minibatches,
             epochs=self.epochs,
             reference=self._reference(framework, algorithm),
-            old_logprobs=self._old_logprobs(framework, algorithm),
+            old_logprobs=old_logprobs,
             reward=read_reward(self.reward),
             placements=_placements(self.placement, framework),
             staleness=_staleness(self.staleness, framework),
@@ -161,7 +162,7 @@ class RlRequest(Named):
             changed["seq"] = self.trainer.seq or rollout.longest
         return as_trainer(self.trainer.model_copy(update=changed).resolve(), framework, rollout)
 
-    def _engine(self, framework: RlFramework) -> EngineSetting:
+    def _engine(self, framework: RlFramework, old_logprobs: bool) -> EngineSetting:
         name = self.engine or framework.engines[0]
         if name not in framework.engines:
             known = tuple(one for one in ENGINE_NAMES if one in framework.engines)
@@ -176,6 +177,7 @@ class RlRequest(Named):
             self.kv_share,
             self.sequences or framework.sequences,
             framework.chunk,
+            logprobs=framework.engine_logprobs or not old_logprobs,
         )
 
     def _reference(self, framework: RlFramework, algorithm: Algorithm) -> ReferenceHome:

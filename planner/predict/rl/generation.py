@@ -103,7 +103,7 @@ def sampling_engine(
     rollout = job.rollout
     lanes = layout.replicas * layout.dp
     each = rollout.samples / lanes
-    group = min(rollout.samples_per_prompt, max(1.0, each)) if job.framework.prefix_cache else 1.0
+    group = _sharing(job, lanes)
     load = Load(
         samples=_heaviest(each, layout, rollout.response),
         lengths=replace(rollout.response, unstated=()),
@@ -122,6 +122,17 @@ def sampling_engine(
         job.engine.logprobs, cluster.host_speed, load, rollout.samples,
         rollout.prompt.squared, 1.0 / group,
     )  # fmt: skip
+
+
+def _sharing(job: RlJob, lanes: int) -> float:
+    """Samples of one prompt on a rank, which share its cached keys and values and read it once."""
+    rollout = job.rollout
+    if not job.framework.prefix_cache:
+        return 1.0
+    most = rollout.samples / lanes
+    if job.framework.scatters:
+        most = min(most, rollout.samples_per_prompt / lanes)
+    return max(1.0, min(rollout.samples_per_prompt, most))
 
 
 def _machine(job: RlJob, layout: EngineLayout, gpu: Gpu | None) -> Cluster:
