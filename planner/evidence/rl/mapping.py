@@ -27,6 +27,7 @@ from planner.evidence.rl.settings import (
     staleness_of,
     trainer_leaves,
     tuning_text,
+    updated_on_host,
     uses_graphs,
     usual_gpu,
     way_of,
@@ -270,6 +271,7 @@ def _request(
         lengths=lengths.text,
         packing="pack-varlen" if packing in _OF_SAMPLES else packing,
         train=tuning_text(row),
+        optimizer_offload=updated_on_host(row),
         overrides=Overrides(model=_with_positions(model, max(limit, lengths.longest))),
     )
     resampled = taken.batches or (generated_batches(row) if row.resamples else None)

@@ -85,6 +85,8 @@ def minibatches_of(row: RlRow, samples: int) -> int:
 
 
 def reference_word(row: RlRow) -> str | None:
+    if row.is_trainer_alone:
+        return "no"
     return {"y": "yes", "n": "no"}.get(row.text("reference") or "")
 
 
@@ -112,6 +114,14 @@ def reads_again(row: RlRow) -> bool | None:
 def fuses_rotary(row: RlRow) -> bool:
     """Whether packed samples are rotated by one kernel: in verl with Megatron where it is said."""
     return not row.says("framework", "verl") or row.notes_say("apply_rope_fusion|all optimization")
+
+
+def updated_on_host(row: RlRow) -> float:
+    """Share of the optimizer that the CPU updates: Megatron's offload, of which a row gives the
+    fraction. What merely leaves between phases comes back for the update."""
+    said = f"{row.fact('train_offload')} {row.text('notes') or ''}"
+    found = re.search(r"offload[ _]fraction[= ](\d(?:\.\d+)?)", said)
+    return min(1.0, float(found[1])) if found else 0.0
 
 
 def read_limit(row: RlRow, trainer: Configuration) -> int | None:

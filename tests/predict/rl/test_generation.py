@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hardware.load import load_gpu
 from planner.job.request import Request
 from planner.job.rl.job import RlJob
 from planner.job.rl.request import RlRequest
@@ -127,6 +128,20 @@ def test_dynamic_sampling_repeats_a_batch_and_tools_take_turns() -> None:
     dapo = rl_job(algorithm="dapo", resampling=2.0)
     assert seconds(dapo, engine) == pytest.approx(2.0 * once)
     assert seconds(rl_job(turns="4x2.5"), engine) == pytest.approx(once + 7.5)
+    # Those who wait to be let in use the time of a tool.
+    queue = replace(engine, replicas=1, sequences=16)
+    tools = generate(rl_job(turns="4x2.5"), queue).phase.terms["tools"]
+    assert 0.0 < tools < 0.5 * 7.5
+
+
+def test_engines_may_be_of_another_gpu_with_its_own_links() -> None:
+    engine = EngineLayout(2, 4, kv_share=0.8)
+    found = [
+        generate(rl_job(), engine, gpu=load_gpu(name)).phase for name in ("H100", "A100", "H20")
+    ]
+    assert found[0].seconds == generate(rl_job(), engine).phase.seconds
+    assert found[1].terms["weights"] > found[0].terms["weights"] > found[2].terms["weights"]
+    assert found[1].terms["exchange"] > found[0].terms["exchange"]
 
 
 def test_a_mean_alone_leaves_the_tail_open() -> None:
