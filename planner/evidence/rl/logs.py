@@ -71,10 +71,12 @@ def _names(framework: str, table: Mapping[str, Any]) -> Names:
         tuple(table["marks"]),
         tuple(table["step"]),
         {name: tuple(table[name]) for name in _LENGTHS if name in table},
-        tuple(
-            Part(one["figure"], tuple(one["names"]), tuple(one["phases"])) for one in table["part"]
-        ),
+        tuple(map(_part, table["part"])),
     )
+
+
+def _part(table: Mapping[str, Any]) -> Part:
+    return Part(table["figure"], tuple(table["names"]), tuple(table["phases"]))
 
 
 @dataclass(frozen=True)
