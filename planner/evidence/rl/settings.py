@@ -21,7 +21,7 @@ _SEQUENCES_OF_OLD = 1024
 # Words of notes, and the way of the weights that they mean.
 _WAYS: Mapping[str, str] = {
     r"\bdelta\b": "delta",
-    "without checkpoint engine|full broadcast|nccl collective|nccl sync": "broadcast",
+    "without checkpoint engine|full broadcast": "broadcast",
     "checkpoint engine|nixl|mooncake|receive only": "checkpoint-engine",
     "reshard refit": "reshard",
 }
@@ -195,6 +195,6 @@ def trainer_leaves(row: RlRow, framework: RlFramework, taken: Taken) -> bool:
 
 def way_of(row: RlRow) -> str:
     """The way of the weights that the notes name; "" for the framework's usual one."""
-    if not row.is_transfer_alone:
+    if not row.is_transfer_alone or row.notes_say("nccl collective|nccl sync"):
         return ""
     return next((way for words, way in _WAYS.items() if row.notes_say(words)), "")
