@@ -63,7 +63,8 @@ class SamplingEngine:
         launched = 0.0 if self.graphs else self.costs.launches * self.made.launch_s
         waited = np.maximum(0.0, launched / self.host_speed - gpu)
         each = self.made.sequence_s + (self.made.logprob_s if self.logprobs else 0.0)
-        cpu = (self.made.step_s + each * running * self.layout.dp) / self.host_speed
+        # Every dp rank has a CPU process of its own.
+        cpu = (self.made.step_s + each * running) / self.host_speed
         exposed = np.maximum(0.0, cpu - gpu - waited) if self.made.hidden else cpu
         return {**found, "engine": waited + exposed}
 
