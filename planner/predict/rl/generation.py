@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from hardware.load import parse_gpus
 from hardware.schema import Cluster, Gpu
+from planner.job.rl.engines import EngineGeneration, generation_of
 from planner.job.rl.job import RlJob
 from planner.job.samples import Lengths
 from planner.predict.rl.batching import Flow, Load, flow
 from planner.predict.rl.decoding import DecodeCosts, decode_costs
 from planner.predict.rl.engine_memory import EngineMemory, deployment_of, engine_memory
-from planner.predict.rl.engines import EngineGeneration, generation_of
 from planner.predict.rl.errors import with_bar
 from planner.predict.rl.plan import EngineLayout, Generation, Phase
 
