@@ -31,6 +31,7 @@ class RlFramework(Named):
     balances: Literal["none", "step", "mini-batch"] = "none"
     position_s: float = 0.0
     chunked_logits: bool = False
+    answers_alone: bool = False
     ulysses: tuple[str, ...] = ()
     rotates_samples: tuple[str, ...] = ()
     kv_share_colocated: float

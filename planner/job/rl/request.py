@@ -159,7 +159,7 @@ class RlRequest(Named):
             changed["seq"] = self.token_limit or usual_token_limit(rollout)
         elif self.trainer.packing is not None:
             changed["seq"] = self.trainer.seq or rollout.longest
-        return as_trainer(self.trainer.model_copy(update=changed).resolve(), framework)
+        return as_trainer(self.trainer.model_copy(update=changed).resolve(), framework, rollout)
 
     def _engine(self, framework: RlFramework, old_logprobs: bool) -> EngineSetting:
         name = self.engine or framework.engines[0]
@@ -219,11 +219,13 @@ class RlRequest(Named):
         return load_model(self.critic).spec.with_scores()
 
 
-def as_trainer(job: Job, framework: RlFramework) -> Job:
-    """A job as a framework of reinforcement learning trains it: on a policy's loss, and with
-    Ulysses' context parallelism where it has that of its own."""
+def as_trainer(job: Job, framework: RlFramework, rollout: Rollout) -> Job:
+    """A job as a framework of reinforcement learning trains it on samples: on a policy's loss, and
+    with Ulysses' context parallelism where it has that of its own."""
     logits = "chunked" if framework.chunked_logits else job.objective.logits
-    objective = Objective("policy", logits=logits, loss=framework.name)
+    answers = rollout.response.mean / (rollout.prompt.mean + rollout.response.mean)
+    share = answers if framework.answers_alone else 1.0
+    objective = Objective("policy", logits=logits, loss=framework.name, answers=share)
     profile = job.framework
     if profile.name in framework.ulysses:
         profile = with_tables(profile, {"parallelism": {"context": True, "context_kinds": ["a2a"]}})
