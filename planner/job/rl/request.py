@@ -20,14 +20,13 @@ from planner.job.objective import Objective
 from planner.job.pool import parse_one_type
 from planner.job.request import Request
 from planner.job.rl.checks import demand_rl
+from planner.job.rl.engines import engine_generations
 from planner.job.rl.frameworks import RlFramework, find_rl_framework
 from planner.job.rl.job import RlJob
 from planner.job.rl.spec import (
-    ENGINE_NAMES,
     PLACEMENTS,
     REFERENCE_HOMES,
     Algorithm,
-    EngineName,
     EngineSetting,
     Placement,
     ReferenceHome,
@@ -169,20 +168,23 @@ class RlRequest(Named):
 
     def _engine(self, framework: RlFramework, old_logprobs: bool) -> EngineSetting:
         name = self.engine or framework.engines[0]
-        if name not in framework.engines:
-            known = tuple(one for one in ENGINE_NAMES if one in framework.engines)
+        generation = engine_generations().get(name)
+        if generation is None or generation.engine not in framework.engines:
+            known = [
+                one.name for one in engine_generations().values() if one.engine in framework.engines
+            ]
             raise unknown_name(
                 "--rollout-engine", name, known, f"{framework.name} samples with {', '.join(known)}"
             )
-        found: EngineName = "sglang" if name == "sglang" else "vllm"
         return EngineSetting(
-            found,
+            generation.engine,
             self.rollout_precision,
             self.kv_precision,
             self.kv_share,
             self.sequences or framework.sequences,
             framework.chunk,
             logprobs=framework.engine_logprobs or not old_logprobs,
+            generation=name,
         )
 
     def _reference(self, framework: RlFramework, algorithm: Algorithm) -> ReferenceHome:
