@@ -16,9 +16,10 @@ from planner.search.rl.costs import Costs
 from planner.search.rl.engines import demand_engine
 from planner.search.rl.plans import layout_of
 from planner.search.rl.result import RlPlan, RlResult
+from planner.search.rl.search import find_rl_plans
 from planner.search.rl.sides import memory_share, ways_of
 from planner.search.rl.trainers import critic_of, with_any_batch
-from planner.search.rl.why import changes
+from planner.search.rl.why import RlDoesNotFitError, changes
 
 
 class RlNeighbour(Frozen):
@@ -187,9 +188,6 @@ def _changed_rows(
 
 def _fastest(request: RlRequest, until: Until, progress: Progress | None) -> RlPlan | None:
     """The plan of the shortest step; None where nothing fits."""
-    from planner.search.rl.search import find_rl_plans
-    from planner.search.rl.why import RlDoesNotFitError
-
     try:
         found = find_rl_plans(
             request, fastest_only=True, time_limit_s=until.seconds_left, progress=progress,

@@ -9,7 +9,7 @@ from math import inf
 from planner._version import __version__
 from planner.job.errors import UsageError
 from planner.job.rl.job import RlJob
-from planner.job.rl.request import RlRequest, usual_token_limit
+from planner.job.rl.request import RlRequest
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search.limit_results import SLOWEST, TIE, Ending, Progress
 from planner.search.rl.costs import CostModels, Costs, Predicted
@@ -19,7 +19,7 @@ from planner.search.rl.given import demand_room
 from planner.search.rl.plans import Status, plan_of, summary_of
 from planner.search.rl.result import RlCounts, RlPlan, RlResult
 from planner.search.rl.sides import MOST_SPLITS, splits_of
-from planner.search.rl.trainers import TOKEN_LIMITS
+from planner.search.rl.trainers import jobs_of
 
 # Shares of the memory by which the plans of a front differ at least.
 SHARE_STEP = 0.02
@@ -72,19 +72,6 @@ def find_rl_plans(
         gap=max(one.gap for one in found),
         stopped=ending.stopped,
         notes=tuple(_notes(jobs[0], explorer)),
-    )
-
-
-def jobs_of(request: RlRequest) -> tuple[RlJob, ...]:
-    """The job at each limit of tokens that is tried."""
-    job = request.resolve()
-    if request.token_limit is not None or not job.framework.token_batches:
-        return (job,)
-    usual, longest = usual_token_limit(job.rollout), job.rollout.longest
-    others = sorted({times * longest for times in TOKEN_LIMITS} - {usual})
-    return (
-        job,
-        *(request.model_copy(update={"token_limit": one}).resolve() for one in others),
     )
 
 

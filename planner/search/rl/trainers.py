@@ -13,6 +13,7 @@ from constraints.numbers import IntArray
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.rl.job import RlJob
+from planner.job.rl.request import RlRequest, usual_token_limit
 from planner.predict.configuration import Configuration, even_layout
 from planner.predict.rl.plan import Training
 from planner.predict.rl.training_rows import TrainingRows
@@ -73,6 +74,19 @@ class TrainerSide:
         if job.critic is not None and critic is None:
             return None
         return Trainer(job, configuration, critic, costs.train(job, configuration, critic))
+
+
+def jobs_of(request: RlRequest) -> tuple[RlJob, ...]:
+    """The job at each limit of tokens that is tried."""
+    job = request.resolve()
+    if request.token_limit is not None or not job.framework.token_batches:
+        return (job,)
+    usual, longest = usual_token_limit(job.rollout), job.rollout.longest
+    others = sorted({times * longest for times in TOKEN_LIMITS} - {usual})
+    return (
+        job,
+        *(request.model_copy(update={"token_limit": one}).resolve() for one in others),
+    )
 
 
 def critic_of(job: RlJob, trainer: Configuration) -> Configuration | None:

@@ -10,6 +10,7 @@ from planner.job.errors import NothingFitsError, UsageError
 from planner.job.rl.job import RlJob
 from planner.job.rl.request import RlRequest
 from planner.search.rl.explorer import RlExplorer, Within
+from planner.search.rl.trainers import jobs_of
 
 _GIB = 2.0**30
 
@@ -81,8 +82,6 @@ def _remedies(request: RlRequest, explorer: RlExplorer) -> Iterator[str]:
 
 def fastest_s(request: RlRequest, explorer: RlExplorer) -> float | None:
     """Seconds of the shortest step of a request; None where nothing is legal or fits."""
-    from planner.search.rl.search import jobs_of
-
     try:
         found = RlExplorer(
             jobs_of(request), explorer.costs.again(), explorer.ending, explorer.limits

@@ -12,8 +12,9 @@ from planner.search.limit_results import TIE, Ending
 from planner.search.rl.costs import Costs
 from planner.search.rl.engines import EngineLimits, engine_layouts
 from planner.search.rl.explorer import RlExplorer
-from planner.search.rl.search import find_rl_plans, jobs_of
+from planner.search.rl.search import find_rl_plans
 from planner.search.rl.sides import joined, memory_share
+from planner.search.rl.trainers import jobs_of
 from planner.search.rl.why import RlDoesNotFitError
 from tests.search.rl.conftest import small
 
