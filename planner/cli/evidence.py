@@ -23,6 +23,7 @@ from planner.cli.output import (
     watched,
     write_plot,
 )
+from planner.cli.rl_evidence import validate_rl
 from planner.evidence.fit.held_out import other_views
 from planner.evidence.learn.benches import bench_equations
 from planner.evidence.learn.calibrate import FigureFit, calibrate, calibration_of, fit_figure
@@ -41,6 +42,7 @@ from planner.evidence.learn.priors import published
 from planner.evidence.learn.probe import raw_csv
 from planner.evidence.learn.study import study
 from planner.evidence.learn.suggest import suggest
+from planner.evidence.rl.rows import rl_tables
 from planner.evidence.runs.document import csv_columns, csv_record, document
 from planner.evidence.runs.doubts import with_open_facts
 from planner.evidence.runs.families import Family, family_by
@@ -265,6 +267,9 @@ def run_validate(paths: tuple[str, ...], **options: Any) -> None:
     style, plot = output_format(options["as_json"], options["as_csv"]), options["plot"]
     check_plot(plot, options["force"])
 
+    if tables := rl_tables([Path(path) for path in paths]):
+        validate_rl(tables, paths, options, style)
+        return
     family = family_by(options["by"])
     compile_if_first_run(options["quiet"])
     predictions = _predictions(paths, options["unnamed"])

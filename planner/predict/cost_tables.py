@@ -77,7 +77,9 @@ def _one_class(
 ) -> ClassInputs:
     """One class, by the profile's trained weights."""
     held = one.bytes_per_parameter
-    weights = 1.0 if held is None else held / profile.state.weight_bytes
+    weights = gathered = 1.0 if held is None else held / profile.state.weight_bytes
+    if held is None and not (one.trained or one.only_read) and profile.adapters.frozen_bytes:
+        weights = profile.adapters.frozen_bytes / profile.state.weight_bytes
     gradients = states = float(one.trained)
     if one.gradient is not None:
         gradients = ELEMENT_BYTES[one.gradient] / profile.state.gradient_bytes
@@ -87,7 +89,7 @@ def _one_class(
     # Forward once and backward once where it is trained; once for each time that it is read.
     uses = sum(read.times for read in reads if read.copied == one.only_read)
     uses += 0 if one.only_read else 2
-    gathered = weights if one.gathered == "before-use" else 0.0
+    gathered = gathered if one.gathered == "before-use" else 0.0
     return ClassInputs(
         sharers=float(Sharers[one.sharers.replace("-", "_").upper()]),
         weights=weights,

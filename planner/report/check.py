@@ -38,6 +38,7 @@ from planner.report.explain import (
 )
 from planner.report.fit import advice_blocks, leading_facts
 from planner.report.plan_table import full_memory_facts
+from planner.report.rl_check import rl_blocks, rl_facts, rl_verdict
 from planner.report.said import described, table_of
 from planner.report.search import job_facts
 from planner.report.tables import Block, Facts, Notes, as_report
@@ -77,6 +78,7 @@ def check_report(
         )
     else:
         yield Notes(("No rule of the framework is broken.",))
+    yield from rl_blocks(assessment.rl)
     if explanation is not None:
         yield stage_table(explanation)
         yield time_table(explanation)
@@ -107,6 +109,8 @@ def verdict(assessment: Assessment) -> str:
         fits = "" if plan is None else _MENDED[fit_verdict(plan.fit_probability)]
         first = f", the first at {_short(errors[0].places[0])}" if errors[0].places else ""
         return f"WILL NOT RUN: {plural(len(errors), 'error')}{first}{fits}"
+    if assessment.rl is not None and assessment.rl.step is not None:
+        return rl_verdict(assessment.rl)
     if plan is None:
         reasons = " ".join(_reasons(assessment.unpredictable))
         return f"CANNOT TELL: no error was found, and there is no prediction. {reasons}"
@@ -133,7 +137,7 @@ def _reasons(problems: Sequence[Problem]) -> Iterator[str]:
 
 
 # Options of this command, which are given; others are written in the files.
-_GIVEN = re.compile(r"--(env|vocab|model|gpus|cluster|seq|mbs|gbs|grad-acc|recompute)\b")
+_GIVEN = re.compile(r"--(env|vocab|model|gpus|cluster|lengths|seq|mbs|gbs|grad-acc|recompute)\b")
 
 
 def _advice(problem: Problem) -> str:
@@ -162,6 +166,7 @@ def _head_facts(
     known = formats().get(found.format)
     yield "files", f"{files} ({known.words if known else 'plan file'})"
     yield "verdict", verdict(assessment)
+    yield from rl_facts(found, assessment.rl)
     if explanation is not None:
         yield from job_facts(explanation.job)
     if proposal is not None:

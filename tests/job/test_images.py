@@ -134,8 +134,8 @@ def test_without_a_word_a_sample_has_the_usual_image() -> None:
 
 @pytest.mark.parametrize("degree", ["tp", "pp", "cp"])
 def test_a_tower_that_is_not_divided_is_said(degree: str) -> None:
-    degrees = Degrees(dp=4, grad_acc=8, zero=1).model_copy(update={degree: 2})
-    request = _request(framework="megatron-core")
+    degrees = Degrees(dp=4, grad_acc=8, zero=3).model_copy(update={degree: 2})
+    request = _request(framework="torchtitan")
     with pytest.raises(UsageError, match=f"tower of {MODEL} needs {degree} == 1") as refused:
         Proposal(request, degrees).plan()
     assert f"give --{degree} 1" in str(refused.value)
@@ -146,16 +146,16 @@ def test_a_tower_that_is_not_divided_is_said(degree: str) -> None:
 def test_a_search_for_a_divided_tower_does_not_leave_the_tower_out(changes: dict[str, int]) -> None:
     fixed = {"limits": {name: (degree,) for name, degree in changes.items()}}
     with pytest.raises(UsageError, match=r"needs [tp]p == 1") as refused:
-        find_plans(_request(framework="megatron-core", **fixed))
+        find_plans(_request(framework="torchtitan", **fixed))
     assert "without the vision tower" not in str(refused.value)
 
 
-def test_blocks_of_a_tower_s_layers_too_may_recompute() -> None:
-    """Megatron-Core recomputes some layers of a block, and a block holds those of the tower."""
+def test_blocks_hold_no_layer_of_a_tower_on_the_first_stage() -> None:
+    """Megatron-Core recomputes some layers of a block, and the tower stands beside them."""
     found = find_plans(_request(model="smolvlm-2b", framework="megatron-core", gbs=64, seq=8192))
     assert found.proven
     layers = sum(found.plans[0].layout.block_layers)
-    assert layers == len(load_model("smolvlm-2b").spec.piece_sequence)
+    assert layers == load_model("smolvlm-2b").spec.layers
 
 
 def test_a_tower_without_images_is_held_and_does_nothing() -> None:
@@ -175,8 +175,7 @@ def test_a_tower_s_tensors_stand_apart() -> None:
     assert {"kept: vision tower", "kept: projector", "kept: attention"} <= kept
 
 
-def test_layers_of_a_tower_count_in_a_search_that_shares_recomputation() -> None:
-    """Every block runs as many layers again, of all that a step computes."""
+def test_a_search_that_shares_recomputation_has_a_tower_beside_its_blocks() -> None:
     request = _request(framework="megatron-core", gbs=64, gpus="8xH100", seq=8192)
     assert find_plans(request).plans
 
@@ -193,3 +192,39 @@ def test_phi_3_vision_counts_tiles_as_its_processor(width: int, height: int, tok
     assert (counted.tokens, counted.patches) == (tokens, 17 * 577)
     # The projector reads what becomes tokens, no tile that only pads.
     assert counted.read * 17 * 576 == pytest.approx(4 * tokens)
+
+
+def _llama_plan(recompute: str = "none", **changes: object) -> Plan:
+    given = {"model": "llama-3.2-11b-vision", "framework": "deepspeed", "train": "lora"}
+    return Proposal(_request(**given, **changes), EIGHT, recompute).plan()
+
+
+def test_layers_attend_across_to_images_alone() -> None:
+    """Samples of text pass by the layers that attend across, and images are one token of the row,
+    however large they are."""
+    text, one, two = (_llama_plan(images=size) for size in ("none", "1x560x560", "2x560x560"))
+    assert text.step_time_s < one.step_time_s < two.step_time_s
+    assert text.allocated_bytes < one.allocated_bytes < two.allocated_bytes
+    images = _request(model="llama-3.2-11b-vision", images="2x1120x1120").resolve().model.images
+    assert images.across == 2 * 4 * 1601
+    assert images.tokens * 2048 == pytest.approx(2)
+    # All images are padded to four tiles.
+    smaller = _request(model="llama-3.2-11b-vision", images="2x100x100").resolve().model.images
+    assert smaller == images
+
+
+def test_a_hooked_frozen_tower_runs_again_and_backward() -> None:
+    """transformers 5 hooks the patch embedding of CLIP, not that of Qwen3-VL: the latter's frozen
+    tower runs forward once, whatever is recomputed."""
+    frozen = {"images": "1x336x336", "train": "lora", "freeze": ("vision_tower", "projector")}
+
+    def tower(model: str, recompute: str) -> float:
+        """Seconds that images add."""
+        seen, blind = (
+            Proposal(_request(model=model, **(frozen | {"images": size})), EIGHT, recompute).plan()
+            for size in ("1x336x336", "none")
+        )
+        return seen.step_time_s - blind.step_time_s
+
+    assert tower("llava-1.5-7b", "full") > 1.8 * tower("llava-1.5-7b", "none")
+    assert tower("qwen3-vl-8b", "full") == pytest.approx(tower("qwen3-vl-8b", "none"), rel=0.05)

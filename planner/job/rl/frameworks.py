@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from typing import Literal
 
 from hardware.files import shipped_toml
 from hardware.frozen import Named
@@ -27,13 +28,19 @@ class RlFramework(Named):
     old_logprobs: bool = True
     token_batches: bool = True
     fills_bins: bool = False
-    balances_ranks: bool = True
+    balances: Literal["none", "step", "mini-batch"] = "none"
+    position_s: float = 0.0
+    chunked_logits: bool = False
+    answers_alone: bool = False
     ulysses: tuple[str, ...] = ()
+    rotates_samples: tuple[str, ...] = ()
     kv_share_colocated: float
     kv_share_separate: float
     sequences: int
     chunk: int | None = None
     prefix_cache: bool = True
+    scatters: bool = False
+    engine_logprobs: bool = True
     sleep_level: int
     trainer_leaves: bool = False
     bucket_bytes: float

@@ -96,7 +96,8 @@ class EngineSetting:
     memory that the engine may take (vLLM: of all of it, for weights, activations and KV cache;
     SGLang: of what is free, for weights and KV cache); `sequences`: that run at once in one engine;
     `chunk`: tokens of one step that fills the cache; `graphs`: decoding as CUDA graphs;
-    `generation`: of the engine's versions (`planner.predict.rl.engines`), "" for the usual one.
+    `logprobs`: each sampled token comes with its log-probability; `generation`: of the engine's
+    versions (`planner.job.rl.engines`), "" for the usual one.
     """
 
     name: EngineName = "vllm"
@@ -106,4 +107,5 @@ class EngineSetting:
     sequences: int | None = None
     chunk: int | None = None
     graphs: bool = True
+    logprobs: bool = True
     generation: str = ""

@@ -27,6 +27,7 @@ from planner.launch.check.network import (
 )
 from planner.launch.check.opened import opened_facts, plan_in_doubt
 from planner.launch.check.request import as_request
+from planner.launch.check.rl import RlCheck, rl_check
 from planner.launch.check.world import RULE as WORLD_SIZE
 from planner.launch.check.world import stated_gpus, world_problems
 from planner.launch.read.document import LIMIT_ALONE, NO_LENGTH, NO_RECOMPUTE
@@ -81,6 +82,8 @@ class Assessment:
     network: NetworkCost | None = None
     # What no file, default or preset decides, where there is a prediction.
     opened: tuple[OpenFact, ...] = ()
+    # The prediction of reinforcement learning.
+    rl: RlCheck | None = None
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -102,6 +105,8 @@ class Assessment:
         """What can be told of it."""
         if self.errors:
             return "will not run"
+        if self.rl is not None:
+            return _rl_verdict(self.rl)
         if self.plan is None or self.leaves_out_memory:
             return "cannot tell"
         match fit_verdict(self.plan.fit_probability):
@@ -110,6 +115,19 @@ class Assessment:
             case "cannot tell":
                 return "cannot tell"
         return "will not fit"
+
+
+def _rl_verdict(check: RlCheck) -> Verdict:
+    """Fits, where it does at the lengths that are known, or the longest that are allowed; does not,
+    where it does not even with short samples."""
+    if check.step is None:
+        return "cannot tell"
+    match fit_verdict(check.step.fit_probability):
+        case "fits" | "probably fits":
+            return "runs and fits"
+        case "cannot tell":
+            return "cannot tell"
+    return "cannot tell" if check.at_limits and check.short_fits else "will not fit"
 
 
 def assess(
@@ -121,6 +139,8 @@ def assess(
     """Problems and prediction of a launch. `ignored`: rules whose breach is only noted."""
     problems = list(found.problems)
     unknown = not (gpus or cluster or found.plan_gpus)
+    if found.rl is not None:
+        return _of_rl(found, gpus, cluster, ignored)
     if unknown or (found.shape is None and found.model is None):
         disagreements = world_problems(found, None)
         if unknown:
@@ -185,6 +205,30 @@ def assess(
     return Assessment(
         found, proposal, job, _sorted(problems, ignored), plan, tuple(ignored), network, opened
     )
+
+
+def _of_rl(
+    found: Found, gpus: str | None, cluster: str | None, ignored: Collection[str]
+) -> Assessment:
+    """Problems and prediction of a launch of reinforcement learning."""
+    problems = list(found.problems)
+    check = RlCheck()
+    if gpus or cluster:
+        check = rl_check(found, gpus, cluster)
+        problems += check.problems
+    else:
+        problems.append(_no_machine(found.world))
+    if check.at_limits and check.step is not None:
+        problems.append(_at_limits(check))
+    return Assessment(found, None, None, _sorted(problems, ignored), None, tuple(ignored), rl=check)
+
+
+def _at_limits(check: RlCheck) -> Problem:
+    """That every sample is taken to be as long as is allowed."""
+    text = "every answer is taken to be as long as the files allow: at most these seconds and bytes"
+    fix = "--lengths prompt=256..1024,response=lognormal:median=1500,p95=6000,max=8192"
+    sure = check.step is not None and check.step.fits
+    return Problem("rl-lengths", text, "note" if sure else "missing", fix=fix)
 
 
 def _machine(request: Request) -> Cluster:

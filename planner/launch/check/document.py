@@ -14,6 +14,7 @@ from planner.launch.check.assess import Assessment
 from planner.launch.check.changes import LaunchChange
 from planner.launch.check.network import NetworkCost
 from planner.launch.check.opened import opened_sentences
+from planner.launch.check.rl import figures
 from planner.launch.read.found import Setting
 from planner.predict.diagnosis.findings import Findings
 from planner.predict.evaluate import Proposal
@@ -39,7 +40,7 @@ def as_json(
         "format": found.format,
         "framework": found.framework,
         "runs": not assessment.errors,
-        "fits": None if assessment.plan is None else assessment.plan.fits,
+        "fits": _fits(assessment),
         "verdict": assessment.verdict,
         "passes": assessment.verdict == "runs and fits",
         "problems": [
@@ -51,6 +52,7 @@ def as_json(
         "variations": list(found.variations),
         "assumed": list(found.assumed),
         **_opened(assessment),
+        "rl": _rl(assessment),
         "network": None if assessment.network is None else _network(assessment.network),
         "plan": None if assessment.plan is None else assessment.plan.model_dump(mode="json"),
         "fit_verdict": assessment.plan and fit_verdict(assessment.plan.fit_probability),
@@ -63,6 +65,21 @@ def as_json(
         "without_effect": [_setting(item) for item in found.unused],
     }
     return json.dumps(document, indent=1, allow_nan=False, default=str) + "\n"
+
+
+def _fits(assessment: Assessment) -> bool | None:
+    step = assessment.rl.step if assessment.rl else None
+    if step is not None:
+        return step.fits
+    return None if assessment.plan is None else assessment.plan.fits
+
+
+def _rl(assessment: Assessment) -> Record | None:
+    """Reinforcement learning, as it was read, and predicted."""
+    found, check = assessment.found.rl, assessment.rl
+    if found is None:
+        return None
+    return asdict(found) | {"prediction": figures(check) if check else {}}
 
 
 def _opened(assessment: Assessment) -> Record:

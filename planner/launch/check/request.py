@@ -46,7 +46,7 @@ def as_request(found: Found, gpus: str | None = None, cluster: str | None = None
     draft = _request(found, model, gpus, cluster, launched)
     launched = replace(launched, started=started(found, draft.find_cluster()))
     draft = draft.model_copy(update=draft.launched_as(launched))
-    degrees = _degrees(found, draft, draft.find_cluster().num_gpus)
+    degrees = degrees_of(found, draft, draft.find_cluster().num_gpus)
     whole = _request(found, model, gpus, cluster, launched, found.gbs or degrees.gbs)
     return Proposal(
         whole.model_copy(update={"batch_ramp": found.batch_ramp}),
@@ -84,8 +84,8 @@ def _request(
     )
 
 
-def _degrees(found: Found, draft: Request, world: int) -> Degrees:
-    """Degrees with dp, etp, grad_acc and ZeRO completed as the frameworks do."""
+def degrees_of(found: Found, draft: Request, world: int) -> Degrees:
+    """Degrees on so many GPUs, with dp, etp, grad_acc and ZeRO completed as the frameworks do."""
     model = found.shape if found.model is None else load_model(found.model).spec
     replica = found.tp * found.pp * found.cp
     dp = found.dp or max(1, world // replica)

@@ -115,14 +115,18 @@ def toml_document(text: Text, path: str, variables: Variables = _NONE) -> Docume
     return _marked(toml_content(text.value, path), places, text, path, variables)
 
 
-def yaml_document(text: Text, path: str, variables: Variables = _NONE) -> Document:
-    """A YAML file. UsageError with line and column of what is wrong."""
+def yaml_document(
+    text: Text, path: str, variables: Variables = _NONE, *, fill: bool = True
+) -> Document:
+    """A YAML file. `fill`: its placeholders are filled in, as far as it tells; else they stay, for
+    another file may tell otherwise. UsageError with line and column of what is wrong."""
     try:
         read = read_yaml(text.value)
         content = read.content
     except YamlError as error:
         raise UsageError(f"{path}: not valid YAML: {error}") from None
-    return _marked(content, dict(_yaml_places(read.nodes[:1])), text, path, variables)
+    places = dict(_yaml_places(read.nodes[:1]))
+    return _marked(content, places, text, path, variables, fill=fill)
 
 
 def json_document(text: Text, path: str, variables: Variables = _NONE) -> Document:
@@ -134,7 +138,13 @@ def json_document(text: Text, path: str, variables: Variables = _NONE) -> Docume
 
 
 def _marked(
-    content: Any, places: Mapping[str, _Places], text: Text, path: str, variables: Variables
+    content: Any,
+    places: Mapping[str, _Places],
+    text: Text,
+    path: str,
+    variables: Variables,
+    *,
+    fill: bool = True,
 ) -> Document:
     """The settings of a file, each with its place where that is known, with its placeholders filled
     in as far as variables and the file's other settings tell. UsageError for too many."""
@@ -146,7 +156,9 @@ def _marked(
     # `${model.hidden_size}` stands for another setting of the file.
     told = {key: value for key, value in found if isinstance(value, str | int | float)}
     told |= variables
-    settings = (_setting(key, value, places.get(key), text, path) for key, value in found)
+    settings = [_setting(key, value, places.get(key), text, path) for key, value in found]
+    if not fill:
+        return Document(path, {one.key: one for one in settings})
     return Document(path, {one.key: _filled(one, told) for one in settings})
 
 

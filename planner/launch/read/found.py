@@ -15,6 +15,7 @@ from planner.job.samples import Balance, Packing
 from planner.job.specs import ModelSpec
 from planner.launch.languages.shell import OF_THE_MACHINE
 from planner.launch.languages.text import SourceFile, Span, Text
+from planner.launch.read.rl_found import RlFound
 
 # Likeness from which an unknown name is taken for a misspelt one.
 SURELY_MEANT = 0.9
@@ -354,6 +355,8 @@ class Found:
     one_process_a_node: bool = False
     # The job's time limit and when the run saves, where both can be told.
     saving: Saving | None = None
+    # Reinforcement learning beside the trainer, which the other fields describe.
+    rl: RlFound | None = None
 
     def asked(self) -> dict[str, Any]:
         """What is asked of the job, by field of `Request`."""

@@ -31,6 +31,11 @@ _READ = Read("policy", 1, copied=True)
 class BatchModel(CostModel):
     """The update of a trainer, in micro-batches of as many tokens as its columns say."""
 
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Pieces of the model; the head multiplies tokens of which the loss makes logits."""
+        return _with_answers(super().pieces, self.job)
+
     def of(self, job: Job) -> BatchModel:
         """The model of another job on the same hardware."""
         return type(self)(job, self.altered, compiled=self.compiled)
@@ -54,7 +59,8 @@ class ReadingModel(BatchModel):
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
         """Pieces of the model, forward alone."""
-        return tuple(_read_piece(piece, self.job) for piece in cost_tables.job_pieces(self.job))
+        pieces = _with_answers(cost_tables.job_pieces(self.job), self.job)
+        return tuple(_read_piece(piece, self.job) for piece in pieces)
 
     @cached_property
     def framework_inputs(self) -> FrameworkInputs:
@@ -74,11 +80,25 @@ class ReadingModel(BatchModel):
         return calibrated(reading, "framework", self.factors, self.altered)
 
 
+def _with_answers(pieces: tuple[Piece, ...], job: Job) -> tuple[Piece, ...]:
+    share = job.objective.answers
+    if share == 1.0:
+        return pieces
+    return tuple(
+        replace(piece, ops=tuple(_of_answers(op, share) for op in piece.ops)) for piece in pieces
+    )
+
+
+def _of_answers(op: Op, share: float) -> Op:
+    if op.name != "head/logits":
+        return op
+    return replace(op, tokens_factor=share * op.tokens_factor)
+
+
 def _read_class(one: ClassInputs) -> ClassInputs:
     """A class as a pass reads it: gathered once, neither trained nor updated."""
-    return one._replace(
-        gathered=one.weights, gathers=one.weights, gradients=0.0, reduced=0.0, states=0.0
-    )
+    gathered = one.gathered or one.weights
+    return one._replace(gathered=gathered, gathers=gathered, gradients=0.0, reduced=0.0, states=0.0)
 
 
 def _read_piece(piece: Piece, job: Job) -> Piece:

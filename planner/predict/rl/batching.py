@@ -29,12 +29,15 @@ if TYPE_CHECKING:
 _BINS = 160
 _BINS_OF_MEAN = 6
 _MOST_BINS = 800
-# Bins of steps after which a flow that is fed from a queue repeats itself, in longest answers, and
-# how far it may still move then.
-_SETTLED = 1.5
-_STILL = 0.002
+# Bins of steps after which a flow that is fed from a queue may repeat itself, in mean answers, and
+# how far it may still move then, from one mean answer to the next.
+_SETTLED = 4
+_STILL = 0.01
 # A flow ends where fewer sequences than this are left.
 _LAST = 1e-4
+# Bins of steps at most, and the share of its room beyond which a cache counts as too full.
+_MOST_ROWS = 48_000
+_FULL = 1.0 + 1e-9
 # Below this a quantity is nothing; it divides without overflow.
 _LEAST = 1e-30
 
@@ -108,6 +111,7 @@ class _Bins:
         with np.errstate(divide="ignore", invalid="ignore"):
             self.ending = np.where(alive[:-1] > 0.0, 1.0 - alive[1:] / alive[:-1], 1.0)
         self.alive = alive
+        self.staying = 1.0 - self.ending[:-1]
         middle = load.prompt + ends - 0.5 * self.width
         self.cached = middle
         self.windowed = np.minimum(middle, load.window) if load.window else 0.0 * middle
@@ -146,85 +150,96 @@ class _Bins:
     def _through_queue(self) -> Flow:
         import numpy as np
 
-        load = self.load
+        sums = self._sums()
         ages = np.zeros(len(self.ending))
         waiting = np.zeros(len(self.ending))
-        queue, lost = load.samples, 0.0
+        queue, lost, held = self.load.samples, 0.0, 0.0
         rows: list[tuple[float, ...]] = []
         settled: int | None = None
-        most = 60 * _MOST_BINS
-        while len(rows) < most:
-            ages, waiting, gone = self._preempt(ages, waiting)
-            lost += gone
-            ages, waiting, fresh, reread = self._admit(ages, waiting, queue)
+        while len(rows) < _MOST_ROWS:
+            count, taken = (sums[:2] @ ages).tolist()
+            if taken > self.load.room * _FULL and count > 1.0:
+                ages, waiting, gone = self._preempt(ages, waiting, taken)
+                lost, held = lost + gone, held + gone
+                count, taken = (sums[:2] @ ages).tolist()
+            reread = 0.0
+            if held > _LAST:
+                ages, waiting, reread = self._readmit(ages, waiting, count, taken)
+                held = float(waiting.sum())
+                count, taken = (sums[:2] @ ages).tolist()
+            fresh = 0.0 if held > _LAST else self._fresh(queue, count, taken)
+            ages[0] += fresh
             queue -= fresh
-            left = queue + float(ages.sum() + waiting.sum())
+            left = queue + held + count + fresh
             if left < _LAST:
                 break
-            ended = ages * self.ending
-            mean = ages - 0.5 * ended
-            rows.append((
-                self.width, float(mean.sum()), float(mean @ self.cached),
-                float(mean @ self.windowed), left - 0.5 * float(ended.sum()), fresh, reread,
-            ))  # fmt: skip
-            ages = np.concatenate(([0.0], (ages - ended)[:-1]))
-            if settled is None and self._is_settled(rows):
+            running, tokens, windowed, ended = (sums[2:] @ ages).tolist()
+            rows.append((self.width, running, tokens, windowed, left - ended / 2.0, fresh, reread))
+            ages[1:] = ages[:-1] * self.staying
+            ages[0] = 0.0
+            if settled is None and queue > 0.0 and self._is_settled(rows):
                 settled = len(rows) - 1
                 queue = self._skip(rows, queue)
         columns = np.asarray(rows).T if rows else np.zeros((7, 0))
         names = ("steps", "running", "tokens", "windowed", "left", "admitted", "reread")
         quantities = dict(zip(names, columns, strict=True))
-        return Flow(**quantities, preempted=lost / max(load.samples, _LAST), settled=settled)
+        return Flow(**quantities, preempted=lost / max(self.load.samples, _LAST), settled=settled)
 
-    def _preempt(self, ages: Floats, waiting: Floats) -> tuple[Floats, Floats, float]:
-        """The youngest leave where what runs is about to outgrow its room; one always stays."""
+    def _sums(self) -> Floats:
+        """What a product with the quantities at each age gives: their number, their room at the
+        end of the bin, those that run on average over it, their cached tokens, these within the
+        window, and how many end."""
         import numpy as np
 
-        taken = ages * self.taken
-        excess = float(taken.sum()) - self.load.room
-        if excess <= 1e-9 * self.load.room or float(ages.sum()) <= 1.0:
-            return ages, waiting, 0.0
-        before = np.cumsum(taken) - taken
-        share = np.clip((excess - before) / np.maximum(taken, _LEAST), 0.0, 1.0)
-        gone = ages * share
+        mean = 1.0 - 0.5 * self.ending
+        return np.stack((
+            np.ones_like(mean), self.taken, mean, mean * self.cached, mean * self.windowed,
+            self.ending,
+        ))  # fmt: skip
+
+    def _preempt(self, ages: Floats, waiting: Floats, taken: float) -> tuple[Floats, Floats, float]:
+        """The youngest leave where what runs is about to outgrow its room."""
+        import numpy as np
+
+        each = ages * self.taken
+        before = np.cumsum(each) - each
+        excess = taken - self.load.room
+        gone = ages * np.clip((excess - before) / np.maximum(each, _LEAST), 0.0, 1.0)
         return ages - gone, waiting + gone, float(gone.sum())
 
-    def _admit(
-        self, ages: Floats, waiting: Floats, queue: float
-    ) -> tuple[Floats, Floats, float, float]:
-        """(running, waiting, let in for the first time, tokens read again): those that lost their
-        place come first, the oldest before the others."""
+    def _readmit(
+        self, ages: Floats, waiting: Floats, count: float, taken: float
+    ) -> tuple[Floats, Floats, float]:
+        """Those that lost their place come back before any new one, the oldest first; (running,
+        waiting, tokens read again)."""
         import numpy as np
 
-        slots = self.load.slots - float(ages.sum())
-        room = self.load.room - float((ages * self.taken).sum())
-        reread = 0.0
-        if float(waiting.sum()) > 0.0:
-            after = np.cumsum(waiting[::-1])[::-1] - waiting
-            taken = waiting * self.taken
-            taken_after = np.cumsum(taken[::-1])[::-1] - taken
-            by_slots = (slots - after) / np.maximum(waiting, _LEAST)
-            by_room = (room - taken_after) / np.maximum(taken, _LEAST)
-            back = waiting * np.clip(np.minimum(by_slots, by_room), 0.0, 1.0)
-            ages, waiting = ages + back, waiting - back
-            kept = 0.0 if self.load.again else self.load.prompt
-            reread = float(back @ (self.cached - 0.5 * self.width - kept))
-            slots -= float(back.sum())
-            room -= float((back * self.taken).sum())
-        fresh = 0.0
-        if float(waiting.sum()) < _LAST:
-            fresh = max(0.0, min(queue, slots, room / self.start))
-            ages = ages.copy()
-            ages[0] += fresh
-        return ages, waiting, fresh, reread
+        after = np.cumsum(waiting[::-1])[::-1] - waiting
+        each = waiting * self.taken
+        taken_after = np.cumsum(each[::-1])[::-1] - each
+        by_slots = (self.load.slots - count - after) / np.maximum(waiting, _LEAST)
+        by_room = (self.load.room - taken - taken_after) / np.maximum(each, _LEAST)
+        back = waiting * np.clip(np.minimum(by_slots, by_room), 0.0, 1.0)
+        kept = 0.0 if self.load.again else self.load.prompt
+        reread = float(back @ (self.cached - 0.5 * self.width - kept))
+        return ages + back, waiting - back, reread
+
+    def _fresh(self, queue: float, count: float, taken: float) -> float:
+        """Sequences of the queue that are let in."""
+        room = (self.load.room - taken) / self.start
+        return max(0.0, min(queue, self.load.slots - count, room))
 
     def _is_settled(self, rows: list[tuple[float, ...]]) -> bool:
         """Whether the flow has become steady: its last ones moved little over a mean answer."""
         past = round(self.load.lengths.mean / self.width) + 2
-        if len(rows) < _SETTLED * len(self.ending) or len(rows) <= 2 * past:
+        if len(rows) < _SETTLED * past or len(rows) % past:
             return False
         recent = [row[1] for row in rows[-2 * past :]]
-        return max(recent) - min(recent) <= _STILL * max(recent)
+        fresh = [
+            sum(row[5] for row in rows[-end : -end + past or None]) for end in (past, 2 * past)
+        ]
+        steady = max(recent) - min(recent) <= _STILL * max(recent)
+        return steady and abs(fresh[0] - fresh[1]) <= _STILL * max(fresh)
 
     def _skip(self, rows: list[tuple[float, ...]], queue: float) -> float:
         """What is left of the queue when its steady part is counted as one wide bin."""

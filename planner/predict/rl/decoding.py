@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +39,17 @@ _SAMPLING_BYTES = 50.0
 _SAMPLING_KERNELS = 12.0
 # Kernels of attention beside its products: new entries of the cache, attention, the sum of parts.
 _ATTENTION_KERNELS = 3.0
-# Kernels between the router and the experts, and after them: top-k, sorting, the weighted sum.
+# Kernels between the router and the experts: top-k and its weights, sorting; and starts of kernels
+# there, allocations and casts included, where Python issues each (vLLM, fused_moe.py).
 _ROUTING_KERNELS = 4.0
+_ROUTING_LAUNCHES = 8.0
+# Further kernels of MLA, whose products with the up-projections are absorbed: two batched products,
+# the queries joined, the outputs transposed.
+_LATENT_KERNELS = 4.0
+# Rows to which a product's tokens are padded: the narrowest side of the tensor cores' tile, which
+# takes the tokens where they are few, and the rows from which the tiles of training serve.
+_FEW_ROWS = 8.0
+_MANY_ROWS = 64.0
 # Rows of a tile of attention's products, to which the queries of a group are padded (Hopper's
 # wgmma has 64 rows; FlashAttention-2 takes as many).
 _QUERY_ROWS = 64.0
@@ -90,9 +99,21 @@ class DecodeCosts:
         return {**found, "kv": read + sequences * self.state_s}
 
 
-@lru_cache(maxsize=512)
 def decode_costs(deployment: Deployment, cluster: Cluster) -> DecodeCosts:
     """Costs of a deployment on GPUs of a cluster's links."""
+    # What decides memory alone does not make another table.
+    usual = {
+        name: _USUAL[name] for name in ("utilization", "chunk", "sequences", "engine", "context")
+    }
+    return _decode_costs(replace(deployment, **usual), cluster)
+
+
+_OF_MEMORY = ("utilization", "chunk", "sequences", "engine", "context")
+_USUAL: Mapping[str, Any] = {one.name: one.default for one in fields(Deployment)}
+
+
+@lru_cache(maxsize=512)
+def _decode_costs(deployment: Deployment, cluster: Cluster) -> DecodeCosts:
     return _Coster(deployment, cluster).costs()
 
 
@@ -109,6 +130,7 @@ class _Coster:
         self.low = low._replace(gemm_hbm_efficiency=half.hbm_efficiency)
         self.counts = Counter(deployment.model.kind_sequence)
         self.heads = tuple(deployment.table["head"].ops)
+        self._weights: dict[int, float] = {}
 
     def costs(self) -> DecodeCosts:
         """All of them."""
@@ -160,14 +182,18 @@ class _Coster:
     def _product(self, op: Op, tokens: float) -> tuple[float, float]:
         """(seconds of reading its weights, seconds of the product)."""
         gpu = self.low if self._is_low(op) else self.gpu
-        read = op_weights(self.deployment, op).total / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
+        read = self._bytes(op) / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
         read += gpu.kernel_floor_s
+        quantising = gpu.kernel_floor_s if self._is_low(op) else 0.0
         width, depth = self._shape(op)
+        rows = max(_MANY_ROWS, tokens)
         arithmetic = gemm_time_s(
-            tokens, width, depth, 1.0, gpu.matmul_flop_per_s, gpu.gemm_max_efficiency,
+            rows, width, depth, 1.0, gpu.matmul_flop_per_s, gpu.gemm_max_efficiency,
             _ELEMENT, gpu._replace(hbm_bytes_per_s=math.inf),
         )  # fmt: skip
-        return read, max(read, arithmetic)
+        padded = _FEW_ROWS * math.ceil(tokens / _FEW_ROWS)
+        few = min(1.0, padded / rows)
+        return read, quantising + max(read, gpu.kernel_floor_s + few * arithmetic)
 
     def _experts(self, op: Op, tokens: float) -> tuple[float, float]:
         """The same of experts: of those on the rank, the ones that some token is sent to."""
@@ -180,12 +206,18 @@ class _Coster:
         touched = held * (1.0 - (1.0 - moe.top_k / moe.experts) ** sent)
         share = touched / held
         rate = gpu.hbm_bytes_per_s * gpu.grouped_hbm_efficiency
-        read = gpu.kernel_floor_s + share * op_weights(deployment, op).total / rate
+        read = gpu.kernel_floor_s + share * self._bytes(op) / rate
         each = sent * moe.top_k / moe.experts / max(share, 1e-9)
         rows = touched * _EXPERT_ROWS * math.ceil(each / _EXPERT_ROWS)
         width, depth = self._shape(op)
         flop_per_s = gpu.matmul_flop_per_s * gpu.gemm_max_efficiency * gpu.grouped_efficiency_share
         return read, max(read, 2.0 * rows * width * depth / flop_per_s)
+
+    def _bytes(self, op: Op) -> float:
+        """Bytes of its weights on a rank."""
+        if id(op) not in self._weights:
+            self._weights[id(op)] = op_weights(self.deployment, op).total
+        return self._weights[id(op)]
 
     def _shape(self, op: Op) -> tuple[float, float]:
         """(width, depth) of a product on the rank."""
@@ -212,7 +244,8 @@ class _Coster:
     def _small(self, op: Op, tokens: float) -> float:
         """Kernels that are no products; residuals are added in the norms' kernels."""
         if op.kind is OpKind.ATTENTION:
-            return _ATTENTION_KERNELS * self.gpu.kernel_floor_s
+            latent = _LATENT_KERNELS if self.deployment.model.mla else 0.0
+            return (_ATTENTION_KERNELS + latent) * self.gpu.kernel_floor_s
         if op.name.endswith("/residual") or op.name in ("head/loss", "moe/dispatch"):
             return 0.0
         routing = op.name == "moe/routing"
@@ -270,7 +303,9 @@ class _Coster:
             ops = layer_piece(self.deployment, kind).ops
             products = sum(op.is_product for op in ops)
             small = sum(self._small(op, 0.0) for op in ops if not op.is_product) / floor
-            total += count * (products + small + 2.0 * (self.deployment.tp > 1))
+            reduced = 2.0 if self.deployment.tp > 1 else 0.0
+            routed = _ROUTING_LAUNCHES - _ROUTING_KERNELS if kind.ffn == "moe" else 0.0
+            total += count * (products + small + reduced + routed)
         return total
 
     def _prefill(self) -> float:

@@ -15,6 +15,8 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
+from pydantic import Field
+
 from hardware.calibration import LearntPhase
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
@@ -72,6 +74,11 @@ class RlErrors(Frozen):
 
     shared: float
     kind: dict[str, KindErrors]
+    without: dict[str, dict[str, Ends]] = Field(default_factory=dict)
+
+    def ends(self, kind: str, source: str) -> Ends:
+        """The bar of a kind of phase without what a source measured."""
+        return self.without.get(source, {}).get(kind) or self.kind[kind].ends
 
 
 @cache
@@ -85,7 +92,7 @@ def with_bar(phase: Phase, job: RlJob, deviation: float = 0.0) -> Phase:
     deviation of ln(seconds) over what is open of the job."""
     kind = KINDS[phase.name]
     learnt = learnt_phase(job, kind)
-    ends = (learnt_ends(learnt) if learnt else rl_errors().kind[kind].ends).and_also(deviation)
+    ends = kind_ends(job, kind).and_also(deviation)
     found = replace(phase, low=math.exp(-ends.low), high=math.exp(ends.high))
     return found if learnt is None else _scaled(found, learnt.value)
 
@@ -125,20 +132,33 @@ def learnt(kind: str, logs: Sequence[float]) -> LearntPhase:
     )
 
 
-def step_bar(phases: Sequence[Phase], seconds: float | None = None) -> tuple[float, float]:
-    """Factors of the 80 % interval of the sum of phases, whose errors are `shared` in part;
-    `seconds`: of the step, where phases beside each other make it shorter than their sum."""
-    total = math.fsum(one.seconds for one in phases) if seconds is None else seconds
+def step_bar(phases: Sequence[Phase]) -> tuple[float, float]:
+    """Factors of the 80 % interval of a sum of phases: of a step whose phases follow each other, or
+    of the side that binds where both work at once."""
+    parts = [(Ends(-math.log(one.low), math.log(one.high)), one.seconds) for one in phases]
+    ends = joined(parts, rl_errors().shared)
+    return math.exp(-ends.low), math.exp(ends.high)
+
+
+def kind_ends(job: RlJob, kind: str) -> Ends:
+    """The bar of a kind of phase: what own runs left of it, else the shipped one."""
+    learnt = learnt_phase(job, kind)
+    return learnt_ends(learnt) if learnt else rl_errors().kind[kind].ends
+
+
+def joined(parts: Sequence[tuple[Ends, float]], shared: float) -> Ends:
+    """The bar of a sum of (bar, seconds) whose errors are one error in part."""
+    total = math.fsum(seconds for _, seconds in parts)
     if total <= 0.0:
-        return 1.0, 1.0
-    shares = [(one, one.seconds / total) for one in phases if one.seconds > 0.0]
-    low = _joined([share * -math.log(one.low) for one, share in shares])
-    high = _joined([share * math.log(one.high) for one, share in shares])
-    return math.exp(-low), math.exp(high)
+        return Ends(0.0, 0.0)
+    sides = zip(*(_of_share(ends, seconds / total) for ends, seconds in parts), strict=True)
+    return Ends(*(_half(halves, shared) for halves in sides))
 
 
-def _joined(halves: Sequence[float]) -> float:
-    """Half width of a sum of parts whose errors are in part one error."""
-    shared = rl_errors().shared
+def _of_share(ends: Ends, share: float) -> Ends:
+    return Ends(share * ends.low, share * ends.high)
+
+
+def _half(halves: Sequence[float], shared: float) -> float:
     alone = math.fsum(half**2 for half in halves)
     return math.sqrt(shared * math.fsum(halves) ** 2 + (1.0 - shared) * alone)

@@ -52,14 +52,15 @@ def mini_batch(job: RlJob) -> Batch:
     """The samples of one optimizer step. Ranks that have equal tokens of all mini-batches together
     have of one of M what is left of its variance: 1 - 1/M."""
     samples = job.rollout.samples / job.minibatches
-    apart = sqrt(1.0 - 1.0 / job.minibatches) if job.framework.balances_ranks else 1.0
-    return Batch(samples, float(job.trainer.seq), apart)
+    apart = {"none": 1.0, "step": sqrt(1.0 - 1.0 / job.minibatches), "mini-batch": 0.0}
+    return Batch(samples, float(job.trainer.seq), apart[job.framework.balances])
 
 
 def whole_batch(job: RlJob) -> Batch:
     """All samples of a step, as a pass reads them."""
     limit = float(job.token_limit_read or job.trainer.seq)
-    return Batch(float(job.rollout.samples), limit, 0.0 if job.framework.balances_ranks else 1.0)
+    apart = 1.0 if job.framework.balances == "none" else 0.0
+    return Batch(float(job.rollout.samples), limit, apart)
 
 
 def with_micro_batches(job: RlJob, batch: Batch, columns: Columns) -> Columns:

@@ -12,14 +12,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from planner.cost import fields as f
+from planner.cost.tables import Array
 from planner.cost.terms import MEMORY_TERMS, TIME_TERMS
 from planner.job.frameworks.losses import with_objective
 from planner.job.job import Job
 from planner.job.objective import Objective
+from planner.job.recompute import Module, RecomputeMode
 from planner.job.rl.job import RlJob
 from planner.job.specs import ModelSpec
 from planner.predict.configuration import Configuration, even_layout
+from planner.predict.cost_model import Columns
 from planner.predict.mixture import CostedLayout, cost_layout
 from planner.predict.rl.batch_model import BatchModel, ReadingModel
 from planner.predict.rl.micro_batches import (
@@ -30,13 +35,18 @@ from planner.predict.rl.micro_batches import (
     with_micro_batches,
 )
 from planner.predict.rl.moves import UNPINNED_BYTES_PER_S
-from planner.predict.rl.plan import Phase, PhaseName, Training
+from planner.predict.rl.plan import WAITING, Phase, PhaseName, Training
 from planner.predict.stage import Stage
 
 Bytes = dict[str, float]
 _SCORES = Objective("reward")
 # Of a stage's terms, what no tensor of a phase holds.
 _STAYING = ("communication", "context")
+# Seconds in which a layer rotates queries and keys of one packed sample forward, on the host of a
+# DGX A100: some two dozen launches of kernels that take less than that. ISEEKYAN/
+# verl_megatron_practice measured 7B on H100, whose hosts launch 1.4 times as fast, with and without
+# fusion: 9 s of a reading pass and 18 s of an update, of 2,048 samples a rank.
+ROTATED_S = 2.17e-4
 # Models that lie beside the policy on the trainer's GPUs, by name.
 REFERENCE, CRITIC, JUDGE = "reference", "critic", "reward model"
 
@@ -45,8 +55,9 @@ def train(job: RlJob, trainer: Configuration, critic: Configuration | None = Non
     """What a trainer's configuration takes for one step of a job. `critic`: of its critic, on the
     same GPUs, None for the trainer's degrees; both configurations' jobs have the GPUs that train.
 
-    Where the framework's trainer leaves the GPU between phases, passes that read find neither
-    gradients nor states there, and models beside the policy are there in their own phases alone.
+    What no work of a phase needs is named as such in what it holds (`WAITING`): gradients and
+    states while a pass reads, and models beside the one at work. It leaves with a trainer whose
+    tensors do.
     """
     return _Account(job, trainer, critic).training()
 
@@ -180,31 +191,75 @@ class _Account:
         if name == "reference" and self.job.reference == "host":
             # Its weights come in the policy's place, whose own come back.
             terms["swap"] = 2.0 * self.update.resting["weights"] / UNPINNED_BYTES_PER_S
+        terms |= self._handed_out | self._rotary(pass_.configuration, 1.0)
         work = {term: size for term, size in pass_.peak.items() if term not in pass_.resting}
         return _phase(name, terms, self._held(of, read=True) | work)
 
     def _updates(self) -> Iterator[Phase]:
         if self.critic_update is not None:
-            terms = _times(self.critic_update.seconds, self.job.updates)
+            terms = self._trained(self.critic_update)
             held = self._held(CRITIC, read=False) | self.critic_update.peak
             yield _phase("critic_update", terms, held)
-        terms = _times(self.update.seconds, self.job.updates)
-        yield _phase("update", terms, self._held("", read=False) | self.update.peak)
+        yield _phase(
+            "update", self._trained(self.update), self._held("", read=False) | self.update.peak
+        )
+
+    def _trained(self, one: Costed) -> dict[str, float]:
+        """Seconds of all optimizer steps of a model."""
+        seconds = {name: self.job.updates * value for name, value in one.seconds.items()}
+        passes = self.job.epochs * passes_of(one.configuration.mode)
+        return seconds | self._handed_out | self._rotary(one.configuration, passes)
+
+    @property
+    def _handed_out(self) -> dict[str, float]:
+        """Seconds in which one controller hands samples to the ranks, and takes back what they
+        make of them."""
+        seconds = handed_out_s(self.job)
+        return {"controller": seconds} if seconds else {}
+
+    def _rotary(self, trained: Configuration, passes: float) -> dict[str, float]:
+        """Seconds in which packed samples are rotated one by one."""
+        columns = {name: trained.columns[name] for name in ("dp", "pp")}
+        seconds = float(rotary_s(self.job, trained.job, columns)[0]) * passes
+        return {"rotary": seconds} if seconds else {}
 
     def _held(self, of: str, *, read: bool) -> Bytes:
-        """Bytes that lie there whatever the work: `of` the model at work, unless that is trained,
-        and of others."""
-        leaves, policy = self.job.framework.trainer_leaves, self.update.resting
-        found = {name: 0.0 if leaves and name != of else size for name, size in self.beside.items()}
+        """Bytes that lie there whatever the work: of the model at work (`of` nothing: the policy),
+        unless it is trained, and of others, which wait."""
+        policy, found = self.update.resting, dict[str, float]()
+        for name, size in self.beside.items():
+            if name != of:
+                found[f"{WAITING}{name}"] = size
+            elif read:
+                found[name] = size
         if not read:
-            found.pop(of, None)
-            if of:
-                found["policy"] = 0.0 if leaves else sum(policy.values())
-            return found
-        if leaves:
-            swapped = of in ("", REFERENCE)
-            return found | {"weights": policy["weights"] if swapped else 0.0}
-        return found | policy
+            return found | ({f"{WAITING}policy": sum(policy.values())} if of else {})
+        # On the host a reference takes the policy's own place to be read.
+        own = of == "" or (of == REFERENCE and self.job.reference != "copied")
+        for name, size in policy.items():
+            found[name if own and name == "weights" else f"{WAITING}{name}"] = size
+        return found
+
+
+def handed_out_s(job: RlJob) -> float:
+    """Seconds of a phase in which a controller alone has the samples, whose tensors are padded."""
+    return job.framework.position_s * job.rollout.samples * job.rollout.longest
+
+
+def rotary_s(job: RlJob, trainer: Job, columns: Columns) -> Array:
+    """Seconds of one pass over all samples in which a stage's layers rotate them one by one."""
+    if job.fused_rotary or trainer.framework.name not in job.framework.rotates_samples:
+        return np.zeros(len(columns["dp"]))
+    layers = len(trainer.model.kind_sequence) / columns["pp"]
+    each = ROTATED_S / trainer.cluster.host_launch_speed
+    seconds: Array = each * job.rollout.samples / columns["dp"] * layers
+    return seconds
+
+
+def passes_of(mode: RecomputeMode) -> float:
+    """Forward passes over a layer's attention that its training takes as long as: backward issues
+    as many kernels; what is recomputed whole runs once more."""
+    return 3.0 if mode.mask & Module.FULL else 2.0
 
 
 def costed_update(job: RlJob, configuration: Configuration) -> Costed:
@@ -259,10 +314,6 @@ def scoring(trainer: Configuration, model: ModelSpec) -> Configuration:
 
 def _weights(one: Costed) -> float:
     return one.peak["weights"]
-
-
-def _times(terms: Mapping[str, float], count: int) -> dict[str, float]:
-    return {name: count * seconds for name, seconds in terms.items()}
 
 
 def _phase(name: PhaseName, terms: Mapping[str, float], held: Bytes) -> Phase:

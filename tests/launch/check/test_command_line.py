@@ -85,6 +85,7 @@ def test_a_verdict_is_as_sure_as_the_prediction(told: str, probability: float, s
         problems=(),
         unpredictable=(),
         leaves_out_memory="left out" in said,
+        rl=None,
     )
     assert verdict(assessed) == said
 

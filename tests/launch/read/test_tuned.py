@@ -250,9 +250,10 @@ def test_preferences_by_the_program(folder: ReadFolder, command: str, objective:
     assert folder({"x.sh": f"{command} {options} --num_train_epochs 1\n"}).objective == objective
 
 
-def test_a_trainer_that_samples_is_refused(folder: ReadFolder) -> None:
-    text = UNSLOTH.replace("SFTTrainer", "GRPOTrainer")
-    assert "GRPO" in refusals(folder({"x.py": text}, gpus=1), "1xH100")
+def test_a_trainer_that_samples_without_vllm_is_refused(folder: ReadFolder) -> None:
+    found = folder({"x.py": UNSLOTH.replace("SFTTrainer", "GRPOTrainer")}, gpus=1)
+    assert found.rl is not None
+    assert "without vLLM" in refusals(found, "1xH100")
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from planner.launch.dialects.hf.program_defaults import (
 )
 from planner.launch.dialects.hf.python import hf_python_settings
 from planner.launch.dialects.hf.rows import below_limit, lengths_assumed, packing_of
+from planner.launch.dialects.hf.sampling import with_sampling
 from planner.launch.dialects.hf.towers import unsized, with_towers
 from planner.launch.dialects.hf.training import loads_half, read_hf_training
 from planner.launch.dialects.hf.tuned import tuned
@@ -101,21 +102,22 @@ def _sharded(
     how = tuned(named, program, script.hints.model, sharded=shards)
     half = loads_half(named, program) if how.half is None else how.half
     script = replace(script, half_weights=half)
-    read = reader(document, source, script).found()
-    found = with_tuning(by_unsloth(read, named, program), named, source.launch, how)
+    plain = reader(document, source, script).found()
+    found = with_tuning(by_unsloth(plain, named, program), named, source.launch, how)
     if program == "trl":
-        found = by_trl(found, named, source, fused=bool(read.variations))
+        found = by_trl(found, named, source, fused=bool(plain.variations))
     found = with_towers(found, named, program, source.launch, source.hints)
     refusals = refusals_of(named, source.launch, program, script.hints.model)
     own = own_options(named, source, program, document.path)
     lengths = (lengths_assumed(named, program, found.seq, source.hints.lengths),) if named else ()
-    return replace(
+    read = replace(
         found,
         packing=packing_of(named, program) if named else None,
         problems=(*refusals, *unsized(named, found, source.hints), *own, *found.problems),
         unmodelled=(*found.unmodelled, *effects_of(named, program), *below_limit(named, program)),
         assumed=(*found.assumed, *lengths),
     )
+    return with_sampling(read, named, source)
 
 
 def _with_precision(document: Document, named: Mapping[str, Setting]) -> Document:

@@ -40,6 +40,7 @@ from planner.launch.dialects.hf.rows import (
     packing_of,
     position_problems,
 )
+from planner.launch.dialects.hf.sampling import with_sampling
 from planner.launch.dialects.hf.towers import unsized, with_towers
 from planner.launch.dialects.hf.tuned import FULL, Tuned, asks_for, tuned
 from planner.launch.dialects.hf.unmodelled import (
@@ -119,7 +120,7 @@ def read_hf_training(
     sharded_by = "" if document is None else document.path
     own = own_options(named, source, program, sharded_by)
     found = replace(found, packing=packing_of(named, program))
-    return replace(
+    read = replace(
         found,
         format="settings",
         main_file=path,
@@ -148,6 +149,7 @@ def read_hf_training(
             *_assumed_stage(named, document, path),
         ),
     )
+    return with_sampling(read, named, source)
 
 
 def _of_swift(named: Mapping[str, Setting]) -> dict[str, Setting]:

@@ -46,6 +46,12 @@ _FIELDS = re.compile(r"awk\s+-F\s*(['\"]?)(.)\1\s+'\{\s*print NF\s*\}'")
 _PARTS = re.compile(r"tr\s+(['\"]?)([,;: ])\1\s+(['\"]?)(\\n| )\3")
 _COUNTS = re.compile(r"wc\s+-[lw]|grep\s+-c\s+(['\"]?)\.?\1")
 _CALCULATOR = re.compile(r"bc(\s+-l)?")
+# A question whether the machine is one of Ascend's, with the answers yes and no: no GPU that is
+# planned for is.
+_ASKS_FOR_ASCEND = re.compile(
+    r"\$\(\s*python3?\s+-c\s+[\"']import torch_npu[\"'][^|]*?"
+    r"&&\s*echo\s+\w+\s*\|\|\s*echo\s+(\w+)\s*\)"
+)
 # Kubernetes' spelling of a container's variable; no program is named like that.
 _OF_A_CONTAINER = re.compile(r"\$\(([A-Z][A-Z0-9_]*)\)")
 _REDIRECTIONS = ("file_redirect", "herestring_redirect")
@@ -260,6 +266,8 @@ class Words:
             return unknown
         if named := _OF_A_CONTAINER.fullmatch(written):
             return self.variable(named[1])
+        if other := _ASKS_FOR_ASCEND.fullmatch(written):
+            return Text.made(other[1])
         printed = self._printed(inside[0])
         return unknown if printed is None else printed
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass
-from operator import add
+from collections import Counter
+from dataclasses import dataclass
 
 from planner.cost.codes import OpKind, ParamShard
 from planner.predict.memory.serving.deployment import Deployment, layer_piece
@@ -30,20 +30,33 @@ class WeightBytes:
     @property
     def total(self) -> float:
         """All of them."""
-        return float(sum(astuple(self)))
+        return self.matrices + self.scales + self.kept + self.absorbed + self.rotary
 
     def __add__(self, other: WeightBytes) -> WeightBytes:
-        return WeightBytes(*map(add, astuple(self), astuple(other)))
+        return WeightBytes(
+            self.matrices + other.matrices,
+            self.scales + other.scales,
+            self.kept + other.kept,
+            self.absorbed + other.absorbed,
+            self.rotary + other.rotary,
+        )
+
+    def __mul__(self, times: int) -> WeightBytes:
+        return WeightBytes(
+            times * self.matrices, times * self.scales, times * self.kept, times * self.absorbed,
+            times * self.rotary,
+        )  # fmt: skip
 
 
 def stage_weights(deployment: Deployment, stage: int) -> WeightBytes:
     """Weights on a rank of one pipeline stage; multi-token-prediction modules are not loaded."""
     last = stage == deployment.pp - 1
     names = (*(("embedding",) if stage == 0 else ()), *(("head",) if last else ()))
-    held = [deployment.table[name] for name in names]
-    held += [layer_piece(deployment, kind) for kind in deployment.stages[stage]]
-    ops = (op for piece in held for op in piece.ops)
-    total = sum((op_weights(deployment, op) for op in ops), WeightBytes())
+    held = [(deployment.table[name], 1) for name in names]
+    kinds = Counter(deployment.stages[stage])
+    held += [(layer_piece(deployment, kind), count) for kind, count in kinds.items()]
+    each = (op_weights(deployment, op) * count for piece, count in held for op in piece.ops)
+    total = sum(each, WeightBytes())
     return total + _tied_head(deployment, stage) + WeightBytes(rotary=_rotary(deployment))
 
 
@@ -94,7 +107,7 @@ def shard_share(deployment: Deployment, shard: ParamShard) -> float:
     """Share of a row's parameters on the rank; the fullest rank of uneven experts."""
     model = deployment.model
     match shard:
-        case ParamShard.NONE:
+        case ParamShard.NONE | ParamShard.COPIED:
             return 1.0
         case ParamShard.TP:
             return 1 / deployment.tp

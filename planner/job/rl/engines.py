@@ -18,7 +18,9 @@ class EngineGeneration(Named):
     engine: EngineName
     step_s: float
     sequence_s: float
+    logprob_s: float
     launch_s: float
+    prefill_share: float
     memory: str
     source: str
     hidden: bool = False
@@ -28,7 +30,7 @@ class EngineGeneration(Named):
 @cache
 def engine_generations() -> Mapping[str, EngineGeneration]:
     """Every generation, by its name."""
-    tables = shipped_toml("planner.predict.rl", "engines.toml")
+    tables = shipped_toml("planner.job.rl", "engines.toml")
     return {name: EngineGeneration(name=name, **row) for name, row in tables.items()}
 
 

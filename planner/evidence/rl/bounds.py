@@ -1,0 +1,119 @@
+"""Upper bounds that tests of a framework assert, and whether a prediction keeps them.
+
+A bound is no measurement: a prediction above it is wrong, one below proves nothing. Such tables
+name recipes, whose kind their names tell: reinforcement learning, distillation of a teacher into a
+student that samples (`distillation-TEACHER-to-...`), or training alone (`sft`, `dpo`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from planner.evidence.rl.costed import Costed
+from planner.evidence.rl.predict import Cost, RlPrediction, predict_rl
+from planner.evidence.rl.rows import GIB, Figure, RlRow
+from planner.predict.rl.plan import PhaseName
+
+# Nodes of four GPUs in these tests are GB200's, of eight H100's.
+_GPUS = {4: "GB200", 8: "H100"}
+_FRAMEWORK = "NeMo-RL"
+# Of adapters, as its recipes have it (examples/configs/sft.yaml, lora_cfg).
+_RANK = 8
+_OF_TRAINING: tuple[PhaseName, ...] = ("update", "reference", "reward")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """One bound: `bound` in seconds or bytes; `predicted` None where nothing is, for `error`."""
+
+    name: str
+    figure: Figure
+    bound: float
+    predicted: float | None
+    error: str | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether no prediction lies above."""
+        return self.predicted is None or self.predicted <= self.bound
+
+
+def bounded(rows: Iterable[RlRow], cost: Cost | None = None) -> list[Bounded]:
+    """Every bound of some rows beside its prediction; those without one have it all the same."""
+    predictions = predict_rl(map(run_of, rows), cost, usual_alone=True)
+    return [each for one in predictions for each in _bounds(one)]
+
+
+def run_of(row: RlRow) -> RlRow:
+    """The run that a bound is of, in the columns of measured runs."""
+    name = _name(row)
+    per_node = row.integer("gpus_per_node") or 8
+    batch = row.integer("train_global_batch") or 2
+    cells = {
+        "framework": _FRAMEWORK,
+        "algorithm": "GRPO",
+        "gpu": _GPUS.get(per_node, "H100"),
+        "num_gpus": str((row.integer("num_nodes") or 1) * per_node),
+        "source": _FRAMEWORK,
+    }
+    if "off-policy" in name:
+        cells |= _alone(batch) | {"reward": f"model:{_teacher(name)}", "reference": "n"}
+    elif name.startswith("distillation"):
+        cells |= _sampled(batch) | {"reward": f"model:{_teacher(name)}", "reference": "n"}
+    elif not name.startswith("grpo"):
+        # A pair is two samples. Log-probabilities of the reference are read ahead of the timer of
+        # a step (nemo_rl/algorithms/dpo.py, augment_dataloader).
+        cells |= _alone(2 * batch if name.startswith("dpo") else batch) | {"reference": "n"}
+    if "lora" in name:
+        cells["algorithm"] += f" LoRA r{_RANK}"
+    return replace(row, cells={**row.cells, **cells})
+
+
+def _sampled(batch: int) -> dict[str, str]:
+    return {
+        "prompts_per_step": str(max(1, batch // 2)),
+        "samples_per_prompt": "2",
+        "minibatches": "1",
+    }
+
+
+def _alone(samples: int) -> dict[str, str]:
+    """A trainer on samples that nobody generates."""
+    return {"algorithm": "trainer step only", "train_global_batch": str(samples)}
+
+
+def _teacher(name: str) -> str:
+    found = re.search(r"(qwen3-\d+(?:\.\d+)?b)", name)
+    return found[1] if found else ""
+
+
+def _name(row: RlRow) -> str:
+    return (row.text("test") or row.place).rpartition("/")[2].removesuffix(".sh")
+
+
+def _bounds(one: RlPrediction) -> list[Bounded]:
+    row, costed = one.row, one.costed
+    stated: dict[Figure, float] = {}
+    if (seconds := _bound(row, "step_s_bound")) is not None:
+        stated["step"] = seconds
+    if (size := _bound(row, "mem_gb_bound")) is not None:
+        stated["memory"] = size * GIB
+    return [
+        Bounded(_name(row), figure, bound, _predicted(costed, figure), one.error)
+        for figure, bound in stated.items()
+    ]
+
+
+def _bound(row: RlRow, column: str) -> float | None:
+    text = (row.text(column) or "").lstrip("< ")
+    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else None
+
+
+def _predicted(costed: Costed | None, figure: Figure) -> float | None:
+    if costed is None:
+        return None
+    if figure == "step":
+        return costed.seconds(_OF_TRAINING) if costed.step_s is None else costed.step_s
+    return max((phase.peak_bytes for phase in costed.phases), default=0.0)

@@ -1,0 +1,126 @@
+"""Published comparisons of placements: engines beside the trainer or on GPUs of their own, samples
+of the newest weights or of older ones. Does the prediction put the two in the right order?
+
+Two runs are compared where a source made both with one version of its software, one model, one kind
+of GPU and one batch. On as many GPUs the faster step wins; on unlike numbers the one whose samples
+cost fewer GPU-seconds, as a table of tokens a second and GPU has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+from planner.evidence.rl.predict import RlPrediction
+from planner.evidence.rl.rows import RlRow
+from planner.evidence.runs.rows import grouped
+
+# Two runs closer than this are a tie, as repeats of one configuration are (5 % within a batch of
+# jobs); a prediction of a tie is right within what repeats on other days show.
+TIE, NEAR = math.log(1.05), math.log(1.16)
+_SAME = (
+    "source", "software", "model", "gpu", "prompts_per_step", "samples_per_prompt",
+    "prompt_len_max", "response_len_max", "train_precision", "rollout_precision",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two runs: `first` beside the trainer or of the newest weights, `second` the other way.
+
+    `what`: in which they differ; `by_gpu`: GPU-seconds a sample are compared, not seconds.
+    `measured`, `predicted`: ln(second / first); None: not predicted.
+    """
+
+    first: RlRow
+    second: RlRow
+    what: str
+    by_gpu: bool
+    measured: float
+    predicted: float | None
+
+    @property
+    def is_right(self) -> bool | None:
+        """Whether the prediction has the order that was measured; None where there is none."""
+        if self.predicted is None:
+            return None
+        if abs(self.measured) < TIE:
+            return abs(self.predicted) < NEAR
+        return self.measured * self.predicted > 0.0
+
+
+def pairs(predictions: Sequence[RlPrediction]) -> list[Pair]:
+    """Every published comparison among some rows, in their order."""
+    timed = [one for one in predictions if seconds_a_sample(one.row) is not None]
+    groups = grouped(timed, lambda one: _key(one.row)).values()
+    return [pair for members in groups for pair in _pairs(members)]
+
+
+def _key(row: RlRow) -> Hashable:
+    stated = tuple(row.text(column) for column in _SAME)
+    return *stated, row.fact("algorithm").replace("multi-turn", "").strip(), _limit(row)
+
+
+def _limit(row: RlRow) -> float | None:
+    return row.noted("T-max seq N") or row.noted("seq max N")
+
+
+def seconds_a_sample(row: RlRow) -> float | None:
+    """Seconds of a step over its samples, as far as a row tells; of a row without its batch, of a
+    step."""
+    if step := row.number("step_s"):
+        return step / (
+            (row.integer("prompts_per_step") or 1) * (row.integer("samples_per_prompt") or 1)
+        )
+    rate = row.number("samples_per_s")
+    return 1.0 / rate if rate else None
+
+
+def _pairs(members: Sequence[RlPrediction]) -> Iterator[Pair]:
+    """Each run with GPUs of their own beside the nearest colocated one, and each asynchronous one
+    beside the synchronous one of the same split."""
+    for second in members:
+        if second.row.is_separate:
+            colocated = [one for one in members if one.row.text("placement") == "colocated"]
+            if (first := _nearest(colocated, second)) is not None:
+                yield _pair(first, second, "placement")
+        if _behind(second.row):
+            split = _split(second.row)
+            newest = [one for one in members if _split(one.row) == split and not _behind(one.row)]
+            if (first := _nearest(newest, second)) is not None:
+                yield _pair(first, second, "asynchrony")
+
+
+def _behind(row: RlRow) -> bool:
+    """Whether samples are of older weights: a pipeline of staleness 0 waits for the newest."""
+    return row.is_asynchronous and not row.says("asynchrony", r"staleness 0\)")
+
+
+def _split(row: RlRow) -> Hashable:
+    return row.is_separate, row.integer("train_gpus"), row.integer("rollout_gpus")
+
+
+def _nearest(some: Sequence[RlPrediction], other: RlPrediction) -> RlPrediction | None:
+    """The run of the most like number of GPUs; of equals one that can be predicted."""
+    gpus = other.row.integer("num_gpus") or 1
+    alike = [one for one in some if one is not other]
+    return min(
+        alike,
+        key=lambda one: (
+            abs(math.log((one.row.integer("num_gpus") or 1) / gpus)),
+            one.error is not None,
+        ),
+        default=None,
+    )
+
+
+def _pair(first: RlPrediction, second: RlPrediction, what: str) -> Pair:
+    gpus = [one.row.integer("num_gpus") or 1 for one in (first, second)]
+    by_gpu = gpus[0] != gpus[1]
+    more = math.log(gpus[1] / gpus[0]) if by_gpu else 0.0
+    times = [seconds_a_sample(one.row) or 1.0 for one in (first, second)]
+    steps = [one.costed.step_s if one.costed else None for one in (first, second)]
+    predicted = math.log(steps[1] / steps[0]) + more if steps[0] and steps[1] else None
+    measured = math.log(times[1] / times[0]) + more
+    return Pair(first.row, second.row, what, by_gpu, measured, predicted)

@@ -1,0 +1,292 @@
+"""What is predicted of measured runs of reinforcement learning, over what their rows leave open.
+
+A row is predicted as it usually is; then once for each other value of each open fact, by itself.
+How far those predictions lie apart, in ln, is the deviation that the fact leaves; those of several
+facts add up in squares, and widen the bar beside the errors of the kind of phase.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hardware.schema import Cluster
+from planner.evidence.rl.costed import Costed
+from planner.evidence.rl.lengths import OPEN_DEVIATION, SIGMAS
+from planner.evidence.rl.mapping import RlMapped, map_rl
+from planner.evidence.rl.rows import GIB, Figure, RlRow, Timed
+from planner.evidence.rl.settings import Taken, other_gpus
+from planner.evidence.runs.model import UnpredictableRowError
+from planner.job.errors import CannotTellError, UsageError
+from planner.predict.rl.errors import KINDS, Ends, joined, kind_ends, learnt_phase, rl_errors
+from planner.predict.rl.plan import Phase
+
+# Of a normal distribution, three values of the same mean and variance: the middle one with a weight
+# of two thirds, the others so many standard deviations from it (Gauss and Hermite's of order 3).
+_OUTER, _MIDDLE_WEIGHT = math.sqrt(3.0), 2.0 / 3.0
+# Beyond this a prediction of a value that a row may have had is of no run that worked.
+_MOST_LOG = 3.0
+_KEPT_BY_ALLOCATOR = ("context", "communicators", "process", "CUDA graphs", "NCCL")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenValue:
+    """A value of an open fact beside the usual one: what is taken, its weight among all."""
+
+    fact: str
+    words: str
+    taken: Taken
+    weight: float
+
+
+@dataclass(frozen=True)
+class RlPrediction:
+    """A row and what is predicted of it; `error`: why nothing is. `others`: of each open fact's
+    other values, with their weights."""
+
+    row: RlRow
+    mapped: RlMapped | None = None
+    costed: Costed | None = None
+    others: Mapping[str, tuple[tuple[OpenValue, Costed], ...]] = field(default_factory=dict)
+    error: str | None = None
+
+    @property
+    def open_facts(self) -> tuple[str, ...]:
+        """The facts that the row leaves open and that were varied."""
+        return tuple(self.others)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One figure of one run: predicted and measured in seconds or bytes, the 80 % interval, and the
+    standard deviation in ln of what is open, by fact. `parts`: kinds of phase with their seconds.
+    """
+
+    figure: Figure
+    predicted: float
+    measured: float
+    ends: Ends
+    open: Mapping[str, float]
+    parts: tuple[tuple[str, float], ...]
+
+    @property
+    def error(self) -> float:
+        """Signed, relative to the measured value."""
+        return self.predicted / self.measured - 1.0
+
+    @property
+    def log(self) -> float:
+        """ln(measured / predicted)."""
+        return math.log(self.measured / self.predicted)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation in ln of all that is open."""
+        return math.sqrt(math.fsum(one**2 for one in self.open.values()))
+
+    @property
+    def low(self) -> float:
+        """The lower end of its interval."""
+        return self.predicted * math.exp(-self.ends.low)
+
+    @property
+    def high(self) -> float:
+        """The upper end."""
+        return self.predicted * math.exp(self.ends.high)
+
+    @property
+    def covered(self) -> bool:
+        """Whether the interval holds the measured value."""
+        return self.low <= self.measured <= self.high
+
+
+Cost = Callable[[RlMapped], Costed]
+
+
+def predict_rl(
+    rows: Iterable[RlRow],
+    cost: Cost | None = None,
+    *,
+    usual_alone: bool = False,
+    cluster: Cluster | None = None,
+) -> list[RlPrediction]:
+    """A prediction per row, in order; `cost`: what costs a run, the planner's own model if None;
+    `usual_alone`: other values of what is open are not tried; `cluster`: what its own runs taught
+    holds for rows on its GPU."""
+    if cost is None:
+        from planner.evidence.rl.costing import cost_run
+
+        cost = cost_run
+    return [_predicted(row, cost, cluster, usual_alone=usual_alone) for row in rows]
+
+
+def _predicted(
+    row: RlRow, cost: Cost, cluster: Cluster | None, *, usual_alone: bool
+) -> RlPrediction:
+    try:
+        mapped = map_rl(row).learnt(cluster)
+        costed = cost(mapped)
+    except (UnpredictableRowError, UsageError, CannotTellError, ValueError) as error:
+        return RlPrediction(row, error=str(error))
+    others: dict[str, list[tuple[OpenValue, Costed]]] = {}
+    for value in [] if usual_alone else open_values(mapped):
+        try:
+            found = cost(map_rl(row, value.taken).learnt(cluster))
+        except (UnpredictableRowError, UsageError, CannotTellError, ValueError):
+            continue
+        others.setdefault(value.fact, []).append((value, found))
+    return RlPrediction(row, mapped, costed, {fact: tuple(some) for fact, some in others.items()})
+
+
+def open_values(mapped: RlMapped) -> list[OpenValue]:
+    """Values that the row's open facts may have beside the usual ones."""
+    row, alone = mapped.row, mapped.row.is_trainer_alone
+    found: list[OpenValue] = []
+    if row.is_transfer_alone:
+        return _gpus(row)
+    if mapped.lengths.counted == "open":
+        outer = (1.0 - _MIDDLE_WEIGHT) / 2.0
+        for sign in (-1.0, 1.0):
+            scale = math.exp(sign * _OUTER * OPEN_DEVIATION)
+            words = f"answers of {scale:.1f} times the length"
+            found.append(OpenValue("response length", words, Taken(response_scale=scale), outer))
+    if not alone:
+        low, _, high = SIGMAS
+        for sigma in (low, high):
+            words = f"lengths of answers that spread by {sigma} in ln"
+            found.append(OpenValue("spread of lengths", words, Taken(sigma=sigma), 0.25))
+    if row.resamples:
+        twice = 2.0 * mapped.job.rollout.batches
+        found.append(
+            OpenValue("batches of generation", f"{twice:g} batches", Taken(batches=twice), 0.3)
+        )
+    return [*found, *_trainers(mapped), *_gpus(row)]
+
+
+def _trainers(mapped: RlMapped) -> list[OpenValue]:
+    """Recomputation and offload, where the row says nothing of them."""
+    row, layout = mapped.row, mapped.layout
+    found = []
+    if not row.text("recompute"):
+        other = "none" if layout.trainer.recompute == "full" else "full"
+        taken = Taken(recompute=other)
+        found.append(OpenValue("recompute", f"recompute {other}", taken, 0.4))
+    if layout.placement == "colocated" and not (row.text("train_offload") or row.is_trainer_alone):
+        leaves = not layout.trainer_leaves
+        words = "the trainer leaves" if leaves else "the trainer stays"
+        found.append(OpenValue("offload", words, Taken(leaves=leaves), 0.5))
+    return found
+
+
+def _gpus(row: RlRow) -> list[OpenValue]:
+    if row.text("gpu"):
+        return []
+    return [OpenValue("gpu", name, Taken(gpu=name), 0.4) for name in other_gpus(row)]
+
+
+def compared(prediction: RlPrediction) -> list[Compared]:
+    """Every figure of a row that is both measured and predicted, beside its interval."""
+    if prediction.costed is None or prediction.mapped is None:
+        return []
+    times = [_compared_time(prediction, timed) for timed in prediction.row.timed()]
+    return [one for one in (*times, _compared_memory(prediction)) if one is not None]
+
+
+def _compared_time(prediction: RlPrediction, timed: Timed) -> Compared | None:
+    costed, mapped = prediction.costed, prediction.mapped
+    if costed is None or mapped is None:
+        return None
+    parts = _parts(costed, timed)
+    seconds = _seconds(costed, timed)
+    if seconds is None or seconds <= 0.0 or not parts:
+        return None
+    spread = _deviations(prediction, seconds, lambda one: _seconds(one, timed))
+    bars = [(_bar(mapped, kind), each) for kind, each in parts]
+    ends = joined(bars, rl_errors().shared)
+    return _made(timed.figure, seconds, timed.seconds, ends, spread, tuple(parts))
+
+
+def _bar(mapped: RlMapped, kind: str) -> Ends:
+    """The bar of a kind of phase: by own runs of the row's cluster, else by other sources."""
+    if learnt_phase(mapped.job, kind) is not None:
+        return kind_ends(mapped.job, kind)
+    return rl_errors().ends(kind, mapped.row.source)
+
+
+def _made(
+    figure: Figure,
+    predicted: float,
+    measured: float,
+    ends: Ends,
+    spread: Mapping[str, float],
+    parts: tuple[tuple[str, float], ...],
+) -> Compared:
+    whole = math.sqrt(math.fsum(one**2 for one in spread.values()))
+    return Compared(figure, predicted, measured, ends.and_also(whole), spread, parts)
+
+
+def _seconds(costed: Costed, timed: Timed) -> float | None:
+    return costed.seconds(timed.phases) if timed.phases else costed.step_s
+
+
+def _parts(costed: Costed, timed: Timed) -> list[tuple[str, float]]:
+    """Kinds of the phases that a figure is of, with their seconds."""
+    if not timed.phases:
+        chosen: Sequence[Phase] = costed.binding or costed.phases
+    else:
+        chosen = [one for one in costed.phases if one.name in timed.phases]
+    return [(KINDS[one.name], one.seconds) for one in chosen if one.seconds > 0.0]
+
+
+def _deviations(
+    prediction: RlPrediction, base: float, of: Callable[[Costed], float | None]
+) -> dict[str, float]:
+    """Standard deviation of ln(figure) over each open fact's values."""
+    found = {}
+    for fact, values in prediction.others.items():
+        logs = [
+            (value.weight, min(_MOST_LOG, max(-_MOST_LOG, math.log(other / base))))
+            for value, costed in values
+            if (other := of(costed))
+        ]
+        mean = math.fsum(weight * log for weight, log in logs)
+        squared = math.fsum(weight * log**2 for weight, log in logs)
+        if (variance := squared - mean**2) > 0.0:
+            found[fact] = math.sqrt(variance)
+    return found
+
+
+def _compared_memory(prediction: RlPrediction) -> Compared | None:
+    """Peak memory, by its kind; computed totals are nothing that was measured."""
+    row, costed = prediction.row, prediction.costed
+    measured = row.number("peak_mem_gib")
+    if not measured or costed is None or row.says("mem_kind", "computed"):
+        return None
+    predicted = memory_bytes(row, costed)
+    if not predicted:
+        return None
+    spread = _deviations(prediction, predicted, lambda one: memory_bytes(row, one))
+    parts = (("memory", predicted),)
+    return _made(
+        "memory", predicted, measured * GIB, rl_errors().ends("memory", row.source), spread, parts
+    )
+
+
+def memory_bytes(row: RlRow, costed: Costed) -> float:
+    """Predicted bytes of the kind that a row measured: of the update where it says so, of torch's
+    allocator, else all of the fullest GPU's."""
+    kind = row.fact("mem_kind")
+    training = "training" in kind or row.is_trainer_alone
+    phases = [one for one in costed.phases if not training or one.name == "update"]
+    return max((_held(one, kind) for one in phases), default=0.0)
+
+
+def _held(phase: Phase, kind: str) -> float:
+    """What one phase holds: torch counts nothing of contexts and communicators."""
+    torch = "torch" in kind
+    return math.fsum(
+        size
+        for name, size in phase.held.items()
+        if not (torch and any(word in name for word in _KEPT_BY_ALLOCATOR))
+    )

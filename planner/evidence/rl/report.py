@@ -1,0 +1,168 @@
+"""Predicted against measured runs of reinforcement learning: errors by figure and source, bars,
+what fits, the order of placements."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+import numpy as np
+
+from planner.evidence.rl.pairs import Pair, pairs
+from planner.evidence.rl.predict import Compared, RlPrediction, compared
+from planner.evidence.rl.rows import FIGURES, Figure
+from planner.evidence.runs.rows import grouped
+from planner.predict.uncertainty.interval_score import interval_scores
+
+
+@dataclass(frozen=True, slots=True)
+class RlErrors:
+    """Errors of one figure over some rows, as shares: median and mean of |predicted/measured - 1|,
+    signed median, share in the 80 % bar, mean width of the bars in ln and interval score."""
+
+    rows: int
+    median: float
+    mean: float
+    bias: float
+    coverage: float
+    width: float
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class RlSource:
+    """One source: rows, those refused, errors by figure."""
+
+    source: str
+    rows: int
+    refused: int
+    errors: Mapping[Figure, RlErrors]
+
+
+@dataclass(frozen=True, slots=True)
+class RlFit:
+    """Runs that ran and that ran out of memory, and how many of each are predicted wrongly."""
+
+    ran: int
+    ran_predicted_not_to_fit: int
+    out_of_memory: int
+    out_of_memory_predicted_to_fit: int
+
+
+@dataclass(frozen=True, slots=True)
+class RlSummary:
+    """All rows. `mean_of_sources`: of each figure the mean over sources of each one's median error,
+    of its coverage, width and score; `sources_of`: how many sources each figure has."""
+
+    rows: int
+    refused: int
+    total: Mapping[Figure, RlErrors]
+    mean_of_sources: Mapping[Figure, Mapping[str, float]]
+    sources_of: Mapping[Figure, int]
+    sources: tuple[RlSource, ...]
+    fit: RlFit
+    pairs: tuple[Pair, ...]
+    refusals: Mapping[str, int]
+
+    @property
+    def judged(self) -> int:
+        """Comparisons of which both runs are predicted."""
+        return sum(one.is_right is not None for one in self.pairs)
+
+    @property
+    def right(self) -> int:
+        """Of those, the ones in the order that was measured."""
+        return sum(one.is_right is True for one in self.pairs)
+
+
+# Rows of which the source itself says that they are not as they should be.
+_DOUBTED = "abnormal|probably wrong|one figure for two sizes"
+
+
+def trusted(predictions: Sequence[RlPrediction]) -> list[RlPrediction]:
+    """Without the rows of which the source says that they are not right."""
+    return [one for one in predictions if not one.row.says("doubt", _DOUBTED)]
+
+
+def open_facts(predictions: Sequence[RlPrediction]) -> list[tuple[str, int, float]]:
+    """Facts that rows leave open: how many rows, and the median deviation in ln that each leaves of
+    a row's figures; the widest first."""
+    found: dict[str, list[float]] = {}
+    for one in predictions:
+        of_row: dict[str, float] = {}
+        for each in compared(one):
+            for fact, deviation in each.open.items():
+                of_row[fact] = max(of_row.get(fact, 0.0), deviation)
+        for fact, deviation in of_row.items():
+            found.setdefault(fact, []).append(deviation)
+    listed = [(fact, len(some), median(some)) for fact, some in found.items()]
+    return sorted(listed, key=lambda one: -one[2])
+
+
+def summary_of(predictions: Sequence[RlPrediction]) -> RlSummary:
+    """The summary of predicted rows; refusals by their reason, the most frequent first."""
+    sources = tuple(
+        _source(name, members)
+        for name, members in grouped(predictions, lambda one: one.row.source).items()
+    )
+    found = [each for one in predictions for each in compared(one)]
+    by_figure = {figure: [one for one in sources if figure in one.errors] for figure in FIGURES}
+    reasons = Counter(one.error for one in predictions if one.error)
+    return RlSummary(
+        rows=len(predictions),
+        refused=sum(one.error is not None for one in predictions),
+        total=errors_of(found),
+        mean_of_sources={
+            figure: {
+                name: fmean(getattr(one.errors[figure], name) for one in some)
+                for name in ("median", "coverage", "width", "score")
+            }
+            for figure, some in by_figure.items()
+            if some
+        },
+        sources_of={figure: len(some) for figure, some in by_figure.items() if some},
+        sources=sources,
+        fit=fit_of(predictions),
+        pairs=tuple(pairs(predictions)),
+        refusals=dict(reasons.most_common()),
+    )
+
+
+def _source(name: str, members: Sequence[RlPrediction]) -> RlSource:
+    found = [each for one in members for each in compared(one)]
+    return RlSource(
+        name, len(members), sum(one.error is not None for one in members), errors_of(found)
+    )
+
+
+def errors_of(found: Sequence[Compared]) -> dict[Figure, RlErrors]:
+    """Errors by figure, in the order of `FIGURES`; those that some rows have."""
+    return {
+        figure: _errors(some)
+        for figure in FIGURES
+        if (some := [one for one in found if one.figure == figure])
+    }
+
+
+def _errors(some: Sequence[Compared]) -> RlErrors:
+    sizes = [abs(one.error) for one in some]
+    ends = np.log([(one.low, one.high, one.measured) for one in some])
+    return RlErrors(
+        rows=len(some),
+        median=median(sizes),
+        mean=fmean(sizes),
+        bias=median(one.error for one in some),
+        coverage=fmean(one.covered for one in some),
+        width=float((ends[:, 1] - ends[:, 0]).mean()),
+        score=float(interval_scores(*ends.T).mean()),
+    )
+
+
+def fit_of(predictions: Sequence[RlPrediction]) -> RlFit:
+    """Whether what ran is predicted to fit, and what ran out of memory not to."""
+    known = [(one.row.ran_out, one.costed.fits) for one in predictions if one.costed]
+    ran = [fits for out, fits in known if out is False]
+    died = [fits for out, fits in known if out is True]
+    return RlFit(len(ran), sum(not fits for fits in ran), len(died), sum(died))

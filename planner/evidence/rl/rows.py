@@ -1,0 +1,170 @@
+"""Measured runs of reinforcement learning: one CSV row a run, in the columns of
+`docs/measured_rl.md`.
+
+What a row's numbers count is said by its framework and by words of its notes, which are read here
+and nowhere else: whether a time of generation holds the hand-over of weights, whether the time of
+an asynchronous run is what the trainer waits, which passes a time of log-probabilities is of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hardware.files import csv_table, read_text
+from planner.evidence.runs.rows import MeasuredRow
+from planner.job.errors import UsageError
+from planner.predict.rl.plan import PhaseName
+
+# Columns by which a table of such runs is known, and one of upper bounds.
+RUN_COLUMNS = ("framework", "model", "num_gpus", "rollout_tp", "generation_s", "step_s")
+BOUND_COLUMNS = ("model", "step_s_bound", "mem_gb_bound", "rollout_tp")
+Figure = Literal["step", "generation", "training", "logprobs", "transfer", "memory"]
+FIGURES: tuple[Figure, ...] = (
+    "step", "generation", "training", "logprobs", "transfer", "memory"
+)  # fmt: skip
+GIB = 2.0**30
+# The runs that ship.
+PUBLISHED = Path(__file__).resolve().parents[1] / "data" / "rl_runs"
+
+_NUMBER = r"([\d.]+)"
+# A whole rollout, with the hand-over of weights before it and the engine's sleep behind it.
+_ROLLOUT: tuple[PhaseName, ...] = ("transfer", "wake", "generation", "sleep")
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Seconds that a row measured, of these phases together; none of them: of a whole step."""
+
+    figure: Figure
+    seconds: float
+    phases: tuple[PhaseName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RlRow(MeasuredRow):
+    """One run."""
+
+    def noted(self, pattern: str) -> float | None:
+        """The number that the notes give by a pattern, whose N stands for it."""
+        found = re.search(pattern.replace("N", _NUMBER), self.text("notes") or "")
+        return float(found[1].rstrip(".")) if found else None
+
+    def notes_say(self, pattern: str) -> bool:
+        """Whether the notes have words that match."""
+        return re.search(pattern, self.text("notes") or "", re.IGNORECASE) is not None
+
+    @property
+    def is_separate(self) -> bool:
+        """Whether trainer and engine have GPUs of their own."""
+        return self.text("placement") == "separate"
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether samples may be of weights that are behind."""
+        return "async" in self.fact("asynchrony")
+
+    @property
+    def is_trainer_alone(self) -> bool:
+        """Whether the trainer was measured alone, on samples that nobody generated."""
+        return self.says("algorithm", "trainer step only|training phase only")
+
+    @property
+    def is_transfer_alone(self) -> bool:
+        """Whether only the hand-over of weights was measured."""
+        return self.says("algorithm", "weight sync only")
+
+    @property
+    def resamples(self) -> bool:
+        """Whether a step holds several batches of generation."""
+        return self.notes_say("several generation batches")
+
+    def timed(self) -> Iterator[Timed]:
+        """Every time that the row states and that has a meaning here."""
+        step = self.number("step_s")
+        if step and not self.is_trainer_alone:
+            yield Timed("step", step)
+        if (generation := self._generation()) is not None:
+            yield generation
+        if seconds := self.number("train_s"):
+            yield Timed("training", seconds, ("return", "update", "critic_update", "leave"))
+        yield from self._logprobs()
+        if (seconds := self.number("sync_s")) and not self.says("doubt", "trainer-visible"):
+            yield Timed("transfer", seconds, ("transfer",))
+
+    def _generation(self) -> Timed | None:
+        """Of an asynchronous run the trainer's wait is stated, which is no generation."""
+        seconds = self.number("generation_s")
+        if not seconds or self.is_asynchronous or self.notes_say("exposed|wait for samples"):
+            return None
+        whole = self.noted(r"rollout phase incl\. weight resharding/wake N s")
+        if self.resamples and whole:
+            # The timer of one of several batches, or of all: their sum is in the rollout's.
+            return Timed("generation", whole, _ROLLOUT)
+        if pure := self.noted(r"pure generate N s inside gen"):
+            return Timed("generation", pure, ("generation",))
+        if self.notes_say("gen includes old logprob"):
+            return Timed("generation", seconds, (*_ROLLOUT, "old_logprobs"))
+        if self.notes_say("is pure generate time"):
+            return Timed("generation", seconds, ("generation",))
+        # verl's timer `gen` holds waking and the hand-over until 2026.
+        is_verl = self.says("framework", "verl")
+        return Timed("generation", seconds, _ROLLOUT if is_verl else ("generation",))
+
+    def _logprobs(self) -> Iterator[Timed]:
+        """NeMo's timer counts policy and reference together."""
+        old, reference = self.number("logprob_s"), self.number("ref_s")
+        both = self.says("framework", "nemo")
+        if old:
+            phases: tuple[PhaseName, ...] = ("old_logprobs", "reference")
+            yield Timed("logprobs", old, phases if both else phases[:1])
+        if reference:
+            yield Timed("logprobs", reference, ("reference",))
+
+
+def is_rl_table(path: Path) -> bool:
+    """Whether a CSV file holds such runs, or bounds of them, by its header."""
+    if path.suffix.lower() != ".csv" or not path.is_file():
+        return False
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        names = stream.readline().strip().split(",")
+    return _has(names, RUN_COLUMNS) or _has(names, BOUND_COLUMNS)
+
+
+def rl_tables(paths: Sequence[Path]) -> list[Path]:
+    """The tables of such runs among files and folders."""
+    files = [file for path in paths for file in _files(path)]
+    return [file for file in files if is_rl_table(file)]
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(path.glob("*.csv")) if path.is_dir() else [path]
+
+
+def is_bounds_table(path: Path) -> bool:
+    """Whether a table of such runs holds upper bounds."""
+    return _has(read_text(path).partition("\n")[0].strip().split(","), BOUND_COLUMNS)
+
+
+def read_rl_rows(path: Path) -> list[RlRow]:
+    """The rows of one table. UsageError for one without a run, or without its columns."""
+    header, rows = csv_table(read_text(path), str(path))
+    needed = BOUND_COLUMNS if _has(header or (), BOUND_COLUMNS) else RUN_COLUMNS
+    missing = [name for name in needed if name not in (header or ())]
+    if missing:
+        raise UsageError(f"{path} line 1: the header lacks {', '.join(missing)}")
+    found = [RlRow(path.name, line, _texts(cells)) for line, cells in rows]
+    if not found:
+        raise UsageError(f"{path}: a header, but no run below it")
+    return found
+
+
+def _texts(cells: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in cells.items() if name}
+
+
+def _has(names: Sequence[str], needed: Sequence[str]) -> bool:
+    return set(needed) <= set(names)

@@ -1,0 +1,200 @@
+"""What the cells and notes of a measured run of reinforcement learning say of its settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from planner.evidence.rl.rows import RlRow
+from planner.evidence.runs.model import UnpredictableRowError
+from planner.job.rl.frameworks import RlFramework
+from planner.predict.configuration import Configuration
+from planner.predict.rl.plan import EngineLayout
+
+_GRAPHS_SINCE = "2025-08-01"
+# verl took vLLM's second engine in July 2025, and its asynchronous scheduler with 2026.
+_SECOND_SINCE, _ASYNC_SINCE = "2025-07-01", "2026-01-01"
+# Sequences that verl's engines ran at once until it asked for fewer (rollout.yaml).
+_SEQUENCES_OF_OLD = 1024
+# Words of notes, and the way of the weights that they mean.
+_WAYS: Mapping[str, str] = {
+    r"\bdelta\b": "delta",
+    "without checkpoint engine|full broadcast": "broadcast",
+    "checkpoint engine|nixl|mooncake|receive only": "checkpoint-engine",
+    "reshard refit": "reshard",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What is taken for facts that a row leaves open, in place of what is usual; None: usual.
+
+    `response_scale`: on the mean of answers; `sigma`: their spread; `batches` of generation in a
+    step; `leaves`: the trainer's tensors go to the host; `recompute`, `gpu`: by their names;
+    `samples` of a prompt.
+    """
+
+    response_scale: float = 1.0
+    sigma: float | None = None
+    batches: float | None = None
+    leaves: bool | None = None
+    recompute: str | None = None
+    gpu: str | None = None
+    samples: int | None = None
+
+
+USUAL = Taken()
+# What ran where nobody says, before and since; and what might have.
+_GPUS = ("A100", "H100")
+_SINCE = "2025-07-01"
+
+
+def named_cell(table: tuple[tuple[str, str], ...], row: RlRow, column: str) -> str:
+    """What a cell means by the patterns of a table. UnpredictableRowError for none."""
+    text = row.fact(column)
+    found = next((meant for pattern, meant in table if re.search(pattern, text)), "")
+    if not found:
+        said = f"{column} {text!r} is not modelled" if text else f"{column} is not stated"
+        raise UnpredictableRowError(said)
+    return found
+
+
+def usual_gpu(row: RlRow) -> str:
+    """What most ran on at the time."""
+    return _GPUS[(row.text("date") or _SINCE) >= _SINCE]
+
+
+def other_gpus(row: RlRow) -> tuple[str, ...]:
+    """What a row that names no GPU may have run on as well."""
+    return tuple(name for name in _GPUS if name != usual_gpu(row))
+
+
+def tuning_text(row: RlRow) -> str:
+    found = re.search(r"lora r(\d+)", row.fact("algorithm"))
+    return f"lora:rank={found[1]},targets=all-linear" if found else "full"
+
+
+def generated_batches(row: RlRow) -> float:
+    """Batches of prompts that dynamic sampling generated for one that was trained on."""
+    generated = row.noted(r"gen batch N prompts")
+    prompts = row.integer("prompts_per_step") or 1
+    return max(1.0, generated / prompts) if generated else 3.0
+
+
+def minibatches_of(row: RlRow, samples: int) -> int:
+    stated = row.integer("minibatches") or 1
+    return stated if samples % stated == 0 else 1
+
+
+def reference_word(row: RlRow) -> str | None:
+    if row.is_trainer_alone:
+        return "no"
+    return {"y": "yes", "n": "no"}.get(row.text("reference") or "")
+
+
+def judge(row: RlRow) -> str:
+    """What judges samples: a model that is named, else a rule."""
+    named = re.fullmatch(r"model:([\w.-]+)", row.text("reward") or "")
+    return named[1] if named else "rule"
+
+
+def engine_name(row: RlRow) -> str | None:
+    text = row.fact("rollout_engine")
+    if text in ("", "vllm", "sglang"):
+        return text or None
+    raise UnpredictableRowError(f"rollout_engine {text!r} is not modelled")
+
+
+def reads_again(row: RlRow) -> bool | None:
+    """Asynchronous runs of verl take them from the engine (`rollout_correction.bypass_mode`)."""
+    stated = row.number("logprob_s")
+    if stated is not None or row.is_trainer_alone:
+        return bool(stated)
+    return False if row.is_asynchronous and row.says("framework", "verl") else None
+
+
+def fuses_rotary(row: RlRow) -> bool:
+    """Whether packed samples are rotated by one kernel: in verl with Megatron where it is said."""
+    return not row.says("framework", "verl") or row.notes_say("apply_rope_fusion|all optimization")
+
+
+def updated_on_host(row: RlRow) -> float:
+    """Share of the optimizer that the CPU updates: Megatron's offload, of which a row gives the
+    fraction. What merely leaves between phases comes back for the update."""
+    said = f"{row.fact('train_offload')} {row.text('notes') or ''}"
+    found = re.search(r"offload[ _]fraction[= ](\d(?:\.\d+)?)", said)
+    return min(1.0, float(found[1])) if found else 0.0
+
+
+def read_limit(row: RlRow, trainer: Configuration) -> int | None:
+    """Tokens of a micro-batch that is only read, of all ranks that share it; None: as trained."""
+    tokens = row.noted(r"logprob max tokens N ?[kK]")
+    return round(1000 * tokens) * trainer.degrees.cp if tokens else None
+
+
+def engine_of(row: RlRow, framework: RlFramework, gpus: int) -> EngineLayout:
+    """Degrees of the engines."""
+    tp, pp = row.integer("rollout_tp") or 1, row.integer("rollout_pp") or 1
+    usual = framework.kv_share_separate if row.is_separate else framework.kv_share_colocated
+    return EngineLayout(
+        replicas=max(1, gpus // (tp * pp)),
+        tp=tp,
+        pp=pp,
+        kv_share=row.number("kv_fraction") or usual,
+        sequences=round(row.noted("max_num_seqs N") or _sequences(row, framework)),
+    )
+
+
+def _sequences(row: RlRow, framework: RlFramework) -> int:
+    old = row.says("software", "mid-2025") or (row.text("date") or _GRAPHS_SINCE) < _GRAPHS_SINCE
+    return _SEQUENCES_OF_OLD if old and row.says("framework", "verl") else framework.sequences
+
+
+def uses_graphs(row: RlRow) -> bool:
+    """Whether decoding runs as CUDA graphs: verl's engines did not unless told so until mid-2025
+    (`rollout.enforce_eager`)."""
+    if row.notes_say(r"enforce_eager=\w"):
+        return row.notes_say("enforce_eager=False")
+    old = row.says("software", "mid-2025") or (row.text("date") or _GRAPHS_SINCE) < _GRAPHS_SINCE
+    eager = old and row.says("framework", "verl")
+    return not (eager or row.notes_say("enforce_eager"))
+
+
+def engine_versions(row: RlRow) -> str:
+    """The generation of the engine's versions, by the row's date; "" for the usual one."""
+    date = row.text("date") or ""
+    if not row.says("framework", "verl") or row.says("rollout_engine", "sglang") or not date:
+        return ""
+    if row.says("software", "mid-2025") and date >= _ASYNC_SINCE:
+        return "vllm"
+    return "vllm-v0" if date < _SECOND_SINCE else "vllm" if date < _ASYNC_SINCE else ""
+
+
+def staleness_of(row: RlRow) -> int:
+    """Updates by which samples may be behind; parts of one count as one."""
+    said = row.fact("asynchrony")
+    if not row.is_asynchronous:
+        return 0
+    found = re.search(r"staleness ([\d.]+)|max age (\d+)", said)
+    return 1 if found is None else ceil(float(found[1] or found[2]))
+
+
+def trainer_leaves(row: RlRow, framework: RlFramework, taken: Taken) -> bool:
+    """Whether the trainer's tensors go to the host while the engine samples."""
+    if row.is_separate:
+        return False
+    if taken.leaves is not None:
+        return taken.leaves
+    said = row.fact("train_offload")
+    if not said:
+        return framework.trainer_leaves
+    return not said.startswith(("none", "reference", "activations"))
+
+
+def way_of(row: RlRow) -> str:
+    """The way of the weights that the notes name; "" for the framework's usual one."""
+    if not row.is_transfer_alone or row.notes_say("nccl collective|nccl sync"):
+        return ""
+    return next((way for words, way in _WAYS.items() if row.notes_say(words)), "")

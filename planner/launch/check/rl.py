@@ -1,0 +1,291 @@
+"""Launches of reinforcement learning, predicted: a request and a layout of what files say, and its
+step.
+
+Files state the most tokens that prompts and answers may have, never how long they are. Unless the
+caller knows (`--lengths prompt=...,response=...`), every sample is as long as is allowed: an upper
+bound of memory, and of seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from hardware.errors import HardwareError
+from planner.job.errors import UsageError
+from planner.job.images import WITHOUT
+from planner.job.job import BatchTarget
+from planner.job.models.catalog import load_model
+from planner.job.request import Request
+from planner.job.request_fields import Launched, Overrides
+from planner.job.rl.job import RlJob
+from planner.job.rl.request import RlRequest
+from planner.job.rl.spec import algorithms
+from planner.launch.check.request import (
+    IN_FILES,
+    canonical_mode,
+    degrees_of,
+    tables_of_variations,
+)
+from planner.launch.read.found import Found, Problem, not_predictable
+from planner.launch.read.rl_found import RlFound
+from planner.predict.configuration import Configuration
+from planner.predict.evaluate import Proposal
+from planner.predict.rl.plan import EngineLayout, RlLayout
+
+if TYPE_CHECKING:
+    from planner.predict.rl.step import RlStep
+
+# Tokens of a prompt where no file limits them.
+_USUAL_PROMPT = 512
+# Of what is allowed, tokens of samples that are short: where even they have no room, no run fits.
+_SHORT = 16
+# The algorithm of groups of one.
+_ALONE = "reinforce"
+# What a refusal says of the planner's own options.
+_OPTION = re.compile(r"^--[\w-]+ [^:]*: |; give --.*$|, or --rl \w+$")
+
+
+@dataclass(frozen=True)
+class RlCheck:
+    """What there is to say of a launch of reinforcement learning beside its files.
+
+    `at_limits`: whether all samples are as long as the files allow, for want of their lengths;
+    `short_fits`: whether it fits with short ones. None: too little is known, or a rule is broken.
+    """
+
+    problems: tuple[Problem, ...] = ()
+    request: RlRequest | None = None
+    job: RlJob | None = None
+    layout: RlLayout | None = None
+    step: RlStep | None = None
+    at_limits: bool = False
+    short_fits: bool = True
+
+
+def rl_check(found: Found, gpus: str | None, cluster: str | None) -> RlCheck:
+    """The prediction of a launch on the GPUs given."""
+    rl = found.rl
+    known = found.model is not None or found.shape is not None
+    if rl is None or not known or any(_hides(one) for one in found.problems):
+        return RlCheck()
+    at_limits = found.lengths is None
+    if at_limits and rl.response_limit is None:
+        text = "the files do not say how long answers may be"
+        fix = "--lengths prompt=512,response=lognormal:median=1000,p95=4000,max=8192"
+        return RlCheck((Problem("lengths-unknown", text, "missing", fix=fix),))
+    try:
+        request = rl_request(found, rl, gpus, cluster)
+        job = _resolved(request, rl)
+        problems = tuple(_machine_problems(rl, job))
+        if any(one.severity == "error" for one in problems):
+            return RlCheck(problems, request, job)
+        layout = rl_layout(found, rl, request, job)
+        step = _step(job, layout)
+        short = step.fits or not at_limits or _short_fits(found, rl, gpus, cluster)
+    except (UsageError, HardwareError) as error:
+        return RlCheck((_refusal(str(error)),))
+    return RlCheck(problems, request, job, layout, step, at_limits, short)
+
+
+def _hides(problem: Problem) -> bool:
+    return problem.severity in ("error", "missing") or problem.rule == "not-predictable"
+
+
+def _step(job: RlJob, layout: RlLayout) -> RlStep:
+    from planner.predict.rl.step import rl_step
+
+    return rl_step(job, layout)
+
+
+def _short_fits(found: Found, rl: RlFound, gpus: str | None, cluster: str | None) -> bool:
+    """Whether the launch fits with answers that are a part of what is allowed."""
+    answer = max(1, (rl.response_limit or _SHORT) // _SHORT)
+    prompt = max(1, (rl.prompt_limit or _USUAL_PROMPT) // _SHORT)
+    brief = replace(found, lengths=f"prompt={prompt},response={answer}")
+    request = rl_request(brief, rl, gpus, cluster)
+    job = _resolved(request, rl)
+    return _step(job, rl_layout(brief, rl, request, job)).fits
+
+
+def _resolved(request: RlRequest, rl: RlFound) -> RlJob:
+    """The job of a request, with what files say of its engine besides. UsageError."""
+    job, engine = request.resolve(), rl.engine
+    chunk = engine.chunk or job.engine.chunk
+    set_engine = replace(job.engine, chunk=chunk, graphs=engine.graphs)
+    return replace(job, engine=set_engine, token_limit_read=rl.token_limit_read)
+
+
+# --- the request ----------------------------------------------------------------------------------
+
+
+def rl_request(found: Found, rl: RlFound, gpus: str | None, cluster: str | None) -> RlRequest:
+    """The request that files make. UsageError for a machine that is none."""
+    engine = rl.engine
+    return RlRequest(
+        trainer=_trainer(found, rl, gpus, cluster),
+        algorithm=_algorithm(rl),
+        prompts=rl.prompts,
+        samples_per_prompt=rl.samples_per_prompt,
+        framework=rl.framework,
+        minibatches=_dividing(rl.samples, rl.minibatches),
+        epochs=rl.epochs,
+        placement=rl.placement,
+        staleness=str(rl.staleness),
+        reward=rl.reward or "rule",
+        critic=rl.critic,
+        reference=rl.reference,
+        engine=engine.name,
+        rollout_precision=engine.weights,
+        kv_precision=engine.kv,
+        kv_share=engine.kv_share,
+        sequences=engine.sequences,
+        resampling=rl.resamples,
+        token_limit=rl.token_limit,
+        old_logprobs=rl.old_logprobs,
+    )
+
+
+def _algorithm(rl: RlFound) -> str:
+    """The algorithm; one answer a prompt is compared with nothing, and takes the same passes."""
+    return (
+        _ALONE if rl.samples_per_prompt == 1 and algorithms()[rl.algorithm].group else rl.algorithm
+    )
+
+
+def _dividing(samples: int, minibatches: int) -> int:
+    """The number of mini-batches, or the next below that divides the samples: frameworks leave out
+    the rest, or make the last one smaller."""
+    return next(one for one in range(min(minibatches, samples), 0, -1) if samples % one == 0)
+
+
+def stated_lengths(rl: RlFound) -> str:
+    """Every prompt and answer as long as the files allow, as `--lengths` takes it."""
+    return f"prompt={rl.prompt_limit or _USUAL_PROMPT},response={rl.response_limit or 1}"
+
+
+def _trainer(found: Found, rl: RlFound, gpus: str | None, cluster: str | None) -> Request:
+    asked = found.asked() | {
+        "lengths": found.lengths or stated_lengths(rl),
+        "packing": None if rl.token_limit else "longest",
+        "seq": None,
+        "objective": "lm",
+        "images": found.images or (WITHOUT if _sees(found) else None),
+    }
+    launched = Launched(tables_of_variations(found.variations, found.framework), found.transport())
+    overrides = Overrides(model=found.shape if found.model is None else None, launched=launched)
+    return Request(
+        model=found.model or IN_FILES,
+        overrides=overrides,
+        gpus=gpus,
+        cluster=cluster,
+        allow_tp_across_domains=True,
+        **asked,
+    )
+
+
+def _sees(found: Found) -> bool:
+    """Whether the policy reads images."""
+    spec = found.shape if found.model is None else load_model(found.model).spec
+    return spec is not None and spec.vision is not None
+
+
+# --- the layout -----------------------------------------------------------------------------------
+
+
+def rl_layout(found: Found, rl: RlFound, request: RlRequest, job: RlJob) -> RlLayout:
+    """The layout that files state, on the GPUs of a job. UsageError for rules that it breaks."""
+    engine, trains = rl.engine, _training_gpus(rl, job)
+    sides = replace(found, world=trains, dp=None, gbs=None, grad_acc=1)
+    degrees = degrees_of(sides, request.trainer, trains)
+    part = job.trainer.on_gpus(trains)
+    part = replace(part, batch=BatchTarget(float(degrees.gbs), tolerance=0.0, exact=True))
+    proposal = Proposal(
+        request.trainer, degrees, canonical_mode(found), found.block_layers, found.recomputed
+    )
+    framework = job.framework
+    share = framework.kv_share_colocated if rl.placement == "colocated" else None
+    return RlLayout(
+        rl.placement,
+        proposal.of(part),
+        EngineLayout(
+            max(1, _sampling_gpus(rl, job) // engine.engine_gpus),
+            engine.tp,
+            engine.pp,
+            engine.ep,
+            engine.dp,
+            engine.kv_share or share or framework.kv_share_separate,
+            engine.sequences or framework.sequences,
+        ),
+        rl.staleness,
+        _critic(job, proposal.of(part)),
+        framework.trainer_leaves if rl.leaves is None else rl.leaves,
+        streams=rl.staleness > 0 and framework.partial_rollouts,
+    )
+
+
+def _critic(job: RlJob, trainer: Configuration) -> Configuration | None:
+    """The critic in the degrees of the policy, as frameworks set it up."""
+    if job.critic is None:
+        return None
+    own = replace(trainer.job, model=job.critic)
+    return Configuration.even(own, trainer.degrees, trainer.recompute)
+
+
+def _training_gpus(rl: RlFound, job: RlJob) -> int:
+    total = job.trainer.cluster.num_gpus
+    if rl.trainer_gpus is not None:
+        return rl.trainer_gpus
+    return total if rl.placement == "colocated" else max(1, total - (rl.engine.gpus or 0))
+
+
+def _sampling_gpus(rl: RlFound, job: RlJob) -> int:
+    if rl.engine.gpus is not None:
+        return rl.engine.gpus
+    total = job.trainer.cluster.num_gpus
+    return total if rl.placement == "colocated" else max(1, total - (rl.trainer_gpus or 0))
+
+
+def _machine_problems(rl: RlFound, job: RlJob) -> Iterator[Problem]:
+    """The GPUs that files take against those that are given."""
+    total = job.trainer.cluster.num_gpus
+    trains, samples = _training_gpus(rl, job), _sampling_gpus(rl, job)
+    taken = max(trains, samples) if rl.placement == "colocated" else trains + samples
+    if taken > total:
+        text = f"the files take {taken:,} GPUs; this is checked for {total:,}"
+        yield Problem("launched-processes", text, fix=f"--gpus with {taken} GPUs")
+    elif taken < total:
+        text = f"the files take {taken:,} of {total:,} GPUs: the prediction is for these"
+        yield Problem("launched-processes", text, "warning", fix=f"--gpus with {taken} GPUs")
+
+
+def _refusal(text: str) -> Problem:
+    """What a job, or the rules of a plan, refuses, without the words of the planner's options."""
+    return not_predictable(_OPTION.sub("", text.strip()))
+
+
+def figures(check: RlCheck) -> dict[str, Any]:
+    """The prediction as a record of SI units; empty where there is none."""
+    step, layout, job = check.step, check.layout, check.job
+    if step is None or layout is None or job is None:
+        return {}
+    return {
+        "step_time_s": step.step_s,
+        "step_low_s": step.low_s,
+        "step_high_s": step.high_s,
+        "samples_per_s": job.rollout.samples / step.step_s,
+        "fits": step.fits,
+        "fit_probability": step.fit_probability,
+        "at_limits": check.at_limits,
+        "phases": [
+            {
+                "name": phase.name,
+                "side": phase.side,
+                "seconds": phase.seconds,
+                "peak_bytes": phase.peak_bytes,
+            }
+            for phase in step.phases
+        ],
+    }

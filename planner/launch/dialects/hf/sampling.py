@@ -1,0 +1,200 @@
+"""TRL's trainers that sample as they train, GRPO and RLOO: what lies beside the trainer.
+
+trl 1.16, trl/trainer/grpo_trainer.py: samples of `steps_per_generation` passes are made together,
+by vLLM in each process or as a server on GPUs of its own; then they are trained on
+`num_iterations` times, `gradient_accumulation_steps` micro-batches an update.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from planner.job.rl.spec import ReferenceHome
+from planner.launch.dialects.hf.arguments import Named, is_on, value_of
+from planner.launch.languages.text import digits
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.document import Source
+from planner.launch.read.found import Found, Problem, not_predictable
+from planner.launch.read.rl_found import EngineFound, RlFound
+from planner.launch.registry import dialect_toml
+
+_ENOUGH = 2
+_NAMED = re.compile(r"(^|[_./-])(grpo|rloo)([_./-]|$)")
+_REFUSED = re.compile(r"\b(GRPO|RLOO|grpo|rloo)\b")
+
+
+@cache
+def _table(name: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = dialect_toml("hf", "sampling.toml")[name]
+    return found
+
+
+def samples(named: Named, launch: LaunchCommand | None) -> str:
+    """`grpo` or `rloo` where settings or program are of such a trainer; empty of others."""
+    stated = (value_of(named, name) for name in ("rlhf_type", "rl", "stage"))
+    word = next(filter(None, stated), "")
+    first = launch.arguments[0].text.value if launch and launch.arguments else ""
+    program = f"{launch.name} {first}".split() if launch is not None else []
+    if "async" in word.lower():
+        return ""
+    for text in (word, *program):
+        if match := _NAMED.search(text.lower()):
+            return match[2]
+    signs = sum(name in named for name in _table("signs")["names"])
+    return "grpo" if signs >= _ENOUGH else ""
+
+
+def with_sampling(found: Found, named: Named, source: Source) -> Found:
+    """A launch with what lies beside its trainer, where that samples."""
+    kind = samples(named, source.launch)
+    if not kind:
+        return found
+    kept = (
+        one
+        for one in found.problems
+        if not (one.rule == "not-predictable" and _REFUSED.search(one.text))
+    )
+    reader = _Sampling(named, source, found, kind)
+    rl = reader.read()
+    problems = (*kept, *reader.problems)
+    return replace(found, rl=rl, problems=problems, packing=None, objective="lm")
+
+
+class _Sampling:
+    """Settings that are being read."""
+
+    def __init__(self, named: Named, source: Source, found: Found, kind: str) -> None:
+        self.named, self.source, self.found, self.kind = named, source, found, kind
+        self.problems: list[Problem] = []
+
+    def read(self) -> RlFound:
+        """The whole."""
+        world, each = self._world(), self._whole("num_generations")
+        mbs = self.found.mbs
+        accumulated = self.found.grad_acc or self._whole("gradient_accumulation_steps")
+        passes = self._passes(mbs * world, accumulated)
+        batch = mbs * world * passes
+        self._rules(batch, each)
+        separate = self._mode() == "server"
+        return RlFound(
+            framework="trl",
+            algorithm=self._algorithm(),
+            prompts=max(1, batch // each),
+            samples_per_prompt=each,
+            engine=self._engine(separate=separate, world=world),
+            minibatches=max(1, passes // accumulated),
+            epochs=self._whole("num_iterations"),
+            prompt_limit=self._whole("max_prompt_length"),
+            response_limit=self._whole("max_completion_length"),
+            placement="separate" if separate else "colocated",
+            trainer_gpus=world,
+            reference=self._reference(),
+            old_logprobs=is_on(self.named, "use_vllm") or passes != accumulated,
+        )
+
+    def _world(self) -> int:
+        launch = self.source.launch
+        started = launch.world if launch is not None else None
+        return started or self.source.hints.gpus or 1
+
+    def _places(self, name: str) -> tuple[str, ...]:
+        """Where a setting stands; nothing where none states it."""
+        return (self.named[name].place,) if name in self.named else ()
+
+    def _value(self, name: str) -> object:
+        own = _table("rloo").get(name) if self.kind == "rloo" else None
+        text = value_of(self.named, name)
+        return text or (own if own is not None else _table("defaults").get(name))
+
+    def _whole(self, name: str) -> int:
+        """A whole number, of a setting or by default."""
+        number = digits(str(self._value(name)))
+        return max(1, number or 1)
+
+    def _number(self, name: str) -> float:
+        try:
+            return float(str(self._value(name)))
+        except ValueError:
+            return 0.0
+
+    def _passes(self, samples_of_a_pass: int, accumulated: int) -> int:
+        """Micro-batches of a process that are sampled together."""
+        stated = digits(value_of(self.named, "steps_per_generation"))
+        whole = digits(value_of(self.named, "generation_batch_size"))
+        if stated is not None and whole is not None:
+            text = "generation_batch_size and steps_per_generation exclude each other"
+            where = self._places("steps_per_generation")
+            self.problems.append(Problem("rl-generation-batch", text, "error", where))
+        if stated is not None:
+            return max(1, stated)
+        if whole is None:
+            return accumulated
+        if whole % samples_of_a_pass:
+            text = (
+                f"generation_batch_size {whole:,} is no multiple of the {samples_of_a_pass:,} "
+                "samples of a pass over all processes"
+            )
+            where = self._places("generation_batch_size")
+            fix = f"generation_batch_size {-(-whole // samples_of_a_pass) * samples_of_a_pass}"
+            self.problems.append(Problem("rl-generation-batch", text, self._sure(), where, fix))
+        return max(1, whole // samples_of_a_pass)
+
+    def _sure(self) -> Any:
+        """How sure a rule over all processes is: their number may not be known."""
+        launch = self.source.launch
+        return "error" if launch is not None and launch.world else "missing"
+
+    def _rules(self, batch: int, each: int) -> None:
+        """What TRL refuses (grpo_config.py, __post_init__)."""
+        where = self._places("num_generations")
+        if each < 2:
+            text = "num_generations 1: advantages compare the answers of a prompt"
+            self.problems.append(
+                Problem("rl-group", text, "error", where, "num_generations 2, or more")
+            )
+        elif batch % each:
+            text = (
+                f"{batch:,} samples are made at once, which num_generations {each} does not divide"
+            )
+            nearest = next(one for one in range(each, 0, -1) if batch % one == 0)
+            fix = f"num_generations {nearest}" if nearest > 1 else "steps_per_generation"
+            self.problems.append(Problem("rl-generation-batch", text, self._sure(), where, fix))
+        if is_on(self.named, "auto_find_batch_size"):
+            text = "auto_find_batch_size would break up the answers of a prompt; TRL refuses it"
+            place = self._places("auto_find_batch_size")
+            self.problems.append(Problem("rl-fixed-batch", text, "error", place))
+
+    def _mode(self) -> str:
+        stated = value_of(self.named, "vllm_mode")
+        if stated:
+            return stated
+        servers = ("vllm_server_host", "vllm_server_base_url", "vllm_server_port")
+        return "server" if any(name in self.named for name in servers) else "colocate"
+
+    def _engine(self, *, separate: bool, world: int) -> EngineFound:
+        if not is_on(self.named, "use_vllm"):
+            where = self._places("use_vllm")
+            text = "answers that transformers generates, without vLLM, are not modelled"
+            self.problems.append(not_predictable(text, *where))
+        tp = 1 if separate else self._whole("vllm_tensor_parallel_size")
+        if not separate and world % tp:
+            text = f"vllm_tensor_parallel_size {tp} does not divide {world} processes"
+            where = self._places("vllm_tensor_parallel_size")
+            self.problems.append(Problem("rl-engine-divides", text, self._sure(), where))
+        share = None if separate else self._number("vllm_gpu_memory_utilization")
+        return EngineFound("vllm", tp, gpus=None if separate else world, kv_share=share)
+
+    def _reference(self) -> ReferenceHome:
+        if self._number("beta") == 0.0:
+            return "none"
+        return "adapters-off" if self.found.train != "full" else "copied"
+
+    def _algorithm(self) -> str:
+        if self.kind == "rloo":
+            return "rloo"
+        level = value_of(self.named, "importance_sampling_level")
+        return "gspo" if level == "sequence" else "grpo"

@@ -1,0 +1,281 @@
+"""What the readers of all frameworks of reinforcement learning share."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any, ClassVar
+
+from planner.job.bounds import MOST_SEQUENCES
+from planner.job.models.catalog import load_model, not_in_catalogue
+from planner.launch.dialects.hf.arguments import known_model
+from planner.launch.dialects.rl.settings import RlSettings, decimal
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.found import (
+    Found,
+    Hints,
+    Problem,
+    Setting,
+    model_unknown,
+    not_predictable,
+)
+from planner.launch.read.rl_found import EngineFound, RlFound
+from planner.launch.registry import dialect_toml
+from planner.launch.sentences import Lookup, said_problems
+
+
+@cache
+def words(table: str) -> Mapping[str, Any]:
+    """A table of `words.toml`."""
+    found: Any = dialect_toml("rl", "words.toml")
+    for name in table.split("."):
+        found = found.get(name, {})
+    return dict(found)
+
+
+@cache
+def _meanings(table: str) -> Mapping[str, str]:
+    return {word: name for name, listed in words(table).items() for word in listed}
+
+
+def algorithm_of(word: str) -> str | None:
+    """The algorithm of an estimator's name; None where none of ours is like it."""
+    return _meanings("algorithms").get(word.strip().lower())
+
+
+def format_of(word: str) -> str | None:
+    """The format of weights or of a KV cache; None where it is another."""
+    return _meanings("formats").get(word.strip().lower())
+
+
+_SWITCHES = {"true": True, "false": False}
+
+
+def _as_number(value: object) -> float:
+    """A number of a file's value, 0 where it is none."""
+    return decimal(value) or 0.0
+
+
+def _as_whole(value: object) -> int:
+    return int(_as_number(value))
+
+
+# Functions that conditions may use, which no value of a file makes fail.
+_OF_RULES = {
+    "int": _as_whole, "float": _as_number, "some": lambda value: max(1, _as_whole(value)),
+    "max": max, "min": min,
+}  # fmt: skip
+
+
+class RlReader(ABC):
+    """One launch's settings, and what is gathered from them.
+
+    `framework`: by `planner.job.rl.frameworks`; `format`: of the files; `rules`: the table of
+    `rules.toml`.
+    """
+
+    framework, format, rules = "", "", ""
+    # Settings by field of `Found`, for the places of what is wrong.
+    places: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    def __init__(
+        self, settings: RlSettings, path: str, launch: LaunchCommand | None, hints: Hints
+    ) -> None:
+        self.settings, self.path, self.launch, self.hints = settings, path, launch, hints
+        self.get, self.text, self.flag = settings.get, settings.text, settings.flag
+        self.whole, self.share, self.number = settings.whole, settings.share, settings.number
+        self.assumed: list[str] = []
+        self.problems: list[Problem] = []
+        self.unmodelled: list[tuple[Setting, str]] = []
+
+    # What a framework's own reader says.
+
+    @abstractmethod
+    def trainer(self) -> Mapping[str, Any]:
+        """The trainer's side, by field of `Found`."""
+
+    @abstractmethod
+    def rl(self, trainer: Mapping[str, Any]) -> RlFound | None:
+        """What lies beside the trainer; None where too little is known."""
+
+    @abstractmethod
+    def named_model(self) -> str:
+        """The model, as files name it."""
+
+    # What is gathered.
+
+    def found(self) -> Found:
+        """Everything that was read."""
+        model = self.hints.model or self.known(self.named_model(), *self.places.get("model", ()))
+        trainer = {"model": model, **self.trainer(), **self._of_other_positions(model)}
+        rl = self.rl(trainer)
+        if self._sees(trainer):
+            self.left_out("images of prompts are not counted", *self.places["model"])
+        if rl is not None:
+            self.problems += self._rules(trainer, rl)
+        return self.gathered(trainer, rl)
+
+    def gathered(self, trainer: Mapping[str, Any], rl: RlFound | None) -> Found:
+        """The launch."""
+        where = {name: self.settings.stated(*keys) for name, keys in self.places.items()}
+        return Found(
+            format=self.format,
+            main_file=self.path,
+            rl=rl,
+            where={name: setting for name, setting in where.items() if setting is not None},
+            settings=tuple(self.settings.settings.values()),
+            unused=tuple(self.settings.rest()),
+            unmodelled=tuple(self.unmodelled),
+            problems=tuple(dict.fromkeys((*self.settings.problems, *self.problems))),
+            assumed=tuple(self.assumed),
+            one_process_a_node=True,
+            **trainer,
+        )
+
+    def positions(self) -> int | None:
+        """Positions that settings give the model in place of its own; None where none do."""
+        return None
+
+    def _of_other_positions(self, model: str | None) -> dict[str, Any]:
+        """The model with other positions than the catalogue's, as the files describe it."""
+        number, longest = self.positions(), self.longest_stated()
+        if model is None:
+            return {}
+        spec = load_model(model).spec
+        if number is None and longest is not None and not self.hints.model:
+            # Another release of a model may have more positions than the one in the catalogue.
+            number = None if _is_release(self.named_model(), spec.name) else longest
+        if number is None or number <= spec.max_positions:
+            return {}
+        self.assumed.append(f"{number:,} positions of {spec.name}, as the files ask for")
+        return {"shape": spec.model_copy(update={"max_positions": number}), "model": None}
+
+    def longest_stated(self) -> int | None:
+        """Tokens of the longest sample that settings allow; None where they do not say."""
+        return None
+
+    def known(self, named: str, *keys: str) -> str | None:
+        """The catalogue's name of a model; where it knows none, that is a problem."""
+        model = known_model(named) if named else None
+        if model is None and not any(p.rule == "unresolved" for p in self._of(keys)):
+            text = not_in_catalogue(named) if named else "the files do not name the model"
+            fix = "--model CONFIG.json or a known name"
+            self.problems.append(model_unknown(text, self.settings.place(*keys), fix))
+        return model
+
+    def _of(self, keys: tuple[str, ...]) -> Iterator[Problem]:
+        places = self.settings.place(*keys)
+        return (one for one in self.settings.problems if set(one.places) & set(places))
+
+    def algorithm(self, word: str, *keys: str) -> str:
+        """The algorithm of an estimator's name; of an unknown one, that it is not modelled."""
+        known = algorithm_of(word)
+        if known is None:
+            self.unpredictable(f"the algorithm {word} is not modelled", *keys)
+        return known or "grpo"
+
+    def precision(self, *keys: str) -> str:
+        """The format of weights or cache; of an unknown one, that it is not modelled."""
+        word = self.text(*keys)
+        known = format_of(word)
+        if known is None:
+            self.unpredictable(f"the engine's format {word} is not modelled", *keys)
+        return known or "bf16"
+
+    def engine_named(self, word: str, known: tuple[str, ...], *keys: str) -> str:
+        """The engine; of one that is not costed, that it is not."""
+        if word not in known:
+            self.unpredictable(f"the engine {word or 'that is not named'} is not modelled", *keys)
+            return known[0]
+        return word
+
+    def unpredictable(self, text: str, *keys: str) -> None:
+        """Note what settings ask for and the model does not have."""
+        self.problems.append(not_predictable(text, *self.settings.place(*keys)))
+
+    def left_out(self, why: str, *keys: str) -> None:
+        """Note a setting whose effect a prediction leaves out."""
+        setting = self.settings.stated(*keys)
+        self.unmodelled.append((setting or Setting(keys[0], None, self.path), why))
+
+    def _sees(self, trainer: Mapping[str, Any]) -> bool:
+        """Whether the policy reads images."""
+        model = trainer.get("model")
+        spec = trainer.get("shape") or (load_model(model).spec if model else None)
+        return spec is not None and spec.vision is not None
+
+    def _rules(self, trainer: Mapping[str, Any], rl: RlFound) -> Iterator[Problem]:
+        """The rules of the framework that the settings break (`rules.toml`)."""
+        stated = self.settings.settings.keys()
+        facts = _facts(trainer, rl) | {"setting": self._plain, "stated": stated}
+        names = Lookup(self._value, **_OF_RULES, **facts)
+        names.update(trainer)
+        for problem in said_problems("rl", self.rules, names, self.settings):
+            is_error = problem.severity == "error"
+            if is_error and not self.is_own_program:
+                # A program around the framework's may check otherwise, and set what is missing.
+                yield replace(problem, severity="warning")
+            else:
+                # What only a variable of the machine tells may be otherwise.
+                unsure = is_error and self.settings.problems
+                yield replace(problem, severity="missing") if unsure else problem
+
+    @property
+    def is_own_program(self) -> bool:
+        """Whether the framework's own program is started, or a file of its own read."""
+        return True
+
+    def _value(self, name: str) -> Any:
+        """A setting by its dotted name with `__` for the dots: `data__train_batch_size`."""
+        return self._plain(name.replace("__", "."))
+
+    def _plain(self, key: str) -> Any:
+        """The value of a setting, switches as True and False."""
+        value = self.get(key)
+        return _SWITCHES.get(value.lower(), value) if isinstance(value, str) else value
+
+
+def _facts(trainer: Mapping[str, Any], rl: RlFound) -> dict[str, Any]:
+    """What rules may name of a launch."""
+    engine: EngineFound = rl.engine
+    tp, pp, cp = (trainer.get(name, 1) for name in ("tp", "pp", "cp"))
+    gpus = rl.trainer_gpus
+    return {
+        "rl": rl,
+        "engine": engine,
+        "gpus": gpus or 0,
+        "replica": tp * pp * cp,
+        "dp_ranks": (gpus or 0) // (tp * pp * cp),
+        "trainer_pp": pp,
+        "tp": tp,
+        "cp": cp,
+        "positions": _positions(trainer),
+        "colocated": rl.placement == "colocated",
+        "longest": rl.longest or 0,
+        "divisor": _divisor,
+    }
+
+
+def _is_release(named: str, known: str) -> bool:
+    """Whether a model's name is the catalogue's own, but for words such as `Instruct`."""
+    last = re.sub(
+        r"[-_](instruct|base|chat|it|hf)$", "", named.rstrip("/").rpartition("/")[2].lower()
+    )
+    plain = (re.sub(r"[^a-z0-9]", "", one.lower()) for one in (last, known))
+    return next(plain) == next(plain)
+
+
+def _positions(trainer: Mapping[str, Any]) -> int:
+    """Positions of the policy; more than any sample has where the model is not known."""
+    if (shape := trainer.get("shape")) is not None:
+        return int(shape.max_positions)
+    model = trainer.get("model")
+    return MOST_SEQUENCES if model is None else load_model(str(model)).spec.max_positions
+
+
+def _divisor(number: int, most: int) -> int:
+    """The largest divisor of a number that is not above another."""
+    return next((one for one in range(max(1, min(most, number)), 0, -1) if number % one == 0), 1)

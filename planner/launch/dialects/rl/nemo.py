@@ -1,0 +1,329 @@
+"""Reader of NeMo-RL: a YAML that inherits from others, and Hydra's overrides on its command.
+
+Keys and defaults: NeMo-RL 7ea279ab, examples/configs/grpo_math_1B.yaml; `defaults` names a file
+beside, or several, which are read first (nemo_rl/utils/config.py). A file that is not there stands
+for the base configuration where it is called as one that inherits from it does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from planner.job.rl.spec import ReferenceHome
+from planner.launch.dialects.rl.common import RlReader
+from planner.launch.dialects.rl.hydra import overrides
+from planner.launch.dialects.rl.settings import RlSettings, defaults
+from planner.launch.languages.text import Files, Text
+from planner.launch.read.beside import source_beside
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.document import Source, yaml_document
+from planner.launch.read.found import Found, Hints, Problem, Setting
+from planner.launch.read.opened import Opened
+from planner.launch.read.rl_found import EngineFound, RlFound
+
+_PROGRAM = re.compile(r"(^|/)run_(\w+_)?(grpo|ppo|rlvr)\w*\.py$|(^|/)run_grpo_nemo_gym\.py$")
+# The configuration that a command without one takes (examples/run_grpo.py).
+BASE = "grpo_math_1B.yaml"
+_MOST_BASES = 16
+_POLICY, _GENERATION = "policy", "policy.generation"
+_VLLM, _APART = f"{_GENERATION}.vllm_cfg", f"{_GENERATION}.colocated"
+_MEGATRON, _DTENSOR = f"{_POLICY}.megatron_cfg", f"{_POLICY}.dtensor_cfg"
+_ASYNC, _PACK = "grpo.async_grpo", f"{_POLICY}.sequence_packing"
+_MUL = re.compile(r"\$\{mul:\s*(.+?)\s*,\s*(.+?)\s*\}$")
+
+
+def is_nemo(launch: LaunchCommand) -> bool:
+    """Whether a command starts NeMo-RL."""
+    if not _PROGRAM.search(launch.program):
+        return False
+    given = {word.text.value.lstrip("+~").split(".")[0] for word in launch.arguments}
+    return (
+        "--config" in given
+        or bool({"grpo", "policy", "cluster"} & given)
+        or ("examples/" in launch.program)
+    )
+
+
+def is_nemo_table(content: Mapping[str, object]) -> bool:
+    """Whether a table is one of NeMo-RL's: of a policy that is sampled."""
+    policy = content.get("policy")
+    if not isinstance(policy, dict):
+        return False
+    inherits = isinstance(content.get("defaults"), str | list)
+    is_rl = {"grpo", "ppo", "loss_fn"} & content.keys()
+    own = {"megatron_cfg", "dtensor_cfg", "generation", "model_name"} & policy.keys()
+    return bool(own) and bool(is_rl or (inherits and "generation" in policy))
+
+
+def read_command(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
+    """The launch that a command describes, with the YAML that it names."""
+    named = launch.given.get("config")
+    settings: dict[str, Setting] = {}
+    problems: list[Problem] = []
+    path = launch.command.file
+    if named is not None:
+        name = str(named.value or named.unknown)
+        file = next(
+            (one for key, one in read.files.by_path.items() if Path(key).name == Path(name).name),
+            None,
+        ) or source_beside(name, launch.folder, read.files)
+        if file is None and Path(name).name != BASE:
+            text = f"NeMo-RL's {name} is not beside the script"
+            problems.append(Problem("unresolved", text, "missing", (named.place,), "give it too"))
+        elif file is not None:
+            path = file.path
+            text_of_file = file.as_text()
+            settings = dict(_inherited(text_of_file, path, read.files, hints, problems))
+    return _found(settings | overrides(launch), path, launch, hints, problems)
+
+
+def read_table(source: Source) -> Found:
+    """The launch that a YAML describes."""
+    problems: list[Problem] = []
+    settings = dict(_inherited(source.text, source.path, source.files, source.hints, problems))
+    if source.launch is not None:
+        settings |= overrides(source.launch)
+    return _found(settings, source.path, source.launch, source.hints, problems)
+
+
+def _found(
+    settings: dict[str, Setting],
+    path: str,
+    launch: LaunchCommand | None,
+    hints: Hints,
+    problems: list[Problem],
+) -> Found:
+    read = RlSettings(settings, defaults("nemo"), problems=problems)
+    return NemoReader(read, path, launch, hints).found()
+
+
+def _inherited(
+    text: Text, path: str, files: Files, hints: Hints, problems: list[Problem], depth: int = 0
+) -> Iterator[tuple[str, Setting]]:
+    """The settings of a file, those of the files that it inherits from before its own."""
+    document = yaml_document(text, path, fill=False)
+    bases = document.settings.get("defaults")
+    listed = (
+        [] if bases is None else bases.value if isinstance(bases.value, list) else [bases.value]
+    )
+    for name in map(str, listed if depth < _MOST_BASES else ()):
+        file = source_beside(name, Path(path).parent, files)
+        if file is not None:
+            yield from _inherited(file.as_text(), file.path, files, hints, problems, depth + 1)
+        elif Path(name).name != BASE and bases is not None:
+            why = f"{path} inherits from {name}, which is not beside it"
+            problems.append(Problem("unresolved", why, "missing", (bases.place,), "give it too"))
+    yield from ((key, one) for key, one in document.settings.items() if key != "defaults")
+
+
+class NemoReader(RlReader):
+    """What is gathered from NeMo-RL's settings."""
+
+    framework, format, rules = "nemo-rl", "nemo-rl", "nemo-rl"
+    places: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "model": (f"{_POLICY}.model_name",),
+        "mbs": (f"{_POLICY}.train_micro_batch_size",),
+        "seq": (f"{_POLICY}.max_total_sequence_length",),
+        "world": ("cluster.num_nodes", "cluster.gpus_per_node"),
+    }
+
+    def named_model(self) -> str:
+        """The policy's name."""
+        return self.text(f"{_POLICY}.model_name")
+
+    def longest_stated(self) -> int | None:
+        """Of a whole sequence."""
+        return self.whole(f"{_POLICY}.max_total_sequence_length")
+
+    @property
+    def is_megatron(self) -> bool:
+        """Whether Megatron trains."""
+        return self.flag(f"{_MEGATRON}.enabled")
+
+    @property
+    def separate(self) -> bool:
+        """Whether generation has GPUs of its own."""
+        return not self.flag(f"{_APART}.enabled")
+
+    def _gpus(self) -> tuple[int, int] | None:
+        """GPUs that train and that sample (grpo.py, setup)."""
+        nodes, each = self.whole("cluster.num_nodes"), self.whole("cluster.gpus_per_node")
+        if nodes is None or each is None:
+            return None
+        if not self.separate:
+            return nodes * each, nodes * each
+        own = self.whole(f"{_APART}.resources.gpus_per_node") or 0
+        if nodes == 1:
+            return max(1, each - own), own
+        apart = (self.whole(f"{_APART}.resources.num_nodes") or 0) * (own or each)
+        return max(1, nodes * each - apart), apart
+
+    def trainer(self) -> Mapping[str, Any]:
+        """Degrees, precision, recomputation, as `Found` has them."""
+        nodes, each = self.whole("cluster.num_nodes"), self.whole("cluster.gpus_per_node")
+        own = self._megatron() if self.is_megatron else self._dtensor()
+        return {
+            "framework": "megatron-bridge" if self.is_megatron else "automodel",
+            "world": None if nodes is None or each is None else nodes * each,
+            "mbs": 1 if self._bin() else self.hints.mbs or self._micro(),
+            **own,
+        }
+
+    def _micro(self) -> int:
+        return self.whole(f"{_POLICY}.train_micro_batch_size") or 1
+
+    def _megatron(self) -> dict[str, Any]:
+        sizes = {
+            "tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size",
+            "cp": "context_parallel_size", "ep": "expert_model_parallel_size",
+            "etp": "expert_tensor_parallel_size",
+        }  # fmt: skip
+        found: dict[str, Any] = {
+            name: self.whole(f"{_MEGATRON}.{key}") or 1 for name, key in sizes.items()
+        }
+        if self.flag(f"{_MEGATRON}.fp8_cfg.enabled"):
+            found["precision"] = "fp8"
+        again = self.flag(f"{_MEGATRON}.activation_checkpointing")
+        granularity = self.text(f"{_MEGATRON}.recompute_granularity") or "full"
+        for end in ("first", "last"):
+            key = f"{_MEGATRON}.num_layers_in_{end}_pipeline_stage"
+            if self.get(key) is not None:
+                self.left_out("stages have other numbers of layers than predicted", key)
+        offload = f"{_MEGATRON}.optimizer.optimizer"
+        share = 0.0
+        if self.flag(f"{offload}_cpu_offload"):
+            share = self.number(f"{offload}_offload_fraction") or 1.0
+        return found | {
+            "zero": 1,
+            "recompute": self.hints.recompute or (granularity if again else "none"),
+            "optimizer_offload": min(1.0, share),
+            "train": self._adapters(f"{_MEGATRON}.peft"),
+        }
+
+    def _dtensor(self) -> dict[str, Any]:
+        if self.flag(f"{_DTENSOR}.cpu_offload"):
+            self.unpredictable(
+                "DTensor's offload of weights to the host is not modelled",
+                f"{_DTENSOR}.cpu_offload",
+            )
+        again = self.flag(f"{_DTENSOR}.activation_checkpointing")
+        sizes = {"tp": "tensor_parallel_size", "cp": "context_parallel_size",
+                 "ep": "expert_parallel_size"}  # fmt: skip
+        found: dict[str, Any] = {
+            name: self.whole(f"{_DTENSOR}.{key}") or 1 for name, key in sizes.items()
+        }
+        return found | {
+            "zero": 3,
+            "recompute": self.hints.recompute or ("full" if again else "none"),
+            "train": self._adapters(f"{_DTENSOR}.lora_cfg"),
+        }
+
+    def _adapters(self, table: str) -> str:
+        rank = self.whole(f"{table}.dim") or 8
+        return f"lora:rank={rank},targets=all-linear" if self.flag(f"{table}.enabled") else "full"
+
+    # --- reinforcement learning -----------------------------------------------------------------
+
+    def rl(self, trainer: Mapping[str, Any]) -> RlFound | None:
+        """Everything beside the trainer."""
+        prompts = self.whole("grpo.num_prompts_per_step", "ppo.num_prompts_per_step")
+        each = self.whole("grpo.num_generations_per_prompt", "ppo.num_generations_per_prompt")
+        batch, gpus = self.whole(f"{_POLICY}.train_global_batch_size"), self._gpus()
+        if prompts is None or each is None or batch is None or gpus is None:
+            return None
+        longest = self.whole(f"{_POLICY}.max_total_sequence_length")
+        answer = min(
+            self.whole(f"{_GENERATION}.max_new_tokens") or longest or 1, (longest or 2) - 1
+        )
+        algorithm = self._algorithm()
+        is_async = self.flag(f"{_ASYNC}.enabled")
+        age = self.whole(f"{_ASYNC}.max_trajectory_age_steps") or 1
+        return RlFound(
+            framework="nemo-rl",
+            algorithm=algorithm,
+            prompts=prompts,
+            samples_per_prompt=each,
+            engine=self._engine(gpus[1]),
+            minibatches=max(1, prompts * each // batch),
+            prompt_limit=None if longest is None else max(1, longest - answer),
+            response_limit=None if longest is None else answer,
+            token_limit=self._bin(),
+            token_limit_read=self._bin("logprob"),
+            placement="separate" if self.separate else "colocated",
+            staleness=age if is_async else 0,
+            trainer_gpus=gpus[0],
+            reference=self._reference(),
+            critic=trainer["model"] if algorithm == "ppo" else None,
+            old_logprobs=not self.flag("loss_fn.force_on_policy_ratio"),
+        )
+
+    def _algorithm(self) -> str:
+        if any(key.startswith("ppo.") for key in self.settings.settings):
+            return "ppo"
+        key = "grpo.adv_estimator.name"
+        if self.flag("loss_fn.sequence_level_importance_ratios"):
+            return "gspo"
+        found = self.algorithm(self.text(key) or "grpo", key)
+        return "dapo" if found == "grpo" and self.flag("grpo.use_dynamic_sampling") else found
+
+    def _reference(self) -> ReferenceHome:
+        key = "loss_fn.reference_policy_kl_penalty"
+        skips = self.flag("grpo.skip_reference_policy_logprobs_calculation")
+        return "none" if skips or self.number(key) == 0.0 else "host"
+
+    def _bin(self, kind: str = "train") -> int | None:
+        """Tokens of a packed or dynamic micro-batch; None where micro-batches count samples."""
+        table = next(
+            (one for one in (_PACK, f"{_POLICY}.dynamic_batching") if self.flag(f"{one}.enabled")),
+            None,
+        )
+        if table is None:
+            return None
+        key = f"{table}.{kind}_mb_tokens"
+        value = self.get(key)
+        if isinstance(value, str) and (product := _MUL.fullmatch(value)):
+            parts = [self._factor(part) for part in product.groups()]
+            return None if None in parts else (parts[0] or 1) * (parts[1] or 1)
+        return self.whole(key)
+
+    def _factor(self, text: str) -> int | None:
+        """One of two numbers that are multiplied, or the setting that it names."""
+        if named := re.fullmatch(r"\$\{([\w.]+)\}", text):
+            return self.whole(named[1])
+        return int(text) if text.isdigit() else None
+
+    def _engine(self, gpus: int) -> EngineFound:
+        backend = self.text(f"{_GENERATION}.backend") or "vllm"
+        name = self.engine_named(backend, ("vllm", "sglang"), f"{_GENERATION}.backend")
+        if name == "sglang":
+            table = f"{_GENERATION}.sglang_cfg"
+            return EngineFound(
+                name,
+                self.whole(f"{table}.gpus_per_server", f"{table}.sglang_server.num_gpus_per_engine")
+                or 1,
+                gpus=gpus or None,
+                kv_share=self.share(f"{table}.mem_fraction_static"),
+            )
+        tp = self.whole(f"{_VLLM}.tensor_parallel_size") or 1
+        ep = self.whole(f"{_VLLM}.expert_parallel_size") or 1
+        return EngineFound(
+            name,
+            tp,
+            self.whole(f"{_VLLM}.pipeline_parallel_size") or 1,
+            max(1, ep // tp),
+            ep,
+            gpus or None,
+            self.share(f"{_VLLM}.gpu_memory_utilization"),
+            self.whole(f"{_GENERATION}.vllm_kwargs.max_num_seqs"),
+            self.whole(f"{_GENERATION}.vllm_kwargs.max_num_batched_tokens"),
+            self._weights(),
+            self.precision(f"{_VLLM}.kv_cache_dtype"),
+            not self.flag(f"{_VLLM}.enforce_eager"),
+        )
+
+    def _weights(self) -> str:
+        key = f"{_VLLM}.precision"
+        return self.precision(key) if self.settings.stated(key) else "bf16"

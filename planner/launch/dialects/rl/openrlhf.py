@@ -1,0 +1,248 @@
+"""Reader of OpenRLHF: options of train_ppo_ray, dotted or, in older releases, with underscores.
+
+Options and defaults: OpenRLHF 3c3be62, openrlhf/cli/train_ppo_ray.py; what is done with them:
+openrlhf/trainer/ray. GPUs of roles that are not colocated add up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from planner.job.rl.spec import ReferenceHome
+from planner.launch.dialects.rl.common import RlReader, words
+from planner.launch.dialects.rl.hydra import paths_given
+from planner.launch.dialects.rl.settings import RlSettings, defaults
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.found import Found, Hints
+from planner.launch.read.opened import Opened
+from planner.launch.read.rl_found import EngineFound, RlFound
+
+_PROGRAM = re.compile(r"(^|[./])train_ppo(_ray)?(\.py)?$|openrlhf[./]cli[./]train_(ppo|grpo)")
+_PATHS = ("pretrain", "actor.model_name_or_path", "reward_pretrain", "reward.model_name_or_path",
+          "critic_pretrain", "critic.model_name_or_path")  # fmt: skip
+_ENGINES, _AGENT = "vllm.num_engines", "train.agent_func_path"
+
+
+def is_openrlhf(launch: LaunchCommand) -> bool:
+    """Whether a command takes OpenRLHF's options."""
+    named = _PROGRAM.search(launch.program) is not None
+    signs = {"rollout_batch_size", "rollout.batch_size", "n_samples_per_prompt", "vllm_num_engines",
+             "vllm.num_engines", "micro_rollout_batch_size", "actor_num_nodes",
+             "actor.num_nodes"}  # fmt: skip
+    return (named and "openrlhf" in launch.program) or len(signs & launch.given.keys()) >= 3
+
+
+def read_command(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
+    """The launch that a command's options describe."""
+    del read
+    names = words("renamed.openrlhf")
+    settings = {}
+    for name, setting in paths_given(launch, *_PATHS).items():
+        key = names.get(name, name)
+        settings[key] = replace(setting, key=f"--{key if '.' in name else name}")
+    return OpenRlhfReader(
+        RlSettings(settings, defaults("openrlhf")), launch.command.file, launch, hints
+    ).found()
+
+
+class OpenRlhfReader(RlReader):
+    """What is gathered from OpenRLHF's options."""
+
+    framework, format, rules = "openrlhf", "openrlhf", "openrlhf"
+    places: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "model": ("actor.model_name_or_path",),
+        "mbs": ("train.micro_batch_size",),
+        "zero": ("ds.zero_stage",),
+        "world": ("actor.num_nodes", "actor.num_gpus_per_node"),
+    }
+
+    def named_model(self) -> str:
+        """The policy's name."""
+        return self.text("actor.model_name_or_path")
+
+    def longest_stated(self) -> int | None:
+        """Prompt and answer together."""
+        return self.whole("data.max_len")
+
+    @property
+    def is_own_program(self) -> bool:
+        """A program of OpenRLHF's own."""
+        return self.launch is None or self.launch.program.startswith("openrlhf.")
+
+    def _gpus_of(self, role: str) -> int:
+        """GPUs of a role."""
+        nodes = self.whole(f"{role}.num_nodes", least=0)
+        each = self.whole(f"{role}.num_gpus_per_node", least=0)
+        return (1 if nodes is None else nodes) * (8 if each is None else each)
+
+    @property
+    def is_ray(self) -> bool:
+        """Whether roles are Ray actors."""
+        return self.launch is None or "ray" in self.launch.program
+
+    @property
+    def is_async(self) -> bool:
+        """Whether samples are made while the trainer trains."""
+        return self.flag("train.async_enable")
+
+    @property
+    def separate(self) -> bool:
+        """Whether engines have GPUs of their own."""
+        together = self.flag("train.colocate_all")
+        return self.is_ray and (self.is_async or not together) and self._engines() > 0
+
+    def _engines(self) -> int:
+        return self.whole(_ENGINES, least=0) or 0
+
+    @property
+    def algorithm_read(self) -> str:
+        """The algorithm."""
+        if self.text("actor.policy_loss_type") == "gspo":
+            return "gspo"
+        key = "algo.advantage.estimator"
+        found = self.algorithm(self.text(key) or "gae", key)
+        return "dapo" if found == "grpo" and self.flag("algo.dynamic_filtering_enable") else found
+
+    def _others(self) -> int:
+        """GPUs of roles beside the policy that are not on the policy's."""
+        if self.flag("train.colocate_all"):
+            return 0
+        others = 0
+        if self._has_reference() and not self.flag("train.colocate_actor_ref"):
+            others += self._gpus_of("ref")
+        critic = self.algorithm_read == "ppo"
+        reward = bool(self.text("reward.model_name_or_path")) and not self._judged_elsewhere()
+        shared = self.flag("train.colocate_critic_reward")
+        others += self._gpus_of("critic") if critic else 0
+        return others + (self._gpus_of("reward") if reward and not (critic and shared) else 0)
+
+    def _has_reference(self) -> bool:
+        return self.number("algo.kl.init_coef") > 0
+
+    def trainer(self) -> Mapping[str, Any]:
+        """Degrees, precision, recomputation, as `Found` has them."""
+        gpus = self._gpus_of("actor")
+        engines = self._engine_gpus() if self.separate else 0
+        ring = self.whole("ds.ring_attn_size") or 1
+        tp = self.whole("ds.tensor_parallel_size") or 1
+        if tp > 1:
+            self.unpredictable(
+                "tensor parallelism of DeepSpeed's own is not modelled", "ds.tensor_parallel_size"
+            )
+        if ring > 1:
+            self.left_out(
+                "ring attention divides long samples: costed as undivided, without its exchanges",
+                "ds.ring_attn_size",
+            )
+        if self._others():
+            self.left_out("roles on GPUs of their own are costed on the trainer's",
+                          "ref.num_nodes", "critic.num_nodes", "reward.num_nodes")  # fmt: skip
+        return {
+            "framework": "deepspeed",
+            "world": gpus + engines + self._others(),
+            "zero": self.whole("ds.zero_stage", least=0) or 0,
+            "mbs": 1
+            if self._limit()
+            else self.hints.mbs or self.whole("train.micro_batch_size") or 1,
+            "recompute": self.hints.recompute
+            or ("full" if self.flag("actor.gradient_checkpointing_enable") else "none"),
+            "optimizer_offload": float(self.flag("ds.adam_offload")),
+            "train": self._adapters(),
+        }
+
+    def _adapters(self) -> str:
+        rank = self.whole("ds.lora.rank", least=0)
+        return f"lora:rank={rank},targets=all-linear" if rank else "full"
+
+    def _engine_gpus(self) -> int:
+        return self._engines() * (self.whole("vllm.tensor_parallel_size") or 1)
+
+    def _limit(self, whose: str = "train") -> int | None:
+        if not self.flag("train.dynamic_batch_enable"):
+            return None
+        ring = self.whole("ds.ring_attn_size") or 1
+        limit = self.whole(f"{whose}.max_tokens_per_gpu") or self.whole("train.max_tokens_per_gpu")
+        if limit is None:
+            return None
+        # A longer sample is a micro-batch of its own (openrlhf/utils/seqlen_balancing.py).
+        return max(limit * ring, self.longest_stated() or 0)
+
+    def rl(self, trainer: Mapping[str, Any]) -> RlFound | None:
+        """Everything beside the trainer."""
+        prompts = self.whole("rollout.batch_size")
+        each = self.whole("rollout.n_samples_per_prompt") or 1
+        batch = self.whole("train.batch_size")
+        if prompts is None or batch is None:
+            return None
+        if self._engines() == 0:
+            self.unpredictable(
+                "answers that transformers generates, without vLLM, are not modelled", _ENGINES
+            )
+        longest = self.whole("data.max_len") or 0
+        prompt = self.whole("data.prompt_max_len")
+        answer = self.whole("rollout.max_new_tokens")
+        if prompt is None and answer is not None and longest > answer:
+            prompt = longest - answer
+        if answer is None and longest:
+            answer = longest - (prompt or 0)
+        algorithm = self.algorithm_read
+        return RlFound(
+            framework="openrlhf",
+            algorithm=algorithm,
+            prompts=prompts,
+            samples_per_prompt=each,
+            engine=self._engine(trainer),
+            minibatches=max(1, prompts * each // batch),
+            epochs=self.whole("train.max_epochs") or 1,
+            prompt_limit=prompt or (answer and 1),
+            response_limit=answer,
+            token_limit=self._limit(),
+            token_limit_read=self._limit("rollout"),
+            placement="separate" if self.separate else "colocated",
+            staleness=(self.whole("train.async_queue_size") or 1) if self.is_async else 0,
+            trainer_gpus=self._gpus_of("actor"),
+            reference=self._reference(trainer),
+            critic=self._critic(algorithm, trainer),
+            reward=self._reward(),
+            leaves=self.flag("ds.enable_sleep"),
+        )
+
+    def _reference(self, trainer: Mapping[str, Any]) -> ReferenceHome:
+        if not self._has_reference():
+            return "none"
+        if trainer["train"] != "full":
+            return "adapters-off"
+        return "host" if self.flag("ref.offload") else "copied"
+
+    def _critic(self, algorithm: str, trainer: Mapping[str, Any]) -> str | None:
+        if algorithm != "ppo":
+            return None
+        for key in ("critic.model_name_or_path", "reward.model_name_or_path"):
+            if named := self.text(key).split(",")[0]:
+                return self.known(named, key)
+        return str(trainer["model"]) if trainer["model"] else None
+
+    def _judged_elsewhere(self) -> bool:
+        """Whether a server or a program judges, wherever that is."""
+        stated = (self.settings.stated(key) for key in ("reward.remote_url", _AGENT))
+        return any(one is not None and (one.unknown or one.value) for one in stated)
+
+    def _reward(self) -> str:
+        key = "reward.model_name_or_path"
+        if self._judged_elsewhere():
+            return ""
+        named = self.text(key).split(",")[0]
+        return (self.known(named, key) or "") if named else ""
+
+    def _engine(self, trainer: Mapping[str, Any]) -> EngineFound:
+        del trainer
+        return EngineFound(
+            "vllm",
+            self.whole("vllm.tensor_parallel_size") or 1,
+            gpus=self._engine_gpus() or None,
+            kv_share=self.share("vllm.gpu_memory_utilization"),
+            graphs=not self.flag("vllm.enforce_eager"),
+        )

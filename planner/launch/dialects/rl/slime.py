@@ -1,0 +1,237 @@
+"""Reader of slime: Megatron's options beside its own, in a script of lists of arguments.
+
+Options and defaults: slime 624b824a, slime/utils/arguments.py; `--sglang-...` are SGLang's own.
+The trainer's side is read as every launch of Megatron.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from planner.job.rl.spec import ReferenceHome
+from planner.launch.dialects.hf.arguments import known_model
+from planner.launch.dialects.megatron.reader import MegatronReader
+from planner.launch.dialects.rl.common import RlReader
+from planner.launch.dialects.rl.hydra import paths_given
+from planner.launch.dialects.rl.settings import RlSettings, defaults, table
+from planner.launch.languages.text import Text, Word
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.found import Found, Hints, Problem
+from planner.launch.read.opened import Opened
+from planner.launch.read.rl_found import EngineFound, RlFound
+
+_SIGNS = ("--rollout-batch-size", "--rollout-num-gpus-per-engine", "--actor-num-gpus-per-node",
+          "--n-samples-per-prompt", "--hf-checkpoint", "--rollout-num-gpus")  # fmt: skip
+_ENOUGH = 2
+_SEQUENCE, _POSITIONS = 4096, "131072"
+# Tokens of the longest prompt where no option limits them.
+_PROMPT = 1024
+_FOREIGN = (
+    "--sglang-",
+    "--router-",
+    "--eval-",
+    "--rollout-",
+    "--wandb-",
+    "--vllm-",
+    "--use-slime-",
+)
+# Problems that Megatron's reader finds and slime has an answer to.
+_NOT_ASKED = ("model-unknown", "micro-batch", "vocabulary-unknown", "dialect")
+# slime sets the variable for its workers (slime/ray/actor_group.py).
+_SET_ELSEWHERE = ("cuda-device-max-connections",)
+
+
+def is_slime(launch: LaunchCommand) -> bool:
+    """Whether a command takes slime's options."""
+    given = {word.text.value.partition("=")[0] for word in launch.arguments}
+    return sum(sign in given for sign in _SIGNS) >= _ENOUGH
+
+
+def read_command(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
+    """The launch that a command's options describe."""
+    del read
+    given = {
+        name.replace("_", "-"): setting
+        for name, setting in paths_given(launch, "hf_checkpoint").items()
+    }
+    return SlimeReader(RlSettings(given, defaults("slime")), launch, hints).found()
+
+
+def _for_megatron(launch: LaunchCommand) -> Iterator[Word]:
+    """The arguments that are Megatron's own."""
+    own = {f"--{name}" for name, row in table("slime").items() if row[1] != "reset"}
+    skipping = False
+    for word in launch.arguments:
+        value = word.text.value
+        if value.startswith("--"):
+            name = value.partition("=")[0].replace("_", "-")
+            skipping = name in own or name.startswith(_FOREIGN)
+        if not skipping:
+            yield word
+    # slime/backends/megatron_utils/arguments.py, set_default_megatron_args.
+    if not any(word.text.value == "--fp16" for word in launch.arguments):
+        yield Word(Text.made("--bf16"))
+    yield Word(Text.made("--use-distributed-optimizer"))
+    if "seq_length" not in launch.given:
+        # Of the samples that are read and trained on, whose lengths are their own.
+        yield from (Word(Text.made(word)) for word in ("--seq-length", str(_SEQUENCE)))
+        yield from (Word(Text.made(word)) for word in ("--max-position-embeddings", _POSITIONS))
+
+
+class SlimeReader(RlReader):
+    """What is gathered from slime's options."""
+
+    framework, format, rules = "slime", "slime", "slime"
+    places: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "model": ("hf-checkpoint",),
+        "world": ("actor-num-nodes", "actor-num-gpus-per-node"),
+    }
+
+    def __init__(self, settings: RlSettings, command: LaunchCommand, hints: Hints) -> None:
+        super().__init__(settings, command.command.file, command, hints)
+        self.command = command
+
+    def named_model(self) -> str:
+        """The folder of the policy."""
+        return self.text("hf-checkpoint")
+
+    def found(self) -> Found:
+        """Megatron's side, with what lies beside it."""
+        known = self.hints.model or known_model(self.named_model())
+        limit = self._limit()
+        megatron = replace(
+            self.hints,
+            model=known,
+            mbs=1 if limit else self.hints.mbs or self.whole("micro-batch-size") or 1,
+            gbs=None,
+            seq=self.hints.seq or limit or _SEQUENCE,
+        )
+        own = tuple(_for_megatron(self.command))
+        alone = replace(self.command, program="train.py", arguments=own)
+        trained = MegatronReader(alone, megatron).found()
+        trainer = {name: getattr(trained, name) for name in ("tp", "pp", "cp", "ep")}
+        if known is None and trained.shape is None:
+            self.known(self.named_model(), "hf-checkpoint")
+        rl = self.rl(trainer | {"model": known, "train": "full"})
+        if rl is not None:
+            self.problems += self._rules(trainer, rl)
+        return self._joined(trained, rl)
+
+    def _joined(self, trained: Found, rl: RlFound | None) -> Found:
+        """Megatron's launch with what lies beside it."""
+        kept = (one for one in trained.problems if not self._is_answered(one, trained))
+        problems = (*self.settings.problems, *self.problems, *kept)
+        return replace(
+            trained,
+            format="slime",
+            world=self._world(),
+            gbs=None,
+            grad_acc=None,
+            rl=rl,
+            problems=tuple(dict.fromkeys(problems)),
+            unmodelled=(*trained.unmodelled, *self.unmodelled),
+            assumed=(*trained.assumed, *self.assumed),
+            one_process_a_node=True,
+        )
+
+    def _is_answered(self, problem: Problem, trained: Found) -> bool:
+        known = trained.model is not None or trained.shape is not None
+        return problem.rule in _SET_ELSEWHERE or (problem.rule in _NOT_ASKED and known)
+
+    @property
+    def separate(self) -> bool:
+        """Whether engines have GPUs of their own."""
+        return not self.flag("colocate")
+
+    def _actors(self) -> int:
+        return (self.whole("actor-num-nodes") or 1) * (self.whole("actor-num-gpus-per-node") or 8)
+
+    def _engines(self) -> int:
+        own = self.whole("rollout-num-gpus", least=0)
+        return own or (0 if self.separate else self._actors())
+
+    def _world(self) -> int:
+        return self._actors() + (self._engines() if self.separate else 0)
+
+    def _limit(self, whose: str = "max-tokens-per-gpu") -> int | None:
+        if not self.flag("use-dynamic-batch-size"):
+            return None
+        limit = self.whole(whose) or self.whole("max-tokens-per-gpu")
+        if limit is None:
+            return None
+        # A longer sample is a micro-batch of its own (slime/utils/seqlen_balancing.py).
+        longest = _PROMPT + (self.whole("rollout-max-response-len") or 0)
+        return max(limit * (self.whole("context-parallel-size") or 1), longest)
+
+    def trainer(self) -> Mapping[str, Any]:
+        """Megatron's reader has it."""
+        return {"framework": "megatron-core"}
+
+    def rl(self, trainer: Mapping[str, Any]) -> RlFound | None:
+        """Everything beside the trainer."""
+        prompts = self.whole("rollout-batch-size")
+        each = self.whole("n-samples-per-prompt") or 1
+        if prompts is None:
+            return None
+        batch, steps = self.whole("global-batch-size"), self.whole("num-steps-per-rollout")
+        key = "advantage-estimator"
+        algorithm = self.algorithm(self.text(key) or "grpo", key)
+        if self.flag("use-opd"):
+            self.unpredictable(
+                "distillation on the policy's own samples is not modelled", "use-opd"
+            )
+        is_async = "async" in self.command.program
+        return RlFound(
+            framework="slime",
+            algorithm="dapo" if algorithm == "grpo" and self._filters() else algorithm,
+            prompts=prompts,
+            samples_per_prompt=each,
+            engine=self._engine(),
+            minibatches=steps or max(1, prompts * each // (batch or prompts * each)),
+            prompt_limit=self.whole("rollout-max-prompt-len") or _PROMPT,
+            response_limit=self.whole("rollout-max-response-len"),
+            token_limit=self._limit(),
+            token_limit_read=self._limit("log-probs-max-tokens-per-gpu"),
+            placement="separate" if self.separate else "colocated",
+            staleness=1 if is_async else 0,
+            trainer_gpus=self._actors(),
+            reference=self._reference(),
+            critic=trainer["model"] if algorithm == "ppo" else None,
+            old_logprobs=not self.flag("use-rollout-logprobs"),
+            leaves=self._leaves(),
+        )
+
+    def _filters(self) -> bool:
+        return self.settings.stated("dynamic-sampling-filter-path") is not None
+
+    def _reference(self) -> ReferenceHome:
+        return "host" if self.flag("use-kl-loss") or self.number("kl-coef") != 0.0 else "none"
+
+    def _leaves(self) -> bool:
+        if self.settings.stated("no-offload-train") is not None:
+            return False
+        return self.flag("offload-train", "offload") or not self.separate
+
+    def _engine(self) -> EngineFound:
+        gpus = self.whole("rollout-num-gpus-per-engine") or 1
+        dp = self.whole("sglang-dp-size", "sglang-data-parallel-size") or 1
+        attention = self.settings.stated("sglang-enable-dp-attention") is not None and dp > 1
+        if self.text("sglang-speculative-algorithm"):
+            why = "tokens are guessed ahead: less time than predicted"
+            self.left_out(why, "sglang-speculative-algorithm")
+        ep = self.whole("sglang-ep-size", "sglang-expert-parallel-size") or 1
+        return EngineFound(
+            "sglang",
+            max(1, gpus // dp) if attention else gpus,
+            dp=dp if attention else 1,
+            ep=ep,
+            gpus=self._engines() or None,
+            kv_share=self.share("sglang-mem-fraction-static"),
+            sequences=self.whole("sglang-max-running-requests", "sglang-server-concurrency"),
+            chunk=self.whole("sglang-chunked-prefill-size"),
+            weights="fp8" if "fp8" in self.named_model().lower() else "bf16",
+            kv=self.precision("sglang-kv-cache-dtype"),
+            graphs=self.settings.stated("sglang-disable-cuda-graph") is None,
+        )
