@@ -16,6 +16,7 @@ from planner.evidence.rl.settings import (
     Taken,
     engine_name,
     engine_of,
+    engine_versions,
     fuses_rotary,
     generated_batches,
     judge,
@@ -27,6 +28,7 @@ from planner.evidence.rl.settings import (
     staleness_of,
     trainer_leaves,
     tuning_text,
+    updated_on_host,
     uses_graphs,
     usual_gpu,
     way_of,
@@ -140,7 +142,7 @@ def _mapped(row: RlRow, taken: Taken) -> RlMapped:
         staleness=(staleness_of(row),),
         fused_rotary=fuses_rotary(row),
         token_limit_read=read_limit(row, trainer),
-        engine=replace(job.engine, graphs=uses_graphs(row)),
+        engine=replace(job.engine, graphs=uses_graphs(row), generation=engine_versions(row)),
     )
     layout = RlLayout(
         placement="separate" if row.is_separate else "colocated",
@@ -270,6 +272,7 @@ def _request(
         lengths=lengths.text,
         packing="pack-varlen" if packing in _OF_SAMPLES else packing,
         train=tuning_text(row),
+        optimizer_offload=updated_on_host(row),
         overrides=Overrides(model=_with_positions(model, max(limit, lengths.longest))),
     )
     resampled = taken.batches or (generated_batches(row) if row.resamples else None)
