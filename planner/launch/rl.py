@@ -27,6 +27,12 @@ WRITERS: Mapping[str, str] = MappingProxyType(
 )
 
 
+# The plan that a folder is made for, beside its launch files.
+PLAN_FILE = "plan.json"
+# Variables of the scripts that name models.
+POLICY_PATH, CRITIC_PATH = "MODEL_PATH", "CRITIC_PATH"
+
+
 @dataclass(frozen=True, slots=True)
 class RlLaunch:
     """One layout of one job, to be written for the framework of that job."""

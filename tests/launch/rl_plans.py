@@ -107,6 +107,8 @@ def _trainer(
         tp = pp = cp = 1
     dp = gpus // (tp * pp * cp)
     zero = {"megatron-core": 1, "megatron-bridge": 1, "hf-transformers": 0}.get(profile, 3)
+    if dp * cp == 1 and profile.startswith("megatron"):
+        zero = 0
     mbs = 1 if tokens else draw.choice((1, 2))
     degrees = Degrees(dp=dp, tp=tp, pp=pp, cp=cp, mbs=mbs, grad_acc=1, zero=zero)
     return Configuration.even(part, degrees, draw.choice(("none", "full")))

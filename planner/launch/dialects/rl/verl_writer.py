@@ -12,7 +12,7 @@ from typing import Any
 from planner.launch.contract import Files
 from planner.launch.dialects.rl import shell
 from planner.launch.dialects.rl.readme import readme
-from planner.launch.rl import RlLaunch
+from planner.launch.rl import CRITIC_PATH, POLICY_PATH, RlLaunch
 
 Settings = dict[str, Any]
 SCRIPT = "run.sh"
@@ -41,13 +41,13 @@ def files(launch: RlLaunch) -> Files:
     arguments = shell.overrides(settings)
     title = f"{launch.job.policy.name} by {launch.job.algorithm.name} with verl, {kind}"
     asked = {
-        "MODEL_PATH": ("", "weights of the policy: a folder, or a name on the Hugging Face Hub"),
+        POLICY_PATH: ("", "weights of the policy: a folder, or a name on the Hugging Face Hub"),
         "TRAIN_FILES": ("", "parquet files of prompts, as verl's examples/data_preprocess make"),
         "VAL_FILES": ("", "parquet files to validate on"),
         "REWARD_FUNCTION": ("null", "a Python file with compute_score; null: verl's own by source"),
     }
     if launch.job.critic is not None:
-        asked["CRITIC_PATH"] = ("", "weights of the critic: a folder, or a name on the Hub")
+        asked[CRITIC_PATH] = ("", "weights of the critic: a folder, or a name on the Hub")
     command = shell.command(("python3", "-m", _PROGRAMS[kind]), arguments)
     lines = [f'{command} \\\n    "$@"']
     text = shell.script(title, asked, lines)
@@ -118,7 +118,7 @@ def _actor(launch: RlLaunch) -> Settings:
     tuning = job.trainer.tuning
     again = launch.recomputes != "none"
     found: Settings = {
-        f"{_MODEL}.path": "${MODEL_PATH}",
+        f"{_MODEL}.path": f"${{{POLICY_PATH}}}",
         f"{_MODEL}.use_remove_padding": job.trainer.samples.packing != "longest",
         f"{_MODEL}.enable_gradient_checkpointing": again,
         f"{_ACTOR}.ppo_mini_batch_size": job.rollout.prompts // job.minibatches,
@@ -250,7 +250,7 @@ def _reading(launch: RlLaunch) -> Settings:
 def _critic(launch: RlLaunch) -> Settings:
     if launch.job.critic is None:
         return {}
-    found: Settings = {"critic.model.path": "${CRITIC_PATH}", "critic.optim.lr": "1e-5"}
+    found: Settings = {"critic.model.path": f"${{{CRITIC_PATH}}}", "critic.optim.lr": "1e-5"}
     if launch.job.trainer.samples.packing == "longest":
         found["critic.ppo_micro_batch_size_per_gpu"] = launch.degrees.mbs
     else:
