@@ -21,6 +21,8 @@ class RlFramework(Named):
     names: tuple[str, ...] = ()
     trainers: Mapping[str, str]
     engines: tuple[EngineName, ...]
+    engine_pipelines: bool = False
+    engine_whole_experts: bool = False
     placements: tuple[Placement, ...]
     most_staleness: int = 0
     partial_rollouts: bool = False

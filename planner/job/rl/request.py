@@ -128,6 +128,11 @@ class RlRequest(Named):
             )
         return found | {"engine_gpus": given}
 
+    @property
+    def batches_by_tokens(self) -> bool:
+        """Whether a micro-batch is samples up to a number of tokens."""
+        return find_rl_framework(self.framework).token_batches
+
     @cached_property
     def lengths(self) -> tuple[Lengths, Lengths]:
         """Lengths of prompts, and of answers. UsageError."""
@@ -151,14 +156,14 @@ class RlRequest(Named):
         """The update over one mini-batch, on all GPUs."""
         packing = "pack-varlen" if framework.token_batches else "longest"
         tokens = max(1, round(rollout.tokens / self.minibatches))
-        changed: dict[str, object] = {
-            "gbs_tokens": self.trainer.gbs_tokens or tokens,
-            "packing": self.trainer.packing or packing,
-        }
+        changed: dict[str, Any] = {"packing": self.trainer.packing or packing}
         if changed["packing"] == "pack-varlen":
             changed["seq"] = self.token_limit or usual_token_limit(rollout)
+            # A mini-batch may have fewer tokens than a micro-batch has room for.
+            tokens = max(tokens, changed["seq"])
         elif self.trainer.packing is not None:
             changed["seq"] = self.trainer.seq or rollout.longest
+        changed["gbs_tokens"] = self.trainer.gbs_tokens or tokens
         return as_trainer(self.trainer.model_copy(update=changed).resolve(), framework, rollout)
 
     def _engine(self, framework: RlFramework, old_logprobs: bool) -> EngineSetting:
