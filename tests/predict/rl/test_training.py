@@ -236,4 +236,4 @@ def test_verl_hides_no_reduction_of_megatron_s_gradients():
     for rl in ("verl", "slime"):
         one = job(rl=rl, minibatches=8)
         terms.append(phases(train(one, configuration(one)))["update"].terms.get("dp", 0.0))
-    assert terms[0] > 3.0 * terms[1]
+    assert terms[0] > 2.0 * terms[1] > 0.0
