@@ -52,8 +52,8 @@ def _shard_bytes(mapped: RlMapped) -> float:
 
 
 def _trainer_alone(mapped: RlMapped, training: Training) -> Costed:
-    """The update by itself, on GPUs that nothing else is on."""
-    phases = tuple(one for one in training.phases if one.name in ("update", "critic_update"))
+    """The update by itself, with the models beside it, on GPUs that nothing else is on."""
+    phases = tuple(one for one in training.phases if one.name not in ("old_logprobs", "values"))
     usable = mapped.layout.trainer.job.cluster.gpu.hbm_usable_bytes
     fits = all(one.peak_bytes <= usable for one in phases)
     return Costed(phases, None, fits, usable, phases)

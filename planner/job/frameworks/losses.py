@@ -142,12 +142,13 @@ def with_objective(profile: FrameworkProfile, objective: Objective) -> Framework
     if objective.teacher is not None:
         peak = found.peak
     forward = 0.0 if handed_logits(profile, objective) in ("half", "whole") else _CAST_BYTES
+    share = objective.answers
     saved = {
-        "logits_saved_bytes": found.saved,
-        "logits_peak_bytes": peak,
-        "logits_forward_bytes": max(0.0, forward - found.saved),
+        "logits_saved_bytes": share * found.saved,
+        "logits_peak_bytes": share * peak,
+        "logits_forward_bytes": share * max(0.0, forward - found.saved),
     }
-    moved = found.moved / LOSS_ROW_BYTES
+    moved = share * found.moved / LOSS_ROW_BYTES
     changed = with_tables(profile, {"saved": saved, "kernels": {"loss_traffic": moved}})
     if objective.kind == "policy":
         return changed
@@ -213,7 +214,7 @@ def read_bytes(profile: FrameworkProfile, objective: Objective) -> float:
     """Bytes a logit that the loss of a model that is only read moves."""
     found = _own_loss(profile, objective)
     if found is not None:
-        return found.read
+        return objective.answers * found.read
     return _FORWARD_BYTES * profile.kernels.loss_traffic
 
 
@@ -229,7 +230,7 @@ def reading_peak_bytes(profile: FrameworkProfile, objective: Objective) -> float
     time, and of the framework's own cross-entropy, as in a forward pass that trains."""
     found = _own_loss(profile, objective)
     if found is not None and found.reading:
-        return found.reading
+        return objective.answers * found.reading
     return profile.saved.logits_forward_bytes + profile.saved.logits_saved_bytes
 
 

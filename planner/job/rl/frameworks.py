@@ -31,6 +31,7 @@ class RlFramework(Named):
     balances: Literal["none", "step", "mini-batch"] = "none"
     position_s: float = 0.0
     chunked_logits: bool = False
+    answers_alone: bool = False
     ulysses: tuple[str, ...] = ()
     rotates_samples: tuple[str, ...] = ()
     kv_share_colocated: float
@@ -38,6 +39,8 @@ class RlFramework(Named):
     sequences: int
     chunk: int | None = None
     prefix_cache: bool = True
+    scatters: bool = False
+    engine_logprobs: bool = True
     sleep_level: int
     trainer_leaves: bool = False
     bucket_bytes: float
