@@ -172,7 +172,7 @@ def _no(why: WhyNothingFits) -> str:
     if not why.proven:
         return said(described("fit.undecided"), why) or ""
     verdicts = described("fit.verdicts")
-    name = "unmodelled" if why.verdict == "cannot tell" and why.unmodelled else why.verdict
+    name: str = "unmodelled" if why.verdict == "cannot tell" and why.unmodelled else why.verdict
     asked = why.request.fit_probability
     if name == "does not fit" and any(one.plan.fit_probability >= asked for one in why.relaxations):
         name = "changed"
