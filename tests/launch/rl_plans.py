@@ -30,6 +30,14 @@ _ENGINES = {"verl": ("vllm", "sglang"), "nemo-rl": ("vllm",), "trl": ("vllm",)}
 _REFERENCES = {"verl": ("copied", "host", "none"), "nemo-rl": ("host", "none"),
                "trl": ("copied", "none")}  # fmt: skip
 
+_WAYS = {"verl": ("", "checkpoint-engine", "delta"), "nemo-rl": ("", "reshard", "delta"),
+         "trl": ("",)}  # fmt: skip
+
+
+def _streams(framework: str, behind: int, draw: random.Random) -> bool:
+    """NeMo-RL's engines take new weights as they answer; verl's fully asynchronous ones may."""
+    return behind > 0 if framework == "nemo-rl" else behind == 2 and draw.random() < 0.5
+
 
 def drawn(framework: str, seed: int) -> RlLaunch:
     """A plan that the framework can run."""
@@ -86,8 +94,8 @@ def drawn(framework: str, seed: int) -> RlLaunch:
         ),
         behind,
         trainer_leaves=framework == "verl" and draw.random() < 0.5,
-        streams=(framework == "nemo-rl" and separate)
-        or (framework == "verl" and behind == 2 and draw.random() < 0.5),
+        streams=_streams(framework, behind, draw),
+        way=draw.choice(_WAYS[framework]) if separate else "",
     )
     return RlLaunch(request, job, layout)
 

@@ -55,7 +55,7 @@ def test_what_is_written_reads_back_equal(framework: str, seed: int, tmp_path: P
     assert (tuning.method, tuning.rank, tuning.targets) == (
         wanted.method, wanted.rank, wanted.targets,
     )  # fmt: skip
-    assert layout.engine == launch.layout.engine
+    assert (layout.engine, layout.way) == (launch.layout.engine, launch.layout.way)
     assert (layout.placement, layout.staleness, layout.streams, layout.trainer_leaves) == (
         launch.layout.placement, launch.layout.staleness, launch.layout.streams,
         launch.layout.trainer_leaves or own.framework.trainer_leaves,

@@ -235,6 +235,7 @@ def rl_layout(found: Found, rl: RlFound, request: RlRequest, job: RlJob) -> RlLa
         _critic(job, proposal.of(part)),
         framework.trainer_leaves if rl.leaves is None else rl.leaves,
         streams=rl.streams,
+        way=engine.way,
     )
 
 

@@ -11,7 +11,8 @@ from planner.job.rl.spec import Placement, ReferenceHome
 class EngineFound:
     """How the engine that samples is set. `tp`, `pp`, `dp`, `ep`: of one engine; `gpus`: that
     sample, in all; `kv_share`: of a GPU; `sequences`: that run at once in one engine; `chunk`:
-    tokens of a prefill step; None: as the framework has it. `weights`, `kv`: formats."""
+    tokens of a prefill step; None: as the framework has it. `weights`, `kv`: formats; `way` of new
+    weights (`planner/predict/rl/transfer.toml`), empty: the framework's usual one."""
 
     name: str = "vllm"
     tp: int = 1
@@ -25,6 +26,7 @@ class EngineFound:
     weights: str = "bf16"
     kv: str = "bf16"
     graphs: bool = True
+    way: str = ""
 
     @property
     def engine_gpus(self) -> int:

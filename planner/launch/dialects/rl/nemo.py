@@ -28,6 +28,8 @@ _PROGRAM = re.compile(r"(^|/)run_(\w+_)?(grpo|ppo|rlvr)\w*\.py$|(^|/)run_grpo_ne
 # The configuration that a command without one takes (examples/run_grpo.py).
 BASE = "grpo_math_1B.yaml"
 _MOST_BASES = 16
+# Ways of new weights, by `refit_transport`.
+_WAYS = {"nccl_reshard": "reshard", "vllm_zmq_sparse": "delta", "vllm_s3_sparse": "delta"}
 _POLICY, _GENERATION = "policy", "policy.generation"
 _VLLM, _APART = f"{_GENERATION}.vllm_cfg", f"{_GENERATION}.colocated"
 _MEGATRON, _DTENSOR = f"{_POLICY}.megatron_cfg", f"{_POLICY}.dtensor_cfg"
@@ -324,6 +326,7 @@ class NemoReader(RlReader):
             self._weights(),
             self.precision(f"{_VLLM}.kv_cache_dtype"),
             not self.flag(f"{_VLLM}.enforce_eager"),
+            _WAYS.get(self.text(f"{_GENERATION}.refit_transport"), "") if self.separate else "",
         )
 
     def _weights(self) -> str:

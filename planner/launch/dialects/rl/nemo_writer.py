@@ -15,6 +15,8 @@ from planner.launch.rl import RlLaunch
 Settings = dict[str, Any]
 SCRIPT, CONFIG = "run.sh", "nemo_rl.yaml"
 _KL = 0.01
+# Ways of new weights, by `refit_transport`; none: NCCL's broadcast.
+_TRANSPORTS = {"reshard": "nccl_reshard", "delta": "vllm_zmq_sparse"}
 # Tokens of which sequences are multiples, so that tensor and context parallelism divide them.
 _DIVISIBLE = 2
 
@@ -162,6 +164,8 @@ def _generation(launch: RlLaunch) -> Settings:
         f"{table}.vllm_kwargs.max_num_seqs": engine.sequences,
         f"{table}.colocated.enabled": not launch.separate,
     }
+    if launch.separate:
+        found[f"{table}.refit_transport"] = _TRANSPORTS.get(launch.layout.way)
     if job.engine.chunk:
         found[f"{table}.vllm_kwargs.max_num_batched_tokens"] = job.engine.chunk
     return found

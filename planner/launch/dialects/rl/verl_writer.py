@@ -30,6 +30,8 @@ _PROGRAMS = {
     "fully-async": "verl.experimental.fully_async_policy.fully_async_main",
 }
 _KL = 0.001
+# Ways of new weights, by what verl calls the engine that carries them.
+_BACKENDS = {"checkpoint-engine": "nixl", "delta": "delta_sharded"}
 # Batches of prompts that are generated for one at most, before verl gives up (examples of DAPO).
 _MOST_BATCHES = 10
 
@@ -272,6 +274,7 @@ def _gpus(launch: RlLaunch) -> Settings:
         return found
     nodes, each = launch.nodes_of(layout.engine.gpus)
     found |= {
+        f"{_ROLLOUT}.checkpoint_engine.backend": _BACKENDS.get(layout.way, "nccl"),
         "rollout.nnodes": nodes,
         "rollout.n_gpus_per_node": each,
         "actor_rollout_ref.hybrid_engine": False,
