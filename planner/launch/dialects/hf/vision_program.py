@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from planner.job.images import WITHOUT, read_images, usual_size
@@ -16,6 +16,15 @@ from planner.launch.quoting import Code, Value
 from planner.launch.settings_text import filled
 
 _TEXT, _SEEN = "AutoModelForCausalLM", "AutoModelForImageTextToText"
+_LOADER = "loader = torch.utils.data.DataLoader(data, batch_size=batch, drop_last=True)"
+_SEEN_LOADER = """collator = Collator(run, config)
+loader = torch.utils.data.DataLoader(
+    data, batch_size=batch, drop_last=True, collate_fn=collator
+)"""
+_TRAINER = "trainer = Trainer(model=model, args=training, train_dataset=data)"
+_SEEN_TRAINER = """training.remove_unused_columns = False
+collator = Collator(run, config)
+trainer = Trainer(model=model, args=training, train_dataset=data, data_collator=collator)"""
 SAMPLE_IMAGES = "sample_images"
 # Arguments of train.py: type, default, meaning.
 _ARGUMENTS = (
@@ -56,14 +65,13 @@ def program_pieces(model: ModelSpec) -> Mapping[str, Value]:
         "loads": Code(f"{_SEEN}, AutoProcessor" if seen else _TEXT),
         "data": filled("hf/image_data.py.txt" if seen else "hf/data.py.txt"),
         "batch": Code("**batch" if seen else tokens),
-        "imaged_arguments": [_argument(*one) for one in _ARGUMENTS] if seen else [],
-        "imaged_fields": [_field(*one) for one in _ARGUMENTS] if seen else [],
+        "imaged_arguments": _lines(_argument) if seen else [],
+        "imaged_fields": _lines(_field) if seen else [],
         "rows": Code(
             f"run.{SAMPLE_IMAGES}, run.seq_length" if seen else "run.seq_length, config.vocab_size"
         ),
-        "collating": Code(", collate_fn=Collator(run, config)" if seen else ""),
-        "collator": Code(", data_collator=Collator(run, config)" if seen else ""),
-        "columns": "training.remove_unused_columns = False" if seen else "",
+        "loader": _SEEN_LOADER if seen else _LOADER,
+        "trainer": _SEEN_TRAINER if seen else _TRAINER,
     }
 
 
@@ -104,10 +112,18 @@ def _size(vision: VisionSpec, request: Request) -> str:
     return f"1x{width}x{height}"
 
 
-def _argument(name: str, kind: str, usual: str, meaning: str) -> str:
-    words = f'"--{name.replace("_", "-")}", type={kind}, default={usual}, help="{meaning}"'
-    return f"parser.add_argument({words})"
+def _lines(written: Callable[[str, str, str, str], Iterator[str]]) -> list[str]:
+    return [line for one in _ARGUMENTS for line in written(*one)]
 
 
-def _field(name: str, kind: str, usual: str, meaning: str) -> str:
-    return f'{name}: {kind} = field(default={usual}, metadata={{"help": "{meaning}"}})'
+def _argument(name: str, kind: str, usual: str, meaning: str) -> Iterator[str]:
+    yield "parser.add_argument("
+    yield f'    "--{name.replace("_", "-")}", type={kind}, default={usual},'
+    yield f'    help="{meaning}",'
+    yield ")"
+
+
+def _field(name: str, kind: str, usual: str, meaning: str) -> Iterator[str]:
+    yield f"{name}: {kind} = field("
+    yield f'    default={usual}, metadata={{"help": "{meaning}"}}'
+    yield ")"
