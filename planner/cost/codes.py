@@ -12,6 +12,9 @@ from constraints.axes import GROUPS
 # Communication groups that have a form of their own: places in `constraints.axes.GROUPS`.
 GROUP_TP, GROUP_CP, GROUP_EP = map(GROUPS.index, ("tp", "cp", "ep"))
 
+# `returns` of a row whose input needs a gradient only where a library hooks it for checkpoints.
+HOOKED = 2.0
+
 
 class Shard(IntEnum):
     """What a rank holds of a per-token quantity (tokens are already divided by cp).

@@ -37,7 +37,8 @@ def places(row: np.dtype[Any]) -> dict[str, int]:
 # it; `host_waits`: times that the CPU waits for the GPU in forward; `_launches`: of a loop over the
 # experts of a rank, for each of them; `_adds`: values a token that atomics add up; `trained`: 0 of
 # a product whose weights have no gradient; `partial`: 1 where one of these is not as in
-# pretraining: `returns`, 0 of a row whose input needs no gradient; `unpacked`, bytes of HBM traffic
+# pretraining: `returns`, 0 of a row whose input needs no gradient, 2 of one where only checkpoints
+# need it; `unpacked`, bytes of HBM traffic
 # for each weight of which a copy is made before each use, and `transient`, bytes of that copy.
 OP_ROW = record_of(
     "piece", "kind", "tokens_shard", "tokens_factor", "out_width", "out_shard", "kv_out_width",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.cost._jit import Row, jit
 from planner.cost.inputs import GpuInputs
-from planner.cost.keys import weight_elements
+from planner.cost.keys import returned, weight_elements
 
 
 @jit
@@ -25,4 +25,4 @@ def frozen_seconds(
     """Forward of a product and the gradient of its input, with frozen weights that are made copies
     of before each use, and without that gradient where nothing needs it."""
     unpacking = unpacking_seconds(op, key, gpu)
-    return forward + unpacking, op.returns * (data + unpacking)
+    return forward + unpacking, returned(op, key) * (data + unpacking)

@@ -8,7 +8,7 @@ Symbols: t = tp, e = etp, b = micro-batch size, s = sequence length; tokens on a
 from __future__ import annotations
 
 from planner.cost._jit import Row, jit
-from planner.cost.codes import OpKind, ParamShard, Shard
+from planner.cost.codes import HOOKED, OpKind, ParamShard, Shard
 from planner.cost.tables import JobInputs
 
 
@@ -31,6 +31,15 @@ def shard_factor(code: int, key: Row, kv_heads: float) -> float:
     elif code == Shard.WHOLE_TP:
         share = key.cp / key.tp
     return float(share)
+
+
+@jit
+def returned(op: Row, key: Row) -> float:
+    """Whether backward makes a gradient of a row's input: where only checkpoints need one, under
+    recomputation."""
+    if op.returns == HOOKED:
+        return 1.0 if int(key.modules) else 0.0
+    return float(op.returns)
 
 
 @jit

@@ -19,7 +19,7 @@ from planner.cost.compute import (
 )
 from planner.cost.frozen_products import frozen_seconds
 from planner.cost.inputs import GpuInputs
-from planner.cost.keys import gemm_shape, local_tokens, shard_factor
+from planner.cost.keys import gemm_shape, local_tokens, returned, shard_factor
 from planner.cost.tables import FrameworkInputs, JobInputs
 
 # Traffic of unfused attention's passes over its scores, torch operations one by one, in units of
@@ -304,7 +304,7 @@ def op_seconds(
         forward, backward = scan_seconds(op, key, job, framework, gpu)
     else:
         forward, backward = memory_seconds(op, key, job, framework, gpu)
-    return forward, backward if op.partial == 0.0 else op.returns * backward, 0.0
+    return forward, backward if op.partial == 0.0 else returned(op, key) * backward, 0.0
 
 
 @jit
@@ -399,7 +399,7 @@ def compute_terms(
     `Graphed`)."""
     forward = backward = recompute = 0.0
     gemm_backward = attention_forward = attention_backward = 0.0
-    issue_forward = issue_backward = issue_recompute = products = returned = 0.0
+    issue_forward = issue_backward = issue_recompute = products = gradients = 0.0
     weight = weight_bytes = replays = 0.0
     for row in range(ops.shape[0]):
         op = ops[row]
@@ -430,7 +430,7 @@ def compute_terms(
         if kind in (OpKind.GEMM, OpKind.GROUPED_GEMM):
             gemm_backward += seconds_backward
             products += op.repeats
-            returned += op.repeats * op.returns
+            gradients += op.repeats * returned(op, key)
             weight += op.repeats * seconds_weight
             weight_bytes += op.repeats * op.trained * operands_bytes(op, key, job)
     issue_forward += replays * framework.issue_s
@@ -447,7 +447,7 @@ def compute_terms(
         issue_backward,
         issue_recompute,
         products,
-        returned,
+        gradients,
         weight_bytes,
     )
 

@@ -9,6 +9,7 @@ from planner.cost.keys import (
     local_tokens,
     on_rank,
     padding_factor,
+    returned,
     shard_factor,
     weight_elements,
 )
@@ -221,7 +222,7 @@ def working_bytes(
         if int(op.piece) != piece or not is_product or op.pads_vocabulary > 0:
             continue
         if op.partial > 0.0:
-            if op.returns == 0.0:
+            if returned(op, key) == 0.0:
                 continue
             copy = op.transient * weight_elements(op, key) / op.groups
             unpacked = max(unpacked, copy)

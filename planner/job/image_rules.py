@@ -161,7 +161,9 @@ def canvas(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCoun
     if "padded" in rule:
         # All tiles of an image are one sequence.
         every = rule["padded"] * rule["tile_tokens"]
-        return ImageCount(rule["around"], every, every, rule["padded"] * one)
+        # The class tokens of tiles too are read.
+        read = one / (one - vision.tower.class_tokens)
+        return ImageCount(rule["around"], every, every, rule["padded"] * one, read)
     separators = tiles if tiles > 1 else 0
     tiles += 1 if tiles > 1 else 0
     return ImageCount(tiles * rule["tokens"] + separators + rule["around"], tiles * one, one)

@@ -76,12 +76,7 @@ def image_load(
             f"{option}: the images of a sample are {tokens:,} tokens, and a sample has "
             f"{sample_tokens:,.0f}; give --seq {tokens} or more, or smaller images"
         )
-    return ImageLoad(
-        patches=number * one.patches / sample_tokens,
-        span=one.span,
-        read=one.read,
-        tokens=tokens / sample_tokens,
-    )
+    return _load(one, number, sample_tokens)
 
 
 def vision_conditions(model: ModelSpec) -> tuple[UserCondition, ...]:
@@ -141,12 +136,19 @@ def _usual(vision: VisionSpec, sample_tokens: float) -> ImageLoad:
     width, height = usual_size(vision.rule)
     one = image_count(vision, width, height)
     room = min(1.0, sample_tokens / one.tokens)
+    found = _load(one, room, sample_tokens)
+    return found.model_copy(update={"usual": f"{width}x{height}"})
+
+
+def _load(one: ImageCount, number: float, sample_tokens: float) -> ImageLoad:
+    """So many images in samples of so many tokens."""
     return ImageLoad(
-        patches=room * one.patches / sample_tokens,
+        patches=number * one.patches / sample_tokens,
         span=one.span,
         read=one.read,
-        tokens=room * one.tokens / sample_tokens,
-        usual=f"{width}x{height}",
+        across=round(number * one.seen),
+        seen=number * one.seen / sample_tokens,
+        tokens=number * one.tokens / sample_tokens,
     )
 
 

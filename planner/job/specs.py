@@ -27,7 +27,7 @@ Constant = bool | int | Finite | tuple[Finite, ...]
 
 # `state`: a state of fixed size in place of keys and values; `both`: that beside full attention, of
 # the same input (Falcon-H1); `none`: a layer is a feed-forward block alone (Nemotron-H).
-AttentionKind = Literal["full", "sliding", "state", "both", "none"]
+AttentionKind = Literal["full", "sliding", "cross", "state", "both", "none"]
 FfnKind = Literal["dense", "moe", "none"]
 
 
@@ -161,22 +161,30 @@ class LayerKind(_Frozen):
     frozen: bool = False
     # `vision`: a layer of the tower, whose tokens are patches of images.
     module: Literal["language", "vision"] = "language"
+    # A learned number scales what each block adds, as in all that attend across to images.
+    gated: bool = False
 
     @property
     def parts(self) -> str:
         """What it has, in words: `full/dense`, `state`."""
-        parts = (self.attention, self.ffn, "frozen" if self.frozen else "none")
+        marks = ("gated" if self.gated else "none", "frozen" if self.frozen else "none")
+        parts = (self.attention, self.ffn, *marks)
         words = "/".join(part for part in parts if part != "none")
         return words if self.module == "language" else f"{self.module} {words}"
 
 
 def tower_kinds(tower: TowerSpec, *, frozen: bool = False) -> tuple[LayerKind, ...]:
     """Kind of each layer of a vision tower; `frozen`: nothing trains it."""
-    full, windowed = (
-        LayerKind(attention=attention, module="vision", frozen=frozen)
-        for attention in ("full", "sliding")
+    last = tower.layers - tower.gated_layers
+    return tuple(
+        LayerKind(
+            attention="full" if tower.is_full(layer) else "sliding",
+            module="vision",
+            frozen=frozen,
+            gated=layer >= last,
+        )
+        for layer in range(tower.layers)
     )
-    return tuple(full if tower.is_full(layer) else windowed for layer in range(tower.layers))
 
 
 class ModelSpec(_Frozen):

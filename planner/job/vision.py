@@ -32,7 +32,10 @@ class TowerSpec(Named):
     patches; `full_layers`: layers that attend to the whole image, where all others have a window of
     `window` patches (None: all do); `norm_before`, `norm_after`: norms around the layers;
     `norm_after_read`: whether the projector reads what the latter makes; `layer_scale`: a learned
-    factor a channel on what each block adds (InternVL).
+    factor a channel on what each block adds (InternVL); `gated_layers`: last layers where that is a
+    learned number; `tiles`: tiles of an image that are one row of patches, with learned positions
+    for each of `aspects` shapes (Llama 3.2); `outputs`: layers, from 0 on, whose outputs the
+    projector reads beside the last one's.
     """
 
     kind: str = "vit"
@@ -57,6 +60,10 @@ class TowerSpec(Named):
     norm_after: bool = False
     norm_after_read: bool = True
     layer_scale: bool = False
+    gated_layers: _NonNegative = 0
+    tiles: _NonNegative = 0
+    aspects: _NonNegative = 0
+    outputs: tuple[_NonNegative, ...] = ()
     qk_norm: Literal["none", "head", "full"] = "none"
     full_layers: tuple[_NonNegative, ...] | None = None
     window: _NonNegative = 0
@@ -72,6 +79,15 @@ class TowerSpec(Named):
     def is_full(self, layer: int) -> bool:
         """Whether the patches of a layer attend to their whole image."""
         return self.full_layers is None or layer in self.full_layers
+
+    @property
+    def of_tiles(self) -> int:
+        """Learned values of the places of tiles: before and behind the first layers one a channel
+        of each tile of each shape, and its factor; one for each patch of these too."""
+        if not self.tiles:
+            return 0
+        tables = (self.aspects + 1) * self.tiles * self.hidden
+        return tables * (2 + self.positions) + 3
 
     @property
     def embeds_linearly(self) -> bool:
@@ -113,13 +129,15 @@ class ProjectorSpec(Named):
 
 class VisionSpec(Named):
     """A model's vision part; `rule`: how its family counts the tokens of an image; `frozen`:
-    nothing trains the tower; `place`: among the layers, or with the embeddings on the first
+    nothing trains the tower; `input_rows`: rows of the language model's embeddings for marks of
+    images, which its head has not; `place`: among the layers, or with the embeddings on the first
     pipeline stage, split over tensor parallelism or copied to all of its ranks."""
 
     rule: str
     tower: TowerSpec
     projector: ProjectorSpec
     frozen: bool = False
+    input_rows: _NonNegative = 0
     place: Literal["layers", "split", "copied"] = "layers"
 
 
@@ -127,12 +145,15 @@ class ImageLoad(Frozen):
     """The images of a batch. `patches`: that the tower reads, for each token of a row of the
     language model; `span`: patches that one patch attends to in a layer without windows, those of
     its image or tile; `read`: share of the patches that the projector reads; `tokens`: share of the
-    language model's tokens that are images'; `usual`: the image that is taken where nobody says
-    what the samples have."""
+    language model's tokens that are images'; `across`: tokens of its images that each token of a
+    sample attends to across, of which there are `seen` for each token of the row; `usual`: the
+    image that is taken where nobody says what the samples have."""
 
     patches: _Share = 0.0
     span: _Positive = 1
     read: _Share = 1.0
+    across: _NonNegative = 0
+    seen: _Share = 0.0
     tokens: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     usual: str = ""
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from constraints.rule import Layout
 from hardware.load import Fact, cluster_facts, cluster_names, gpu_facts, gpu_names
+from planner.job.frameworks.adapters import hooks_tower
 from planner.job.job import Job
 from planner.job.models.catalog import beside_notes
 from planner.job.models.hf_config import supported_model_types
@@ -120,6 +121,14 @@ def _dropout_notes(job: Job) -> tuple[str, ...]:
     return ()
 
 
+def _hooks_frozen_tower(job: Job) -> bool:
+    """Whether gradients run through a frozen vision tower under recomputation."""
+    vision = job.model.vision
+    if vision is None or not job.model.images.patches or not job.tuning.freezes(VISION_TOWER):
+        return False
+    return hooks_tower(job.tuning, job.framework, vision.tower)
+
+
 def image_notes(job: Job) -> Iterator[str]:
     """Which images a sample is taken to have where nobody says, or where samples differ, and what
     of a frozen tower is left out."""
@@ -129,12 +138,10 @@ def image_notes(job: Job) -> Iterator[str]:
             "images of samples of unlike lengths: as many for each token of a long sample as of a "
             "short one; where every sample has as many, the longest has fewer than is counted"
         )
-    hooked = job.tuning.has_adapters and job.framework.adapters.hooks_inputs
-    if images.patches and hooked and job.tuning.freezes(VISION_TOWER):
+    if _hooks_frozen_tower(job):
         yield (
             "a frozen vision tower under recomputation: transformers 5 hooks its patch embedding "
-            "too, so that its checkpoints are held, which is counted; that it runs again, and "
-            "backward, is not"
+            "too, so that its checkpoints are held, and it runs again and backward"
         )
     yield from _tower_notes(job)
     if images.usual:

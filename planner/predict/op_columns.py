@@ -13,7 +13,7 @@ import numpy as np
 
 from constraints.axes import GROUPS
 from planner.cost import fields as f
-from planner.cost.codes import OpKind, ParamShard
+from planner.cost.codes import HOOKED, OpKind, ParamShard
 from planner.cost.tables import Array, OpTable
 from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.frameworks.tables import Kernels
@@ -95,7 +95,8 @@ def _op_columns(op: Op, job: Job) -> dict[str, float]:
         "autocasts": low if copies != 0.0 else op.autocasts,
         "issued": issue_factor(op, job),
         "trained": op.derives,
-        "partial": not op.returns or op.unpacked > 0.0 or op.transient > 0.0,
+        "returns": HOOKED if op.hooked else op.returns,
+        "partial": op.hooked or not op.returns or op.unpacked > 0.0 or op.transient > 0.0,
         "backward_kernels": _backward_kernels(op),
     }
 

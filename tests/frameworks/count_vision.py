@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -35,6 +35,7 @@ MODELS = (
     "llava-v1.6-mistral-7b", "llava-onevision-7b", "gemma-3-4b", "internvl3-8b", "internvl3-38b",
     "pixtral-12b", "mistral-small-3.1-24b", "smolvlm2-500m", "idefics3-8b", "llama-4-scout",
     "paligemma-3b-224", "kimi-k2.5", "internvl2-8b", "internvl2-26b",
+    "llama-3.2-11b-vision",
 )  # fmt: skip
 _LAYER = re.compile(r"\.(?:layers?|blocks)\.(\d+)(?:\.|$)")
 
@@ -80,7 +81,8 @@ SETTINGS = (
 def settings_of(name: str) -> Iterator[Setting]:
     """All of them that mean something for a model."""
     vision = config_of(name)["vision_config"]
-    windows, taps = "fullatt_block_indexes" in vision, "deepstack_visual_indexes" in vision
+    windows = "fullatt_block_indexes" in vision or "num_global_layers" in vision
+    taps = "deepstack_visual_indexes" in vision
     # InternVL's own norms of queries hand on fp32 there, which flash-attn does not take.
     plain = bool(vision.get("qk_normalization"))
     return (
@@ -105,6 +107,11 @@ def _run(name: str, setting: Setting, layers: int) -> VisionRun:
     )  # fmt: skip
 
 
+def _is_mllama(name: str) -> bool:
+    """Whether `windowed` is about layers with gates."""
+    return bool(config_of(name)["model_type"] == "mllama")
+
+
 def described(name: str, setting: Setting) -> Row:
     """The cells that say what was counted."""
     tuning = setting.tuning
@@ -122,6 +129,11 @@ def count_run(name: str, setting: Setting) -> tuple[Row, list[SavedTensor]]:
     two, three = _saved(name, setting, 2), _saved(name, setting, 3)
     layer = difference(held_bytes(three), held_bytes(two))
     ends = difference(difference(held_bytes(two), layer), layer)
+    if setting.windowed and _is_mllama(name):
+        # Two layers without gates are below those with.
+        plain = count_run(name, replace(setting, windowed=False))[0]
+        ends = plain["ends"], plain["weight_casts_ends"]
+        two = [item for item in two if ".transformer." not in item.module]
     return described(name, setting) | {
         "per_layer": layer[0], "ends": ends[0],
         "weight_casts_per_layer": layer[1], "weight_casts_ends": ends[1],

@@ -39,11 +39,13 @@ _CUDA, _META = 1, 14
 
 
 def _flash(
-    module: Any, query: Any, key: Any, value: Any, *_: Any, scaling: Any = None, **__: Any
-) -> tuple[Any, None]:
+    module: Any, query: Any, key: Any, value: Any, mask: Any = None, *_: Any, scaling: Any = None,
+    **__: Any,
+) -> tuple[Any, None]:  # fmt: skip
     """Torch's flash operator, which takes fewer key and value heads than queries; values of less
     width are padded as transformers does (integrations/flash_attention.py)."""
-    del module
+    if mask is not None and type(module).__name__.startswith("Mllama"):
+        return _masked(query, key, value, mask)
     width = value.shape[-1]
     if width != query.shape[-1]:
         value = torch.nn.functional.pad(value, [0, query.shape[-1] - width])
@@ -51,6 +53,23 @@ def _flash(
         query, key, value, 0.0, True, scale=scaling
     )[0]
     return output[..., :width].transpose(1, 2).contiguous(), None
+
+
+def _masked(query: Any, key: Any, value: Any, mask: Any) -> tuple[Any, None]:
+    """Torch's memory-efficient operator, which takes the masks of an image's tiles that Llama 3.2
+    always has, and as many key and value heads as queries (integrations/sdpa_attention.py); a mask
+    whose rows are no whole vectors is padded first (aten, attention.cpp, preprocess_mask)."""
+    if torch.is_autocast_enabled("cuda"):
+        query, key, value, mask = (one.to(torch.bfloat16) for one in (query, key, value, mask))
+    shared = query.shape[1] // key.shape[1]
+    if shared > 1:
+        key, value = (one.repeat_interleave(shared, dim=1) for one in (key, value))
+    missing = -mask.shape[-1] % 8
+    if missing:
+        mask = torch.nn.functional.pad(mask, [0, missing])[..., :-missing]
+    bias = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    operator = torch.ops.aten._scaled_dot_product_efficient_attention
+    return operator(query, key, value, bias, True)[0].transpose(1, 2).contiguous(), None
 
 
 def _sdpa(query: Any, key: Any, value: Any, **_: Any) -> Any:

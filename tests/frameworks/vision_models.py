@@ -71,6 +71,10 @@ class VisionRun(TunedRun):
         given = deepcopy(self.config)
         kind, vision = given.pop("model_type"), given["vision_config"]
         vision["depth" if "depth" in vision else "num_hidden_layers"] = self.layers
+        if kind == "mllama":
+            first = 2 if self.windowed else self.layers
+            vision |= {"num_hidden_layers": first, "intermediate_layers_indices": [0] * 5}
+            vision["num_global_layers"] = self.layers if self.windowed else 0
         if "fullatt_block_indexes" in vision:
             vision["fullatt_block_indexes"] = [] if self.windowed else list(range(self.layers))
         if "deepstack_visual_indexes" in vision:
@@ -79,7 +83,9 @@ class VisionRun(TunedRun):
             out = given["llm_config"]["hidden_size"]
             return intern_chat(vision, TYPES[self.mode], self.attention, out)
         text = given.get("text_config", given)
-        text |= {"num_hidden_layers": 1, "vocab_size": 600}
+        text |= {"num_hidden_layers": 1, "vocab_size": 600, "pad_token_id": 0}
+        if kind == "mllama":
+            text["cross_attention_layers"] = []
         given |= {"image_token_id": 5, "image_token_index": 5, "vision_feature_layer": -1}
         config = CONFIG_MAPPING[kind](**given)
         # It asks its values whether all are within bounds.
@@ -92,6 +98,9 @@ class VisionRun(TunedRun):
     @property
     def patches(self) -> int:
         """Tokens that the tower reads."""
+        if self.config["model_type"] == "mllama":
+            # Of four tiles, each padded to whole vectors.
+            return 4 * 1608
         tokens = _side(self.config) ** 2
         has_class = self.config["model_type"] in (
             "llava", "llava_next", "internvl", "llama4", "internvl_chat"
@@ -230,10 +239,22 @@ def _embedded(embeddings: Any, pixels: Any) -> Any:
     return seen + embeddings.position_embedding(places)
 
 
+def _mllama(base: Any, run: VisionRun) -> Any:
+    """Llama 3.2's tower on an image of four tiles."""
+    size = run.config["vision_config"]["image_size"]
+    seen = base.vision_model(
+        torch.empty((1, 1, 4, 3, size, size), dtype=TYPES[run.mode]),
+        aspect_ratio_ids=torch.zeros((1, 1), dtype=torch.long),
+        aspect_ratio_mask=torch.ones((1, 1, 4), dtype=torch.long),
+    )
+    return base.multi_modal_projector(seen.last_hidden_state)
+
+
 _OF_KINDS: Mapping[str, Callable[[Any, VisionRun], Any]] = {
     "internvl_chat": _intern,
     "kimi_k25": _kimi,
     "llama4": _llama4,
+    "mllama": _mllama,
     "idefics3": _idefics,
     "smolvlm": _idefics,
     "llava_next": _llava,

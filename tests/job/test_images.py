@@ -192,3 +192,39 @@ def test_phi_3_vision_counts_tiles_as_its_processor(width: int, height: int, tok
     assert (counted.tokens, counted.patches) == (tokens, 17 * 577)
     # The projector reads what becomes tokens, no tile that only pads.
     assert counted.read * 17 * 576 == pytest.approx(4 * tokens)
+
+
+def _llama_plan(recompute: str = "none", **changes: object) -> Plan:
+    given = {"model": "llama-3.2-11b-vision", "framework": "deepspeed", "train": "lora"}
+    return Proposal(_request(**given, **changes), EIGHT, recompute).plan()
+
+
+def test_layers_attend_across_to_images_alone() -> None:
+    """Samples of text pass by the layers that attend across, and images are one token of the row,
+    however large they are."""
+    text, one, two = (_llama_plan(images=size) for size in ("none", "1x560x560", "2x560x560"))
+    assert text.step_time_s < one.step_time_s < two.step_time_s
+    assert text.allocated_bytes < one.allocated_bytes < two.allocated_bytes
+    images = _request(model="llama-3.2-11b-vision", images="2x1120x1120").resolve().model.images
+    assert images.across == 2 * 4 * 1601
+    assert images.tokens * 2048 == pytest.approx(2)
+    # All images are padded to four tiles.
+    smaller = _request(model="llama-3.2-11b-vision", images="2x100x100").resolve().model.images
+    assert smaller == images
+
+
+def test_a_hooked_frozen_tower_runs_again_and_backward() -> None:
+    """transformers 5 hooks the patch embedding of CLIP, not that of Qwen3-VL: the latter's frozen
+    tower runs forward once, whatever is recomputed."""
+    frozen = {"images": "1x336x336", "train": "lora", "freeze": ("vision_tower", "projector")}
+
+    def tower(model: str, recompute: str) -> float:
+        """Seconds that images add."""
+        seen, blind = (
+            Proposal(_request(model=model, **(frozen | {"images": size})), EIGHT, recompute).plan()
+            for size in ("1x336x336", "none")
+        )
+        return seen.step_time_s - blind.step_time_s
+
+    assert tower("llava-1.5-7b", "full") > 1.8 * tower("llava-1.5-7b", "none")
+    assert tower("qwen3-vl-8b", "full") == pytest.approx(tower("qwen3-vl-8b", "none"), rel=0.05)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from planner.cost.keys import weight_elements
@@ -68,7 +69,7 @@ _END_MODULES = (
     ),
     (
         "places and order",
-        r"(pos_embed|pos_emb|position_embedding|visual|vision_tower|layers\.0.*|blocks\.0.*)$",
+        r"(pos_embed|pos_emb|positional_embedding(\.embedding)?|position_embedding|visual|vision_tower|layers\.0.*|blocks\.0.*)$",
     ),
     ("patches", r"(patch_embed.*|patch_conv)$"),
     ("pooling", r"avg_pool$"),
@@ -77,7 +78,7 @@ _END_MODULES = (
 _END_ROWS = (
     ("norms", r"norm_(before|after)"),
     ("projector norm", r"projector/(tap1/)?norm"),
-    ("places and order", r"positions|rotary|order|projector/order"),
+    ("places and order", r"positions|mask|rotary|order|projector/order"),
     ("patches", r"patch"),
     ("pooling", r"projector/pooled"),
     ("projector", r"projector"),
@@ -136,12 +137,14 @@ def layer_piece(row: Row, context: OpContext) -> Piece:
     tower = vision.tower if vision else None
     if tower is None:
         raise ValueError(row["model"])
-    wanted = "sliding" if row["windowed"] == "1" else "full"
+    # Of Llama 3.2 the layers with gates.
+    wanted, gates = row["windowed"] == "1", bool(tower.gated_layers)
     kinds = context.model.piece_kinds
     [index] = [
         number
         for number, kind in enumerate(kinds)
-        if kind.module == "vision" and kind.attention == wanted
+        if kind.module == "vision"
+        and wanted == (kind.gated if gates else kind.attention == "sliding")
     ]
     return pieces(context)[index]
 
@@ -162,9 +165,7 @@ def rows_of(ops: tuple[Op, ...], context: OpContext, key: Key) -> dict[str, floa
             ):
                 sizes[row.name] = sizes.get(row.name, 0.0) + saved_bytes(row, context, key)
         cast = context.saved.weight_cast_bytes * weight_elements(op, key) * op.autocasts
-        checkpointed = bool(key.modules) and not any(
-            part in op.name for part in ("patch", "projector")
-        )
+        checkpointed = bool(key.modules) and bool(op.rerun_with)
         if cast and not checkpointed:
             sizes[f"cast of {op.name}"] = cast
     return sizes
@@ -179,9 +180,9 @@ def _is_argument(name: str, model: str, key: Key) -> bool:
 def vision_label(row: Row) -> str:
     """What sets a row apart, in words."""
     cells = ("model", "mode", "attention", "checkpointing", "method", "base", "freeze")
-    windows = ["windows"] * (row["windowed"] == "1") + ["hooked"] * (row["hooked"] == "1")
-    taps = ["tapped"] * (row["tapped"] == "1")
-    return " ".join([*(row[cell] for cell in cells if row[cell]), *windows, *taps])
+    marks = {"windowed": "windows", "hooked": "hooked", "tapped": "tapped"}
+    said = (word for cell, word in marks.items() if row.get(cell) == "1")
+    return " ".join([*(row[cell] for cell in cells if row.get(cell)), *said])
 
 
 def compare_vision_activations(row: Row) -> Iterator[Compared]:
@@ -200,6 +201,22 @@ def compare_vision_activations(row: Row) -> Iterator[Compared]:
 
 def _number(row: Row, column: str) -> float:
     return float(row[column])
+
+
+def compare_across(row: Row) -> Compared:
+    """What one more layer keeps that attends across to an image of as many places as fit."""
+    seq = int(row["seq"])
+    given = {**row, "freeze": "", "tapped": "0", "patches": row["seq"]}
+    context, key = vision_context(given)
+    tower = vision_of(row["model"]).tower
+    places = tower.positions * tower.tiles
+    images = ImageLoad(patches=1.0, span=seq, across=places, seen=places / seq)
+    context = replace(context, model=context.model.model_copy(update={"images": images}))
+    kinds = context.model.piece_kinds
+    [index] = [at for at, kind in enumerate(kinds) if kind.attention == "cross"]
+    predicted = sum(rows_of(pieces(context)[index].ops, context, key).values())
+    counted = _number(row, "per_layer") + _number(row, "weight_casts_per_layer")
+    return Compared(vision_label(given), "layer", counted, predicted)
 
 
 def compare_vision_tensors(row: Row, tensors: Sequence[Row]) -> Iterator[Compared]:
@@ -227,7 +244,7 @@ def compare_vision_tensors(row: Row, tensors: Sequence[Row]) -> Iterator[Compare
 def _by_term(rows: Mapping[str, float], part: str) -> dict[str, float]:
     found: dict[str, float] = defaultdict(float)
     for name, size in rows.items():
-        if name == "rotary/tables":
+        if name in ("rotary/tables", "mask"):
             # Listed with the first layer, which reads them first.
             continue
         plain = name.removeprefix("cast of ").removeprefix("vision/")

@@ -8,6 +8,7 @@ import pytest
 
 from tests.truth.predicted import Row
 from tests.truth.predicted_vision import (
+    compare_across,
     compare_vision_activations,
     compare_vision_parameters,
     compare_vision_tensors,
@@ -24,6 +25,7 @@ OF_FIRST_ADAPTER = 3e-2
 
 RUNS = tuning_counts("vision_activations.csv")
 HELD = tuning_counts("vision_parameters.csv")
+ACROSS = tuning_counts("cross_activations.csv")
 LISTED = [
     list(rows)
     for name, rows in groupby(tuning_counts("vision_breakdown.csv"), key=vision_label)
@@ -52,6 +54,13 @@ def test_saved_tensors(rows: list[Row]) -> None:
         first = rows[0]["model"].startswith("llama-4") and figure.quantity == "ends patches"
         rel = OF_FIRST_ADAPTER if first else OF_A_MODULE
         assert figure.predicted == pytest.approx(figure.counted, rel=rel), figure
+
+
+@pytest.mark.parametrize("row", ACROSS, ids=map(vision_label, ACROSS))
+def test_layers_that_attend_across(row: Row) -> None:
+    """What a layer keeps beside the tensor that the projector makes, which all share."""
+    layer = compare_across(row)
+    assert layer.predicted == pytest.approx(layer.counted, rel=OF_A_LAYER)
 
 
 @pytest.mark.parametrize(

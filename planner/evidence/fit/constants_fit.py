@@ -101,7 +101,7 @@ class FittedRuns:
 def tells(prediction: Prediction, figure: Figure) -> bool:
     """Whether a run says something of the model: a step of as much work as it states; a large peak
     of a stated mode."""
-    if error_of(prediction, figure) is None:
+    if error_of(prediction, figure) is None or not prediction.names_gpu:
         return False
     if figure == "time":
         return not leaves_work_open(prediction)

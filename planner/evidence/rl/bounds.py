@@ -19,7 +19,9 @@ from planner.predict.rl.plan import PhaseName
 # Nodes of four GPUs in these tests are GB200's, of eight H100's.
 _GPUS = {4: "GB200", 8: "H100"}
 _FRAMEWORK = "NeMo-RL"
-_OF_TRAINING: tuple[PhaseName, ...] = ("update", "reference")
+# Of adapters, as its recipes have it (examples/configs/sft.yaml, lora_cfg).
+_RANK = 8
+_OF_TRAINING: tuple[PhaseName, ...] = ("update", "reference", "reward")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +58,16 @@ def run_of(row: RlRow) -> RlRow:
         "num_gpus": str((row.integer("num_nodes") or 1) * per_node),
         "source": _FRAMEWORK,
     }
-    if name.startswith("distillation"):
+    if "off-policy" in name:
+        cells |= _alone(batch) | {"reward": f"model:{_teacher(name)}", "reference": "n"}
+    elif name.startswith("distillation"):
         cells |= _sampled(batch) | {"reward": f"model:{_teacher(name)}", "reference": "n"}
     elif not name.startswith("grpo"):
-        # A pair is two samples.
-        samples = 2 * batch if name.startswith("dpo") else batch
-        cells |= {"algorithm": "trainer step only", "train_global_batch": str(samples)}
-        cells |= {"reference": "y" if name.startswith("dpo") else "n"}
+        # A pair is two samples. Log-probabilities of the reference are read ahead of the timer of
+        # a step (nemo_rl/algorithms/dpo.py, augment_dataloader).
+        cells |= _alone(2 * batch if name.startswith("dpo") else batch) | {"reference": "n"}
+    if "lora" in name:
+        cells["algorithm"] += f" LoRA r{_RANK}"
     return replace(row, cells={**row.cells, **cells})
 
 
@@ -72,6 +77,11 @@ def _sampled(batch: int) -> dict[str, str]:
         "samples_per_prompt": "2",
         "minibatches": "1",
     }
+
+
+def _alone(samples: int) -> dict[str, str]:
+    """A trainer on samples that nobody generates."""
+    return {"algorithm": "trainer step only", "train_global_batch": str(samples)}
 
 
 def _teacher(name: str) -> str:

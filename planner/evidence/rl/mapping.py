@@ -16,15 +16,19 @@ from planner.evidence.rl.settings import (
     Taken,
     engine_name,
     engine_of,
+    engine_versions,
+    fuses_rotary,
     generated_batches,
     judge,
     minibatches_of,
     named_cell,
+    read_limit,
     reads_again,
     reference_word,
     staleness_of,
     trainer_leaves,
     tuning_text,
+    updated_on_host,
     uses_graphs,
     usual_gpu,
     way_of,
@@ -55,8 +59,7 @@ _FRAMEWORKS = (
     ("openrlhf", "openrlhf"),
     ("slime|vime", "slime"),
     ("trl", "trl"),
-    # A trainer of FSDP2 around transformers' models, as verl's.
-    ("prime-?rl", "verl"),
+    ("prime-?rl", "prime-rl"),
 )
 # What trains, as tables name it, by the framework's word.
 _TRAINERS = (
@@ -70,7 +73,7 @@ _TRAINERS = (
 )
 _ALGORITHMS = (
     ("dapo", "dapo"), ("ppo", "ppo"), ("gspo", "gspo"), ("rloo|reinforce", "rloo"),
-    ("gpg|grpo|aipo|swe|rl trainer|training phase|weight sync", "grpo"),
+    ("gpg|grpo|aipo|swe|trainer step|training phase|weight sync", "grpo"),
 )  # fmt: skip
 # verl padded every sample to the limits of prompt and answer unless `use_remove_padding` was on,
 # which its examples turned on in 2025.
@@ -81,7 +84,7 @@ _USUAL_RECOMPUTE = "full"
 # Notes that have all of a recipe and no packing among it.
 _UNPACKED = r"^(?!.*(sequence packing|dynamic batching)).*logprob mbs"
 # Rows of one sample each, which Megatron's profiles do not list.
-_OF_SAMPLES = ("padding-free", "limit")
+_OF_SAMPLES = ("padding-free", "limit", "longest")
 # The batch of a run that moves or trains only, whose samples say nothing.
 _ANY_SAMPLES = 2
 _ANY_PROMPTS = 64
@@ -137,7 +140,9 @@ def _mapped(row: RlRow, taken: Taken) -> RlMapped:
         job,
         trainer=trainer.job,
         staleness=(staleness_of(row),),
-        engine=replace(job.engine, graphs=uses_graphs(row)),
+        fused_rotary=fuses_rotary(row),
+        token_limit_read=read_limit(row, trainer),
+        engine=replace(job.engine, graphs=uses_graphs(row), generation=engine_versions(row)),
     )
     layout = RlLayout(
         placement="separate" if row.is_separate else "colocated",
@@ -267,6 +272,7 @@ def _request(
         lengths=lengths.text,
         packing="pack-varlen" if packing in _OF_SAMPLES else packing,
         train=tuning_text(row),
+        optimizer_offload=updated_on_host(row),
         overrides=Overrides(model=_with_positions(model, max(limit, lengths.longest))),
     )
     resampled = taken.batches or (generated_batches(row) if row.resamples else None)
@@ -323,6 +329,9 @@ def packing_of(row: RlRow, framework: RlFramework, lengths: RlLengths) -> tuple[
         return "longest", lengths.longest
     if (nemo and not row.notes_say(_UNPACKED)) or (not nemo and row.is_trainer_alone):
         return "pack-varlen", lengths.longest
+    if nemo and row.is_trainer_alone:
+        # To the longest of the batch, which of unknown samples is any up to the limit.
+        return "longest", lengths.longest
     padded = nemo or (row.text("date") or _PADDED_UNTIL) < _PADDED_UNTIL
     by_samples = row.text("train_mbs") or row.notes_say("no dynamic batching")
     if framework.token_batches and not padded:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hardware.schema import Cluster
 from planner.evidence.rl.costed import Costed
@@ -19,7 +19,7 @@ from planner.evidence.rl.rows import GIB, Figure, RlRow, Timed
 from planner.evidence.rl.settings import Taken, other_gpus
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.job.errors import CannotTellError, UsageError
-from planner.predict.rl.errors import KINDS, WIDTH, Ends, joined, kind_ends, rl_errors
+from planner.predict.rl.errors import KINDS, Ends, joined, kind_ends, learnt_phase, rl_errors
 from planner.predict.rl.plan import Phase
 
 # Of a normal distribution, three values of the same mean and variance: the middle one with a weight
@@ -202,9 +202,16 @@ def _compared_time(prediction: RlPrediction, timed: Timed) -> Compared | None:
     if seconds is None or seconds <= 0.0 or not parts:
         return None
     spread = _deviations(prediction, seconds, lambda one: _seconds(one, timed))
-    bars = [(kind_ends(mapped.job, kind), each) for kind, each in parts]
+    bars = [(_bar(mapped, kind), each) for kind, each in parts]
     ends = joined(bars, rl_errors().shared)
     return _made(timed.figure, seconds, timed.seconds, ends, spread, tuple(parts))
+
+
+def _bar(mapped: RlMapped, kind: str) -> Ends:
+    """The bar of a kind of phase: by own runs of the row's cluster, else by other sources."""
+    if learnt_phase(mapped.job, kind) is not None:
+        return kind_ends(mapped.job, kind)
+    return rl_errors().ends(kind, mapped.row.source)
 
 
 def _made(
@@ -262,7 +269,7 @@ def _compared_memory(prediction: RlPrediction) -> Compared | None:
     spread = _deviations(prediction, predicted, lambda one: memory_bytes(row, one))
     parts = (("memory", predicted),)
     return _made(
-        "memory", predicted, measured * GIB, rl_errors().kind["memory"].ends, spread, parts
+        "memory", predicted, measured * GIB, rl_errors().ends("memory", row.source), spread, parts
     )
 
 
@@ -283,13 +290,3 @@ def _held(phase: Phase, kind: str) -> float:
         for name, size in phase.held.items()
         if not (torch and any(word in name for word in _KEPT_BY_ALLOCATOR))
     )
-
-
-def with_deviation(one: Compared, ends: Ends) -> Compared:
-    """A figure within other half widths of its kinds of phase."""
-    return replace(one, ends=ends.and_also(one.deviation))
-
-
-def standard(ends: Ends) -> float:
-    """The standard deviation of a bar, in ln."""
-    return (ends.low + ends.high) / 2.0 / WIDTH

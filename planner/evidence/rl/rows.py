@@ -27,6 +27,8 @@ FIGURES: tuple[Figure, ...] = (
     "step", "generation", "training", "logprobs", "transfer", "memory"
 )  # fmt: skip
 GIB = 2.0**30
+# The runs that ship.
+PUBLISHED = Path(__file__).resolve().parents[1] / "data" / "rl_runs"
 
 _NUMBER = r"([\d.]+)"
 # A whole rollout, with the hand-over of weights before it and the engine's sleep behind it.

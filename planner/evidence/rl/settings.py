@@ -10,13 +10,18 @@ from math import ceil
 from planner.evidence.rl.rows import RlRow
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.job.rl.frameworks import RlFramework
+from planner.predict.configuration import Configuration
 from planner.predict.rl.plan import EngineLayout
 
 _GRAPHS_SINCE = "2025-08-01"
+# verl took vLLM's second engine in July 2025, and its asynchronous scheduler with 2026.
+_SECOND_SINCE, _ASYNC_SINCE = "2025-07-01", "2026-01-01"
+# Sequences that verl's engines ran at once until it asked for fewer (rollout.yaml).
+_SEQUENCES_OF_OLD = 1024
 # Words of notes, and the way of the weights that they mean.
 _WAYS: Mapping[str, str] = {
     r"\bdelta\b": "delta",
-    "without checkpoint engine|full broadcast|nccl collective|nccl sync": "broadcast",
+    "without checkpoint engine|full broadcast": "broadcast",
     "checkpoint engine|nixl|mooncake|receive only": "checkpoint-engine",
     "reshard refit": "reshard",
 }
@@ -84,6 +89,8 @@ def minibatches_of(row: RlRow, samples: int) -> int:
 
 
 def reference_word(row: RlRow) -> str | None:
+    if row.is_trainer_alone:
+        return "no"
     return {"y": "yes", "n": "no"}.get(row.text("reference") or "")
 
 
@@ -103,9 +110,28 @@ def engine_name(row: RlRow) -> str | None:
 def reads_again(row: RlRow) -> bool | None:
     """Asynchronous runs of verl take them from the engine (`rollout_correction.bypass_mode`)."""
     stated = row.number("logprob_s")
-    if stated is not None:
-        return stated > 0.0
+    if stated is not None or row.is_trainer_alone:
+        return bool(stated)
     return False if row.is_asynchronous and row.says("framework", "verl") else None
+
+
+def fuses_rotary(row: RlRow) -> bool:
+    """Whether packed samples are rotated by one kernel: in verl with Megatron where it is said."""
+    return not row.says("framework", "verl") or row.notes_say("apply_rope_fusion|all optimization")
+
+
+def updated_on_host(row: RlRow) -> float:
+    """Share of the optimizer that the CPU updates: Megatron's offload, of which a row gives the
+    fraction. What merely leaves between phases comes back for the update."""
+    said = f"{row.fact('train_offload')} {row.text('notes') or ''}"
+    found = re.search(r"offload[ _]fraction[= ](\d(?:\.\d+)?)", said)
+    return min(1.0, float(found[1])) if found else 0.0
+
+
+def read_limit(row: RlRow, trainer: Configuration) -> int | None:
+    """Tokens of a micro-batch that is only read, of all ranks that share it; None: as trained."""
+    tokens = row.noted(r"logprob max tokens N ?[kK]")
+    return round(1000 * tokens) * trainer.degrees.cp if tokens else None
 
 
 def engine_of(row: RlRow, framework: RlFramework, gpus: int) -> EngineLayout:
@@ -117,8 +143,13 @@ def engine_of(row: RlRow, framework: RlFramework, gpus: int) -> EngineLayout:
         tp=tp,
         pp=pp,
         kv_share=row.number("kv_fraction") or usual,
-        sequences=round(row.noted("max_num_seqs N") or framework.sequences),
+        sequences=round(row.noted("max_num_seqs N") or _sequences(row, framework)),
     )
+
+
+def _sequences(row: RlRow, framework: RlFramework) -> int:
+    old = row.says("software", "mid-2025") or (row.text("date") or _GRAPHS_SINCE) < _GRAPHS_SINCE
+    return _SEQUENCES_OF_OLD if old and row.says("framework", "verl") else framework.sequences
 
 
 def uses_graphs(row: RlRow) -> bool:
@@ -129,6 +160,16 @@ def uses_graphs(row: RlRow) -> bool:
     old = row.says("software", "mid-2025") or (row.text("date") or _GRAPHS_SINCE) < _GRAPHS_SINCE
     eager = old and row.says("framework", "verl")
     return not (eager or row.notes_say("enforce_eager"))
+
+
+def engine_versions(row: RlRow) -> str:
+    """The generation of the engine's versions, by the row's date; "" for the usual one."""
+    date = row.text("date") or ""
+    if not row.says("framework", "verl") or row.says("rollout_engine", "sglang") or not date:
+        return ""
+    if row.says("software", "mid-2025") and date >= _ASYNC_SINCE:
+        return "vllm"
+    return "vllm-v0" if date < _SECOND_SINCE else "vllm" if date < _ASYNC_SINCE else ""
 
 
 def staleness_of(row: RlRow) -> int:
@@ -154,6 +195,6 @@ def trainer_leaves(row: RlRow, framework: RlFramework, taken: Taken) -> bool:
 
 def way_of(row: RlRow) -> str:
     """The way of the weights that the notes name; "" for the framework's usual one."""
-    if not row.is_transfer_alone:
+    if not row.is_transfer_alone or row.notes_say("nccl collective|nccl sync"):
         return ""
     return next((way for words, way in _WAYS.items() if row.notes_say(words)), "")

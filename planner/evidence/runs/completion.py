@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
 
+from planner.evidence.runs.lengths import longest_row
 from planner.evidence.runs.model import experts_text
 from planner.evidence.runs.rows import MeasuredRow, zero_stage_named
 from planner.job.models.layout import layer_pattern
@@ -37,6 +38,10 @@ _USUAL_CHUNKS = 2
 # Granite 4's and Bamba's.
 _USUAL_PERIOD = 10
 
+# The card on which most who state one fine-tune; memory depends little on which it is.
+_USUAL_GPU, _ITS_GB = "A100-80GB", "80"
+# Text beside the images of a sample of which nothing but their tokens is known.
+_USUAL_TEXT = 128
 # Column, value, and how it reads.
 Default = tuple[str, str, str]
 
@@ -66,6 +71,20 @@ def _sequence(row: MeasuredRow) -> Iterator[Default]:
     # How long padded samples are, nothing usual tells.
     if row.text("seq") is None and not row.says("sequences", "padded|longest|single sample"):
         yield _plain("seq", _USUAL_SEQ)
+
+
+def _text_beside_images(row: MeasuredRow) -> Iterator[Default]:
+    """The length of samples of which only the tokens of their images are stated."""
+    if longest_row(row) is None and re.match(r"\d", row.fact("image_tokens")):
+        length = int(row.number("image_tokens") or 0) + _USUAL_TEXT
+        yield "length_max", str(length), f"{_USUAL_TEXT} tokens of text beside the images"
+
+
+def _card(row: MeasuredRow) -> Iterator[Default]:
+    """The usual card, for a row that states memory alone and not of which card."""
+    if row.text("gpu") is None and row.measurement("peak_mem_gib") is not None:
+        yield "gpu", _USUAL_GPU, f"memory as on {_USUAL_GPU}"
+        yield "gpu_mem_gb", _ITS_GB, f"{_ITS_GB} GB of it"
 
 
 def _hybrid(row: MeasuredRow) -> Iterator[Default]:
@@ -224,7 +243,9 @@ def _batch(row: MeasuredRow) -> Iterator[Default]:
 
 # In this order: later ones read what earlier ones filled in.
 _DEFAULTS: tuple[Callable[[MeasuredRow], Iterator[Default]], ...] = (
+    _text_beside_images,
     _sequence,
+    _card,
     _hybrid,
     _heads,
     _experts,

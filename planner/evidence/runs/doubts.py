@@ -28,7 +28,7 @@ from planner.predict.uncertainty.open_mixture import (
 )
 
 # Predictions of one row beside the first, at most.
-MOST_PREDICTIONS = 8
+MOST_PREDICTIONS = 12
 # Spread of a fact whose silence is given: these come before those that rows tell of.
 _WIDE = 1.0
 _FIGURES: tuple[Figure, ...] = ("time", "memory")

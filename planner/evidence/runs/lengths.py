@@ -24,6 +24,8 @@ _PADDED = r"padded mean (?:about )?(\d+) at micro-batch (\d+)"
 # and the longest as shares of the limit, or how much they differ about a stated mean.
 _OF_LIMIT = r"^([\d.]+) to ([\d.]+) of the limit$"
 _SIGMA = r"^sigma ([\d.]+)$"
+# The same of `length_max`, where images are stated and the text beside them is not.
+_BESIDE = r"^images and (\d+)$"
 # Standard deviation of ln(length) of a data set, where the row does not tell: what fms-acceleration
 # padded and joined without padding (Alpaca, OrcaMath; 4 and 8 samples together) is 1.44 to 1.81
 # times as long padded, which 0.35 to 0.55 gives.
@@ -81,7 +83,16 @@ def states_lengths(row: MeasuredRow) -> bool:
 
 
 def _limit(row: MeasuredRow) -> int | None:
+    beside = re.search(_BESIDE, row.fact("length_max"))
+    if beside and (images := _of_images(row)):
+        return images + int(beside[1])
     return row.integer("seq") or row.integer("length_max")
+
+
+def _of_images(row: MeasuredRow) -> int:
+    """Tokens of the images of a sample, where the row states them; they are in every sample."""
+    stated = re.match(r"\d+", row.fact("image_tokens"))
+    return int(stated[0]) if stated else 0
 
 
 def _known(row: MeasuredRow) -> Lengths | None:
@@ -96,7 +107,7 @@ def _known(row: MeasuredRow) -> Lengths | None:
         return _before_padding(float(padded[1]), int(padded[2]))
     limit = _limit(row)
     if share := re.search(_OF_LIMIT, row.fact("length_mean") or _usual_fill(row)):
-        return _of_limit(float(share[1]), float(share[2]), limit or 0)
+        return _of_limit(float(share[1]), float(share[2]), limit or 0, _of_images(row))
     mean_row = row.number("length_mean")
     if mean_row is None or mean_row >= (limit or mean_row + 1.0):
         return None
@@ -110,12 +121,13 @@ def _usual_fill(row: MeasuredRow) -> str:
     return "" if told or not _has_samples(row) else _USUAL_FILL
 
 
-def _of_limit(mean: float, longest: float, limit: int) -> Lengths | None:
-    """Samples whose mean and longest are so much of a limit; None for those that all reach it."""
+def _of_limit(mean: float, longest: float, limit: int, images: int) -> Lengths | None:
+    """Samples whose mean and longest are so much of what a limit leaves beside their images; None
+    for those that all reach it."""
     if mean >= 1.0:
         return None
-    most = max(2, round(longest * limit))
-    return lengths_of_mean(max(1, round(mean * limit))).cut(most)
+    most = max(2, images + round(longest * max(0, limit - images)))
+    return lengths_of_mean(max(1, images + round(mean * max(0, limit - images)))).cut(most)
 
 
 def _sigma(row: MeasuredRow) -> float:

@@ -58,6 +58,7 @@ class Fact(Frozen):
     groups: Literal["framework", "architecture"] = "framework"
     silence: float | None = Field(default=None, ge=0.0, le=1.0)
     work: bool = False
+    stated: str = ""
 
     @model_validator(mode="after")
     def _condition_can_be_read(self) -> Fact:
@@ -70,10 +71,10 @@ class Fact(Frozen):
         return _condition(self.when) if self.when else None
 
     def is_stated(self, row: MeasuredRow) -> bool:
-        """Whether the row says what the fact is."""
-        return bool(row.fact(self.column)) or any(
-            _says(row, words) for words in self.also_stated_by
-        )
+        """Whether the row says what the fact is, in words that match `stated` where that is
+        given."""
+        said = bool(row.fact(self.column)) and row.says(self.column, self.stated)
+        return said or any(_says(row, words) for words in self.also_stated_by)
 
     def stated_value(self, row: MeasuredRow) -> Value | None:
         """Which of its values a row states; None where it states none of them."""

@@ -95,7 +95,7 @@ class Prediction:
     @property
     def step_time_s(self) -> float | None:
         """Predicted seconds of a step; None where the row does not state what decides them."""
-        if self.step is None or self.configured.time_gap:
+        if self.step is None or self.configured.time_gap or not self.names_gpu:
             return None
         seconds = float(self.step[f.STEP_TIME]) * self.configured.batch_share
         return seconds * self._times("time")
@@ -108,6 +108,11 @@ class Prediction:
             return None
         doubt = self.doubt_of("memory")
         return fit_probability(self.job, peak, limit, self.row.source, doubt)
+
+    @property
+    def names_gpu(self) -> bool:
+        """Whether the row says on which GPU it ran; else memory alone is predicted."""
+        return self.row.text("gpu") is not None or self.row.text(PLAN_COLUMN) is not None
 
     @property
     def full_chance(self) -> float:
@@ -200,8 +205,10 @@ class Prediction:
 
     @property
     def limit_bytes(self) -> float | None:
-        """Usable HBM of the row's GPU."""
-        return None if self.mapped is None else self.mapped.job.hbm_limit_bytes
+        """Usable HBM of the row's GPU; None where it does not say which that is."""
+        return (
+            None if self.mapped is None or not self.names_gpu else self.mapped.job.hbm_limit_bytes
+        )
 
 
 def predict_rows(rows: Iterable[MeasuredRow]) -> list[Prediction]:

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import re
 
-from planner.evidence.runs.lengths import longest_row
+from planner.evidence.runs.lengths import longest_row, samples_of
 from planner.evidence.runs.model import UnpredictableRowError, model_of
 from planner.evidence.runs.rows import MeasuredRow
-from planner.job.errors import UsageError
-from planner.job.images import image_load
+from planner.job.images import image_count, image_load
 from planner.job.models.catalog import catalog_name, load_model
 from planner.job.specs import ModelSpec
 from planner.job.tuning import PROJECTOR, VISION_TOWER
+from planner.job.vision import ImageLoad
 
-# What a name of a checkpoint says of how its weights are packed.
-_PACKED = re.compile(r"[-_](unsloth[-_])?(bnb[-_]?4bit|gptq[-_]int4|awq|fp8|4bit)$", re.IGNORECASE)
+# What a name of a checkpoint says of how its weights are packed, dated or tuned.
+_PACKED = re.compile(
+    r"[-_](unsloth[-_])?(bnb[-_]?4bit|gptq[-_]int4|awq|fp8|4bit|instruct|chat|pretrained|it|\d{4})$",
+    re.IGNORECASE,
+)
+# Names under which ms-swift 2 had models of the catalogue.
+_CALLED = (
+    (re.compile(r"^llava1[._]6-(mistral|vicuna)-7b", re.IGNORECASE), r"llava-v1.6-\1-7b"),
+    # InternViT-6B before InternLM2-20B, as InternVL2-26B.
+    (re.compile(r"^internvl-chat-v1[._]5$", re.IGNORECASE), "internvl2-26b"),
+    (re.compile(r"^phi3-vision-128k", re.IGNORECASE), "phi-3.5-vision"),
+)
+# Of an image of which neither size nor tokens are stated, COCO's; what an open fact says of it.
+_USUAL_IMAGE = "1x640x480"
+_SIZED = r"^one of (\d+x\d+)$"
 _OTHER = r"\b(audio|speech)"
 # Towers by the words of a cell; projectors are called so, or mergers and aligners.
 _TOWER = r"vision|\bvit\b"
@@ -40,15 +53,28 @@ def whole_model(row: MeasuredRow) -> ModelSpec:
     model = model_of(row) if row.integer("layers") else _in_row(known.language, row)
     whole = model.model_copy(update={"vision": vision})
     frozen = VISION_TOWER in frozen_parts(row)
-    tokens = re.search(r"(\d+)", row.fact("image_tokens"))
-    try:
-        images = image_load(
-            whole, None, int(tokens[1]) if tokens else None, float(model.pretraining_seq)
-        )
-    except UsageError as error:
-        raise UnpredictableRowError(str(error).partition(";")[0]) from None
+    images = _images(row, whole)
     part = vision.model_copy(update={"frozen": frozen})
     return whole.model_copy(update={"vision": part, "images": images})
+
+
+def _images(row: MeasuredRow, model: ModelSpec) -> ImageLoad:
+    """The images of the row's samples: as many tokens as it states, or one of a usual size, as far
+    as a sample has room for it."""
+    text, samples = row.fact("image_tokens"), samples_of(row).lengths
+    room = float(samples.mean if samples else model.pretraining_seq)
+    if text == "none":
+        return ImageLoad()
+    if text == "the largest" or model.vision is None:
+        return image_load(model, None, None, room)
+    tokens = re.match(r"\d+", text)
+    if tokens:
+        return image_load(model, None, int(tokens[0]), max(room, float(tokens[0])))
+    sized = re.search(_SIZED, text)
+    width, height = (sized[1] if sized else _USUAL_IMAGE).rpartition("1x")[2].split("x")
+    most = re.match(r"at most (\d+)", text)
+    one = image_count(model.vision, int(width), int(height)).tokens
+    return image_load(model, None, min(int(room), one, int(most[1]) if most else one), room)
 
 
 def frozen_parts(row: MeasuredRow) -> tuple[str, ...]:
@@ -62,7 +88,11 @@ def frozen_parts(row: MeasuredRow) -> tuple[str, ...]:
 
 def _known(row: MeasuredRow) -> ModelSpec:
     """The catalogue's model of the row's name, whose weights may be published packed."""
-    known = catalog_name(_PACKED.sub("", row.text("model") or ""))
+    name = row.text("model") or ""
+    for pattern, called in _CALLED:
+        name = pattern.sub(called, name)
+    while (known := catalog_name(name)) is None and _PACKED.search(name):
+        name = _PACKED.sub("", name)
     if known is None or row.says("frozen", _OTHER):
         raise _unknown(row)
     return load_model(known).with_vision().spec

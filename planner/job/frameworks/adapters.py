@@ -17,6 +17,7 @@ from planner.job.frameworks.tables import AdapterRules
 from planner.job.specs import ModelSpec
 from planner.job.tuned_layers import EXPERTS
 from planner.job.tuning import Tuning
+from planner.job.vision import TowerSpec
 
 if TYPE_CHECKING:
     from constraints.condition import UserCondition
@@ -180,3 +181,14 @@ def tuning_conditions(profile: FrameworkProfile, tuning: Tuning) -> tuple[UserCo
     if tuning.base is None or profile.adapters.quantised_tensor:
         return ()
     return (replace(user_condition("require", "tp == 1"), of=f"--train base={tuning.base}"),)
+
+
+# Towers whose patch embedding the hook does not find.
+_UNHOOKED = ("qwen3_vl", "moonvit", "intern_vit")
+
+
+def hooks_tower(tuning: Tuning, profile: FrameworkProfile, tower: TowerSpec) -> bool:
+    """Whether a library that asks for gradients of all embeddings, for checkpoints beside adapters,
+    has the tower's patch embedding among them (transformers 5, enable_input_require_grads)."""
+    asks = tuning.has_adapters and bool(profile.adapters.hooks_inputs)
+    return asks and tower.kind not in _UNHOOKED

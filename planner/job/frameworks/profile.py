@@ -121,16 +121,18 @@ class TowerRules(Frozen):
 
     `first_stage`: with the embeddings on the first pipeline stage, not among the layers; there
     `copied` families are whole on every tensor-parallel rank and unaware of context parallelism,
-    and of `recomputed` ones layers run again as the language model's do.
+    and of `recomputed` ones layers run again as the language model's do. `among`: families whose
+    towers it has not, which are planned among the layers.
     """
 
     first_stage: bool = False
     copied: tuple[str, ...] = ()
     recomputed: tuple[str, ...] = ()
+    among: tuple[str, ...] = ()
 
     def place(self, rule: str) -> Literal["layers", "split", "copied"]:
         """Where a family's tower stands (`planner.job.vision.VisionSpec.place`)."""
-        if not self.first_stage:
+        if not self.first_stage or rule in self.among:
             return "layers"
         return "copied" if rule in self.copied else "split"
 

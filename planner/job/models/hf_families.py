@@ -205,6 +205,14 @@ def _llama4_chunks(fields: Fields) -> SpecFields:
     return windows(fields, chunk, kinds)
 
 
+def mllama_layers(fields: Fields) -> SpecFields:
+    """Llama 3.2 Vision's: those that are listed attend across to images."""
+    layers = fields.positive("num_hidden_layers")
+    across = fields.indices("cross_attention_layers", below=layers) or []
+    kinds: list[AttentionKind] = ["cross" if i in across else "full" for i in range(layers)]
+    return {"attention": kinds}
+
+
 # Where the functions are that `hf_readers.toml` names.
 _PARTS = {**vars(hf_parts), **vars(hf_states), **globals()}
 

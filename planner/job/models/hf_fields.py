@@ -127,6 +127,16 @@ class Fields:
             raise self.error(f"{found} names layer {max(indices)}, but there are {below} layers")
         return indices
 
+    def pairs(self, key: str) -> list[list[int]] | None:
+        """A list of pairs of positive integers, or None where it is null or absent."""
+        found, value = self._known(key)
+        if value is None:
+            return None
+        fine = isinstance(value, list) and all(isinstance(p, list) and len(p) == 2 for p in value)
+        if not fine:
+            raise self._wrong(found, value, "a list of pairs, as [[1, 1], [1, 2]]")
+        return [[self._integer(found, side, minimum=1) for side in pair] for pair in value]
+
     def binary(self, key: str, length: int) -> list[int] | None:
         """A list of `length` zeros and ones, or None where it is null, empty or absent."""
         found, value = self._known(key)

@@ -74,6 +74,7 @@ def read_vision(
         projector = _PROJECTORS[row["projector"]](tower, whole, shape, hidden)
         return VisionSpec(
             rule=_rule(row["rule"], tower),
+            input_rows=row.get("input_rows", 0),
             tower=shape,
             projector=ProjectorSpec.model_validate(projector),
         )
@@ -280,6 +281,32 @@ def llama4(fields: Fields) -> Shape:
     }
 
 
+def mllama(fields: Fields) -> Shape:
+    """Llama 3.2 Vision's: all tiles of an image are one row; layers with learned numbers on what
+    their blocks add follow those without, of which some are read beside the last."""
+    first, then = fields.positive("num_hidden_layers"), fields.positive("num_global_layers")
+    ratios = fields.pairs("supported_aspect_ratios")
+    return {
+        "kind": "mllama",
+        "layers": first + then,
+        "gated_layers": then,
+        "hidden": fields.positive("hidden_size"),
+        "heads": _first_stated(fields, "num_attention_heads", "attention_heads"),
+        "ffn": fields.positive("intermediate_size"),
+        "patch": fields.side("patch_size"),
+        "patch_bias": False,
+        "positions": _places(fields) + 1,
+        "class_tokens": 1,
+        "tiles": fields.positive("max_num_tiles"),
+        "aspects": 8 if ratios is None else len(ratios),
+        "outputs": tuple(fields.indices("intermediate_layers_indices", below=first) or ()),
+        "qkv_bias": False,
+        "out_bias": False,
+        "norm_before": True,
+        "norm_after": True,
+    }
+
+
 # --- projectors -----------------------------------------------------------------------------------
 
 
@@ -306,6 +333,12 @@ def moonvit_projector(tower: Fields, whole: Fields, shape: TowerSpec, hidden: in
     merged = tower.side("merge_kernel_size") ** 2
     wide = merged * shape.hidden
     return {"merged": merged, "widths": (wide, wide, hidden), "norm_width": shape.hidden}
+
+
+def across(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
+    """Llama 3.2 Vision's: one layer over the outputs of several layers side by side."""
+    del tower, whole
+    return {"widths": (shape.hidden * (1 + len(shape.outputs)), hidden)}
 
 
 def single(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
@@ -396,6 +429,7 @@ _TOWERS: Mapping[str, Callable[[Fields], Shape]] = {
     "intern_vit": intern_vit,
     "phi3_clip": phi3_clip,
     "moonvit": moonvit,
+    "mllama": mllama,
 }
 _PROJECTORS: Mapping[str, Callable[[Fields, Fields, TowerSpec, int], Shape]] = {
     "merger": merger,
@@ -407,5 +441,6 @@ _PROJECTORS: Mapping[str, Callable[[Fields, Fields, TowerSpec, int], Shape]] = {
     "llama4": llama4_projector,
     "moonvit": moonvit_projector,
     "single": single,
+    "across": across,
     "phi3": phi3_projector,
 }

@@ -8,17 +8,21 @@ bound of memory, and of seconds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hardware.errors import HardwareError
 from planner.job.errors import UsageError
+from planner.job.images import WITHOUT
 from planner.job.job import BatchTarget
+from planner.job.models.catalog import load_model
 from planner.job.request import Request
 from planner.job.request_fields import Launched, Overrides
 from planner.job.rl.job import RlJob
 from planner.job.rl.request import RlRequest
+from planner.job.rl.spec import algorithms
 from planner.launch.check.request import (
     IN_FILES,
     canonical_mode,
@@ -38,6 +42,10 @@ if TYPE_CHECKING:
 _USUAL_PROMPT = 512
 # Of what is allowed, tokens of samples that are short: where even they have no room, no run fits.
 _SHORT = 16
+# The algorithm of groups of one.
+_ALONE = "reinforce"
+# What a refusal says of the planner's own options.
+_OPTION = re.compile(r"^--[\w-]+ [^:]*: |; give --.*$|, or --rl \w+$")
 
 
 @dataclass(frozen=True)
@@ -70,13 +78,13 @@ def rl_check(found: Found, gpus: str | None, cluster: str | None) -> RlCheck:
         return RlCheck((Problem("lengths-unknown", text, "missing", fix=fix),))
     try:
         request = rl_request(found, rl, gpus, cluster)
-        job = request.resolve()
+        job = _resolved(request, rl)
         problems = tuple(_machine_problems(rl, job))
         if any(one.severity == "error" for one in problems):
             return RlCheck(problems, request, job)
         layout = rl_layout(found, rl, request, job)
         step = _step(job, layout)
-        short = step.fits or not at_limits or _short_fits(found, rl, request)
+        short = step.fits or not at_limits or _short_fits(found, rl, gpus, cluster)
     except (UsageError, HardwareError) as error:
         return RlCheck((_refusal(str(error)),))
     return RlCheck(problems, request, job, layout, step, at_limits, short)
@@ -92,16 +100,22 @@ def _step(job: RlJob, layout: RlLayout) -> RlStep:
     return rl_step(job, layout)
 
 
-def _short_fits(found: Found, rl: RlFound, request: RlRequest) -> bool:
+def _short_fits(found: Found, rl: RlFound, gpus: str | None, cluster: str | None) -> bool:
     """Whether the launch fits with answers that are a part of what is allowed."""
     answer = max(1, (rl.response_limit or _SHORT) // _SHORT)
     prompt = max(1, (rl.prompt_limit or _USUAL_PROMPT) // _SHORT)
-    lengths = f"prompt={prompt},response={answer}"
-    short = request.model_copy(
-        update={"trainer": request.trainer.model_copy(update={"lengths": lengths})}
-    )
-    job = short.resolve()
-    return _step(job, rl_layout(found, rl, short, job)).fits
+    brief = replace(found, lengths=f"prompt={prompt},response={answer}")
+    request = rl_request(brief, rl, gpus, cluster)
+    job = _resolved(request, rl)
+    return _step(job, rl_layout(brief, rl, request, job)).fits
+
+
+def _resolved(request: RlRequest, rl: RlFound) -> RlJob:
+    """The job of a request, with what files say of its engine besides. UsageError."""
+    job, engine = request.resolve(), rl.engine
+    chunk = engine.chunk or job.engine.chunk
+    set_engine = replace(job.engine, chunk=chunk, graphs=engine.graphs)
+    return replace(job, engine=set_engine, token_limit_read=rl.token_limit_read)
 
 
 # --- the request ----------------------------------------------------------------------------------
@@ -112,7 +126,7 @@ def rl_request(found: Found, rl: RlFound, gpus: str | None, cluster: str | None)
     engine = rl.engine
     return RlRequest(
         trainer=_trainer(found, rl, gpus, cluster),
-        algorithm=rl.algorithm,
+        algorithm=_algorithm(rl),
         prompts=rl.prompts,
         samples_per_prompt=rl.samples_per_prompt,
         framework=rl.framework,
@@ -134,6 +148,13 @@ def rl_request(found: Found, rl: RlFound, gpus: str | None, cluster: str | None)
     )
 
 
+def _algorithm(rl: RlFound) -> str:
+    """The algorithm; one answer a prompt is compared with nothing, and takes the same passes."""
+    return (
+        _ALONE if rl.samples_per_prompt == 1 and algorithms()[rl.algorithm].group else rl.algorithm
+    )
+
+
 def _dividing(samples: int, minibatches: int) -> int:
     """The number of mini-batches, or the next below that divides the samples: frameworks leave out
     the rest, or make the last one smaller."""
@@ -151,6 +172,7 @@ def _trainer(found: Found, rl: RlFound, gpus: str | None, cluster: str | None) -
         "packing": None if rl.token_limit else "longest",
         "seq": None,
         "objective": "lm",
+        "images": found.images or (WITHOUT if _sees(found) else None),
     }
     launched = Launched(tables_of_variations(found.variations, found.framework), found.transport())
     overrides = Overrides(model=found.shape if found.model is None else None, launched=launched)
@@ -162,6 +184,12 @@ def _trainer(found: Found, rl: RlFound, gpus: str | None, cluster: str | None) -
         allow_tp_across_domains=True,
         **asked,
     )
+
+
+def _sees(found: Found) -> bool:
+    """Whether the policy reads images."""
+    spec = found.shape if found.model is None else load_model(found.model).spec
+    return spec is not None and spec.vision is not None
 
 
 # --- the layout -----------------------------------------------------------------------------------
@@ -235,8 +263,7 @@ def _machine_problems(rl: RlFound, job: RlJob) -> Iterator[Problem]:
 
 def _refusal(text: str) -> Problem:
     """What a job, or the rules of a plan, refuses, without the words of the planner's options."""
-    plain = text.strip()
-    return not_predictable(plain)
+    return not_predictable(_OPTION.sub("", text.strip()))
 
 
 def figures(check: RlCheck) -> dict[str, Any]:

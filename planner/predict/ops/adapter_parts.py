@@ -13,6 +13,8 @@ from planner.predict.ops.rows import Op
 # Rows with one linear layer, by the name that adapters are put on.
 _ALONE: Mapping[str, str] = {
     "attention/q": "q",
+    "attention/k": "k",
+    "attention/v": "v",
     "attention/q_down": "q-down",
     "attention/q_up": "q-up",
     "attention/kv_down": "kv-down",
@@ -28,6 +30,8 @@ _ALONE: Mapping[str, str] = {
     "head/logits": "head",
 }
 _QKV = "attention/qkv"
+# Rows that read what the projector makes of images.
+_OF_IMAGES = ("attention/k", "attention/v")
 # Rows whose input is a tensor of its own; all others of a block read its norm's output.
 _OWN_INPUT = ("out_proj", "down", "up_proj", "q_up", "kv_up", "experts_up", "experts_down")
 
@@ -79,6 +83,8 @@ def parts_of(op: Op, context: OpContext) -> tuple[Part, ...]:
         return _qkv_parts(op, context, wanted)
     if op.name.endswith(("/gate", "/up")) and context.model.gated:
         return _up_parts(op, context, names)
+    if op.name in _OF_IMAGES:
+        return (_part(op, names[-1], op.kv_out_width, ParamShard.KV),)
     return (_part(op, names[-1], op.out_width),)
 
 
@@ -127,6 +133,8 @@ def _up_parts(op: Op, context: OpContext, names: Sequence[str]) -> tuple[Part, .
 def input_of(op: Op, context: OpContext) -> str:
     """The tensor that a product reads, by a name that it shares with others that read it."""
     block, _, row = op.name.partition("/")
+    if op.name in _OF_IMAGES:
+        return "images"
     if row in _OWN_INPUT or block == "projector":
         return op.name
     if block in ("mlp", "moe", "shared_experts"):

@@ -32,7 +32,7 @@ def attention_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
         *_l2_norm(context, kind),
         core_row(context, kind),
         *_gate(context),
-        _output(context),
+        attention_output(context),
     )
 
 
@@ -119,7 +119,7 @@ def _qk_norm(context: OpContext) -> tuple[Op, ...]:
     rows = []
     # Transformer Engine's module for it makes both gradients in one call.
     kernels = 1.0 if context.saved.norms_in_linears else 2.0
-    for row, width in _norms_of_heads(context, per_head=per_head, gated=model.attention_gate):
+    for row, width in norms_of_heads(context, per_head=per_head, gated=model.attention_gate):
         count = context.norm_parameters * (model.head_dim if per_head else width)
         rows.append(replace(row, backward_kernels=kernels, parameters=((count, shard),)))
     return tuple(rows)
@@ -130,14 +130,14 @@ def _l2_norm(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
     if not context.model.qk_l2_norm or kind.attention != "sliding":
         return ()
     rows = []
-    for row, _ in _norms_of_heads(context, per_head=True, gated=False):
+    for row, _ in norms_of_heads(context, per_head=True, gated=False):
         scaled = (f"{row.name}/normalised", f"{row.name}/weight")
         saved = tuple(kept for kept in row.saved if kept.name not in scaled)
         rows.append(replace(row, saved=saved, parameters=()))
     return tuple(rows)
 
 
-def _norms_of_heads(
+def norms_of_heads(
     context: OpContext, *, per_head: bool, gated: bool
 ) -> Iterator[tuple[Op, float]]:
     """Norms of queries and of keys with their widths; `per_head`: with statistics of every head,
@@ -233,7 +233,7 @@ def _output_widths(context: OpContext) -> tuple[float, float]:
     return width, width if context.applies(context.saved.rotary_concat_families) else 0.0
 
 
-def _output(context: OpContext) -> Op:
+def attention_output(context: OpContext) -> Op:
     """Output projection (row-parallel); its input is the attention output."""
     model = context.model
     width = float(model.attention_out_width)

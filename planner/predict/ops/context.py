@@ -50,6 +50,9 @@ class OpContext:
     tuning: Tuning = FULL
     reads: tuple[Read, ...] = ()
     read_bytes: float = 0.0
+    # Whether a library hooks the input of frozen layers for checkpoints, so that gradients of
+    # inputs run through them.
+    hooked: bool = False
 
     @property
     def trains_vision(self) -> bool:

@@ -27,6 +27,8 @@ _OF_WEIGHTS = ("/normalised", "/places", "/scaled")
 # Products whose weights no linear layer of the library holds: a router's, a convolution's, a plain
 # matrix's.
 _NEVER_PACKED = ("moe/router", "patch_embedding", "projector/matrix1")
+# Products of what attention makes, and of what a projector makes of images.
+_NEVER_WIDE = ("attention/out_proj", "attention/k", "attention/v")
 # Operators of torch by which AutoGPTQ unpacks a weight without a kernel of its own: shifts, casts
 # and masks of weights and zeros, scales gathered, zeros taken off, scaled (qlinear_cuda_old.py).
 _UNPACKING_OPERATORS = 10.0
@@ -83,7 +85,7 @@ def is_wide(op: Op, context: OpContext) -> bool:
     other products make of it unless they are quantised and hand on what they are given."""
     saved = context.saved
     norms = saved.residual_bytes, context.model.norm == "layernorm" and saved.layernorm_input_bytes
-    if _FP32 not in norms or op.name == "attention/out_proj":
+    if _FP32 not in norms or op.name in _NEVER_WIDE:
         return False
     handed_on = bool(context.tuning.base) and context.profile.mode == "bf16"
     return handed_on or not op.name.endswith("/down")
@@ -107,7 +109,7 @@ class Frozen:
         """Whether backward ends above the piece: nothing that it holds or that lies below is
         trained, nor does a hook ask for a gradient."""
         tuning, tied = self.context.tuning, self.context.model.tied_embeddings
-        if self.context.trains_vision:
+        if self.context.trains_vision or self.context.hooked:
             return False
         ends = {"embeddings", "head"} if tied else {"embeddings"}
         below = not tuning.has_adapters and not ends & set(tuning.frozen_modules)

@@ -7,7 +7,7 @@ these rows, so they cannot disagree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from planner.cost.codes import CollectiveKind, Hidden, OpKind, ParamShard, Shard
 from planner.job.parameter_classes import parameter_classes
@@ -137,6 +137,8 @@ class Op:
     rerun_with: Module = Module.FULL
     # False where nothing is trained that a gradient of its input would reach.
     returns: bool = True
+    # Whether one does only under recomputation, where a library hooks its input for checkpoints.
+    hooked: bool = False
     # HBM bytes for each weight, and bytes alive, of what is made of the weights before each use
     # beside a 16-bit copy of packed ones (DoRA's norms).
     weight_traffic: float = 0.0
@@ -187,6 +189,31 @@ class Op:
     def derives(self) -> bool:
         """Whether backward computes a gradient of its weights."""
         return self.trains or self.merged
+
+
+def times(op: Op, factor: float) -> Op:
+    """A row of so many tokens for each that it is written for."""
+    return replace(
+        op,
+        tokens_factor=factor * op.tokens_factor,
+        saved=tuple(replace(row, bytes_per_token=factor * row.bytes_per_token) for row in op.saved),
+        collectives=tuple(
+            replace(one, bytes_per_token=factor * one.bytes_per_token) for one in op.collectives
+        ),
+    )
+
+
+def only_held(op: Op) -> Op:
+    """The weights of a row that a batch does not use."""
+    return Op(
+        name=op.name,
+        kind=OpKind.MEMORY,
+        forward_kernels=0.0,
+        backward_kernels=0.0,
+        parameters=op.parameters,
+        parameter_class=op.parameter_class,
+        rerun_with=Module.NOTHING,
+    )
 
 
 @dataclass(frozen=True, slots=True)

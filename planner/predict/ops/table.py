@@ -20,13 +20,14 @@ from planner.predict.ops.attention import (
 )
 from planner.predict.ops.checkpoint import stop_early, with_budget
 from planner.predict.ops.context import OpContext, norm, present, residual
+from planner.predict.ops.cross import cross_rows, gate_row
 from planner.predict.ops.linear import column_parallel, linear_inputs
 from planner.predict.ops.mlp import mlp_rows
 from planner.predict.ops.moe import moe_rows
 from planner.predict.ops.offload import with_offload
 from planner.predict.ops.promotion import with_promotions
 from planner.predict.ops.reads import with_reads, with_teacher
-from planner.predict.ops.rows import Op, Piece, Saved
+from planner.predict.ops.rows import Op, Piece, Saved, only_held
 from planner.predict.ops.state_space import state_rows
 from planner.predict.ops.vision import end_rows, tower_layer
 
@@ -36,8 +37,22 @@ def layer_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
     if kind.attention == "none":
         first, *rest = _ffn_rows(context, kind)
         return (replace(first, saved=(*first.saved, layer_checkpoint(context))), *rest)
+    if kind.attention == "cross":
+        return _cross_layer(context, kind)
     mixer = _mixer_rows(context, kind)
     return mixer if kind.ffn == "none" else (*mixer, *_ffn_rows(context, kind))
+
+
+def _cross_layer(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
+    """A layer that attends across to images; samples without any pass it by."""
+    rows = (
+        *input_norm(context),
+        *cross_rows(context),
+        gate_row(context, "attention"),
+        residual(context, "attention/residual"),
+        *_ffn_rows(context, kind.model_copy(update={"gated": True})),
+    )
+    return rows if context.model.images.across else tuple(only_held(op) for op in rows)
 
 
 def _mixer_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
@@ -47,6 +62,7 @@ def _mixer_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
         *(attention_rows(context, kind) if kind.attention != "state" else ()),
         *(state_rows(context, kind) if kind.attention in ("state", "both") else ()),
         *output_norm(context, "attention/post_norm"),
+        *(gate_row(context, "attention") for _ in range(kind.gated)),
         residual(context, "attention/residual"),
     )
 
@@ -55,11 +71,13 @@ def _ffn_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
     """Norms around a dense block or experts, and the residual."""
     model = context.model
     experts = model.moe if kind.ffn == "moe" else None
+    masked = kind.attention == "cross"
     dense = () if experts else mlp_rows(context, "mlp", float(model.ffn), Module.MLP)
     return (
         *_ffn_norm(context, kind),
         *(moe_rows(context, experts) if experts else dense),
         *output_norm(context, "ffn/post_norm"),
+        *(gate_row(context, "ffn", masked=masked) for _ in range(kind.gated)),
         residual(context, "ffn/residual"),
     )
 
@@ -84,7 +102,8 @@ def embedding_rows(context: OpContext) -> tuple[Op, ...]:
     hidden = float(model.hidden)
     element = context.saved.residual_bytes
     shard = ParamShard.TP if context.saved.embedding_sharded else ParamShard.NONE
-    parameters = [(model.vocab * hidden, shard)]
+    rows = model.vocab + (model.vision.input_rows if model.vision else 0)
+    parameters = [(rows * hidden, shard)]
     if model.position == "learned":
         parameters.append((model.max_positions * hidden, ParamShard.NONE))
     saved = [

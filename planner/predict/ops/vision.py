@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from planner.cost.codes import OpKind, ParamShard, Shard
-from planner.job.frameworks.adapters import part_profile
+from planner.job.frameworks.adapters import hooks_tower, part_profile
 from planner.job.recompute import Module
 from planner.job.specs import LayerKind, tower_kinds
 from planner.job.towers import tower_model
@@ -20,11 +20,10 @@ from planner.job.tuned_layers import ALL_LINEAR, in_groups
 from planner.job.tuning import PROJECTOR, VISION_TOWER, Tuning
 from planner.job.vision import TowerSpec, VisionSpec
 from planner.predict.ops.adapters import with_tuning
-from planner.predict.ops.attention import layer_checkpoint
-from planner.predict.ops.context import OpContext, elementwise, norm, present
+from planner.predict.ops.context import WHOLE_LAYER, OpContext, elementwise, norm, present
 from planner.predict.ops.first_stage import is_placed, placed, split_pair, tower_profile
 from planner.predict.ops.linear import linear_inputs
-from planner.predict.ops.rows import Op, Piece, Saved
+from planner.predict.ops.rows import Op, Piece, Saved, only_held, times
 
 # Layers of towers that have the names of a language model's, where peft finds them by these names.
 _SAME_NAMES: Mapping[str, tuple[str, ...]] = {
@@ -36,16 +35,19 @@ _SAME_NAMES: Mapping[str, tuple[str, ...]] = {
     "internvl": ("q", "k", "v"),
     "pixtral": ("q", "k", "v", "o", "gate", "up", "down"),
     "llama4": ("q", "k", "v", "o"),
+    "mllama": ("q", "k", "v", "o"),
 }
 
 # What a norm in operations of torch, and the mean before it, keep for the gradient of their input.
 _OF_GRADIENT = ("/norm/input", "/norm/statistics", "/norm/weight", "/pooled")
-# Towers whose patch embedding the hook does not find.
-_UNHOOKED = ("qwen3_vl", "moonvit", "intern_vit")
 # Towers that put patches in the order of the tokens that they become.
 _REGROUPED = ("moonvit",)
 # Bytes of an index, and of a token's place in a mask.
 _INDEX, _MASK = 8.0, 1.0
+# Bytes of a pair of patches in the mask of tiles that only pad, which all layers share.
+_TILES_MASK = 2.0
+# Towers whose layers are never checkpointed (transformers 5.23, MllamaVisionEncoder).
+_UNCHECKPOINTED = ("mllama",)
 Layer = Callable[[OpContext, LayerKind], Piece]
 
 
@@ -56,21 +58,34 @@ def tower_layer(context: OpContext, kind: LayerKind, layer: Layer) -> Piece:
     if kind.attention == "sliding":
         span = min(span, model.sliding_window or span)
     inside = tower_context(context, span)
+    hooked = kind.frozen and _is_hooked(context)
+    inside = replace(inside, hooked=hooked)
     piece = layer(inside, kind.model_copy(update={"module": "language"}))
     if _vision(context).tower.layer_scale:
         scales = Piece("scales", tuple(_scales(inside)))
         scales = with_tuning(scales, inside, frozen=kind.frozen)
         piece = replace(piece, ops=(*piece.ops, *scales.ops))
-    if kind.frozen and _is_hooked(context):
-        piece = replace(piece, ops=(_checkpoint(inside), *piece.ops))
+    if _vision(context).tower.kind in _UNCHECKPOINTED:
+        piece = replace(piece, ops=tuple(map(_kept_whole, piece.ops)))
+    if hooked:
+        piece = replace(piece, ops=tuple(map(_under_hook, piece.ops)))
     name = f"vision {piece.name}"
     return Piece(name, tuple(_of_patches(op, context, span) for op in piece.ops))
 
 
-def _checkpoint(context: OpContext) -> Op:
-    """What checkpoints of a frozen layer keep where a hook makes its input need a gradient."""
-    row = elementwise(context, "layer/hooked", 0.0, Shard.SEQUENCE, (0, 0))
-    return replace(row, saved=(layer_checkpoint(context),))
+def _kept_whole(op: Op) -> Op:
+    """A row of a layer that no recompute mode runs again: it keeps its tensors, and no checkpoint
+    of the layer."""
+    saved = tuple(row for row in op.saved if not row.only_with)
+    return replace(op, saved=_never_freed(saved), rerun_with=Module.NOTHING)
+
+
+def _under_hook(op: Op) -> Op:
+    """A row of a frozen layer through which a gradient runs only where checkpoints are asked for,
+    when the library hooks the patch embedding: without them it keeps nothing."""
+    held = (row for row in op.saved if row.only_with or row.freed_by is Module.NOTHING)
+    saved = tuple(replace(row, only_with=row.only_with or WHOLE_LAYER) for row in held)
+    return replace(op, saved=saved, hooked=True)
 
 
 def _scales(context: OpContext) -> Iterator[Op]:
@@ -143,18 +158,29 @@ def _ends(context: OpContext) -> tuple[Op, ...]:
 def _scattered(context: OpContext) -> tuple[Op, ...]:
     """Features that are put in the places of an image's tokens, whose mask is kept (torch,
     masked_scatter)."""
-    if not context.model.images.patches:
+    images, hidden = context.model.images, float(context.model.hidden)
+    if not images.patches:
         return ()
-    hidden = float(context.model.hidden)
+    if images.across:
+        return (_states(context, hidden * images.seen),)
     row = elementwise(context, "embedding/images", hidden, Shard.SEQUENCE, (2, 2), Module.NOTHING)
     mask = Saved("embedding/image_mask", _MASK, Shard.SEQUENCE, Module.NOTHING)
     return (replace(row, saved=(mask,)),)
 
 
+def _states(context: OpContext, width: float) -> Op:
+    """What the projector makes for layers that attend across, which all of them keep."""
+    row = elementwise(context, "projector/states", 0.0, Shard.SEQUENCE, (0, 0), Module.NOTHING)
+    return replace(row, saved=_never_freed((context.kept("projector/states", width),)))
+
+
 def _pictured(context: OpContext) -> float:
-    """Share of the tokens that the tower reads that are patches, not learned class tokens."""
-    span = float(context.model.images.span)
-    return max(0.0, span - _vision(context).tower.class_tokens) / span
+    """Share of the tokens that the tower reads that are patches, not learned class tokens, nor what
+    pads a tile."""
+    span, tower = float(context.model.images.span), _vision(context).tower
+    if tower.tiles:
+        return tower.tiles * (tower.positions - tower.class_tokens) / span
+    return max(0.0, span - tower.class_tokens) / span
 
 
 def _vision(context: OpContext) -> VisionSpec:
@@ -169,7 +195,7 @@ def _of_patches(op: Op, context: OpContext, span: int, share: float = 1.0) -> Op
     factor = share * context.model.images.patches
     named = replace(op, name=f"vision/{op.name}")
     if not factor:
-        return _only_held(named)
+        return only_held(named)
     return replace(
         named,
         tokens_factor=factor * op.tokens_factor,
@@ -180,19 +206,6 @@ def _of_patches(op: Op, context: OpContext, span: int, share: float = 1.0) -> Op
         collectives=tuple(
             replace(one, bytes_per_token=factor * one.bytes_per_token) for one in op.collectives
         ),
-    )
-
-
-def _only_held(op: Op) -> Op:
-    """The weights of a row that a batch without images does not use."""
-    return Op(
-        name=op.name,
-        kind=OpKind.MEMORY,
-        forward_kernels=0.0,
-        backward_kernels=0.0,
-        parameters=op.parameters,
-        parameter_class=op.parameter_class,
-        rerun_with=Module.NOTHING,
     )
 
 
@@ -214,32 +227,39 @@ def _tower_ends(context: OpContext, vision: VisionSpec, pictured: float) -> Iter
         autocasts=not tower.embeds_linearly,
         rerun_with=Module.NOTHING,
     )
-    yield _times(embedding, pictured)
+    yield times(embedding, pictured)
     yield from _positions(context, tower)
     if tower.window or tower.kind in _REGROUPED:
         merged = vision.projector.merged if tower.window else 1
         yield _order(context, "order", merged)
+    if tower.tiles and context.attention == "flash":
+        row = elementwise(context, "mask", 0.0, Shard.SEQUENCE, (0, 0), Module.NOTHING)
+        mask = Saved("mask", _TILES_MASK * context.seq, Shard.SEQUENCE, Module.NOTHING)
+        yield replace(row, saved=(mask,))
     if tower.norm_before:
         yield _kept(norm(context, "norm_before", hidden, of_product=True))
     if tower.norm_after:
         after = _kept(norm(context, "norm_after", hidden, of_stream=True))
-        yield after if tower.norm_after_read else _only_held(after)
+        yield after if tower.norm_after_read else only_held(after)
 
 
 def _positions(context: OpContext, tower: TowerSpec) -> Iterator[Op]:
     """Learned positions that are added, whose places in the table are kept, and the cosines and
     sines of rotary ones, which all layers share."""
     hidden, rules = float(tower.hidden), context.saved
-    learned = hidden * (tower.positions + tower.class_tokens)
+    learned = hidden * (tower.positions + tower.class_tokens) + tower.of_tiles
     if learned:
         row = elementwise(context, "positions", hidden, Shard.SEQUENCE, (3, 1), Module.NOTHING)
         places = Saved("positions/places", rules.position_bytes, Shard.SEQUENCE, Module.NOTHING)
-        yield replace(row, parameters=((learned, ParamShard.NONE),), saved=present((places,)))
+        scaled = rules.residual_bytes * hidden * tower.tiles * tower.positions / context.seq
+        tiles = Saved("positions/scaled", scaled, Shard.SEQUENCE, Module.NOTHING)
+        kept = present((places, tiles))
+        yield replace(row, parameters=((learned, ParamShard.NONE),), saved=kept)
     tables = 2.0 * rules.rotary_table_bytes * context.model.rotary_width * tower.rotary
     if tables:
         row = elementwise(context, "rotary", 0.0, Shard.SEQUENCE, (0, 0), Module.NOTHING)
-        kept = Saved("rotary/tables", tables, Shard.SEQUENCE, Module.NOTHING)
-        yield replace(row, saved=(kept,))
+        shared = Saved("rotary/tables", tables, Shard.SEQUENCE, Module.NOTHING)
+        yield replace(row, saved=(shared,))
 
 
 def _order(context: OpContext, name: str, merged: int) -> Op:
@@ -276,8 +296,7 @@ def _is_reached(context: OpContext) -> bool:
 
 
 def _is_hooked(context: OpContext) -> bool:
-    asks = context.tuning.has_adapters and bool(context.profile.adapters.hooks_inputs)
-    return asks and _vision(context).tower.kind not in _UNHOOKED
+    return hooks_tower(context.tuning, context.profile, _vision(context).tower)
 
 
 def _first(op: Op, context: OpContext) -> Op:
@@ -320,7 +339,7 @@ def _one_projector(
     if norm_width:
         normed = share if norm_width == projector.widths[0] else 1.0
         row = norm(context, f"{name}/norm", float(norm_width), of_stream=True)
-        yield _kept(_times(_of_stream(row, context) if "tap" in name else row, normed))
+        yield _kept(times(_of_stream(row, context) if "tap" in name else row, normed))
     pairs = tuple(zip(projector.widths, projector.widths[1:], strict=False))
     split = vision.place == "split" and len(pairs) == 2
     for index, (into, out) in enumerate(pairs):
@@ -337,14 +356,14 @@ def _one_projector(
             saved=_never_freed(inputs),
             rerun_with=Module.NOTHING,
         )
-        yield _times(split_pair(row, context, index) if split else row, share)
+        yield times(split_pair(row, context, index) if split else row, share)
         if projector.plain <= index < len(pairs) - 1:
             act = elementwise(context, f"{layer}/activation", float(out), Shard.SEQUENCE, (2, 3))
             size = context.saved.plain_activation_tensors * context.saved.activation_bytes * out
             shard = Shard.TP if split else Shard.SEQUENCE
             act = replace(act, tokens=shard)
             kept = Saved(f"{layer}/activation_input", size, shard, Module.NOTHING)
-            yield _times(replace(act, saved=(kept,), rerun_with=Module.NOTHING), share)
+            yield times(replace(act, saved=(kept,), rerun_with=Module.NOTHING), share)
     if vision.tower.window:
         yield _order(context, f"{name}/order", projector.merged)
 
@@ -368,18 +387,6 @@ def _learned(context: OpContext, parameters: float) -> Op:
     """Vectors that stand between rows of patches, whose copies are part of the row."""
     row = elementwise(context, "projector/row_ends", 0.0, Shard.SEQUENCE, (0, 0), Module.NOTHING)
     return replace(row, parameters=((parameters, ParamShard.NONE),))
-
-
-def _times(op: Op, factor: float) -> Op:
-    """A row of so many tokens for each that it is written for."""
-    return replace(
-        op,
-        tokens_factor=factor * op.tokens_factor,
-        saved=tuple(replace(row, bytes_per_token=factor * row.bytes_per_token) for row in op.saved),
-        collectives=tuple(
-            replace(one, bytes_per_token=factor * one.bytes_per_token) for one in op.collectives
-        ),
-    )
 
 
 def _kept(op: Op) -> Op:

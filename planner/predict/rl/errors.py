@@ -15,6 +15,8 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
+from pydantic import Field
+
 from hardware.calibration import LearntPhase
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
@@ -72,6 +74,11 @@ class RlErrors(Frozen):
 
     shared: float
     kind: dict[str, KindErrors]
+    without: dict[str, dict[str, Ends]] = Field(default_factory=dict)
+
+    def ends(self, kind: str, source: str) -> Ends:
+        """The bar of a kind of phase without what a source measured."""
+        return self.without.get(source, {}).get(kind) or self.kind[kind].ends
 
 
 @cache

@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-from hardware.schema import Gpu
+from hardware.load import parse_gpus
+from hardware.schema import Cluster, Gpu
+from planner.job.rl.engines import EngineGeneration, generation_of
 from planner.job.rl.job import RlJob
 from planner.job.samples import Lengths
 from planner.predict.rl.batching import Flow, Load, flow
 from planner.predict.rl.decoding import DecodeCosts, decode_costs
 from planner.predict.rl.engine_memory import EngineMemory, deployment_of, engine_memory
-from planner.predict.rl.engines import EngineGeneration, generation_of
 from planner.predict.rl.errors import with_bar
 from planner.predict.rl.plan import EngineLayout, Generation, Phase
 
@@ -38,7 +39,8 @@ _DRAINED = 0.9
 
 @dataclass(frozen=True)
 class SamplingEngine:
-    """One engine's costs and the samples that each of its dp ranks is given."""
+    """One engine's costs and the samples that each of its dp ranks is given: `load` those of the
+    fullest rank, `samples` all of a batch."""
 
     layout: EngineLayout
     costs: DecodeCosts
@@ -48,6 +50,7 @@ class SamplingEngine:
     logprobs: bool
     host_speed: float
     load: Load
+    samples: int
     prompt_squared: float
     shared: float
 
@@ -60,7 +63,8 @@ class SamplingEngine:
         launched = 0.0 if self.graphs else self.costs.launches * self.made.launch_s
         waited = np.maximum(0.0, launched / self.host_speed - gpu)
         each = self.made.sequence_s + (self.made.logprob_s if self.logprobs else 0.0)
-        cpu = (self.made.step_s + each * running * self.layout.dp) / self.host_speed
+        # Every dp rank has a CPU process of its own.
+        cpu = (self.made.step_s + each * running) / self.host_speed
         exposed = np.maximum(0.0, cpu - gpu - waited) if self.made.hidden else cpu
         return {**found, "engine": waited + exposed}
 
@@ -94,13 +98,13 @@ def sampling_engine(
 ) -> SamplingEngine:
     """The costs of an engine of a layout, and what each of its ranks is given. UsageError."""
     deployment = deployment_of(job, layout, gpu)
-    cluster = job.trainer.cluster
+    cluster = _machine(job, layout, gpu)
     made = generation_of(job.engine)
     memory = engine_memory(deployment, made, beside)
     rollout = job.rollout
     lanes = layout.replicas * layout.dp
     each = rollout.samples / lanes
-    group = min(rollout.samples_per_prompt, max(1.0, each)) if job.framework.prefix_cache else 1.0
+    group = _sharing(job, lanes)
     load = Load(
         samples=_heaviest(each, layout, rollout.response),
         lengths=replace(rollout.response, unstated=()),
@@ -116,8 +120,28 @@ def sampling_engine(
     )
     return SamplingEngine(
         layout, decode_costs(deployment, cluster), memory, made, job.engine.graphs,
-        job.engine.logprobs, cluster.host_speed, load, rollout.prompt.squared, 1.0 / group,
+        job.engine.logprobs, cluster.host_speed, load, rollout.samples,
+        rollout.prompt.squared, 1.0 / group,
     )  # fmt: skip
+
+
+def _sharing(job: RlJob, lanes: int) -> float:
+    """Samples of one prompt on a rank, which share its cached keys and values and read it once."""
+    rollout = job.rollout
+    if not job.framework.prefix_cache:
+        return 1.0
+    most = rollout.samples / lanes
+    if job.framework.scatters:
+        most = min(most, rollout.samples_per_prompt / lanes)
+    return max(1.0, min(rollout.samples_per_prompt, most))
+
+
+def _machine(job: RlJob, layout: EngineLayout, gpu: Gpu | None) -> Cluster:
+    """What the engines run on: the trainer's machine, or the usual one of another GPU."""
+    cluster = job.trainer.cluster
+    if gpu is None or gpu.name == cluster.gpu.name:
+        return cluster
+    return parse_gpus(f"{layout.gpus}x{gpu.name}")
 
 
 def _heaviest(samples: float, layout: EngineLayout, lengths: Lengths) -> float:
@@ -144,25 +168,23 @@ class _Course:
 def _course(made: SamplingEngine) -> _Course:
     """How long each bin of steps takes, weighed with the probability that some engine still runs.
 
-    Of an engine with N samples of which l are left on average, some runs with probability
-    1 - (1 - l/N)^N, and of R such engines with 1 - (1 - l/N)^(N·R).
+    Of an engine with N samples of which a share l is left on average, some runs with probability
+    1 - (1 - l)^N, and of all engines with M samples with 1 - (1 - l)^M.
     """
     import numpy as np
 
     found = flow(made.load)
     layout = made.layout
-    samples = made.load.samples * layout.dp
+    each = max(1.0, made.samples / layout.replicas)
     left = np.clip(found.left / made.load.samples, 0.0, 1.0)
-    some = np.maximum(1.0 - (1.0 - left) ** samples, 1e-12)
-    last = 1.0 - (1.0 - left) ** (samples * layout.replicas)
+    some = np.maximum(1.0 - (1.0 - left) ** each, 1e-12)
+    last = 1.0 - (1.0 - left) ** made.samples
     running = np.maximum(found.running / some, 1.0 / layout.dp)
     scale = running / np.maximum(found.running, 1e-300)
     terms = made.terms(running, found.tokens * scale, found.windowed * scale)
     weighed = {name: values * found.steps * last for name, values in terms.items()}
-    each = float(found.admitted.sum()) or 1.0
-    prefill = made.prefill_s(1.0, 0.0) * found.admitted
     reread = made.read_s(1.0) * found.reread
-    weighed["prefill"] = prefill * (made.load.samples / each) + reread
+    weighed["prefill"] = made.prefill_s(1.0, 0.0) * found.admitted + reread
     seconds = np.sum(list(weighed.values()), axis=0)
     return _Course(found, weighed, seconds, float(found.running.max()))
 
@@ -175,7 +197,8 @@ def _generation(job: RlJob, made: SamplingEngine) -> Generation:
     batches = rollout.batches
     terms = {name: batches * float(values.sum()) for name, values in course.terms.items()}
     if rollout.turns > 1:
-        terms["tools"] = batches * (rollout.turns - 1) * rollout.tool_s
+        waited = (rollout.turns - 1) * rollout.tool_s
+        terms["tools"] = batches * waited * (1.0 - _fed(course))
     one_longest = memory.sequence_bytes(rollout.longest)
     fits = memory.room >= one_longest and memory.over <= 0.0
     phase = Phase(
@@ -194,6 +217,15 @@ def _generation(job: RlJob, made: SamplingEngine) -> Generation:
         profile=_profile(course, made.load.samples),
         fits=fits,
     )
+
+
+def _fed(course: _Course) -> float:
+    """Share of the seconds in which others wait to be let in, who take the place of a sequence
+    whose tool runs."""
+    import numpy as np
+
+    fed = int(np.flatnonzero(course.flow.admitted > 0.0)[-1])
+    return float(course.seconds[:fed].sum() / max(course.seconds.sum(), 1e-12))
 
 
 def _steady_s(made: SamplingEngine) -> float:

@@ -26,7 +26,7 @@ class EngineLayout:
 
     `dp`: data-parallel attention inside an engine, whose experts all of its ranks share; `ep`: of
     its tp·dp ranks that hold whole experts; `kv_share`: of a GPU's memory that an engine takes;
-    `sequences`: that run at once in one engine.
+    `sequences`: that run at once on one of its dp ranks.
     """
 
     replicas: int
@@ -130,6 +130,16 @@ class Generation:
     room_tokens: float
     profile: tuple[tuple[float, float], ...]
     fits: bool
+
+
+# What the names of bytes begin with that no work of a phase needs, and that leave the GPU with a
+# trainer whose tensors do.
+WAITING = "waiting: "
+
+
+def at_work(held: Mapping[str, float]) -> Mapping[str, float]:
+    """Bytes of a phase without those that wait for another."""
+    return {name: size for name, size in held.items() if not name.startswith(WAITING)}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from planner.job.rl.job import RlJob
 from planner.predict.rl.errors import step_bar, with_bar
 from planner.predict.rl.generation import generate
 from planner.predict.rl.moves import UNPINNED_BYTES_PER_S, Transfer, transfer, usual_way
-from planner.predict.rl.plan import Generation, Phase, RlLayout, Side, Training
+from planner.predict.rl.plan import Generation, Phase, RlLayout, Side, Training, at_work
 from planner.predict.rl.states import asleep, sleep_phase, wake_phase
 from planner.predict.rl.training import train
 from planner.predict.uncertainty.intervals import fit_probability
@@ -166,7 +166,8 @@ def _taking_turns(
         trainer = _prefixed("trainer", {**training.resident, **training.staying})
         yield _trainer_moves("return", training, {**trainer, **engine_left})
     for phase in training.phases:
-        yield replace(phase, held={**phase.held, **engine_left})
+        held = at_work(phase.held) if layout.trainer_leaves else phase.held
+        yield replace(phase, held={**held, **engine_left})
 
 
 def _weights(resident: Mapping[str, float]) -> dict[str, float]:

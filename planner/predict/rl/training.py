@@ -35,7 +35,7 @@ from planner.predict.rl.micro_batches import (
     with_micro_batches,
 )
 from planner.predict.rl.moves import UNPINNED_BYTES_PER_S
-from planner.predict.rl.plan import Phase, PhaseName, Training
+from planner.predict.rl.plan import WAITING, Phase, PhaseName, Training
 from planner.predict.stage import Stage
 
 Bytes = dict[str, float]
@@ -55,8 +55,9 @@ def train(job: RlJob, trainer: Configuration, critic: Configuration | None = Non
     """What a trainer's configuration takes for one step of a job. `critic`: of its critic, on the
     same GPUs, None for the trainer's degrees; both configurations' jobs have the GPUs that train.
 
-    Where the framework's trainer leaves the GPU between phases, passes that read find neither
-    gradients nor states there, and models beside the policy are there in their own phases alone.
+    What no work of a phase needs is named as such in what it holds (`WAITING`): gradients and
+    states while a pass reads, and models beside the one at work. It leaves with a trainer whose
+    tensors do.
     """
     return _Account(job, trainer, critic).training()
 
@@ -223,19 +224,21 @@ class _Account:
         return {"rotary": seconds} if seconds else {}
 
     def _held(self, of: str, *, read: bool) -> Bytes:
-        """Bytes that lie there whatever the work: `of` the model at work, unless that is trained,
-        and of others."""
-        leaves, policy = self.job.framework.trainer_leaves, self.update.resting
-        found = {name: 0.0 if leaves and name != of else size for name, size in self.beside.items()}
+        """Bytes that lie there whatever the work: of the model at work (`of` nothing: the policy),
+        unless it is trained, and of others, which wait."""
+        policy, found = self.update.resting, dict[str, float]()
+        for name, size in self.beside.items():
+            if name != of:
+                found[f"{WAITING}{name}"] = size
+            elif read:
+                found[name] = size
         if not read:
-            found.pop(of, None)
-            if of:
-                found["policy"] = 0.0 if leaves else sum(policy.values())
-            return found
-        if leaves:
-            swapped = of in ("", REFERENCE)
-            return found | {"weights": policy["weights"] if swapped else 0.0}
-        return found | policy
+            return found | ({f"{WAITING}policy": sum(policy.values())} if of else {})
+        # On the host a reference takes the policy's own place to be read.
+        own = of == "" or (of == REFERENCE and self.job.reference != "copied")
+        for name, size in policy.items():
+            found[name if own and name == "weights" else f"{WAITING}{name}"] = size
+        return found
 
 
 def handed_out_s(job: RlJob) -> float:

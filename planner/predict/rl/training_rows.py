@@ -37,11 +37,13 @@ _NOTHING = 1e-6
 @dataclass(frozen=True)
 class TrainingRows:
     """Rows of a trainer's configurations: `seconds` by phase; `peak_bytes` on the fullest GPU over
-    all phases, models beside the policy included; `resident_bytes` of what stays there between
-    phases, the GPU's context included."""
+    all phases, models beside the policy included, and `least_peak_bytes` where all that waits for
+    another phase has left; `resident_bytes` of what stays there between phases, the GPU's context
+    included."""
 
     seconds: Mapping[PhaseName, Array]
     peak_bytes: Array
+    least_peak_bytes: Array
     resident_bytes: Array
 
     @property
@@ -108,21 +110,19 @@ class _Rows:
         beside: Array,
     ) -> TrainingRows:
         """Peaks of phases in which models beside the policy stay, or have left."""
-        leaves = self.job.framework.trainer_leaves
-        resting = policy.resting_bytes
-        # The GPU's context is counted with the policy.
-        states = 0.0 if critic is None else critic.resting_bytes - critic.read_resting_bytes
-        more = 0.0 if critic is None else states + critic.weight_bytes
-        read = policy.read_bytes
-        if not leaves:
-            read = read + (resting - policy.read_resting_bytes) + beside + more
-        update = policy.update_bytes + (0.0 if leaves else beside + more)
-        peak = np.maximum(read, update)
+        resting, waits = policy.resting_bytes, policy.resting_bytes - policy.read_resting_bytes
+        states = more = np.zeros_like(beside)
+        least = np.maximum(policy.read_bytes, policy.update_bytes)
         if critic is not None:
-            others = 0.0 if leaves else beside + resting - policy.read_resting_bytes
-            others = others + (0.0 if leaves else policy.weight_bytes)
+            # The GPU's context is counted with the policy.
+            states = critic.resting_bytes - critic.read_resting_bytes
+            more = states + critic.weight_bytes
+            least = np.maximum(least, critic.update_bytes)
+        peak = np.maximum(policy.read_bytes + waits, policy.update_bytes) + beside + more
+        if critic is not None:
+            others = beside + waits + policy.weight_bytes
             peak = np.maximum(peak, critic.update_bytes + others)
-        return TrainingRows(seconds, peak, resting + beside + more)
+        return TrainingRows(seconds, peak, least, resting + beside + more)
 
     def _scoring(self, model: ModelSpec) -> _Models:
         return self._model(scoring_job(self.job.trainer, model))

@@ -20,6 +20,7 @@ def closed_form_parameters(spec: ModelSpec) -> int:
     total += spec.vocab if spec.head_bias else 0
     total += spec.max_positions * spec.hidden if spec.position == "learned" else 0
     total += _norm(spec) + (_vision(spec.vision) if spec.vision else 0)
+    total += spec.vision.input_rows * spec.hidden if spec.vision else 0
     return total + sum(_layer(spec, kind) for kind in spec.kind_sequence)
 
 
@@ -29,7 +30,10 @@ def _vision(vision: VisionSpec) -> int:
     width, norm = tower.hidden, tower.hidden * (2 if tower.norm == "layernorm" else 1)
     inner = tower.heads * (tower.head_dim or width // tower.heads)
     total = width * (3 * tower.frames * tower.patch**2 + tower.patch_bias)
-    total += width * (tower.positions + tower.class_tokens)
+    total += width * (tower.positions + tower.class_tokens) + 2 * tower.gated_layers
+    if tower.tiles:
+        # Places of tiles before and behind the layers, and of their patches, with a factor each.
+        total += (tower.aspects + 1) * tower.tiles * width * (2 + tower.positions) + 3
     total += norm * (tower.norm_before + tower.norm_after)
     normed = {"none": 0, "head": 2 * (inner // tower.heads), "full": 2 * inner}
     attention = normed[tower.qk_norm] * (2 if tower.norm == "layernorm" else 1)
@@ -54,6 +58,9 @@ def _layer(spec: ModelSpec, kind: LayerKind) -> int:
 
 def _mixer(spec: ModelSpec, kind: LayerKind) -> int:
     total = 0
+    if kind.attention == "cross":
+        # Norms of queries and of keys, and a factor of each block.
+        total += _attention(spec) + 2 * spec.head_dim + 2
     if kind.attention in ("full", "sliding", "both"):
         total += _latent_attention(spec, spec.mla) if spec.mla else _attention(spec)
     if kind.attention in ("state", "both") and spec.state_space:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hardware.load import load_gpu
 from planner.job.request import Request
 from planner.job.rl.job import RlJob
 from planner.job.rl.request import RlRequest
@@ -89,12 +90,11 @@ def test_engines_that_never_run_empty_are_faster() -> None:
     assert 0.0 < found.steady_s < found.phase.seconds
 
 
-def test_small_tp_samples_faster_while_the_model_fits() -> None:
-    job = rl_job(prompts=256)
-    narrow, wide = (
-        seconds(job, EngineLayout(8 // tp, tp, kv_share=0.8, sequences=1024)) for tp in (1, 4)
-    )
-    assert narrow < wide
+def test_small_tp_samples_many_faster_and_large_tp_few() -> None:
+    many, few = (rl_job(prompts=prompts, samples=16) for prompts in (1024, 2))
+    narrow, wide = (EngineLayout(8 // tp, tp, kv_share=0.8, sequences=1024) for tp in (1, 4))
+    assert seconds(many, narrow) < seconds(many, wide)
+    assert seconds(few, wide) < seconds(few, narrow)
 
 
 def test_longer_tails_take_longer_though_the_mean_is_the_same() -> None:
@@ -127,6 +127,42 @@ def test_dynamic_sampling_repeats_a_batch_and_tools_take_turns() -> None:
     dapo = rl_job(algorithm="dapo", resampling=2.0)
     assert seconds(dapo, engine) == pytest.approx(2.0 * once)
     assert seconds(rl_job(turns="4x2.5"), engine) == pytest.approx(once + 7.5)
+    # Those who wait to be let in use the time of a tool.
+    queue = replace(engine, replicas=1, sequences=16)
+    tools = generate(rl_job(turns="4x2.5"), queue).phase.terms["tools"]
+    assert 0.0 < tools < 0.5 * 7.5
+
+
+def test_engines_may_be_of_another_gpu_with_its_own_links() -> None:
+    engine = EngineLayout(2, 4, kv_share=0.8)
+    found = [
+        generate(rl_job(), engine, gpu=load_gpu(name)).phase for name in ("H100", "A100", "H20")
+    ]
+    assert found[0].seconds == generate(rl_job(), engine).phase.seconds
+    assert found[1].terms["weights"] > found[0].terms["weights"] > found[2].terms["weights"]
+    assert found[1].terms["exchange"] > found[0].terms["exchange"]
+
+
+def test_samples_of_a_prompt_read_it_once_where_they_share_an_engine() -> None:
+    engine = EngineLayout(8, 1, kv_share=0.8)
+    job = rl_job()
+    assert job.framework.scatters
+    together, alone = (
+        replace(job, framework=job.framework.model_copy(update=changed))
+        for changed in ({"scatters": False}, {"prefix_cache": False})
+    )
+    read = [generate(one, engine).phase.terms["prefill"] for one in (job, together, alone)]
+    # Eight samples of a prompt on eight engines are each alone on theirs.
+    assert read[0] == pytest.approx(read[2])
+    assert read[1] == pytest.approx(read[2] / 8.0, rel=0.01)
+
+
+def test_log_probabilities_cost_the_cpu_of_each_sequence() -> None:
+    job, engine = rl_job(), EngineLayout(1, 1, kv_share=0.8)
+    assert not job.engine.logprobs and rl_job(old_logprobs=False).engine.logprobs
+    returned = replace(job, engine=replace(job.engine, logprobs=True))
+    terms = [generate(one, engine).phase.terms["engine"] for one in (job, returned)]
+    assert terms[1] > 1.3 * terms[0]
 
 
 def test_a_mean_alone_leaves_the_tail_open() -> None:

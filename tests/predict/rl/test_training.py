@@ -11,6 +11,7 @@ from planner.job.samples import lengths_of
 from planner.predict.configuration import Configuration, degree_columns
 from planner.predict.plan import Degrees
 from planner.predict.rl import micro_batches as mb
+from planner.predict.rl.plan import WAITING, at_work
 from planner.predict.rl.training import scoring, train
 from planner.predict.rl.training_rows import train_rows
 
@@ -149,6 +150,8 @@ def test_rows_are_the_configurations_one_by_one():
             assert rows.seconds[phase.name][at] == pytest.approx(phase.seconds, rel=0.02)
         peak = max(phase.peak_bytes for phase in training.phases)
         assert rows.peak_bytes[at] == pytest.approx(peak, rel=0.05)
+        least = max(sum(at_work(phase.held).values()) for phase in training.phases)
+        assert rows.least_peak_bytes[at] == pytest.approx(least, rel=0.05)
 
 
 def test_a_critic_is_read_and_trained_beside_the_policy():
@@ -172,13 +175,23 @@ def test_a_reward_model_is_one_more_pass():
     assert 0.4 < found["reward"].seconds / found["old_logprobs"].seconds < 0.7
 
 
-def test_trainers_that_leave_find_no_states_as_they_read():
-    stays = job()
-    leaves = replace(stays, framework=stays.framework.model_copy(update={"trainer_leaves": True}))
-    there, gone = (phases(train(rl, configuration(rl)))["old_logprobs"] for rl in (stays, leaves))
-    assert "optimizer state" in there.held
-    assert "optimizer state" not in gone.held
-    assert gone.peak_bytes < there.peak_bytes
+def test_what_waits_for_another_phase_is_named_so():
+    rl = job(algorithm="ppo", reference="copied")
+    found = phases(train(rl, configuration(rl)))
+    waiting = {
+        name: {what.removeprefix(WAITING) for what in phase.held if what.startswith(WAITING)}
+        for name, phase in found.items()
+    }
+    states = {"gradients", "optimizer state"}
+    assert waiting == {
+        "old_logprobs": states | {"reference", "critic"},
+        "reference": states | {"weights", "critic"},
+        "values": states | {"weights", "reference"},
+        "critic_update": {"policy", "reference"},
+        "update": {"reference", "critic"},
+    }
+    for phase in found.values():
+        assert sum(at_work(phase.held).values()) < phase.peak_bytes
 
 
 def test_verl_gives_fsdp_ulysses_and_others_have_none():
@@ -203,3 +216,24 @@ def test_prime_rl_holds_what_it_freezes_in_fp32():
     held = phases(train(rl, plan))["update"].held
     reserved = sum(size for name, size in held.items() if not name.startswith(("CUDA", "comm")))
     assert reserved / 2.0**30 == pytest.approx(5.1, rel=0.12)
+
+
+def test_trl_makes_logits_of_answers_alone():
+    """Of prompts as long as answers, half of the logits: fewer products and bytes by that much."""
+    half, whole = "prompt=2000,response=2000", "prompt=1,response=3999"
+    found = []
+    for lengths in (half, whole):
+        rl = job(lengths, "hf-fsdp2", rl="trl", token_limit=None)
+        found.append(train(rl, configuration(rl, tp=1, dp=8, zero=3, mbs=2)))
+    one, other = (phases(training)["old_logprobs"] for training in found)
+    logits = "logits and loss"
+    assert one.held[logits] / other.held[logits] == pytest.approx(0.5, rel=0.01)
+    assert one.terms["compute"] < other.terms["compute"]
+
+
+def test_verl_hides_no_reduction_of_megatron_s_gradients():
+    terms = []
+    for rl in ("verl", "slime"):
+        one = job(rl=rl, minibatches=8)
+        terms.append(phases(train(one, configuration(one)))["update"].terms.get("dp", 0.0))
+    assert terms[0] > 2.0 * terms[1] > 0.0

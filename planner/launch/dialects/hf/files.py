@@ -152,7 +152,11 @@ def _shared_experts(model: ModelSpec) -> int:
 
 def _sliding(model: ModelSpec) -> list[int]:
     """Layers with a window."""
-    return [i for i, kind in enumerate(model.kind_sequence) if kind.attention == "sliding"]
+    return _attending(model, "sliding")
+
+
+def _attending(model: ModelSpec, how: str) -> list[int]:
+    return [i for i, kind in enumerate(model.kind_sequence) if kind.attention == how]
 
 
 def _layer_types(model: ModelSpec) -> list[str]:
@@ -161,6 +165,7 @@ def _layer_types(model: ModelSpec) -> list[str]:
 
 # By the names that the table has for them; others are expressions in the table.
 _VALUES: Mapping[str, Callable[[ModelSpec], Any]] = {
+    "across_layers": lambda m: _attending(m, "cross"),
     "block_width": _block_width,
     "dense_first": lambda m: leading_dense(m) or 0,
     "dense_layers": lambda m: sorted(set(range(m.layers)) - set(moe_indices(m))),

@@ -19,12 +19,13 @@ from planner.launch.read.document import leaves
 from planner.launch.read.found import Setting
 from planner.launch.read.python_files import read_python
 
-_ARGUMENTS = re.compile(r"(TrainingArguments|SFTConfig|DPOConfig|GRPOConfig|PPOConfig|KTOConfig|"
-                        r"ORPOConfig|RewardConfig|CPOConfig)$")  # fmt: skip
+_ARGUMENTS = re.compile(r"(TrainingArguments|SFTConfig|DPOConfig|GRPOConfig|RLOOConfig|PPOConfig|"
+                        r"KTOConfig|ORPOConfig|RewardConfig|CPOConfig)$")  # fmt: skip
 # What trainers and configurations are called by; those that sample stand first.
 _OTHER_OBJECTIVES = {
-    "GRPO": "grpo", "PPO": "ppo", "RLOO": "rloo", "OnlineDPO": "online_dpo", "GKD": "gkd",
-    "DPO": "dpo", "KTO": "kto", "ORPO": "orpo", "CPO": "cpo", "Reward": "rm", "BCO": "bco",
+    "AsyncGRPO": "async_grpo", "GRPO": "grpo", "PPO": "ppo", "RLOO": "rloo",
+    "OnlineDPO": "online_dpo", "GKD": "gkd", "DPO": "dpo",
+    "KTO": "kto", "ORPO": "orpo", "CPO": "cpo", "Reward": "rm", "BCO": "bco",
 }  # fmt: skip
 _MODELS = re.compile(
     r"(\w+ForCausalLM|AutoModelForSequenceClassification|GPT2LMHeadModel|FastLanguageModel|"
@@ -40,7 +41,7 @@ OTHER_CLASS = "model_class"
 PREPARED, TRL_TRAINER = "prepared_by_trainer", "trl_trainer"
 _TRL_TRAINERS = ("SFTTrainer", "DPOTrainer", "KTOTrainer", "ORPOTrainer", "CPOTrainer")
 _NONE = Setting("", None)
-_OF_TRL = re.compile(r"(SFT|DPO|KTO|ORPO|CPO|Reward)Config$")
+_OF_TRL = re.compile(r"(SFT|DPO|GRPO|RLOO|KTO|ORPO|CPO|Reward)Config$")
 _UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
 # Configurations of peft that are no LoRA.
 _OTHER_ADAPTERS = {
@@ -74,7 +75,7 @@ _NAMES = ("pretrained_model_name_or_path", "model_name", "model_id", "model_name
 def is_hf_python(text: str) -> bool:
     """Whether a Python file trains with Hugging Face's Trainer."""
     return re.search(
-        r"\b(\w*TrainingArguments|(SFT|DPO|GRPO|KTO|ORPO|CPO|Reward)Config)\b", text
+        r"\b(\w*TrainingArguments|(SFT|DPO|(Async)?GRPO|RLOO|KTO|ORPO|CPO|Reward)Config)\b", text
     ) is not None and ("Trainer" in text)
 
 
@@ -183,7 +184,7 @@ class _Script:
                 if any(one.arg == "peft_config" for one in node.keywords):
                     self._mark(PREPARED, True, node)
             model = next((one.value for one in node.keywords if one.arg == "model"), None)
-            if isinstance(model, ast.Constant) and isinstance(model.value, str):
+            if model is not None and self._is_name(model):
                 self._set("model_name_or_path", model)
         elif name == "from_pretrained" and _owner(node) == "PeftModel":
             self._resumed(node)
@@ -195,6 +196,13 @@ class _Script:
             self._mark("prepare_kbit", not off, node)
         elif name == "gradient_checkpointing_enable":
             self._mark("gradient_checkpointing", True, node)
+
+    def _is_name(self, node: ast.expr) -> bool:
+        """Whether an expression names a model: a text, or what one of the script's options is."""
+        try:
+            return isinstance(self.values.of(node), str)
+        except NoValueError:
+            return False
 
     def _loaded(self, node: ast.Call) -> None:
         """The model."""

@@ -39,6 +39,8 @@ def samples(named: Named, launch: LaunchCommand | None) -> str:
     word = next(filter(None, stated), "")
     first = launch.arguments[0].text.value if launch and launch.arguments else ""
     program = f"{launch.name} {first}".split() if launch is not None else []
+    if "async" in word.lower():
+        return ""
     for text in (word, *program):
         if match := _NAMED.search(text.lower()):
             return match[2]
@@ -144,8 +146,7 @@ class _Sampling:
     def _sure(self) -> Any:
         """How sure a rule over all processes is: their number may not be known."""
         launch = self.source.launch
-        known = (launch is not None and launch.world) or self.source.hints.gpus
-        return "error" if known else "missing"
+        return "error" if launch is not None and launch.world else "missing"
 
     def _rules(self, batch: int, each: int) -> None:
         """What TRL refuses (grpo_config.py, __post_init__)."""

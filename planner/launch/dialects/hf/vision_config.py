@@ -66,6 +66,8 @@ def _tower(outer: str, kind: str, vision: VisionSpec, hidden: int) -> Config:
     """vision_config, without what the projector takes of it."""
     if kind == "phi3_clip":
         return dict(_PHI3_TOWER)
+    if kind == "mllama":
+        return _mllama(vision)
     if kind == "moonvit":
         return _moonvit(outer, vision)
     if kind in _QWENS:
@@ -139,6 +141,22 @@ _PHI3_TOWER: Config = {
     "image_dim_out": 1024,
     "num_img_tokens": 144,
 }
+
+
+def _mllama(vision: VisionSpec) -> Config:
+    """Llama 3.2 Vision's tower, whose tiles come in the shapes of its class."""
+    tower, trunk = vision.tower, _trunk(vision)
+    del trunk["num_attention_heads"]
+    return {
+        "model_type": "mllama_vision_model",
+        **trunk,
+        "attention_heads": tower.heads,
+        "num_hidden_layers": tower.layers - tower.gated_layers,
+        "num_global_layers": tower.gated_layers,
+        "max_num_tiles": tower.tiles,
+        "intermediate_layers_indices": list(tower.outputs),
+        "vision_output_dim": vision.projector.widths[0],
+    }
 
 
 def _moonvit(outer: str, vision: VisionSpec) -> Config:
@@ -245,6 +263,12 @@ def _single(vision: VisionSpec) -> tuple[Config, Config]:
     return {"projection_dim": width, "hidden_size": width}, {"projection_dim": width}
 
 
+def _across(vision: VisionSpec) -> tuple[Config, Config]:
+    """It states no more than the tower does."""
+    del vision
+    return {}, {}
+
+
 def _phi3(vision: VisionSpec) -> tuple[Config, Config]:
     del vision
     transform: Config = {
@@ -281,5 +305,6 @@ _PROJECTORS: Mapping[str, Callable[[VisionSpec], tuple[Config, Config]]] = {
     "llama4": _llama4,
     "moonvit": _moonvit_projector,
     "single": _single,
+    "across": _across,
     "phi3": _phi3,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -111,6 +112,8 @@ class RlReader(ABC):
         model = self.hints.model or self.known(self.named_model(), *self.places.get("model", ()))
         trainer = {"model": model, **self.trainer(), **self._of_other_positions(model)}
         rl = self.rl(trainer)
+        if self._sees(trainer):
+            self.left_out("images of prompts are not counted", *self.places["model"])
         if rl is not None:
             self.problems += self._rules(trainer, rl)
         return self.gathered(trainer, rl)
@@ -138,14 +141,21 @@ class RlReader(ABC):
 
     def _of_other_positions(self, model: str | None) -> dict[str, Any]:
         """The model with other positions than the catalogue's, as the files describe it."""
-        number = self.positions()
-        if number is None or model is None:
+        number, longest = self.positions(), self.longest_stated()
+        if model is None:
             return {}
         spec = load_model(model).spec
-        if number <= spec.max_positions:
+        if number is None and longest is not None and not self.hints.model:
+            # Another release of a model may have more positions than the one in the catalogue.
+            number = None if _is_release(self.named_model(), spec.name) else longest
+        if number is None or number <= spec.max_positions:
             return {}
-        self.assumed.append(f"{number:,} positions of {spec.name}, as the files say")
+        self.assumed.append(f"{number:,} positions of {spec.name}, as the files ask for")
         return {"shape": spec.model_copy(update={"max_positions": number}), "model": None}
+
+    def longest_stated(self) -> int | None:
+        """Tokens of the longest sample that settings allow; None where they do not say."""
+        return None
 
     def known(self, named: str, *keys: str) -> str | None:
         """The catalogue's name of a model; where it knows none, that is a problem."""
@@ -191,9 +201,11 @@ class RlReader(ABC):
         setting = self.settings.stated(*keys)
         self.unmodelled.append((setting or Setting(keys[0], None, self.path), why))
 
-    def is_mixture(self, model: str | None) -> bool:
-        """Whether a model has experts."""
-        return model is not None and load_model(model).spec.moe is not None
+    def _sees(self, trainer: Mapping[str, Any]) -> bool:
+        """Whether the policy reads images."""
+        model = trainer.get("model")
+        spec = trainer.get("shape") or (load_model(model).spec if model else None)
+        return spec is not None and spec.vision is not None
 
     def _rules(self, trainer: Mapping[str, Any], rl: RlFound) -> Iterator[Problem]:
         """The rules of the framework that the settings break (`rules.toml`)."""
@@ -202,9 +214,19 @@ class RlReader(ABC):
         names = Lookup(self._value, **_OF_RULES, **facts)
         names.update(trainer)
         for problem in said_problems("rl", self.rules, names, self.settings):
-            # What only a variable of the machine tells may be otherwise.
-            unsure = self.settings.problems and problem.severity == "error"
-            yield replace(problem, severity="missing") if unsure else problem
+            is_error = problem.severity == "error"
+            if is_error and not self.is_own_program:
+                # A program around the framework's may check otherwise, and set what is missing.
+                yield replace(problem, severity="warning")
+            else:
+                # What only a variable of the machine tells may be otherwise.
+                unsure = is_error and self.settings.problems
+                yield replace(problem, severity="missing") if unsure else problem
+
+    @property
+    def is_own_program(self) -> bool:
+        """Whether the framework's own program is started, or a file of its own read."""
+        return True
 
     def _value(self, name: str) -> Any:
         """A setting by its dotted name with `__` for the dots: `data__train_batch_size`."""
@@ -235,6 +257,15 @@ def _facts(trainer: Mapping[str, Any], rl: RlFound) -> dict[str, Any]:
         "longest": rl.longest or 0,
         "divisor": _divisor,
     }
+
+
+def _is_release(named: str, known: str) -> bool:
+    """Whether a model's name is the catalogue's own, but for words such as `Instruct`."""
+    last = re.sub(
+        r"[-_](instruct|base|chat|it|hf)$", "", named.rstrip("/").rpartition("/")[2].lower()
+    )
+    plain = (re.sub(r"[^a-z0-9]", "", one.lower()) for one in (last, known))
+    return next(plain) == next(plain)
 
 
 def _positions(trainer: Mapping[str, Any]) -> int:

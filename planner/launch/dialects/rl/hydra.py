@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
+from planner.launch.dialects.rl.settings import with_its_end
 from planner.launch.languages.text import Text, Word
 from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.document import leaves
@@ -24,6 +26,17 @@ def overrides(launch: LaunchCommand) -> dict[str, Setting]:
     return found
 
 
+def paths_given(launch: LaunchCommand, *names: str) -> dict[str, Setting]:
+    """Options that name a model by a path, by its last part where only the machine tells the
+    folder."""
+    found = launch.given
+    for word, following in pairwise(launch.arguments):
+        name = word.text.value[2:].replace("-", "_")
+        if word.text.value.startswith("--") and name in names and name in found:
+            found[name] = with_its_end(found[name], following.text)
+    return found
+
+
 def _settings(word: Word) -> Iterator[Setting]:
     """What one word says; a table says each of its keys."""
     match = _OVERRIDE.match(word.text.value)
@@ -34,6 +47,8 @@ def _settings(word: Word) -> Iterator[Setting]:
         yield setting_of(key, Text.made("null"), word.used)
         return
     setting = setting_of(key, value, word.used)
+    if key.endswith((".path", ".model_path", ".model_name")):
+        setting = with_its_end(setting, value)
     inside = None if setting.unknown else _table(value.value)
     if inside is None:
         yield setting

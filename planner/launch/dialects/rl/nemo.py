@@ -134,6 +134,10 @@ class NemoReader(RlReader):
         """The policy's name."""
         return self.text(f"{_POLICY}.model_name")
 
+    def longest_stated(self) -> int | None:
+        """Of a whole sequence."""
+        return self.whole(f"{_POLICY}.max_total_sequence_length")
+
     @property
     def is_megatron(self) -> bool:
         """Whether Megatron trains."""

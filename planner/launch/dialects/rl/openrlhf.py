@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from planner.job.rl.spec import ReferenceHome
 from planner.launch.dialects.rl.common import RlReader, words
+from planner.launch.dialects.rl.hydra import paths_given
 from planner.launch.dialects.rl.settings import RlSettings, defaults
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Found, Hints
@@ -20,7 +21,9 @@ from planner.launch.read.opened import Opened
 from planner.launch.read.rl_found import EngineFound, RlFound
 
 _PROGRAM = re.compile(r"(^|[./])train_ppo(_ray)?(\.py)?$|openrlhf[./]cli[./]train_(ppo|grpo)")
-_ENGINES = "vllm.num_engines"
+_PATHS = ("pretrain", "actor.model_name_or_path", "reward_pretrain", "reward.model_name_or_path",
+          "critic_pretrain", "critic.model_name_or_path")  # fmt: skip
+_ENGINES, _AGENT = "vllm.num_engines", "train.agent_func_path"
 
 
 def is_openrlhf(launch: LaunchCommand) -> bool:
@@ -37,7 +40,7 @@ def read_command(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
     del read
     names = words("renamed.openrlhf")
     settings = {}
-    for name, setting in launch.given.items():
+    for name, setting in paths_given(launch, *_PATHS).items():
         key = names.get(name, name)
         settings[key] = replace(setting, key=f"--{key if '.' in name else name}")
     return OpenRlhfReader(
@@ -59,6 +62,15 @@ class OpenRlhfReader(RlReader):
     def named_model(self) -> str:
         """The policy's name."""
         return self.text("actor.model_name_or_path")
+
+    def longest_stated(self) -> int | None:
+        """Prompt and answer together."""
+        return self.whole("data.max_len")
+
+    @property
+    def is_own_program(self) -> bool:
+        """A program of OpenRLHF's own."""
+        return self.launch is None or self.launch.program.startswith("openrlhf.")
 
     def _gpus_of(self, role: str) -> int:
         """GPUs of a role."""
@@ -102,7 +114,7 @@ class OpenRlhfReader(RlReader):
         if self._has_reference() and not self.flag("train.colocate_actor_ref"):
             others += self._gpus_of("ref")
         critic = self.algorithm_read == "ppo"
-        reward = bool(self.text("reward.model_name_or_path")) and not self.text("reward.remote_url")
+        reward = bool(self.text("reward.model_name_or_path")) and not self._judged_elsewhere()
         shared = self.flag("train.colocate_critic_reward")
         others += self._gpus_of("critic") if critic else 0
         return others + (self._gpus_of("reward") if reward and not (critic and shared) else 0)
@@ -153,7 +165,10 @@ class OpenRlhfReader(RlReader):
             return None
         ring = self.whole("ds.ring_attn_size") or 1
         limit = self.whole(f"{whose}.max_tokens_per_gpu") or self.whole("train.max_tokens_per_gpu")
-        return None if limit is None else limit * ring
+        if limit is None:
+            return None
+        # A longer sample is a micro-batch of its own (openrlhf/utils/seqlen_balancing.py).
+        return max(limit * ring, self.longest_stated() or 0)
 
     def rl(self, trainer: Mapping[str, Any]) -> RlFound | None:
         """Everything beside the trainer."""
@@ -210,9 +225,14 @@ class OpenRlhfReader(RlReader):
                 return self.known(named, key)
         return str(trainer["model"]) if trainer["model"] else None
 
+    def _judged_elsewhere(self) -> bool:
+        """Whether a server or a program judges, wherever that is."""
+        stated = (self.settings.stated(key) for key in ("reward.remote_url", _AGENT))
+        return any(one is not None and (one.unknown or one.value) for one in stated)
+
     def _reward(self) -> str:
         key = "reward.model_name_or_path"
-        if self.text("reward.remote_url") or self.text("train.agent_func_path"):
+        if self._judged_elsewhere():
             return ""
         named = self.text(key).split(",")[0]
         return (self.known(named, key) or "") if named else ""

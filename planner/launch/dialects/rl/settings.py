@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from hardware.files import shipped_text
-from planner.launch.languages.text import digits
+from planner.launch.languages.text import HOLE, Text, digits
 from planner.launch.read.found import Placed, Problem, Setting, unresolved
 
 _PACKAGE = "planner.launch.dialects.rl"
@@ -159,6 +159,15 @@ def _number(value: object) -> int | None:
         return number
     found = decimal(value)
     return int(found) if found is not None and found.is_integer() else None
+
+
+def with_its_end(setting: Setting, text: Text) -> Setting:
+    """A setting of a path; one whose folder only the machine tells by its last part, which names
+    a model."""
+    end = text.value.rpartition(HOLE)[2]
+    if not setting.unknown or "/" not in end or not end.rstrip("/").rpartition("/")[2]:
+        return setting
+    return replace(setting, value=end.strip("/"), unknown="")
 
 
 def renamed(settings: Mapping[str, Setting], names: Mapping[str, str]) -> Iterator[Setting]:

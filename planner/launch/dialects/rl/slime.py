@@ -14,6 +14,7 @@ from planner.job.rl.spec import ReferenceHome
 from planner.launch.dialects.hf.arguments import known_model
 from planner.launch.dialects.megatron.reader import MegatronReader
 from planner.launch.dialects.rl.common import RlReader
+from planner.launch.dialects.rl.hydra import paths_given
 from planner.launch.dialects.rl.settings import RlSettings, defaults, table
 from planner.launch.languages.text import Text, Word
 from planner.launch.read.command import LaunchCommand
@@ -24,6 +25,9 @@ from planner.launch.read.rl_found import EngineFound, RlFound
 _SIGNS = ("--rollout-batch-size", "--rollout-num-gpus-per-engine", "--actor-num-gpus-per-node",
           "--n-samples-per-prompt", "--hf-checkpoint", "--rollout-num-gpus")  # fmt: skip
 _ENOUGH = 2
+_SEQUENCE, _POSITIONS = 4096, "131072"
+# Tokens of the longest prompt where no option limits them.
+_PROMPT = 1024
 _FOREIGN = (
     "--sglang-",
     "--router-",
@@ -48,7 +52,10 @@ def is_slime(launch: LaunchCommand) -> bool:
 def read_command(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
     """The launch that a command's options describe."""
     del read
-    given = {name.replace("_", "-"): setting for name, setting in launch.given.items()}
+    given = {
+        name.replace("_", "-"): setting
+        for name, setting in paths_given(launch, "hf_checkpoint").items()
+    }
     return SlimeReader(RlSettings(given, defaults("slime")), launch, hints).found()
 
 
@@ -67,6 +74,10 @@ def _for_megatron(launch: LaunchCommand) -> Iterator[Word]:
     if not any(word.text.value == "--fp16" for word in launch.arguments):
         yield Word(Text.made("--bf16"))
     yield Word(Text.made("--use-distributed-optimizer"))
+    if "seq_length" not in launch.given:
+        # Of the samples that are read and trained on, whose lengths are their own.
+        yield from (Word(Text.made(word)) for word in ("--seq-length", str(_SEQUENCE)))
+        yield from (Word(Text.made(word)) for word in ("--max-position-embeddings", _POSITIONS))
 
 
 class SlimeReader(RlReader):
@@ -95,7 +106,7 @@ class SlimeReader(RlReader):
             model=known,
             mbs=1 if limit else self.hints.mbs or self.whole("micro-batch-size") or 1,
             gbs=None,
-            seq=self.hints.seq or limit or 4096,
+            seq=self.hints.seq or limit or _SEQUENCE,
         )
         own = tuple(_for_megatron(self.command))
         alone = replace(self.command, program="train.py", arguments=own)
@@ -148,7 +159,11 @@ class SlimeReader(RlReader):
         if not self.flag("use-dynamic-batch-size"):
             return None
         limit = self.whole(whose) or self.whole("max-tokens-per-gpu")
-        return None if limit is None else limit * (self.whole("context-parallel-size") or 1)
+        if limit is None:
+            return None
+        # A longer sample is a micro-batch of its own (slime/utils/seqlen_balancing.py).
+        longest = _PROMPT + (self.whole("rollout-max-response-len") or 0)
+        return max(limit * (self.whole("context-parallel-size") or 1), longest)
 
     def trainer(self) -> Mapping[str, Any]:
         """Megatron's reader has it."""
@@ -175,7 +190,7 @@ class SlimeReader(RlReader):
             samples_per_prompt=each,
             engine=self._engine(),
             minibatches=steps or max(1, prompts * each // (batch or prompts * each)),
-            prompt_limit=self.whole("rollout-max-prompt-len") or 1024,
+            prompt_limit=self.whole("rollout-max-prompt-len") or _PROMPT,
             response_limit=self.whole("rollout-max-response-len"),
             token_limit=self._limit(),
             token_limit_read=self._limit("log-probs-max-tokens-per-gpu"),

@@ -34,7 +34,7 @@ _OFFLOAD = f"{_ACTOR}.optim.override_optimizer_config"
 _REWARD_ON = ("reward.reward_model.enable", "reward_model.enable")
 _REWARD_PATH = ("reward.reward_model.model_path", "reward_model.model.path")
 _ASYNC = "async_training"
-_MODULE = re.compile(r"(^|[./])(verl|recipe|rllm)[./]")
+_MODULE = re.compile(r"(^|[./])verl[./]")
 _ENTRY = re.compile(r"main_(ppo|dapo|sppo|spin|prime|entropy|eval)|fully_async_main|ray_trainer")
 _ONE_STEP, _FULLY = re.compile("one_step_off"), re.compile("fully_async")
 
@@ -98,6 +98,17 @@ class VerlReader(RlReader):
         longest = self.whole("data.max_prompt_length"), self.whole("data.max_response_length")
         return stated or (sum(one or 0 for one in longest) if scaled else None)
 
+    def longest_stated(self) -> int | None:
+        """Prompt and answer together."""
+        prompt = self.whole("data.max_prompt_length")
+        answer = self.whole("data.max_response_length")
+        return None if prompt is None or answer is None else prompt + answer
+
+    @property
+    def is_own_program(self) -> bool:
+        """A program of verl's, or none."""
+        return not self.program or bool(_MODULE.search(self.program) or "main_ppo" in self.program)
+
     # --- where it runs --------------------------------------------------------------------------
 
     @property
@@ -127,10 +138,10 @@ class VerlReader(RlReader):
     def separate(self) -> bool:
         """Whether engine and trainer have GPUs of their own."""
         by_program = _ONE_STEP.search(self.program) or _FULLY.search(self.program)
-        return bool(by_program or self._own_gpus or self.trainer_mode == "separate_async")
+        return bool(by_program or self._is_told_apart or self.trainer_mode == "separate_async")
 
     @property
-    def _own_gpus(self) -> bool:
+    def _is_told_apart(self) -> bool:
         return any(
             key in self.settings.settings for key in ("rollout.nnodes", f"{_ASYNC}.require_batches")
         )
@@ -150,11 +161,7 @@ class VerlReader(RlReader):
         """GPUs that sample."""
         if not self.separate:
             return self.trainer_gpus()
-        own = (
-            "rollout"
-            if self._own_gpus or "rollout.n_gpus_per_node" in self.settings.settings
-            else _ROLLOUT
-        )
+        own = _ROLLOUT if self.trainer_mode == "separate_async" else "rollout"
         nodes, each = self.whole(f"{own}.nnodes"), self.whole(f"{own}.n_gpus_per_node")
         return None if nodes is None or each is None else nodes * each
 
@@ -162,6 +169,7 @@ class VerlReader(RlReader):
 
     def trainer(self) -> Mapping[str, Any]:
         """Degrees, precision, recomputation, as `Found` has them."""
+        self._other_runs()
         strategy, trainers = self.strategy, find_rl_framework("verl").trainers
         if strategy not in trainers:
             what = words("not_costed.verl").get(strategy, f"the trainer {strategy}")
@@ -180,6 +188,15 @@ class VerlReader(RlReader):
             "mbs": self._mbs(),
             **own,
         }
+
+    def _other_runs(self) -> None:
+        """What verl's programs do beside training on rewards."""
+        if self.flag("distillation.enabled"):
+            text = "distillation on the policy's own samples is not modelled"
+            self.unpredictable(text, "distillation.enabled")
+        if self.flag("trainer.val_only"):
+            text = "trainer.val_only: it evaluates, and trains nothing"
+            self.unpredictable(text, "trainer.val_only")
 
     def _megatron(self) -> dict[str, Any]:
         size = {
@@ -380,11 +397,10 @@ class VerlReader(RlReader):
         )
 
     def _weights(self) -> str:
-        if self.flag(f"{_ACTOR}.qat.enable"):
-            self.unpredictable(
-                "training aware of quantisation is not modelled", f"{_ACTOR}.qat.enable"
-            )
-            return "bf16"
+        for key in (f"{_ACTOR}.qat.enable", f"{_FSDP}.qat.enable", f"{_MEGATRON}.qat.enable"):
+            if self.flag(key):
+                self.unpredictable("training aware of quantisation is not modelled", key)
+                return "bf16"
         return self.precision(f"{_ROLLOUT}.quantization")
 
     def _mbs(self) -> int:

@@ -149,6 +149,8 @@ class _Walk(Branches):
     def _run_list(self, node: Node) -> None:
         """`a && b`, `a || b`: b only where a's outcome, if known, lets it run."""
         left, right = node.named_children[0], node.named_children[-1]
+        if self._assigns_either(node):
+            return
         outcome = self._outcome(left)
         if outcome is None and left.type == "test_command":
             # Met, `a && b` runs b; not met, `a || b` does.
@@ -156,6 +158,20 @@ class _Walk(Branches):
                 self.run(right)
         elif outcome is None or outcome == (operator_of(node) == "&&"):
             self.run(right)
+
+    def _assigns_either(self, node: Node) -> bool:
+        """Whether it is `test && a=1 || a=2` with a test whose outcome is known, which is run."""
+        left, right = node.named_children[0], node.named_children[-1]
+        if left.type != "list" or (operator_of(left), operator_of(node)) != ("&&", "||"):
+            return False
+        first, then = left.named_children[0], left.named_children[-1]
+        if not then.type.startswith("variable_assignment"):
+            return False
+        met = self._outcome(first)
+        if met is None:
+            return False
+        self.run(then if met else right)
+        return True
 
     def _outcome(self, node: Node) -> bool | None:
         """Whether a statement succeeds; it is run, if it is one that is run."""
