@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 from hardware.files import shipped_toml
 from hardware.frozen import Named
@@ -34,7 +34,7 @@ class RlFramework(Named):
     position_s: float = 0.0
     chunked_logits: bool = False
     answers_alone: bool = False
-    ulysses: tuple[str, ...] = ()
+    settings: Mapping[str, Mapping[str, Mapping[str, Any]]] = {}
     rotates_samples: tuple[str, ...] = ()
     kv_share_colocated: float
     kv_share_separate: float

@@ -226,15 +226,16 @@ class RlRequest(Named):
 
 def as_trainer(job: Job, framework: RlFramework, rollout: Rollout) -> Job:
     """A job as a framework of reinforcement learning trains it on samples: on a policy's loss, and
-    with Ulysses' context parallelism where it has that of its own."""
+    with the settings that it changes."""
     logits = "chunked" if framework.chunked_logits else job.objective.logits
     answers = rollout.response.mean / (rollout.prompt.mean + rollout.response.mean)
     share = answers if framework.answers_alone else 1.0
     objective = Objective("policy", logits=logits, loss=framework.name, answers=share)
     profile = job.framework
-    if profile.name in framework.ulysses:
-        profile = with_tables(profile, {"parallelism": {"context": True, "context_kinds": ["a2a"]}})
-        job = replace(job, context_kinds=("a2a",))
+    if settings := framework.settings.get(profile.name):
+        profile = with_tables(profile, settings)
+        if not job.framework.parallelism.context:
+            job = replace(job, context_kinds=profile.parallelism.context_kinds)
     return replace(job, framework=with_objective(profile, objective), objective=objective)
 
 
