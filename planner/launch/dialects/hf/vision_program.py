@@ -61,7 +61,8 @@ def program_pieces(model: ModelSpec) -> Mapping[str, Value]:
     """What a whole program has besides, of accelerate's loop and of the Trainer."""
     seen = model.vision is not None
     tokens = 'input_ids=batch["input_ids"], labels=batch["labels"]'
-    return loading_pieces(model) | {
+    return {
+        **loading_pieces(model),
         "loads": Code(f"{_SEEN}, AutoProcessor" if seen else _TEXT),
         "data": filled("hf/image_data.py.txt" if seen else "hf/data.py.txt"),
         "batch": Code("**batch" if seen else tokens),
