@@ -36,7 +36,7 @@ _ROUNDING = 1e-6
 # Bytes outside all tensors that a trainer has at most: context, buffers of communicators.
 _STAYING = 6.0 * 2.0**30
 # Of the bytes of rows that are costed at once, a share that no row falls below.
-_MOVED, _HELD = 0.5, 0.99
+_MOVED, _HELD = 0.5, 0.95
 # Of its share of a GPU's memory, what an engine fills at least.
 _HELD_AT_LEAST = 0.9
 
@@ -223,8 +223,9 @@ class RlExplorer:
             return
         seconds = options.alone.trainer_s(trainer.training, leaves=options.leaves)
         self.broken |= seconds < bounds.seconds[row] * (1.0 - 1e-6)
-        bounds.seconds[row] = seconds
+        bounds.seconds[row], least = seconds, bounds.shares[row]
         bounds.shares[row] = options.alone.trainer_share(trainer.training, leaves=options.leaves)
+        self.broken |= bounds.shares[row] < least * (1.0 - 1e-6)
         if options.group.placement == "colocated":
             options.beside[row] = options.alone.beside_share(
                 trainer.training, leaves=options.leaves

@@ -138,8 +138,15 @@ def _side(jobs: Sequence[RlJob], gpus: int, costs: Costs) -> TrainerSide:
         np.concatenate([found.total_s for _, _, _, found in parts]),
         np.concatenate([found.peak_bytes for _, _, _, found in parts]),
         np.concatenate([found.least_peak_bytes for _, _, _, found in parts]),
-        np.concatenate([found.resident_bytes for _, _, _, found in parts]),
+        np.concatenate([_resident(*part) for part in parts]),
     )
+
+
+def _resident(_: int, one: CostedJob, rows: IntArray, found: TrainingRows) -> Floats:
+    """Bytes that stay between phases, where rows tell them: under ZeRO-2 they count weights that
+    FSDP gathers and lets go."""
+    sharded = one.candidates.columns["zero"][rows] == 2
+    return np.where(sharded, 0.0, found.resident_bytes)
 
 
 def _costed_jobs(
