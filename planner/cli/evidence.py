@@ -23,6 +23,7 @@ from planner.cli.output import (
     watched,
     write_plot,
 )
+from planner.cli.rl_calibrate import calibrate_rl, is_rl_evidence
 from planner.cli.rl_evidence import validate_rl
 from planner.evidence.fit.held_out import other_views
 from planner.evidence.learn.benches import bench_equations
@@ -42,6 +43,7 @@ from planner.evidence.learn.priors import published
 from planner.evidence.learn.probe import raw_csv
 from planner.evidence.learn.study import study
 from planner.evidence.learn.suggest import suggest
+from planner.evidence.rl.rows import PUBLISHED as PUBLISHED_RL
 from planner.evidence.rl.rows import rl_tables
 from planner.evidence.runs.document import csv_columns, csv_record, document
 from planner.evidence.runs.doubts import with_open_facts
@@ -97,6 +99,9 @@ def run_calibrate(paths: tuple[str, ...], **options: Any) -> None:
             "give the runs to learn from: --from measured.csv, or a log (--from again for more)"
         )
     compile_if_first_run(options["quiet"])
+    if is_rl_evidence([Path(path) for path in paths]):
+        calibrate_rl([Path(path) for path in paths], options, output)
+        return
     read = read_runs([Path(path) for path in paths], _configuration(options))
     fits = calibrate(read.predictions, read.sources, _more_equations(read, options))
     calibration = calibration_of(fits, read.sources)
@@ -267,6 +272,10 @@ def run_validate(paths: tuple[str, ...], **options: Any) -> None:
     style, plot = output_format(options["as_json"], options["as_csv"]), options["plot"]
     check_plot(plot, options["force"])
 
+    if options["published_rl"]:
+        if paths:
+            raise UsageError("give runs once: --rl, or --data FILE")
+        paths = (str(PUBLISHED_RL),)
     if tables := rl_tables([Path(path) for path in paths]):
         validate_rl(tables, paths, options, style)
         return

@@ -30,12 +30,17 @@ from planner.report.charts.schedule import step_trace
 from planner.report.explain import explanation_report
 from planner.search.explanation import Explanation, explain, job_evaluator, pick_plan
 from planner.search.limit_results import Until
-from planner.search.plan_file import read_plan
+from planner.search.plan_file import is_rl_file, read_plan
 from planner.search.result import SearchResult
 from planner.search.what_if import what_if
 
 
 def run(plan_file: str, number: int | None, other: int | None, **options: Any) -> None:
+    if is_rl_file(Path(plan_file)):
+        from planner.cli.rl import run_explain
+
+        run_explain(Path(plan_file), number, options | {"other": other})
+        return
     if other is not None:
         _explain_two(plan_file, number, other, options)
         return

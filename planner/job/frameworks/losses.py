@@ -132,9 +132,9 @@ def with_objective(profile: FrameworkProfile, objective: Objective) -> Framework
     if objective.is_plain:
         return profile
     if objective.rules.scores:
-        return with_tables(profile, _SCORES)
+        return _with_note(with_tables(profile, _SCORES), "a score a sample, and no logits")
     if objective.logits == "chunked":
-        return with_tables(profile, _CHUNKED)
+        return _with_note(with_tables(profile, _CHUNKED), _OF_CHUNKS)
     found = _own_loss(profile, objective)
     if found is None:
         return _by_rows(profile, objective)
@@ -152,8 +152,13 @@ def with_objective(profile: FrameworkProfile, objective: Objective) -> Framework
     changed = with_tables(profile, {"saved": saved, "kernels": {"loss_traffic": moved}})
     if objective.kind == "policy":
         return changed
+    return _with_note(changed, _note(profile, objective))
+
+
+def _with_note(profile: FrameworkProfile, note: str) -> FrameworkProfile:
+    """The profile with what was taken for granted of this loss in place of the usual one's."""
     kept = (text for text in profile.assumptions if text != _OF_TOKENS)
-    return changed.model_copy(update={"assumptions": (*kept, _note(profile, objective))})
+    return profile.model_copy(update={"assumptions": (*kept, note)})
 
 
 def _by_rows(profile: FrameworkProfile, objective: Objective) -> FrameworkProfile:
@@ -168,6 +173,7 @@ def _by_rows(profile: FrameworkProfile, objective: Objective) -> FrameworkProfil
 
 # What profiles say of a loss that is not this one's.
 _OF_TOKENS = "fp32 logits and an unfused cross-entropy"
+_OF_CHUNKS = "the loss makes a chunk of logits at a time"
 
 
 def _note(profile: FrameworkProfile, objective: Objective) -> str:

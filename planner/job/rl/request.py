@@ -128,6 +128,11 @@ class RlRequest(Named):
             )
         return found | {"engine_gpus": given}
 
+    @property
+    def batches_by_tokens(self) -> bool:
+        """Whether a micro-batch is samples up to a number of tokens."""
+        return find_rl_framework(self.framework).token_batches
+
     @cached_property
     def lengths(self) -> tuple[Lengths, Lengths]:
         """Lengths of prompts, and of answers. UsageError."""
@@ -151,14 +156,14 @@ class RlRequest(Named):
         """The update over one mini-batch, on all GPUs."""
         packing = "pack-varlen" if framework.token_batches else "longest"
         tokens = max(1, round(rollout.tokens / self.minibatches))
-        changed: dict[str, object] = {
-            "gbs_tokens": self.trainer.gbs_tokens or tokens,
-            "packing": self.trainer.packing or packing,
-        }
+        changed: dict[str, Any] = {"packing": self.trainer.packing or packing}
         if changed["packing"] == "pack-varlen":
             changed["seq"] = self.token_limit or usual_token_limit(rollout)
+            # A mini-batch may have fewer tokens than a micro-batch has room for.
+            tokens = max(tokens, changed["seq"])
         elif self.trainer.packing is not None:
             changed["seq"] = self.trainer.seq or rollout.longest
+        changed["gbs_tokens"] = self.trainer.gbs_tokens or tokens
         return as_trainer(self.trainer.model_copy(update=changed).resolve(), framework, rollout)
 
     def _engine(self, framework: RlFramework, old_logprobs: bool) -> EngineSetting:
@@ -221,15 +226,16 @@ class RlRequest(Named):
 
 def as_trainer(job: Job, framework: RlFramework, rollout: Rollout) -> Job:
     """A job as a framework of reinforcement learning trains it on samples: on a policy's loss, and
-    with Ulysses' context parallelism where it has that of its own."""
+    with the settings that it changes."""
     logits = "chunked" if framework.chunked_logits else job.objective.logits
     answers = rollout.response.mean / (rollout.prompt.mean + rollout.response.mean)
     share = answers if framework.answers_alone else 1.0
     objective = Objective("policy", logits=logits, loss=framework.name, answers=share)
     profile = job.framework
-    if profile.name in framework.ulysses:
-        profile = with_tables(profile, {"parallelism": {"context": True, "context_kinds": ["a2a"]}})
-        job = replace(job, context_kinds=("a2a",))
+    if settings := framework.settings.get(profile.name):
+        profile = with_tables(profile, settings)
+        if not job.framework.parallelism.context:
+            job = replace(job, context_kinds=profile.parallelism.context_kinds)
     return replace(job, framework=with_objective(profile, objective), objective=objective)
 
 

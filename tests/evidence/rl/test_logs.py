@@ -46,7 +46,7 @@ def test_verl_as_json_lines_with_a_critic() -> None:
     [
         ("nemo.log", "nemo-rl", 95.25, 40.66, 908.1),
         ("openrlhf.log", "openrlhf", 129.4, 52.2, 519.0),
-        ("trl.log", "trl", 18.1, 8.4, 236.8),
+        ("trl.log", "trl", 18.1, 8.8, 236.8),
         ("slime.log", "slime", 65.55, 30.75, 812.2),
     ],
 )

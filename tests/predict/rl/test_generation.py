@@ -198,6 +198,23 @@ def test_sglang_takes_its_share_of_what_is_free() -> None:
     assert lost == pytest.approx(0.8 * 10.0 * 2**30)
 
 
+# Tokens that SGLang printed at its start: vllm-project/vllm issue 21348 (4 H100, share 0.93);
+# ai-dynamo/aisimulate pull request 263 (8 H200, share 0.82, chunks of 32,768 tokens).
+PRINTED = {
+    "qwen3-235b-a22b": ("4xH100", 4, 0.93, 8192, 367_404),
+    "deepseek-r1": ("8xH200", 8, 0.82, 32768, 509_000),
+}
+
+
+@pytest.mark.parametrize("model", PRINTED)
+def test_a_cache_has_the_tokens_that_sglang_printed(model: str) -> None:
+    gpus, tp, share, chunk, printed = PRINTED[model]
+    job = rl_job(model=model, gpus=gpus, engine="sglang", rollout_precision="fp8-block")
+    job = replace(job, engine=replace(job.engine, chunk=chunk))
+    found = generate(job, EngineLayout(1, tp, kv_share=share))
+    assert found.room_tokens == pytest.approx(printed, rel=0.05)
+
+
 @pytest.mark.parametrize("model", ["qwen3-next-80b", "deepseek-v3", "gpt-oss-20b"])
 def test_experts_states_latents_and_windows_are_sampled(model: str) -> None:
     dp = 4 if model == "deepseek-v3" else 1

@@ -229,3 +229,11 @@ def test_trl_makes_logits_of_answers_alone():
     logits = "logits and loss"
     assert one.held[logits] / other.held[logits] == pytest.approx(0.5, rel=0.01)
     assert one.terms["compute"] < other.terms["compute"]
+
+
+def test_verl_hides_no_reduction_of_megatron_s_gradients():
+    terms = []
+    for rl in ("verl", "slime"):
+        one = job(rl=rl, minibatches=8)
+        terms.append(phases(train(one, configuration(one)))["update"].terms.get("dp", 0.0))
+    assert terms[0] > 2.0 * terms[1] > 0.0
