@@ -134,7 +134,7 @@ def _side(jobs: Sequence[RlJob], gpus: int, costs: Costs) -> TrainerSide:
         np.concatenate([np.full(len(part[2]), at) for at, part in enumerate(parts)]),
         np.concatenate([rows for _, _, rows, _ in parts]),
         np.concatenate([found.total_s for _, _, _, found in parts]),
-        np.concatenate([found.peak_bytes for _, _, _, found in parts]),
+        np.concatenate([found.least_peak_bytes for _, _, _, found in parts]),
         np.concatenate([found.resident_bytes for _, _, _, found in parts]),
     )
 
