@@ -45,6 +45,7 @@ class RlFramework(Named):
     engine_logprobs: bool = True
     sleep_level: int
     trainer_leaves: bool = False
+    trainer_choices: tuple[bool, ...] = (False, True)
     bucket_bytes: float
     transfer_colocated: str
     transfer_separate: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from hardware.errors import HardwareError
 from planner.job.errors import UsageError
 from planner.job.images import WITHOUT
 from planner.job.job import BatchTarget
+from planner.job.length_text import read_prompts
 from planner.job.models.catalog import load_model
 from planner.job.request import Request
 from planner.job.request_fields import Launched, Overrides
@@ -143,9 +144,19 @@ def rl_request(found: Found, rl: RlFound, gpus: str | None, cluster: str | None)
         kv_share=engine.kv_share,
         sequences=engine.sequences,
         resampling=rl.resamples,
-        token_limit=rl.token_limit,
+        token_limit=rl.token_limit or _unpadded(found, rl),
         old_logprobs=rl.old_logprobs,
     )
+
+
+def _unpadded(found: Found, rl: RlFound) -> int | None:
+    """Tokens of a micro-batch that counts samples, without padding: those of as many samples on
+    average, and of the longest one at least. None where they are padded."""
+    if rl.padded:
+        return None
+    prompt, response = read_prompts(found.lengths or stated_lengths(rl))
+    longest = prompt.longest + response.longest
+    return max(longest, round(found.mbs * (prompt.mean + response.mean)))
 
 
 def _algorithm(rl: RlFound) -> str:
@@ -169,7 +180,7 @@ def stated_lengths(rl: RlFound) -> str:
 def _trainer(found: Found, rl: RlFound, gpus: str | None, cluster: str | None) -> Request:
     asked = found.asked() | {
         "lengths": found.lengths or stated_lengths(rl),
-        "packing": None if rl.token_limit else "longest",
+        "packing": "longest" if rl.padded else None,
         "seq": None,
         "objective": "lm",
         "images": found.images or (WITHOUT if _sees(found) else None),
@@ -198,7 +209,8 @@ def _sees(found: Found) -> bool:
 def rl_layout(found: Found, rl: RlFound, request: RlRequest, job: RlJob) -> RlLayout:
     """The layout that files state, on the GPUs of a job. UsageError for rules that it breaks."""
     engine, trains = rl.engine, _training_gpus(rl, job)
-    sides = replace(found, world=trains, dp=None, gbs=None, grad_acc=1)
+    mbs = found.mbs if rl.padded else 1
+    sides = replace(found, world=trains, dp=None, gbs=None, grad_acc=1, mbs=mbs)
     degrees = degrees_of(sides, request.trainer, trains)
     part = job.trainer.on_gpus(trains)
     part = replace(part, batch=BatchTarget(float(degrees.gbs), tolerance=0.0, exact=True))
@@ -222,7 +234,8 @@ def rl_layout(found: Found, rl: RlFound, request: RlRequest, job: RlJob) -> RlLa
         rl.staleness,
         _critic(job, proposal.of(part)),
         framework.trainer_leaves if rl.leaves is None else rl.leaves,
-        streams=rl.staleness > 0 and framework.partial_rollouts,
+        streams=rl.streams,
+        way=engine.way,
     )
 
 

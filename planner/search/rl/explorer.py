@@ -110,7 +110,7 @@ class RlExplorer:
         layouts = engine_layouts(job, group.engine_gpus, group.placement, self.limits)
         if not layouts:
             return
-        for leaves in leaves_of(group.placement):
+        for leaves in leaves_of(job, group.placement):
             shares = np.array([_HELD_AT_LEAST * one.kv_share for one in layouts])
             yield Options(
                 group, leaves, side, alone, layouts,
