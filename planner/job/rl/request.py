@@ -141,7 +141,12 @@ class RlRequest(Named):
                 "--rl: the lengths of prompts and answers decide a step; give them, as --lengths "
                 "prompt=512..1024,response=lognormal:median=2500,p95=9000,max=16384"
             )
-        return read_prompts(self.trainer.lengths)
+        prompt, response = read_prompts(self.trainer.lengths)
+        room = load_model(self.trainer.model).spec.max_positions - prompt.longest
+        # Where nobody says how long an answer may be, it ends with the positions.
+        if response.open_ended and 0 < room < response.longest:
+            response = response.cut(room)
+        return prompt, response
 
     def _rollout(self, algorithm: Algorithm) -> Rollout:
         prompt, response = self.lengths
