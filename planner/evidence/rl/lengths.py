@@ -21,7 +21,7 @@ from planner.job.specs import ModelSpec
 from planner.predict.ops.table import parameter_count
 
 # Published runs whose mean and limit are known (math, code and chat; limits of 256 to 20,480): the
-# mean grows with the power 0.52 of the limit, 170 tokens at 300, and runs differ by this much in ln.
+# mean grows with the power 0.52 of the limit, 170 tokens at 300; runs differ by this much in ln.
 _AT, _MEAN_AT, _POWER = 300.0, 170.0, 0.52
 OPEN_DEVIATION = 0.75
 # The most of a limit that answers take on average.
