@@ -121,6 +121,15 @@ def test_fp8_weights_and_cache_save_what_is_read() -> None:
     assert terms[1]["kv"] == pytest.approx(terms[0]["kv"] / 2.0)
 
 
+def test_padded_queries_bind_where_arithmetic_is_scarce() -> None:
+    engine = EngineLayout(8, 1, kv_share=0.8)
+    h100, h20 = (
+        generate(rl_job(), engine, gpu=load_gpu(name)).phase.terms["kv"] for name in ("H100", "H20")
+    )
+    # H20 reads its cache faster than H100, and multiplies it with 128 rows of queries slower.
+    assert h20 > 1.5 * h100
+
+
 def test_dynamic_sampling_repeats_a_batch_and_tools_take_turns() -> None:
     engine = EngineLayout(8, 1, kv_share=0.8)
     once = seconds(rl_job(), engine)
