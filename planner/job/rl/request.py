@@ -169,7 +169,15 @@ class RlRequest(Named):
         elif self.trainer.packing is not None:
             changed["seq"] = self.trainer.seq or rollout.longest
         changed["gbs_tokens"] = self.trainer.gbs_tokens or tokens
+        changed["without"] = self._without(framework)
         return as_trainer(self.trainer.model_copy(update=changed).resolve(), framework, rollout)
+
+    def _without(self, framework: RlFramework) -> tuple[str, ...]:
+        """Techniques of the trainer that nobody asked for and the framework has not."""
+        given = (*self.trainer.use, *self.trainer.without)
+        offered = (one.name for one in self.trainer.find_framework().techniques)
+        left = (name for name in offered if name in framework.without and name not in given)
+        return (*self.trainer.without, *left)
 
     def _engine(self, framework: RlFramework, old_logprobs: bool) -> EngineSetting:
         name = self.engine or framework.engines[0]
@@ -239,6 +247,8 @@ def as_trainer(job: Job, framework: RlFramework, rollout: Rollout) -> Job:
     profile = job.framework
     if settings := framework.settings.get(profile.name):
         profile = with_tables(profile, settings)
+        told = framework.assumes.get(profile.name, profile.assumptions)
+        profile = profile.model_copy(update={"assumptions": told})
         if not job.framework.parallelism.context:
             job = replace(job, context_kinds=profile.parallelism.context_kinds)
     return replace(job, framework=with_objective(profile, objective), objective=objective)
