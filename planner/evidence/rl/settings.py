@@ -148,8 +148,13 @@ def engine_of(row: RlRow, framework: RlFramework, gpus: int) -> EngineLayout:
 
 
 def _sequences(row: RlRow, framework: RlFramework) -> int:
-    old = row.says("software", "mid-2025") or (row.text("date") or _GRAPHS_SINCE) < _GRAPHS_SINCE
+    old = is_before(row, _GRAPHS_SINCE, "mid-2025")
     return _SEQUENCES_OF_OLD if old and row.says("framework", "verl") else framework.sequences
+
+
+def is_before(row: RlRow, day: str, versions: str) -> bool:
+    """Whether what ran is from before a day: by versions that its software names, else by date."""
+    return row.says("software", versions) or (row.text("date") or day) < day
 
 
 def uses_graphs(row: RlRow) -> bool:
@@ -157,8 +162,7 @@ def uses_graphs(row: RlRow) -> bool:
     (`rollout.enforce_eager`)."""
     if row.notes_say(r"enforce_eager=\w"):
         return row.notes_say("enforce_eager=False")
-    old = row.says("software", "mid-2025") or (row.text("date") or _GRAPHS_SINCE) < _GRAPHS_SINCE
-    eager = old and row.says("framework", "verl")
+    eager = is_before(row, _GRAPHS_SINCE, "mid-2025") and row.says("framework", "verl")
     return not (eager or row.notes_say("enforce_eager"))
 
 
