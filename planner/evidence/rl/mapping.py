@@ -65,8 +65,8 @@ _FRAMEWORKS = (
 _TRAINERS = (
     ("megatron-?fsdp", ""),
     ("megatron", "megatron"),
-    ("fsdp2", "fsdp2"),
-    ("fsdp|veomni", "fsdp"),
+    # Both generations of FSDP hold the same tensors, around transformers' modelling code.
+    ("fsdp|veomni", "fsdp2"),
     ("dtensor", "dtensor"),
     ("deepspeed", "deepspeed"),
     ("automodel", "automodel"),
