@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from constraints.errors import ConstraintError
+from hardware.errors import HardwareError
 from planner.cli.errors import ExitStatus
 from planner.cli.evaluate import as_result, measured_of
 from planner.cli.options import output_format
@@ -24,7 +26,7 @@ from planner.job.job import SURE_TO_FIT
 from planner.job.written import refuse_to_overwrite, write_text
 from planner.launch.check.assess import Assessment, assess
 from planner.launch.check.changes import LaunchChange, best_changes
-from planner.launch.check.document import as_csv, as_json
+from planner.launch.check.document import as_csv, as_json, refusal_json
 from planner.launch.check.fix import Read, fixed_files
 from planner.launch.check.given import read_given
 from planner.launch.read.found import Hints
@@ -44,6 +46,15 @@ _STATUS = {
 
 def run(paths: tuple[str, ...], **options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
+    try:
+        _checked(paths, style, options)
+    except (CannotTellError, UsageError, HardwareError, ConstraintError) as error:
+        if style == "json":
+            click.echo(refusal_json(paths, error), nl=False)
+        raise
+
+
+def _checked(paths: tuple[str, ...], style: str, options: dict[str, Any]) -> None:
     hints = _hints(options)
     measured = measured_of(options)
 

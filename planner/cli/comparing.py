@@ -171,12 +171,19 @@ def show_study(
     if output is not None:
         write_text(output, study_text(study), force=options["force"])
     if options["plot"] is not None:
+        from planner.compare.buying import Buying
+        from planner.compare.results import Comparison
         from planner.report.charts.curves import curves_chart
+        from planner.report.charts.slide import is_slide, slide_chart
         from planner.report.pages.studies import figure_of, study_page
 
-        write_plot(
-            options["plot"], lambda: curves_chart(figure_of(study)), lambda: study_page(study)
-        )
+        def chart() -> Any:
+            slide = is_slide(options["plot"].stem)
+            if slide and isinstance(study, Comparison | Buying):
+                return slide_chart(study)
+            return curves_chart(figure_of(study))
+
+        write_plot(options["plot"], chart, lambda: study_page(study))
     if report is None:
         return
     if style == "json":

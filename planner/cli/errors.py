@@ -48,7 +48,7 @@ class ExitStatus(IntEnum):
 # Options that are spelled differently from the request's fields.
 _OPTION_OF_FIELD = {"allow_tp_across_domains": "allow-tp-across-nodes"}
 # Records whose fields are options; what else does not validate is a bug.
-_MADE_OF_OPTIONS = ("Request", "Degrees", "Settings")
+_MADE_OF_OPTIONS = ("Request", "RlRequest", "Degrees", "Settings")
 # Longer words in a message are cut in the middle; no path that people give is as long.
 _LONGEST_WORD = 400
 _LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD},}}")

@@ -14,6 +14,7 @@ from constraints.axes import AXES
 from planner.cli.errors import ExitStatus
 from planner.cli.options import build_request, output_format
 from planner.cli.output import check_files, show_result, write_result, write_result_plot
+from planner.cli.rl_options import asks_for_rl
 from planner.cli.usual_framework import take_usual_framework
 from planner.job.errors import UsageError
 from planner.job.job import Job
@@ -21,7 +22,7 @@ from planner.job.request import Request
 from planner.launch.plans import one_plan
 from planner.predict.diagnosis.findings import Findings, findings_of
 from planner.predict.diagnosis.measured import Measured
-from planner.predict.evaluate import Proposal, evaluated
+from planner.predict.evaluate import Proposal, evaluated, usual_zero
 from planner.predict.plan import Degrees, Plan
 from planner.report.explain import explanation_report
 from planner.search.explanation import explain
@@ -46,6 +47,11 @@ def with_measured(document: Mapping[str, Any], findings: Findings) -> str:
 
 
 def run(**options: Any) -> None:
+    if asks_for_rl(options):
+        from planner.cli.rl import run_evaluate
+
+        run_evaluate(options)
+        return
     style = output_format(options["as_json"], options["as_csv"])
     output = check_files(options)
     measured = measured_of(options)
@@ -94,7 +100,7 @@ def given_configuration(options: dict[str, Any]) -> Proposal:
     grad_acc = options["grad_acc"] or max(1, round(job.batch.sequences / step))
     batch = {"gbs": step * grad_acc} if by_accumulation else {}
     if given["zero"] is None:
-        given["zero"] = _usual_zero(job, dp * given["cp"], given["tp"])
+        given["zero"] = usual_zero(job, dp * given["cp"], given["tp"])
     degrees = Degrees(**given | {"dp": dp, "grad_acc": grad_acc})
     names = ("recompute", "layers_per_stage", "recompute_layers", "mtp_standalone")
     layers = (options[name] for name in names)
@@ -115,15 +121,6 @@ def _data_parallel(options: dict[str, Any], job: Job) -> int:
             f"divide {gpus:,} GPUs; give {nearest} GPUs or other degrees"
         )
     return int(gpus // replica)
-
-
-def _usual_zero(job: Job, replicas: int, tp: int) -> int:
-    """The framework's first ZeRO stage that goes with tp, or 0 where nothing can be sharded."""
-    has = job.framework.parallelism
-    stages = [stage for stage in has.zero_stages if stage < 3 or tp == 1 or has.zero3_with_tensor]
-    if replicas == 1 and 0 in stages and not job.least_zero:
-        return 0
-    return max(stages[0], job.least_zero)
 
 
 def as_result(request: Request, plan: Plan) -> SearchResult:

@@ -23,6 +23,7 @@ from planner.cli.output import (
     watched,
     write_plot,
 )
+from planner.cli.rl_calibrate import calibrate_rl, is_rl_evidence
 from planner.cli.rl_evidence import validate_rl
 from planner.evidence.fit.held_out import other_views
 from planner.evidence.learn.benches import bench_equations
@@ -97,6 +98,9 @@ def run_calibrate(paths: tuple[str, ...], **options: Any) -> None:
             "give the runs to learn from: --from measured.csv, or a log (--from again for more)"
         )
     compile_if_first_run(options["quiet"])
+    if is_rl_evidence([Path(path) for path in paths]):
+        calibrate_rl([Path(path) for path in paths], options, output)
+        return
     read = read_runs([Path(path) for path in paths], _configuration(options))
     fits = calibrate(read.predictions, read.sources, _more_equations(read, options))
     calibration = calibration_of(fits, read.sources)

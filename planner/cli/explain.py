@@ -25,18 +25,44 @@ from planner.predict.configuration import decided_request
 from planner.predict.diagnosis.findings import Findings, findings_of
 from planner.predict.diagnosis.measured import Measured
 from planner.predict.evaluate import Proposal
+from planner.report.beside import Beside, beside_report
 from planner.report.charts.schedule import step_trace
 from planner.report.explain import explanation_report
 from planner.search.explanation import Explanation, explain, job_evaluator, pick_plan
 from planner.search.limit_results import Until
-from planner.search.plan_file import read_plan
+from planner.search.plan_file import is_rl_file, read_plan
 from planner.search.result import SearchResult
 from planner.search.what_if import what_if
 
 
-def run(plan_file: str, number: int | None, **options: Any) -> None:
+def run(plan_file: str, number: int | None, other: int | None, **options: Any) -> None:
+    if is_rl_file(Path(plan_file)):
+        from planner.cli.rl import run_explain
+
+        run_explain(Path(plan_file), number, options | {"other": other})
+        return
+    if other is not None:
+        _explain_two(plan_file, number, other, options)
+        return
     with limited(options["time_limit"]) as until:
         _explain(plan_file, number, until, options)
+
+
+# Options that ask for what is said of one plan alone, and how each is typed.
+_OF_ONE = {"trace": "--trace", "plot": "--plot", "with_what_if": "--what-if"}
+
+
+def _explain_two(plan_file: str, number: int | None, other: int, options: dict[str, Any]) -> None:
+    """What differs between two plans of a file, and why one is faster."""
+    for name, spelled in _OF_ONE.items():
+        if options[name]:
+            raise UsageError(f"{spelled} is of one plan; leave it out, or give one number")
+    result, number = read_plan(Path(plan_file), number)
+    beside = Beside(result, number, other)
+    if options["as_json"]:
+        click.echo(json.dumps(beside.record(), indent=1, allow_nan=False))
+    else:
+        print_report(beside_report(beside))
 
 
 def _explain(plan_file: str, number: int | None, until: Until, options: dict[str, Any]) -> None:

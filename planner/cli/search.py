@@ -23,6 +23,7 @@ from planner.cli.output import (
     write_result,
     write_result_plot,
 )
+from planner.cli.rl_options import asks_for_rl
 from planner.cli.usual_framework import take_usual_framework
 from planner.job.errors import UsageError
 from planner.job.pool import SeveralSizes, read_gpus
@@ -51,6 +52,11 @@ SORTS = {
 
 
 def run(**options: Any) -> None:
+    if asks_for_rl(options):
+        from planner.cli.rl import run_search
+
+        run_search(options)
+        return
     style = output_format(options["as_json"], options["as_csv"])
     check_epochs(options)
     output = check_files(options)

@@ -95,7 +95,6 @@ def run(paths: tuple[str, ...], **options: Any) -> None:
     if options["dry_run"]:
         _dry_run(plan_file, options, style)
         return
-    demand_installed("planner tune needs", "tune", "optuna", "filelock")
     if options["resume"]:
         _resume(plan_file, Path(options["resume"]), options, style)
     else:
@@ -114,8 +113,9 @@ def _begin(plan_file: str | None, options: dict[str, Any], style: str) -> None:
     folder = Path(options["output"])
     begun = _Begun(folder, text, result, _header(folder, text, result, options))
     work = begun.work
-    compile_if_first_run(options["quiet"])
     _demand_startable(begun, work)
+    demand_installed("planner tune needs", "tune", "optuna", "filelock")
+    compile_if_first_run(options["quiet"])
     with opened(folder, anew=True) as journal:
         write_folder(folder, {PLANS: text}, force=True)
         journal.begin(begun.header)

@@ -63,7 +63,8 @@ class Objective:
     computed before; `teacher`: the model whose logits a student learns, by its name;
     `logits`: all of a micro-batch at once, as the framework hands them or made fp32 by the trainer
     (LLaMA-Factory), or a chunk of tokens' at a time (Liger's losses, those of TRL 1.16);
-    `loss`: whose code computes a policy's loss, a framework of reinforcement learning.
+    `loss`: whose code computes a policy's loss, a framework of reinforcement learning;
+    `answers`: of all tokens, the share of which it makes logits.
     """
 
     kind: ObjectiveKind = "lm"
@@ -71,6 +72,7 @@ class Objective:
     teacher: str | None = None
     logits: Logits = "full"
     loss: str = ""
+    answers: float = 1.0
 
     @property
     def rules(self) -> ObjectiveRules:

@@ -3,6 +3,7 @@ a plan made ready for one framework."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -245,7 +246,8 @@ class CannotExpressError(UsageError):
         told = any(words in refusal.reason for refusal in refusals for words in final)
         if not told and _searches(target, request):
             lines.append(f"plans that {target.name} runs:")
-            lines.append(f"  {search_command(request)} -o {target.name}-plans.json --force")
+            nearest = _as_nearest(request, refusals)
+            lines.append(f"  {search_command(nearest)} -o {target.name}-plans.json --force")
         super().__init__("\n".join(lines))
 
 
@@ -382,6 +384,24 @@ def _named_schedule(plan: Plan) -> str | None:
     """The plan's schedule; None for those that are any framework's usual ones."""
     usual = plan.degrees.pp == 1 or plan.schedule in ("1f1b", "interleaved")
     return None if usual else plan.schedule
+
+
+# What a refusal says would be run, where it is one more setting of the adapters.
+_NEAREST_TRAIN = re.compile(r"--train (\w+):(\w+)=(\w+)")
+
+
+def _as_nearest(request: Request, refusals: Sequence[Refusal]) -> Request:
+    """The request with the settings of adapters that refusals name: without them its plans would
+    be refused again."""
+    for refusal in refusals:
+        match = _NEAREST_TRAIN.fullmatch(refusal.nearest)
+        method = request.train.partition(":")[0]
+        if match is None or match[1] != method or f"{match[2]}=" in request.train:
+            continue
+        joint = "," if ":" in request.train else ":"
+        train = f"{request.train}{joint}{match[2]}={match[3]}"
+        request = request.model_copy(update={"train": train})
+    return request
 
 
 def _searched(request: Request, asked: Request) -> Request:

@@ -251,6 +251,15 @@ def _demand_layout(configuration: Configuration) -> Configuration:
     return configuration
 
 
+def usual_zero(job: Job, replicas: int, tp: int) -> int:
+    """The framework's first ZeRO stage that goes with tp, or 0 where nothing can be sharded."""
+    has = job.framework.parallelism
+    stages = [stage for stage in has.zero_stages if stage < 3 or tp == 1 or has.zero3_with_tensor]
+    if replicas == 1 and 0 in stages and not job.least_zero:
+        return 0
+    return max(stages[0], job.least_zero)
+
+
 def _all_layers(layout: Layout, mode: RecomputeMode) -> Mapping[str, Sequence[int]]:
     """All layers in a mode, or as many of each block (model chunk) as it says."""
     whole = in_mode(layout, mode).recomputed

@@ -172,7 +172,10 @@ def _no(why: WhyNothingFits) -> str:
     if not why.proven:
         return said(described("fit.undecided"), why) or ""
     verdicts = described("fit.verdicts")
-    name = "unmodelled" if why.verdict == "cannot tell" and why.unmodelled else why.verdict
+    name: str = "unmodelled" if why.verdict == "cannot tell" and why.unmodelled else why.verdict
+    asked = why.request.fit_probability
+    if name == "does not fit" and any(one.plan.fit_probability >= asked for one in why.relaxations):
+        name = "changed"
     text = verdicts.get(name, verdicts["otherwise"])
     return said(text, why, none=said(described("fit.none"), why)) or ""
 

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from planner.evidence.rl.bounds import Bounded
+from planner.evidence.rl.learn import LearntPhases
 from planner.evidence.rl.pairs import Pair
 from planner.evidence.rl.predict import Compared, RlPrediction, compared
 from planner.evidence.rl.report import RlSummary, open_facts, summary_of, trusted
 from planner.evidence.rl.rows import FIGURES
 from planner.job.quantities import gib, plural, seconds, share
+from planner.predict.rl.errors import Ends, learnt_ends, rl_errors
 from planner.report.said import notes, table_of
 from planner.report.tables import Block, Notes, TableData, as_report
 
@@ -147,3 +149,25 @@ def _bounds_sentence(bounded: Sequence[Bounded]) -> str:
         f"{len(known)} of {len(bounded)} bounds have a prediction, {over or 'none'} of which "
         f"{'lies' if over == 1 else 'lie'} above its bound."
     )
+
+
+@as_report
+def learnt_report(found: LearntPhases) -> Iterator[Block]:
+    """Factors on the predicted seconds of phases, and the 80 % bars before and with these runs."""
+    rows = [
+        {"one": one, "before": _bar(rl_errors().kind[one.name].ends), "now": _bar(learnt_ends(one))}
+        for one in found.phases
+    ]
+    yield table_of("rl_validation.learnt", rows)
+    yield Notes((*found.notes, _LEARNT))
+
+
+_LEARNT = (
+    "factor: on the predicted seconds of these phases, on this cluster. Kinds: generation; "
+    "training (updates of policy and critic); reading (log-probabilities and values); transfer of "
+    "weights; moves (waking, sleeping, offload)."
+)
+
+
+def _bar(ends: Ends) -> str:
+    return f"{math.exp(-ends.low):.2f} to {math.exp(ends.high):.2f}"

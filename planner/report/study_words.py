@@ -31,6 +31,13 @@ def decision_facts(decision: Decision, currency: str) -> Facts:
     return Facts(tuple(_rows(decision, currency)))
 
 
+def headline(decision: Decision, currency: str) -> str:
+    """The recommendation as a sentence: `Take 64xH100: at most 20.2 days, 119 k USD, …`."""
+    if decision.best is None:
+        return f"Take nothing: {decision.reason}"
+    return f"Take {taken_text(decision.best)}: at most {_figures(decision.best, currency)}."
+
+
 def _rows(decision: Decision, currency: str) -> Iterator[tuple[str, str]]:
     if (limits := limits_text(decision, currency)) != "":
         yield "limits", limits

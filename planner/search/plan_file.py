@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -22,6 +22,16 @@ from planner.predict.plan import PLAN_FILE_VERSION, Plan
 from planner.search.result import SearchResult
 
 _MADE_BY = "make one with: planner search ... -o plans.json"
+
+
+# What plan files of reinforcement learning say that they are.
+RL_KIND: Literal["reinforcement learning"] = "reinforcement learning"
+
+
+def is_rl_file(path: Path) -> bool:
+    """Whether a file holds plans of reinforcement learning. UsageError for one that is no JSON."""
+    document = read_json(path)
+    return isinstance(document, dict) and document.get("kind") == RL_KIND
 
 
 def to_json(result: SearchResult) -> str:
@@ -44,6 +54,11 @@ def read_plan_file(path: Path) -> SearchResult:
 
 def _check_version(path: Path, document: dict[str, Any]) -> None:
     version = document.get("version")
+    if document.get("kind") == RL_KIND:
+        raise UsageError(
+            f"{path} holds plans of reinforcement learning, which this command does not read; "
+            "planner explain does"
+        )
     if not isinstance(version, int) or version not in range(1, PLAN_FILE_VERSION + 1):
         raise UsageError(
             f"{path} has plan-file version {version!r}; this planner reads versions 1 to "

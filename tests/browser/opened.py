@@ -7,6 +7,38 @@ from typing import Any
 SERIOUS = ("serious", "critical")
 
 
+# Boxes of texts as they are turned, parted by an axis of either if they lie apart.
+_OVERLAPS = """() => {
+  const corners = (text) => {
+    const box = text.getBBox(), at = text.getScreenCTM();
+    // A line is lower than its box: letters reach from its second to its last fifth.
+    const [top, bottom] = [box.y + 0.2 * box.height, box.y + 0.8 * box.height];
+    const [left, right] = [box.x + 1, box.x + box.width - 1];
+    return [[left, top], [right, top], [right, bottom], [left, bottom]].map(
+      ([x, y]) => [at.a * x + at.c * y + at.e, at.b * x + at.d * y + at.f]);
+  };
+  const apart = (one, other, [ax, ay], [bx, by]) => {
+    const [nx, ny] = [bx - ax, by - ay];
+    const along = (points) => points.map(([x, y]) => x * nx + y * ny);
+    const [a, b] = [along(one), along(other)];
+    return Math.max(...a) <= Math.min(...b) || Math.max(...b) <= Math.min(...a);
+  };
+  const meet = (one, other) => ![one, other].some((box) =>
+    apart(one, other, box[0], box[1]) || apart(one, other, box[0], box[3]));
+  const found = [];
+  for (const svg of document.querySelectorAll(".chart svg")) {
+    const name = svg.closest(".chart").dataset.chart;
+    const texts = [...svg.querySelectorAll("text")].filter(
+      (one) => one.textContent.trim() && Number(getComputedStyle(one).opacity) > 0);
+    const boxes = texts.map((one) => [one.textContent, corners(one)]);
+    boxes.forEach(([one, a], at) => boxes.slice(at + 1).forEach(([other, b]) => {
+      if (meet(a, b)) found.push(`${name}: "${one}" on "${other}"`);
+    }));
+  }
+  return found;
+}"""
+
+
 class Opened:
     """A page that is open; `home`: what its requests may begin with."""
 
@@ -31,6 +63,11 @@ class Opened:
         """Wait until every figure that can be seen is drawn."""
         for place in self.page.locator(".chart:visible").all():
             place.locator("svg").first.wait_for()
+
+    def overlaps(self) -> list[str]:
+        """Pairs of texts of a picture that lie on each other by more than a pixel or two."""
+        found: list[str] = self.page.evaluate(_OVERLAPS)
+        return found
 
     def serious(self) -> list[str]:
         """What axe-core finds that is serious or critical."""

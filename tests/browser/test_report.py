@@ -124,9 +124,55 @@ def test_two_degrees_are_chosen_and_a_cell_says_its_rule(opened: Opened) -> None
 
 def test_the_list_works_by_keyboard(opened: Opened) -> None:
     before = opened.numbers().index(opened.shown_plan())
-    opened.page.keyboard.press("Tab")
+    opened.page.focus("#plan")
     opened.page.keyboard.press("ArrowDown")
     assert opened.numbers().index(opened.shown_plan()) == before + 1
+
+
+def test_the_answer_is_on_the_first_screen_and_links_to_its_alternatives(opened: Opened) -> None:
+    card = opened.page.locator(".card")
+    assert card.locator(".headline").inner_text().startswith("Use plan ")
+    assert card.bounding_box()["y"] + card.bounding_box()["height"] < 900
+    link = card.locator("a").first
+    number = link.get_attribute("href").removeprefix("#plan-")
+    link.click()
+    opened.page.wait_for_function(f"document.getElementById('plan').value === '{number}'")
+    assert opened.shown_plan() == number
+
+
+def test_rows_select_and_those_within_the_error_bar_open(opened: Opened) -> None:
+    table = opened.page.locator("section", has_text="All plans").locator("table").first
+    fold = table.locator("tr.fold button")
+    hidden = table.locator("tbody tr[hidden]")
+    near = hidden.count()
+    assert near > 1 and fold.inner_text().startswith(f"▸ {near} plans within the error bar")
+    fold.focus()
+    opened.page.keyboard.press("Enter")
+    assert hidden.count() == 0 and fold.get_attribute("aria-expanded") == "true"
+    last = table.locator("tbody tr .pick").last
+    last.focus()
+    opened.page.keyboard.press("Enter")
+    assert opened.shown_plan() == opened.numbers()[-1]
+    assert table.locator("tr.chosen").count() == 1
+
+
+def test_two_plans_stand_side_by_side(opened: Opened) -> None:
+    first, *_, last = opened.numbers()
+    opened.page.select_option("#plan", first)
+    opened.page.select_option("#other", last)
+    beside = opened.page.locator("#beside")
+    assert f"Plan {first} beside plan {last}" in beside.inner_text()
+    assert beside.locator("table").count() == 3
+    opened.page.select_option("#other", first)
+    assert not beside.is_visible()
+
+
+@pytest.mark.parametrize("width", [1280, 768, 390])
+def test_no_words_of_a_picture_lie_on_each_other(browser: Any, address: str, width: int) -> None:
+    opened = Opened(browser, address, width)
+    opened.draw_all()
+    assert opened.overlaps() == []
+    opened.page.close()
 
 
 def test_tables_are_sorted_by_their_columns(opened: Opened) -> None:

@@ -25,12 +25,13 @@ ROWS, TOKENS, VOCABULARY = 4, 1024, 4096
 Logits = Literal["fp32", "half"]
 
 
-@pytest.mark.parametrize("kind", ["dpo", "simpo", "distill"])
+@pytest.mark.parametrize("kind", ["dpo", "simpo", "distill", "policy"])
 @pytest.mark.parametrize("logits", ["fp32", "half"])
 def test_losses_hold_again_what_they_held(kind: str, logits: Logits, needs: Needs) -> None:
     needs("trl")
-    kept, peak = {"dpo": _dpo, "simpo": _simpo, "distill": _distill}[kind](logits)
-    found = loss_bytes(kind, logits)
+    losses = {"dpo": _dpo, "simpo": _simpo, "distill": _distill, "policy": _policy}
+    kept, peak = losses[kind](logits)
+    found = loss_bytes(kind, logits, "trl" if kind == "policy" else "")
     assert found is not None
     assert kept == pytest.approx(found.saved, rel=0.02)
     assert peak == pytest.approx(found.peak, rel=0.03)
@@ -72,6 +73,21 @@ def _simpo(logits: Logits) -> tuple[float, float]:
     return _held(
         lambda: _preferred(trl.selective_log_softmax(head()[..., :-1, :], labels).sum(dim=1))
     )
+
+
+def _policy(logits: Logits) -> tuple[float, float]:
+    """GRPO's ratio of log-probabilities, and the entropy that is logged."""
+    torch, trl = import_module("torch"), import_module("trl.trainer.utils")
+    head, labels = _head(logits), _labels()
+
+    def loss() -> Any:
+        scaled = head()[:, :-1, :] / 0.9
+        found = trl.selective_log_softmax(scaled, labels)
+        with torch.no_grad():
+            trl.entropy_from_logits(scaled)
+        return -torch.exp(found - found.detach()).mean()
+
+    return _held(loss)
 
 
 def _distill(logits: Logits) -> tuple[float, float]:

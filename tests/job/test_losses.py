@@ -39,6 +39,9 @@ def test_losses_hold_what_trl_was_counted_to_hold(row: dict[str, str]) -> None:
 def test_a_profile_holds_the_logits_of_its_objective() -> None:
     profile = load_framework("hf")
     assert with_objective(profile, read_objective("lm")) == profile
+    chunks = with_objective(profile, read_objective("dpo:logits=chunked")).assumptions
+    assert "the loss makes a chunk of logits at a time" in chunks
+    assert not any("fp32 logits" in note for note in chunks)
     odds = with_objective(profile, read_objective("orpo")).saved
     assert (odds.logits_saved_bytes, odds.logits_peak_bytes) == (6, 18)
     chunked = with_objective(profile, read_objective("dpo:logits=chunked")).saved

@@ -39,6 +39,16 @@ def test_no_search_is_named_that_would_be_refused() -> None:
     assert "planner search" not in str(refused.value)
 
 
+def test_the_search_that_is_named_has_the_adapters_that_the_target_takes() -> None:
+    """axolotl makes them 16 bits under FSDP2, for preferences."""
+    plan, request = planned("hf-fsdp2")
+    request = request.model_copy(update={"train": "lora"})
+    plan = evaluate(request, plan.degrees)
+    with pytest.raises(UsageError, match="casts adapters") as refused:
+        launch_of(plan, request, target_named("axolotl"), "torchrun", 2)
+    assert "--train lora:adapter=bf16 --objective dpo" in str(refused.value)
+
+
 @pytest.mark.parametrize("framework", ["deepspeed", "hf-fsdp2"])
 def test_trl_writes_them_under_the_same_framework(framework: str) -> None:
     """Unless a target is named."""

@@ -49,7 +49,7 @@ def test_a_model_of_the_catalogue_has_a_config(name: str) -> None:
     written = hf_config(spec)
     assert written is not None
     assert read_hf_model(written, f"{name}/config.json").spec.vision == spec.vision
-    assert layer_class(written).endswith("Layer")
+    assert all(one.endswith(("Layer", "Block")) for one in layer_class(written).split(","))
 
 
 def test_a_tower_that_no_type_has_is_named() -> None:
@@ -85,6 +85,49 @@ def test_trl_is_told_the_parts(item: Case, tmp_path: Path) -> None:
     assert_same(written, read_back(written, tmp_path / "run"))
 
 
+SHARDED = [
+    ("hf-fsdp2", "accelerate", {"train": "lora", "freeze": ("vision_tower", "projector")}),
+    ("hf-fsdp2", "accelerate", {"freeze": ("vision_tower",), "images": "2x640x480"}),
+    ("hf-fsdp2", "accelerate", {"image_tokens": 600}),
+    ("hf-fsdp2", "trl", {"train": "lora", "freeze": ("vision_tower", "projector")}),
+    ("hf-fsdp2", "trl", {}),
+    ("deepspeed", "deepspeed", {"train": "lora"}),
+    ("deepspeed", "deepspeed", {"images": "none", "freeze": ("vision_tower", "projector")}),
+    ("deepspeed", "trl", {"freeze": ("vision_tower",)}),
+]
+
+
+@pytest.mark.parametrize(("profile", "target", "more"), SHARDED)
+def test_a_tower_is_divided_over_gpus(
+    profile: str, target: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    """Written, complete, Python, and read again as the same plan."""
+    item = case("seen", "qwen2.5-vl-7b", "8xH100", zero=3, more=more)
+    written = as_run(profile, item) if target == "trl" else launch_of(item, profile, target)
+    assert list(refusals_of(written)) == []
+    writer = writer_of(targets()[target])
+    assert_complete(writer, written)
+    (program,) = (text for name, text in writer.files(written).items() if name.startswith("train"))
+    ast.parse(program)
+    assert max(map(len, program.splitlines())) <= 100
+    assert_same(written, read_back(written, tmp_path / "run"))
+
+
+def test_layers_of_tower_and_language_model_are_units() -> None:
+    item = case("units", "gemma-3-4b", "8xH100", zero=3, more={"images": "1x896x896"})
+    written = launch_of(item, "hf-fsdp2", "accelerate")
+    settings = yaml.safe_load(writer_of(targets()["accelerate"]).files(written)["accelerate.yaml"])
+    named = settings["fsdp_config"]["fsdp_transformer_layer_cls_to_wrap"]
+    assert set(named.split(",")) == {"Gemma3DecoderLayer", "SiglipEncoderLayer"}
+
+
+@pytest.mark.parametrize("target", ["accelerate", "deepspeed"])
+def test_modules_beside_a_tower_are_not_frozen(target: str) -> None:
+    profile = {"accelerate": "hf-fsdp2"}.get(target, target)
+    item = case("few", "qwen2-vl-2b", "2xH100", zero=3, more={"freeze": ("embeddings",)})
+    assert "freeze parts, not embeddings" in reasons(launch_of(item, profile, target))
+
+
 # Modules of transformers' models and the part that each is of.
 PATHS = {
     "model.visual.blocks.3.attn.qkv": "vision_tower",
@@ -104,7 +147,7 @@ PATHS = {
                                    ("vision_tower", "projector")])  # fmt: skip
 def test_the_program_finds_parts_by_name(parts: tuple[str, ...]) -> None:
     names: dict[str, Any] = {}
-    exec(filled("hf/parts.py.txt"), names)
+    exec(filled("hf/parts.py.txt", adapters="", adapted=""), names)
     pattern = re.compile(names["left_out"](parts))
     for path, part in PATHS.items():
         assert names["part_of"](path) == part
@@ -114,7 +157,7 @@ def test_the_program_finds_parts_by_name(parts: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("profile", "more", "reason"),
     [
-        ("hf-fsdp2", {"zero": 3}, "that every GPU holds whole"),
+        ("hf-fsdp2", {"zero": 3, "more": {"objective": "dpo"}}, "by next-token prediction"),
         ("hf-transformers", {"more": {"objective": "dpo"}}, "by next-token prediction"),
         ("hf-transformers", {"more": {"freeze": ("embeddings",)}}, "freeze parts, not embeddings"),
         ("hf-transformers", {"more": {"lengths": "mean=900", "packing": "pack"}}, "no --packing"),

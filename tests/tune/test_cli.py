@@ -442,3 +442,15 @@ def test_plans_are_tried_as_launch_writes_them(tmp_path: Path) -> None:
     assert found.exit_code == 0, found.output
     done = tune(file, "--dry-run")
     assert done.exit_code == 0, done.output
+
+
+def test_arguments_are_read_before_the_extra_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def absent(*_: str) -> None:
+        raise AssertionError("asked for the extra")
+
+    monkeypatch.setattr(planner.cli.tune, "demand_installed", absent)
+    for words in ((), (str(tmp_path / "nowhere.json"), "-o", str(tmp_path / "study"))):
+        result = CliRunner().invoke(planner_command, ["tune", *words])
+        assert result.exit_code == 2, result.output

@@ -23,8 +23,13 @@ _HEADER = """\
 def cluster_text(name: str, cluster: Cluster, calibration: Calibration, base: Path | None) -> str:
     """The file's text: the machine (as file `base` describes it, if one does), then the
     calibration. UsageError for a base whose [calibration] cannot be told from the rest."""
-    machine = _machine(cluster, name) if base is None else _described(base)
+    machine = machine_text(name, cluster, base)
     return f"{_HEADER.format(name=name)}\n{machine.strip()}\n\n{calibration_text(calibration)}"
+
+
+def machine_text(name: str, cluster: Cluster, base: Path | None) -> str:
+    """The machine alone, as `cluster_text` writes it."""
+    return _machine(cluster, name) if base is None else _described(base)
 
 
 def _described(path: Path) -> str:

@@ -159,6 +159,11 @@ def _tokens_of_flop(flop: float, model: ModelSpec, row: RlRow) -> float:
     return tokens
 
 
+def cut_lognormal(mean: int, most: int) -> str:
+    """Lengths of the usual spread that, cut at a limit, have a mean, as `--lengths` takes them."""
+    return _lognormal(mean, USUAL_SIGMA, most)
+
+
 @cache
 def _lognormal(mean: int, sigma: float, most: int) -> str:
     """The lognormal of a spread that, cut at a limit, has a mean."""

@@ -16,6 +16,7 @@ from planner.evidence.rl.settings import (
     Taken,
     engine_name,
     engine_of,
+    engine_versions,
     fuses_rotary,
     generated_batches,
     judge,
@@ -141,7 +142,7 @@ def _mapped(row: RlRow, taken: Taken) -> RlMapped:
         staleness=(staleness_of(row),),
         fused_rotary=fuses_rotary(row),
         token_limit_read=read_limit(row, trainer),
-        engine=replace(job.engine, graphs=uses_graphs(row)),
+        engine=replace(job.engine, graphs=uses_graphs(row), generation=engine_versions(row)),
     )
     layout = RlLayout(
         placement="separate" if row.is_separate else "colocated",

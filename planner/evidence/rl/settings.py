@@ -14,10 +14,14 @@ from planner.predict.configuration import Configuration
 from planner.predict.rl.plan import EngineLayout
 
 _GRAPHS_SINCE = "2025-08-01"
+# verl took vLLM's second engine in July 2025, and its asynchronous scheduler with 2026.
+_SECOND_SINCE, _ASYNC_SINCE = "2025-07-01", "2026-01-01"
+# Sequences that verl's engines ran at once until it asked for fewer (rollout.yaml).
+_SEQUENCES_OF_OLD = 1024
 # Words of notes, and the way of the weights that they mean.
 _WAYS: Mapping[str, str] = {
     r"\bdelta\b": "delta",
-    "without checkpoint engine|full broadcast|nccl collective|nccl sync": "broadcast",
+    "without checkpoint engine|full broadcast": "broadcast",
     "checkpoint engine|nixl|mooncake|receive only": "checkpoint-engine",
     "reshard refit": "reshard",
 }
@@ -139,8 +143,13 @@ def engine_of(row: RlRow, framework: RlFramework, gpus: int) -> EngineLayout:
         tp=tp,
         pp=pp,
         kv_share=row.number("kv_fraction") or usual,
-        sequences=round(row.noted("max_num_seqs N") or framework.sequences),
+        sequences=round(row.noted("max_num_seqs N") or _sequences(row, framework)),
     )
+
+
+def _sequences(row: RlRow, framework: RlFramework) -> int:
+    old = row.says("software", "mid-2025") or (row.text("date") or _GRAPHS_SINCE) < _GRAPHS_SINCE
+    return _SEQUENCES_OF_OLD if old and row.says("framework", "verl") else framework.sequences
 
 
 def uses_graphs(row: RlRow) -> bool:
@@ -151,6 +160,16 @@ def uses_graphs(row: RlRow) -> bool:
     old = row.says("software", "mid-2025") or (row.text("date") or _GRAPHS_SINCE) < _GRAPHS_SINCE
     eager = old and row.says("framework", "verl")
     return not (eager or row.notes_say("enforce_eager"))
+
+
+def engine_versions(row: RlRow) -> str:
+    """The generation of the engine's versions, by the row's date; "" for the usual one."""
+    date = row.text("date") or ""
+    if not row.says("framework", "verl") or row.says("rollout_engine", "sglang") or not date:
+        return ""
+    if row.says("software", "mid-2025") and date >= _ASYNC_SINCE:
+        return "vllm"
+    return "vllm-v0" if date < _SECOND_SINCE else "vllm" if date < _ASYNC_SINCE else ""
 
 
 def staleness_of(row: RlRow) -> int:
@@ -176,6 +195,6 @@ def trainer_leaves(row: RlRow, framework: RlFramework, taken: Taken) -> bool:
 
 def way_of(row: RlRow) -> str:
     """The way of the weights that the notes name; "" for the framework's usual one."""
-    if not row.is_transfer_alone:
+    if not row.is_transfer_alone or row.notes_say("nccl collective|nccl sync"):
         return ""
     return next((way for words, way in _WAYS.items() if row.notes_say(words)), "")

@@ -132,9 +132,9 @@ def with_objective(profile: FrameworkProfile, objective: Objective) -> Framework
     if objective.is_plain:
         return profile
     if objective.rules.scores:
-        return with_tables(profile, _SCORES)
+        return _with_note(with_tables(profile, _SCORES), "a score a sample, and no logits")
     if objective.logits == "chunked":
-        return with_tables(profile, _CHUNKED)
+        return _with_note(with_tables(profile, _CHUNKED), _OF_CHUNKS)
     found = _own_loss(profile, objective)
     if found is None:
         return _by_rows(profile, objective)
@@ -142,17 +142,23 @@ def with_objective(profile: FrameworkProfile, objective: Objective) -> Framework
     if objective.teacher is not None:
         peak = found.peak
     forward = 0.0 if handed_logits(profile, objective) in ("half", "whole") else _CAST_BYTES
+    share = objective.answers
     saved = {
-        "logits_saved_bytes": found.saved,
-        "logits_peak_bytes": peak,
-        "logits_forward_bytes": max(0.0, forward - found.saved),
+        "logits_saved_bytes": share * found.saved,
+        "logits_peak_bytes": share * peak,
+        "logits_forward_bytes": share * max(0.0, forward - found.saved),
     }
-    moved = found.moved / LOSS_ROW_BYTES
+    moved = share * found.moved / LOSS_ROW_BYTES
     changed = with_tables(profile, {"saved": saved, "kernels": {"loss_traffic": moved}})
     if objective.kind == "policy":
         return changed
+    return _with_note(changed, _note(profile, objective))
+
+
+def _with_note(profile: FrameworkProfile, note: str) -> FrameworkProfile:
+    """The profile with what was taken for granted of this loss in place of the usual one's."""
     kept = (text for text in profile.assumptions if text != _OF_TOKENS)
-    return changed.model_copy(update={"assumptions": (*kept, _note(profile, objective))})
+    return profile.model_copy(update={"assumptions": (*kept, note)})
 
 
 def _by_rows(profile: FrameworkProfile, objective: Objective) -> FrameworkProfile:
@@ -167,6 +173,7 @@ def _by_rows(profile: FrameworkProfile, objective: Objective) -> FrameworkProfil
 
 # What profiles say of a loss that is not this one's.
 _OF_TOKENS = "fp32 logits and an unfused cross-entropy"
+_OF_CHUNKS = "the loss makes a chunk of logits at a time"
 
 
 def _note(profile: FrameworkProfile, objective: Objective) -> str:
@@ -207,7 +214,7 @@ def read_bytes(profile: FrameworkProfile, objective: Objective) -> float:
     """Bytes a logit that the loss of a model that is only read moves."""
     found = _own_loss(profile, objective)
     if found is not None:
-        return found.read
+        return objective.answers * found.read
     return _FORWARD_BYTES * profile.kernels.loss_traffic
 
 
@@ -223,7 +230,7 @@ def reading_peak_bytes(profile: FrameworkProfile, objective: Objective) -> float
     time, and of the framework's own cross-entropy, as in a forward pass that trains."""
     found = _own_loss(profile, objective)
     if found is not None and found.reading:
-        return found.reading
+        return objective.answers * found.reading
     return profile.saved.logits_forward_bytes + profile.saved.logits_saved_bytes
 
 

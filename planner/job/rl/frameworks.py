@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 from hardware.files import shipped_toml
 from hardware.frozen import Named
@@ -21,6 +21,8 @@ class RlFramework(Named):
     names: tuple[str, ...] = ()
     trainers: Mapping[str, str]
     engines: tuple[EngineName, ...]
+    engine_pipelines: bool = False
+    engine_whole_experts: bool = False
     placements: tuple[Placement, ...]
     most_staleness: int = 0
     partial_rollouts: bool = False
@@ -31,13 +33,16 @@ class RlFramework(Named):
     balances: Literal["none", "step", "mini-batch"] = "none"
     position_s: float = 0.0
     chunked_logits: bool = False
-    ulysses: tuple[str, ...] = ()
+    answers_alone: bool = False
+    settings: Mapping[str, Mapping[str, Mapping[str, Any]]] = {}
     rotates_samples: tuple[str, ...] = ()
     kv_share_colocated: float
     kv_share_separate: float
     sequences: int
     chunk: int | None = None
     prefix_cache: bool = True
+    scatters: bool = False
+    engine_logprobs: bool = True
     sleep_level: int
     trainer_leaves: bool = False
     bucket_bytes: float

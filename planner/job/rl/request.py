@@ -20,14 +20,13 @@ from planner.job.objective import Objective
 from planner.job.pool import parse_one_type
 from planner.job.request import Request
 from planner.job.rl.checks import demand_rl
+from planner.job.rl.engines import engine_generations
 from planner.job.rl.frameworks import RlFramework, find_rl_framework
 from planner.job.rl.job import RlJob
 from planner.job.rl.spec import (
-    ENGINE_NAMES,
     PLACEMENTS,
     REFERENCE_HOMES,
     Algorithm,
-    EngineName,
     EngineSetting,
     Placement,
     ReferenceHome,
@@ -88,16 +87,17 @@ class RlRequest(Named):
         framework = find_rl_framework(self.framework)
         algorithm = find_algorithm(self.algorithm)
         rollout = self._rollout(algorithm)
+        old_logprobs = self._old_logprobs(framework, algorithm)
         job = RlJob(
             trainer=self._trainer(framework, rollout),
             algorithm=algorithm,
             rollout=rollout,
             framework=framework,
-            engine=self._engine(framework),
+            engine=self._engine(framework, old_logprobs),
             minibatches=self.minibatches,
             epochs=self.epochs,
             reference=self._reference(framework, algorithm),
-            old_logprobs=self._old_logprobs(framework, algorithm),
+            old_logprobs=old_logprobs,
             reward=read_reward(self.reward),
             placements=_placements(self.placement, framework),
             staleness=_staleness(self.staleness, framework),
@@ -128,6 +128,11 @@ class RlRequest(Named):
             )
         return found | {"engine_gpus": given}
 
+    @property
+    def batches_by_tokens(self) -> bool:
+        """Whether a micro-batch is samples up to a number of tokens."""
+        return find_rl_framework(self.framework).token_batches
+
     @cached_property
     def lengths(self) -> tuple[Lengths, Lengths]:
         """Lengths of prompts, and of answers. UsageError."""
@@ -151,31 +156,35 @@ class RlRequest(Named):
         """The update over one mini-batch, on all GPUs."""
         packing = "pack-varlen" if framework.token_batches else "longest"
         tokens = max(1, round(rollout.tokens / self.minibatches))
-        changed: dict[str, object] = {
-            "gbs_tokens": self.trainer.gbs_tokens or tokens,
-            "packing": self.trainer.packing or packing,
-        }
+        changed: dict[str, Any] = {"packing": self.trainer.packing or packing}
         if changed["packing"] == "pack-varlen":
             changed["seq"] = self.token_limit or usual_token_limit(rollout)
+            # A mini-batch may have fewer tokens than a micro-batch has room for.
+            tokens = max(tokens, changed["seq"])
         elif self.trainer.packing is not None:
             changed["seq"] = self.trainer.seq or rollout.longest
-        return as_trainer(self.trainer.model_copy(update=changed).resolve(), framework)
+        changed["gbs_tokens"] = self.trainer.gbs_tokens or tokens
+        return as_trainer(self.trainer.model_copy(update=changed).resolve(), framework, rollout)
 
-    def _engine(self, framework: RlFramework) -> EngineSetting:
+    def _engine(self, framework: RlFramework, old_logprobs: bool) -> EngineSetting:
         name = self.engine or framework.engines[0]
-        if name not in framework.engines:
-            known = tuple(one for one in ENGINE_NAMES if one in framework.engines)
+        generation = engine_generations().get(name)
+        if generation is None or generation.engine not in framework.engines:
+            known = [
+                one.name for one in engine_generations().values() if one.engine in framework.engines
+            ]
             raise unknown_name(
                 "--rollout-engine", name, known, f"{framework.name} samples with {', '.join(known)}"
             )
-        found: EngineName = "sglang" if name == "sglang" else "vllm"
         return EngineSetting(
-            found,
+            generation.engine,
             self.rollout_precision,
             self.kv_precision,
             self.kv_share,
             self.sequences or framework.sequences,
             framework.chunk,
+            logprobs=framework.engine_logprobs or not old_logprobs,
+            generation=name,
         )
 
     def _reference(self, framework: RlFramework, algorithm: Algorithm) -> ReferenceHome:
@@ -215,15 +224,18 @@ class RlRequest(Named):
         return load_model(self.critic).spec.with_scores()
 
 
-def as_trainer(job: Job, framework: RlFramework) -> Job:
-    """A job as a framework of reinforcement learning trains it: on a policy's loss, and with
-    Ulysses' context parallelism where it has that of its own."""
+def as_trainer(job: Job, framework: RlFramework, rollout: Rollout) -> Job:
+    """A job as a framework of reinforcement learning trains it on samples: on a policy's loss, and
+    with the settings that it changes."""
     logits = "chunked" if framework.chunked_logits else job.objective.logits
-    objective = Objective("policy", logits=logits, loss=framework.name)
+    answers = rollout.response.mean / (rollout.prompt.mean + rollout.response.mean)
+    share = answers if framework.answers_alone else 1.0
+    objective = Objective("policy", logits=logits, loss=framework.name, answers=share)
     profile = job.framework
-    if profile.name in framework.ulysses:
-        profile = with_tables(profile, {"parallelism": {"context": True, "context_kinds": ["a2a"]}})
-        job = replace(job, context_kinds=("a2a",))
+    if settings := framework.settings.get(profile.name):
+        profile = with_tables(profile, settings)
+        if not job.framework.parallelism.context:
+            job = replace(job, context_kinds=profile.parallelism.context_kinds)
     return replace(job, framework=with_objective(profile, objective), objective=objective)
 
 

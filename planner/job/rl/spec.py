@@ -97,7 +97,7 @@ class EngineSetting:
     SGLang: of what is free, for weights and KV cache); `sequences`: that run at once in one engine;
     `chunk`: tokens of one step that fills the cache; `graphs`: decoding as CUDA graphs;
     `logprobs`: each sampled token comes with its log-probability; `generation`: of the engine's
-    versions (`planner.predict.rl.engines`), "" for the usual one.
+    versions (`planner.job.rl.engines`), "" for the usual one.
     """
 
     name: EngineName = "vllm"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from planner.job.errors import CannotTellError
 from planner.job.request import Request
 from planner.job.request_fields import Launched
 from planner.job.written import csv_text, picked
@@ -65,6 +66,22 @@ def as_json(
         "without_effect": [_setting(item) for item in found.unused],
     }
     return json.dumps(document, indent=1, allow_nan=False, default=str) + "\n"
+
+
+def refusal_json(paths: Sequence[str], error: Exception) -> str:
+    """What is said where files cannot be read, or options are wrong: no prediction, and why."""
+    cannot_tell = isinstance(error, CannotTellError)
+    document = {
+        "files": list(paths),
+        "runs": None,
+        "fits": None,
+        "verdict": "cannot tell" if cannot_tell else "wrong input",
+        "passes": False,
+        "problems": [],
+        "plan": None,
+        "error": str(error),
+    }
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
 def _fits(assessment: Assessment) -> bool | None:

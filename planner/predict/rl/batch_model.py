@@ -31,6 +31,11 @@ _READ = Read("policy", 1, copied=True)
 class BatchModel(CostModel):
     """The update of a trainer, in micro-batches of as many tokens as its columns say."""
 
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Pieces of the model; the head multiplies tokens of which the loss makes logits."""
+        return _with_answers(super().pieces, self.job)
+
     def of(self, job: Job) -> BatchModel:
         """The model of another job on the same hardware."""
         return type(self)(job, self.altered, compiled=self.compiled)
@@ -54,7 +59,8 @@ class ReadingModel(BatchModel):
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
         """Pieces of the model, forward alone."""
-        return tuple(_read_piece(piece, self.job) for piece in cost_tables.job_pieces(self.job))
+        pieces = _with_answers(cost_tables.job_pieces(self.job), self.job)
+        return tuple(_read_piece(piece, self.job) for piece in pieces)
 
     @cached_property
     def framework_inputs(self) -> FrameworkInputs:
@@ -72,6 +78,21 @@ class ReadingModel(BatchModel):
             classes=tuple(map(_read_class, plain.classes)),
         )
         return calibrated(reading, "framework", self.factors, self.altered)
+
+
+def _with_answers(pieces: tuple[Piece, ...], job: Job) -> tuple[Piece, ...]:
+    share = job.objective.answers
+    if share == 1.0:
+        return pieces
+    return tuple(
+        replace(piece, ops=tuple(_of_answers(op, share) for op in piece.ops)) for piece in pieces
+    )
+
+
+def _of_answers(op: Op, share: float) -> Op:
+    if op.name != "head/logits":
+        return op
+    return replace(op, tokens_factor=share * op.tokens_factor)
 
 
 def _read_class(one: ClassInputs) -> ClassInputs:

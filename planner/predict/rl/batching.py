@@ -29,13 +29,15 @@ if TYPE_CHECKING:
 _BINS = 160
 _BINS_OF_MEAN = 6
 _MOST_BINS = 800
-# Bins of steps after which a flow that is fed from a queue may repeat itself, in mean answers, and
-# how far it may still move then, from one mean answer to the next.
-_SETTLED = 4
+# Stretches of two mean answers after which a flow that is fed from a queue may repeat itself, how
+# far it may still move then from one to the next, and bins after which it is averaged in any case.
+_SETTLED = 3
 _STILL = 0.01
+_LONG = 1200
 # A flow ends where fewer sequences than this are left.
 _LAST = 1e-4
-# Bins of steps at most, and the share of its room beyond which a cache counts as too full.
+# Bins of steps at most, which no flow reaches, and share of its room beyond which a cache is too
+# full.
 _MOST_ROWS = 48_000
 _FULL = 1.0 + 1e-9
 # Below this a quantity is nothing; it divides without overflow.
@@ -229,29 +231,35 @@ class _Bins:
         room = (self.load.room - taken) / self.start
         return max(0.0, min(queue, self.load.slots - count, room))
 
+    @property
+    def _past(self) -> int:
+        """Bins over which a flow is averaged: two mean answers, whole where all are as long."""
+        return 2 * max(1, round(self.load.lengths.mean / self.width))
+
     def _is_settled(self, rows: list[tuple[float, ...]]) -> bool:
-        """Whether the flow has become steady: its last ones moved little over a mean answer."""
-        past = round(self.load.lengths.mean / self.width) + 2
+        """Whether the flow has become steady: as many run, and are let in, as before, or it has
+        gone on for so long that its average will do."""
+        past = self._past
+        if len(rows) >= _LONG:
+            return True
         if len(rows) < _SETTLED * past or len(rows) % past:
             return False
-        recent = [row[1] for row in rows[-2 * past :]]
-        fresh = [
-            sum(row[5] for row in rows[-end : -end + past or None]) for end in (past, 2 * past)
-        ]
-        steady = max(recent) - min(recent) <= _STILL * max(recent)
-        return steady and abs(fresh[0] - fresh[1]) <= _STILL * max(fresh)
+        now, before = rows[-past:], rows[-2 * past : -past]
+        sums = [(sum(row[at] for row in now), sum(row[at] for row in before)) for at in (1, 5)]
+        return all(abs(one - other) <= _STILL * max(one, other) for one, other in sums)
 
     def _skip(self, rows: list[tuple[float, ...]], queue: float) -> float:
         """What is left of the queue when its steady part is counted as one wide bin."""
-        past = round(self.load.lengths.mean / self.width) + 1
-        recent = rows[-past:]
-        rate = sum(row[5] for row in recent) / past
+        recent = rows[-self._past :]
+        mean = [sum(row[index] for row in recent) / len(recent) for index in range(7)]
+        # As many are let in as end: what runs gives each its tokens.
+        rate = mean[1] / float((self.alive[:-1] + self.alive[1:]).sum() / 2.0)
         wide = math.floor(queue / rate) - 1 if rate > 0.0 else 0
         if wide < 2:
             return queue
-        mean = [sum(row[index] for row in recent) / past for index in range(7)]
-        fresh = wide * rate
-        reread = wide * mean[6]
-        left = rows[-1][4]
-        rows.append((wide * self.width, mean[1], mean[2], mean[3], left - fresh / 2, fresh, reread))
+        fresh, left = wide * rate, rows[-1][4]
+        rows.append((
+            wide * self.width, mean[1], mean[2], mean[3], left - fresh / 2.0, fresh,
+            wide * mean[6],
+        ))  # fmt: skip
         return queue - fresh

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from hardware.schema import Gpu
+from planner.job.rl.engines import EngineGeneration, generation_of
 from planner.job.rl.job import RlJob
 from planner.predict.memory.serving.deployment import Deployment, check_deployment
 from planner.predict.memory.serving.engine import ENGINES, batch_defaults
 from planner.predict.memory.serving.formats import kv_format, weight_format
 from planner.predict.memory.serving.stage import ServingStageMemory, StagePool, stage_memory
-from planner.predict.rl.engines import EngineGeneration, generation_of
 from planner.predict.rl.plan import EngineLayout
 
 

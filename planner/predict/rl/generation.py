@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from hardware.load import parse_gpus
 from hardware.schema import Cluster, Gpu
+from planner.job.rl.engines import EngineGeneration, generation_of
 from planner.job.rl.job import RlJob
 from planner.job.samples import Lengths
 from planner.predict.rl.batching import Flow, Load, flow
 from planner.predict.rl.decoding import DecodeCosts, decode_costs
 from planner.predict.rl.engine_memory import EngineMemory, deployment_of, engine_memory
-from planner.predict.rl.engines import EngineGeneration, generation_of
 from planner.predict.rl.errors import with_bar
 from planner.predict.rl.plan import EngineLayout, Generation, Phase
 
@@ -63,7 +63,8 @@ class SamplingEngine:
         launched = 0.0 if self.graphs else self.costs.launches * self.made.launch_s
         waited = np.maximum(0.0, launched / self.host_speed - gpu)
         each = self.made.sequence_s + (self.made.logprob_s if self.logprobs else 0.0)
-        cpu = (self.made.step_s + each * running * self.layout.dp) / self.host_speed
+        # Every dp rank has a CPU process of its own.
+        cpu = (self.made.step_s + each * running) / self.host_speed
         exposed = np.maximum(0.0, cpu - gpu - waited) if self.made.hidden else cpu
         return {**found, "engine": waited + exposed}
 
@@ -103,7 +104,7 @@ def sampling_engine(
     rollout = job.rollout
     lanes = layout.replicas * layout.dp
     each = rollout.samples / lanes
-    group = min(rollout.samples_per_prompt, max(1.0, each)) if job.framework.prefix_cache else 1.0
+    group = _sharing(job, lanes)
     load = Load(
         samples=_heaviest(each, layout, rollout.response),
         lengths=replace(rollout.response, unstated=()),
@@ -122,6 +123,17 @@ def sampling_engine(
         job.engine.logprobs, cluster.host_speed, load, rollout.samples,
         rollout.prompt.squared, 1.0 / group,
     )  # fmt: skip
+
+
+def _sharing(job: RlJob, lanes: int) -> float:
+    """Samples of one prompt on a rank, which share its cached keys and values and read it once."""
+    rollout = job.rollout
+    if not job.framework.prefix_cache:
+        return 1.0
+    most = rollout.samples / lanes
+    if job.framework.scatters:
+        most = min(most, rollout.samples_per_prompt / lanes)
+    return max(1.0, min(rollout.samples_per_prompt, most))
 
 
 def _machine(job: RlJob, layout: EngineLayout, gpu: Gpu | None) -> Cluster:

@@ -92,11 +92,16 @@ def usual_way(job: RlJob, *, colocated: bool) -> str:
 def moved_weights(job: RlJob) -> tuple[float, int]:
     """(bytes, published tensors) that engines must have anew after an update: of adapters alone
     where nothing else is trained, for engines serve them beside the weights."""
-    held = held_parameters(job.trainer)
     if not job.trainer.tuning.has_adapters:
-        return 2.0 * parameter_count(job.policy).total, published_tensors(job.policy)
+        return _published(job.policy)
+    held = held_parameters(job.trainer)
     layers = len(job.policy.kind_sequence)
     return 2.0 * held.trained, 2 * layers * max(1, len(job.trainer.tuning.targets))
+
+
+@cache
+def _published(model: ModelSpec) -> tuple[float, int]:
+    return 2.0 * parameter_count(model).total, published_tensors(model)
 
 
 def published_tensors(model: ModelSpec) -> int:

@@ -138,7 +138,7 @@ class _Rows:
         return _Models(
             self.job.updates * mini.steps[:, f.STEP_TIME] + often * once,
             update.peaks(mini),
-            self._resting(update, mini),
+            self._resting(update, mini) - _passing_bytes(update, mini),
             whole.steps[:, f.STEP_TIME] + once,
             reading.peaks(whole),
             self._resting(reading, whole),
@@ -162,15 +162,34 @@ class _Rows:
 
 
 def _weight_bytes(model: ReadingModel, costed: CostedShapes) -> Array:
-    """Bytes of the model's weights on one GPU, those of all stages on average: whole below ZeRO-3,
-    a share there."""
+    """Bytes of the model's weights on one GPU, those of all stages on average: a share under
+    ZeRO-3, and under FSDP's stage 2, which gathers them for each pass."""
+    framework = model.framework_inputs
+    zero = 3 if framework.zero3_keeps_weight_shard else 2
+    return framework.weight_bytes * _parameters(model, costed, "weights", zero)
+
+
+def _passing_bytes(model: BatchModel, costed: CostedShapes) -> Array:
+    """Bytes in an update that are gone after it: its temporaries, and gradients without buffers of
+    their own."""
+    framework = model.framework_inputs
+    gradients = 0.0 if framework.persistent_gradients else framework.gradient_bytes
+    made = gradients * _parameters(model, costed, "gradients", 2)
+    temporaries = framework.optimizer_temporary_bytes * _parameters(model, costed, "states", 1)
+    return made + temporaries
+
+
+def _parameters(model: BatchModel, costed: CostedShapes, counts: str, zero: int) -> Array:
+    """Parameters on one GPU, of all stages on average, each as often as its class `counts`; ZeRO
+    divides them from a stage on."""
     shapes, framework = costed.shapes, model.framework_inputs
     key = shapes[:, f.SHAPE["key"]].astype(np.int64)
     total = np.zeros(len(shapes))
     for number, one in enumerate(framework.classes):
         held = costed.costs[key, 0, :, f.PIECE_PARAMETERS + number] @ model.totals
         sharing = "expert_shards" if one.sharers == Sharers.EXPERT_DATA else "shards"
-        ranks = np.where(shapes[:, f.SHAPE["zero"]] == 3, shapes[:, f.SHAPE[sharing]], 1.0)
-        total += one.weights * held / ranks
-    found: Array = framework.weight_bytes * total / shapes[:, f.SHAPE["pp"]]
+        divided = shapes[:, f.SHAPE["zero"]] >= zero
+        ranks = np.where(divided, shapes[:, f.SHAPE[sharing]], 1.0)
+        total += getattr(one, counts) * held / ranks
+    found: Array = total / shapes[:, f.SHAPE["pp"]]
     return found

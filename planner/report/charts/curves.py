@@ -10,7 +10,7 @@ from planner.compare.budget import Budget
 from planner.compare.buying import Buying
 from planner.compare.interval import Range
 from planner.compare.laws import load_laws
-from planner.compare.results import Comparison, Run, Scaling
+from planner.compare.results import Comparison, Decision, Run, Scaling
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import short_count
 from planner.predict.plan_text import degrees_text
@@ -27,8 +27,8 @@ _COLOURS = (BLUE, VERMILION)
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """A point of a series, which has one colour, with the ends of its 80 % interval on the
-    vertical axis; `marked` gets a ring, `label` stands beside it."""
+    """A point of a series, which has one colour, with the ends of its 80 % intervals on both axes;
+    `marked` gets a ring, `label` stands beside it, on narrow pages only if it is `named`."""
 
     series: str
     x: float
@@ -38,13 +38,17 @@ class CurvePoint:
     text: str
     marked: bool = False
     label: str = ""
+    left: float = math.nan
+    right: float = math.nan
+    named: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
     """One pair of axes; points of a series follow each other. `joined`: the only series whose
     points a line joins, else all are; `ideal`: the line of perfect scaling, if it has a meaning;
-    `from_zero`: whether the vertical axis begins there."""
+    `from_zero`: whether the vertical axis begins there; `limits`: what the two axes may not exceed,
+    drawn as lines."""
 
     title: str
     x_title: str
@@ -55,6 +59,7 @@ class Panel:
     whole_numbers: bool = False
     from_zero: bool = True
     joined: str = ""
+    limits: tuple[float | None, float | None] = (None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,7 @@ def comparison_figure(comparison: Comparison) -> CurvesFigure:
             continue
         text = f"{row.name}: {_run_text(row.run)}, {ranged(cost)} {comparison.currency}"
         series = _FRONT if row.on_front else _DOMINATED
-        points.append(_point(series, row.run.days.value, cost, text, label=row.name))
+        points.append(_point(series, row.run.days, cost, text, label=row.name, named=row.on_front))
     points.sort(key=lambda point: (point.series != _FRONT, point.x))
     return CurvesFigure(
         f"{comparison.model}: {comparison.tokens / 1e12:g} T tokens",
@@ -117,7 +122,7 @@ def buying_figure(buying: Buying) -> CurvesFigure:
     jobs = list(dict.fromkeys(row.job for row in buying.rows))
     text = "{0.job} on {0.cluster}: {1}"
     points = [
-        _point(job, one.days.value, one.cost, text.format(one, row.plan), label=one.cluster)
+        _point(job, one.days, one.cost, text.format(one, row.plan), label=one.cluster)
         for job in jobs
         for row in buying.rows
         if (one := row.choice) is not None and one.job == job and one.cost is not None
@@ -125,7 +130,9 @@ def buying_figure(buying: Buying) -> CurvesFigure:
     points += [
         CurvePoint(_FRONT, one.days, one.cost, one.cost, one.cost,
                    " + ".join(choice.cluster for choice in one.choices),
-                   marked=best is not None and one.choices == best.choices)
+                   marked=best is not None and one.choices == best.choices,
+                   label="take" if best is not None and one.choices == best.choices else "",
+                   named=True)
         for one in sorted(sets, key=lambda one: one.days)
         if one.cost is not None
     ]  # fmt: skip
@@ -134,17 +141,31 @@ def buying_figure(buying: Buying) -> CurvesFigure:
         "Dots: as predicted, with the 80 % interval. Line: bounds at the certainty asked for, of "
         "sets that none beats in both. Ring: what to take.",
         # Jobs differ by orders of magnitude, sizes for one job by less.
-        _cost_panels(buying, points, logarithmic=len(jobs) > 1),
+        _cost_panels(buying, points, logarithmic=len(jobs) > 1, limits=_limits(decision)),
     )
 
 
 def _cost_panels(
-    study: Comparison | Buying, points: Sequence[CurvePoint], *, logarithmic: bool = False
+    study: Comparison | Buying,
+    points: Sequence[CurvePoint],
+    *,
+    logarithmic: bool = False,
+    limits: tuple[float | None, float | None] = (None, None),
 ) -> tuple[Panel, ...]:
-    """Cost against time, the front joined; nothing without a point."""
+    """Cost against time, the front joined, and the limits of both; nothing without a point."""
     unit, scales = f"{study.currency}, {BASIS_NAMES[study.basis]}", (logarithmic, logarithmic)
-    panel = Panel("Cost against time", "days", unit, tuple(points), scales, joined=_FRONT)
+    panel = Panel(
+        "Cost against time", "days", unit, tuple(points), scales, from_zero=False, joined=_FRONT,
+        limits=limits,
+    )  # fmt: skip
     return (panel,) if points else ()
+
+
+def _limits(decision: Decision | None) -> tuple[float | None, float | None]:
+    """Deadline, days, and budget."""
+    if decision is None:
+        return None, None
+    return decision.limits.deadline_days, decision.limits.budget
 
 
 def budget_figure(found: Budget) -> CurvesFigure:
@@ -199,9 +220,21 @@ def _points(
 
 
 def _point(
-    series: str, x: float, figure: Range, text: str, *, marked: bool = False, label: str = ""
+    series: str,
+    x: float | Range,
+    figure: Range,
+    text: str,
+    *,
+    marked: bool = False,
+    label: str = "",
+    named: bool = False,
 ) -> CurvePoint:
-    return CurvePoint(series, x, figure.value, figure.low, figure.high, text, marked, label)
+    """A figure at its place, which may have an interval as well."""
+    place = Range(value=x, low=x, high=x) if isinstance(x, float | int) else x
+    return CurvePoint(
+        series, place.value, figure.value, figure.low, figure.high, text, marked, label,
+        place.low, place.high, named,
+    )  # fmt: skip
 
 
 def _run_text(run: Run) -> str:
@@ -247,6 +280,8 @@ def curves_panel(panel: Panel, title: str = "") -> Specification:
         joined=[name for name in names if panel.joined in ("", name)],
         marked=any(point.marked for point in points),
         labelled=any(point.label for point in points),
+        deadline=_line(panel.limits[0], "deadline", [point.x for point in points]),
+        budget=_line(panel.limits[1], "budget", [point.y for point in points]),
         ideal=table({"x": float(x), "y": y} for x, y in panel.ideal) if panel.ideal else None,
     )
 
@@ -255,6 +290,22 @@ def _point_rows(panel: Panel) -> list[Row]:
     # A bar without an upper end stops at its point.
     return [
         asdict(point)
-        | {"x": float(point.x), "high": point.high if math.isfinite(point.high) else point.y}
+        | {"x": float(point.x), "high": _end(point.high, point.y)}
+        | {"left": _end(point.left, point.x), "right": _end(point.right, point.x)}
         for point in panel.points
     ]
+
+
+def _end(end: float, value: float) -> float:
+    return float(end if math.isfinite(end) else value)
+
+
+# A limit this many times beyond the largest figure would leave nothing to see of these.
+_DWARFS = 1.6
+
+
+def _line(limit: float | None, words: str, figures: Sequence[float]) -> Specification | None:
+    """A limit with its words, where there is one that the figures come near."""
+    if limit is None or limit > _DWARFS * max(figures):
+        return None
+    return table([{"limit": float(limit), "words": words}])

@@ -155,6 +155,8 @@ def _front_plan(plan: Plan, number: int, label: str, name: str) -> FrontPlan:
     return FrontPlan(number, label, plan.peak_bytes / GIB, speed, text, ends)
 
 
+# Share of the way from the lightest named plan to the heaviest that is the left end.
+_LEFT_END = 0.25
 # Beyond so many dots each is smaller and fainter.
 _MANY_DOTS = 1500
 
@@ -201,10 +203,14 @@ def _front_table(plans: Sequence[FrontPlan]) -> Specification:
 
 
 def _named_table(plans: Sequence[FrontPlan]) -> Specification:
-    """Plans with their 80 % intervals."""
+    """Plans with their 80 % intervals. The label of one at the left end stands on its right, where
+    the picture has room."""
     ends = ("lightest", "heaviest", "slowest", "fastest")
+    sizes = [plan.gib for plan in plans] or [0.0]
+    left = min(sizes) + _LEFT_END * (max(sizes) - min(sizes))
     return table(
         {"label": plan.label, "number": plan.number, "gib": plan.gib, "speed": plan.tokens_per_s}
+        | {"leftmost": plan.gib <= left}
         | dict(zip(ends, plan.ends, strict=True))
         for plan in plans
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -59,7 +59,8 @@ class Card:
 @dataclass(frozen=True, slots=True)
 class Page:
     """A page from top to bottom. `plans`: numbers and names of the plans that can be selected;
-    `selected` is the number of the one that it opens with; `card`: the answer, above all else."""
+    `selected` is the number of the one that it opens with; `card`: the answer, above all else;
+    `beside`: of each plan what puts it beside another (`planner.report.beside.compared`)."""
 
     title: str
     subtitle: str
@@ -68,6 +69,7 @@ class Page:
     selected: int = 0
     pick: Pick | None = None
     card: Card | None = None
+    beside: Mapping[int, Mapping[str, object]] = field(default_factory=dict)
 
     @property
     def charts(self) -> dict[str, Specification]:
@@ -80,7 +82,8 @@ class Page:
     @property
     def data(self) -> dict[str, object]:
         """What the page's script works with."""
-        return {"charts": self.charts, "pick": None if self.pick is None else asdict(self.pick)}
+        pick = None if self.pick is None else asdict(self.pick)
+        return {"charts": self.charts, "pick": pick, "beside": self.beside}
 
 
 def render(page: Page) -> str:

@@ -21,6 +21,7 @@ from planner.predict.evaluate import checked
 from planner.predict.memory.account import footprint_of
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text, plan_name
+from planner.report.beside import compared
 from planner.report.charts.drawing import Drawing
 from planner.report.charts.front import (
     candidates,
@@ -240,6 +241,7 @@ def _page(
         opening,
         front.pick,
         verdict_card(results[0]) if is_answer else None,
+        {number: compared(entry.plan) for number, entry in enumerate(entries, start=1)},
     )
 
 

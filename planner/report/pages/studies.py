@@ -27,9 +27,10 @@ from planner.report.charts.drawing import Drawing
 from planner.report.charts.measured import RunPoint, pairs_chart, scatter_chart
 from planner.report.charts.memory import MemoryFigure, StagePanel, memory_panel_chart
 from planner.report.comparison import comparison_report
-from planner.report.pages.page import Page, Section
+from planner.report.pages.page import Card, Page, Section
 from planner.report.said import table_of
 from planner.report.studies import budget_report, buying_report, scaling_report
+from planner.report.study_words import decision_facts, headline
 from planner.report.tables import Report
 from planner.report.traced import Pair
 
@@ -58,7 +59,21 @@ def study_page(study: Study) -> Page:
     sections = [Section("Tables", blocks=report.blocks)]
     if drawings:
         sections.insert(0, Section("Figures", drawings, side_by_side=len(drawings) > 1))
-    return Page(figure.title, figure.note, sections)
+    return Page(figure.title, figure.note, sections, card=_study_card(study))
+
+
+def _study_card(study: Study) -> Card | None:
+    """What to take, on top of a comparison or a purchase that has a recommendation."""
+    decision = getattr(study, "decision", None)
+    if decision is None:
+        return None
+    rows = decision_facts(decision, study.currency).rows
+    facts = tuple((label, text) for label, text in rows if label in _TOLD)
+    return Card(headline(decision, study.currency), facts=facts)
+
+
+# Rows of a recommendation that its card repeats.
+_TOLD = ("limits", "take", "because", "next best", "deadline kept", "budget kept")
 
 
 def pairs_page(

@@ -50,7 +50,7 @@ def test_algorithms_and_frameworks_have_their_habits():
         ({"trainer": {"framework": "nanotron"}}, "verl trains with hf-fsdp2"),
         ({"rollout_gpus": "16"}, "give 1 to 15"),
         ({"rollout_gpus": "4", "placement": "colocated"}, "give --placement separate"),
-        ({"engine": "tgi"}, "samples with vllm, sglang"),
+        ({"engine": "tgi"}, "samples with vllm, vllm-async, vllm-v0, sglang"),
         ({"reference": "moon"}, "verl has"),
         ({"critic": "qwen3-8b"}, "has no critic"),
         ({"turns": "many"}, "as 4x2.5"),

@@ -310,3 +310,16 @@ def test_measured(write: Write, arguments: tuple[str, ...], words: str) -> None:
     assert result.exit_code == 0, result.output
     assert words in result.stdout
     assert lines_are_short(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "verdict"),
+    [("python prepare.py --config nowhere.yaml", 3, "cannot tell"), ("echo", 2, "wrong input")],
+)
+def test_json_is_printed_where_nothing_can_be_read(
+    write: Write, text: str, status: int, verdict: str
+) -> None:
+    result = check(write("run.sh", f"{text}\n"), *GPUS, "--json")
+    said = json.loads(result.stdout)
+    assert (result.exit_code, said["verdict"], said["passes"]) == (status, verdict, False)
+    assert said["error"] and said["error"] in result.stderr

@@ -404,11 +404,21 @@ def test_fine_tuning_on_fewer_gpus(read: Read, write: Write, command: str) -> No
 
 
 def test_visible_devices_are_a_list(read: Read) -> None:
-    """As many GPUs as there are, by their numbers: 8 alone would be the ninth."""
-    command = "CUDA_VISIBLE_DEVICES=0 swift sft --model Qwen/Qwen2.5-0.5B --dataset x"
-    launched = assess(read(f"{command}\n", "run.sh", gpus=1), "4xH100")
-    (idle,) = [one for one in launched.problems if one.rule == "launched-processes"]
-    assert "CUDA_VISIBLE_DEVICES=0,1,2,3 to use every GPU" in idle.fix
+    """As many GPUs as there are, by their numbers: 8 alone would be the ninth. ms-swift, which lays
+    the layers over those that it sees, is told how many processes to start."""
+    for command, fix in (
+        (
+            f"CUDA_VISIBLE_DEVICES=0 llamafactory-cli train {TRAINER}",
+            "CUDA_VISIBLE_DEVICES=0,1,2,3",
+        ),
+        (
+            "CUDA_VISIBLE_DEVICES=0 swift sft --model Qwen/Qwen2.5-0.5B --dataset x",
+            "NPROC_PER_NODE=4",
+        ),
+    ):
+        launched = assess(read(f"{command}\n", "run.sh", gpus=1), "4xH100")
+        (idle,) = [one for one in launched.problems if one.rule == "launched-processes"]
+        assert f"{fix} to use every GPU" in idle.fix
 
 
 def test_degrees_that_a_file_states_are_the_processes_that_start(read: Read) -> None:

@@ -112,6 +112,7 @@ def test_adapters_of_axolotl(folder: ReadFolder) -> None:
         (AXOLOTL.replace("load_in_4bit: true\n", ""), "Require cfg.load_in_4bit to be True"),
         (FACTORY.replace("lora\n", "full\nquantization_bit: 4\n", 1), "Quantized models can only"),
         (FACTORY.replace("target: all", "target: W_pack"), "not found in the base model"),
+        (FACTORY.replace("target: all", "target: 'layers.[0.(q|v)_proj'"), "a regular expression"),
     ],
 )
 def test_what_programs_refuse(folder: ReadFolder, text: str, words: str) -> None:

@@ -90,12 +90,11 @@ def test_engines_that_never_run_empty_are_faster() -> None:
     assert 0.0 < found.steady_s < found.phase.seconds
 
 
-def test_small_tp_samples_faster_while_the_model_fits() -> None:
-    job = rl_job(prompts=256)
-    narrow, wide = (
-        seconds(job, EngineLayout(8 // tp, tp, kv_share=0.8, sequences=1024)) for tp in (1, 4)
-    )
-    assert narrow < wide
+def test_small_tp_samples_many_faster_and_large_tp_few() -> None:
+    many, few = (rl_job(prompts=prompts, samples=16) for prompts in (1024, 2))
+    narrow, wide = (EngineLayout(8 // tp, tp, kv_share=0.8, sequences=1024) for tp in (1, 4))
+    assert seconds(many, narrow) < seconds(many, wide)
+    assert seconds(few, wide) < seconds(few, narrow)
 
 
 def test_longer_tails_take_longer_though_the_mean_is_the_same() -> None:
@@ -144,6 +143,28 @@ def test_engines_may_be_of_another_gpu_with_its_own_links() -> None:
     assert found[1].terms["exchange"] > found[0].terms["exchange"]
 
 
+def test_samples_of_a_prompt_read_it_once_where_they_share_an_engine() -> None:
+    engine = EngineLayout(8, 1, kv_share=0.8)
+    job = rl_job()
+    assert job.framework.scatters
+    together, alone = (
+        replace(job, framework=job.framework.model_copy(update=changed))
+        for changed in ({"scatters": False}, {"prefix_cache": False})
+    )
+    read = [generate(one, engine).phase.terms["prefill"] for one in (job, together, alone)]
+    # Eight samples of a prompt on eight engines are each alone on theirs.
+    assert read[0] == pytest.approx(read[2])
+    assert read[1] == pytest.approx(read[2] / 8.0, rel=0.01)
+
+
+def test_log_probabilities_cost_the_cpu_of_each_sequence() -> None:
+    job, engine = rl_job(), EngineLayout(1, 1, kv_share=0.8)
+    assert not job.engine.logprobs and rl_job(old_logprobs=False).engine.logprobs
+    returned = replace(job, engine=replace(job.engine, logprobs=True))
+    terms = [generate(one, engine).phase.terms["engine"] for one in (job, returned)]
+    assert terms[1] > 1.3 * terms[0]
+
+
 def test_a_mean_alone_leaves_the_tail_open() -> None:
     engine = EngineLayout(8, 1, kv_share=0.8)
     known = generate(rl_job(), engine).phase
@@ -175,6 +196,23 @@ def test_sglang_takes_its_share_of_what_is_free() -> None:
     assert held["weights"] + held["KV cache"] == pytest.approx(0.8 * free)
     lost = held["KV cache"] - beside.phase.held["KV cache"]
     assert lost == pytest.approx(0.8 * 10.0 * 2**30)
+
+
+# Tokens that SGLang printed at its start: vllm-project/vllm issue 21348 (4 H100, share 0.93);
+# ai-dynamo/aisimulate pull request 263 (8 H200, share 0.82, chunks of 32,768 tokens).
+PRINTED = {
+    "qwen3-235b-a22b": ("4xH100", 4, 0.93, 8192, 367_404),
+    "deepseek-r1": ("8xH200", 8, 0.82, 32768, 509_000),
+}
+
+
+@pytest.mark.parametrize("model", PRINTED)
+def test_a_cache_has_the_tokens_that_sglang_printed(model: str) -> None:
+    gpus, tp, share, chunk, printed = PRINTED[model]
+    job = rl_job(model=model, gpus=gpus, engine="sglang", rollout_precision="fp8-block")
+    job = replace(job, engine=replace(job.engine, chunk=chunk))
+    found = generate(job, EngineLayout(1, tp, kv_share=share))
+    assert found.room_tokens == pytest.approx(printed, rel=0.05)
 
 
 @pytest.mark.parametrize("model", ["qwen3-next-80b", "deepseek-v3", "gpt-oss-20b"])

@@ -17,9 +17,9 @@ from statistics import median
 import pytest
 
 from planner.job.request import Request
+from planner.job.rl.engines import engine_generations
 from planner.job.rl.request import RlRequest
 from planner.job.rl.spec import EngineName
-from planner.predict.rl.engines import engine_generations
 from planner.predict.rl.generation import generate
 from planner.predict.rl.plan import EngineLayout
 

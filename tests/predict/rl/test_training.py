@@ -216,3 +216,24 @@ def test_prime_rl_holds_what_it_freezes_in_fp32():
     held = phases(train(rl, plan))["update"].held
     reserved = sum(size for name, size in held.items() if not name.startswith(("CUDA", "comm")))
     assert reserved / 2.0**30 == pytest.approx(5.1, rel=0.12)
+
+
+def test_trl_makes_logits_of_answers_alone():
+    """Of prompts as long as answers, half of the logits: fewer products and bytes by that much."""
+    half, whole = "prompt=2000,response=2000", "prompt=1,response=3999"
+    found = []
+    for lengths in (half, whole):
+        rl = job(lengths, "hf-fsdp2", rl="trl", token_limit=None)
+        found.append(train(rl, configuration(rl, tp=1, dp=8, zero=3, mbs=2)))
+    one, other = (phases(training)["old_logprobs"] for training in found)
+    logits = "logits and loss"
+    assert one.held[logits] / other.held[logits] == pytest.approx(0.5, rel=0.01)
+    assert one.terms["compute"] < other.terms["compute"]
+
+
+def test_verl_hides_no_reduction_of_megatron_s_gradients():
+    terms = []
+    for rl in ("verl", "slime"):
+        one = job(rl=rl, minibatches=8)
+        terms.append(phases(train(one, configuration(one)))["update"].terms.get("dp", 0.0))
+    assert terms[0] > 2.0 * terms[1] > 0.0

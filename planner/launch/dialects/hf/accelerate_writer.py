@@ -35,6 +35,7 @@ from planner.launch.dialects.hf.tuned_program import (
     tuning_arguments,
 )
 from planner.launch.dialects.hf.tuning_words import tuning_refusals
+from planner.launch.dialects.hf.vision_program import image_arguments, parts_refusals
 from planner.launch.sentences import (
     names_of,
     names_of_job,
@@ -60,6 +61,7 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
     """What accelerate with FSDP2 cannot express of the job."""
     yield from hf_job_refusals(job)
     yield from tuning_refusals(job, freezes=True)
+    yield from parts_refusals(job)
     yield from optimizer_refusals(job)
 
 
@@ -139,6 +141,7 @@ def _arguments(launch: Launch) -> dict[str, object]:
         values["sgd-momentum"] = 0.0 if plain else _MOMENTUM
     if LIGER in launch.plan.techniques:
         values["use-liger-kernel"] = "true"
+    values |= image_arguments(launch.job, launch.request, "-")
     return values | tuning_arguments(launch.job, "-")
 
 

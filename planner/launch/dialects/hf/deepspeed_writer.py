@@ -31,6 +31,7 @@ from planner.launch.dialects.hf.tuned_program import (
     tuning_arguments,
 )
 from planner.launch.dialects.hf.tuning_words import tuning_refusals
+from planner.launch.dialects.hf.vision_program import image_arguments, parts_refusals
 from planner.launch.options import last
 from planner.launch.quoting import Code
 from planner.launch.sentences import (
@@ -60,6 +61,7 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
     """What DeepSpeed under the Trainer cannot express of the job."""
     yield from hf_job_refusals(job)
     yield from tuning_refusals(job, freezes=True)
+    yield from parts_refusals(job)
     yield from optimizer_refusals(job)
 
 
@@ -161,7 +163,7 @@ def largest_layer(launch: Launch) -> int:
     """Parameters of the model's largest layer."""
     model = launch.job.model
     context = OpContext(model, load_framework("megatron-core"), launch.plan.seq)
-    return max(round(piece.parameters) for piece in pieces(context)[: len(model.kinds)])
+    return max(round(piece.parameters) for piece in pieces(context)[: len(model.piece_kinds)])
 
 
 def _offload(launch: Launch) -> dict[str, object]:
@@ -234,6 +236,7 @@ def _arguments(launch: Launch) -> dict[str, object]:
             "activation_checkpointing": "true",
             "activation_checkpointing_kwargs": json.dumps({"use_reentrant": False}),
         }
+    values |= image_arguments(launch.job, launch.request)
     return values | tuning_arguments(launch.job)
 
 

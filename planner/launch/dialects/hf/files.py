@@ -49,6 +49,7 @@ from planner.launch.contract import (
     length_refusals,
 )
 from planner.launch.dialects.hf.vision_config import with_vision_config
+from planner.launch.dialects.hf.vision_program import program_pieces
 from planner.launch.quoting import Value
 from planner.launch.registry import dialect_toml
 from planner.launch.sentences import names_of, names_of_job, said_refusals, said_variables
@@ -235,6 +236,7 @@ Config = dict[str, object]
 _GENERAL = ("llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe", "gpt2", "gpt_neox")
 # Layer class of each type that FSDP wraps and DeepSpeed hooks (transformers 5.23, modelling files).
 _LAYER_CLASSES: Mapping[str, str] = dialect_toml("hf", "layer_classes.toml")
+_TOWER_CLASSES: Mapping[str, str] = dialect_toml("hf", "tower_classes.toml")
 
 
 def hf_config(model: ModelSpec) -> Config | None:
@@ -262,9 +264,14 @@ HF: tuple[ArchitectureRow, ...] = hf_table(differences)
 
 def layer_class(config: Config) -> str:
     """Class of the transformer layers of a config's type; of a vision-language model's, of its
-    language model."""
+    language model and of its tower."""
     language = config.get(language_key(config["model_type"]), config)
-    return _LAYER_CLASSES[str(language["model_type"])]  # type: ignore[index]
+    layer = _LAYER_CLASSES[str(language["model_type"])]  # type: ignore[index]
+    tower = config.get("vision_config")
+    if not isinstance(tower, dict):
+        return layer
+    kind = str(tower.get("model_type", config["model_type"]))
+    return f"{layer},{_TOWER_CLASSES[kind]}"
 
 
 def without_scores(model: ModelSpec) -> ModelSpec:
@@ -320,8 +327,8 @@ def hf_program(model: ModelSpec, template: str, title: str, **more: Value) -> Fi
         SCRIPT: filled(
             template,
             title=title,
-            data=filled("hf/data.py.txt"),
             stop=filled("hf/stop.py.txt"),
+            **program_pieces(model),
             **more,
         ),
         f"{MODEL_FOLDER}/config.json": json.dumps(hf_config(model) or {}, indent=2) + "\n",

@@ -4,25 +4,19 @@ template that puts them into chats (`towers.toml`)."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
-from planner.job.images import read_images, usual_size
 from planner.job.job import Job
 from planner.job.request import Request
 from planner.job.tuning import PARTS, PROJECTOR, VISION_TOWER, Tuning
 from planner.job.vision import VisionSpec
 from planner.launch.contract import Refusal
 from planner.launch.dialects.hf.towers import adapters_reach_projector, tower_settings
+from planner.launch.dialects.hf.vision_program import most_pixels, of_language
 from planner.launch.quoting import Value
 
 Row = tuple[str, Value, str]
 _PROGRAM = "llamafactory"
-
-
-def of_language(tuning: Tuning) -> Tuning:
-    """How the language model is trained: without the parts that are frozen whole."""
-    return replace(tuning, frozen=tuple(name for name in tuning.frozen if name not in PARTS))
 
 
 def vision_refusals(job: Job) -> Iterator[Refusal]:
@@ -77,7 +71,8 @@ def vision_rows(job: Job, request: Request) -> Iterator[Row]:
     for part in PARTS:
         frozen = job.tuning.freezes(part)
         yield _row()[part][0], frozen, "nothing trains it" if frozen else "trained"
-    yield _row()["pixels"][0], _pixels(job.model.vision, request), "larger images are shrunk to it"
+    pixels = most_pixels(job.model.vision, request)
+    yield _row()["pixels"][0], pixels, "larger images are shrunk to it"
 
 
 def template(job: Job) -> str:
@@ -87,18 +82,6 @@ def template(job: Job) -> str:
         return ""
     own = templates.get(f"{vision.rule} {job.model.family}")
     return str(own or templates.get(vision.rule, ""))
-
-
-def _pixels(vision: VisionSpec, request: Request) -> int:
-    """The area of the largest image that the plan counts with."""
-    if request.images:
-        size = read_images(request.images)
-        return size.width * size.height
-    if request.image_tokens:
-        patches = request.image_tokens * vision.projector.merged
-        return patches * vision.tower.patch**2
-    width, height = usual_size(vision.rule)
-    return width * height
 
 
 def _row() -> Mapping[str, Any]:

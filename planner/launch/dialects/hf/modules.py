@@ -35,11 +35,26 @@ def adapter_table(name: str) -> Mapping[str, Any]:
 @dataclass(frozen=True)
 class Modules:
     """What names of modules stand for. `words`: in the planner's words; `absent`: names that the
-    model has no module for; `unclear`: names that nobody here knows of that model's family."""
+    model has no module for; `unclear`: names that nobody here knows of its family; `invalid`: a
+    pattern that no regular expression is."""
 
     words: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     unclear: tuple[str, ...] = ()
+    invalid: str = ""
+
+
+# Signs that make a text a pattern over whole names.
+_PATTERN = re.compile(r"[()*|\\$^]")
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a text is a regular expression, as peft's re.fullmatch takes it."""
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return True
 
 
 def named_modules(value: object, model: ModelSpec | None) -> Modules:
@@ -48,7 +63,9 @@ def named_modules(value: object, model: ModelSpec | None) -> Modules:
     if any(name.lower() in _EVERY for name in names):
         return Modules((ALL_LINEAR,))
     known = modules_of_family(model)
-    if len(names) == 1 and re.search(r"[()*|\\$^]", names[0]):
+    if len(names) == 1 and _PATTERN.search(names[0]):
+        if not is_pattern(names[0]):
+            return Modules(invalid=names[0])
         names = [name for name in known if re.search(rf"(?<!\w){name}(?!\w)", names[0])]
     lasts = list(dict.fromkeys(name.strip().rpartition(".")[2] for name in names))
     words = [word for name in lasts for word in _words(name, known, model)]
@@ -111,7 +128,7 @@ def _listed(value: object) -> list[str]:
     if isinstance(value, list | tuple):
         return [str(item) for item in value]
     text = str(value).strip().strip("[]")
-    if re.search(r"[()*|\\$^]", text):
+    if _PATTERN.search(text):
         return [text]
     return [part.strip("\"' ") for part in re.split(r"[,\s]+", text) if part.strip("\"' ")]
 

@@ -18,6 +18,7 @@ from planner.job.tuning import PARTS, PROJECTOR, VISION_TOWER
 from planner.job.vision import VisionSpec
 from planner.launch.dialects.hf.arguments import Named, Program, is_switched
 from planner.launch.dialects.hf.family_scripts import LARGEST_IMAGE
+from planner.launch.dialects.hf.vision_program import SAMPLE_IMAGES
 from planner.launch.languages.text import digits
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import (
@@ -60,7 +61,7 @@ def tower_names() -> frozenset[str]:
     for row in _programs().values():
         names |= {row[part][0] for part in PARTS} | {row["pixels"][0]}
         names |= {*row.get("trains", ()), *row.get("also", ())}
-    return frozenset(names)
+    return frozenset(names | {SAMPLE_IMAGES})
 
 
 def frozen_parts(named: Named, program: Program) -> tuple[str, ...]:
@@ -93,8 +94,15 @@ def with_towers(
     if hints.images or hints.image_tokens:
         images = None if hints.images == USUAL else hints.images
         return replace(found, images=images, image_tokens=hints.image_tokens)
+    if SAMPLE_IMAGES in named:
+        return replace(found, images=str(named[SAMPLE_IMAGES].value))
     if beside and not _says_images(named, program, launch):
         return _of_text(found, program)
+    return _of_limits(found, named, program, launch)
+
+
+def _of_limits(found: Found, named: Named, program: Program, launch: LaunchCommand | None) -> Found:
+    """A launch whose images are as large as its settings let them be; as it is where none does."""
     if LARGEST_IMAGE in named:
         return _of_tiles(found, named[LARGEST_IMAGE])
     area = _most_pixels(named, program, launch)

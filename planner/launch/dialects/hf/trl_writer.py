@@ -38,7 +38,6 @@ from planner.launch.dialects.hf.files import (
     without_scores,
 )
 from planner.launch.dialects.hf.files import plan_refusals as hf_plan_refusals
-from planner.launch.dialects.hf.llamafactory_vision import of_language
 from planner.launch.dialects.hf.tuned_program import frozen_pieces, merging
 from planner.launch.dialects.hf.tuning_words import (
     alpha,
@@ -47,6 +46,7 @@ from planner.launch.dialects.hf.tuning_words import (
     tuning_refusals,
     whole_modules,
 )
+from planner.launch.dialects.hf.vision_program import of_language
 from planner.launch.quoting import Code, Value
 from planner.launch.registry import dialect_toml
 from planner.launch.sentences import (

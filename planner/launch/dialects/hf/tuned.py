@@ -303,6 +303,10 @@ class _Tuning:
         """What is wrong with the names of modules."""
         where = stated or Setting("target_modules", None)
         shown = ", ".join(modules.absent)
+        if modules.invalid:
+            text = f"{modules.invalid}: peft takes it for a regular expression, which it is not"
+            fix = "a valid pattern, or a list of names: [q_proj, v_proj]"
+            self.problems.append(Problem("adapter-targets", text, "error", (where.place,), fix))
         if modules.absent and not modules.words:
             text = f"Target modules {{{shown}}} not found in the base model"
             known = " ".join(self._linear())

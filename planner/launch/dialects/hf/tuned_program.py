@@ -13,6 +13,7 @@ from planner.launch.dialects.hf.tuning_words import (
     frozen_text,
     words_of,
 )
+from planner.launch.dialects.hf.vision_program import loading_pieces
 from planner.launch.quoting import Code, Value
 from planner.launch.settings_text import filled
 
@@ -73,11 +74,14 @@ def frozen_pieces(job: Job) -> Mapping[str, Value]:
 
 def accelerate_pieces(job: Job) -> Mapping[str, Value]:
     """What the loop under accelerate has besides."""
-    names = ("tuned_imports", "tuned_arguments", "tuning", "saved")
+    names, loads = (
+        ("tuned_imports", "tuned_arguments", "tuning", "saved"),
+        loading_pieces(job.model),
+    )
     if job.tuning.trains_all:
-        whole = filled("hf/whole_model.py.txt").rstrip("\n")
+        whole = filled("hf/whole_model.py.txt", **loads).rstrip("\n")
         plain = {
-            "more_imports": "import contextlib",
+            "more_imports": ["import contextlib", *(["import os"] if job.model.vision else [])],
             "make_model": whole,
             "trained": Code("model.parameters()"),
         }
@@ -91,9 +95,9 @@ def accelerate_pieces(job: Job) -> Mapping[str, Value]:
         "tuned_imports": _imports(job),
         "tuned_arguments": arguments,
         "tuning": ["", *_functions(job)],
-        "make_model": filled("hf/tuned_model.py.txt", tuned_kinds=_packing(job, "bfloat16")).rstrip(
-            "\n"
-        ),
+        "make_model": filled(
+            "hf/tuned_model.py.txt", tuned_kinds=_packing(job, "bfloat16"), **loads
+        ).rstrip("\n"),
         "trained": Code("[one for one in model.parameters() if one.requires_grad]"),
         "saved": ["if run.checkpoints:", "    save_trained(accelerator, model, run.checkpoints)"],
     }
@@ -120,22 +124,41 @@ def _packing(job: Job, dtype: str) -> list[str]:
 
 def _functions(job: Job, *, puts_adapters: bool = True) -> list[str]:
     """What puts adapters on the model, unless something else does, and freezes modules."""
+    has_adapters = job.tuning.has_adapters and puts_adapters
     if job.model.vision is not None:
-        return filled("hf/parts.py.txt").rstrip("\n").split("\n")
+        return _parts(job, has_adapters=has_adapters)
     held: dict[str, list[str]] = {word: [] for word in linear_layers(job.model)}
     for name, words in modules_of_family(job.model).items():
         for word in set(words.split()) & held.keys():
             held[word].append(name)
     pairs = [f'"{word}": {_tuple(names)},' for word, names in held.items() if names]
-    adapters = [*filled("hf/adapters.py.txt").rstrip("\n").split("\n"), "", ""]
+    adapters = [*_adapters(job), "", ""]
     adapted = "model = with_adapters(model, run, layers_frozen(frozen))"
-    has_adapters = job.tuning.has_adapters and puts_adapters
     text = filled(
         "hf/tuning.py.txt",
         layers=pairs,
         adapters=adapters if has_adapters else [],
         adapted=adapted if has_adapters else "",
     )
+    return text.rstrip("\n").split("\n")
+
+
+def _parts(job: Job, *, has_adapters: bool) -> list[str]:
+    """The same of a vision-language model, whose parts are frozen whole."""
+    adapted = "model = with_adapters(model, run, 0)"
+    text = filled(
+        "hf/parts.py.txt",
+        adapters=[*_adapters(job), "", ""] if has_adapters else [],
+        adapted=adapted if has_adapters else "",
+    )
+    return text.rstrip("\n").split("\n")
+
+
+def _adapters(job: Job) -> list[str]:
+    """What puts peft's adapters on the model; frozen parts of a vision-language model have none."""
+    seen = job.model.vision is not None and bool(job.tuning.frozen)
+    excluded = 'exclude_modules=left_out(run.freeze_modules.split(",")),' if seen else ""
+    text = filled("hf/adapters.py.txt", excluded=excluded, **loading_pieces(job.model))
     return text.rstrip("\n").split("\n")
 
 

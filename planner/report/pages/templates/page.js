@@ -5,12 +5,17 @@ let views = {};
 let choice = null;
 let known = [];
 let selected = 0;
+let beside = {};
+let other = null;
 
 // Brings a page, or an answer that has just come, to life.
 function mount(data) {
   for (const view of Object.values(views)) if (view) view.finalize();
   charts = data.charts;
   pick = data.pick;
+  beside = data.beside || {};
+  other = document.getElementById("other");
+  if (other) other.addEventListener("change", compare);
   views = {};
   choice = document.getElementById("plan");
   known = choice ? [...choice.options].map((option) => Number(option.value)) : [];
@@ -50,6 +55,60 @@ function choosable(table) {
   if (near.length > 1) fold(table, near);
 }
 
+// Two plans side by side: settings that differ, seconds and GiB of each and what one has more.
+function compare() {
+  const place = document.getElementById("beside");
+  if (!place) return;
+  const number = other ? Number(other.value) : 0;
+  const [one, another] = [beside[selected], beside[number]];
+  place.hidden = !(one && another && number !== selected);
+  if (place.hidden) return;
+  const title = document.createElement("h2");
+  title.textContent = `Plan ${selected} beside plan ${number}`;
+  const differ = Object.keys(one.settings).filter((key) => one.settings[key] !== another.settings[key]);
+  place.replaceChildren(
+    title,
+    rows("setting", differ, (key) => [one.settings[key], another.settings[key]], number),
+    rows("seconds of a step", terms(one.time, another.time), pair(one.time, another.time), number, true),
+    rows("GiB of the fullest stage", terms(one.memory, another.memory), pair(one.memory, another.memory), number, true),
+  );
+}
+
+const terms = (one, another) => [...new Set([...Object.keys(one), ...Object.keys(another)])];
+const pair = (one, another) => (key) => [one[key] || 0, another[key] || 0];
+const figure = (value) => Number(value.toPrecision(3)).toString();
+
+function rows(title, keys, values, number, sums) {
+  const table = document.createElement("table");
+  const heads = [title, `plan ${selected}`, `plan ${number}`, ...(sums ? ["more"] : [])];
+  const head = table.createTHead().insertRow();
+  for (const text of heads) {
+    const cell = document.createElement("th");
+    cell.scope = "col";
+    cell.textContent = text;
+    cell.className = text === title ? "text" : "";
+    head.append(cell);
+  }
+  const body = table.createTBody();
+  for (const key of keys) {
+    const [one, another] = values(key);
+    const more = sums ? [another - one] : [];
+    const row = body.insertRow();
+    for (const value of [key, one, another, ...more]) {
+      const cell = row.insertCell();
+      cell.textContent = typeof value === "number" ? figure(value) : value;
+      cell.className = value === key ? "text" : "";
+    }
+  }
+  const around = document.createElement("div");
+  around.className = "scroll";
+  around.tabIndex = 0;
+  around.setAttribute("role", "region");
+  around.setAttribute("aria-label", title);
+  around.append(table);
+  return around;
+}
+
 function numbered(row) {
   const digits = row.cells[0].textContent.match(/^[→≈]?(\d+)$/);
   return digits ? Number(digits[1]) : 0;
@@ -57,6 +116,7 @@ function numbered(row) {
 
 function fold(table, near) {
   const row = document.createElement("tr");
+  row.className = "fold";
   const cell = row.insertCell();
   cell.colSpan = near[0].cells.length;
   cell.className = "text";
@@ -72,6 +132,12 @@ function fold(table, near) {
   cell.append(button);
   near[0].before(row);
   turn(false);
+}
+
+// A table that is sorted shows every row.
+function unfold(body) {
+  for (const row of body.querySelectorAll("tr.fold")) row.remove();
+  for (const row of body.rows) row.hidden = false;
 }
 
 function enliven(part) {
@@ -163,6 +229,7 @@ function show() {
   if (choice) choice.value = String(selected);
   for (const row of document.querySelectorAll("tr:has(.pick)"))
     row.classList.toggle("chosen", numbered(row) === selected);
+  compare();
   for (const view of Object.values(views)) tell(view);
   for (const place of document.querySelectorAll(".chart")) draw(place);
 }
@@ -206,6 +273,7 @@ function sort(button) {
   const head = button.closest("th");
   const body = head.closest("table").tBodies[0];
   const sign = head.ariaSort === "ascending" ? -1 : 1;
+  unfold(body);
   for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
   head.setAttribute("aria-sort", sign === 1 ? "ascending" : "descending");
   const rows = [...body.rows];

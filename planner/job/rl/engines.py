@@ -30,7 +30,7 @@ class EngineGeneration(Named):
 @cache
 def engine_generations() -> Mapping[str, EngineGeneration]:
     """Every generation, by its name."""
-    tables = shipped_toml("planner.predict.rl", "engines.toml")
+    tables = shipped_toml("planner.job.rl", "engines.toml")
     return {name: EngineGeneration(name=name, **row) for name, row in tables.items()}
 
 

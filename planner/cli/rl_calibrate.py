@@ -1,0 +1,161 @@
+"""`planner calibrate` by runs of reinforcement learning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hardware.load import load_cluster_file
+from hardware.schema import Cluster
+from planner.cli.output import compile_if_first_run, show
+from planner.evidence.learn.cluster_file import cluster_text
+from planner.evidence.learn.inputs import PLAN_FILE
+from planner.evidence.rl.learn import (
+    LearntPhases,
+    PhaseTime,
+    demand_one_gpu,
+    learn,
+    lengths_text,
+    times_of_log,
+    times_of_rows,
+)
+from planner.evidence.rl.lengths import cut_lognormal
+from planner.evidence.rl.logs import RlLog, read_rl_log
+from planner.evidence.rl.predict import predict_rl
+from planner.evidence.rl.rows import is_bounds_table, read_rl_rows, rl_tables
+from planner.job.errors import CannotTellError, UsageError
+from planner.job.pool import parse_one_type
+from planner.job.rl.frameworks import find_rl_framework
+from planner.job.rl.job import RlJob
+from planner.job.rl.request import RlRequest
+from planner.job.written import write_text
+from planner.predict.rl.plan import RlLayout
+from planner.report.rl_evidence import learnt_report
+from planner.search.rl.plan_file import read_rl_plan
+from planner.search.rl.plans import layout_of
+
+# What is read as a table, or a folder of them.
+_TABLES = (".csv", ".json", ".gz", ".pkl", ".pickle")
+
+
+def is_rl_evidence(paths: Sequence[Path]) -> bool:
+    """Whether files are of runs of reinforcement learning. UsageError for some that are and some
+    that are not."""
+    found = [bool(rl_tables([path])) or _is_log(path) for path in paths]
+    if any(found) and not all(found):
+        other = paths[found.index(False)]
+        raise UsageError(
+            f"--from: {other} is of other training than {paths[found.index(True)]}; give runs of "
+            "reinforcement learning to a command of their own"
+        )
+    return any(found)
+
+
+def _is_log(path: Path) -> bool:
+    return path.is_file() and path.suffix not in _TABLES and read_rl_log(path) is not None
+
+
+def calibrate_rl(paths: Sequence[Path], options: Mapping[str, Any], output: Path | None) -> None:
+    """Learn a factor for each kind of phase, say what it does, and write the cluster file."""
+    compile_if_first_run(options["quiet"])
+    found, clusters = _learnt(paths, options["plan_file"])
+    cluster = _machine(options, demand_one_gpu(clusters))
+    base = Path(options["cluster"]) if options["cluster"] else None
+    known = load_cluster_file(base).calibration if base else None
+    calibration = found.calibration(known, [path.name for path in paths])
+    show(options["as_json"], lambda: _record(found), lambda: learnt_report(found))
+    if output is not None:
+        text = cluster_text(output.name, cluster, calibration, base)
+        write_text(output, text, force=options["force"])
+        click.echo(f"wrote {output}", err=True)
+
+
+def _learnt(paths: Sequence[Path], plan_file: str | None) -> tuple[LearntPhases, list[Cluster]]:
+    """What tables and logs teach, and the clusters that they ran on."""
+    # What costs a step imports numba.
+    from planner.evidence.rl.costing import cost_layout
+
+    tables = [table for table in rl_tables(paths) if not is_bounds_table(table)]
+    times, clusters, notes = _of_rows(tables)
+    lengths = ""
+    for path in paths:
+        if (log := None if path in tables else read_rl_log(path)) is None:
+            continue
+        job, layout = _planned(log, Path(plan_file) if plan_file else path.parent / PLAN_FILE)
+        times += times_of_log(log, cost_layout(job, layout))
+        clusters.append(layout.trainer.job.cluster)
+        lengths = lengths_text(log) or lengths
+        notes.append(f"{path.name} ({log.framework}): {log.told}")
+    if not clusters:
+        told = ", ".join(map(str, paths))
+        raise CannotTellError(f"no run of {told} can be predicted{_why(notes)}")
+    if lengths:
+        notes.append(f"its lengths, for the next search: --lengths {lengths}")
+    return learn(times, notes, lengths), clusters
+
+
+def _of_rows(tables: Sequence[Path]) -> tuple[list[PhaseTime], list[Cluster], list[str]]:
+    predictions = predict_rl(row for table in tables for row in read_rl_rows(table))
+    notes = [f"{one.row.place}: left out: {one.error}" for one in predictions if one.error]
+    clusters = [one.mapped.layout.trainer.job.cluster for one in predictions if one.mapped]
+    return times_of_rows(predictions), clusters, notes
+
+
+def _why(notes: Sequence[str]) -> str:
+    return f": {notes[0]}" if notes else ""
+
+
+def _planned(log: RlLog, plan_file: Path) -> tuple[RlJob, RlLayout]:
+    """The job and layout of a log, at the lengths that it tells. UsageError where nothing says what
+    ran, or another framework wrote it."""
+    if not plan_file.is_file():
+        raise UsageError(
+            f"{log.path}: a log does not say what ran; give --plan-file with a plan file of "
+            f"`planner search --rl`, or put the log beside the {PLAN_FILE} of its launch folder"
+        )
+    result, number = read_rl_plan(plan_file)
+    request = result.request
+    if find_rl_framework(request.framework).name != log.framework:
+        raise UsageError(
+            f"{log.path} is a log of {log.framework}, the plan one of {request.framework}: give "
+            "the plan of the run that wrote the log"
+        )
+    return layout_of(_at_lengths(request, log), result.plans[number - 1])
+
+
+def _at_lengths(request: RlRequest, log: RlLog) -> RlRequest:
+    """The request with the answers that the log tells, within the limit that the plan has."""
+    prompt, response = request.lengths
+    mean = log.lengths.get("response_mean")
+    if not mean:
+        return request
+    longest = max(response.longest, round(mean) + 1)
+    answers = cut_lognormal(max(1, round(mean)), longest)
+    asked = round(log.lengths.get("prompt_mean") or prompt.mean)
+    prompts = cut_lognormal(max(1, asked), max(asked, prompt.longest))
+    trainer = request.trainer.model_copy(update={"lengths": f"prompt={prompts},response={answers}"})
+    return request.model_copy(update={"trainer": trainer})
+
+
+def _machine(options: Mapping[str, Any], found: Cluster | None) -> Cluster:
+    """The cluster to describe: the one given, else that of the largest run."""
+    if options["cluster"]:
+        return load_cluster_file(Path(options["cluster"]))
+    if options["gpus"]:
+        return parse_one_type(options["gpus"])
+    if found is None:
+        raise UsageError("--from: no run says what machine it ran on; give --gpus or --cluster")
+    return found
+
+
+def _record(found: LearntPhases) -> dict[str, Any]:
+    return {
+        "phases": [one.model_dump() for one in found.phases],
+        "times": [{**asdict(one), "ln": one.log} for one in found.times],
+        "lengths": found.lengths,
+        "notes": list(found.notes),
+    }

@@ -1,0 +1,115 @@
+"""What the options of `--rl` become: a request for reinforcement learning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from planner.cli.declared import option_rows, parameter
+from planner.cli.options import build_request
+from planner.job.errors import UsageError
+
+if TYPE_CHECKING:
+    from planner.job.rl.frameworks import RlFramework
+    from planner.job.rl.request import RlRequest
+
+# Options that say what a step of reinforcement learning is made of otherwise.
+_OF_PRETRAINING = {
+    "gbs": "--prompts, --samples-per-prompt and --minibatches",
+    "gbs_tokens": "--prompts, --samples-per-prompt and --minibatches",
+    "batch_ramp": "--prompts, --samples-per-prompt and --minibatches",
+    "packing": "--token-limit",
+    "balance": "--token-limit",
+    "samples": "--prompts",
+    "epochs": "--rl-epochs",
+    "measured_step_time": "planner tune",
+    "measured_tokens_per_s": "planner tune",
+    "measured_mfu": "planner tune",
+    "measured_memory": "planner tune",
+}
+
+
+def asks_for_rl(options: dict[str, Any]) -> bool:
+    """Whether `--rl` is given. UsageError for an option of it without it."""
+    if options.get("rl") is not None:
+        return True
+    for spelled, row in option_rows()["rl"].items():
+        name = str(parameter(spelled, **row).name)
+        if name in options and given(name):
+            raise UsageError(f"--{spelled} is of reinforcement learning: give --rl grpo too")
+    return False
+
+
+def given(name: str) -> bool:
+    """Whether the user gave an option of the command that runs."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+
+
+def rl_request(options: dict[str, Any], **more: Any) -> RlRequest:
+    """The request that the options make. UsageError for what has no meaning here."""
+    from planner.job.rl.frameworks import find_rl_framework
+    from planner.job.rl.request import RlRequest
+
+    framework = find_rl_framework(options["rl_framework"])
+    for name, instead in _OF_PRETRAINING.items():
+        if name in options and given(name):
+            raise UsageError(
+                f"--{name.replace('_', '-')} is not of --rl: give {instead} in its place"
+            )
+    if options["objective"] != "lm":
+        raise UsageError(
+            f"--objective {options['objective']} with --rl: reinforcement learning has its own; "
+            "leave one of them out"
+        )
+    for name in ("prompts", "samples_per_prompt"):
+        if options[name] is None:
+            raise UsageError(
+                f"--rl: give --{name.replace('_', '-')}, as --prompts 128 --samples-per-prompt 16"
+            )
+    if given("seq") and framework.token_batches:
+        raise UsageError(
+            "--seq with --rl: --lengths says how long samples are; give --token-limit for the "
+            "tokens of a micro-batch"
+        )
+    trainer = options | {
+        "framework": _trainer(options, framework), "gbs_tokens": None, "gbs": None,
+        "batch_ramp": None, "packing": None, "balance": None,
+    }  # fmt: skip
+    read = {"on": True, "off": False}
+    return RlRequest(
+        trainer=build_request(trainer, **more),
+        algorithm=options["rl"],
+        framework=framework.name,
+        epochs=options["rl_epochs"],
+        engine=options["rollout_engine"],
+        kv_precision=options["rollout_kv_precision"],
+        sequences=options["rollout_sequences"],
+        old_logprobs=read.get(options["old_logprobs"]),
+        **{
+            name: options[name]
+            for name in (
+                "prompts", "samples_per_prompt", "minibatches", "placement", "staleness", "reward",
+                "critic", "reference", "rollout_precision", "kv_share", "turns", "resampling",
+                "token_limit", "rollout_gpus",
+            )
+        },
+    )  # fmt: skip
+
+
+def _trainer(options: dict[str, Any], framework: RlFramework) -> str:
+    """The profile of what trains: as given, by the framework's own word or ours. UsageError."""
+    from planner.job.frameworks.profile import load_framework
+
+    if not given("framework"):
+        return framework.usual_trainer
+    name = str(options["framework"])
+    profile = framework.trainers.get(name) or load_framework(name).name
+    if profile not in framework.trainers.values():
+        known = ", ".join(dict.fromkeys(framework.trainers.values()))
+        raise UsageError(
+            f"--framework {name}: {framework.name} trains with {known}; give one of these"
+        )
+    return profile

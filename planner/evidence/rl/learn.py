@@ -1,0 +1,156 @@
+"""What own runs of reinforcement learning teach of a cluster: a factor for each kind of phase.
+
+A run is a row of a table of measured runs, or a log beside the plan that it ran. Every time of a
+phase gives ln(measured / predicted); those of one kind (`planner.predict.rl.errors.KINDS`) have one
+factor, and a log counts as one run however long it is, for its steps repeat each other. A log is
+predicted at the lengths that it tells, so that what was taken for them before is no error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from statistics import median
+
+from hardware.calibration import Calibration, LearntPhase
+from hardware.schema import Cluster
+from planner._version import __version__
+from planner.evidence.rl.costed import Costed
+from planner.evidence.rl.logs import RlLog
+from planner.evidence.rl.predict import RlPrediction, compared
+from planner.evidence.rl.rows import Timed
+from planner.job.errors import CannotTellError, UsageError
+from planner.predict.rl.errors import KINDS, learnt
+
+# A measurement that is further off what is predicted is a slip of the pen, or of another run.
+_MOST_TIMES = 100.0
+# A time is told to a kind where phases of that kind are so much of it.
+_LEAST_SHARE = 0.6
+
+
+@dataclass(frozen=True)
+class PhaseTime:
+    """A time of phases of one kind: what it is of, predicted and measured seconds."""
+
+    kind: str
+    run: str
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def log(self) -> float:
+        """ln(measured / predicted)."""
+        return math.log(self.measured_s / self.predicted_s)
+
+
+@dataclass(frozen=True)
+class LearntPhases:
+    """What some runs taught: a factor a kind of phase, the times that it rests on, and of each file
+    what was read, in sentences; `lengths`: as `--lengths` takes those of the last log, "" where
+    none tells them."""
+
+    phases: tuple[LearntPhase, ...]
+    times: tuple[PhaseTime, ...]
+    notes: tuple[str, ...]
+    lengths: str = ""
+
+    def calibration(self, base: Calibration | None, sources: Sequence[str]) -> Calibration:
+        """The calibration of a cluster with these phases beside what it knew."""
+        known = {} if base is None else base.model_dump(exclude={"phases"})
+        day = f"{datetime.now(UTC):%Y-%m-%d}"
+        told = (*known.get("sources", ()), *sources)
+        fields = {"frameworks": (), **known}
+        fields |= {"date": day, "planner": __version__, "sources": tuple(dict.fromkeys(told))}
+        return Calibration.model_validate({**fields, "phases": self.phases})
+
+
+def times_of_rows(predictions: Iterable[RlPrediction]) -> list[PhaseTime]:
+    """The times of measured rows, each figure of one kind of phase."""
+    found = []
+    for one in predictions:
+        for each in compared(one):
+            kind = _kind(dict(_seconds_by_kind(each.parts)))
+            if kind is not None and each.figure not in ("step", "memory"):
+                found.append(PhaseTime(kind, one.row.place, each.predicted, each.measured))
+    return found
+
+
+def times_of_log(log: RlLog, costed: Costed) -> list[PhaseTime]:
+    """The times of a log beside the costs of what it ran."""
+    found = []
+    for timed in log.timed:
+        if not timed.phases:
+            continue
+        parts = _parts(costed, timed)
+        predicted, kind = costed.seconds(timed.phases), _kind(parts)
+        if kind is not None and predicted > 0.0:
+            found.append(PhaseTime(kind, log.path.name, predicted, timed.seconds))
+    return found
+
+
+def _parts(costed: Costed, timed: Timed) -> dict[str, float]:
+    some = [(KINDS[one.name], one.seconds) for one in costed.phases if one.name in timed.phases]
+    return dict(_seconds_by_kind(some))
+
+
+def _seconds_by_kind(parts: Iterable[tuple[str, float]]) -> Iterator[tuple[str, float]]:
+    found: dict[str, float] = {}
+    for kind, seconds in parts:
+        found[kind] = found.get(kind, 0.0) + seconds
+    yield from found.items()
+
+
+def _kind(parts: Mapping[str, float]) -> str | None:
+    """The kind that a time is mostly of; None where it is a mixture."""
+    total = math.fsum(parts.values())
+    if total <= 0.0:
+        return None
+    kind = max(parts, key=lambda one: parts[one])
+    return kind if parts[kind] >= _LEAST_SHARE * total else None
+
+
+def learn(times: Sequence[PhaseTime], notes: Sequence[str], lengths: str = "") -> LearntPhases:
+    """What times teach, those of one run and kind being one. CannotTellError where there are none,
+    UsageError for one that cannot be of what it is said to be."""
+    for one in times:
+        if abs(one.log) > math.log(_MOST_TIMES):
+            raise UsageError(
+                f"{one.run}: its measured {one.kind} of {one.measured_s:g} s is over "
+                f"{_MOST_TIMES:g} times off what is predicted ({one.predicted_s:g} s): mend its "
+                "unit or its configuration, or leave it out"
+            )
+    if not times:
+        raise CannotTellError("no run states the time of a phase that is predicted")
+    logs: dict[str, dict[str, list[float]]] = {}
+    for one in times:
+        logs.setdefault(one.kind, {}).setdefault(one.run, []).append(one.log)
+    phases = tuple(
+        learnt(kind, [median(some) for some in of_runs.values()]) for kind, of_runs in logs.items()
+    )
+    return LearntPhases(phases, tuple(times), tuple(notes), lengths)
+
+
+def lengths_text(log: RlLog) -> str:
+    """The lengths of a log as `--lengths` takes them; "" where it tells no mean."""
+    mean = log.lengths.get("response_mean")
+    if not mean:
+        return ""
+    prompt = round(log.lengths.get("prompt_mean") or 0.0)
+    longest = round(log.lengths.get("response_max") or 0.0)
+    most = f",max={longest}" if longest > mean else ""
+    answers = f"lognormal:mean={round(mean)},sigma=0.85{most}"
+    return f"prompt={prompt},response={answers}" if prompt else answers
+
+
+def demand_one_gpu(clusters: Iterable[Cluster]) -> Cluster | None:
+    """The cluster of all runs, the largest; UsageError where they ran on several kinds of GPU."""
+    found = list(clusters)
+    names = sorted({one.gpu.name for one in found})
+    if len(names) > 1:
+        raise UsageError(
+            f"runs on {' and '.join(names)}: a calibration is of one cluster; give each GPU's runs "
+            "to a command of their own"
+        )
+    return max(found, key=lambda one: one.num_gpus, default=None)

@@ -1,0 +1,268 @@
+"""What commands show of plans of reinforcement learning: the job, the front, one plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.job.quantities import gib, plural, seconds, share, short_count, signed_share
+from planner.predict.plan import OPTIMAL_WITHIN
+from planner.predict.rl.plan import EngineLayout, Side
+from planner.predict.rl.step import RlStep
+from planner.report.rl_step import step_blocks
+from planner.report.said import described
+from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
+from planner.search.rl.explain import RlExplanation
+from planner.search.rl.result import RlPlan, RlResult, RlSummary
+
+Row = tuple[str, str]
+
+
+@as_report
+def rl_search_report(result: RlResult, saved_as: str | None = None) -> Iterator[Block]:
+    """The report of a search; `saved_as`: the plan file that was written, if any."""
+    yield Facts((*job_rows(result.job), *_searched_rows(result)))
+    yield front_table(result)
+    yield Notes(tuple(_front_notes(result)))
+    yield Notes(_next_steps(saved_as, result.recommended))
+
+
+@as_report
+def rl_plan_report(result: RlResult, number: int, step: RlStep) -> Iterator[Block]:
+    """One plan: what it is, its phases on a clock, memory, what is assumed of its trainer."""
+    yield from plan_blocks(result, number, step)
+
+
+@as_report
+def rl_explanation_report(
+    result: RlResult, explanation: RlExplanation, step: RlStep
+) -> Iterator[Block]:
+    """One plan in full, why not its neighbours, and what changes of the job would bring."""
+    yield from plan_blocks(result, explanation.number, step)
+    if explanation.neighbours:
+        yield neighbours_table(explanation)
+    if explanation.what_if:
+        yield changes_table(explanation)
+
+
+def neighbours_table(explanation: RlExplanation) -> TableData:
+    """Layouts that differ in one choice."""
+    now_s = explanation.plan.step_s
+    return table(
+        "~change | step | longer | memory | ~fits",
+        (
+            (
+                one.change,
+                "-" if one.step_s is None else seconds(one.step_s),
+                "-" if one.step_s is None else signed_share(one.step_s / now_s - 1.0),
+                "-" if one.peak_share is None else share(one.peak_share, 0),
+                one.note or ("yes" if one.fits else "no"),
+            )
+            for one in explanation.neighbours
+        ),
+        "Why not its neighbours",
+    )
+
+
+def changes_table(explanation: RlExplanation) -> TableData:
+    """What the best plan takes after changes of the job."""
+    best = explanation.best_s
+    title = "What would change it" + (f": best step now {seconds(best)}" if best else "")
+    return table(
+        "~with | step | longer | samples/h\na GPU | ~note",
+        (
+            (
+                one.change,
+                "-" if one.step_s is None else seconds(one.step_s),
+                "-" if one.effect is None else signed_share(one.effect),
+                "-" if one.samples_per_gpu_hour is None else f"{one.samples_per_gpu_hour:,.0f}",
+                one.note,
+            )
+            for one in explanation.what_if
+        ),
+        title,
+    )
+
+
+def plan_blocks(result: RlResult, number: int, step: RlStep) -> Iterator[Block]:
+    """What is told of one plan."""
+    plan = result.plans[number - 1]
+    yield Facts((*job_rows(result.job), *plan_rows(plan)))
+    yield from step_blocks(step)
+    yield terms_table(plan)
+    notes = [*result.notes, *_fit_notes(plan)]
+    if notes:
+        yield Notes(tuple(notes))
+    if plan.trainer.assumptions:
+        lines = tuple(f"- {text}" for text in plan.trainer.assumptions)
+        yield Notes(lines, "Assumed of the trainer")
+
+
+def job_rows(job: RlSummary) -> Iterator[Row]:
+    """The job in words."""
+    yield "model", f"{job.model}, {short_count(job.parameters)} parameters"
+    own = f"; for sampling {job.engine_cluster}" if job.engine_cluster else ""
+    yield "cluster", f"{plural(job.gpus, 'GPU')}: {job.cluster}{own}"
+    passes = f", {job.minibatches:,} mini-batches" if job.minibatches > 1 else ""
+    passes += f", {job.epochs:,} times each" if job.epochs > 1 else ""
+    yield (
+        "step",
+        f"{job.algorithm}: {job.prompts:,} prompts, {job.samples:,} samples of "
+        f"{short_count(job.tokens)} tokens in all{passes}",
+    )
+    yield "lengths", job.lengths
+    yield "framework", f"{job.framework}: trains with {job.trainer}, samples with {job.engine}"
+    critic = f", critic {job.critic}" if job.critic else ""
+    yield "judged by", f"{job.reward}; reference: {job.reference}{critic}"
+
+
+def plan_rows(plan: RlPlan) -> Iterator[Row]:
+    """A plan in words."""
+    yield "placement", placement_text(plan)
+    yield "trains", f"{plural(plan.trainer_gpus, 'GPU')} {plan.trainer_gpu}: {trainer_text(plan)}"
+    leaves = "; its tensors go to the host while engines sample" if plan.trainer_leaves else ""
+    yield "micro-batch", f"up to {plan.token_limit:,} tokens of whole samples{leaves}"
+    yield "samples", f"{plural(plan.engine_gpus, 'GPU')} {plan.engine_gpu}: {engine_words(plan)}"
+    yield "new weights", f"by {plan.way}, {seconds(plan.phase_s('transfer'))}"
+    yield "step", f"{step_text(plan)}, {share_of_speed(plan)}"
+    yield "fits", f"with {share(plan.fit_probability, 0)}"
+
+
+def share_of_speed(plan: RlPlan) -> str:
+    """`12.3 samples/s, 691 an hour and GPU`."""
+    per_hour = short_count(plan.samples_per_gpu_hour)
+    return f"{plan.samples_per_s:,.3g} samples/s, {per_hour} an hour and GPU"
+
+
+def placement_text(plan: RlPlan) -> str:
+    """`colocated`, `separate`, `separate, 1 behind`."""
+    behind = f", {plan.staleness} behind" if plan.staleness else ""
+    return f"{plan.placement}{behind}"
+
+
+def trainer_text(plan: RlPlan) -> str:
+    """`tp8 pp2 dp4 z1, full`: degrees and recomputation."""
+    again = plan.trainer.recompute
+    return f"{plan.trainer.degrees}" + (f", {again}" if again != "none" else "")
+
+
+def engine_text(engine: EngineLayout) -> str:
+    """`8 × tp2 kv 0.7`: engines, degrees of one, share of the memory."""
+    degrees = [f"tp{engine.tp}"]
+    degrees += [
+        f"{name}{value}"
+        for name, value in (("pp", engine.pp), ("dp", engine.dp), ("ep", engine.ep))
+        if value > 1
+    ]
+    return f"{engine.replicas} × {' '.join(degrees)}, kv {engine.kv_share:g}"
+
+
+def engine_words(plan: RlPlan) -> str:
+    """Engines with what runs in them at once."""
+    cache = f"KV cache of {short_count(plan.room_tokens)} tokens"
+    running = f"{plan.running:,.0f} sequences at once in each, {cache}"
+    lost = f", {share(plan.preempted)} of them preempted" if plan.preempted >= 0.001 else ""
+    return f"{engine_text(plan.engine)}; {running}{lost}"
+
+
+def step_text(plan: RlPlan) -> str:
+    """`168 s (140 s to 210 s)`."""
+    return f"{seconds(plan.step_s)} ({seconds(plan.low_s)} to {seconds(plan.high_s)})"
+
+
+def front_table(result: RlResult) -> TableData:
+    """One row a plan: where, how it trains, how it samples, seconds, samples, memory."""
+    return table(
+        "# | ~placement | ~trains | ~samples | step,\n80 % interval | samples/h\na GPU | GiB"
+        " | tokens a\nmicro-batch ?1 | ~fits ?2",
+        (
+            (
+                f"{'→' if number == result.recommended else ''}{number}",
+                placement_text(plan),
+                f"{plan.trainer_gpus}: {trainer_text(plan)}",
+                f"{plan.engine_gpus}: {engine_text(plan.engine)}",
+                f"{seconds(plan.step_s)}\n{_interval(plan)}",
+                f"{plan.samples_per_gpu_hour:,.0f}",
+                _memory_text(plan),
+                f"{plan.token_limit:,}",
+                share(plan.fit_probability, 0),
+            )
+            for number, plan in enumerate(result.plans, start=1)
+        ),
+    )
+
+
+def _interval(plan: RlPlan) -> str:
+    return f"{plan.low_s:,.0f} to {plan.high_s:,.0f}"
+
+
+def _memory_text(plan: RlPlan) -> str:
+    """GiB on the fullest GPU, of each side where they have GPUs of their own."""
+    sides: tuple[Side, ...] = ("trainer", "engine")
+    if plan.placement == "colocated":
+        return gib(max(plan.peak(side).peak_bytes for side in sides))
+    return "\n".join(gib(plan.peak(side).peak_bytes) for side in sides)
+
+
+def terms_table(plan: RlPlan) -> TableData:
+    """Where the seconds of each phase go."""
+    return table(
+        "<phase | time | ~of these",
+        (
+            (phase.name.replace("_", " "), seconds(phase.seconds), _terms_text(phase.terms))
+            for phase in plan.phases
+            if phase.seconds > 0.0
+        ),
+        "Where the seconds go",
+    )
+
+
+def _terms_text(terms: object) -> str:
+    pairs = sorted(dict(terms).items(), key=lambda term: -term[1])  # type: ignore[call-overload]
+    return ", ".join(f"{name} {seconds(value)}" for name, value in pairs[:5] if value > 0.0)
+
+
+def _searched_rows(result: RlResult) -> Iterator[Row]:
+    counts = result.counts
+    yield (
+        "searched",
+        f"{plural(counts.groups, 'placement')} with their splits and staleness, {counts.trainers:,}"
+        f" legal trainers, {counts.engines:,} engines that fit; {seconds(counts.seconds)}",
+    )
+    if result.proven:
+        proof = f"proven optimal to {share(OPTIMAL_WITHIN)} within the cost model"
+    else:
+        proof = f"not proven: a step shorter by up to {share(result.gap)} may exist"
+    yield (
+        "proof",
+        f"bounds left {counts.costed:,} trainers to be costed in full, {counts.pairs:,} of them "
+        f"with an engine; CP-SAT finds no better pair: {proof}",
+    )
+
+
+def _front_notes(result: RlResult) -> Iterator[str]:
+    yield described("rl_front.columns")
+    if any(plan.placement == "separate" for plan in result.plans):
+        yield described("rl_front.apart")
+    yield from result.notes
+
+
+def _fit_notes(plan: RlPlan) -> Iterator[str]:
+    if not plan.fits:
+        worst = max(plan.phases, key=lambda one: one.peak_bytes / plan.usable_bytes[one.side])
+        missing = worst.peak_bytes - plan.usable_bytes[worst.side]
+        yield (
+            f"Does not fit: {worst.name.replace('_', ' ')} takes {gib(worst.peak_bytes)} GiB, "
+            f"{gib(missing)} GiB more than the GPU has."
+        )
+
+
+def _next_steps(saved_as: str | None, number: int) -> tuple[str, ...]:
+    if saved_as is None:
+        return (
+            "Next: add -o plans.json to this command to keep the plans, then",
+            "    planner explain plans.json",
+        )
+    return (
+        f"Plans written to {saved_as}. Next: where time and memory go, what else was close:",
+        f"    planner explain {saved_as} {number}",
+    )

@@ -1,0 +1,88 @@
+"""What a search of reinforcement learning asks of the cost model, each answer kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hardware.schema import Gpu
+from planner.job.rl.job import RlJob
+from planner.predict.configuration import Configuration
+from planner.predict.cost_model import Columns
+from planner.predict.rl.plan import EngineLayout, Generation, RlLayout, Training
+from planner.predict.rl.step import RlStep, beside_engine, compose
+from planner.predict.rl.training_rows import TrainingRows
+
+
+class CostModels(Protocol):
+    """The two sides of a step."""
+
+    def train_rows(self, job: RlJob, columns: Columns) -> TrainingRows: ...
+
+    def train(
+        self, job: RlJob, trainer: Configuration, critic: Configuration | None
+    ) -> Training: ...
+
+    def generate(
+        self, job: RlJob, engine: EngineLayout, beside: float, gpu: Gpu | None
+    ) -> Generation: ...
+
+
+class Predicted:
+    """The cost models that ship."""
+
+    def train_rows(self, job: RlJob, columns: Columns) -> TrainingRows:
+        """What the trainer's side takes and holds, of many configurations at once."""
+        from planner.predict.rl.training_rows import train_rows
+
+        return train_rows(job, columns)
+
+    def train(self, job: RlJob, trainer: Configuration, critic: Configuration | None) -> Training:
+        """What the trainer's side takes and holds."""
+        from planner.predict.rl.training import train
+
+        return train(job, trainer, critic)
+
+    def generate(
+        self, job: RlJob, engine: EngineLayout, beside: float, gpu: Gpu | None
+    ) -> Generation:
+        """What the engines take and hold."""
+        from planner.predict.rl.generation import generate
+
+        return generate(job, engine, beside, gpu)
+
+
+@dataclass
+class Costs:
+    """Answers of the cost models for one job; generation is asked once for each engine and each
+    number of bytes beside it."""
+
+    models: CostModels = field(default_factory=Predicted)
+    _generated: dict[tuple[EngineLayout, float, str], Generation] = field(default_factory=dict)
+
+    def train_rows(self, job: RlJob, columns: Columns) -> TrainingRows:
+        """What the trainer's side takes and holds, of many configurations at once."""
+        return self.models.train_rows(job, columns)
+
+    def again(self) -> Costs:
+        """The same for another job."""
+        return Costs(self.models)
+
+    def train(self, job: RlJob, trainer: Configuration, critic: Configuration | None) -> Training:
+        """What the trainer's side takes and holds."""
+        return self.models.train(job, trainer, critic)
+
+    def generate(
+        self, job: RlJob, engine: EngineLayout, beside: float, gpu: Gpu | None
+    ) -> Generation:
+        """What the engines take and hold beside so many bytes of a trainer."""
+        key = engine, beside, gpu.name if gpu else ""
+        if key not in self._generated:
+            self._generated[key] = self.models.generate(job, engine, beside, gpu)
+        return self._generated[key]
+
+    def step(self, job: RlJob, layout: RlLayout, training: Training) -> RlStep:
+        """The whole step of a layout whose trainer is costed."""
+        beside = sum(beside_engine(layout, training).values())
+        generation = self.generate(job, layout.engine, beside, layout.engine_gpu)
+        return compose(job, layout, training, generation)

@@ -1,0 +1,139 @@
+"""Engines that may sample: every split of their GPUs, KV share and number of sequences to try."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from planner.job.errors import UsageError
+from planner.job.rl.job import RlJob
+from planner.job.rl.spec import Placement
+from planner.predict.memory.serving.deployment import Deployment, check_deployment
+from planner.predict.rl.plan import EngineLayout
+
+# Shares of a GPU that are tried where nobody gives one, beside the framework's own: on GPUs of its
+# own an engine has no reason to leave much.
+KV_SHARES: dict[Placement, tuple[float, ...]] = {
+    "colocated": (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+    "separate": (0.5, 0.7, 0.8, 0.9, 0.95),
+}
+# Sequences at once that are tried beside the framework's own: more than an engine gets, or has room
+# for, change nothing; fewer lose less to preemption where the cache is small.
+SEQUENCES = (128, 256, 512, 1024)
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    """What a user says of engines: values of their degrees, None where a search decides; the way
+    of new weights, "" where it does."""
+
+    tp: int | None = None
+    pp: int | None = None
+    ep: int | None = None
+    dp: int | None = None
+    way: str = ""
+
+
+def engine_layouts(
+    job: RlJob, gpus: int, placement: Placement, limits: EngineLimits | None = None
+) -> tuple[EngineLayout, ...]:
+    """Every layout of engines on so many GPUs that the model and the framework allow, those with
+    most room first: what they take bounds the others. None where no split is legal."""
+    said = limits or EngineLimits()
+    shares, sequences = kv_shares(job, placement)[::-1], sequences_tried(job)[::-1]
+    return tuple(
+        EngineLayout(gpus // (tp * pp * dp), tp, pp, ep, dp, share, count)
+        for tp, pp, dp, ep in engine_degrees(job, gpus, said)
+        for share, count in product(shares, sequences)
+    )
+
+
+def kv_shares(job: RlJob, placement: Placement) -> tuple[float, ...]:
+    """Shares of a GPU's memory to try for the engine: the one given, else a grid."""
+    if job.engine.kv_share is not None:
+        return (job.engine.kv_share,)
+    usual = getattr(job.framework, f"kv_share_{placement}")
+    return tuple(sorted({*KV_SHARES[placement], usual}))
+
+
+def sequences_tried(job: RlJob) -> tuple[int, ...]:
+    """Sequences of one engine at once to try."""
+    given = job.engine.sequences
+    if given is not None and given != job.framework.sequences:
+        return (given,)
+    samples = round(job.rollout.samples * job.rollout.batches)
+    tried = sorted({job.framework.sequences, *SEQUENCES})
+    return tuple(one for at, one in enumerate(tried) if not at or tried[at - 1] < samples)
+
+
+def engine_degrees(
+    job: RlJob, gpus: int, said: EngineLimits
+) -> Iterator[tuple[int, int, int, int]]:
+    """(tp, pp, dp, ep) of one engine: inside a node, or whole nodes."""
+    node = job.sampling_cluster.gpus_per_node
+    moe = job.policy.moe is not None
+    sizes = [size for size in range(1, gpus + 1) if gpus % size == 0]
+    tps = [said.tp] if said.tp else [size for size in sizes if _power_of_two(size)]
+    pps = [said.pp] if said.pp else [1, 2, 4] if job.framework.engine_pipelines else [1]
+    dps = [said.dp] if said.dp else [1, 2, 4, 8, 16] if moe else [1]
+    for tp, pp, dp in product(tps, pps, dps):
+        size = tp * pp * dp
+        if gpus % size or (node % size if size < node else size % node):
+            continue
+        for ep in [said.ep] if said.ep else sorted({1, tp * dp}) if moe else [1]:
+            if _whole_experts(job, tp, dp, ep) and _legal(job, tp, pp, dp, ep):
+                yield tp, pp, dp, ep
+
+
+def no_engine(job: RlJob) -> str:
+    """That no engine fills the GPUs that sample, and what its degrees divide."""
+    policy, gpus = job.policy, job.sampling_cluster.num_gpus
+    return (
+        f"no engine of {job.engine.name} with these degrees fills the GPUs that sample, "
+        f"{gpus:,} at most: tp·pp·dp divides them, and tp the {policy.heads} attention heads of "
+        f"{policy.name}; give other --rollout-tp, --rollout-pp, --rollout-dp, or leave them out"
+    )
+
+
+def _whole_experts(job: RlJob, tp: int, dp: int, ep: int) -> bool:
+    """verl takes no ep but tp·dp (verl/workers/config/rollout.py)."""
+    return ep in (1, tp * dp) or not job.framework.engine_whole_experts
+
+
+def _power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
+
+
+def _legal(job: RlJob, tp: int, pp: int, dp: int, ep: int) -> bool:
+    gpu = job.sampling_cluster.gpu
+    try:
+        check_deployment(Deployment(job.policy, gpu, tp=tp, pp=pp, ep=ep, dp=dp))
+    except UsageError:
+        return False
+    return True
+
+
+def demand_engine(job: RlJob, engine: EngineLayout) -> None:
+    """UsageError for degrees of an engine that its model, its GPUs or the framework refuse."""
+    gpu, node = job.sampling_cluster.gpu, job.sampling_cluster.gpus_per_node
+    asked = Deployment(job.policy, gpu, tp=engine.tp, pp=engine.pp, ep=engine.ep, dp=engine.dp)
+    try:
+        check_deployment(asked)
+    except UsageError as error:
+        raise UsageError(str(error).replace("--", "--rollout-")) from None
+    if engine.pp > 1 and not job.framework.engine_pipelines:
+        raise UsageError(
+            f"--rollout-pp {engine.pp}: {job.framework.name} gives its engines no pipeline stages; "
+            "give --rollout-pp 1 and a larger --rollout-tp"
+        )
+    if not _whole_experts(job, engine.tp, engine.dp, engine.ep):
+        raise UsageError(
+            f"--rollout-ep {engine.ep}: {job.framework.name} takes 1 or tp·dp of the engine; give "
+            f"--rollout-ep {engine.tp * engine.dp}"
+        )
+    if engine.engine_gpus > node and engine.engine_gpus % node:
+        raise UsageError(
+            f"an engine of {engine.engine_gpus} GPUs fills no whole nodes of {node}; give "
+            f"--rollout-tp {min(engine.tp, node)}"
+        )

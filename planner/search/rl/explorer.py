@@ -1,0 +1,422 @@
+"""Finds the shortest step within a limit on memory, and the bound that no other step beats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.job.rl.job import RlJob
+from planner.predict.rl.plan import EngineLayout
+from planner.predict.rl.step import RlStep
+from planner.predict.uncertainty.likely import likely_limit_bytes
+from planner.search.limit_results import TIE, Ending, Progress
+from planner.search.rl.costs import Costs
+from planner.search.rl.engines import EngineLimits, engine_layouts
+from planner.search.rl.master import Way, choose
+from planner.search.rl.sides import (
+    Alone,
+    Group,
+    groups_of,
+    joined,
+    leaves_of,
+    memory_share,
+)
+from planner.search.rl.trainers import Trainer, TrainerSide, trainer_sides
+
+Floats = NDArray[np.float64]
+# Trainers that are costed in full at most, so that a search without a time limit ends; what is left
+# then is said as a gap.
+MOST_COSTED = 6000
+# Pairs that are costed together between two words of the solver.
+PAIRS_AT_ONCE = 12
+# The core costs all rows at once in another order than one alone: seconds differ by rounding.
+_ROUNDING = 1e-6
+# Bytes outside all tensors that a trainer has at most: context, buffers of communicators.
+_STAYING = 6.0 * 2.0**30
+# Of the bytes of rows that are costed at once, a share that no row falls below.
+_MOVED, _HELD = 0.5, 0.99
+# Of its share of a GPU's memory, what an engine fills at least.
+_HELD_AT_LEAST = 0.9
+# What two figures that are the same may differ by.
+_SAME = 1e-9
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A trainer and an engine of a group, costed together. `share`: of the memory of the fullest
+    GPU of either side;"""
+
+    group: Group
+    trainer: Trainer
+    step: RlStep
+    share: float
+
+
+@dataclass(frozen=True)
+class Within:
+    """The shortest step whose GPUs are filled to `share` at most, None if there is none; no step
+    takes less than `bound_s`."""
+
+    share: float
+    pair: Pair | None
+    bound_s: float
+
+    @property
+    def gap(self) -> float:
+        """Share of the step that a better plan could save at most."""
+        if self.pair is None:
+            return 0.0 if self.bound_s == inf else 1.0
+        return max(0.0, 1.0 - self.bound_s / self.pair.step.step_s)
+
+
+@dataclass
+class Bounds:
+    """Of each of one side's choices, `seconds` of a step and `shares` of its GPUs' memory: what
+    they are at least, until the choice is costed in full, which `exact` says."""
+
+    seconds: Floats
+    shares: Floats
+    exact: NDArray[np.bool_]
+
+    def within(self, share: float) -> Floats:
+        """Seconds of the choices that hold no more than a share, infinite for the others."""
+        return np.where(self.shares <= share + _SAME, self.seconds, inf)
+
+
+@dataclass
+class Options:
+    """The sides of one group, the trainer's tensors staying on its GPUs or, `leaves`, going to the
+    host. `beside`: share of a GPU that each row keeps there while engines sample, at least; `most`:
+    share of its memory that a trainer may fill so as to fit surely enough; `known`:
+    pairs of (row, engine) that are costed together."""
+
+    group: Group
+    leaves: bool
+    side: TrainerSide
+    alone: Alone
+    layouts: tuple[EngineLayout, ...]
+    trainers: Bounds
+    engines: Bounds
+    beside: Floats
+    most: float
+    known: set[tuple[int, int]] = field(default_factory=set)
+
+    def trainer_s(self, share: float) -> Floats:
+        """Seconds of each trainer within a share that leaves room for some engine."""
+        room = share - float(self.engines.shares.min(initial=inf))
+        seconds = self.trainers.within(min(share, self.most))
+        return np.where(self.beside <= room + _SAME, seconds, inf)
+
+    def engine_s(self, share: float) -> Floats:
+        """Seconds of each engine within a share that leaves room for some trainer."""
+        return self.engines.within(share - float(self.beside.min(initial=inf)))
+
+    def joint(self, trainer: Floats | float, engine: Floats | float) -> Floats:
+        """Seconds of a step of two sides at least."""
+        both = np.maximum(trainer, engine) if self.group.together else np.add(trainer, engine)
+        return np.asarray(both, dtype=np.float64)
+
+    def bound(self, row: int, engine: int) -> float:
+        """Seconds of a step of a trainer and an engine at least."""
+        return float(self.joint(self.trainers.seconds[row], self.engines.seconds[engine]))
+
+    def next_open(self, share: float) -> tuple[float, str, int]:
+        """(bound, side, place) of the choice to cost next: one that no bound of an exact pair
+        decides; infinite where all that matters is exact."""
+        rows, engines = self.trainer_s(share), self.engine_s(share)
+        if not len(rows) or not len(engines):
+            return inf, "", 0
+        first, best = int(np.argmin(rows)), int(np.argmin(engines))
+        if not self.engines.exact[best]:
+            return float(self.joint(rows[first], engines[best])), "engine", best
+        if not self.trainers.exact[first]:
+            return float(self.joint(rows[first], engines[best])), "trainer", first
+        waiting = self.joint(rows, engines[best])
+        waiting[self.trainers.exact] = inf
+        others = self.joint(rows[first], engines)
+        others[self.engines.exact] = inf
+        row, engine = int(np.argmin(waiting)), int(np.argmin(others))
+        if waiting[row] <= others[engine]:
+            return float(waiting[row]), "trainer", row
+        return float(others[engine]), "engine", engine
+
+
+@dataclass
+class RlExplorer:
+    """One job's placements, splits, trainers and engines.
+
+    `jobs`: the job at each limit of tokens; `refused`: why a number of GPUs has no trainer;
+    `costed`: trainers in full; `engines`: that fit.
+    """
+
+    jobs: tuple[RlJob, ...]
+    costs: Costs
+    ending: Ending
+    limits: EngineLimits | None = None
+    progress: Progress | None = None
+    seed: int = 0
+    options: list[Options] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+    sides: dict[int, TrainerSide] = field(default_factory=dict)
+    refused: str = ""
+    costed: int = 0
+    engines: int = 0
+    most_s: float = inf
+    # Whether a pair took less than its sides alone say: bounds are then none.
+    broken: bool = False
+
+    def __post_init__(self) -> None:
+        job = self.jobs[0]
+        groups = groups_of(job)
+        counts = sorted({group.trainer_gpus for group in groups}, reverse=True)
+        self.sides, self.refused = trainer_sides(self.jobs, counts, self.costs)
+        for group in groups:
+            if group.trainer_gpus in self.sides:
+                self.options += self._options(group, self.sides[group.trainer_gpus])
+
+    def _options(self, group: Group, side: TrainerSide) -> Iterator[Options]:
+        job = self.jobs[0]
+        usable = job.trainer.cluster.gpu.hbm_usable_bytes
+        most = likely_limit_bytes(job.trainer, job.trainer.fit_probability) / usable
+        alone = Alone(job, group, side.configuration(0), self.costs)
+        layouts = engine_layouts(job, group.engine_gpus, group.placement, self.limits)
+        if not layouts:
+            return
+        for leaves in leaves_of(group.placement):
+            shares = np.array([_HELD_AT_LEAST * one.kv_share for one in layouts])
+            yield Options(
+                group, leaves, side, alone, layouts,
+                Bounds(
+                    self._bounds_s(side, alone, leaves=leaves),
+                    self._bounds_share(side, alone),
+                    np.zeros(len(side.row), dtype=bool),
+                ),
+                Bounds(np.zeros(len(layouts)), shares, np.zeros(len(layouts), dtype=bool)),
+                self._beside(side, group, leaves=leaves),
+                most,
+            )  # fmt: skip
+
+    def _bounds_s(self, side: TrainerSide, alone: Alone, *, leaves: bool) -> Floats:
+        """Seconds of every row's side at least: what of its resident bytes no tensor holds does
+        not go to the host."""
+        if not leaves:
+            return side.seconds * (1.0 - _ROUNDING)
+        moved = np.maximum(0.0, _MOVED * (side.resident - _STAYING))
+        return (side.seconds + alone.leaving_s(1.0) * moved) * (1.0 - _ROUNDING)
+
+    def _bounds_share(self, side: TrainerSide, alone: Alone) -> Floats:
+        """Of the trainer's memory, what every row holds at least: its own, and what engines leave
+        there."""
+        usable = self.jobs[0].trainer.cluster.gpu.hbm_usable_bytes
+        first = side.trainer(0, self.costs)
+        left = 0.0 if first is None else alone.left_bytes(first.training)
+        return _HELD * (side.peaks + left) / usable
+
+    def _beside(self, side: TrainerSide, group: Group, *, leaves: bool) -> Floats:
+        """Of a GPU, what each row keeps there at least while engines sample."""
+        usable = self.jobs[0].trainer.cluster.gpu.hbm_usable_bytes
+        if leaves or group.placement == "separate":
+            return np.zeros(len(side.row))
+        beside: Floats = _MOVED * np.maximum(0.0, side.resident - _STAYING) / usable
+        return beside
+
+    # --- one limit --------------------------------------------------------------------------------
+
+    def within(self, share: float, most_s: float = inf) -> Within:
+        """The shortest step whose GPUs are filled to a share at most; none that takes `most_s` or
+        more is looked for."""
+        self.most_s = most_s
+        while True:
+            self._refine(share)
+            best = self.best(share)
+            chosen = self._choose(share)
+            if chosen is None:
+                return Within(share, best, self._bound(share, best))
+            options, row, engine = chosen
+            self._join(options, row, engine)
+            self._join_next(share)
+
+    def best(self, share: float) -> Pair | None:
+        """The shortest step that is known within a share; of equals the lightest."""
+        fitting = [pair for pair in self.pairs if pair.share <= share + _SAME]
+        return min(fitting, key=lambda pair: (pair.step.step_s, pair.share), default=None)
+
+    def _target(self, share: float) -> float:
+        """Seconds that a step must beat."""
+        best = self.best(share)
+        return self.most_s if best is None else min(self.most_s, best.step.step_s * (1.0 - TIE))
+
+    @property
+    def _over(self) -> bool:
+        return self.ending.is_over or self.costed >= MOST_COSTED
+
+    def _refine(self, share: float) -> None:
+        """Cost in full, most promising first, every trainer and engine whose bound may beat the
+        best step."""
+        while not self._over:
+            waiting = (
+                (*options.next_open(share), number) for number, options in enumerate(self.options)
+            )
+            bound, side, place, number = min(waiting, default=(inf, "", 0, 0))
+            if bound >= self._target(share):
+                return
+            options = self.options[number]
+            if side == "engine":
+                self._cost_engine(options, place)
+            else:
+                self._cost(options, place)
+                self._join_best(options, place, share)
+
+    def _cost_engine(self, options: Options, place: int) -> None:
+        """An engine in full. One alike with less room is no faster; nor is one with fewer
+        sequences at once, where none of these lose their cache."""
+        layout, way = options.layouts[place], self.limits.way if self.limits else ""
+        found, engines = options.alone.engine(layout, way), options.engines
+        engines.seconds[place] = found.seconds
+        engines.shares[place] = found.share
+        engines.exact[place] = True
+        if found.seconds == inf:
+            return
+        self.engines += 1
+        for other, one in enumerate(options.layouts):
+            fewer = one.sequences < layout.sequences and not found.preempts
+            alike = replace(one, kv_share=layout.kv_share, sequences=layout.sequences) == layout
+            less = one.kv_share <= layout.kv_share and (one.sequences == layout.sequences or fewer)
+            if alike and less and not engines.exact[other]:
+                engines.seconds[other] = max(engines.seconds[other], found.seconds)
+
+    def _cost(self, options: Options, row: int) -> None:
+        """A trainer in full, in the place of its bounds."""
+        trainer, bounds = options.side.trainer(row, self.costs), options.trainers
+        self.costed += 1
+        bounds.exact[row] = True
+        if trainer is None:
+            bounds.shares[row] = inf
+            return
+        seconds = options.alone.trainer_s(trainer.training, leaves=options.leaves)
+        self.broken |= seconds < bounds.seconds[row] * (1.0 - 1e-6)
+        bounds.seconds[row] = seconds
+        bounds.shares[row] = options.alone.trainer_share(trainer.training, leaves=options.leaves)
+        if options.group.placement == "colocated":
+            options.beside[row] = options.alone.beside_share(
+                trainer.training, leaves=options.leaves
+            )
+        if self.progress is not None:
+            self.progress("trainers costed", self.costed, self.costed)
+
+    def _join_best(self, options: Options, row: int, share: float) -> None:
+        """Cost a trainer with the engine that its bound takes, if that may beat the best."""
+        engines = np.where(options.engines.exact, options.engine_s(share), inf)
+        engine = int(np.argmin(engines))
+        bound = float(options.joint(options.trainer_s(share)[row], engines[engine]))
+        if bound < self._target(share):
+            self._join(options, row, engine)
+
+    def _join(self, options: Options, row: int, engine: int) -> None:
+        """Cost a trainer and an engine together."""
+        if (row, engine) in options.known:
+            return
+        options.known.add((row, engine))
+        trainer = options.side.trainer(row, self.costs)
+        if trainer is None:
+            return
+        step = joined(
+            trainer.job, options.group, trainer, options.layouts[engine], self.costs,
+            leaves=options.leaves, way=self.limits.way if self.limits else "",
+        )  # fmt: skip
+        self.broken |= step.step_s < options.bound(row, engine) * (1.0 - 1e-6)
+        if step.fits and step.fit_probability >= trainer.job.trainer.fit_probability:
+            self.pairs.append(Pair(options.group, trainer, step, memory_share(step)))
+
+    def _join_next(self, share: float) -> None:
+        """Cost the next pairs by their bounds."""
+        open_pairs = sorted(
+            (options.bound(row, engine), number, row, engine)
+            for number, options in enumerate(self.options)
+            for row, engine in self._open(options, share)
+        )
+        for bound, number, row, engine in open_pairs[:PAIRS_AT_ONCE]:
+            if bound < self._target(share):
+                self._join(self.options[number], row, engine)
+
+    def _open(self, options: Options, share: float) -> Iterator[tuple[int, int]]:
+        """Pairs of exact sides that are not known, and whose bound beats the best step."""
+        target = self._target(share)
+        rows, engines = self._useful(options, share)
+        for row in rows:
+            for engine in engines:
+                known = (row, engine) in options.known
+                if not known and options.bound(row, engine) < target:
+                    yield row, engine
+
+    def _useful(self, options: Options, share: float) -> tuple[list[int], list[int]]:
+        """Exact trainers and engines that may beat the best step with the best of the others."""
+        target = self._target(share)
+        rows = np.where(options.trainers.exact, options.trainer_s(share), inf)
+        engines = np.where(options.engines.exact, options.engine_s(share), inf)
+        if not len(rows) or not len(engines):
+            return [], []
+        able_rows = np.flatnonzero(options.joint(rows, float(engines.min())) < target)
+        able = np.flatnonzero(options.joint(float(rows.min()), engines) < target)
+        return able_rows.tolist(), able.tolist()
+
+    # --- the solver -------------------------------------------------------------------------------
+
+    def _choose(self, share: float) -> tuple[Options, int, int] | None:
+        """The pair that the solver takes next; None where none is left, or no time."""
+        target = self._target(share)
+        if self._over:
+            return None
+        ways, numbers = list[Way](), list[int]()
+        for number, options in enumerate(self.options):
+            if way := self._way(options, share):
+                ways.append(way)
+                numbers.append(number)
+        if not ways:
+            return None
+        best_s = target if target < inf else self._largest(ways)
+        found = choose(ways, best_s, self.seed, self.ending.seconds_left)
+        if found.pair is None:
+            return None
+        number, row, engine = found.pair
+        return self.options[numbers[number]], row, engine
+
+    @staticmethod
+    def _largest(ways: Sequence[Way]) -> float:
+        """Seconds that no pair exceeds."""
+        return max(
+            max(one for _, one in way.trainers) + max(two for _, two in way.engines)
+            for way in ways
+        ) * (1.0 + 1e-3)  # fmt: skip
+
+    def _way(self, options: Options, share: float) -> Way | None:
+        """The sides of a group that may beat the best step."""
+        rows, engines = self._useful(options, share)
+        if not rows or not engines:
+            return None
+        return Way(
+            [(row, float(options.trainers.seconds[row])) for row in rows],
+            [(engine, float(options.engines.seconds[engine])) for engine in engines],
+            options.group.together,
+            frozenset(options.known),
+        )
+
+    def _bound(self, share: float, best: Pair | None) -> float:
+        """Seconds that no step takes less than: the best known one's, where nothing is left that
+        could beat it."""
+        if self.broken:
+            return 0.0
+        known = inf if best is None else best.step.step_s
+        if not self._over:
+            return known if best is None else known * (1.0 - TIE)
+        rest = [options.next_open(share)[0] for options in self.options]
+        rest += [
+            options.bound(row, engine)
+            for options in self.options
+            for row, engine in self._open(options, share)
+        ]
+        return min([known, *rest])

@@ -1,0 +1,173 @@
+"""One given way to run reinforcement learning: checked, then costed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from constraints.axes import AXES
+from planner.job.errors import UsageError, unknown_name
+from planner.job.job import Job
+from planner.job.rl.job import RlJob
+from planner.job.rl.request import RlRequest
+from planner.job.rl.spec import Placement
+from planner.predict.configuration import Configuration
+from planner.predict.evaluate import Proposal, usual_zero
+from planner.predict.plan import Degrees
+from planner.predict.rl.plan import EngineLayout, RlLayout
+from planner.predict.rl.step import RlStep
+from planner.search.rl.costs import Costs
+from planner.search.rl.engines import EngineLimits, demand_engine
+from planner.search.rl.explorer import RlExplorer
+from planner.search.rl.sides import engine_gpu, ways_of
+from planner.search.rl.trainers import critic_of, demand_group, with_any_batch
+
+# Steps in which a share of memory is looked for that does.
+_SHARES = tuple(share / 20 for share in range(1, 20))
+
+
+@dataclass(frozen=True)
+class GivenLayout:
+    """A layout as someone proposes it.
+
+    `trainer`: degrees by axis, None where it follows from the others; `layers`: of `Proposal` as
+    well: recompute mode, layers of each block, those that recompute, multi-token prediction apart.
+    """
+
+    trainer: Mapping[str, int | None]
+    engine: EngineLimits
+    layers: tuple[Any, ...] = ("none",)
+    trainer_leaves: bool = False
+
+
+def evaluated_layout(
+    request: RlRequest, given: GivenLayout, costs: Costs | None = None
+) -> tuple[RlJob, RlStep]:
+    """The job, and the step of a given layout. UsageError names what cannot be."""
+    job = request.resolve()
+    placement = job.placements[0]
+    trainer_gpus, engine_gpus = _gpus(job, placement)
+    trainer = _trainer(request, job, given, trainer_gpus)
+    layout = RlLayout(
+        placement,
+        trainer,
+        _engine(job, given.engine, placement, engine_gpus),
+        min(job.staleness),
+        critic_of(job, trainer),
+        given.trainer_leaves and placement == "colocated",
+        placement == "separate" and min(job.staleness) > 0 and job.partial_rollouts,
+        given_way(job, placement, given.engine.way),
+        engine_gpu(job),
+    )
+    asked = costs or Costs()
+    step = asked.step(job, layout, asked.train(job, trainer, layout.critic))
+    if not step.generation.fits:
+        said = job.engine.kv_share is not None
+        raise UsageError(no_room(job, layout.engine, asked, placement, given=said))
+    return job, step
+
+
+def _gpus(job: RlJob, placement: Placement) -> tuple[int, int]:
+    """GPUs that train, and that sample."""
+    total = job.trainer.cluster.num_gpus
+    if placement == "colocated":
+        return total, total
+    if job.engine_cluster is not None:
+        return total, job.engine_cluster.num_gpus
+    if job.engine_gpus is None:
+        raise UsageError(
+            "--placement separate: give how many of the GPUs sample, as --rollout-gpus "
+            f"{max(1, total // 2)}"
+        )
+    return total - job.engine_gpus, job.engine_gpus
+
+
+def _trainer(request: RlRequest, job: RlJob, given: GivenLayout, gpus: int) -> Configuration:
+    """The trainer's configuration on so many GPUs. UsageError names every rule that it breaks."""
+    part = with_any_batch(job.trainer.on_gpus(gpus))
+    said = {name: value for name, value in given.trainer.items() if value is not None}
+    tp, pp, cp = (said.get(name, 1) for name in ("tp", "pp", "cp"))
+    dp = said.get("dp") or gpus // (tp * pp * cp)
+    if tp * pp * cp * dp != gpus:
+        raise UsageError(
+            f"tp·pp·cp·dp = {tp}·{pp}·{cp}·{dp} is not the {gpus:,} GPUs that train; give other "
+            "degrees, or other numbers of GPUs"
+        )
+    demand_group(job, dp, gpus)
+    said["dp"] = dp
+    said["etp"] = said.get("etp") or _expert_tensor(part, said)
+    said["zero"] = said.get("zero", usual_zero(part, dp * cp, tp))
+    said["grad_acc"] = _micro_batches(part, said, dp)
+    chosen = Degrees(**{name: said.get(name, axis.least) for name, axis in AXES.items()})
+    proposal = Proposal(request.trainer, chosen, *given.layers)
+    return proposal.of(part)
+
+
+def _expert_tensor(job: Job, said: Mapping[str, int]) -> int:
+    experts = job.model.moe is not None
+    return job.framework.usual_etp(experts=experts, tp=said.get("tp", 1), ep=said.get("ep", 1))
+
+
+def _micro_batches(job: Job, said: Mapping[str, int], dp: int) -> int:
+    """Micro-batches of a mini-batch whose samples are joined: their number follows from tokens, so
+    that this one only has to be one that the schedule takes."""
+    count = max(1, round(job.batch.sequences / (dp * said.get("mbs", 1))))
+    pp = said.get("pp", 1)
+    return -(-count // pp) * pp if said.get("vpp", 1) > 1 else count
+
+
+def _engine(job: RlJob, said: EngineLimits, placement: Placement, gpus: int) -> EngineLayout:
+    """The engines on so many GPUs. UsageError."""
+    tp, pp, dp = said.tp or 1, said.pp or 1, said.dp or 1
+    size = tp * pp * dp
+    if gpus % size:
+        raise UsageError(
+            f"engines of {size} GPUs (tp·pp·dp = {tp}·{pp}·{dp}) do not fill the {gpus:,} GPUs "
+            f"that sample; give --rollout-tp {_divisor(gpus, tp)}"
+        )
+    share = job.engine.kv_share or getattr(job.framework, f"kv_share_{placement}")
+    sequences = job.engine.sequences or job.framework.sequences
+    layout = EngineLayout(gpus // size, tp, pp, said.ep or 1, dp, share, sequences)
+    demand_engine(job, layout)
+    return layout
+
+
+def _divisor(number: int, given: int) -> int:
+    return max(one for one in range(1, given + 1) if number % one == 0)
+
+
+def given_way(job: RlJob, placement: Placement, way: str) -> str:
+    """A way of new weights that the framework has there. UsageError."""
+    known = ways_of(job, placement)
+    if way and way not in known:
+        hint = f"{job.framework.name} has {', '.join(known)} where sides are {placement}"
+        raise unknown_name("--rollout-way", way, known, hint)
+    return way
+
+
+def no_room(
+    job: RlJob, engine: EngineLayout, costs: Costs, placement: Placement, *, given: bool
+) -> str:
+    """That an engine has no room for one sample, and the share of memory or the degree at which it
+    has. `given`: whether the user gave the share."""
+    whose = "" if given else f", the usual one of {job.framework.name} where sides are {placement}"
+    said = (
+        f"--kv-share {engine.kv_share:g}{whose}: an engine at tp {engine.tp} has no room for one "
+        f"sample of {job.rollout.longest:,} tokens beside its weights"
+    )
+    for share in (one for one in _SHARES if one > engine.kv_share):
+        larger = replace(engine, kv_share=share)
+        if costs.generate(job, larger, 0.0, engine_gpu(job)).fits:
+            return f"{said}; give --kv-share {share:g} or more"
+    return f"{said}, and none at a larger share; give --rollout-tp {2 * engine.tp}"
+
+
+def demand_room(explorer: RlExplorer) -> None:
+    """UsageError where the share of memory that was given leaves no engine room for one sample."""
+    job = explorer.jobs[0]
+    if job.engine.kv_share is None or explorer.engines:
+        return
+    options = explorer.options[0]
+    widest = max(options.layouts, key=lambda layout: layout.tp * layout.pp)
+    raise UsageError(no_room(job, widest, explorer.costs, options.group.placement, given=True))

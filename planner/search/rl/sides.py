@@ -1,0 +1,218 @@
+"""Where trainer and engines may be, and what each side of a step takes and holds alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf
+
+from hardware.schema import Gpu
+from planner.job.rl.job import RlJob
+from planner.job.rl.spec import Placement
+from planner.predict.configuration import Configuration
+from planner.predict.rl.plan import EngineLayout, Generation, Phase, RlLayout, Training
+from planner.predict.rl.step import RlStep, beside_engine, compose
+from planner.search.rl.costs import Costs
+from planner.search.rl.trainers import Trainer
+
+# Splits of the GPUs that are tried at most.
+MOST_SPLITS = 15
+NO_TRAINING = Training((), {}, {}, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A placement with the GPUs of each side, and updates by which samples may be behind."""
+
+    placement: Placement
+    trainer_gpus: int
+    engine_gpus: int
+    staleness: int = 0
+
+    @property
+    def together(self) -> bool:
+        """Whether both sides work at once."""
+        return self.placement == "separate" and self.staleness > 0
+
+    def streams(self, job: RlJob) -> bool:
+        """Whether answers go on over an update, where the framework has that."""
+        return self.together and job.partial_rollouts
+
+
+def groups_of(job: RlJob) -> tuple[Group, ...]:
+    """Every placement, split and staleness that a job leaves open."""
+    gpus = job.trainer.cluster.num_gpus
+    found = [Group("colocated", gpus, gpus)] if "colocated" in job.placements else []
+    if "separate" in job.placements:
+        found += [
+            Group("separate", trainer, engine, staleness)
+            for trainer, engine in splits_of(job)
+            for staleness in useful_staleness(job)
+        ]
+    return tuple(found)
+
+
+def useful_staleness(job: RlJob) -> tuple[int, ...]:
+    """None, and the least of those above: more updates behind make no step shorter by the cost
+    model, and samples older."""
+    behind = [one for one in job.staleness if one > 0]
+    return (*(one for one in job.staleness if one == 0), *sorted(behind)[:1])
+
+
+def splits_of(job: RlJob) -> tuple[tuple[int, int], ...]:
+    """(GPUs that train, GPUs that sample): as given, else whole nodes, in a node any power of
+    two that the rest of the node leaves."""
+    gpus, node = job.trainer.cluster.num_gpus, job.trainer.cluster.gpus_per_node
+    if job.engine_cluster is not None:
+        return ((gpus, job.engine_cluster.num_gpus),)
+    if job.engine_gpus is not None:
+        return ((gpus - job.engine_gpus, job.engine_gpus),)
+    unit = node if gpus > node else 1
+    engines = list(range(unit, gpus, unit))
+    each = -(-len(engines) // MOST_SPLITS) or 1
+    return tuple((gpus - engine, engine) for engine in engines[::each])
+
+
+def engine_gpu(job: RlJob) -> Gpu | None:
+    """The GPU that samples, None where it is the trainer's."""
+    return job.engine_cluster.gpu if job.engine_cluster is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An engine layout of a group, costed. `seconds`: of its side at least, whatever the trainer,
+    infinite where it does not fit; `share`: of its GPU's memory at the fullest, likewise;
+    `preempts`: some sequences lose their cache."""
+
+    layout: EngineLayout
+    seconds: float
+    share: float
+    preempts: bool = False
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What one side of a step takes where the other does nothing: differences of whole steps, so
+    that sums and overlaps are those of the step itself.
+
+    `configuration`: any of the trainer's on the group's GPUs.
+    """
+
+    job: RlJob
+    group: Group
+    configuration: Configuration
+    costs: Costs
+
+    def layout(self, engine: EngineLayout, way: str = "", *, leaves: bool = False) -> RlLayout:
+        """A layout of the group with an engine."""
+        return RlLayout(
+            self.group.placement,
+            self.configuration,
+            engine,
+            self.group.staleness,
+            trainer_leaves=leaves,
+            streams=self.group.streams(self.job),
+            way=way,
+            engine_gpu=engine_gpu(self.job),
+        )
+
+    def engine(self, layout: EngineLayout, way: str = "") -> Engine:
+        """An engine, with the fastest way of new weights where several reach it."""
+        generation = self.costs.generate(self.job, layout, 0.0, engine_gpu(self.job))
+        if not generation.fits:
+            return Engine(layout, inf, inf)
+        steps = (
+            compose(self.job, self.layout(layout, one), NO_TRAINING, generation)
+            for one in ways_of(self.job, self.group.placement, way)
+        )
+        step = min(steps, key=lambda step: step.step_s)
+        share = memory_share(step)
+        seconds = step.step_s if share <= 1.0 else inf
+        return Engine(layout, seconds, share, preempts=generation.preempted > 0.0)
+
+    def trainer_s(self, training: Training, *, leaves: bool) -> float:
+        """Seconds that a trainer adds to a step of engines which do nothing."""
+        idle = self._idle_step(NO_TRAINING, leaves=False)
+        serial = self._idle_step(training, leaves=leaves)
+        return serial.step_s - idle.step_s
+
+    def leaving_s(self, resident: float) -> float:
+        """Seconds that so many bytes take to the host and back."""
+        moved = replace(NO_TRAINING, resident={"weights": resident})
+        return self.trainer_s(moved, leaves=True)
+
+    def trainer_share(self, training: Training, *, leaves: bool) -> float:
+        """Share of the trainer's memory at the fullest, whatever the engine."""
+        return memory_share(self._idle_step(training, leaves=leaves))
+
+    def beside_share(self, training: Training, *, leaves: bool) -> float:
+        """Share of a GPU that a trainer keeps there while engines sample."""
+        layout = self.layout(_ONE_ENGINE, leaves=leaves)
+        usable = self.configuration.job.cluster.gpu.hbm_usable_bytes
+        return sum(beside_engine(layout, training).values()) / usable
+
+    def left_bytes(self, training: Training) -> float:
+        """Bytes that every engine leaves on a GPU of the trainer while that works."""
+        alone = {phase.name: phase.peak_bytes for phase in training.phases}
+        with_engine = self._idle_step(training, leaves=False).of("trainer")
+        left = [one.peak_bytes - alone[one.name] for one in with_engine if one.name in alone]
+        return min(left, default=0.0)
+
+    def _idle_step(self, training: Training, *, leaves: bool) -> RlStep:
+        serial = replace(self.layout(_ONE_ENGINE, leaves=leaves), staleness=0)
+        return compose(self.job, serial, training, self._idle)
+
+    @cached_property
+    def _idle(self) -> Generation:
+        nothing = Phase("generation", "engine", 0.0, {}, {})
+        return Generation(nothing, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, (), fits=True)
+
+
+# What an engine leaves on a GPU grows with the layers of a stage: this one has fewest.
+_ONE_ENGINE = EngineLayout(1, pp=4)
+
+
+def ways_of(job: RlJob, placement: Placement, said: str = "") -> Sequence[str]:
+    """Ways of new weights that the framework has in a placement, or the one of them that is
+    said."""
+    framework = job.framework
+    colocated = placement == "colocated"
+    known = (framework.transfer_colocated,) if colocated else framework.transfer_separate
+    return (said,) if said in known else known
+
+
+def leaves_of(placement: Placement) -> tuple[bool, ...]:
+    """Whether the trainer's tensors go to the host while engines sample: on GPUs that they share
+    with a trainer both are tried, and elsewhere there is no need."""
+    return (False, True) if placement == "colocated" else (False,)
+
+
+def memory_share(step: RlStep) -> float:
+    """Of the memory of a GPU, as much as the fullest one of either side holds."""
+    return max(one.peak_bytes / step.usable_bytes[one.side] for one in step.phases)
+
+
+def joined(
+    job: RlJob,
+    group: Group,
+    trainer: Trainer,
+    engine: EngineLayout,
+    costs: Costs,
+    *,
+    leaves: bool,
+    way: str = "",
+) -> RlStep:
+    """The step of a trainer and an engine together, with the fastest way of new weights."""
+    steps = (
+        costs.step(
+            job,
+            RlLayout(
+                group.placement, trainer.configuration, engine, group.staleness,
+                trainer.critic, leaves, group.streams(job), one, engine_gpu(job),
+            ),
+            trainer.training,
+        )
+        for one in ways_of(job, group.placement, way)
+    )  # fmt: skip
+    return min(steps, key=lambda step: step.step_s)

@@ -1,0 +1,188 @@
+"""Trainers' side of a search: every legal configuration, bounded at once by the compiled core, then
+costed in full where its bound says that it may matter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from constraints.numbers import IntArray
+from planner.job.errors import UsageError
+from planner.job.job import Job
+from planner.job.rl.job import RlJob
+from planner.job.rl.request import RlRequest, usual_token_limit
+from planner.predict.configuration import Configuration, even_layout
+from planner.predict.rl.plan import Training
+from planner.predict.rl.training_rows import TrainingRows
+from planner.search.rl.costs import Costs
+from planner.search.shares import CostedJob, cost_shares
+
+Floats = NDArray[np.float64]
+# Of the longest sample, tokens of a micro-batch that are tried where nobody gives a number.
+TOKEN_LIMITS = (1, 2)
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A configuration of the trainer, costed in full. `job`: with its limit of tokens."""
+
+    job: RlJob
+    configuration: Configuration
+    critic: Configuration | None
+    training: Training
+
+
+@dataclass
+class TrainerSide:
+    """The configurations on so many GPUs.
+
+    `jobs`: one at each limit of tokens, on these GPUs; `seconds`, `peaks`: of each row's phases
+    and of its fullest GPU, `resident` bytes there between phases, all rows at once by the compiled
+    core; `found`: rows that are costed in full, one at a time.
+    """
+
+    gpus: int
+    jobs: tuple[RlJob, ...]
+    costed: tuple[tuple[int, CostedJob], ...]
+    source: NDArray[np.int64]
+    row: NDArray[np.int64]
+    seconds: Floats
+    peaks: Floats
+    resident: Floats
+    found: dict[int, Trainer | None] = field(default_factory=dict)
+
+    def configuration(self, at: int) -> Configuration:
+        """The configuration of a row, in its framework's own layout of layers."""
+        _, costed = self.costed[int(self.source[at])]
+        columns, row = costed.candidates.columns, int(self.row[at])
+        mode = costed.job.recompute[int(columns["recompute"][row])]
+        layout = even_layout(costed.job, int(columns["pp"][row]), int(columns["vpp"][row]), mode)
+        return Configuration.of_row(costed.job, columns, row, layout)
+
+    def trainer(self, at: int, costs: Costs) -> Trainer | None:
+        """A row costed in full; None where its critic has no such layout."""
+        if at not in self.found:
+            self.found[at] = self._costed(at, costs)
+        return self.found[at]
+
+    def _costed(self, at: int, costs: Costs) -> Trainer | None:
+        job, configuration = self.jobs[self.costed[int(self.source[at])][0]], self.configuration(at)
+        critic = critic_of(job, configuration)
+        if job.critic is not None and critic is None:
+            return None
+        return Trainer(job, configuration, critic, costs.train(job, configuration, critic))
+
+
+def jobs_of(request: RlRequest) -> tuple[RlJob, ...]:
+    """The job at each limit of tokens that is tried."""
+    job = request.resolve()
+    if request.token_limit is not None or not job.framework.token_batches:
+        return (job,)
+    usual, longest = usual_token_limit(job.rollout), job.rollout.longest
+    others = sorted({times * longest for times in TOKEN_LIMITS} - {usual})
+    return (
+        job,
+        *(request.model_copy(update={"token_limit": one}).resolve() for one in others),
+    )
+
+
+def critic_of(job: RlJob, trainer: Configuration) -> Configuration | None:
+    """The critic in the degrees of the policy, as frameworks set it up; None where there is none,
+    or where it has fewer layers than the pipeline has blocks."""
+    if job.critic is None:
+        return None
+    own = replace(trainer.job, model=job.critic)
+    if len(job.critic.piece_sequence) < trainer.degrees.pp * trainer.degrees.vpp:
+        return None
+    return Configuration.even(own, trainer.degrees, trainer.recompute)
+
+
+def trainer_sides(
+    jobs: Sequence[RlJob], counts: Sequence[int], costs: Costs
+) -> tuple[dict[int, TrainerSide], str]:
+    """The trainers on each number of GPUs that has any, and why the first of the others has none.
+
+    `jobs`: one job at each limit of tokens that is tried.
+    """
+    found, why = dict[int, TrainerSide](), ""
+    for count in counts:
+        try:
+            found[count] = _side(jobs, count, costs)
+        except UsageError as error:
+            why = why or str(error)
+    return found, why
+
+
+def _side(jobs: Sequence[RlJob], gpus: int, costs: Costs) -> TrainerSide:
+    parts = list[tuple[int, CostedJob, IntArray, TrainingRows]]()
+    refused = list[UsageError]()
+    on_part = [replace(job, trainer=job.trainer.on_gpus(gpus)) for job in jobs]
+    for number, job in enumerate(on_part):
+        try:
+            parts += [(number, *one) for one in _costed_jobs(job, gpus, costs)]
+        except UsageError as error:
+            refused.append(error)
+    if not parts:
+        raise refused[0] if refused else UsageError(_no_group(jobs[0], gpus))
+    return TrainerSide(
+        gpus,
+        tuple(on_part),
+        tuple((number, one) for number, one, _, _ in parts),
+        np.concatenate([np.full(len(part[2]), at) for at, part in enumerate(parts)]),
+        np.concatenate([rows for _, _, rows, _ in parts]),
+        np.concatenate([found.total_s for _, _, _, found in parts]),
+        np.concatenate([found.least_peak_bytes for _, _, _, found in parts]),
+        np.concatenate([found.resident_bytes for _, _, _, found in parts]),
+    )
+
+
+def _costed_jobs(
+    job: RlJob, gpus: int, costs: Costs
+) -> Iterator[tuple[CostedJob, IntArray, TrainingRows]]:
+    """The costed jobs on exactly so many GPUs, with the rows that divide the samples."""
+    samples = job.rollout.samples // job.minibatches
+    for one in cost_shares(with_any_batch(job.trainer)).jobs:
+        if one.job.cluster.num_gpus != gpus:
+            continue
+        columns = one.candidates.columns
+        divide = samples % columns["dp"] == 0
+        if job.framework.token_batches:
+            divide &= columns["mbs"] == 1
+        rows = np.flatnonzero(divide)
+        if len(rows):
+            kept = {name: values[rows] for name, values in columns.items()}
+            yield one, rows, costs.train_rows(replace(job, trainer=one.job), kept)
+
+
+def with_any_batch(job: Job) -> Job:
+    """The job with a batch that any number of ranks may share: micro-batches of unlike lengths
+    need no whole number of rows, so a batch of rows is a measure of tokens alone."""
+    widest = max(0.5, job.cluster.num_gpus / max(1.0, job.batch.sequences))
+    return replace(job, batch=replace(job.batch, tolerance=widest))
+
+
+def demand_group(job: RlJob, dp: int, gpus: int) -> None:
+    """UsageError where the samples of a mini-batch do not divide over data-parallel ranks."""
+    samples = job.rollout.samples // job.minibatches
+    if samples % dp:
+        raise UsageError(
+            f"dp {dp} does not divide the {samples:,} samples of a mini-batch; give --prompts "
+            f"{_nearest_prompts(job, gpus)}, or other degrees"
+        )
+
+
+def _no_group(job: RlJob, gpus: int) -> str:
+    samples = job.rollout.samples // job.minibatches
+    return (
+        f"no data-parallel degree on {gpus:,} GPUs divides the {samples:,} samples of a "
+        f"mini-batch; give --prompts {_nearest_prompts(job, gpus)}"
+    )
+
+
+def _nearest_prompts(job: RlJob, gpus: int) -> int:
+    """Prompts next to those given with which every rank gets as many samples."""
+    each = gpus * job.minibatches
+    return max(1, round(job.rollout.prompts / each)) * each

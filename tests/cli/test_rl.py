@@ -1,0 +1,107 @@
+"""Reinforcement learning on the command line: searched, evaluated, explained, refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run, refused
+
+STEP = (
+    "--rl", "grpo", "--prompts", "64", "--samples-per-prompt", "8", "--lengths",
+    "prompt=64..128,response=lognormal:median=200,p95=900,max=2048",
+)  # fmt: skip
+JOB = ("--model", "qwen3-0.6b", "--gpus", "4xH100", "--framework", "megatron-core", *STEP)
+# Few degrees of the trainer, so that a search is short.
+FEW = ("--tp", "1", "--pp", "1", "--cp", "1", "--token-limit", "4096", "--recompute", "none")
+
+
+def test_a_search_is_written_explained_and_evaluated(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "plans.json"
+    found = run("search", *JOB, *FEW, "-q", "-o", str(file))
+    assert found.exit_code == 0, found.output
+    assert "proven optimal" in found.stdout and f"planner explain {file}" in found.stdout
+    lines = [line for line in found.stdout.splitlines() if not line.startswith("    planner")]
+    assert max(map(len, lines)) <= 80
+
+    told = run("explain", str(file), "1")
+    assert told.exit_code == 0, told.output
+    for words in (
+        "generation",
+        "policy's update",
+        "Why not its neighbours",
+        "Where the seconds go",
+    ):
+        assert words in told.stdout
+    plan = json.loads(file.read_text())["plans"][0]
+    engine, trainer = plan["engine"], plan["trainer"]["degrees"]
+    apart = plan["placement"] == "separate"
+    again = run(
+        "evaluate", *JOB, "--token-limit", str(plan["token_limit"]), "--placement",
+        plan["placement"], *(("--rollout-gpus", str(engine["replicas"])) if apart else ()),
+        "--zero", str(trainer["zero"]), "--kv-share", str(engine["kv_share"]),
+        "--rollout-sequences", str(engine["sequences"]), "--rollout-way", plan["way"],
+        *(("--trainer-leaves",) if plan["trainer_leaves"] else ()), "--json",
+    )  # fmt: skip
+    assert again.exit_code == 0, again.output
+    assert json.loads(again.stdout)["plans"][0]["step_s"] == pytest.approx(plan["step_s"])
+
+
+def test_forms_of_output(run: Run, tmp_path: Path) -> None:
+    rows = run("search", *JOB, *FEW, "--placement", "colocated", "-q", "--csv").stdout.splitlines()
+    assert rows[0].startswith("plan,placement,staleness,gpus,trainer_gpus")
+    assert rows[1].split(",")[1] == "colocated"
+    page = tmp_path / "step.html"
+    assert run("evaluate", *JOB, "--placement", "colocated", "--plot", str(page)).exit_code == 0
+    assert "generation" in page.read_text()
+
+
+def test_what_would_change_it(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "plans.json"
+    asked = (*JOB, *FEW, "--placement", "colocated", "--kv-share", "0.4", "--rollout-tp", "1")
+    assert run("search", *asked, "-q", "-o", str(file)).exit_code == 0
+    told = run("explain", str(file), "--what-if", "--no-neighbours", "-q").stdout
+    assert "What would change it" in told
+    for words in ("no --kv-share", "--staleness 1", "--gpus 8xH100"):
+        assert words in told
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("search", "--model", "8b", "--gpus", "8xH100", "--prompts", "8"), "give --rl grpo too"),
+        (("search", *JOB, "--gbs", "64"), "--minibatches"),
+        (("search", *JOB, "--objective", "dpo"), "leave one of them out"),
+        (("search", *JOB, "--gpus", "8xH100"), "planner compare"),
+        (("search", *JOB, "--seq", "4096"), "--token-limit"),
+        (("search", *JOB[:6], "--rl", "grpo", "--prompts", "8"), "--samples-per-prompt"),
+        (("search", *JOB, "--kv-share", "0.01", *FEW), "give --kv-share"),
+        (("search", *JOB, "--rollout-tp", "3"), "leave them out"),
+        (("search", *JOB, "--staleness", "1", "--placement", "colocated"), "are never behind"),
+        (
+            ("search", *JOB, "--rl-framework", "trl", "--framework", "ddp", "--staleness", "1"),
+            "0 at most",
+        ),
+        (("search", *JOB, "--rl-framework", "openrlhf"), "openrlhf trains with deepspeed"),
+        (("evaluate", *JOB, "--placement", "separate"), "--rollout-gpus 2"),
+        (("evaluate", *JOB, "--kv-share", "0.02"), "give --kv-share"),
+        (("evaluate", *JOB, "--rollout-tp", "3"), "give --rollout-tp 2"),
+        (("evaluate", *JOB, "--rollout-pp", "2"), "give --rollout-pp 1"),
+        (("evaluate", *JOB, "--rollout-way", "carrier-pigeon"), "ipc"),
+        (("evaluate", *JOB, "--dp", "3"), "is not the 4 GPUs"),
+        (("evaluate", *JOB, "--prompts", "3", "--samples-per-prompt", "3"), "give --prompts 4"),
+    ],
+)  # fmt: skip
+def test_bad_input_says_what_would_do(run: Run, given: tuple[str, ...], said: str) -> None:
+    refused(run(*given), said)
+
+
+def test_other_commands_say_that_they_do_not_read_such_plans(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "plans.json"
+    assert run("evaluate", *JOB, "-q", "-o", str(file)).exit_code == 0
+    refused(run("report", str(file), "-o", str(tmp_path / "page.html")), "reinforcement learning")
+    refused(run("explain", str(file), "7"), "plans 1 to 1")
+    file.write_text(file.read_text().replace('"version": 1', '"version": 99'))
+    refused(run("explain", str(file)), "reads version 1")
