@@ -69,7 +69,7 @@ def fitted(vision: VisionSpec, rule: Rule, width: int, height: int) -> int:
         math.ceil(min(max(1, int(side * scale)), longest * patch) / step)
         for side in (height, width)
     )
-    return rows * columns * vision.projector.merged
+    return int(rows * columns) * vision.projector.merged
 
 
 def resized(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
