@@ -14,6 +14,7 @@ from planner.evidence.rl.rows import RlRow
 from planner.evidence.rl.settings import (
     USUAL,
     Taken,
+    attention_kernel,
     engine_name,
     engine_of,
     engine_versions,
@@ -347,6 +348,7 @@ def _trainer(row: RlRow, job: Job, taken: Taken) -> Configuration:
     degrees = _degrees(row, job)
     if degrees.cp > 1 and not job.framework.parallelism.context:
         job = replace(job, context_kinds=("a2a",))
+    job = replace(job, attention_kernel=attention_kernel(row))
     said = taken.recompute or _recomputation(row, job)
     cells = {"recompute": said, "framework": job.framework.name}
     mode = recompute_mode(MeasuredRow(row.file, row.line, cells), job.framework)

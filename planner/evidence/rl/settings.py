@@ -120,6 +120,12 @@ def fuses_rotary(row: RlRow) -> bool:
     return not row.says("framework", "verl") or row.notes_say("apply_rope_fusion|all optimization")
 
 
+def attention_kernel(row: RlRow) -> str:
+    """The trainer's fused attention, by transformers' name for it; `auto`: the GPU's usual one."""
+    kernels = {"flash_attention_2": "flash2", "flash_attention_3": "flash3_or_cudnn"}
+    return next((kernel for name, kernel in kernels.items() if row.notes_say(name)), "auto")
+
+
 def updated_on_host(row: RlRow) -> float:
     """Share of the optimizer that the CPU updates: Megatron's offload, of which a row gives the
     fraction. What merely leaves between phases comes back for the update."""

@@ -240,10 +240,9 @@ class RlRequest(Named):
 def as_trainer(job: Job, framework: RlFramework, rollout: Rollout) -> Job:
     """A job as a framework of reinforcement learning trains it on samples: on a policy's loss, and
     with the settings that it changes."""
-    logits = "chunked" if framework.chunked_logits else job.objective.logits
     answers = rollout.response.mean / (rollout.prompt.mean + rollout.response.mean)
     share = answers if framework.answers_alone else 1.0
-    objective = Objective("policy", logits=logits, loss=framework.name, answers=share)
+    objective = Objective("policy", logits=job.objective.logits, loss=framework.name, answers=share)
     profile = job.framework
     if settings := framework.settings.get(profile.name):
         profile = with_tables(profile, settings)
