@@ -24,6 +24,7 @@ from planner.job.request_fields import Launched, Overrides
 from planner.job.rl.job import RlJob
 from planner.job.rl.request import RlRequest
 from planner.job.rl.spec import algorithms
+from planner.job.samples import Lengths
 from planner.launch.check.request import (
     IN_FILES,
     canonical_mode,
@@ -154,7 +155,7 @@ def _unpadded(found: Found, rl: RlFound) -> int | None:
     average, and of the longest one at least. None where they are padded."""
     if rl.padded:
         return None
-    prompt, response = read_prompts(found.lengths or stated_lengths(rl))
+    prompt, response = read_prompts(_lengths(found, rl))
     longest = prompt.longest + response.longest
     return max(longest, round(found.mbs * (prompt.mean + response.mean)))
 
@@ -177,9 +178,32 @@ def stated_lengths(rl: RlFound) -> str:
     return f"prompt={rl.prompt_limit or _USUAL_PROMPT},response={rl.response_limit or 1}"
 
 
+def _lengths(found: Found, rl: RlFound) -> str:
+    """Lengths of prompts and answers, cut where the files cut them; the longest that are allowed
+    where they are not known. UsageError."""
+    if found.lengths is None:
+        return stated_lengths(rl)
+    parts = re.split(r",\s*response=", found.lengths.strip()[len("prompt=") :], maxsplit=1)
+    read = read_prompts(found.lengths)
+    limits = (rl.prompt_limit, rl.response_limit)
+    prompt, response = map(_cut, parts, read, limits)
+    return f"prompt={prompt},response={response}"
+
+
+def _cut(text: str, lengths: Lengths, limit: int | None) -> str:
+    """A text of lengths, as a histogram where some are beyond a limit."""
+    if limit is None or lengths.longest <= limit:
+        return text
+    shares: dict[int, float] = {}
+    for tokens, share in zip(lengths.tokens, lengths.shares, strict=True):
+        whole = min(max(1, round(tokens)), limit)
+        shares[whole] = shares.get(whole, 0.0) + share
+    return ",".join(f"{tokens}:{share:.9f}" for tokens, share in shares.items())
+
+
 def _trainer(found: Found, rl: RlFound, gpus: str | None, cluster: str | None) -> Request:
     asked = found.asked() | {
-        "lengths": found.lengths or stated_lengths(rl),
+        "lengths": _lengths(found, rl),
         "packing": "longest" if rl.padded else None,
         "seq": None,
         "objective": "lm",
