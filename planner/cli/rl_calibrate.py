@@ -57,7 +57,7 @@ def is_rl_evidence(paths: Sequence[Path]) -> bool:
 
 
 def _files(path: Path) -> list[Path]:
-    """A file itself; of a folder its logs, where a plan of reinforcement learning is beside them."""
+    """A file itself; of a folder its logs, where such a plan is beside them."""
     if not path.is_dir():
         return [path]
     plan = path / PLAN_FILE
