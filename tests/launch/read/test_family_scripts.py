@@ -151,3 +151,40 @@ def test_a_script_is_read_with_its_recipe_and_its_modules(folder: ReadFolder) ->
     request = found.proposal.request
     assert (request.model, found.proposal.degrees.mbs) == ("Qwen/Qwen2-VL-2B-Instruct", 2)
     assert request.train.startswith("lora:rank=4") and "targets=q+v" in request.train
+
+
+MEGATRON = """\
+model: Qwen/Qwen3.5-4B
+tuner_type: lora
+lora_rank: 8
+target_modules: all-linear
+dataset:
+  - 'AI-ModelScope/alpaca-gpt4-data-en#500'
+  - 'AI-ModelScope/LaTeX_OCR#2000'
+max_length: 2048
+loss_scale: ignore_empty_think
+micro_batch_size: 1
+global_batch_size: 4
+tensor_model_parallel_size: 1
+recompute_granularity: full
+recompute_method: uniform
+recompute_num_layers: 1
+freeze_vit: true
+freeze_aligner: true
+"""
+
+
+def test_megatron_swift_reads_its_yaml_alone_and_by_its_command(folder: ReadFolder) -> None:
+    command = "NPROC_PER_NODE=4 megatron sft configs/sft.yaml\n"
+    for files in (
+        {"sft.yaml": MEGATRON},
+        {"run.sh": command, "configs/sft.yaml": MEGATRON},
+    ):
+        found = judged(folder(files), "4xH100")
+        assert found.proposal is not None, found.problems
+        request = found.proposal.request
+        assert request.framework == "megatron-bridge"
+        assert request.train.startswith("lora:rank=8")
+        assert request.freeze == ("vision_tower", "projector")
+        assert (found.proposal.degrees.mbs, request.seq) == (1, 2048)
+        assert not [one.text for one in found.problems if one.severity in ("warning", "error")]
