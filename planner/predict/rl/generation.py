@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # Points of the profile of what still runs.
 _POINTS = 64
+# Share of a phase from which waiting for the CPU is worth a word.
+_MUCH_CPU = 0.25
 # An engine drains from where fewer sequences run than this share of the most that did.
 _DRAINED = 0.9
 
@@ -295,6 +297,10 @@ def _notes(job: RlJob, made: SamplingEngine, course: _Course, one_longest: float
             f"{course.flow.preempted:.0%} of the sequences lose their place in a full KV cache, "
             "and are read again."
         )
+    waited = float(course.terms["engine"].sum() / max(course.seconds.sum(), 1e-12))
+    if waited > _MUCH_CPU:
+        why = "prepares steps" if made.graphs else "starts kernels that no CUDA graph holds"
+        found.append(f"For {waited:.0%} of the time the GPU waits while the engine's CPU {why}.")
     if job.rollout.response.unstated:
         found.append(
             "Only the mean of the answers' lengths is known; their spread decides the tail."
