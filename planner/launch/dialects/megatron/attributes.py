@@ -307,6 +307,7 @@ def _read_swift(launch: LaunchCommand, given: dict[str, Setting], hints: Hints) 
     if length is not None:
         given["seq_length"] = length
     stated = {name: item for name, item in {**given, **named}.items() if item is not None}
+    stated.pop("model_name", None)  # what an assistant is trained to call itself
     script = hf_arguments(stated, launch.folder, hints)
     found = _SwiftReader(launch, given, script).found()
     others = {name: item for name, item in given.items() if not _DEGREE.search(name)}
