@@ -43,6 +43,7 @@ from planner.evidence.learn.priors import published
 from planner.evidence.learn.probe import raw_csv
 from planner.evidence.learn.study import study
 from planner.evidence.learn.suggest import suggest
+from planner.evidence.rl.rows import PUBLISHED as PUBLISHED_RL
 from planner.evidence.rl.rows import rl_tables
 from planner.evidence.runs.document import csv_columns, csv_record, document
 from planner.evidence.runs.doubts import with_open_facts
@@ -271,6 +272,10 @@ def run_validate(paths: tuple[str, ...], **options: Any) -> None:
     style, plot = output_format(options["as_json"], options["as_csv"]), options["plot"]
     check_plot(plot, options["force"])
 
+    if options["published_rl"]:
+        if paths:
+            raise UsageError("give runs once: --rl, or --data FILE")
+        paths = (str(PUBLISHED_RL),)
     if tables := rl_tables([Path(path) for path in paths]):
         validate_rl(tables, paths, options, style)
         return

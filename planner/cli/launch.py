@@ -15,10 +15,15 @@ from planner.launch.registry import target_named
 from planner.report.launch import launch_report
 from planner.report.tables import Report
 from planner.search.explanation import pick_plan
-from planner.search.plan_file import read_plan
+from planner.search.plan_file import is_rl_file, read_plan
 
 
 def run(plan_file: str, number: int | None, **options: Any) -> None:
+    if is_rl_file(Path(plan_file)):
+        from planner.cli.rl_launch import run_launch
+
+        run_launch(Path(plan_file), number, options)
+        return
     path, force = Path(options["output"]), options["force"]
     named = options["framework"] and target_named(options["framework"])
     result, number = read_plan(Path(plan_file), number)

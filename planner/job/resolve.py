@@ -48,7 +48,7 @@ from planner.job.frameworks.switches import (
 )
 from planner.job.frameworks.techniques import TechniqueDecision, decide
 from planner.job.frameworks.workspaces import workspace_bytes
-from planner.job.images import image_load, vision_conditions
+from planner.job.images import vision_conditions
 from planner.job.job import Job, offered_exchanges, searched_modes
 from planner.job.models.catalog import ResolvedModel, load_model
 from planner.job.objective import Objective, read_objective
@@ -67,8 +67,14 @@ from planner.job.reads import reads_of
 from planner.job.recompute import RecomputeMode, demand_parts
 from planner.job.request_fields import RequestFields
 from planner.job.samples import Samples
-from planner.job.sampling import demand_answers, sample_conditions, samples_of
+from planner.job.sampling import (
+    demand_answers,
+    sample_conditions,
+    samples_of,
+    states_images,
+)
 from planner.job.schedules import schedule_name
+from planner.job.seen import with_images
 from planner.job.specs import ModelSpec
 from planner.job.towers import part_targets
 from planner.job.tuning import PARTS, PROJECTOR, VISION_TOWER, Tuning, read_tuning
@@ -125,7 +131,7 @@ def _on_cluster(request: RequestFields) -> Job:
     model = model.with_scores() if objective.rules.scores else model
     samples, seq = samples_of(request, profile, model)
     demand_answers(request, profile, samples, objective)
-    model = _with_images(request, model, profile, tuning, samples, seq)
+    samples, model = with_images(request, model, profile, tuning, samples, seq)
     cluster = _job_cluster(request, profile)
     profile = switched(profile, _switches(request), cluster.num_gpus)
     decision = _techniques(request, profile, model, cluster, tuning, samples)
@@ -211,7 +217,8 @@ def find_model(request: RequestFields) -> ResolvedModel:
     if spec is not None:
         return ResolvedModel(spec=spec, name=spec.name, asked=spec.name)
     found = load_model(request.model)
-    if request.images or request.image_tokens or set(request.freeze) & set(PARTS):
+    sees = request.images or request.image_tokens or states_images(request.lengths)
+    if sees or set(request.freeze) & set(PARTS):
         found = found.with_vision()
     if request.bias:
         return found
@@ -266,25 +273,6 @@ def _job_cluster(request: RequestFields, profile: FrameworkProfile) -> Cluster:
     if request.sharp and profile.parallelism.sharp_groups and not why_not(cluster):
         return with_sharp(cluster, cluster.sharp)
     return cluster.model_copy(update={"sharp": ""})
-
-
-def _with_images(
-    request: RequestFields,
-    model: ModelSpec,
-    profile: FrameworkProfile,
-    tuning: Tuning,
-    samples: Samples,
-    seq: int,
-) -> ModelSpec:
-    """The model with the images of a batch, and its tower as it is trained. UsageError."""
-    mean = samples.lengths.mean if samples.lengths else float(seq)
-    images = image_load(model, request.images, request.image_tokens, mean)
-    if model.vision is None:
-        return model
-    place = profile.towers.place(model.vision.rule)
-    changed = {"frozen": tuning.freezes(VISION_TOWER), "place": place}
-    vision = model.vision.model_copy(update=changed)
-    return model.model_copy(update={"images": images, "vision": vision})
 
 
 def trained_model(request: RequestFields, model: ModelSpec, profile: FrameworkProfile) -> ModelSpec:

@@ -23,6 +23,7 @@ from planner.job.job import Job
 from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostModel
 from planner.predict.ops.rows import Piece
+from planner.predict.pictures import timed_pictures
 from planner.predict.plan import Plan
 from planner.predict.sample_costs import timed_keys
 
@@ -133,8 +134,10 @@ class _CoreView:
         self.framework: Any
         self.gpu: Any
         self.job, self.framework, self.gpu = (record(one)[()] for one in inputs)
-        self.ops = rows(cost_model.op_table.ops, f.OP_ROW)
-        self.collectives = rows(cost_model.op_table.collectives, f.COMM_ROW)
+        mbs = int(keys[0, f.KEY["mbs"]])
+        table = cost_model.pictured_table(timed_pictures(cost_model.job, mbs))
+        self.ops = rows(table.ops, f.OP_ROW)
+        self.collectives = rows(table.collectives, f.COMM_ROW)
 
     def layer(self, index: int, piece: Piece, layers: float) -> LayerProfile:
         """The profile of one piece."""

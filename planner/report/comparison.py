@@ -21,7 +21,13 @@ from planner.predict.plan_text import error_text, ramp_rows
 from planner.report.differences import ratio_text
 from planner.report.plan_table import plan_table, techniques_row
 from planner.report.said import NONE, described, fact_rows, notes, said, table_of
-from planner.report.study_words import critical_text, decision_facts, runs_note, share_text
+from planner.report.study_words import (
+    critical_text,
+    decision_facts,
+    headline,
+    runs_note,
+    share_text,
+)
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, headings
 
 FRONT = "●"
@@ -32,10 +38,11 @@ _FEWEST_LOSS = 0.005
 @as_report
 def comparison_report(comparison: Comparison) -> Iterator[Block]:
     runs = [(row, row.run) for row in comparison.rows if row.run is not None]
+    if comparison.decision is not None:
+        yield Notes((headline(comparison.decision, comparison.currency),))
+        yield decision_facts(comparison.decision, comparison.currency)
     about = fact_rows("comparison.facts", comparison, count=len(comparison.rows))
     yield Facts((*about, *techniques_row([run.plan for _, run in runs])))
-    if comparison.decision is not None:
-        yield decision_facts(comparison.decision, comparison.currency)
     if runs:
         several = len({row.precision for row, _ in runs}) > 1
         yield table_of(

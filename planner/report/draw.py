@@ -1,7 +1,8 @@
 """How reports look: the only module that knows rich.
 
-Numbers are never cut. A table that is wider than the page breaks its `wrap` columns at
-spaces; without a terminal the page has 80 columns (or COLUMNS).
+Nothing is cut. A table that is wider than the page leaves out its optional columns, and names them;
+then it breaks its `wrap` columns at spaces; one that is still too wide becomes cards, one a row.
+Without a terminal the page has 80 columns (or COLUMNS).
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 PIPE_COLUMNS = 80
 # Stands for the blank between a number and its unit, where a line is not broken.
 _JOINT = "\ue000"
-# A column of words too long for the page keeps so much, and cuts them.
-_LEAST_CUT = 10
 # Widths that a page can have; COLUMNS may say anything.
 _NARROWEST, _WIDEST = 40, 1000
 
@@ -141,9 +140,11 @@ def _hyphens_broken(data: TableData, columns: int) -> TableData:
     return replace(data, rows=tuple(map(cells, data.rows)))
 
 
-def _narrowed(data: TableData, places: Sequence[int], page: int) -> tuple[TableData, list[int]]:
+def _narrowed(
+    data: TableData, places: Sequence[int], page: int
+) -> tuple[TableData, list[int]] | None:
     """A table too wide for the page, in columns at least so wide: with words broken at hyphens,
-    and where that does not do with titles broken at spaces."""
+    and where that does not do with titles broken at spaces; None if neither does."""
     for table in (data, _stacked(data)):
         broken = [place for place in places if table.columns[place].wrap]
         fixed = sum(_width(table, place) + 1 for place in places if place not in broken)
@@ -151,8 +152,7 @@ def _narrowed(data: TableData, places: Sequence[int], page: int) -> tuple[TableD
         least = {place: _least_width(data, place, whole=False) for place in places}
         if sum(least.values()) + len(least) - 1 <= page:
             return data, list(least.values())
-    least |= {place: min(least[place], _LEAST_CUT) for place in broken}
-    return data, list(least.values())
+    return None
 
 
 def _stacked(data: TableData) -> TableData:
@@ -169,9 +169,14 @@ def _draw_table(data: TableData, onto: Console, wide: bool) -> None:
     places = range(len(data.columns)) if wide else fitting_columns(data, onto.width)
     least = [_least_width(data, place, wide) for place in places]
     if sum(least) + len(least) - 1 > onto.width and not wide:
-        data, least = _narrowed(data, places, onto.width)
+        narrowed = _narrowed(data, places, onto.width)
+        if narrowed is None:
+            _draw_cards(data, onto)
+            return
+        data, least = narrowed
+    widths = _shared_out(data, places, least, onto.width)
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    for place, width in zip(places, least, strict=True):
+    for place, width in zip(places, widths, strict=True):
         column = data.columns[place]
         table.add_column(
             column.title,
@@ -179,7 +184,7 @@ def _draw_table(data: TableData, onto: Console, wide: bool) -> None:
             no_wrap=not column.wrap,
             overflow="fold",
             vertical="top",
-            min_width=width if column.wrap else None,
+            width=width,
         )
     for row in data.rows:
         style = "bold" if row[0].startswith("→") else ""
@@ -188,3 +193,38 @@ def _draw_table(data: TableData, onto: Console, wide: bool) -> None:
     onto.width = max(page, sum(least) + len(least) - 1)
     onto.print(table)
     onto.width = page
+    left_out = [_one_line(one.title) for at, one in enumerate(data.columns) if at not in places]
+    if left_out:
+        onto.print(_text(f"No room for: {', '.join(left_out)}."))
+
+
+def _shared_out(
+    data: TableData, places: Sequence[int], least: Sequence[int], page: int
+) -> list[int]:
+    """Characters of each column: what it takes at least, and what is left of the page a character
+    at a time for the column that is furthest from what its longest line takes."""
+    wanted = [_width(data, place) for place in places]
+    widths = list(least)
+    left = page - sum(widths) - len(widths) + 1
+    while left > 0:
+        missing = [full - width for full, width in zip(wanted, widths, strict=True)]
+        furthest = max(range(len(missing)), key=missing.__getitem__, default=0)
+        if not missing or missing[furthest] <= 0:
+            break
+        widths[furthest] += 1
+        left -= 1
+    return widths
+
+
+def _draw_cards(data: TableData, onto: Console) -> None:
+    """Each row as labelled lines, for a page on which its table has no room."""
+    for number, row in enumerate(data.rows):
+        if number:
+            onto.print()
+        pairs = zip(data.columns, row, strict=True)
+        cells = ((_one_line(column.title), _one_line(text)) for column, text in pairs)
+        _draw_facts(Facts(tuple(cell for cell in cells if cell[1])), onto)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.replace("-\n", "-").split())

@@ -104,18 +104,21 @@ def folded_rows(data: TableData, mark: str) -> TableData:
     marked = [row for row in data.rows if row[0].startswith(mark)]
     if len(marked) < _FOLDED_FROM:
         return data
-    cells = [_shared_cell([row[place] for row in marked]) for place in range(len(data.columns))]
+    cells = [
+        _shared_cell([row[place] for row in marked], column.align == "left")
+        for place, column in enumerate(data.columns)
+    ]
     one = (f"{mark}{len(marked)}", *cells[1:])
     kept = [row for row in data.rows if row not in marked or row is marked[0]]
     return replace(data, rows=tuple(one if row is marked[0] else row for row in kept))
 
 
-def _shared_cell(cells: Sequence[str]) -> str:
+def _shared_cell(cells: Sequence[str], are_words: bool) -> str:
     """`8`, `4-8`, `57.2-63.6 s`; `various` for words that differ."""
     if len(set(cells)) == 1:
         return cells[0]
     numbers = [match[1] for match in map(_LEADING.match, cells) if match]
-    if len(numbers) < len(cells):
+    if are_words or len(numbers) < len(cells):
         return "various"
     low, *_, high = sorted(numbers, key=lambda text: float(text.replace(",", "")))
     unit = next((unit for unit in (" s", " %") if all(unit in cell for cell in cells)), "")

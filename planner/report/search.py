@@ -70,7 +70,11 @@ def search_report(
 
 
 def _details(result: SearchResult) -> Iterator[Block]:
-    """Configurations that each rule left out, and what the recommended plan takes for granted."""
+    """How the plans were proven, configurations that each rule left out, and what the recommended
+    plan takes for granted."""
+    found = result.counts
+    left = max(0, found.legal - found.solved - found.skipped)
+    yield Facts(tuple(fact_rows("search.proof", found, left=left)), "How it was proven")
     counts = sorted(result.rule_counts.items(), key=lambda item: -item[1])
     if left_out := tuple((name, f"{count:,}") for name, count in counts if count):
         yield Facts(left_out, "Left out, by rule")
@@ -109,9 +113,7 @@ def _outcome_facts(result: SearchResult, plans: Numbered) -> Iterator[tuple[str,
     yield "batch", _batch_text(listed, result.job)
     yield from batch_rows(result.plans[max(0, result.recommended - 1)])
     yield from fact_rows("search.before", result.request)
-    counts = result.counts
-    left = max(0, counts.legal - counts.solved - counts.skipped)
-    yield from fact_rows("search.counts", counts, left=left)
+    yield from fact_rows("search.counts", result.counts)
     yield "front", _front_text(result, plans)
 
 

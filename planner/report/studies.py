@@ -17,6 +17,7 @@ from planner.report.said import NONE, described, facts, notes, said, table_of
 from planner.report.study_words import (
     critical_text,
     decision_facts,
+    headline,
     percent,
     runs_note,
     share_text,
@@ -33,6 +34,7 @@ def buying_report(buying: Buying) -> Iterator[Block]:
     if buying.reason:
         yield Notes((buying.reason,))
     if decision is not None:
+        yield Notes((headline(decision, buying.currency),))
         yield decision_facts(decision, buying.currency)
         if len(decision.front) > 1:
             yield table_of(

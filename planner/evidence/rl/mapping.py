@@ -14,6 +14,7 @@ from planner.evidence.rl.rows import RlRow
 from planner.evidence.rl.settings import (
     USUAL,
     Taken,
+    attention_kernel,
     engine_name,
     engine_of,
     engine_versions,
@@ -65,8 +66,8 @@ _FRAMEWORKS = (
 _TRAINERS = (
     ("megatron-?fsdp", ""),
     ("megatron", "megatron"),
-    ("fsdp2", "fsdp2"),
-    ("fsdp|veomni", "fsdp"),
+    # Both generations of FSDP hold the same tensors, around transformers' modelling code.
+    ("fsdp|veomni", "fsdp2"),
     ("dtensor", "dtensor"),
     ("deepspeed", "deepspeed"),
     ("automodel", "automodel"),
@@ -78,9 +79,11 @@ _ALGORITHMS = (
 # verl padded every sample to the limits of prompt and answer unless `use_remove_padding` was on,
 # which its examples turned on in 2025.
 _PADDED_UNTIL = "2025-01-01"
-# verl's actors checkpoint unless told otherwise (`enable_gradient_checkpointing`), and so do most
-# recipes of long answers, whatever trains.
+# verl's FSDP actors checkpoint unless told otherwise (`enable_gradient_checkpointing`), and so do
+# most recipes of long answers. Its Megatron actors do not: that switch hands them the granularity
+# of `gradient_checkpointing_kwargs`, which is null (single_controller/base/megatron/worker.py).
 _USUAL_RECOMPUTE = "full"
+_SWITCHED = "gradient checkpointing"
 # Notes that have all of a recipe and no packing among it.
 _UNPACKED = r"^(?!.*(sequence packing|dynamic batching)).*logprob mbs"
 # Rows of one sample each, which Megatron's profiles do not list.
@@ -122,6 +125,7 @@ def map_rl(row: RlRow, taken: Taken = USUAL) -> RlMapped:
 
 def _mapped(row: RlRow, taken: Taken) -> RlMapped:
     framework = find_rl_framework(named_cell(_FRAMEWORKS, row, "framework"))
+    _demand_no_tools(row)
     model = model_of(row)
     prompts, samples = _batch(row, taken)
     trained, sampled = _gpus(row)
@@ -191,6 +195,12 @@ def model_of(row: RlRow) -> ModelSpec:
         return load_model(plain).spec
     except UsageError:
         raise UnpredictableRowError(f"model {text!r} is not in the catalogue") from None
+
+
+def _demand_no_tools(row: RlRow) -> None:
+    """UnpredictableRowError for samples that wait for tools, whose seconds no column states."""
+    if row.says("algorithm", r"agent|multi-turn|\bswe\b") or row.says("reward", "environment"):
+        raise UnpredictableRowError("turns of tools, and their seconds, are not stated")
 
 
 def _batch(row: RlRow, taken: Taken) -> tuple[int, int]:
@@ -345,11 +355,21 @@ def _trainer(row: RlRow, job: Job, taken: Taken) -> Configuration:
     degrees = _degrees(row, job)
     if degrees.cp > 1 and not job.framework.parallelism.context:
         job = replace(job, context_kinds=("a2a",))
-    said = taken.recompute or row.text("recompute") or _USUAL_RECOMPUTE
+    job = replace(job, attention_kernel=attention_kernel(row))
+    said = taken.recompute or _recomputation(row, job)
     cells = {"recompute": said, "framework": job.framework.name}
     mode = recompute_mode(MeasuredRow(row.file, row.line, cells), job.framework)
     layout = even_layout(job, degrees.pp, degrees.vpp, mode)
     return Configuration(replace(job, recompute=(mode,)), degrees, mode, layout)
+
+
+def _recomputation(row: RlRow, job: Job) -> str:
+    """What a row says is recomputed, as it acts there."""
+    said = row.text("recompute")
+    null = job.framework.name.startswith("megatron") and row.says("framework", "verl")
+    if null and (said is None or _SWITCHED in said):
+        return "none"
+    return said or _USUAL_RECOMPUTE
 
 
 def _degrees(row: RlRow, job: Job) -> Degrees:

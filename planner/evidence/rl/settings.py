@@ -120,6 +120,12 @@ def fuses_rotary(row: RlRow) -> bool:
     return not row.says("framework", "verl") or row.notes_say("apply_rope_fusion|all optimization")
 
 
+def attention_kernel(row: RlRow) -> str:
+    """The trainer's fused attention, by transformers' name for it; `auto`: the GPU's usual one."""
+    kernels = {"flash_attention_2": "flash2", "flash_attention_3": "flash3_or_cudnn"}
+    return next((kernel for name, kernel in kernels.items() if row.notes_say(name)), "auto")
+
+
 def updated_on_host(row: RlRow) -> float:
     """Share of the optimizer that the CPU updates: Megatron's offload, of which a row gives the
     fraction. What merely leaves between phases comes back for the update."""
@@ -148,8 +154,13 @@ def engine_of(row: RlRow, framework: RlFramework, gpus: int) -> EngineLayout:
 
 
 def _sequences(row: RlRow, framework: RlFramework) -> int:
-    old = row.says("software", "mid-2025") or (row.text("date") or _GRAPHS_SINCE) < _GRAPHS_SINCE
+    old = is_before(row, _GRAPHS_SINCE, "mid-2025")
     return _SEQUENCES_OF_OLD if old and row.says("framework", "verl") else framework.sequences
+
+
+def is_before(row: RlRow, day: str, versions: str) -> bool:
+    """Whether what ran is from before a day: by versions that its software names, else by date."""
+    return row.says("software", versions) or (row.text("date") or day) < day
 
 
 def uses_graphs(row: RlRow) -> bool:
@@ -157,8 +168,7 @@ def uses_graphs(row: RlRow) -> bool:
     (`rollout.enforce_eager`)."""
     if row.notes_say(r"enforce_eager=\w"):
         return row.notes_say("enforce_eager=False")
-    old = row.says("software", "mid-2025") or (row.text("date") or _GRAPHS_SINCE) < _GRAPHS_SINCE
-    eager = old and row.says("framework", "verl")
+    eager = is_before(row, _GRAPHS_SINCE, "mid-2025") and row.says("framework", "verl")
     return not (eager or row.notes_say("enforce_eager"))
 
 

@@ -29,8 +29,10 @@ from planner.launch.read.opened import ARGUMENTS, JOB, PLAN, SHELL, file_kind, r
 from planner.launch.read.scripts import starting_scripts
 from planner.launch.read.yaml_text import embedded_texts
 from planner.launch.registry import kinds
+from planner.launch.rl import CRITIC_PATH, POLICY_PATH
 from planner.predict.evaluate import Proposal
-from planner.search.plan_file import read_plan_file
+from planner.search.plan_file import is_rl_file, read_plan_file
+from planner.search.rl.plan_file import read_rl_plan
 
 # Files that a launch folder holds beside those that launch.
 _ENDINGS = (".sh", ".sbatch", ".slurm", ".bash", ".args", ".toml", ".json", ".yaml", ".yml", ".py")
@@ -154,7 +156,7 @@ def read_given(
     names = tuple(str(path) for path in files.paths)
     taken: tuple[str, ...] = ()
     if files.plan is not None and gpus is None and cluster is None:
-        request = read_plan_file(files.plan).request
+        request = _request_of(files.plan)
         gpus, cluster = request.gpus, request.cluster
         taken = (f"GPUs {gpus or cluster}",)
     machine = _machine(gpus, cluster)
@@ -178,9 +180,11 @@ def read_given(
 
 def _shown(found: Found, hints: Hints) -> Found:
     """What was found with the images that the caller says, whatever kind of file it is."""
-    if found.images or found.image_tokens or hints.images in (None, USUAL):
+    if found.images or found.image_tokens:
         return found
-    return replace(found, images=hints.images)
+    if hints.image_tokens is not None:
+        return replace(found, image_tokens=hints.image_tokens)
+    return found if hints.images in (None, USUAL) else replace(found, images=hints.images)
 
 
 def _with_images(
@@ -200,7 +204,9 @@ def _with_plan(
     names: tuple[str, ...], plan: Path, hints: Hints, contents: Contents, taken: tuple[str, ...]
 ) -> Found:
     """The launch of a folder, completed by the plan file in it where the files say nothing."""
-    request = read_plan_file(plan).request
+    request, is_rl = _request_of(plan), is_rl_file(plan)
+    if is_rl:
+        hints = replace(hints, environment={**_models_of(plan), **hints.environment})
     if hints.lengths is None and request.lengths is not None:
         hints, taken = (
             replace(hints, lengths=request.lengths),
@@ -218,7 +224,7 @@ def _with_plan(
         # How unevenly tokens meet experts: no framework has a setting for it.
         taken = (*taken, f"expert imbalance {request.expert_imbalance:g}")
         found = replace(found, expert_imbalance=request.expert_imbalance)
-    differing = plan_differences(found, read_launch([plan]), plan.name)
+    differing = () if is_rl else plan_differences(found, read_launch([plan]), plan.name)
     notes = tuple(f"{name} (from {plan.name})" for name in taken)
     # The planner's folder holds the program that it starts.
     return replace(
@@ -227,6 +233,20 @@ def _with_plan(
         problems=(*found.problems, *differing),
         left_open=(),
     )
+
+
+def _request_of(plan: Path) -> Request:
+    """What a plan file was searched for; of reinforcement learning, its trainer's side."""
+    return (
+        read_rl_plan(plan)[0].request.trainer if is_rl_file(plan) else read_plan_file(plan).request
+    )
+
+
+def _models_of(plan: Path) -> Mapping[str, str]:
+    """The models of a plan of reinforcement learning, by the variables of its scripts."""
+    request = read_rl_plan(plan)[0].request
+    policy = request.trainer.model
+    return {POLICY_PATH: policy, CRITIC_PATH: request.critic or policy}
 
 
 def _machine(gpus: str | None, cluster: str | None) -> Cluster | None:

@@ -17,12 +17,14 @@ from hardware.errors import HardwareError
 from planner.job.errors import UsageError
 from planner.job.images import WITHOUT
 from planner.job.job import BatchTarget
+from planner.job.length_text import read_prompts
 from planner.job.models.catalog import load_model
 from planner.job.request import Request
 from planner.job.request_fields import Launched, Overrides
 from planner.job.rl.job import RlJob
 from planner.job.rl.request import RlRequest
 from planner.job.rl.spec import algorithms
+from planner.job.samples import Lengths
 from planner.launch.check.request import (
     IN_FILES,
     canonical_mode,
@@ -115,7 +117,12 @@ def _resolved(request: RlRequest, rl: RlFound) -> RlJob:
     job, engine = request.resolve(), rl.engine
     chunk = engine.chunk or job.engine.chunk
     set_engine = replace(job.engine, chunk=chunk, graphs=engine.graphs)
-    return replace(job, engine=set_engine, token_limit_read=rl.token_limit_read)
+    return replace(
+        job,
+        engine=set_engine,
+        token_limit_read=rl.token_limit_read,
+        fused_rotary=rl.fused_rotary,
+    )
 
 
 # --- the request ----------------------------------------------------------------------------------
@@ -143,9 +150,19 @@ def rl_request(found: Found, rl: RlFound, gpus: str | None, cluster: str | None)
         kv_share=engine.kv_share,
         sequences=engine.sequences,
         resampling=rl.resamples,
-        token_limit=rl.token_limit,
+        token_limit=rl.token_limit or _unpadded(found, rl),
         old_logprobs=rl.old_logprobs,
     )
+
+
+def _unpadded(found: Found, rl: RlFound) -> int | None:
+    """Tokens of a micro-batch that counts samples, without padding: those of as many samples on
+    average, and of the longest one at least. None where they are padded."""
+    if rl.padded:
+        return None
+    prompt, response = read_prompts(_lengths(found, rl))
+    longest = prompt.longest + response.longest
+    return max(longest, round(found.mbs * (prompt.mean + response.mean)))
 
 
 def _algorithm(rl: RlFound) -> str:
@@ -166,10 +183,33 @@ def stated_lengths(rl: RlFound) -> str:
     return f"prompt={rl.prompt_limit or _USUAL_PROMPT},response={rl.response_limit or 1}"
 
 
+def _lengths(found: Found, rl: RlFound) -> str:
+    """Lengths of prompts and answers, cut where the files cut them; the longest that are allowed
+    where they are not known. UsageError."""
+    if found.lengths is None:
+        return stated_lengths(rl)
+    parts = re.split(r",\s*response=", found.lengths.strip()[len("prompt=") :], maxsplit=1)
+    read = read_prompts(found.lengths)
+    limits = (rl.prompt_limit, rl.response_limit)
+    prompt, response = map(_cut, parts, read, limits)
+    return f"prompt={prompt},response={response}"
+
+
+def _cut(text: str, lengths: Lengths, limit: int | None) -> str:
+    """A text of lengths, as a histogram where some are beyond a limit."""
+    if limit is None or lengths.longest <= limit:
+        return text
+    shares: dict[int, float] = {}
+    for tokens, share in zip(lengths.tokens, lengths.shares, strict=True):
+        whole = min(max(1, round(tokens)), limit)
+        shares[whole] = shares.get(whole, 0.0) + share
+    return ",".join(f"{tokens}:{share:.9f}" for tokens, share in shares.items())
+
+
 def _trainer(found: Found, rl: RlFound, gpus: str | None, cluster: str | None) -> Request:
     asked = found.asked() | {
-        "lengths": found.lengths or stated_lengths(rl),
-        "packing": None if rl.token_limit else "longest",
+        "lengths": _lengths(found, rl),
+        "packing": "longest" if rl.padded else None,
         "seq": None,
         "objective": "lm",
         "images": found.images or (WITHOUT if _sees(found) else None),
@@ -198,7 +238,8 @@ def _sees(found: Found) -> bool:
 def rl_layout(found: Found, rl: RlFound, request: RlRequest, job: RlJob) -> RlLayout:
     """The layout that files state, on the GPUs of a job. UsageError for rules that it breaks."""
     engine, trains = rl.engine, _training_gpus(rl, job)
-    sides = replace(found, world=trains, dp=None, gbs=None, grad_acc=1)
+    mbs = found.mbs if rl.padded else 1
+    sides = replace(found, world=trains, dp=None, gbs=None, grad_acc=1, mbs=mbs)
     degrees = degrees_of(sides, request.trainer, trains)
     part = job.trainer.on_gpus(trains)
     part = replace(part, batch=BatchTarget(float(degrees.gbs), tolerance=0.0, exact=True))
@@ -222,7 +263,8 @@ def rl_layout(found: Found, rl: RlFound, request: RlRequest, job: RlJob) -> RlLa
         rl.staleness,
         _critic(job, proposal.of(part)),
         framework.trainer_leaves if rl.leaves is None else rl.leaves,
-        streams=rl.staleness > 0 and framework.partial_rollouts,
+        streams=rl.streams,
+        way=engine.way,
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from hardware.curves import load_compute_curves
 from hardware.schema import Cluster
 from planner.cost.codes import OpKind, Shard
 from planner.cost.compute import gemm_time_s, memory_bound_time_s
@@ -50,9 +51,13 @@ _LATENT_KERNELS = 4.0
 # takes the tokens where they are few, and the rows from which the tiles of training serve.
 _FEW_ROWS = 8.0
 _MANY_ROWS = 64.0
-# Rows of a tile of attention's products, to which the queries of a group are padded (Hopper's
-# wgmma has 64 rows; FlashAttention-2 takes as many).
+# Rows of a tile of attention's products, to which the queries of a group are padded: of
+# FlashAttention-2 and of MLA's kernels, and of FlashAttention-3 (sgl-project/sglang issue 5630: 64
+# sequences of 13,000 tokens of a 32B model take 70 ms a step on 4 H20 with it, where 128 rows make
+# 79, and 32 with a kernel for decoding).
 _QUERY_ROWS = 64.0
+_FLASH3_ROWS = 128.0
+_FLASH3 = "flash3_or_cudnn"
 # Tokens at which the cost of reading prompts is taken, those of a chunk.
 _PREFILL_TOKENS = 4096.0
 # Rows of a tile of the experts' kernels at few tokens an expert (vLLM, fused_moe: BLOCK_SIZE_M).
@@ -283,9 +288,22 @@ class _Coster:
         else:
             groups, width = max(1, model.kv_heads // deployment.tp), 2 * model.head_dim
             queries = model.heads / model.kv_heads
-        rows = groups * _QUERY_ROWS * math.ceil(queries / _QUERY_ROWS)
-        flop_per_s = gpu.matmul16_flop_per_s * gpu.attention_forward_efficiency
+        tile = _QUERY_ROWS
+        if (
+            not model.mla
+            and load_compute_curves(deployment.gpu).curves.default_attention == _FLASH3
+        ):
+            tile = _FLASH3_ROWS
+        rows = groups * tile * math.ceil(queries / tile)
+        flop_per_s = self._attention_flop_per_s()
         return max(read, 2.0 * rows * width / flop_per_s)
+
+    def _attention_flop_per_s(self) -> float:
+        """FLOP/s of attention with the cache: in 8 bits where that is kept so and the GPU can."""
+        gpu, peaks = self.gpu, self.deployment.gpu.peak_flop_per_s
+        narrow = self.deployment.kv.element_bytes <= 1.0 and "fp8" in peaks
+        peak = peaks["fp8"] if narrow else gpu.matmul16_flop_per_s
+        return peak * gpu.attention_forward_efficiency
 
     def _state_s(self) -> float:
         """Seconds for each sequence of reading and writing its recurrent states."""

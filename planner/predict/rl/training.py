@@ -51,15 +51,52 @@ ROTATED_S = 2.17e-4
 REFERENCE, CRITIC, JUDGE = "reference", "critic", "reward model"
 
 
-def train(job: RlJob, trainer: Configuration, critic: Configuration | None = None) -> Training:
+class Models:
+    """Cost models of trainers' jobs, compiled and each made once: for whoever costs many
+    configurations of the same jobs."""
+
+    def __init__(self) -> None:
+        # With the objects by whose identity they are found, so that these stay.
+        self._made: dict[tuple[int, type[BatchModel]], tuple[Job, BatchModel]] = {}
+        self._scoring: dict[tuple[int, int], tuple[Job, ModelSpec, Job]] = {}
+
+    def of(self, job: RlJob, trainer: Job, kind: type[BatchModel]) -> BatchModel:
+        """The model of a trainer's job, as its micro-batches are."""
+        key = id(trainer), kind
+        if key not in self._made:
+            self._made[key] = trainer, kind(costing_job(job, trainer))
+        return self._made[key][1]
+
+    def scoring_job(self, trainer: Job, model: ModelSpec) -> Job:
+        """The trainer's job with a model that gives scores."""
+        key = id(trainer), id(model)
+        if key not in self._scoring:
+            self._scoring[key] = trainer, model, scoring_job(trainer, model)
+        return self._scoring[key][2]
+
+
+class _Plain(Models):
+    """Cost models in plain Python, each for one configuration, before a compiler is loaded."""
+
+    def of(self, job: RlJob, trainer: Job, kind: type[BatchModel]) -> BatchModel:
+        return kind(costing_job(job, trainer), compiled=False)
+
+
+def train(
+    job: RlJob,
+    trainer: Configuration,
+    critic: Configuration | None = None,
+    models: Models | None = None,
+) -> Training:
     """What a trainer's configuration takes for one step of a job. `critic`: of its critic, on the
     same GPUs, None for the trainer's degrees; both configurations' jobs have the GPUs that train.
+    `models`: of whoever costs many of them.
 
     What no work of a phase needs is named as such in what it holds (`WAITING`): gradients and
     states while a pass reads, and models beside the one at work. It leaves with a trainer whose
     tensors do.
     """
-    return _Account(job, trainer, critic).training()
+    return _Account(job, trainer, critic, models or _Plain()).training()
 
 
 @dataclass(frozen=True)
@@ -117,6 +154,7 @@ class _Account:
     job: RlJob
     trainer: Configuration
     critic: Configuration | None
+    models: Models
 
     def training(self) -> Training:
         policy = self.update
@@ -132,18 +170,20 @@ class _Account:
     @cached_property
     def update(self) -> Costed:
         """One optimizer step of the policy."""
-        return costed_update(self.job, self.trainer)
+        return costed_update(self.job, self.trainer, self.models)
 
     @cached_property
     def critic_update(self) -> Costed | None:
         """One optimizer step of the critic."""
         configuration = self._critic
-        return None if configuration is None else costed_update(self.job, configuration)
+        if configuration is None:
+            return None
+        return costed_update(self.job, configuration, self.models)
 
     @cached_property
     def reading(self) -> Costed:
         """A pass of the policy over all samples."""
-        return costed_reading(self.job, self.trainer)
+        return costed_reading(self.job, self.trainer, self.models)
 
     @cached_property
     def judging(self) -> Costed | None:
@@ -151,15 +191,16 @@ class _Account:
         model = self.job.reward.model
         if self.job.reward.kind != "model" or model is None:
             return None
-        return costed_reading(self.job, scoring(self.trainer, model))
+        return costed_reading(self.job, scoring(self.trainer, model, self.models), self.models)
 
     @property
     def _critic(self) -> Configuration | None:
         if self.job.critic is None:
             return None
         if self.critic is None:
-            return scoring(self.trainer, self.job.critic)
-        return replace(self.critic, job=scoring_job(self.critic.job, self.job.critic))
+            return scoring(self.trainer, self.job.critic, self.models)
+        own = self.models.scoring_job(self.critic.job, self.job.critic)
+        return replace(self.critic, job=own)
 
     @cached_property
     def beside(self) -> Bytes:
@@ -262,21 +303,23 @@ def passes_of(mode: RecomputeMode) -> float:
     return 3.0 if mode.mask & Module.FULL else 2.0
 
 
-def costed_update(job: RlJob, configuration: Configuration) -> Costed:
+def costed_update(job: RlJob, configuration: Configuration, models: Models | None = None) -> Costed:
     """One optimizer step over a mini-batch."""
-    return _costed(job, configuration, BatchModel, mini_batch(job))
+    return _costed(job, configuration, BatchModel, mini_batch(job), models or _Plain())
 
 
-def costed_reading(job: RlJob, configuration: Configuration) -> Costed:
+def costed_reading(
+    job: RlJob, configuration: Configuration, models: Models | None = None
+) -> Costed:
     """One forward pass over all samples of a step."""
-    return _costed(job, configuration, ReadingModel, whole_batch(job))
+    return _costed(job, configuration, ReadingModel, whole_batch(job), models or _Plain())
 
 
 def _costed(
-    job: RlJob, configuration: Configuration, kind: type[BatchModel], batch: Batch
+    job: RlJob, configuration: Configuration, kind: type[BatchModel], batch: Batch, models: Models
 ) -> Costed:
-    prepared = replace(configuration, job=costing_job(job, configuration.job))
-    model = kind(prepared.job, compiled=False)
+    model = models.of(job, configuration.job, kind)
+    prepared = replace(configuration, job=model.job)
     columns = with_micro_batches(job, batch, prepared.columns)
     costed = cost_layout(model, model.price_shapes(columns), 0, prepared)
     return Costed(prepared, costed)
@@ -305,9 +348,11 @@ def scoring_job(trainer: Job, model: ModelSpec) -> Job:
     return replace(trainer, model=model, framework=framework, objective=plain)
 
 
-def scoring(trainer: Configuration, model: ModelSpec) -> Configuration:
+def scoring(
+    trainer: Configuration, model: ModelSpec, models: Models | None = None
+) -> Configuration:
     """Another model that gives scores, at the trainer's degrees, its layers spread evenly."""
-    job, degrees = scoring_job(trainer.job, model), trainer.degrees
+    job, degrees = (models or Models()).scoring_job(trainer.job, model), trainer.degrees
     layout = even_layout(job, degrees.pp, degrees.vpp, trainer.mode)
     return replace(trainer, job=job, layout=layout)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hardware.schema import Gpu
 from planner.job.rl.job import RlJob
@@ -12,6 +12,9 @@ from planner.predict.cost_model import Columns
 from planner.predict.rl.plan import EngineLayout, Generation, RlLayout, Training
 from planner.predict.rl.step import RlStep, beside_engine, compose
 from planner.predict.rl.training_rows import TrainingRows
+
+if TYPE_CHECKING:
+    from planner.predict.rl.training import Models
 
 
 class CostModels(Protocol):
@@ -29,7 +32,10 @@ class CostModels(Protocol):
 
 
 class Predicted:
-    """The cost models that ship."""
+    """The cost models that ship. `models`: those of trainers that are made already."""
+
+    def __init__(self) -> None:
+        self.models: Models | None = None
 
     def train_rows(self, job: RlJob, columns: Columns) -> TrainingRows:
         """What the trainer's side takes and holds, of many configurations at once."""
@@ -39,9 +45,10 @@ class Predicted:
 
     def train(self, job: RlJob, trainer: Configuration, critic: Configuration | None) -> Training:
         """What the trainer's side takes and holds."""
-        from planner.predict.rl.training import train
+        from planner.predict.rl.training import Models, train
 
-        return train(job, trainer, critic)
+        self.models = self.models or Models()
+        return train(job, trainer, critic, self.models)
 
     def generate(
         self, job: RlJob, engine: EngineLayout, beside: float, gpu: Gpu | None

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.job.rl.job import RlJob
-from planner.predict.rl.plan import EngineLayout
 from planner.predict.rl.step import RlStep
 from planner.predict.uncertainty.likely import likely_limit_bytes
 from planner.search.limit_results import TIE, Ending, Progress
+from planner.search.rl.bounds import SAME, Bounds, Floats, Options
 from planner.search.rl.costs import Costs
 from planner.search.rl.engines import EngineLimits, engine_layouts
 from planner.search.rl.master import Way, choose
@@ -27,7 +26,6 @@ from planner.search.rl.sides import (
 )
 from planner.search.rl.trainers import Trainer, TrainerSide, trainer_sides
 
-Floats = NDArray[np.float64]
 # Trainers that are costed in full at most, so that a search without a time limit ends; what is left
 # then is said as a gap.
 MOST_COSTED = 6000
@@ -38,11 +36,9 @@ _ROUNDING = 1e-6
 # Bytes outside all tensors that a trainer has at most: context, buffers of communicators.
 _STAYING = 6.0 * 2.0**30
 # Of the bytes of rows that are costed at once, a share that no row falls below.
-_MOVED, _HELD = 0.5, 0.99
+_MOVED, _HELD = 0.5, 0.95
 # Of its share of a GPU's memory, what an engine fills at least.
 _HELD_AT_LEAST = 0.9
-# What two figures that are the same may differ by.
-_SAME = 1e-9
 
 
 @dataclass(frozen=True)
@@ -71,78 +67,6 @@ class Within:
         if self.pair is None:
             return 0.0 if self.bound_s == inf else 1.0
         return max(0.0, 1.0 - self.bound_s / self.pair.step.step_s)
-
-
-@dataclass
-class Bounds:
-    """Of each of one side's choices, `seconds` of a step and `shares` of its GPUs' memory: what
-    they are at least, until the choice is costed in full, which `exact` says."""
-
-    seconds: Floats
-    shares: Floats
-    exact: NDArray[np.bool_]
-
-    def within(self, share: float) -> Floats:
-        """Seconds of the choices that hold no more than a share, infinite for the others."""
-        return np.where(self.shares <= share + _SAME, self.seconds, inf)
-
-
-@dataclass
-class Options:
-    """The sides of one group, the trainer's tensors staying on its GPUs or, `leaves`, going to the
-    host. `beside`: share of a GPU that each row keeps there while engines sample, at least; `most`:
-    share of its memory that a trainer may fill so as to fit surely enough; `known`:
-    pairs of (row, engine) that are costed together."""
-
-    group: Group
-    leaves: bool
-    side: TrainerSide
-    alone: Alone
-    layouts: tuple[EngineLayout, ...]
-    trainers: Bounds
-    engines: Bounds
-    beside: Floats
-    most: float
-    known: set[tuple[int, int]] = field(default_factory=set)
-
-    def trainer_s(self, share: float) -> Floats:
-        """Seconds of each trainer within a share that leaves room for some engine."""
-        room = share - float(self.engines.shares.min(initial=inf))
-        seconds = self.trainers.within(min(share, self.most))
-        return np.where(self.beside <= room + _SAME, seconds, inf)
-
-    def engine_s(self, share: float) -> Floats:
-        """Seconds of each engine within a share that leaves room for some trainer."""
-        return self.engines.within(share - float(self.beside.min(initial=inf)))
-
-    def joint(self, trainer: Floats | float, engine: Floats | float) -> Floats:
-        """Seconds of a step of two sides at least."""
-        both = np.maximum(trainer, engine) if self.group.together else np.add(trainer, engine)
-        return np.asarray(both, dtype=np.float64)
-
-    def bound(self, row: int, engine: int) -> float:
-        """Seconds of a step of a trainer and an engine at least."""
-        return float(self.joint(self.trainers.seconds[row], self.engines.seconds[engine]))
-
-    def next_open(self, share: float) -> tuple[float, str, int]:
-        """(bound, side, place) of the choice to cost next: one that no bound of an exact pair
-        decides; infinite where all that matters is exact."""
-        rows, engines = self.trainer_s(share), self.engine_s(share)
-        if not len(rows) or not len(engines):
-            return inf, "", 0
-        first, best = int(np.argmin(rows)), int(np.argmin(engines))
-        if not self.engines.exact[best]:
-            return float(self.joint(rows[first], engines[best])), "engine", best
-        if not self.trainers.exact[first]:
-            return float(self.joint(rows[first], engines[best])), "trainer", first
-        waiting = self.joint(rows, engines[best])
-        waiting[self.trainers.exact] = inf
-        others = self.joint(rows[first], engines)
-        others[self.engines.exact] = inf
-        row, engine = int(np.argmin(waiting)), int(np.argmin(others))
-        if waiting[row] <= others[engine]:
-            return float(waiting[row]), "trainer", row
-        return float(others[engine]), "engine", engine
 
 
 @dataclass
@@ -186,13 +110,13 @@ class RlExplorer:
         layouts = engine_layouts(job, group.engine_gpus, group.placement, self.limits)
         if not layouts:
             return
-        for leaves in leaves_of(group.placement):
+        for leaves in leaves_of(job, group.placement):
             shares = np.array([_HELD_AT_LEAST * one.kv_share for one in layouts])
             yield Options(
                 group, leaves, side, alone, layouts,
                 Bounds(
                     self._bounds_s(side, alone, leaves=leaves),
-                    self._bounds_share(side, alone),
+                    self._bounds_share(side, alone, leaves=leaves),
                     np.zeros(len(side.row), dtype=bool),
                 ),
                 Bounds(np.zeros(len(layouts)), shares, np.zeros(len(layouts), dtype=bool)),
@@ -208,13 +132,13 @@ class RlExplorer:
         moved = np.maximum(0.0, _MOVED * (side.resident - _STAYING))
         return (side.seconds + alone.leaving_s(1.0) * moved) * (1.0 - _ROUNDING)
 
-    def _bounds_share(self, side: TrainerSide, alone: Alone) -> Floats:
+    def _bounds_share(self, side: TrainerSide, alone: Alone, *, leaves: bool) -> Floats:
         """Of the trainer's memory, what every row holds at least: its own, and what engines leave
         there."""
         usable = self.jobs[0].trainer.cluster.gpu.hbm_usable_bytes
         first = side.trainer(0, self.costs)
         left = 0.0 if first is None else alone.left_bytes(first.training)
-        return _HELD * (side.peaks + left) / usable
+        return _HELD * ((side.least if leaves else side.peaks) + left) / usable
 
     def _beside(self, side: TrainerSide, group: Group, *, leaves: bool) -> Floats:
         """Of a GPU, what each row keeps there at least while engines sample."""
@@ -242,7 +166,7 @@ class RlExplorer:
 
     def best(self, share: float) -> Pair | None:
         """The shortest step that is known within a share; of equals the lightest."""
-        fitting = [pair for pair in self.pairs if pair.share <= share + _SAME]
+        fitting = [pair for pair in self.pairs if pair.share <= share + SAME]
         return min(fitting, key=lambda pair: (pair.step.step_s, pair.share), default=None)
 
     def _target(self, share: float) -> float:
@@ -299,8 +223,9 @@ class RlExplorer:
             return
         seconds = options.alone.trainer_s(trainer.training, leaves=options.leaves)
         self.broken |= seconds < bounds.seconds[row] * (1.0 - 1e-6)
-        bounds.seconds[row] = seconds
+        bounds.seconds[row], least = seconds, bounds.shares[row]
         bounds.shares[row] = options.alone.trainer_share(trainer.training, leaves=options.leaves)
+        self.broken |= bounds.shares[row] < least * (1.0 - 1e-6)
         if options.group.placement == "colocated":
             options.beside[row] = options.alone.beside_share(
                 trainer.training, leaves=options.leaves
@@ -310,7 +235,8 @@ class RlExplorer:
 
     def _join_best(self, options: Options, row: int, share: float) -> None:
         """Cost a trainer with the engine that its bound takes, if that may beat the best."""
-        engines = np.where(options.engines.exact, options.engine_s(share), inf)
+        seconds = options.engines_beside(row, share)
+        engines = np.where(options.engines.exact, seconds, inf)
         engine = int(np.argmin(engines))
         bound = float(options.joint(options.trainer_s(share)[row], engines[engine]))
         if bound < self._target(share):
@@ -350,19 +276,16 @@ class RlExplorer:
         for row in rows:
             for engine in engines:
                 known = (row, engine) in options.known
-                if not known and options.bound(row, engine) < target:
+                able = options.fits_together(row, engine, share)
+                if able and not known and options.bound(row, engine) < target:
                     yield row, engine
 
     def _useful(self, options: Options, share: float) -> tuple[list[int], list[int]]:
         """Exact trainers and engines that may beat the best step with the best of the others."""
         target = self._target(share)
-        rows = np.where(options.trainers.exact, options.trainer_s(share), inf)
-        engines = np.where(options.engines.exact, options.engine_s(share), inf)
-        if not len(rows) or not len(engines):
-            return [], []
-        able_rows = np.flatnonzero(options.joint(rows, float(engines.min())) < target)
-        able = np.flatnonzero(options.joint(float(rows.min()), engines) < target)
-        return able_rows.tolist(), able.tolist()
+        rows = options.trainers.exact & (options.bounds(share) < target)
+        engines = options.engines.exact & (options.engine_bounds(share) < target)
+        return np.flatnonzero(rows).tolist(), np.flatnonzero(engines).tolist()
 
     # --- the solver -------------------------------------------------------------------------------
 
@@ -402,7 +325,12 @@ class RlExplorer:
             [(row, float(options.trainers.seconds[row])) for row in rows],
             [(engine, float(options.engines.seconds[engine])) for engine in engines],
             options.group.together,
-            frozenset(options.known),
+            frozenset(
+                (row, engine)
+                for row in rows
+                for engine in engines
+                if (row, engine) in options.known or not options.fits_together(row, engine, share)
+            ),
         )
 
     def _bound(self, share: float, best: Pair | None) -> float:

@@ -182,10 +182,10 @@ def ways_of(job: RlJob, placement: Placement, said: str = "") -> Sequence[str]:
     return (said,) if said in known else known
 
 
-def leaves_of(placement: Placement) -> tuple[bool, ...]:
+def leaves_of(job: RlJob, placement: Placement) -> tuple[bool, ...]:
     """Whether the trainer's tensors go to the host while engines sample: on GPUs that they share
-    with a trainer both are tried, and elsewhere there is no need."""
-    return (False, True) if placement == "colocated" else (False,)
+    with a trainer whatever the framework can do is tried, and elsewhere there is no need."""
+    return job.framework.trainer_choices if placement == "colocated" else (False,)
 
 
 def memory_share(step: RlStep) -> float:

@@ -40,8 +40,9 @@ class TrainerSide:
     """The configurations on so many GPUs.
 
     `jobs`: one at each limit of tokens, on these GPUs; `seconds`, `peaks`: of each row's phases
-    and of its fullest GPU, `resident` bytes there between phases, all rows at once by the compiled
-    core; `found`: rows that are costed in full, one at a time.
+    and of its fullest GPU, `least` where what waits for another phase has left, `resident` bytes
+    there between phases, all rows at once by the compiled core; `found`: rows that are costed in
+    full, one at a time.
     """
 
     gpus: int
@@ -51,6 +52,7 @@ class TrainerSide:
     row: NDArray[np.int64]
     seconds: Floats
     peaks: Floats
+    least: Floats
     resident: Floats
     found: dict[int, Trainer | None] = field(default_factory=dict)
 
@@ -134,9 +136,17 @@ def _side(jobs: Sequence[RlJob], gpus: int, costs: Costs) -> TrainerSide:
         np.concatenate([np.full(len(part[2]), at) for at, part in enumerate(parts)]),
         np.concatenate([rows for _, _, rows, _ in parts]),
         np.concatenate([found.total_s for _, _, _, found in parts]),
+        np.concatenate([found.peak_bytes for _, _, _, found in parts]),
         np.concatenate([found.least_peak_bytes for _, _, _, found in parts]),
-        np.concatenate([found.resident_bytes for _, _, _, found in parts]),
+        np.concatenate([_resident(*part) for part in parts]),
     )
+
+
+def _resident(_: int, one: CostedJob, rows: IntArray, found: TrainingRows) -> Floats:
+    """Bytes that stay between phases, where rows tell them: under ZeRO-2 they count weights that
+    FSDP gathers and lets go."""
+    sharded = one.candidates.columns["zero"][rows] == 2
+    return np.where(sharded, 0.0, found.resident_bytes)
 
 
 def _costed_jobs(

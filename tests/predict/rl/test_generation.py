@@ -111,6 +111,8 @@ def test_eager_engines_and_old_ones_wait_for_their_cpu() -> None:
     old = replace(job, engine=replace(job.engine, generation="vllm-v0"))
     terms = [generate(one, engine).phase.terms["engine"] for one in (job, eager, old)]
     assert terms[1] > 1.5 * terms[0] and terms[2] > 2.0 * terms[0]
+    said = [" ".join(generate(one, engine).phase.notes) for one in (job, eager, old)]
+    assert not said[0] and "no CUDA graph" in said[1] and "prepares steps" in said[2]
 
 
 def test_fp8_weights_and_cache_save_what_is_read() -> None:
@@ -119,6 +121,15 @@ def test_fp8_weights_and_cache_save_what_is_read() -> None:
     terms = [generate(one, engine).phase.terms for one in (rl_job(), job)]
     assert terms[1]["weights"] < 0.75 * terms[0]["weights"]
     assert terms[1]["kv"] == pytest.approx(terms[0]["kv"] / 2.0)
+
+
+def test_padded_queries_bind_where_arithmetic_is_scarce() -> None:
+    engine = EngineLayout(8, 1, kv_share=0.8)
+    h100, h20 = (
+        generate(rl_job(), engine, gpu=load_gpu(name)).phase.terms["kv"] for name in ("H100", "H20")
+    )
+    # H20 reads its cache faster than H100, and multiplies it with 128 rows of queries slower.
+    assert h20 > 1.5 * h100
 
 
 def test_dynamic_sampling_repeats_a_batch_and_tools_take_turns() -> None:

@@ -24,6 +24,11 @@ from planner.launch.registry import dialect_toml
 
 _ENOUGH = 2
 _NAMED = re.compile(r"(^|[_./-])(grpo|rloo)([_./-]|$)")
+# A server's command to its end, lines that go on included; its options, dashes as underscores.
+_SERVER = re.compile(r"trl\s+vllm-serve\b(?:[^\n\\]|\\\n|\\)*")
+_SERVED = re.compile(
+    r"__((?:tensor|data)_parallel_size|gpu_memory_utilization)[\s=]+(\d+(?:\.\d+)?)\b"
+)
 _REFUSED = re.compile(r"\b(GRPO|RLOO|grpo|rloo)\b")
 
 
@@ -31,6 +36,11 @@ _REFUSED = re.compile(r"\b(GRPO|RLOO|grpo|rloo)\b")
 def _table(name: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = dialect_toml("hf", "sampling.toml")[name]
     return found
+
+
+def sampling_names() -> frozenset[str]:
+    """Every setting of trainers that sample."""
+    return frozenset((*_table("names")["names"].split(), *_table("signs")["names"]))
 
 
 def samples(named: Named, launch: LaunchCommand | None) -> str:
@@ -88,13 +98,22 @@ class _Sampling:
             engine=self._engine(separate=separate, world=world),
             minibatches=max(1, passes // accumulated),
             epochs=self._whole("num_iterations"),
-            prompt_limit=self._whole("max_prompt_length"),
+            prompt_limit=self._prompt(),
             response_limit=self._whole("max_completion_length"),
+            padded=True,
             placement="separate" if separate else "colocated",
             trainer_gpus=world,
             reference=self._reference(),
             old_logprobs=is_on(self.named, "use_vllm") or passes != accumulated,
         )
+
+    def _prompt(self) -> int:
+        """Tokens of the longest prompt: stated by older releases, else what answers leave."""
+        room = digits(value_of(self.named, "vllm_max_model_length"))
+        answer = self._whole("max_completion_length")
+        if "max_prompt_length" in self.named or room is None:
+            return self._whole("max_prompt_length")
+        return max(1, room - answer)
 
     def _world(self) -> int:
         launch = self.source.launch
@@ -180,13 +199,27 @@ class _Sampling:
             where = self._places("use_vllm")
             text = "answers that transformers generates, without vLLM, are not modelled"
             self.problems.append(not_predictable(text, *where))
-        tp = 1 if separate else self._whole("vllm_tensor_parallel_size")
-        if not separate and world % tp:
+        if separate:
+            return self._served()
+        tp = self._whole("vllm_tensor_parallel_size")
+        if world % tp:
             text = f"vllm_tensor_parallel_size {tp} does not divide {world} processes"
             where = self._places("vllm_tensor_parallel_size")
             self.problems.append(Problem("rl-engine-divides", text, self._sure(), where))
-        share = None if separate else self._number("vllm_gpu_memory_utilization")
-        return EngineFound("vllm", tp, gpus=None if separate else world, kv_share=share)
+        share = self._number("vllm_gpu_memory_utilization")
+        return EngineFound("vllm", tp, gpus=world, kv_share=share)
+
+    def _served(self) -> EngineFound:
+        """The engines of a server that the same script starts (trl/scripts/vllm_serve.py); how many
+        there are is not known where it is started elsewhere."""
+        texts = (file.text for file in self.source.files.by_path.values())
+        started = next(filter(None, map(_SERVER.search, texts)), None)
+        if started is None:
+            return EngineFound("vllm")
+        given = dict(_SERVED.findall(started[0].replace("-", "_")))
+        tp, dp = (digits(given.get(f"{one}_parallel_size", "1")) or 1 for one in ("tensor", "data"))
+        share = given.get("gpu_memory_utilization")
+        return EngineFound("vllm", tp, gpus=tp * dp, kv_share=float(share) if share else None)
 
     def _reference(self) -> ReferenceHome:
         if self._number("beta") == 0.0:

@@ -30,6 +30,7 @@ from planner.launch.dialects.hf.family_scripts import family_names
 from planner.launch.dialects.hf.objectives import objective_names
 from planner.launch.dialects.hf.program_defaults import TRL_RELEASE
 from planner.launch.dialects.hf.python import OTHER_CLASS, PREPARED, TRL_TRAINER
+from planner.launch.dialects.hf.sampling import sampling_names
 from planner.launch.dialects.hf.towers import loads_its_tower, tower_names
 from planner.launch.dialects.hf.tuned import FULL, adapter_names, asks_for
 from planner.launch.read.beside import text_beside
@@ -127,6 +128,7 @@ _OTHER_NAMES = frozenset((
     "fsdp_config", "optimizer_kernel", "train_mode", "steps", "train_type", "tuner_type",
     "prepare_kbit", "full_finetuning", "use_unsloth", OTHER_CLASS, PREPARED, TRL_TRAINER,
     TRL_RELEASE, *adapter_names(), *objective_names(), *tower_names(), *family_names(),
+    *sampling_names(),
 ))  # fmt: skip
 
 

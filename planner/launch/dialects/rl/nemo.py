@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from planner.job.rl.spec import ReferenceHome
 from planner.launch.dialects.rl.common import RlReader
-from planner.launch.dialects.rl.hydra import overrides
+from planner.launch.dialects.rl.hydra import overrides, paths_given
 from planner.launch.dialects.rl.settings import RlSettings, defaults
 from planner.launch.languages.text import Files, Text
 from planner.launch.read.beside import source_beside
@@ -28,6 +28,8 @@ _PROGRAM = re.compile(r"(^|/)run_(\w+_)?(grpo|ppo|rlvr)\w*\.py$|(^|/)run_grpo_ne
 # The configuration that a command without one takes (examples/run_grpo.py).
 BASE = "grpo_math_1B.yaml"
 _MOST_BASES = 16
+# Ways of new weights, by `refit_transport`.
+_WAYS = {"nccl_reshard": "reshard", "vllm_zmq_sparse": "delta", "vllm_s3_sparse": "delta"}
 _POLICY, _GENERATION = "policy", "policy.generation"
 _VLLM, _APART = f"{_GENERATION}.vllm_cfg", f"{_GENERATION}.colocated"
 _MEGATRON, _DTENSOR = f"{_POLICY}.megatron_cfg", f"{_POLICY}.dtensor_cfg"
@@ -60,7 +62,7 @@ def is_nemo_table(content: Mapping[str, object]) -> bool:
 
 def read_command(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
     """The launch that a command describes, with the YAML that it names."""
-    named = launch.given.get("config")
+    named = paths_given(launch, "config").get("config")
     settings: dict[str, Setting] = {}
     problems: list[Problem] = []
     path = launch.command.file
@@ -252,8 +254,10 @@ class NemoReader(RlReader):
             response_limit=None if longest is None else answer,
             token_limit=self._bin(),
             token_limit_read=self._bin("logprob"),
+            padded=self._bin() is None,
             placement="separate" if self.separate else "colocated",
             staleness=age if is_async else 0,
+            streams=is_async and self.flag(f"{_ASYNC}.in_flight_weight_updates"),
             trainer_gpus=gpus[0],
             reference=self._reference(),
             critic=trainer["model"] if algorithm == "ppo" else None,
@@ -322,6 +326,7 @@ class NemoReader(RlReader):
             self._weights(),
             self.precision(f"{_VLLM}.kv_cache_dtype"),
             not self.flag(f"{_VLLM}.enforce_eager"),
+            _WAYS.get(self.text(f"{_GENERATION}.refit_transport"), "") if self.separate else "",
         )
 
     def _weights(self) -> str:

@@ -196,6 +196,7 @@ class SlimeReader(RlReader):
             token_limit_read=self._limit("log-probs-max-tokens-per-gpu"),
             placement="separate" if self.separate else "colocated",
             staleness=1 if is_async else 0,
+            streams="fully_async" in self.text("rollout-function-path"),
             trainer_gpus=self._actors(),
             reference=self._reference(),
             critic=trainer["model"] if algorithm == "ppo" else None,

@@ -33,7 +33,11 @@ _RECOMPUTE = f"{_MEGATRON}.override_transformer_config.recompute"
 _OFFLOAD = f"{_ACTOR}.optim.override_optimizer_config"
 _REWARD_ON = ("reward.reward_model.enable", "reward_model.enable")
 _REWARD_PATH = ("reward.reward_model.model_path", "reward_model.model.path")
-_ASYNC = "async_training"
+_ASYNC, _WAY = "async_training", f"{_ROLLOUT}.checkpoint_engine.backend"
+_WAYS = {
+    "nixl": "checkpoint-engine", "mooncake": "checkpoint-engine",
+    "kimi_ckpt_engine": "checkpoint-engine", "delta_sharded": "delta",
+}  # fmt: skip
 _MODULE = re.compile(r"(^|[./])verl[./]")
 _ENTRY = re.compile(r"main_(ppo|dapo|sppo|spin|prime|entropy|eval)|fully_async_main|ray_trainer")
 _ONE_STEP, _FULLY = re.compile("one_step_off"), re.compile("fully_async")
@@ -285,15 +289,24 @@ class VerlReader(RlReader):
             response_limit=self.whole("data.max_response_length"),
             token_limit=limit,
             token_limit_read=reading,
+            padded=limit is None and not self.flag(f"{_MODEL}.use_remove_padding"),
             placement="separate" if self.separate else "colocated",
             staleness=staleness,
+            streams=self._streams(),
             trainer_gpus=self.trainer_gpus(),
             reference=self._reference(trainer),
             critic=self._critic(algorithm, trainer),
             reward=self._reward(),
             old_logprobs=not self._bypasses(),
+            fused_rotary=self.flag(f"{_MEGATRON}.override_transformer_config.apply_rope_fusion"),
             leaves=self._leaves(),
         )
+
+    def _streams(self) -> bool:
+        """Whether answers go on over an update."""
+        key = f"{_ASYNC}.partial_rollout"
+        stated = self.settings.stated(key) is not None
+        return self.flag(key) and (stated or bool(_FULLY.search(self.program)))
 
     def _batch(self) -> tuple[int, int, int] | None:
         """Prompts of a step, optimizer steps over them, and updates by which samples are behind."""
@@ -394,6 +407,7 @@ class VerlReader(RlReader):
             chunk=self.whole(f"{_ROLLOUT}.max_num_batched_tokens"),
             weights=self._weights(),
             graphs=not self.flag(f"{_ROLLOUT}.enforce_eager"),
+            way=_WAYS.get(self.text(_WAY), "") if self.separate else "",
         )
 
     def _weights(self) -> str:

@@ -1,0 +1,52 @@
+"""The script of a launch of reinforcement learning: the user's variables, then one command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from planner.launch.quoting import comment_text, shell_word
+
+# Variables that are the user's: name -> (default, meaning); no default: it has to be set.
+Asked = Mapping[str, tuple[str, str]]
+
+
+def script(title: str, asked: Asked, lines: Iterable[str]) -> str:
+    """A bash script; nothing that a name holds is run, and only our own variables are expanded."""
+    head = [
+        "#!/usr/bin/env bash",
+        f"# {comment_text(title)}",
+        "# Written by planner launch; README.md says what to expect.",
+        "set -euo pipefail",
+        'cd "$(dirname "${BASH_SOURCE[0]}")"',
+        "",
+    ]
+    return "\n".join((*head, *_variables(asked), "", *lines, ""))
+
+
+def _variables(asked: Asked) -> Iterable[str]:
+    for name, (default, meaning) in asked.items():
+        yield f"# {comment_text(meaning)}"
+        if default:
+            yield f"{name}=${{{name}:-{default}}}"
+        else:
+            yield f': "${{{name}:?is not set}}"'
+
+
+def command(argv: Sequence[str], arguments: Sequence[str]) -> str:
+    """A command with an argument a line, each quoted."""
+    first = " ".join(map(shell_word, argv))
+    return " \\\n    ".join((first, *map(shell_word, arguments)))
+
+
+def overrides(settings: Mapping[str, object]) -> list[str]:
+    """Hydra's `key=value`; switches as Python writes them, nothing as null."""
+    return [f"{key}={_value(value)}" for key, value in settings.items()]
+
+
+def _value(value: object) -> str:
+    return "null" if value is None else str(value)
+
+
+def quoted(word: str) -> str:
+    """One word of a command."""
+    return shell_word(word)

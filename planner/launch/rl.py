@@ -1,0 +1,131 @@
+"""A plan of reinforcement learning, written as launch files: what every framework's writer gets.
+
+A writer is a module of `planner.launch.dialects.rl` with the functions of `RlWriter`; its settings
+are read back equal by the reader of the same framework.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+from planner.job.errors import UsageError
+from planner.job.rl.job import RlJob
+from planner.job.rl.request import RlRequest
+from planner.launch.contract import Files, Refusal
+from planner.launch.sentences import said_refusals
+from planner.predict.plan import Degrees
+from planner.predict.rl.plan import RlLayout
+
+# Framework of reinforcement learning -> the module that writes for it.
+WRITERS: Mapping[str, str] = MappingProxyType(
+    {"verl": "verl_writer", "nemo-rl": "nemo_writer", "trl": "trl_writer"}
+)
+
+
+# The plan that a folder is made for, beside its launch files.
+PLAN_FILE = "plan.json"
+# Variables of the scripts that name models.
+POLICY_PATH, CRITIC_PATH = "MODEL_PATH", "CRITIC_PATH"
+
+
+@dataclass(frozen=True, slots=True)
+class RlLaunch:
+    """One layout of one job, to be written for the framework of that job."""
+
+    request: RlRequest
+    job: RlJob
+    layout: RlLayout
+
+    @property
+    def degrees(self) -> Degrees:
+        """Of the trainer."""
+        return self.layout.trainer.degrees
+
+    @property
+    def separate(self) -> bool:
+        """Whether engines have GPUs of their own."""
+        return self.layout.placement == "separate"
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs of a node of the cluster."""
+        return self.job.trainer.cluster.gpus_per_node
+
+    @property
+    def recomputes(self) -> str:
+        """Name of the trainer's recompute mode."""
+        return self.layout.trainer.recompute
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sample."""
+        return self.job.rollout.longest
+
+    @property
+    def token_limit(self) -> int:
+        """Tokens of a data-parallel rank's micro-batch."""
+        return self.job.trainer.seq
+
+    @property
+    def name(self) -> str:
+        """Letters, digits and dashes: what is trained, and how."""
+        words = f"{self.job.policy.name[:60]}-{self.job.algorithm.name}"
+        return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
+
+    def nodes_of(self, gpus: int) -> tuple[int, int]:
+        """Nodes, and GPUs of each, that so many GPUs are."""
+        each = min(gpus, self.gpus_per_node)
+        return -(-gpus // each), each
+
+
+class RlWriter(Protocol):
+    """The module of a framework that writes."""
+
+    def files(self, launch: RlLaunch) -> Files:
+        """The folder's files but for the plan; only called without refusals."""
+
+
+def writer_of(framework: str) -> RlWriter:
+    """The writer of a framework. UsageError where nothing writes for it."""
+    if framework not in WRITERS:
+        raise UsageError(
+            f"nothing writes launch files of reinforcement learning for {framework}: give "
+            f"--framework, one of {', '.join(WRITERS)}, and search for it with --rl-framework"
+        )
+    module = f"planner.launch.dialects.rl.{WRITERS[framework]}"
+    writer: RlWriter = importlib.import_module(module)
+    return writer
+
+
+def rl_files(launch: RlLaunch) -> Files:
+    """The launch files of a layout. UsageError with the first reason why there are none."""
+    framework = launch.job.framework.name
+    writer = writer_of(framework)
+    for refusal in _refusals(launch):
+        raise UsageError(
+            f"{framework} cannot run this plan: {refusal.reason}; nearest: {refusal.nearest}"
+        )
+    return writer.files(launch)
+
+
+def _refusals(launch: RlLaunch) -> Iterator[Refusal]:
+    """What the framework of a plan cannot express of it (`launch.toml` of the dialect)."""
+    job, layout = launch.job, launch.layout
+    names = {
+        "launch": launch,
+        "job": job,
+        "layout": layout,
+        "degrees": launch.degrees,
+        "engine": layout.engine,
+        "rollout": job.rollout,
+        "profile": job.trainer.framework.name,
+        "tuning": job.trainer.tuning,
+        "even": len(set(layout.trainer.layout.stage_layers)) == 1,
+    }
+    for table in ("every", job.framework.name):
+        yield from said_refusals("rl", table, names)

@@ -1,0 +1,111 @@
+"""What the choices of each side take and hold at least, and which may still matter together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.predict.rl.plan import EngineLayout
+from planner.search.rl.sides import Alone, Group
+from planner.search.rl.trainers import TrainerSide
+
+Floats = NDArray[np.float64]
+# What two figures that are the same may differ by.
+SAME = 1e-9
+
+
+@dataclass
+class Bounds:
+    """Of each of one side's choices, `seconds` of a step and `shares` of its GPUs' memory: what
+    they are at least, until the choice is costed in full, which `exact` says."""
+
+    seconds: Floats
+    shares: Floats
+    exact: NDArray[np.bool_]
+
+    def within(self, share: float) -> Floats:
+        """Seconds of the choices that hold no more than a share, infinite for the others."""
+        return np.where(self.shares <= share + SAME, self.seconds, inf)
+
+
+@dataclass
+class Options:
+    """The sides of one group, the trainer's tensors staying on its GPUs or, `leaves`, going to the
+    host. `beside`: share of a GPU that each row keeps there while engines sample, at least; `most`:
+    share of its memory that a trainer may fill so as to fit surely enough; `known`:
+    pairs of (row, engine) that are costed together."""
+
+    group: Group
+    leaves: bool
+    side: TrainerSide
+    alone: Alone
+    layouts: tuple[EngineLayout, ...]
+    trainers: Bounds
+    engines: Bounds
+    beside: Floats
+    most: float
+    known: set[tuple[int, int]] = field(default_factory=set)
+
+    def trainer_s(self, share: float) -> Floats:
+        """Seconds of each trainer within a share, alone."""
+        return self.trainers.within(min(share, self.most))
+
+    def fits_together(self, row: int, engine: int, share: float) -> bool:
+        """Whether a trainer leaves an engine room within a share, by what both hold at least."""
+        return bool(self.engines.shares[engine] + self.beside[row] <= share + SAME)
+
+    def bounds(self, share: float) -> Floats:
+        """Of each trainer, seconds of a step with any engine for which it leaves room."""
+        order = np.argsort(self.engines.shares)
+        fastest = np.minimum.accumulate(self.engines.seconds[order])
+        room = share - self.beside + SAME
+        at = np.searchsorted(self.engines.shares[order], room, side="right") - 1
+        engine_s = np.where(at >= 0, fastest[np.maximum(at, 0)], inf)
+        return self.joint(self.trainer_s(share), engine_s)
+
+    def engine_bounds(self, share: float) -> Floats:
+        """Of each engine, seconds of a step with any trainer that leaves it room."""
+        order = np.argsort(self.beside)
+        fastest = np.minimum.accumulate(self.trainer_s(share)[order])
+        room = share - self.engines.shares + SAME
+        at = np.searchsorted(self.beside[order], room, side="right") - 1
+        trainer_s = np.where(at >= 0, fastest[np.maximum(at, 0)], inf)
+        return self.joint(trainer_s, self.engines.seconds)
+
+    def engines_beside(self, row: int, share: float) -> Floats:
+        """Seconds of each engine for which a trainer leaves room."""
+        room = share - float(self.beside[row])
+        return self.engines.within(room)
+
+    def joint(self, trainer: Floats | float, engine: Floats | float) -> Floats:
+        """Seconds of a step of two sides at least."""
+        both = np.maximum(trainer, engine) if self.group.together else np.add(trainer, engine)
+        return np.asarray(both, dtype=np.float64)
+
+    def bound(self, row: int, engine: int) -> float:
+        """Seconds of a step of a trainer and an engine at least."""
+        return float(self.joint(self.trainers.seconds[row], self.engines.seconds[engine]))
+
+    def next_open(self, share: float) -> tuple[float, str, int]:
+        """(bound, side, place) of the choice to cost next: one that no bound of an exact pair
+        decides; infinite where all that matters is exact."""
+        bounds = self.bounds(share)
+        first = int(np.argmin(bounds))
+        beside = self.engines_beside(first, share)
+        best = int(np.argmin(beside))
+        if bounds[first] == inf:
+            return inf, "", 0
+        if not self.engines.exact[best]:
+            return float(bounds[first]), "engine", best
+        if not self.trainers.exact[first]:
+            return float(bounds[first]), "trainer", first
+        bounds[self.trainers.exact] = inf
+        others = self.engine_bounds(share)
+        others[self.engines.exact] = inf
+        row, engine = int(np.argmin(bounds)), int(np.argmin(others))
+        if bounds[row] <= others[engine]:
+            return float(bounds[row]), "trainer", row
+        return float(others[engine]), "engine", engine
