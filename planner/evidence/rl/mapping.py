@@ -66,8 +66,8 @@ _FRAMEWORKS = (
 _TRAINERS = (
     ("megatron-?fsdp", ""),
     ("megatron", "megatron"),
-    ("fsdp2", "fsdp2"),
-    ("fsdp|veomni", "fsdp"),
+    # Both generations of FSDP hold the same tensors, around transformers' modelling code.
+    ("fsdp|veomni", "fsdp2"),
     ("dtensor", "dtensor"),
     ("deepspeed", "deepspeed"),
     ("automodel", "automodel"),
@@ -125,6 +125,7 @@ def map_rl(row: RlRow, taken: Taken = USUAL) -> RlMapped:
 
 def _mapped(row: RlRow, taken: Taken) -> RlMapped:
     framework = find_rl_framework(named_cell(_FRAMEWORKS, row, "framework"))
+    _demand_no_tools(row)
     model = model_of(row)
     prompts, samples = _batch(row, taken)
     trained, sampled = _gpus(row)
@@ -194,6 +195,12 @@ def model_of(row: RlRow) -> ModelSpec:
         return load_model(plain).spec
     except UsageError:
         raise UnpredictableRowError(f"model {text!r} is not in the catalogue") from None
+
+
+def _demand_no_tools(row: RlRow) -> None:
+    """UnpredictableRowError for samples that wait for tools, whose seconds no column states."""
+    if row.says("algorithm", r"agent|multi-turn|\bswe\b") or row.says("reward", "environment"):
+        raise UnpredictableRowError("turns of tools, and their seconds, are not stated")
 
 
 def _batch(row: RlRow, taken: Taken) -> tuple[int, int]:

@@ -139,10 +139,13 @@ def _sharing(job: RlJob, lanes: int) -> float:
 
 
 def _machine(job: RlJob, layout: EngineLayout, gpu: Gpu | None) -> Cluster:
-    """What the engines run on: the trainer's machine, or the usual one of another GPU."""
-    cluster = job.trainer.cluster
-    if gpu is None or gpu.name == cluster.gpu.name:
-        return cluster
+    """What the engines run on: the trainer's machine, the one given for them, or the usual one of
+    another GPU."""
+    if gpu is None:
+        return job.trainer.cluster
+    for cluster in (job.trainer.cluster, job.sampling_cluster):
+        if gpu.name == cluster.gpu.name:
+            return cluster
     return parse_gpus(f"{layout.gpus}x{gpu.name}")
 
 

@@ -152,7 +152,8 @@ def test_adapters_of_megatron_find_no_layer_of_transformers_tower() -> None:
     ("model", "degrees", "words"),
     [
         ("qwen2.5-vl-7b", {"cp": 2, "dp": 1}, "cp == 1"),
-        ("qwen3-vl-8b", {"tp": 1, "pp": 8, "vpp": 2, "dp": 1}, "layers // (pp*vpp) >= 3"),
+        ("qwen3-vl-8b", {"tp": 1, "pp": 4, "vpp": 3, "dp": 2}, "vpp == 1"),
+        ("qwen3-vl-2b", {"tp": 1, "pp": 14, "dp": 1}, "layers // (pp*vpp) >= 3"),
     ],
 )
 def test_degrees_that_a_tower_refuses(model: str, degrees: dict[str, int], words: str) -> None:
