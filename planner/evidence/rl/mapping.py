@@ -140,7 +140,8 @@ def _mapped(row: RlRow, taken: Taken) -> RlMapped:
     )
     request = _request(row, framework, lengths, (prompts, samples), cluster, taken)
     job = request.resolve()
-    own = _packed_as(packing_of(row, framework, lengths)[0], replace(job.trainer, cluster=cluster))
+    update = replace(_trained(row, request, job), cluster=cluster)
+    own = _packed_as(packing_of(row, framework, lengths)[0], update)
     trainer = _trainer(row, own, taken)
     job = replace(
         job,
@@ -161,6 +162,16 @@ def _mapped(row: RlRow, taken: Taken) -> RlMapped:
         way=way_of(row),
     )
     return RlMapped(row, job, layout, lengths, tuple(_assumed(row, lengths)))
+
+
+def _trained(row: RlRow, request: RlRequest, job: RlJob) -> Job:
+    """The update as it was measured: Megatron-Bridge's benchmarks of trainers alone train on the
+    next token, with its own loss."""
+    if not (row.is_trainer_alone and row.says("software", "megatron-bridge")):
+        return job.trainer
+    tokens = round(job.trainer.batch.sequences * job.trainer.row_tokens)
+    given = {"framework": "megatron-bridge", "seq": job.trainer.seq, "gbs_tokens": tokens}
+    return request.trainer.model_copy(update=given).resolve()
 
 
 def _packed_as(packing: Packing, job: Job) -> Job:
