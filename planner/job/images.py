@@ -146,6 +146,9 @@ def _demands(vision: VisionSpec) -> Iterator[str]:
         yield "cp == 1"
     elif vision.tower.heads % 2 == 0:
         yield f"{vision.tower.heads} % tp == 0"
+    if vision.tower.kind == "qwen3_vl":
+        # Its provider hands chunks no number of theirs (qwen3_vl_provider.py, `provide`).
+        yield "vpp == 1"
     if vision.projector.taps:
         yield f"layers // (pp*vpp) >= {len(vision.projector.taps)}"
 
