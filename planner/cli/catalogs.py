@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
+import click
+
 from planner.cli.output import show
 
 
@@ -39,3 +43,18 @@ def run_frameworks(name: str | None, as_json: bool, whole: bool) -> None:
     profiles = [load_framework(known) for known in framework_names()]
     shown = [profile for profile in profiles if whole or profile.listed]
     show(as_json, lambda: [*map(settings_document, shown)], lambda: frameworks_report(shown))
+
+
+def run_schemas(name: str | None, as_json: bool) -> None:
+    from planner.report.said import table_of
+    from planner.report.schemas import SCHEMAS, schema_of
+    from planner.report.tables import Report
+
+    if name is not None:
+        click.echo(json.dumps(schema_of(name), indent=1, ensure_ascii=False))
+        return
+    rows = [
+        {"name": known, "version": one.version, "words": one.words}
+        for known, one in SCHEMAS.items()
+    ]
+    show(as_json, lambda: rows, lambda: Report((table_of("schemas.table", rows),)))

@@ -21,7 +21,7 @@ from planner.cli.output import (
     write_result_plot,
 )
 from planner.job.errors import CannotTellError, UsageError
-from planner.job.images import WITHOUT, read_images
+from planner.job.images import WITHOUT, demand_tokens, read_images
 from planner.job.job import SURE_TO_FIT
 from planner.job.written import refuse_to_overwrite, write_text
 from planner.launch.check.assess import Assessment, assess
@@ -93,11 +93,18 @@ def _checked(paths: tuple[str, ...], style: str, options: dict[str, Any]) -> Non
 
 
 def _hints(options: dict[str, Any]) -> Hints:
-    names = ("model", "vocab", "seq", "mbs", "gbs", "grad_acc", "recompute", "lengths", "images")
+    names = (
+        "model", "vocab", "seq", "mbs", "gbs", "grad_acc", "recompute", "lengths", "images",
+        "image_tokens",
+    )  # fmt: skip
     if options["gbs"] and options["grad_acc"]:
         raise UsageError("give --gbs or --grad-acc, not both")
     if options["gpus"] and options["cluster"]:
         raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
+    if options["images"] and options["image_tokens"]:
+        raise UsageError("give the images of a sample once: --images, or --image-tokens")
+    if options["image_tokens"] is not None:
+        demand_tokens(options["image_tokens"])
     if options["images"] not in (None, WITHOUT):
         read_images(options["images"])
     return Hints(**{name: options[name] for name in names}, environment=dict(options["env"]))

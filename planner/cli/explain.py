@@ -26,7 +26,7 @@ from planner.predict.diagnosis.findings import Findings, findings_of
 from planner.predict.diagnosis.measured import Measured
 from planner.predict.evaluate import Proposal
 from planner.report.beside import Beside, beside_report
-from planner.report.charts.schedule import step_trace
+from planner.report.charts.step_trace import step_trace
 from planner.report.explain import explanation_report
 from planner.search.explanation import Explanation, explain, job_evaluator, pick_plan
 from planner.search.limit_results import Until
@@ -75,7 +75,7 @@ def _explain(plan_file: str, number: int | None, until: Until, options: dict[str
     findings = None if measured is None else _findings(result, number, measured)
     explanation = _explained(result, number, until, options)
     if trace is not None:
-        text = json.dumps(step_trace(result.plans[number - 1]), allow_nan=False)
+        text = json.dumps(step_trace(result.plans[number - 1], explanation.links), allow_nan=False)
         write_text(trace, text + "\n", force=options["force"])
     write_result_plot(options["plot"], result, Path(plan_file), number)
     if options["as_json"] and findings is not None:

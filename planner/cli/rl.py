@@ -26,7 +26,12 @@ from planner.cli.rl_options import rl_request
 from planner.job.errors import UsageError
 from planner.job.written import write_text
 from planner.predict.rl.step import rl_step
-from planner.report.rl import rl_explanation_report, rl_plan_report, rl_search_report
+from planner.report.rl import (
+    rl_explanation_report,
+    rl_plan_report,
+    rl_search_report,
+    training_text,
+)
 from planner.search.frame import csv_text
 from planner.search.rl.engines import EngineLimits
 from planner.search.rl.explain import explain_rl
@@ -86,6 +91,9 @@ def run_search(options: dict[str, Any]) -> None:
         else:
             click.echo(f"Error: {error}", err=True)
         click.get_current_context().exit(ExitStatus.NOTHING_FITS)
+    if options["samples"] is not None:
+        note = training_text(result.plans[result.recommended - 1], options["samples"])
+        result = result.model_copy(update={"notes": (*result.notes, note)})
     _show(result, style, output, options)
     _draw(result, result.recommended, options, output)
     if result.stopped == "interrupted":

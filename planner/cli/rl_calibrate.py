@@ -35,6 +35,7 @@ from planner.job.rl.request import RlRequest
 from planner.job.written import write_text
 from planner.predict.rl.plan import RlLayout
 from planner.report.rl_evidence import learnt_report
+from planner.search.plan_file import is_rl_file
 from planner.search.rl.plan_file import read_rl_plan
 from planner.search.rl.plans import layout_of
 
@@ -45,7 +46,7 @@ _TABLES = (".csv", ".json", ".gz", ".pkl", ".pickle")
 def is_rl_evidence(paths: Sequence[Path]) -> bool:
     """Whether files are of runs of reinforcement learning. UsageError for some that are and some
     that are not."""
-    found = [bool(rl_tables([path])) or _is_log(path) for path in paths]
+    found = [bool(rl_tables([path])) or any(map(_is_log, _files(path))) for path in paths]
     if any(found) and not all(found):
         other = paths[found.index(False)]
         raise UsageError(
@@ -53,6 +54,16 @@ def is_rl_evidence(paths: Sequence[Path]) -> bool:
             "reinforcement learning to a command of their own"
         )
     return any(found)
+
+
+def _files(path: Path) -> list[Path]:
+    """A file itself; of a folder its logs, where such a plan is beside them."""
+    if not path.is_dir():
+        return [path]
+    plan = path / PLAN_FILE
+    if not plan.is_file() or not is_rl_file(plan):
+        return []
+    return [file for ending in ("*.log", "*.jsonl") for file in sorted(path.glob(ending))]
 
 
 def _is_log(path: Path) -> bool:
@@ -82,8 +93,9 @@ def _learnt(paths: Sequence[Path], plan_file: str | None) -> tuple[LearntPhases,
     tables = [table for table in rl_tables(paths) if not is_bounds_table(table)]
     times, clusters, notes = _of_rows(tables)
     lengths = ""
-    for path in paths:
-        if (log := None if path in tables else read_rl_log(path)) is None:
+    logs = [file for path in paths for file in _files(path) if file not in tables]
+    for path in logs:
+        if (log := read_rl_log(path) if _is_log(path) else None) is None:
             continue
         job, layout = _planned(log, Path(plan_file) if plan_file else path.parent / PLAN_FILE)
         times += times_of_log(log, cost_layout(job, layout))

@@ -22,7 +22,6 @@ _OF_PRETRAINING = {
     "batch_ramp": "--prompts, --samples-per-prompt and --minibatches",
     "packing": "--token-limit",
     "balance": "--token-limit",
-    "samples": "--prompts",
     "epochs": "--rl-epochs",
     "measured_step_time": "planner tune",
     "measured_tokens_per_s": "planner tune",
@@ -93,10 +92,20 @@ def rl_request(options: dict[str, Any], **more: Any) -> RlRequest:
             for name in (
                 "prompts", "samples_per_prompt", "minibatches", "placement", "staleness", "reward",
                 "critic", "reference", "rollout_precision", "kv_share", "turns", "resampling",
-                "token_limit", "rollout_gpus",
+                "token_limit",
             )
         },
+        rollout_gpus=_one_cluster(options["rollout_gpus"]),
     )  # fmt: skip
+
+
+def _one_cluster(texts: tuple[str, ...]) -> str | None:
+    """The GPUs that sample, where they are given once."""
+    if len(texts) > 1:
+        raise UsageError(
+            f"--rollout-gpus given {len(texts)} times: planner compare takes several; give one here"
+        )
+    return next(iter(texts), None)
 
 
 def _trainer(options: dict[str, Any], framework: RlFramework) -> str:

@@ -26,6 +26,7 @@ from planner.cli.epochs import given_tokens
 from planner.cli.errors import ExitStatus
 from planner.cli.options import build_request, by_spelling, option_of, option_value
 from planner.cli.output import check_output, compile_if_first_run, print_report, watched
+from planner.cli.rl_options import asks_for_rl
 from planner.compare.budget import Ask, budget, shape_toml
 from planner.compare.buying import BuyRow, TrainingRun, buy
 from planner.compare.comparison import BATCHES, compare_clusters, scale
@@ -41,6 +42,11 @@ from planner.report.studies import budget_report, buying_report, scaling_report
 
 
 def run_compare(**options: Any) -> None:
+    if asks_for_rl(options):
+        from planner.cli.rl_clusters import run_clusters
+
+        run_clusters(options)
+        return
     shown = begin_study(options)
     offers = offers_for(options)
     settings, limits = build_settings(options), build_limits(options)
@@ -119,9 +125,16 @@ _MOST_JOBS = 32
 # Without --gpus and --clusters: all of the catalogue; for samples, which are few, up to a node.
 EVERY_GPU = ("any",)
 A_NODE_OF_EACH = ("1..8xany",)
+# For reinforcement learning, whose searches take longer.
+RL_SIZES = ("8..64xH100", "8..64xH200", "8..64xA100")
 
 
 def run_buy(**options: Any) -> None:
+    if asks_for_rl(options):
+        from planner.cli.rl_clusters import run_clusters
+
+        run_clusters(options, RL_SIZES)
+        return
     shown = begin_study(options)
     limits, settings = build_limits(options), build_settings(options)
     runs, offers = (

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from planner.job.errors import UsageError
 from planner.job.vision import VisionSpec
 
 Rule = Mapping[str, Any]
 # A ratio of areas up to which LLaVA-OneVision keeps all features of an image.
 _KEPT_RATIO = 1.1
+# Qwen's processors refuse images whose sides differ more.
+_THINNEST = 200
 # The largest side that Idefics 3 scales an image to.
 _IDEFICS_LIMIT = 4096
 
@@ -51,6 +54,12 @@ def whole(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount
 
 def capped(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
     """An image shrunk to so many patches, then padded to whole squares of them (Kimi)."""
+    patches = fitted(vision, rule, width, height)
+    return ImageCount(patches // vision.projector.merged + rule["around"], patches, patches)
+
+
+def fitted(vision: VisionSpec, rule: Rule, width: int, height: int) -> int:
+    """Patches of an image within limits of their number, and of a side's."""
     patch, most, longest = vision.tower.patch, rule["most_patches"], rule["most_side"]
     count = max(1.0, height // patch) * max(1.0, width // patch)
     limits = (math.sqrt(most / count), *(longest * patch / side for side in (height, width)))
@@ -60,27 +69,38 @@ def capped(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCoun
         math.ceil(min(max(1, int(side * scale)), longest * patch) / step)
         for side in (height, width)
     )
-    tokens = rows * columns
-    patches = tokens * vision.projector.merged
-    return ImageCount(tokens + rule["around"], patches, patches)
+    return int(rows * columns) * vision.projector.merged
 
 
 def resized(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
     """Sides become multiples of `factor` pixels, within limits of the area (Qwen-VL)."""
-    factor, least, most = rule["factor"], rule["least_pixels"], rule["most_pixels"]
-    sides = [max(factor, round(side / factor) * factor) for side in (height, width)]
-    area = sides[0] * sides[1]
-    if area > most:
-        scale = math.sqrt(height * width / most)
-        sides = [
-            max(factor, math.floor(side / scale / factor) * factor) for side in (height, width)
-        ]
-    elif area < least:
-        scale = math.sqrt(least / (height * width))
-        sides = [math.ceil(side * scale / factor) * factor for side in (height, width)]
+    limits = rule["least_pixels"], rule["most_pixels"]
+    sides = fitted_sides(width, height, rule["factor"], limits)
     patches = (sides[0] // vision.tower.patch) * (sides[1] // vision.tower.patch)
     tokens = patches // vision.projector.merged
     return ImageCount(tokens + rule.get("around", 0), patches, patches)
+
+
+def fitted_sides(
+    width: int, height: int, factor: int, limits: tuple[int, int], frames: tuple[int, int] = (1, 1)
+) -> list[int]:
+    """(height, width) as multiples of `factor` pixels, within limits of the area, of that times
+    `frames`: as they count where it is compared, and where it is scaled. UsageError."""
+    if max(width, height) > _THINNEST * min(width, height):
+        raise UsageError(
+            f"an image of {width}x{height} pixels: the family takes none whose sides differ more "
+            f"than {_THINNEST}-fold (smart_resize); give others"
+        )
+    (least, most), (compared, scaled) = limits, frames
+    sides = [max(factor, round(side / factor) * factor) for side in (height, width)]
+    area = compared * sides[0] * sides[1]
+    if area > most:
+        scale = math.sqrt(scaled * height * width / most)
+        return [max(factor, math.floor(side / scale / factor) * factor) for side in (height, width)]
+    if area < least:
+        scale = math.sqrt(least / (scaled * height * width))
+        return [math.ceil(side * scale / factor) * factor for side in (height, width)]
+    return sides
 
 
 def nearest_ratio(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:

@@ -16,6 +16,7 @@ from hardware.files import shipped_toml
 from planner.job.errors import UsageError
 from planner.job.image_rules import KINDS, ImageCount
 from planner.job.specs import ModelSpec
+from planner.job.video_rules import KINDS as VIDEO_KINDS
 from planner.job.vision import ImageLoad, VisionSpec
 
 if TYPE_CHECKING:
@@ -23,19 +24,23 @@ if TYPE_CHECKING:
 
 # The largest side of an image, and the most images of a sample, that are read.
 _WIDEST, _MOST = 1 << 20, 4096
-_SIZE = re.compile(r"(?:(\d{1,9})x)?(\d{1,9})x(\d{1,9})", re.ASCII)
+_SIZE = re.compile(r"(?:(\d{1,9})x)?(\d{1,9})x(\d{1,9})(@video)?", re.ASCII)
 # Text alone, for a model whose vision part is loaded all the same.
 WITHOUT = "none"
-_HINT = "write number, width and height in pixels, as 2x1024x768, or none"
+_HINT = (
+    "write number, width and height in pixels, as 2x1024x768, frames of a video as "
+    "16x640x480@video, or none"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ImageSize:
-    """So many images a sample of one size, in pixels."""
+    """So many images a sample of one size, in pixels, or frames of a video."""
 
     number: int
     width: int
     height: int
+    video: bool = False
 
 
 def read_images(text: str) -> ImageSize:
@@ -43,7 +48,7 @@ def read_images(text: str) -> ImageSize:
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None:
         raise UsageError(f"--images {text}: {_HINT}")
-    size = ImageSize(int(match[1] or 1), int(match[2]), int(match[3]))
+    size = ImageSize(int(match[1] or 1), int(match[2]), int(match[3]), bool(match[4]))
     if not (0 < size.number <= _MOST and min(size.width, size.height) > 0):
         raise UsageError(f"--images {text}: give 1 to {_MOST} images of at least a pixel a side")
     if max(size.width, size.height) > _WIDEST:
@@ -66,10 +71,9 @@ def image_load(
     if images == WITHOUT:
         return ImageLoad()
     if images is None:
-        one, number = _of_tokens(model.vision, image_tokens or 0), 1
+        one, number = of_tokens(model.vision, image_tokens or 0), 1
     else:
-        size = read_images(images)
-        one, number = image_count(model.vision, size.width, size.height), size.number
+        one, number = counted(model.vision, read_images(images), option)
     tokens = number * one.tokens
     if tokens > sample_tokens:
         raise UsageError(
@@ -77,6 +81,41 @@ def image_load(
             f"{sample_tokens:,.0f}; give --seq {tokens} or more, or smaller images"
         )
     return _load(one, number, sample_tokens)
+
+
+def stated_tokens(model: ModelSpec, images: str | None, image_tokens: int | None) -> int:
+    """Tokens of the images of a sample, as options state them; 0 where they state none.
+    UsageError."""
+    if model.vision is None or images == WITHOUT:
+        return 0
+    if images is None:
+        return image_tokens or 0
+    one, number = counted(model.vision, read_images(images), f"--images {images}")
+    return number * one.tokens
+
+
+def counted(vision: VisionSpec, size: ImageSize, option: str) -> tuple[ImageCount, int]:
+    """One image, or a video, and how many a sample has; `option`: what errors call it.
+    UsageError."""
+    try:
+        if size.video:
+            return video_count(vision, size.number, size.width, size.height), 1
+        return image_count(vision, size.width, size.height), size.number
+    except UsageError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def video_count(vision: VisionSpec, frames: int, width: int, height: int) -> ImageCount:
+    """What a video of so many frames is, by the family's rule. UsageError."""
+    rule = image_rules()[vision.rule].get("video")
+    if rule is None:
+        having = ", ".join(name for name, row in image_rules().items() if "video" in row)
+        raise UsageError(
+            f"videos of the family {vision.rule} are not planned: rules of {having} are known; "
+            f"frames that are images count as such, {frames}x{width}x{height}"
+        )
+    kind: str = rule["kind"]
+    return VIDEO_KINDS[kind](vision, rule, frames, width, height)
 
 
 def vision_conditions(model: ModelSpec) -> tuple[UserCondition, ...]:
@@ -107,6 +146,9 @@ def _demands(vision: VisionSpec) -> Iterator[str]:
         yield "cp == 1"
     elif vision.tower.heads % 2 == 0:
         yield f"{vision.tower.heads} % tp == 0"
+    if vision.tower.kind == "qwen3_vl":
+        # Its provider hands chunks no number of theirs (qwen3_vl_provider.py, `provide`).
+        yield "vpp == 1"
     if vision.projector.taps:
         yield f"layers // (pp*vpp) >= {len(vision.projector.taps)}"
 
@@ -152,12 +194,17 @@ def _load(one: ImageCount, number: float, sample_tokens: float) -> ImageLoad:
     )
 
 
-def _of_tokens(vision: VisionSpec, tokens: int) -> ImageCount:
-    """One image of so many tokens."""
-    if tokens < 1:
-        raise UsageError(f"--image-tokens {tokens}: give a whole number from 1 on, as 1280")
+def of_tokens(vision: VisionSpec, tokens: int) -> ImageCount:
+    """One image of so many tokens. UsageError."""
+    demand_tokens(tokens)
     patches = tokens * vision.projector.merged
     return ImageCount(tokens, patches, patches)
+
+
+def demand_tokens(tokens: int) -> None:
+    """UsageError for a number of tokens that no image has."""
+    if tokens < 1:
+        raise UsageError(f"--image-tokens {tokens}: give a whole number from 1 on, as 1280")
 
 
 @cache

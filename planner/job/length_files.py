@@ -1,7 +1,8 @@
 """Lengths from a file: a column of CSV, JSON lines or Parquet, read line by line.
 
 A column holds lengths, or lists of token ids, which are counted. Beside it a column of how many
-samples have each length may stand, as `planner lengths` writes.
+samples have each length may stand, as `planner lengths` writes, and columns of the images of a
+sample: how many, their width and height in pixels, frames of a video, or the tokens that they are.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from hardware.files import demand_file, is_name_at_fault
 from planner.job.errors import UsageError, demand_installed
@@ -22,13 +24,43 @@ ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 # Names of a column of lengths, or of token ids, as tools write them, the likeliest first.
 NAMES = (
     "length", "lengths", "tokens", "num_tokens", "n_tokens", "token_count", "seq_len", "seqlen",
-    "input_length", "input_ids", "token_ids",
+    "input_length", "input_ids", "token_ids", "text_tokens",
 )  # fmt: skip
+# Of a column of the tokens of text alone, beside which those of images count.
+TEXT_ALONE = ("text_tokens",)
+IMAGE_COLUMNS = ("images", "width", "height", "frames", "image_tokens")
 COUNTS = ("samples", "count", "counts", "number", "weight", "frequency")
 # The longest line of a file of samples: one of ten million token ids has 70 MB.
 _LONGEST_LINE = 2**28
 _SHOWN = 12
-Row = tuple[str, Any, Any]
+# Where it stands, the length or token ids, how many samples, the columns of images.
+Row = tuple[str, Any, Any, tuple[Any, ...]]
+
+
+class Columns(NamedTuple):
+    """Names of a file's columns: lengths, how many samples have each, and those of images, in the
+    order of `IMAGE_COLUMNS`, without those that it has not."""
+
+    length: str
+    counts: str | None
+    images: Mapping[str, str]
+
+    @property
+    def names(self) -> list[str]:
+        """All of them."""
+        return [self.length, *([self.counts] if self.counts else []), *self.images.values()]
+
+    @property
+    def text_alone(self) -> bool:
+        """Whether lengths leave images out."""
+        return self.length.lower() in TEXT_ALONE
+
+
+class Sample(NamedTuple):
+    """Tokens of a sample, and what columns say of its images, None where they say nothing."""
+
+    tokens: int
+    images: tuple[int | None, ...] = ()
 
 
 def lengths_of_file(words: str) -> Lengths:
@@ -39,8 +71,19 @@ def lengths_of_file(words: str) -> Lengths:
 
 
 def counts_of_file(words: str, option: str = "--lengths") -> Counter[int]:
-    """How many samples of a file have each length; `option`: where its name was given, "" for an
-    argument. UsageError, OSError."""
+    """How many samples of a file have each length, whatever images they have; `option`: where its
+    name was given, "" for an argument. UsageError, OSError."""
+    found: Counter[int] = Counter()
+    for sample, number in samples_of_file(words, option)[0].items():
+        found[sample.tokens] += number
+    return found
+
+
+def samples_of_file(
+    words: str, option: str = "--lengths"
+) -> tuple[Counter[Sample], tuple[str, ...], bool]:
+    """How many samples of a file are alike, the columns of images that it has, and whether lengths
+    are those of text alone. UsageError, OSError."""
     path, column = _path_and_column(words)
     said = f"{option} {path}".strip()
     if path.suffix.lower() == ".json":
@@ -48,12 +91,21 @@ def counts_of_file(words: str, option: str = "--lengths") -> Counter[int]:
             f"{said}: one JSON value is no list of samples that can be streamed; give "
             "JSON lines (one object a line, .jsonl), CSV or Parquet"
         )
-    found: Counter[int] = Counter()
-    for where, length, samples in _rows(path, said, column):
-        found[_counted(length, where)] += _number(samples, where)
+    found: Counter[Sample] = Counter()
+    columns, rows = _rows(path, said, column)
+    least = 0 if columns.text_alone and columns.images else 1
+    for where, length, samples, images in rows:
+        seen = tuple(_optional(value, where) for value in images)
+        found[Sample(_counted(length, where, least), seen)] += _number(samples, where)
     if not +found:
         raise UsageError(f"{said}: holds no sample; give a file with at least one length")
-    return +found
+    return +found, tuple(columns.images), columns.text_alone
+
+
+def columns_of_file(words: str, option: str = "--lengths") -> Columns:
+    """The columns of a file. UsageError, OSError."""
+    path, column = _path_and_column(words)
+    return _rows(path, f"{option} {path}".strip(), column)[0]
 
 
 def _path_and_column(words: str) -> tuple[Path, str | None]:
@@ -63,9 +115,8 @@ def _path_and_column(words: str) -> tuple[Path, str | None]:
     return Path(words), None
 
 
-def _rows(path: Path, said: str, column: str | None) -> Iterator[Row]:
-    """(where it stands, length or token ids, how many samples) of each row of a file; `said`: what
-    errors call it."""
+def _rows(path: Path, said: str, column: str | None) -> tuple[Columns, Iterator[Row]]:
+    """The columns of a file, and its rows; `said`: what errors call it."""
     if path.suffix.lower() == ".parquet":
         return _parquet_rows(path, said, column)
     if path.suffix.lower() in (".jsonl", ".ndjson"):
@@ -120,35 +171,64 @@ def json_objects(path: Path, said: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield where, value
 
 
-def _csv_rows(path: Path, said: str, column: str | None) -> Iterator[Row]:
+def _csv_rows(path: Path, said: str, column: str | None) -> tuple[Columns, Iterator[Row]]:
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     reader = csv.reader((line for _, line in lines_of(path, said)), delimiter=delimiter)
     try:
         header = [name.strip() for name in next(reader, [])]
-        bare = len(header) == 1 and header[0].isdecimal()
-        if bare:
-            yield f"{said}, line 1", header[0], 1
-            at, beside = 0, None
-        else:
-            name, counts = _columns(path, said, header, column)
-            at, beside = header.index(name), header.index(counts) if counts else None
+    except csv.Error as error:
+        raise UsageError(f"{said}: is not CSV ({error})") from None
+    if len(header) == 1 and header[0].isdecimal():
+        return Columns("length", None, {}), _bare_rows(reader, header, said)
+    columns = _columns(path, said, header, column)
+    return columns, _cells(reader, header, columns, said)
+
+
+def _bare_rows(reader: Any, header: list[str], said: str) -> Iterator[Row]:
+    """Lengths alone, without a line of names."""
+    yield f"{said}, line 1", header[0], 1, ()
+    for where, cells in _csv_lines(reader, 1, said):
+        yield where, cells[0], 1, ()
+
+
+def _cells(reader: Any, header: list[str], columns: Columns, said: str) -> Iterator[Row]:
+    places = [header.index(name) for name in columns.names]
+    beside = columns.counts is not None
+    for where, cells in _csv_lines(reader, max(places) + 1, said, len(header)):
+        length, *others = (cells[at] for at in places)
+        yield where, length, others[0] if beside else 1, tuple(others[beside:])
+
+
+def _csv_lines(
+    reader: Any, least: int, said: str, titles: int = 1
+) -> Iterator[tuple[str, list[str]]]:
+    """(where it stands, cells) of each line with so many cells at least."""
+    try:
         for cells in reader:
             where = f"{said}, line {reader.line_num}"
-            if len(cells) <= max(at, beside or 0):
-                raise UsageError(f"{where}: has {len(cells)} cells; the header has {len(header)}")
-            yield where, cells[at], 1 if beside is None else cells[beside]
+            if len(cells) < least:
+                raise UsageError(f"{where}: has {len(cells)} cells; the header has {titles}")
+            yield where, cells
     except csv.Error as error:
         raise UsageError(f"{said}: is not CSV ({error})") from None
 
 
-def _json_rows(path: Path, said: str, column: str | None) -> Iterator[Row]:
-    name, counts = "", None
-    for where, entry in json_objects(path, said):
-        if not name:
-            name, counts = _columns(path, said, list(entry), column)
+def _json_rows(path: Path, said: str, column: str | None) -> tuple[Columns, Iterator[Row]]:
+    objects = json_objects(path, said)
+    first = next(objects, None)
+    if first is None:
+        return Columns("length", None, {}), iter(())
+    columns = _columns(path, said, list(first[1]), column)
+    return columns, _entries(chain((first,), objects), columns)
+
+
+def _entries(objects: Iterable[tuple[str, dict[str, Any]]], columns: Columns) -> Iterator[Row]:
+    name, counts = columns.length, columns.counts
+    for where, entry in objects:
         if name not in entry:
             raise UsageError(f"{where}: has no {name!r}; every line needs it")
-        yield where, entry[name], entry.get(counts, 1) if counts else 1
+        images = tuple(entry.get(one) for one in columns.images.values())
+        yield where, entry[name], entry.get(counts, 1) if counts else 1, images
 
 
 def opened_parquet(path: Path, said: str) -> Any:
@@ -164,26 +244,30 @@ def opened_parquet(path: Path, said: str) -> Any:
         raise UsageError(f"{said}: is not Parquet ({error})") from None
 
 
-def _parquet_rows(path: Path, said: str, column: str | None) -> Iterator[Row]:
+def _parquet_rows(path: Path, said: str, column: str | None) -> tuple[Columns, Iterator[Row]]:
     demand_installed(f"{said}: a Parquet file needs", "lengths", "pyarrow")
-    import pyarrow
-
     with suppress(FileNotFoundError):
         demand_file(path, path.stat())
     file = opened_parquet(path, said)
-    name, counts = _columns(path, said, list(file.schema_arrow.names), column)
-    where = f"{said}, column {name}"
-    for batch in file.iter_batches(columns=[name, *([counts] if counts else [])]):
+    columns = _columns(path, said, list(file.schema_arrow.names), column)
+    return columns, _batches(file, columns, f"{said}, column {columns.length}")
+
+
+def _batches(file: Any, columns: Columns, where: str) -> Iterator[Row]:
+    import pyarrow
+
+    beside = columns.counts is not None
+    for batch in file.iter_batches(columns=columns.names):
         values = batch.column(0)
         if pyarrow.types.is_list(values.type) or pyarrow.types.is_large_list(values.type):
             values = pyarrow.compute.list_value_length(values)
-        numbers = batch.column(1).to_pylist() if counts else [1] * len(values)
-        for value, number in zip(values.to_pylist(), numbers, strict=True):
-            yield where, value, number
+        others = [batch.column(at).to_pylist() for at in range(1, len(columns.names))]
+        for length, *more in zip(values.to_pylist(), *others, strict=True):
+            yield where, length, more[0] if beside else 1, tuple(more[beside:])
 
 
-def _columns(path: Path, said: str, names: list[str], column: str | None) -> tuple[str, str | None]:
-    """The column of lengths and that of how many samples have each, if there is one. UsageError."""
+def _columns(path: Path, said: str, names: list[str], column: str | None) -> Columns:
+    """The columns of a file. UsageError where none has lengths."""
     lower: Mapping[str, str] = {name.lower(): name for name in names}
     wanted = [column.lower()] if column else list(NAMES)
     found = next((lower[name] for name in wanted if name in lower), None)
@@ -194,19 +278,52 @@ def _columns(path: Path, said: str, names: list[str], column: str | None) -> tup
             f"{listed or 'none'}. Write {path}:{names[0] if names else 'COLUMN'}, or count texts "
             f"with: planner lengths {path} --tokenizer FILE"
         )
-    return found, next((lower[name] for name in COUNTS if name in lower and name != column), None)
+    counts = next((lower[name] for name in COUNTS if name in lower and name != column), None)
+    return Columns(found, counts, _image_columns(lower, said))
 
 
-def _counted(value: Any, where: str) -> int:
-    """A length, or of a list of token ids their number. UsageError."""
+def _image_columns(lower: Mapping[str, str], said: str) -> Mapping[str, str]:
+    """Columns of images, by what they say: sizes in pixels, or tokens. UsageError where half of a
+    size is missing, or both are there."""
+    found = {name: lower[name] for name in IMAGE_COLUMNS if name in lower}
+    sizes = [name for name in ("width", "height") if name in found]
+    if len(sizes) == 1:
+        missing = "height" if sizes == ["width"] else "width"
+        raise UsageError(f"{said}: has a column {sizes[0]} and none {missing}; sizes need both")
+    if sizes and "image_tokens" in found:
+        raise UsageError(f"{said}: has image_tokens beside width and height; keep one of them")
+    if not sizes and "image_tokens" not in found:
+        # Names of other things, as a column of the paths of images.
+        return {}
+    return found
+
+
+def _counted(value: Any, where: str, least: int = 1) -> int:
+    """A length, or of a list of token ids their number; `least`: 0 where images count beside it.
+    UsageError."""
     if isinstance(value, list):
         return demand_length(len(value), where)
     number = _whole(value, int)
+    if number == 0 == least:
+        return 0
     if number is None:
         raise UsageError(
             f"{where}: {_shown(value)} is no length; lengths are whole numbers, from 1"
         )
     return demand_length(number, where)
+
+
+def _optional(value: Any, where: str) -> int | None:
+    """What a column of images says; a list has as many. UsageError."""
+    if value is None or value == "":
+        return None
+    number = len(value) if isinstance(value, list) else _whole(value, int)
+    if number is None:
+        raise UsageError(
+            f"{where}: {_shown(value)} is no whole number; columns of images hold numbers, pixels, "
+            "frames or tokens, and nothing where a sample has none"
+        )
+    return number
 
 
 def _number(value: Any, where: str) -> int:

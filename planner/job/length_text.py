@@ -44,7 +44,7 @@ def read_lengths(text: str) -> Lengths:
     if (formula := _formula(text, words)) is not None:
         return formula
     separator = ":" in words
-    if _is_file(words):
+    if is_file(words):
         from planner.job.length_files import lengths_of_file
 
         return lengths_of_file(words)
@@ -63,7 +63,7 @@ def _formula(text: str, words: str) -> Lengths | None:
         return _lognormal_text(text, rest)
     if words.lower().startswith("mean="):
         return lengths_of_mean(_length(text, words[5:]))
-    return _even_between(text, words) if ".." in words and not _is_file(words) else None
+    return _even_between(text, words) if ".." in words and not is_file(words) else None
 
 
 def read_prompts(text: str) -> tuple[Lengths, Lengths]:
@@ -114,11 +114,11 @@ def _even_between(text: str, words: str) -> Lengths:
 
 def demand_lengths(text: str) -> None:
     """UsageError for a text that says no lengths; a file is not opened."""
-    if not _is_file(text.strip()):
+    if not is_file(text.strip()):
         read_lengths(text)
 
 
-def _is_file(words: str) -> bool:
+def is_file(words: str) -> bool:
     """Whether a text names a file: by its ending, or because there is one."""
     from planner.job.length_files import ENDINGS
 

@@ -48,7 +48,7 @@ from planner.job.frameworks.switches import (
 )
 from planner.job.frameworks.techniques import TechniqueDecision, decide
 from planner.job.frameworks.workspaces import workspace_bytes
-from planner.job.images import image_load, vision_conditions
+from planner.job.images import vision_conditions
 from planner.job.job import Job, offered_exchanges, searched_modes
 from planner.job.models.catalog import ResolvedModel, load_model
 from planner.job.objective import Objective, read_objective
@@ -67,9 +67,16 @@ from planner.job.reads import reads_of
 from planner.job.recompute import RecomputeMode, demand_parts
 from planner.job.request_fields import RequestFields
 from planner.job.samples import Samples
-from planner.job.sampling import demand_answers, sample_conditions, samples_of
+from planner.job.sampling import (
+    demand_answers,
+    sample_conditions,
+    samples_of,
+    states_images,
+)
 from planner.job.schedules import schedule_name
+from planner.job.seen import with_images
 from planner.job.specs import ModelSpec
+from planner.job.towers import part_targets
 from planner.job.tuning import PARTS, PROJECTOR, VISION_TOWER, Tuning, read_tuning
 from planner.job.unmodelled import modules_not_modelled
 
@@ -124,7 +131,7 @@ def _on_cluster(request: RequestFields) -> Job:
     model = model.with_scores() if objective.rules.scores else model
     samples, seq = samples_of(request, profile, model)
     demand_answers(request, profile, samples, objective)
-    model = _with_images(request, model, profile, tuning, samples, seq)
+    samples, model = with_images(request, model, profile, tuning, samples, seq)
     cluster = _job_cluster(request, profile)
     profile = switched(profile, _switches(request), cluster.num_gpus)
     decision = _techniques(request, profile, model, cluster, tuning, samples)
@@ -210,7 +217,8 @@ def find_model(request: RequestFields) -> ResolvedModel:
     if spec is not None:
         return ResolvedModel(spec=spec, name=spec.name, asked=spec.name)
     found = load_model(request.model)
-    if request.images or request.image_tokens or set(request.freeze) & set(PARTS):
+    sees = request.images or request.image_tokens or states_images(request.lengths)
+    if sees or set(request.freeze) & set(PARTS):
         found = found.with_vision()
     if request.bias:
         return found
@@ -267,25 +275,6 @@ def _job_cluster(request: RequestFields, profile: FrameworkProfile) -> Cluster:
     return cluster.model_copy(update={"sharp": ""})
 
 
-def _with_images(
-    request: RequestFields,
-    model: ModelSpec,
-    profile: FrameworkProfile,
-    tuning: Tuning,
-    samples: Samples,
-    seq: int,
-) -> ModelSpec:
-    """The model with the images of a batch, and its tower as it is trained. UsageError."""
-    mean = samples.lengths.mean if samples.lengths else float(seq)
-    images = image_load(model, request.images, request.image_tokens, mean)
-    if model.vision is None:
-        return model
-    place = profile.towers.place(model.vision.rule)
-    changed = {"frozen": tuning.freezes(VISION_TOWER), "place": place}
-    vision = model.vision.model_copy(update=changed)
-    return model.model_copy(update={"images": images, "vision": vision})
-
-
 def trained_model(request: RequestFields, model: ModelSpec, profile: FrameworkProfile) -> ModelSpec:
     """A model as the framework trains it."""
     chunked = model.with_scan_chunks(profile.scan_chunk)
@@ -312,16 +301,23 @@ def _tuning(request: RequestFields, model: ModelSpec, profile: FrameworkProfile)
     """How the weights are trained. UsageError where model or framework cannot be trained so."""
     tuning = read_tuning(request.train, request.freeze).checked(model)
     check_tuning(profile, tuning)
-    return _beside_copies(tuning, model, profile)
+    return _with_missed_parts(tuning, model, profile)
 
 
-def _beside_copies(tuning: Tuning, model: ModelSpec, profile: FrameworkProfile) -> Tuning:
-    """How the weights are trained where Megatron's adapters find no layer of transformers' tower,
-    whose linear layers have other names than Megatron's (Megatron-Bridge 0.6.2, peft/lora.py)."""
-    copied = model.vision is not None and profile.towers.place(model.vision.rule) == "copied"
-    if not (copied and tuning.has_adapters):
+def _with_missed_parts(tuning: Tuning, model: ModelSpec, profile: FrameworkProfile) -> Tuning:
+    """How the weights are trained where adapters find no layer of a part, which then stays frozen:
+    by names that its layers have not, or Megatron's, whose layers have other names than those of
+    transformers' tower (Megatron-Bridge 0.6.2, peft/lora.py)."""
+    vision = model.vision
+    if vision is None or not tuning.has_adapters:
         return tuning
-    missed = (part for part in (VISION_TOWER, PROJECTOR) if part not in tuning.frozen)
+    copied = profile.towers.place(vision.rule) == "copied"
+    missed = (
+        part
+        for part in (VISION_TOWER, PROJECTOR)
+        if part not in (*tuning.frozen, *tuning.whole)
+        and (copied or not part_targets(tuning, part, vision.tower.kind))
+    )
     return replace(tuning, frozen=(*tuning.frozen, *missed))
 
 

@@ -35,25 +35,41 @@ SORTED_BATCHES = 50
 class Row(NamedTuple):
     """Of a row of a micro-batch on average: tokens that count, tokens that are computed, the length
     that a computed token attends to (sum of squared lengths over tokens), samples; `most`: tokens
-    of a row of the longest micro-batch of a training."""
+    of a row of the longest micro-batch of a training; `patches` of images, and `most_patches` of a
+    row of the micro-batch with most of them."""
 
     counted: float
     computed: float
     attended: float
     samples: float
     most: float
+    patches: float = 0.0
+    most_patches: float = 0.0
 
 
 class Packs(NamedTuple):
     """Packs of a size: the share of their tokens that count, and of each the sum of its samples'
-    squared lengths."""
+    squared lengths, and patches of their images."""
 
     fill: float
     squares: Floats
+    patches: Floats
 
 
 def row_of(samples: Samples, seq: int, mbs: int) -> Row:
     """A row of a micro-batch of `mbs` rows; `seq`: the limit, or the size of a pack."""
+    row, lengths = _row_of(samples, seq, mbs), samples.lengths
+    if lengths is None or not lengths.mean_patches:
+        return row
+    mean = row.samples * lengths.mean_patches
+    if samples.is_packed:
+        found = packs_of(lengths, seq, samples.packer).patches
+        return row._replace(patches=mean, most_patches=max(mean, float(found.max())))
+    most = (lengths.most_patches + (mbs - 1) * lengths.mean_patches) / mbs
+    return row._replace(patches=mean, most_patches=most)
+
+
+def _row_of(samples: Samples, seq: int, mbs: int) -> Row:
     lengths = samples.lengths
     if lengths is None:
         return Row(float(seq), float(seq), float(seq), 1.0, float(seq))
@@ -132,16 +148,31 @@ def packs_of(lengths: Lengths, size: int, packer: Packer) -> Packs:
     drawn = int(min(max(_PACKS * size / lengths.mean, _FEWEST), _MOST))
     shares = (np.arange(drawn) + 0.5) / drawn
     at = np.searchsorted(np.cumsum(lengths.shares), shares)
-    tokens = np.array(lengths.tokens)[np.minimum(at, len(lengths.tokens) - 1)]
-    np.random.default_rng(_SEED).shuffle(tokens)
+    at = np.minimum(at, len(lengths.tokens) - 1)
+    np.random.default_rng(_SEED).shuffle(at)
+    tokens = np.array(lengths.tokens)[at]
+    patches = np.array(lengths.patches)[at] if lengths.patches else np.zeros(drawn)
     if packer == "cut":
-        return Packs(1.0, _cut_squares(tokens, size))
+        return Packs(1.0, _cut_squares(tokens, size), _cut_patches(tokens, patches, size))
     fit = np.minimum(tokens, float(size))
-    bins = _best_fit(fit, size) if packer == "best-fit" else _next_fit(fit, size)
-    filled = np.array([held for held, _ in bins])
+    packed = _best_fit if packer == "best-fit" else _next_fit
+    bins = packed(zip(fit, patches, strict=True), size)
+    filled = np.array([held for held, *_ in bins])
     # The last ones lack what the next samples of a larger set would fill.
     whole = filled[:-1] if len(filled) > 1 else filled
-    return Packs(float(whole.mean() / size), np.array([squares for _, squares in bins]))
+    _, squares, seen = (np.array(column) for column in zip(*bins, strict=True))
+    return Packs(float(whole.mean() / size), squares, seen)
+
+
+def _cut_patches(tokens: Floats, patches: Floats, size: int) -> Floats:
+    """Patches of the images of samples that begin in each pack of texts that follow each other."""
+    import numpy as np
+
+    begins = np.cumsum(tokens) - tokens
+    count = max(1, int((begins[-1] + tokens[-1]) // size))
+    pack = np.minimum((begins // size).astype(np.int64), count - 1)
+    sums: Floats = np.bincount(pack, weights=patches, minlength=count).astype(np.float64)
+    return sums
 
 
 def _cut_squares(tokens: Floats, size: int) -> Floats:
@@ -158,30 +189,34 @@ def _cut_squares(tokens: Floats, size: int) -> Floats:
     return sums
 
 
-def _next_fit(tokens: Iterable[float], size: int) -> list[tuple[float, float]]:
-    """(tokens, sum of squares) of packs: a sample that does not fit opens the next one."""
-    bins, held, squares = [], 0.0, 0.0
-    for length in tokens:
+# Of a pack: tokens, the sum of squares, patches.
+Pack = tuple[float, float, float]
+
+
+def _next_fit(samples: Iterable[tuple[float, float]], size: int) -> list[Pack]:
+    """Packs of (tokens, patches): a sample that does not fit opens the next one."""
+    bins, held, squares, seen = [], 0.0, 0.0, 0.0
+    for length, patches in samples:
         if held + length > size:
-            bins.append((held, squares))
-            held = squares = 0.0
-        held, squares = held + length, squares + length**2
-    return [*bins, (held, squares)]
+            bins.append((held, squares, seen))
+            held = squares = seen = 0.0
+        held, squares, seen = held + length, squares + length**2, seen + patches
+    return [*bins, (held, squares, seen)]
 
 
-def _best_fit(tokens: Floats, size: int) -> list[tuple[float, float]]:
-    """(tokens, sum of squares) of packs: samples in falling order, each into the fullest pack that
-    has room."""
+def _best_fit(samples: Iterable[tuple[float, float]], size: int) -> list[Pack]:
+    """Packs of (tokens, patches): samples in falling order, each into the fullest pack that has
+    room."""
     rooms: list[tuple[float, int]] = []
     bins: list[list[float]] = []
-    for length in sorted(map(float, tokens), reverse=True):
+    for length, patches in sorted(((float(a), float(b)) for a, b in samples), reverse=True):
         at = bisect_left(rooms, (length, -1))
         if at == len(rooms):
             room, index = float(size), len(bins)
-            bins.append([0.0, 0.0])
+            bins.append([0.0, 0.0, 0.0])
         else:
             room, index = rooms.pop(at)
-        bins[index][0] += length
-        bins[index][1] += length**2
+        for column, more in enumerate((length, length**2, patches)):
+            bins[index][column] += more
         insort(rooms, (room - length, index))
-    return [(held, squares) for held, squares in bins]
+    return [(held, squares, seen) for held, squares, seen in bins]

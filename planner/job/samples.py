@@ -8,6 +8,7 @@ included), and squared lengths, on which attention's cost depends.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -64,7 +65,9 @@ class Lengths:
 
     `origin`: where it comes from, for people. `unstated`: lengths that would suit what was given
     as well, where that leaves the spread open: a narrower and a wider distribution. `open_ended`:
-    a form without a longest sample, of which the rarest are cut wherever a limit is.
+    a form without a longest sample, of which the rarest are cut wherever a limit is. `patches`: of
+    images, that a vision tower reads of a sample of each length on average; none where samples are
+    text. `most_patches`: of one sample.
     """
 
     tokens: tuple[float, ...]
@@ -72,6 +75,8 @@ class Lengths:
     origin: str
     unstated: tuple[Lengths, ...] = ()
     open_ended: bool = False
+    patches: tuple[float, ...] = ()
+    most_patches: float = 0.0
 
     @cached_property
     def mean(self) -> float:
@@ -84,6 +89,37 @@ class Lengths:
         return fsum(
             length**2 * share for length, share in zip(self.tokens, self.shares, strict=True)
         )
+
+    @cached_property
+    def mean_patches(self) -> float:
+        """Patches of a sample's images on average."""
+        return fsum(
+            number * share for number, share in zip(self.patches, self.shares, strict=False)
+        )
+
+    def at_least(self, tokens: int) -> Lengths:
+        """The same samples, none shorter than so many tokens."""
+        if self.shortest >= tokens:
+            return self
+        raised = (
+            (max(length, float(tokens)), share)
+            for length, share in zip(self.tokens, self.shares, strict=True)
+        )
+        others = tuple(other.at_least(tokens) for other in self.unstated)
+        made = lengths_of(raised, self.origin, others)
+        return replace(made, open_ended=self.open_ended)
+
+    def below(self, tokens: int) -> float:
+        """Share of the samples that are shorter."""
+        return fsum(
+            share for length, share in zip(self.tokens, self.shares, strict=True) if length < tokens
+        )
+
+    def with_patches(self, patches: float) -> Lengths:
+        """The same samples, each with images of so many patches."""
+        others = tuple(other.with_patches(patches) for other in self.unstated)
+        each = (patches,) * len(self.tokens)
+        return replace(self, patches=each, most_patches=patches, unstated=others)
 
     @property
     def longest(self) -> int:
@@ -117,13 +153,13 @@ class Lengths:
         """The samples cut at a limit: what is longer ends there."""
         if self.longest <= limit:
             return self
-        cut = [(min(length, float(limit)), share) for length, share in self._pairs]
+        patches = self.patches or (0.0,) * len(self.tokens)
+        counted = zip(self.tokens, self.shares, patches, strict=True)
+        cut = [(min(length, float(limit)), share, seen) for length, share, seen in counted]
         others = tuple(other.cut(limit) for other in self.unstated)
-        return lengths_of(cut, self.origin, others)
-
-    @property
-    def _pairs(self) -> Iterable[tuple[float, float]]:
-        return zip(self.tokens, self.shares, strict=True)
+        if not self.patches:
+            return lengths_of(((length, share) for length, share, _ in cut), self.origin, others)
+        return pictured_lengths_of(cut, self.origin, self.most_patches)
 
 
 def lengths_of(
@@ -141,6 +177,25 @@ def lengths_of(
         origin,
         unstated,
     )
+
+
+def pictured_lengths_of(
+    counted: Iterable[tuple[float, float, float]], origin: str, most: float
+) -> Lengths:
+    """The distribution of (length, how many samples have it, patches of their images), in any
+    order; `most`: patches of one sample."""
+    counted = list(counted)
+    made = lengths_of(((length, number) for length, number, _ in counted), origin)
+    sums = [[0.0, 0.0] for _ in made.tokens]
+    for length, number, patches in counted:
+        # Classes that were joined stand at their mean: the nearest one.
+        at = min(bisect_left(made.tokens, length), len(sums) - 1)
+        if at and length - made.tokens[at - 1] < made.tokens[at] - length:
+            at -= 1
+        sums[at][0] += number
+        sums[at][1] += number * patches
+    each = tuple(patches / number if number else 0.0 for number, patches in sums)
+    return replace(made, patches=each, most_patches=most)
 
 
 def demand_length(number: int, where: str) -> int:
@@ -170,7 +225,8 @@ def _joined(pairs: list[tuple[float, float]]) -> list[tuple[float, float]]:
 class Samples:
     """How a job's samples become rows. `lengths` None: rows are cut from one text (pretraining).
 
-    `lengths` are cut at the limit already; `cut`: share of the samples that this shortened.
+    `lengths` are cut at the limit already; `cut`: share of the samples that this shortened;
+    `raised`: share that is shorter than its images, whose tokens it then has.
     """
 
     lengths: Lengths | None = None
@@ -178,6 +234,7 @@ class Samples:
     balance: Balance = "none"
     packer: Packer = "cut"
     cut: float = 0.0
+    raised: float = 0.0
 
     @property
     def differ(self) -> bool:

@@ -11,6 +11,7 @@ from planner.job.errors import UsageError
 from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.length_text import read_lengths
 from planner.job.objective import Objective
+from planner.job.pictures import Pictured, has_pictures, pictured
 from planner.job.quantities import share
 from planner.job.samples import (
     BALANCED,
@@ -25,6 +26,7 @@ from planner.job.samples import (
     offered_by,
 )
 from planner.job.specs import ModelSpec
+from planner.job.vision import ImageLoad
 
 if TYPE_CHECKING:
     from constraints.condition import UserCondition
@@ -48,7 +50,7 @@ def samples_of(
                     "these too, as --lengths mean=450"
                 )
         return Samples(), request.seq or model.pretraining_seq
-    lengths = _lengths(request.lengths, _stamp(request.lengths))
+    lengths = _seen_lengths(request, model) or _lengths(request.lengths, _stamp(request.lengths))
     offered = offered_by(profile.name, profile.family)
     packing = _packing(request, offered, profile)
     balance = _balance(request, offered, profile, packing, model)
@@ -88,6 +90,48 @@ def sample_conditions(profile: FrameworkProfile, samples: Samples) -> tuple[User
     if demand := offered.demands.get(samples.balance):
         found[f"--balance {samples.balance}"] = demand
     return tuple(replace(user_condition("require", text), of=of) for of, text in found.items())
+
+
+def images_of_samples(
+    request: RequestFields, model: ModelSpec, mean: float, limit: int
+) -> ImageLoad | None:
+    """The images of a batch that the file of lengths states, for each token of samples that have so
+    many on average where they are cut at a limit; None where it states none. UsageError."""
+    found = _pictured(request, model)
+    if found is None:
+        return None
+    if found.most_tokens > limit:
+        raise UsageError(
+            f"--lengths {request.lengths}: the images of a sample are {found.most_tokens:,} "
+            f"tokens, and --seq is {limit:,}; give --seq {found.most_tokens} or more"
+        )
+    load, longer = found.load, found.lengths.mean / mean
+    changed = {"patches": load.patches * longer, "seen": load.seen * longer}
+    return load.model_copy(update=changed | {"tokens": min(1.0, load.tokens * longer)})
+
+
+def states_images(text: str | None) -> bool:
+    """Whether `--lengths` names a file with columns of images. UsageError, OSError."""
+    return text is not None and has_pictures(text, _stamp(text))
+
+
+def _seen_lengths(request: RequestFields, model: ModelSpec) -> Lengths | None:
+    found = _pictured(request, model)
+    return None if found is None else found.lengths
+
+
+def _pictured(request: RequestFields, model: ModelSpec) -> Pictured | None:
+    """Samples with their images, where the file of lengths has columns of them. UsageError where
+    images are given twice."""
+    text = request.lengths
+    if text is None:
+        return None
+    found = pictured(text, _stamp(text), model.vision, model.name)
+    given = {"images": request.images, "image-tokens": request.image_tokens}
+    said = [f"--{option} {value}" for option, value in given.items() if value is not None]
+    if found is not None and said:
+        raise UsageError(f"--lengths {text} has columns of images; leave {' '.join(said)} out")
+    return found
 
 
 @lru_cache(maxsize=16)

@@ -13,6 +13,7 @@ from hardware.plain_text import demand_plain
 from planner._version import __version__
 from planner.job.errors import UsageError
 from planner.job.frameworks.profile import load_framework
+from planner.job.images import WITHOUT, read_images
 from planner.job.job import Job
 from planner.job.models.catalog import catalog_name
 from planner.job.optimizers import check_optimizer
@@ -97,6 +98,12 @@ def refusals_of(launch: Launch) -> Iterator[Refusal]:
     """What a launch's framework cannot express of its job and its plan; none if all of it."""
     target = targets()[launch.target]
     yield from job_refusals(target, launch.job)
+    images = launch.request.images
+    if images not in (None, WITHOUT) and read_images(images).video:
+        yield Refusal(
+            "launch files are written for samples with images, not with videos",
+            "frames that count as images (--images 16x640x480)",
+        )
     yield from writer_of(target).plan_refusals(launch)
 
 
@@ -358,7 +365,8 @@ def starts_from_weights(launch: Launch) -> bool:
     """Whether a run cannot start without published weights."""
     job = launch.job
     is_part = not job.tuning.trains_all or job.samples.lengths is not None
-    return targets()[launch.target].from_weights or is_part
+    has_tower = job.model.vision is not None
+    return targets()[launch.target].from_weights or is_part or has_tower
 
 
 def _absolute(given: str) -> str:

@@ -121,6 +121,10 @@ def _dropout_notes(job: Job) -> tuple[str, ...]:
     return ()
 
 
+# Samples have as many patches each but for rounding.
+_ALIKE = 1.0 + 1e-9
+
+
 def _hooks_frozen_tower(job: Job) -> bool:
     """Whether gradients run through a frozen vision tower under recomputation."""
     vision = job.model.vision
@@ -129,15 +133,30 @@ def _hooks_frozen_tower(job: Job) -> bool:
     return hooks_tower(job.tuning, job.framework, vision.tower)
 
 
+def _notes_of_samples(job: Job) -> Iterator[str]:
+    """How images and lengths of samples go together."""
+    samples, lengths = job.samples, job.samples.lengths
+    if lengths is None or not job.model.images.patches or not lengths.mean_patches:
+        return
+    if lengths.most_patches > lengths.mean_patches * _ALIKE:
+        yield (
+            "images as the file of lengths states them, in the tokens of each sample; memory holds "
+            "the longest row and the most patches at once"
+        )
+        return
+    tokens = job.model.images.tokens * lengths.mean
+    shorter = f"; {share(samples.raised)} of the samples given are shorter, and are taken to be so "
+    yield (
+        f"images and lengths: every sample has as many images, whose {tokens:,.0f} tokens its "
+        "length counts" + (f"{shorter}long" if samples.raised else "")
+    )
+
+
 def image_notes(job: Job) -> Iterator[str]:
     """Which images a sample is taken to have where nobody says, or where samples differ, and what
     of a frozen tower is left out."""
     images = job.model.images
-    if images.patches and job.samples.differ:
-        yield (
-            "images of samples of unlike lengths: as many for each token of a long sample as of a "
-            "short one; where every sample has as many, the longest has fewer than is counted"
-        )
+    yield from _notes_of_samples(job)
     if _hooks_frozen_tower(job):
         yield (
             "a frozen vision tower under recomputation: transformers 5 hooks its patch embedding "

@@ -41,6 +41,7 @@ from planner.predict.kernel_rows import (
 )
 from planner.predict.links import link_inputs, network
 from planner.predict.ops.rows import Piece
+from planner.predict.pictures import with_pictures
 from planner.predict.sample_costs import cost_samples, with_computed
 from planner.predict.threads import in_threads
 from planner.predict.unequal import unequal_seconds
@@ -148,6 +149,27 @@ class CostModel:
     def op_table(self) -> OpTable:
         """The op table as arrays."""
         return op_columns.flatten(self.pieces, self.job)
+
+    def pictured_table(self, pictures: float, table: OpTable | None = None) -> OpTable:
+        """The op table, or that of resident activations, with so many times the patches that a
+        vision tower reads."""
+        plain = self.op_table if table is None else table
+        if pictures == 1.0:
+            return plain
+        resident = table is not None and table is not self.op_table
+        found = self._pictured.get((pictures, resident))
+        if found is None:
+            job = replace(self.job, activation_offload=(), offload_fraction=1.0)
+            pieces = cost_tables.job_pieces(job) if resident else self.pieces
+            job = job if resident else self.job
+            found = op_columns.flatten(with_pictures(pieces, pictures), job)
+            self._pictured[pictures, resident] = found
+        return found
+
+    @cached_property
+    def _pictured(self) -> dict[tuple[float, bool], OpTable]:
+        """Op tables by the patches that they are of."""
+        return {}
 
     @cached_property
     def job_inputs(self) -> JobInputs:
@@ -384,12 +406,12 @@ class CostModel:
         return self._cost_keys(keys, self._on_gpu)
 
     def _cost_keys(self, keys: Array, table: OpTable, **changed: float) -> Array:
-        def cost(keys: Array, inputs: JobInputs) -> Array:
-            keys = np.ascontiguousarray(keys)
+        def cost(keys: Array, inputs: JobInputs, pictures: float) -> Array:
+            keys, rows = np.ascontiguousarray(keys), self.pictured_table(pictures, table)
             costs = np.zeros((len(keys), len(self.pieces), f.PIECE_COLUMNS))
             in_threads(
                 lambda part: self.run(
-                    compiled.cost_keys, keys[part], *table, inputs, *self.inputs[1:],
+                    compiled.cost_keys, keys[part], *rows, inputs, *self.inputs[1:],
                     np.zeros(TRAFFICS, PIECE_TRAFFIC_ROW), costs[part],
                 ),
                 len(keys),

@@ -23,6 +23,7 @@ from planner.job.job import Job
 from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostModel
 from planner.predict.ops.rows import Piece
+from planner.predict.pictures import timed_pictures
 from planner.predict.plan import Plan
 from planner.predict.sample_costs import timed_keys
 
@@ -69,7 +70,8 @@ class LayerProfile(Frozen):
     """A layer of one kind, the embedding, or the output head.
 
     `layers`: how many the slowest pipeline stage holds. `waiting_s`: seconds that the GPU waits for
-    the CPU in both passes. `accumulation_s`: seconds of adding gradients to their buffers.
+    the CPU in both passes. `accumulation_s`: seconds of adding gradients to their buffers;
+    `again_s`: of running forward again where the layer recomputes.
     """
 
     name: str
@@ -78,6 +80,7 @@ class LayerProfile(Frozen):
     collectives: tuple[CollectiveProfile, ...]
     waiting_s: float
     accumulation_s: float
+    again_s: float = 0.0
 
 
 class StepProfile(Frozen):
@@ -133,8 +136,10 @@ class _CoreView:
         self.framework: Any
         self.gpu: Any
         self.job, self.framework, self.gpu = (record(one)[()] for one in inputs)
-        self.ops = rows(cost_model.op_table.ops, f.OP_ROW)
-        self.collectives = rows(cost_model.op_table.collectives, f.COMM_ROW)
+        mbs = int(keys[0, f.KEY["mbs"]])
+        table = cost_model.pictured_table(timed_pictures(cost_model.job, mbs))
+        self.ops = rows(table.ops, f.OP_ROW)
+        self.collectives = rows(table.collectives, f.COMM_ROW)
 
     def layer(self, index: int, piece: Piece, layers: float) -> LayerProfile:
         """The profile of one piece."""
@@ -150,6 +155,7 @@ class _CoreView:
             collectives=tuple(self._collectives(index, piece)),
             waiting_s=waiting,
             accumulation_s=max(0.0, both - waiting - in_kernels),
+            again_s=float(cost.recompute) if int(self.key.modules) else 0.0,
         )
 
     def _ops(self, index: int, piece: Piece) -> list[OpProfile]:

@@ -16,18 +16,20 @@ micro-batch is a sum over the kinds of passes, each costed so on its own number 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.cost import fields as f
 from planner.cost.codes import GROUP_CP
 from planner.cost.tables import Array, JobInputs
 from planner.job.job import Job
 from planner.job.rank_groups import Pass, passes_of
+from planner.predict.pictures import held_pictures, is_pictured, timed_pictures
 
-# Costs of keys for numbers of a job.
-Cost = Callable[[Array, JobInputs], Array]
+# Costs of keys for numbers of a job, with so many times the patches of images.
+Cost = Callable[[Array, JobInputs, float], Array]
 
 # Columns of a piece that are seconds of a micro-batch.
 TIMED = np.array(
@@ -57,21 +59,38 @@ def with_computed(keys: Array, job: Job) -> Array:
 
 def cost_samples(
     job: Job, inputs: JobInputs, keys: Array, cost: Cost, more_tokens: float = 1.0,
-    longer: float = 1.0,
+    longer: float = 1.0, more_images: float = 1.0,
 ) -> Array:  # fmt: skip
-    """Piece costs of keys [keys, pieces, PIECE_COLUMNS]. `more_tokens`, `longer`: factors on the
-    tokens of a micro-batch, and on the length that they attend to."""
-    costs = cost(keys, inputs)
-    if not job.samples.differ:
-        return costs
+    """Piece costs of keys [keys, pieces, PIECE_COLUMNS]. `more_tokens`, `longer`, `more_images`:
+    factors on the tokens of a micro-batch, on the length that they attend to, on its patches."""
+    if not (job.samples.differ or is_pictured(job)):
+        return cost(keys, inputs, 1.0)
     sizes = keys[:, [f.KEY["mbs"], f.KEY["cp"]]] if job.samples.by_sample else keys[:, MBS]
-    for size in np.unique(sizes, axis=0):
-        rows = np.flatnonzero((sizes == size).all(axis=1))
+    groups = [np.flatnonzero((sizes == size).all(axis=1)) for size in np.unique(sizes, axis=0)]
+    costs = _held(job, inputs, keys, cost, groups)
+    for rows in groups:
+        pictures = timed_pictures(job, int(keys[rows[0], f.KEY["mbs"]])) * more_images
         timed = sum(
-            weight * cost(*timed_by)[..., TIMED]
+            weight * cost(*timed_by, pictures)[..., TIMED]
             for weight, timed_by in _parts(job, inputs, keys[rows], more_tokens, longer)
         )
         costs[np.ix_(rows, np.arange(costs.shape[1]), TIMED)] = timed
+    return costs
+
+
+def _held(
+    job: Job, inputs: JobInputs, keys: Array, cost: Cost, groups: Sequence[NDArray[np.intp]]
+) -> Array:
+    """Costs at the longest micro-batch, with the most patches that one has."""
+    if not is_pictured(job):
+        return cost(keys, inputs, 1.0)
+    found = [
+        cost(keys[rows], inputs, held_pictures(job, int(keys[rows[0], f.KEY["mbs"]])))
+        for rows in groups
+    ]
+    costs = np.empty((len(keys), *found[0].shape[1:]))
+    for rows, priced in zip(groups, found, strict=True):
+        costs[rows] = priced
     return costs
 
 

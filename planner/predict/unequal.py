@@ -1,6 +1,7 @@
 """How long ranks wait for those with more work in their samples.
 
-A micro-batch's seconds are w = c + a·t + b·q of its tokens t and squared lengths q. Ranks that
+A micro-batch's seconds are w = c + a·t + b·q + p·i of its tokens t, squared lengths q and patches i
+of images, each by itself: with images the sum of maxima is the most that ranks wait. Ranks that
 share the data of a step wait for the slowest: at its end, or at each micro-batch where they
 exchange weights or tokens in every layer (ZeRO-3, expert parallelism). In a pipeline micro-batches
 follow each other through equal stages, for sum(w) + (p - 1)/v · max(w) (a flow shop whose jobs take
@@ -26,8 +27,9 @@ from planner.cost.tables import Array
 from planner.job.job import Job
 from planner.job.order_statistics import sum_of
 from planner.job.sample_rows import SORTED_BATCHES, longest_classes, packs_of
-from planner.job.samples import Samples
+from planner.job.samples import Lengths, Samples
 from planner.predict.group_waits import group_seconds
+from planner.predict.pictures import is_pictured
 from planner.predict.sample_costs import PASSES
 
 # Piece costs of keys, of a larger micro-batch (`planner.predict.sample_costs.cost_samples`).
@@ -38,11 +40,12 @@ _STEP = 1.25
 
 
 class Waiting(NamedTuple):
-    """Of micro-batches, by which work at its maximum exceeds its mean: of their tokens, and of
-    squared lengths, in units of a mean micro-batch's."""
+    """Of micro-batches, by which work at its maximum exceeds its mean: of their tokens, of squared
+    lengths and of patches of images, in units of a mean micro-batch's."""
 
     tokens: float
     squares: float
+    patches: float = 0.0
 
 
 def waiting(
@@ -65,20 +68,39 @@ def waits(
     samples: Samples, seq: int, mbs: int, micro_batches: int, ranks: int, in_step: int,
     filling: float,
 ) -> Waiting:  # fmt: skip
-    """`waiting` of the samples of a job, for tokens and for squared lengths."""
+    """`waiting` of the samples of a job, for tokens, for squared lengths and for patches."""
     lengths = samples.lengths
     if lengths is None or not samples.differ:
         return Waiting(0.0, 0.0)
+    how = micro_batches, ranks, in_step, filling
+    seen = _waiting_for_images(samples, lengths, seq, mbs, how)
+    return _waits_of_tokens(samples, lengths, seq, mbs, how)._replace(patches=seen)
+
+
+How = tuple[int, int, int, float]
+
+
+def _waiting_for_images(samples: Samples, lengths: Lengths, seq: int, mbs: int, how: How) -> float:
+    """`waiting` for patches, drawn with their samples: in packs of samples, or row by row."""
+    if not lengths.mean_patches or samples.balance == "tokens":
+        return 0.0
+    if samples.is_packed:
+        patches = packs_of(lengths, seq, samples.packer).patches
+        even = np.full(len(patches), 1.0 / len(patches))
+        return waiting((patches, even), mbs, *how) if patches.any() else 0.0
+    return waiting((np.array(lengths.patches), np.array(lengths.shares)), mbs, *how)
+
+
+def _waits_of_tokens(samples: Samples, lengths: Lengths, seq: int, mbs: int, how: How) -> Waiting:
+    micro_batches, ranks, in_step, filling = how
     if samples.packing == "longest":
         tokens, shares = longest_classes(lengths, samples.balance, mbs)
         if samples.balance == "tokens":
             tokens_s, squares_s = (_sorted(values, ranks) for values in (tokens, tokens**2))
             return Waiting(micro_batches * tokens_s, micro_batches * squares_s)
-        how = micro_batches, ranks, in_step, filling
         return Waiting(waiting((tokens, shares), 1, *how), waiting((tokens**2, shares), 1, *how))
     if samples.balance != "none":
         return Waiting(0.0, 0.0)
-    how = micro_batches, ranks, in_step, filling
     if samples.packing == "padding-free":
         lengths_s, shares = np.array(lengths.tokens), np.array(lengths.shares)
         return Waiting(
@@ -110,6 +132,8 @@ def unequal_seconds(
     if job.samples.by_sample:
         spent = np.column_stack([tokens, squares, fixed])[of_key]
         return group_seconds(job, shapes, key, spent)
+    seen = image_seconds(job, price, totals, keys, costs)
+    tokens = np.maximum(0.0, tokens - seen)
     pp, zero = shapes[:, f.SHAPE["pp"]], shapes[:, f.SHAPE["zero"]]
     ranks = shapes[:, f.SHAPE["dp"]]
     experts = key[:, f.KEY["ep"]] * key[:, f.KEY["etp"]]
@@ -120,8 +144,9 @@ def unequal_seconds(
         [key[:, f.KEY["mbs"]], shapes[:, f.SHAPE["grad_acc"]], ranks, in_step, filling]
     )
     rows, inverse = np.unique(table, axis=0, return_inverse=True)
-    found = np.array([_waits(job, row) for row in rows]).reshape(-1, 2)[inverse.ravel()]
-    seconds: Array = (found[:, 0] * tokens[of_key] + found[:, 1] * squares[of_key]) / pp
+    found = np.array([_waits(job, row) for row in rows]).reshape(-1, 3)[inverse.ravel()]
+    spent = np.column_stack([tokens, squares, seen])[of_key]
+    seconds: Array = (found * spent).sum(axis=1) / pp
     return seconds
 
 
@@ -137,17 +162,29 @@ def elastic_seconds(
     with neither: a·t, b·q and c. The first two are differences to a larger micro-batch, `_STEP`
     times."""
 
-    def seconds(priced: Array) -> Array:
-        again = (keys[:, f.KEY["modules"]] > 0.0)[:, None, None]
-        passes = priced[..., PASSES].sum(axis=-1)
-        passes = passes + again * priced[..., f.RECOMPUTE_COLUMNS].sum(axis=-1)
-        most: Array = (passes @ totals).max(axis=1)
-        return most
-
-    now = seconds(costs)
-    both = seconds(price(keys, more_tokens=_STEP)) - now
-    longer = seconds(price(keys, longer=_STEP)) - now
+    now = _seconds(totals, keys, costs)
+    both = _seconds(totals, keys, price(keys, more_tokens=_STEP)) - now
+    longer = _seconds(totals, keys, price(keys, longer=_STEP)) - now
     share = 1.0 / (_STEP - 1.0)
     squares = np.clip(share * longer, 0.0, now)
     tokens = np.clip(share * both - squares, 0.0, now - squares)
     return tokens, squares, now - tokens - squares
+
+
+def image_seconds(job: Job, price: Price, totals: Array, keys: Array, costs: Array) -> Array:
+    """Of all pieces' seconds of a micro-batch those that grow with the patches of its images."""
+    now = _seconds(totals, keys, costs)
+    if not is_pictured(job):
+        return np.zeros(len(now))
+    more = _seconds(totals, keys, price(keys, more_images=_STEP)) - now
+    found: Array = np.clip(more / (_STEP - 1.0), 0.0, now)
+    return found
+
+
+def _seconds(totals: Array, keys: Array, priced: Array) -> Array:
+    """Seconds of the passes of a micro-batch, on the slowest machine."""
+    again = (keys[:, f.KEY["modules"]] > 0.0)[:, None, None]
+    passes = priced[..., PASSES].sum(axis=-1)
+    passes = passes + again * priced[..., f.RECOMPUTE_COLUMNS].sum(axis=-1)
+    most: Array = (passes @ totals).max(axis=1)
+    return most

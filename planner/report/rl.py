@@ -9,7 +9,7 @@ from planner.predict.plan import OPTIMAL_WITHIN
 from planner.predict.rl.plan import EngineLayout, Side
 from planner.predict.rl.step import RlStep
 from planner.report.rl_step import step_blocks
-from planner.report.said import described
+from planner.report.said import described, lasting
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 from planner.search.rl.explain import RlExplanation
 from planner.search.rl.result import RlPlan, RlResult, RlSummary
@@ -167,6 +167,15 @@ def engine_words(plan: RlPlan) -> str:
 def step_text(plan: RlPlan) -> str:
     """`168 s (140 s to 210 s)`."""
     return f"{seconds(plan.step_s)} ({seconds(plan.low_s)} to {seconds(plan.high_s)})"
+
+
+def training_text(plan: RlPlan, samples: int) -> str:
+    """How long a number of samples takes, without interruptions."""
+    steps = samples / plan.samples
+    value, low, high = (
+        lasting(steps * one / 86_400.0) for one in (plan.step_s, plan.low_s, plan.high_s)
+    )
+    return f"{samples:,} samples are {steps:,.0f} steps: {value} ({low} to {high})"
 
 
 def front_table(result: RlResult) -> TableData:

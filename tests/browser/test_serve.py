@@ -85,3 +85,14 @@ def test_the_live_page_is_accessible(browser: Any, address: str, width: int, sch
     assert opened.serious() == []
     assert opened.complaints == []
     opened.page.close()
+
+
+def test_the_field_in_error_is_marked_and_the_old_answer_dimmed(opened: Opened) -> None:
+    _ask(opened, "gpus", "8xH10", "unknown GPU")
+    field = opened.page.locator("input[name=gpus]")
+    assert field.get_attribute("aria-invalid") == "true"
+    assert opened.page.locator("#answer.stale").count() == 1
+    assert not opened.page.locator("#saved").is_visible()
+    opened.page.fill("input[name=gpus]", "8xH100")
+    opened.page.wait_for_selector("#answer:not(.stale)")
+    assert field.get_attribute("aria-invalid") is None

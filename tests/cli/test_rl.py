@@ -105,3 +105,36 @@ def test_other_commands_say_that_they_do_not_read_such_plans(run: Run, tmp_path:
     refused(run("explain", str(file), "7"), "plans 1 to 1")
     file.write_text(file.read_text().replace('"version": 1', '"version": 99'))
     refused(run("explain", str(file)), "reads version 1")
+
+
+CLUSTERS = (*JOB[:2], *JOB[4:], *FEW)
+
+
+def test_clusters_are_compared_and_bought_in_samples_a_dollar(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "clusters.json"
+    asked = ("--gpus", "2xH100", "--rollout-gpus", "2xL40S", "-q", "-o", str(file))
+    told = run("compare", *CLUSTERS, *asked)
+    assert told.exit_code == 0, told.output
+    assert "2xH100 + 2xL40S" in told.stdout and "samples/" in told.stdout
+    assert max(map(len, told.stdout.splitlines())) <= 80
+    assert len(json.loads(file.read_text())["rows"]) == 2
+    bought = run("buy", *CLUSTERS, "--gpus", "2xH100", "--samples", "1M", "--deadline", "1h", "-q")
+    assert bought.exit_code == 1
+    assert "no cluster keeps the limits" in bought.stdout and "beyond deadline" in bought.stdout
+    rows = run("compare", *CLUSTERS, "--gpus", "2xH100", "-q", "--csv").stdout.splitlines()
+    assert rows[0].startswith("cluster,rollout,gpus")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--tokens", "1T"), "--samples 10M"),
+        (("--deadline", "3d"), "--samples 10M"),
+        (("--plot", "x.html"), "leave it out"),
+        (("--rollout-gpus", "2"), "give 1 to 1"),
+        (("--rl-framework", "verl", "--framework", "nanotron"), "verl trains with"),
+    ],
+)  # fmt: skip
+def test_what_a_comparison_cannot_be(run: Run, given: tuple[str, ...], said: str) -> None:
+    words = CLUSTERS if "--framework" not in given else (*JOB[:2], *STEP)
+    refused(run("compare", *words, "--gpus", "2xH100", *given), said)

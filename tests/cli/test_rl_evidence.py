@@ -76,7 +76,8 @@ def test_a_log_beside_its_plan_teaches_a_cluster_and_tells_lengths(
     assert "--plan-file" in alone.stderr
     plan, own = tmp_path / "plan.json", tmp_path / "own.toml"
     assert run(*SEARCH, "-o", str(plan)).exit_code == 0
-    result = run("calibrate", "--from", str(log), "-o", str(own), "--json")
+    # Of a folder the logs beside the plan.
+    result = run("calibrate", "--from", str(tmp_path), "-o", str(own), "--json")
     assert result.exit_code == 0, result.output
     content = json.loads(result.stdout)
     assert {one["name"] for one in content["phases"]} >= {"generation", "training"}

@@ -173,7 +173,7 @@ def test_packs() -> None:
     """Packs of one length hold as many as fit; texts that are cut fill every pack; the best fit
     wastes less than the next fit, and attention within samples takes their squares."""
     whole = rows("300", "pack", 1024, packer="next-fit")
-    assert whole == pytest.approx((900, 1024, 1024, 3, 1024))
+    assert whole[:5] == pytest.approx((900, 1024, 1024, 3, 1024))
     within = rows("300", "pack-varlen", 1024, packer="best-fit")
     assert within.attended == pytest.approx(3 * 300**2 / 1024, rel=0.01)
     cut, following, best = (

@@ -71,8 +71,8 @@ def test_sums_of_a_coin() -> None:
 
 def test_alike_samples_wait_for_nobody() -> None:
     even = Samples(read_lengths("512"), "longest")
-    assert waits(even, 512, 2, 4, 8, 8, 0.0) == (0.0, 0.0)
-    assert waits(Samples(), 512, 2, 4, 8, 8, 0.0) == (0.0, 0.0)
+    assert waits(even, 512, 2, 4, 8, 8, 0.0) == (0.0, 0.0, 0.0)
+    assert waits(Samples(), 512, 2, 4, 8, 8, 0.0) == (0.0, 0.0, 0.0)
 
 
 def test_samples_grouped_by_length_wait_less() -> None:

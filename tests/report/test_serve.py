@@ -93,6 +93,8 @@ def test_what_fits_nowhere_is_an_answer(client: TestClient) -> None:
 def test_wrong_input_is_said(client: TestClient, fields: dict[str, str], said: str) -> None:
     found = _search(client, **fields)
     assert said in found["error"] and len(found["error"]) < 1200
+    (name,) = fields
+    assert found["field"] == ("" if name == "unknown" else name)
 
 
 def test_numbers_instead_of_texts_are_refused(client: TestClient) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from math import exp
+from math import ceil, exp, log2
 
 from hardware.schema import Cluster
 from planner.evidence.rl.rows import RlRow
@@ -21,8 +21,8 @@ from planner.job.specs import ModelSpec
 from planner.predict.ops.table import parameter_count
 
 # Published runs whose mean and limit are known (math, code and chat; limits of 256 to 20,480): the
-# mean grows with the limit's power 0.55, 170 tokens at 300, and runs differ by this much in ln.
-_AT, _MEAN_AT, _POWER = 300.0, 170.0, 0.55
+# mean grows with the power 0.52 of the limit, 170 tokens at 300; runs differ by this much in ln.
+_AT, _MEAN_AT, _POWER = 300.0, 170.0, 0.52
 OPEN_DEVIATION = 0.75
 # The most of a limit that answers take on average.
 _MOST = 0.8
@@ -34,8 +34,9 @@ SIGMAS = (0.6, USUAL_SIGMA, 1.1)
 # E(l²)/E(l) over the mean of answers of the usual spread.
 _ATTENDED = exp(USUAL_SIGMA**2)
 _LONGEST_PROMPT = 4
-# The limit of answers whose mean is counted and whose limit nobody says.
-_MOST_OF_COUNTED = 4
+# Limits are powers of two; of samples whose mean is counted and whose limit nobody says it is taken
+# for the least that is so much longer than the mean, and for no less than recipes usually have.
+_LEAST_OF_COUNTED, _USUAL_LIMIT = 1.2, 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +84,14 @@ def lengths_of(row: RlRow, samples: int | None, model: ModelSpec, cluster: Clust
             raise UnpredictableRowError("neither a length of answers nor their limit is stated")
         mean, counted = usual_mean(most), "open"
     if counted == "counted" and not _says_limit(row):
-        most = _MOST_OF_COUNTED * round(mean)
+        most = _next_limit(mean + prompt) - most_prompt
     response = max(1, min(round(mean), most))
     return RlLengths(prompt, most_prompt, response, most, counted)
+
+
+def _next_limit(mean: float) -> int:
+    """The limit of prompt and answer together, by their mean."""
+    return max(_USUAL_LIMIT, int(2 ** ceil(log2(max(2.0, _LEAST_OF_COUNTED * mean)))))
 
 
 def usual_mean(limit: int) -> float:

@@ -14,6 +14,7 @@ from planner.evidence.rl.rows import RlRow
 from planner.evidence.rl.settings import (
     USUAL,
     Taken,
+    attention_kernel,
     engine_name,
     engine_of,
     engine_versions,
@@ -54,9 +55,11 @@ from planner.predict.rl.plan import RlLayout
 
 # Frameworks as tables name them, by the one whose loop they share.
 _FRAMEWORKS = (
-    ("verl|rllm", "verl"),
-    ("nemo-?rl", "nemo-rl"),
-    ("openrlhf", "openrlhf"),
+    # AReaL, ROLL, SkyRL, RLinf and EasyR1 have verl's trainers and engines.
+    ("verl|rllm|areal|^roll\\b|skyrl|rlinf|easyr1", "verl"),
+    ("nemo-?(rl|aligner)", "nemo-rl"),
+    # DeepSpeed beside vLLM's Ray engines.
+    ("openrlhf|open-?instruct", "openrlhf"),
     ("slime|vime", "slime"),
     ("trl", "trl"),
     ("prime-?rl", "prime-rl"),
@@ -65,8 +68,8 @@ _FRAMEWORKS = (
 _TRAINERS = (
     ("megatron-?fsdp", ""),
     ("megatron", "megatron"),
-    ("fsdp2", "fsdp2"),
-    ("fsdp|veomni", "fsdp"),
+    # Both generations of FSDP hold the same tensors, around transformers' modelling code.
+    ("fsdp|veomni", "fsdp2"),
     ("dtensor", "dtensor"),
     ("deepspeed", "deepspeed"),
     ("automodel", "automodel"),
@@ -78,9 +81,11 @@ _ALGORITHMS = (
 # verl padded every sample to the limits of prompt and answer unless `use_remove_padding` was on,
 # which its examples turned on in 2025.
 _PADDED_UNTIL = "2025-01-01"
-# verl's actors checkpoint unless told otherwise (`enable_gradient_checkpointing`), and so do most
-# recipes of long answers, whatever trains.
+# verl's FSDP actors checkpoint unless told otherwise (`enable_gradient_checkpointing`), and so do
+# most recipes of long answers. Its Megatron actors do not: that switch hands them the granularity
+# of `gradient_checkpointing_kwargs`, which is null (single_controller/base/megatron/worker.py).
 _USUAL_RECOMPUTE = "full"
+_SWITCHED = "gradient checkpointing"
 # Notes that have all of a recipe and no packing among it.
 _UNPACKED = r"^(?!.*(sequence packing|dynamic batching)).*logprob mbs"
 # Rows of one sample each, which Megatron's profiles do not list.
@@ -122,6 +127,7 @@ def map_rl(row: RlRow, taken: Taken = USUAL) -> RlMapped:
 
 def _mapped(row: RlRow, taken: Taken) -> RlMapped:
     framework = find_rl_framework(named_cell(_FRAMEWORKS, row, "framework"))
+    _demand_no_tools(row)
     model = model_of(row)
     prompts, samples = _batch(row, taken)
     trained, sampled = _gpus(row)
@@ -134,7 +140,8 @@ def _mapped(row: RlRow, taken: Taken) -> RlMapped:
     )
     request = _request(row, framework, lengths, (prompts, samples), cluster, taken)
     job = request.resolve()
-    own = _packed_as(packing_of(row, framework, lengths)[0], replace(job.trainer, cluster=cluster))
+    update = replace(_trained(row, request, job), cluster=cluster)
+    own = _packed_as(packing_of(row, framework, lengths)[0], update)
     trainer = _trainer(row, own, taken)
     job = replace(
         job,
@@ -147,7 +154,7 @@ def _mapped(row: RlRow, taken: Taken) -> RlMapped:
     layout = RlLayout(
         placement="separate" if row.is_separate else "colocated",
         trainer=trainer,
-        engine=engine_of(row, framework, sampled or trained),
+        engine=engine_of(row, framework, model, cluster, sampled or trained),
         staleness=staleness_of(row),
         critic=_critic(job, trainer),
         trainer_leaves=trainer_leaves(row, framework, taken),
@@ -155,6 +162,16 @@ def _mapped(row: RlRow, taken: Taken) -> RlMapped:
         way=way_of(row),
     )
     return RlMapped(row, job, layout, lengths, tuple(_assumed(row, lengths)))
+
+
+def _trained(row: RlRow, request: RlRequest, job: RlJob) -> Job:
+    """The update as it was measured: Megatron-Bridge's benchmarks of trainers alone train on the
+    next token, with its own loss."""
+    if not (row.is_trainer_alone and row.says("software", "megatron-bridge")):
+        return job.trainer
+    tokens = round(job.trainer.batch.sequences * job.trainer.row_tokens)
+    given = {"framework": "megatron-bridge", "seq": job.trainer.seq, "gbs_tokens": tokens}
+    return request.trainer.model_copy(update=given).resolve()
 
 
 def _packed_as(packing: Packing, job: Job) -> Job:
@@ -193,19 +210,35 @@ def model_of(row: RlRow) -> ModelSpec:
         raise UnpredictableRowError(f"model {text!r} is not in the catalogue") from None
 
 
+def _demand_no_tools(row: RlRow) -> None:
+    """UnpredictableRowError for samples that wait for tools, whose seconds no column states."""
+    if row.says("algorithm", r"agent|multi-turn|\bswe\b") or row.says("reward", "environment"):
+        raise UnpredictableRowError("turns of tools, and their seconds, are not stated")
+
+
 def _batch(row: RlRow, taken: Taken) -> tuple[int, int]:
     """(prompts, samples of each) of a step. UnpredictableRowError."""
     if row.is_transfer_alone:
         return _ANY_PROMPTS, _ANY_SAMPLES
     if row.is_trainer_alone:
         return _packs(row) // _ANY_SAMPLES, _ANY_SAMPLES
-    prompts = row.integer("prompts_per_step")
     samples = taken.samples or row.integer("samples_per_prompt")
+    prompts = row.integer("prompts_per_step") or _prompts(row, samples)
     if prompts is None:
         raise UnpredictableRowError("prompts_per_step is not stated")
     if samples is None:
         raise UnpredictableRowError("samples_per_prompt is not stated")
     return prompts, samples
+
+
+def _prompts(row: RlRow, samples: int | None) -> int | None:
+    """Prompts by the batches of a step's updates, which verl counts in prompts, others in samples;
+    None where a row does not say how many updates a step has."""
+    batch, updates = row.integer("train_global_batch"), row.integer("minibatches")
+    if batch is None or updates is None:
+        return None
+    each = 1 if row.says("framework", "verl") else samples or 1
+    return max(1, batch * updates // each)
 
 
 def _packs(row: RlRow) -> int:
@@ -273,6 +306,7 @@ def _request(
         packing="pack-varlen" if packing in _OF_SAMPLES else packing,
         train=tuning_text(row),
         optimizer_offload=updated_on_host(row),
+        use=("fused-dispatch",) if model.moe and row.notes_say("deepep") else (),
         overrides=Overrides(model=_with_positions(model, max(limit, lengths.longest))),
     )
     resampled = taken.batches or (generated_batches(row) if row.resamples else None)
@@ -305,11 +339,21 @@ def _profile(row: RlRow, framework: RlFramework) -> str:
     """The profile of what trains."""
     if not row.text("train_backend") and row.is_transfer_alone:
         return framework.usual_trainer
-    word = named_cell(_TRAINERS, row, "train_backend")
+    word = _trainer_word(row, framework)
     known = framework.trainers.get(word)
     if known is None:
         raise UnpredictableRowError(f"{framework.name} has no trainer {word!r}")
     return known
+
+
+def _trainer_word(row: RlRow, framework: RlFramework) -> str:
+    """What trains: as stated, else what the framework's trainers leave, where degrees tell one that
+    splits layers or pipelines from one that shards."""
+    if row.text("train_backend"):
+        return named_cell(_TRAINERS, row, "train_backend")
+    split = any((row.integer(f"train_{name}") or 1) > 1 for name in ("tp", "pp", "ep"))
+    words = framework.trainers
+    return "megatron" if split and "megatron" in words else next(iter(words))
 
 
 def packing_of(row: RlRow, framework: RlFramework, lengths: RlLengths) -> tuple[Packing, int]:
@@ -345,11 +389,21 @@ def _trainer(row: RlRow, job: Job, taken: Taken) -> Configuration:
     degrees = _degrees(row, job)
     if degrees.cp > 1 and not job.framework.parallelism.context:
         job = replace(job, context_kinds=("a2a",))
-    said = taken.recompute or row.text("recompute") or _USUAL_RECOMPUTE
+    job = replace(job, attention_kernel=attention_kernel(row))
+    said = taken.recompute or _recomputation(row, job)
     cells = {"recompute": said, "framework": job.framework.name}
     mode = recompute_mode(MeasuredRow(row.file, row.line, cells), job.framework)
     layout = even_layout(job, degrees.pp, degrees.vpp, mode)
     return Configuration(replace(job, recompute=(mode,)), degrees, mode, layout)
+
+
+def _recomputation(row: RlRow, job: Job) -> str:
+    """What a row says is recomputed, as it acts there."""
+    said = row.text("recompute")
+    null = job.framework.name.startswith("megatron") and row.says("framework", "verl")
+    if null and (said is None or _SWITCHED in said):
+        return "none"
+    return said or _USUAL_RECOMPUTE
 
 
 def _degrees(row: RlRow, job: Job) -> Degrees:
@@ -390,7 +444,7 @@ def _assumed(row: RlRow, lengths: RlLengths) -> list[str]:
     if lengths.counted == "open":
         texts.append(f"answers of {lengths.response:,} tokens on average")
     if not row.text("rollout_tp") and not row.is_trainer_alone:
-        texts.append("engines of one GPU")
+        texts.append("engines of the fewest GPUs")
     if not row.text("kv_fraction"):
         texts.append("the framework's share for the engine")
     return texts

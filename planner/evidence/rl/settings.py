@@ -7,13 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
+from hardware.schema import Cluster
 from planner.evidence.rl.rows import RlRow
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.job.rl.frameworks import RlFramework
+from planner.job.specs import ModelSpec
 from planner.predict.configuration import Configuration
+from planner.predict.ops.table import parameter_count
 from planner.predict.rl.plan import EngineLayout
 
 _GRAPHS_SINCE = "2025-08-01"
+# Share of an engine's room that weights may fill, so that the cache holds some sequences.
+_WEIGHTS_OF_ROOM = 0.7
 # verl took vLLM's second engine in July 2025, and its asynchronous scheduler with 2026.
 _SECOND_SINCE, _ASYNC_SINCE = "2025-07-01", "2026-01-01"
 # Sequences that verl's engines ran at once until it asked for fewer (rollout.yaml).
@@ -120,6 +125,12 @@ def fuses_rotary(row: RlRow) -> bool:
     return not row.says("framework", "verl") or row.notes_say("apply_rope_fusion|all optimization")
 
 
+def attention_kernel(row: RlRow) -> str:
+    """The trainer's fused attention, by transformers' name for it; `auto`: the GPU's usual one."""
+    kernels = {"flash_attention_2": "flash2", "flash_attention_3": "flash3_or_cudnn"}
+    return next((kernel for name, kernel in kernels.items() if row.notes_say(name)), "auto")
+
+
 def updated_on_host(row: RlRow) -> float:
     """Share of the optimizer that the CPU updates: Megatron's offload, of which a row gives the
     fraction. What merely leaves between phases comes back for the update."""
@@ -134,22 +145,39 @@ def read_limit(row: RlRow, trainer: Configuration) -> int | None:
     return round(1000 * tokens) * trainer.degrees.cp if tokens else None
 
 
-def engine_of(row: RlRow, framework: RlFramework, gpus: int) -> EngineLayout:
-    """Degrees of the engines."""
-    tp, pp = row.integer("rollout_tp") or 1, row.integer("rollout_pp") or 1
+def engine_of(
+    row: RlRow, framework: RlFramework, model: ModelSpec, cluster: Cluster, gpus: int
+) -> EngineLayout:
+    """Degrees of the engines; of a row that does not state them the fewest GPUs that hold weights
+    and leave room for a cache."""
     usual = framework.kv_share_separate if row.is_separate else framework.kv_share_colocated
+    share, pp = row.number("kv_fraction") or usual, row.integer("rollout_pp") or 1
+    tp = row.integer("rollout_tp") or _fewest(model, share * cluster.gpu.hbm_usable_bytes, gpus)
     return EngineLayout(
         replicas=max(1, gpus // (tp * pp)),
         tp=tp,
         pp=pp,
-        kv_share=row.number("kv_fraction") or usual,
+        kv_share=share,
         sequences=round(row.noted("max_num_seqs N") or _sequences(row, framework)),
     )
 
 
+def _fewest(model: ModelSpec, room_bytes: float, gpus: int) -> int:
+    """GPUs of an engine, a power of two, of which weights fill no more than most of the room."""
+    weights, tp = 2.0 * parameter_count(model).total, 1
+    while weights / tp > _WEIGHTS_OF_ROOM * room_bytes and 2 * tp <= gpus:
+        tp *= 2
+    return tp
+
+
 def _sequences(row: RlRow, framework: RlFramework) -> int:
-    old = row.says("software", "mid-2025") or (row.text("date") or _GRAPHS_SINCE) < _GRAPHS_SINCE
+    old = is_before(row, _GRAPHS_SINCE, "mid-2025")
     return _SEQUENCES_OF_OLD if old and row.says("framework", "verl") else framework.sequences
+
+
+def is_before(row: RlRow, day: str, versions: str) -> bool:
+    """Whether what ran is from before a day: by versions that its software names, else by date."""
+    return row.says("software", versions) or (row.text("date") or day) < day
 
 
 def uses_graphs(row: RlRow) -> bool:
@@ -157,8 +185,7 @@ def uses_graphs(row: RlRow) -> bool:
     (`rollout.enforce_eager`)."""
     if row.notes_say(r"enforce_eager=\w"):
         return row.notes_say("enforce_eager=False")
-    old = row.says("software", "mid-2025") or (row.text("date") or _GRAPHS_SINCE) < _GRAPHS_SINCE
-    eager = old and row.says("framework", "verl")
+    eager = is_before(row, _GRAPHS_SINCE, "mid-2025") and row.says("framework", "verl")
     return not (eager or row.notes_say("enforce_eager"))
 
 

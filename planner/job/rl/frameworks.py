@@ -32,8 +32,9 @@ class RlFramework(Named):
     fills_bins: bool = False
     balances: Literal["none", "step", "mini-batch"] = "none"
     position_s: float = 0.0
-    chunked_logits: bool = False
     answers_alone: bool = False
+    without: tuple[str, ...] = ()
+    assumes: Mapping[str, tuple[str, ...]] = {}
     settings: Mapping[str, Mapping[str, Mapping[str, Any]]] = {}
     rotates_samples: tuple[str, ...] = ()
     kv_share_colocated: float

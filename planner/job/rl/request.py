@@ -141,7 +141,12 @@ class RlRequest(Named):
                 "--rl: the lengths of prompts and answers decide a step; give them, as --lengths "
                 "prompt=512..1024,response=lognormal:median=2500,p95=9000,max=16384"
             )
-        return read_prompts(self.trainer.lengths)
+        prompt, response = read_prompts(self.trainer.lengths)
+        room = load_model(self.trainer.model).spec.max_positions - prompt.longest
+        # Where nobody says how long an answer may be, it ends with the positions.
+        if response.open_ended and 0 < room < response.longest:
+            response = response.cut(room)
+        return prompt, response
 
     def _rollout(self, algorithm: Algorithm) -> Rollout:
         prompt, response = self.lengths
@@ -164,7 +169,15 @@ class RlRequest(Named):
         elif self.trainer.packing is not None:
             changed["seq"] = self.trainer.seq or rollout.longest
         changed["gbs_tokens"] = self.trainer.gbs_tokens or tokens
+        changed["without"] = self._without(framework)
         return as_trainer(self.trainer.model_copy(update=changed).resolve(), framework, rollout)
+
+    def _without(self, framework: RlFramework) -> tuple[str, ...]:
+        """Techniques of the trainer that nobody asked for and the framework has not."""
+        given = (*self.trainer.use, *self.trainer.without)
+        offered = (one.name for one in self.trainer.find_framework().techniques)
+        left = (name for name in offered if name in framework.without and name not in given)
+        return (*self.trainer.without, *left)
 
     def _engine(self, framework: RlFramework, old_logprobs: bool) -> EngineSetting:
         name = self.engine or framework.engines[0]
@@ -227,13 +240,14 @@ class RlRequest(Named):
 def as_trainer(job: Job, framework: RlFramework, rollout: Rollout) -> Job:
     """A job as a framework of reinforcement learning trains it on samples: on a policy's loss, and
     with the settings that it changes."""
-    logits = "chunked" if framework.chunked_logits else job.objective.logits
     answers = rollout.response.mean / (rollout.prompt.mean + rollout.response.mean)
     share = answers if framework.answers_alone else 1.0
-    objective = Objective("policy", logits=logits, loss=framework.name, answers=share)
+    objective = Objective("policy", logits=job.objective.logits, loss=framework.name, answers=share)
     profile = job.framework
     if settings := framework.settings.get(profile.name):
         profile = with_tables(profile, settings)
+        told = framework.assumes.get(profile.name, profile.assumptions)
+        profile = profile.model_copy(update={"assumptions": told})
         if not job.framework.parallelism.context:
             job = replace(job, context_kinds=profile.parallelism.context_kinds)
     return replace(job, framework=with_objective(profile, objective), objective=objective)

@@ -180,9 +180,11 @@ def read_given(
 
 def _shown(found: Found, hints: Hints) -> Found:
     """What was found with the images that the caller says, whatever kind of file it is."""
-    if found.images or found.image_tokens or hints.images in (None, USUAL):
+    if found.images or found.image_tokens:
         return found
-    return replace(found, images=hints.images)
+    if hints.image_tokens is not None:
+        return replace(found, image_tokens=hints.image_tokens)
+    return found if hints.images in (None, USUAL) else replace(found, images=hints.images)
 
 
 def _with_images(

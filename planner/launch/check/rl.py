@@ -117,7 +117,12 @@ def _resolved(request: RlRequest, rl: RlFound) -> RlJob:
     job, engine = request.resolve(), rl.engine
     chunk = engine.chunk or job.engine.chunk
     set_engine = replace(job.engine, chunk=chunk, graphs=engine.graphs)
-    return replace(job, engine=set_engine, token_limit_read=rl.token_limit_read)
+    return replace(
+        job,
+        engine=set_engine,
+        token_limit_read=rl.token_limit_read,
+        fused_rotary=rl.fused_rotary,
+    )
 
 
 # --- the request ----------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ class RlFound:
     `reward`: models by their names in the catalogue; `reward` empty: rules. `resamples`: batches of
     prompts that are generated for each that is trained on, None where that is not known. `leaves`:
     whether weights and states of the trainer leave the GPU while the engine samples, None: as the
-    framework has it.
+    framework has it. `fused_rotary`: one kernel rotates all samples of a micro-batch.
     """
 
     framework: str
@@ -73,6 +73,7 @@ class RlFound:
     critic: str | None = None
     reward: str = ""
     old_logprobs: bool = True
+    fused_rotary: bool = True
     resamples: float | None = None
     leaves: bool | None = None
 

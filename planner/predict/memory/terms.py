@@ -21,6 +21,7 @@ from planner.job.recompute import Module
 from planner.predict.cost_tables import job_pieces
 from planner.predict.memory.account import Footprint, Kept, PhaseMemory, StageAccount
 from planner.predict.ops.rows import Piece, Saved
+from planner.predict.pictures import VISION, held_pictures, with_pictures
 from planner.predict.stage import Stage
 
 # torch rounds every allocation up to a multiple of this (c10/cuda/CUDACachingAllocator.h,
@@ -74,7 +75,8 @@ def _waiting(stage: Stage, kept: Kept) -> float:
 def _rows(job: Job, stage: Stage, kept: Kept) -> Iterator[tuple[str, float, float]]:
     """(name, bytes of one, copies) of every row of every piece of the stage."""
     copies, told = kept.copies, stage.inputs.job
-    for index, piece in enumerate(_pieces(job, told.kinds)):
+    pictures = held_pictures(job, int(stage.key.mbs))
+    for index, piece in enumerate(with_pictures(_pieces(job, told.kinds), pictures)):
         count, again = stage.counts(index)
         if index < told.kinds:
             for layer in kept.layers:
@@ -118,7 +120,7 @@ def _piece_rows(
 
 def _name(op: str, tensor: str) -> str:
     """A tensor of the vision part by its own name: a tower's layers have names of any layer's."""
-    return f"{_VISION}{tensor.removeprefix(_VISION)}" if op.startswith(_VISION) else tensor
+    return f"{VISION}{tensor.removeprefix(VISION)}" if op.startswith(VISION) else tensor
 
 
 def _row_bytes(stage: Stage, row: Saved) -> float:
@@ -143,14 +145,12 @@ def _share_kept(stage: Stage, row: Saved, size: float, again: bool | None) -> fl
 Where = Literal["tensors", "outside"]
 Step = Literal["first", "later"]
 
-# What names of a vision part's rows begin with.
-_VISION = "vision/"
 # Parts of the activations by the first words of a tensor's name; the first that matches holds.
 _PARTS = (
     (WAITING, "waiting for weight gradients"),
     (ON_THEIR_WAY, "on the way to and from the host"),
     ("vision/projector", "projector"),
-    (_VISION, "vision tower"),
+    (VISION, "vision tower"),
     ("checkpoint", "checkpoints"),
     ("/norm", "norms"),
     ("attention/", "attention"),

@@ -73,8 +73,7 @@ class Flow:
     they have cached (`tokens`; `windowed`: at most a window of each), sequences not yet ended
     (`left`), those let in for the first time (`admitted`), tokens read again (`reread`).
 
-    `preempted`: of all samples, how often one lost its place. `settled`: the bin from which the
-    flow, were it fed for ever, would stay as it is; None where it never settles.
+    `preempted`: of all samples, how often one lost its place.
     """
 
     steps: Floats
@@ -85,7 +84,6 @@ class Flow:
     admitted: Floats
     reread: Floats
     preempted: float
-    settled: int | None
 
 
 @lru_cache(maxsize=512)
@@ -95,7 +93,8 @@ def flow(load: Load) -> Flow:
 
 
 class _Bins:
-    """A load's flow, bin by bin."""
+    """A load's flow, bin by bin: `ages`, sequences that run, and `waiting`, those that lost their
+    place, by the tokens that they have."""
 
     def __init__(self, load: Load) -> None:
         import numpy as np
@@ -106,19 +105,16 @@ class _Bins:
         count = max(1, min(math.ceil(longest), max(_BINS, fine)))
         self.width = longest / count
         ends = self.width * np.arange(1, count + 1)
-        reached = np.searchsorted(np.asarray(load.lengths.tokens), ends * (1 + 1e-9), side="right")
-        shares = np.concatenate(([0.0], np.cumsum(load.lengths.shares)))
-        alive = np.concatenate(([1.0], 1.0 - shares[reached]))
-        alive[-1] = 0.0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            self.ending = np.where(alive[:-1] > 0.0, 1.0 - alive[1:] / alive[:-1], 1.0)
-        self.alive = alive
+        self.alive = _alive(load.lengths, ends)
+        before, after = self.alive[:-1], self.alive[1:]
+        self.ending = np.where(before > 0.0, 1.0 - after / np.maximum(before, _LEAST), 1.0)
         self.staying = 1.0 - self.ending[:-1]
-        middle = load.prompt + ends - 0.5 * self.width
-        self.cached = middle
-        self.windowed = np.minimum(middle, load.window) if load.window else 0.0 * middle
+        self.cached = load.prompt + ends - 0.5 * self.width
+        self.windowed = np.minimum(self.cached, load.window) if load.window else 0.0 * ends
         self.taken = self._taken(load.prompt + ends)
         self.start = float(self._taken(np.asarray([load.prompt + self.width]))[0])
+        self.ages, self.waiting = np.zeros(count), np.zeros(count)
+        self.queue, self.held, self.lost = load.samples, 0.0, 0.0
 
     def _taken(self, cached: Floats) -> Floats:
         """Room of a sequence with so many tokens cached."""
@@ -146,46 +142,47 @@ class _Bins:
         admitted[0] = samples
         return Flow(
             np.full_like(running, self.width), running, running * self.cached,
-            running * self.windowed, running, admitted, np.zeros_like(running), 0.0, None,
+            running * self.windowed, running, admitted, np.zeros_like(running), 0.0,
         )  # fmt: skip
 
     def _through_queue(self) -> Flow:
+        """Bin by bin, the steady part in one stride."""
         import numpy as np
 
         sums = self._sums()
-        ages = np.zeros(len(self.ending))
-        waiting = np.zeros(len(self.ending))
-        queue, lost, held = self.load.samples, 0.0, 0.0
         rows: list[tuple[float, ...]] = []
-        settled: int | None = None
+        strides = False
         while len(rows) < _MOST_ROWS:
-            count, taken = (sums[:2] @ ages).tolist()
-            if taken > self.load.room * _FULL and count > 1.0:
-                ages, waiting, gone = self._preempt(ages, waiting, taken)
-                lost, held = lost + gone, held + gone
-                count, taken = (sums[:2] @ ages).tolist()
-            reread = 0.0
-            if held > _LAST:
-                ages, waiting, reread = self._readmit(ages, waiting, count, taken)
-                held = float(waiting.sum())
-                count, taken = (sums[:2] @ ages).tolist()
-            fresh = 0.0 if held > _LAST else self._fresh(queue, count, taken)
-            ages[0] += fresh
-            queue -= fresh
-            left = queue + held + count + fresh
+            fresh, reread = self._schedule(sums[:2])
+            left = self.queue + self.held + float(sums[0] @ self.ages)
             if left < _LAST:
                 break
-            running, tokens, windowed, ended = (sums[2:] @ ages).tolist()
+            running, tokens, windowed, ended = (sums[2:] @ self.ages).tolist()
             rows.append((self.width, running, tokens, windowed, left - ended / 2.0, fresh, reread))
-            ages[1:] = ages[:-1] * self.staying
-            ages[0] = 0.0
-            if settled is None and queue > 0.0 and self._is_settled(rows):
-                settled = len(rows) - 1
-                queue = self._skip(rows, queue)
-        columns = np.asarray(rows).T if rows else np.zeros((7, 0))
+            self.ages[1:] = self.ages[:-1] * self.staying
+            self.ages[0] = 0.0
+            if not strides and self.queue > 0.0 and self._is_settled(rows):
+                strides = True
+                self._skip(rows)
         names = ("steps", "running", "tokens", "windowed", "left", "admitted", "reread")
-        quantities = dict(zip(names, columns, strict=True))
-        return Flow(**quantities, preempted=lost / max(self.load.samples, _LAST), settled=settled)
+        quantities = dict(zip(names, np.asarray(rows).T, strict=True))
+        return Flow(**quantities, preempted=self.lost / self.load.samples)
+
+    def _schedule(self, sums: Floats) -> tuple[float, float]:
+        """Who runs in the next bin: (sequences let in for the first time, tokens read again).
+        `sums`: rows whose products with `ages` are how many run, and their room."""
+        count, taken = (sums @ self.ages).tolist()
+        if taken > self.load.room * _FULL and count > 1.0:
+            self._preempt(taken)
+            count, taken = (sums @ self.ages).tolist()
+        reread = 0.0
+        if self.held > _LAST:
+            reread = self._readmit(count, taken)
+            count, taken = (sums @ self.ages).tolist()
+        fresh = 0.0 if self.held > _LAST else self._fresh(count, taken)
+        self.ages[0] += fresh
+        self.queue -= fresh
+        return fresh, reread
 
     def _sums(self) -> Floats:
         """What a product with the quantities at each age gives: their number, their room at the
@@ -199,37 +196,37 @@ class _Bins:
             self.ending,
         ))  # fmt: skip
 
-    def _preempt(self, ages: Floats, waiting: Floats, taken: float) -> tuple[Floats, Floats, float]:
+    def _preempt(self, taken: float) -> None:
         """The youngest leave where what runs is about to outgrow its room."""
         import numpy as np
 
-        each = ages * self.taken
+        each = self.ages * self.taken
         before = np.cumsum(each) - each
         excess = taken - self.load.room
-        gone = ages * np.clip((excess - before) / np.maximum(each, _LEAST), 0.0, 1.0)
-        return ages - gone, waiting + gone, float(gone.sum())
+        gone = self.ages * np.clip((excess - before) / np.maximum(each, _LEAST), 0.0, 1.0)
+        self.ages, self.waiting = self.ages - gone, self.waiting + gone
+        self.held += float(gone.sum())
+        self.lost += float(gone.sum())
 
-    def _readmit(
-        self, ages: Floats, waiting: Floats, count: float, taken: float
-    ) -> tuple[Floats, Floats, float]:
-        """Those that lost their place come back before any new one, the oldest first; (running,
-        waiting, tokens read again)."""
+    def _readmit(self, count: float, taken: float) -> float:
+        """Those that lost their place come back before any new one, the oldest first; tokens that
+        are read again."""
         import numpy as np
 
-        after = np.cumsum(waiting[::-1])[::-1] - waiting
+        waiting = self.waiting
         each = waiting * self.taken
-        taken_after = np.cumsum(each[::-1])[::-1] - each
-        by_slots = (self.load.slots - count - after) / np.maximum(waiting, _LEAST)
-        by_room = (self.load.room - taken - taken_after) / np.maximum(each, _LEAST)
+        by_slots = (self.load.slots - count - _behind(waiting)) / np.maximum(waiting, _LEAST)
+        by_room = (self.load.room - taken - _behind(each)) / np.maximum(each, _LEAST)
         back = waiting * np.clip(np.minimum(by_slots, by_room), 0.0, 1.0)
+        self.ages, self.waiting = self.ages + back, waiting - back
+        self.held = float(self.waiting.sum())
         kept = 0.0 if self.load.again else self.load.prompt
-        reread = float(back @ (self.cached - 0.5 * self.width - kept))
-        return ages + back, waiting - back, reread
+        return float(back @ (self.cached - 0.5 * self.width - kept))
 
-    def _fresh(self, queue: float, count: float, taken: float) -> float:
-        """Sequences of the queue that are let in."""
+    def _fresh(self, count: float, taken: float) -> float:
+        """Sequences of the queue that slots and room let in."""
         room = (self.load.room - taken) / self.start
-        return max(0.0, min(queue, self.load.slots - count, room))
+        return max(0.0, min(self.queue, self.load.slots - count, room))
 
     @property
     def _past(self) -> int:
@@ -248,18 +245,37 @@ class _Bins:
         sums = [(sum(row[at] for row in now), sum(row[at] for row in before)) for at in (1, 5)]
         return all(abs(one - other) <= _STILL * max(one, other) for one, other in sums)
 
-    def _skip(self, rows: list[tuple[float, ...]], queue: float) -> float:
-        """What is left of the queue when its steady part is counted as one wide bin."""
+    def _skip(self, rows: list[tuple[float, ...]]) -> None:
+        """Counts the steady part as one wide bin. As many are let in as end: what runs gives each
+        its tokens."""
         recent = rows[-self._past :]
         mean = [sum(row[index] for row in recent) / len(recent) for index in range(7)]
-        # As many are let in as end: what runs gives each its tokens.
         rate = mean[1] / float((self.alive[:-1] + self.alive[1:]).sum() / 2.0)
-        wide = math.floor(queue / rate) - 1 if rate > 0.0 else 0
+        wide = math.floor(self.queue / rate) - 1 if rate > 0.0 else 0
         if wide < 2:
-            return queue
+            return
         fresh, left = wide * rate, rows[-1][4]
         rows.append((
             wide * self.width, mean[1], mean[2], mean[3], left - fresh / 2.0, fresh,
             wide * mean[6],
         ))  # fmt: skip
-        return queue - fresh
+        self.queue -= fresh
+
+
+def _alive(lengths: Lengths, ends: Floats) -> Floats:
+    """Share of the samples that are longer than nothing, and than each bin's end."""
+    import numpy as np
+
+    reached = np.searchsorted(np.asarray(lengths.tokens), ends * (1.0 + 1e-9), side="right")
+    shares = np.concatenate(([0.0], np.cumsum(lengths.shares)))
+    alive = np.concatenate(([1.0], 1.0 - shares[reached]))
+    alive[-1] = 0.0
+    return alive
+
+
+def _behind(quantity: Floats) -> Floats:
+    """Of a quantity by age, what is of higher ages."""
+    import numpy as np
+
+    total: Floats = np.cumsum(quantity[::-1])[::-1] - quantity
+    return total

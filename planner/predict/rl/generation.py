@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # Points of the profile of what still runs.
 _POINTS = 64
+# Share of a phase from which waiting for the CPU is worth a word.
+_MUCH_CPU = 0.25
 # An engine drains from where fewer sequences run than this share of the most that did.
 _DRAINED = 0.9
 
@@ -137,10 +139,13 @@ def _sharing(job: RlJob, lanes: int) -> float:
 
 
 def _machine(job: RlJob, layout: EngineLayout, gpu: Gpu | None) -> Cluster:
-    """What the engines run on: the trainer's machine, or the usual one of another GPU."""
-    cluster = job.trainer.cluster
-    if gpu is None or gpu.name == cluster.gpu.name:
-        return cluster
+    """What the engines run on: the trainer's machine, the one given for them, or the usual one of
+    another GPU."""
+    if gpu is None:
+        return job.trainer.cluster
+    for cluster in (job.trainer.cluster, job.sampling_cluster):
+        if gpu.name == cluster.gpu.name:
+            return cluster
     return parse_gpus(f"{layout.gpus}x{gpu.name}")
 
 
@@ -295,6 +300,10 @@ def _notes(job: RlJob, made: SamplingEngine, course: _Course, one_longest: float
             f"{course.flow.preempted:.0%} of the sequences lose their place in a full KV cache, "
             "and are read again."
         )
+    waited = float(course.terms["engine"].sum() / max(course.seconds.sum(), 1e-12))
+    if waited > _MUCH_CPU:
+        why = "prepares steps" if made.graphs else "starts kernels that no CUDA graph holds"
+        found.append(f"For {waited:.0%} of the time the GPU waits while the engine's CPU {why}.")
     if job.rollout.response.unstated:
         found.append(
             "Only the mean of the answers' lengths is known; their spread decides the tail."

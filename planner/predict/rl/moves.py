@@ -21,8 +21,10 @@ UNPINNED_BYTES_PER_S = 4.0e9
 # verl's delta_weight_sync.md, where 1.0 to 7.6 GB a rank took 2.2 to 11.4 s.
 COMPARED_BYTES_PER_S = 0.8e9
 # Bytes/s at which bf16 weights become 8-bit ones as they are loaded: slime's docs, 355B in 100 s
-# with and 48 s without.
-QUANTISED_BYTES_PER_S = 1.4e10
+# Seconds in which a bf16 tensor becomes an 8-bit one with its scales as it is loaded: kernels and
+# calls of each, whatever its size. NeMo-RL's docs/design-docs/refit.md, 30B-A3B (18,600 tensors):
+# 2.9 s with and 0.74 s without; slime's docs, 355B: 100 s and 48 s (1.2 ms a tensor, in a trainer).
+QUANTISED_TENSOR_S = 2.0e-4
 # Bytes of an element that travels alone: its value and where it is.
 _CHANGED_BYTES = 6.0
 # Tensors of a published layer beside its experts: attention, norms, and the FFN or router.
@@ -79,7 +81,7 @@ def transfer(job: RlJob, engine: EngineLayout, way: str, shard_bytes: float) -> 
     if rules.changed < 1.0:
         terms["compare"] = shard_bytes / COMPARED_BYTES_PER_S
     if job.engine.weights not in ("bf16", "fp16"):
-        terms["quantise"] = weights / QUANTISED_BYTES_PER_S
+        terms["quantise"] = tensors * QUANTISED_TENSOR_S
     return Transfer(way, terms, weights * rules.changed, _buffers(job, weights, tensors))
 
 

@@ -315,7 +315,12 @@ def _commands(path: Path | None, number: int, request: Request, whole: bool) -> 
     writing = f"    {search_command(request)} -o {name}"
     first = ("Write the plans into a file:", writing) if path is None else ()
     explained = f"    planner explain {name} {number}"
-    explaining: tuple[str, ...] = ("See what else was close:", explained)
+    traced = f"{explained} --trace step-{number}.json"
+    explaining: tuple[str, ...] = (
+        "See what else was close:", explained,
+        "See the step pass by pass: write its trace and open it in Perfetto (ui.perfetto.dev).",
+        traced,
+    )  # fmt: skip
     if not whole:
         explaining += ("Draw it in full:", f"{explained} --plot plan-{number}.html")
     try:

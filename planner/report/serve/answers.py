@@ -12,6 +12,8 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from constraints.errors import ConstraintError
+from hardware.errors import HardwareError
 from planner.job.errors import UsageError, unknown_name
 from planner.job.models.catalog import catalog_name, model_names
 from planner.job.pool import SeveralTypes
@@ -84,6 +86,23 @@ class Inputs(BaseModel):
                 f"{count:,} GPUs: give {MOST_GPUS:,} at most here; planner search takes more"
             )
         return request
+
+
+def wrong_field(given: dict[str, Any]) -> str:
+    """The first field of a form that is wrong by itself, all others as they are by default; empty
+    where only what they say together is."""
+    for name in Inputs.model_fields:
+        if name in given and _is_wrong({name: given[name]}):
+            return name
+    return ""
+
+
+def _is_wrong(given: dict[str, Any]) -> bool:
+    try:
+        Inputs(**given).request().resolve()
+    except (ValueError, HardwareError, ConstraintError):
+        return True
+    return False
 
 
 def _probability(text: str) -> float:

@@ -5,6 +5,7 @@ itself, and writes nothing. A connection ends where somebody sends or reads slow
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import re
 from collections.abc import Awaitable, Callable
@@ -37,6 +38,7 @@ from planner.report.serve.answers import (
     plan_file,
     plan_in_full,
     report_file,
+    wrong_field,
 )
 
 # A request's head must be there this soon; a page on this machine sends it at once.
@@ -160,7 +162,7 @@ def make_app(time_limit_s: float) -> Starlette:
             Middleware(BaseHTTPMiddleware, dispatch=_guard),
         ],
     )
-    for kind in (BusyError, ValidationError, UsageError, HardwareError, ConstraintError, Exception):
+    for kind in (BusyError, UsageError, HardwareError, ConstraintError, Exception):
         app.add_exception_handler(kind, _failed)
     app.state.desk = Desk(time_limit_s)
     app.state.limiter = anyio.CapacityLimiter(MOST_SEARCHES)
@@ -188,13 +190,17 @@ def _failed(_request: Request, error: Exception) -> Response:
     match error:
         case BusyError():
             return _refused("this session's last search is still going on", 409)
-        case ValidationError():
-            field, wrong = first_error(error)
-            return _refused(f"{field or 'fields'}: {wrong}", _WRONG_INPUT)
         case UsageError() | HardwareError() | ConstraintError():
-            return _refused(str(error), _WRONG_INPUT)
+            return _refused(_said(error), _WRONG_INPUT)
         case _:
             return _refused("a crash of the planner itself: its terminal says where", 500)
+
+
+def _said(error: ValueError) -> str:
+    if isinstance(error, ValidationError):
+        field, wrong = first_error(error)
+        return f"{field or 'fields'}: {wrong}"
+    return str(error)
 
 
 def _refused(text: str, status: int) -> JSONResponse:
@@ -238,7 +244,27 @@ async def _search(request: Request) -> Response:
         return _refused(f"the fields were not sent within {MOST_BODY_S:.0f} s", 408)
     if body is None:
         return _refused(f"more than {MOST_BODY_BYTES:,} bytes were sent", 413)
-    return await _answered(request, Inputs.model_validate_json(body))
+    try:
+        return await _answered(request, Inputs.model_validate_json(body))
+    except ValueError as error:  # what a person may mistype is one, in every room
+        return await _mistyped(body, error)
+
+
+async def _mistyped(body: bytes, error: ValueError) -> Response:
+    """What is wrong, and the field that is, for the page to mark."""
+    text, given = _said(error), _fields(body)
+    name = await anyio.to_thread.run_sync(wrong_field, given)
+    return JSONResponse({"error": text, "field": name}, _WRONG_INPUT)
+
+
+def _fields(body: bytes) -> dict[str, str]:
+    """The fields that were sent as texts; none where no object was."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return {}
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {name: value for name, value in pairs if isinstance(value, str)}
 
 
 async def _answered(request: Request, inputs: Inputs) -> Response:

@@ -70,3 +70,11 @@ def test_gpus_that_sample_are_some_of_the_cluster_or_their_own():
     assert own.placements == ("separate",)
     assert (own.sampling_cluster.gpu.name, own.sampling_cluster.num_gpus) == ("L40S", 32)
     assert request().resolve().sampling_cluster.gpu.name.startswith("H100")
+
+
+def test_answers_without_a_limit_end_with_the_positions():
+    job = request("prompt=512..1024,response=mean=4000").resolve()
+    assert job.rollout.longest == job.policy.max_positions
+    assert all(
+        other.longest <= job.rollout.response.longest for other in job.rollout.response.unstated
+    )

@@ -111,6 +111,8 @@ def test_eager_engines_and_old_ones_wait_for_their_cpu() -> None:
     old = replace(job, engine=replace(job.engine, generation="vllm-v0"))
     terms = [generate(one, engine).phase.terms["engine"] for one in (job, eager, old)]
     assert terms[1] > 1.5 * terms[0] and terms[2] > 2.0 * terms[0]
+    said = [" ".join(generate(one, engine).phase.notes) for one in (job, eager, old)]
+    assert not said[0] and "no CUDA graph" in said[1] and "prepares steps" in said[2]
 
 
 def test_fp8_weights_and_cache_save_what_is_read() -> None:

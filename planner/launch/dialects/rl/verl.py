@@ -306,6 +306,7 @@ class VerlReader(RlReader):
             critic=self._critic(algorithm, trainer),
             reward=self._reward(),
             old_logprobs=not self._bypasses(),
+            fused_rotary=self.flag(f"{_MEGATRON}.override_transformer_config.apply_rope_fusion"),
             leaves=self._leaves(),
         )
 

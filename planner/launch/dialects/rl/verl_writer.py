@@ -181,6 +181,8 @@ def _megatron(launch: RlLaunch, table: str, *, trains: bool) -> Settings:
         f"{table}.expert_model_parallel_size": degrees.ep,
         f"{table}.expert_tensor_parallel_size": degrees.etp,
         f"{table}.param_offload": leaves,
+        # Megatron-Core rotates packed samples one by one without it.
+        f"+{table}.override_transformer_config.apply_rope_fusion": True,
     }
     if not trains:
         return found

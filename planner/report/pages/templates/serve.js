@@ -38,16 +38,34 @@ async function ask() {
 }
 
 function take(found) {
+  mark(found.error ? found.field : "");
   if (found.error) return refuse(found.error);
+  answer.classList.remove("stale");
+  answer.inert = false;
   state.textContent = found.state;
   answer.innerHTML = found.html;
   document.getElementById("saved").hidden = !found.has_plans;
   mount(found.data);
 }
 
+// What stands below an error is of the last fields that were right: dimmed, and without links.
 function refuse(text) {
   state.className = "refused";
   state.textContent = text;
+  answer.classList.add("stale");
+  answer.inert = true;
+  document.getElementById("saved").hidden = true;
+}
+
+function mark(name) {
+  for (const field of form.elements) {
+    if (!field.name) continue;
+    const wrong = field.name === name;
+    field.toggleAttribute("aria-invalid", wrong);
+    if (wrong) field.setAttribute("aria-invalid", "true");
+    if (wrong) field.setAttribute("aria-describedby", "state");
+    else field.removeAttribute("aria-describedby");
+  }
 }
 
 window.fetchPlan = async (number) => {

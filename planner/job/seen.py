@@ -1,0 +1,76 @@
+"""The images of a job's samples: with the model that reads them, and in the samples' lengths."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from planner.job.errors import UsageError
+from planner.job.frameworks.profile import FrameworkProfile
+from planner.job.images import image_load, stated_tokens
+from planner.job.samples import Samples
+from planner.job.sampling import images_of_samples
+from planner.job.specs import ModelSpec
+from planner.job.tuning import VISION_TOWER, Tuning
+
+if TYPE_CHECKING:
+    from planner.job.request_fields import RequestFields
+
+
+def with_images(
+    request: RequestFields,
+    model: ModelSpec,
+    profile: FrameworkProfile,
+    tuning: Tuning,
+    samples: Samples,
+    seq: int,
+) -> tuple[Samples, ModelSpec]:
+    """The samples with their images, and the model with those of a batch, its tower as it is
+    trained. UsageError."""
+    samples = _with_room(request, samples, model)
+    model = _seeing(request, model, profile, tuning, samples, seq)
+    return _with_patches(samples, model), model
+
+
+def _seeing(
+    request: RequestFields,
+    model: ModelSpec,
+    profile: FrameworkProfile,
+    tuning: Tuning,
+    samples: Samples,
+    seq: int,
+) -> ModelSpec:
+    """The model with the images of a batch, and its tower as it is trained. UsageError."""
+    mean = samples.lengths.mean if samples.lengths else float(seq)
+    images = images_of_samples(request, model, mean, seq)
+    if images is None:
+        images = image_load(model, request.images, request.image_tokens, mean)
+    if model.vision is None:
+        return model
+    place = profile.towers.place(model.vision.rule)
+    changed = {"frozen": tuning.freezes(VISION_TOWER), "place": place}
+    vision = model.vision.model_copy(update=changed)
+    return model.model_copy(update={"images": images, "vision": vision})
+
+
+def _with_room(request: RequestFields, samples: Samples, model: ModelSpec) -> Samples:
+    """The samples, each with the tokens of its images at least: those count in its length.
+    UsageError where the longest has no room for them."""
+    tokens, lengths = stated_tokens(model, request.images, request.image_tokens), samples.lengths
+    if lengths is None or not tokens:
+        return samples
+    if tokens > lengths.longest:
+        raise UsageError(
+            f"--lengths {request.lengths}: the images of a sample are {tokens:,} tokens, which "
+            f"count in its length, and the longest has {lengths.longest:,}; give lengths of whole "
+            f"samples, a --seq of {tokens} or more, or smaller images"
+        )
+    return replace(samples, lengths=lengths.at_least(tokens), raised=lengths.below(tokens))
+
+
+def _with_patches(samples: Samples, model: ModelSpec) -> Samples:
+    """The samples with the patches of images, as many in each where no file states them."""
+    lengths, patches = samples.lengths, model.images.patches
+    if lengths is None or lengths.patches or not patches:
+        return samples
+    return replace(samples, lengths=lengths.with_patches(patches * lengths.mean))
