@@ -35,7 +35,8 @@ class TowerSpec(Named):
     factor a channel on what each block adds (InternVL); `gated_layers`: last layers where that is a
     learned number; `tiles`: tiles of an image that are one row of patches, with learned positions
     for each of `aspects` shapes (Llama 3.2); `outputs`: layers, from 0 on, whose outputs the
-    projector reads beside the last one's.
+    projector reads beside the last one's; `unread`: last layers that run and that nobody reads
+    (LLaVA takes what the last but one makes).
     """
 
     kind: str = "vit"
@@ -64,6 +65,7 @@ class TowerSpec(Named):
     tiles: _NonNegative = 0
     aspects: _NonNegative = 0
     outputs: tuple[_NonNegative, ...] = ()
+    unread: _NonNegative = 0
     qk_norm: Literal["none", "head", "full"] = "none"
     full_layers: tuple[_NonNegative, ...] | None = None
     window: _NonNegative = 0
