@@ -166,7 +166,7 @@ def no_room(
 def demand_room(explorer: RlExplorer) -> None:
     """UsageError where the share of memory that was given leaves no engine room for one sample."""
     job = explorer.jobs[0]
-    if job.engine.kv_share is None or explorer.engines:
+    if job.engine.kv_share is None or not explorer.no_engine_fits:
         return
     options = explorer.options[0]
     widest = max(options.layouts, key=lambda layout: layout.tp * layout.pp)
