@@ -77,7 +77,8 @@ def plot_result(result: SearchResult, figure: ResultFigure = "front") -> Any:
     if figure not in drawn:
         raise unknown_name("figure", figure, list(drawn), "a search has these: ")
     job = result.job
-    return in_file(drawn[figure](result), f"{job.model} on {job.cluster}, {job.framework}")
+    said = Verdict(result).headline if result.recommended else ""
+    return in_file(drawn[figure](result), f"{job.model} on {job.cluster}, {job.framework}", said)
 
 
 def plot_cluster_front(front: ClusterFront) -> Any:
