@@ -18,6 +18,7 @@ from planner.report.tables import TableData, table
 RESULTS = "results.parquet"
 # Rows that the table of a page holds; the file has all.
 _MOST_ROWS = 500
+_MOST_LABELS = 6
 
 Row = Mapping[str, Any]
 
@@ -25,7 +26,7 @@ Row = Mapping[str, Any]
 def sweep_page(folder: Path) -> Page:
     """The page of the results in a sweep's folder. UsageError where they are none."""
     rows = _read(folder / RESULTS)
-    labels = [name for name in rows[0] if name not in FIGURES] if rows else []
+    labels = _labels(rows)
     planned = [row for row in rows if row["status"] == "plan"]
     sections = [Section("Every point", blocks=(_table(planned, labels),))]
     if panels := [_panel(model, planned, labels) for model in _models(planned)]:
@@ -51,6 +52,13 @@ def _read(path: Path) -> list[Row]:
     if rows and not set(FIGURES) <= set(rows[0]):
         raise UsageError(f"{path} is no result of planner sweep: it lacks columns of one")
     return rows
+
+
+def _labels(rows: Sequence[Row]) -> list[str]:
+    """The axes whose values differ, and the model."""
+    names = [name for name in rows[0] if name not in FIGURES] if rows else []
+    varied = [name for name in names if len({row[name] for row in rows}) > 1]
+    return [name for name in names if name == "model" or name in varied]
 
 
 def _models(rows: Sequence[Row]) -> list[str]:
@@ -97,17 +105,24 @@ def _panel(model: str, planned: Sequence[Row], labels: Sequence[str]) -> Panel:
     best = min((float(row["cost"]) for row in rows), default=0.0)
     points = tuple(
         CurvePoint(
-            str(row.get("gpus", row.get("cluster", model))), row["days"], row["cost"],
+            model, row["days"], row["cost"],
             row["cost_low"], row["cost_high"],
             f"{_name(row, labels)}: {days_text(row['days'])} days, {money(row['cost'])}",
             marked=row["cost"] == best,
-            label=f"cheapest: {_name(row, labels)}" if row["cost"] == best else "",
-            left=row["days_low"], right=row["days_high"], named=True,
+            label=_label(row, labels, row["cost"] == best, len(rows)),
+            left=row["days_low"], right=row["days_high"],
         )
         for row in rows
     )  # fmt: skip
     unit = rows[0]["currency"] if rows else ""
     return Panel(model, "days", unit, points, (True, True), joined="none")
+
+
+def _label(row: Row, labels: Sequence[str], cheapest: bool, count: int) -> str:
+    """What stands beside a point: of many points the cheapest alone."""
+    if cheapest:
+        return "cheapest"
+    return _name(row, labels) if count <= _MOST_LABELS else ""
 
 
 def _table(planned: Sequence[Row], labels: Sequence[str]) -> TableData:
