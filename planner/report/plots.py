@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 
 from planner.compare.cluster_front import ClusterFront
 from planner.job.errors import UsageError, unknown_name
-from planner.job.quantities import seconds
+from planner.job.quantities import gib, seconds
 from planner.predict.plan import Plan
-from planner.predict.plan_text import configuration_text
+from planner.predict.plan_text import configuration_text, plan_name
 from planner.report.charts.drawing import Drawing, Specification, demand_plot, in_file
 from planner.report.charts.front import (
     candidates,
@@ -48,7 +48,8 @@ def plot_plan(plan: Plan, figure: PlanFigure = "all") -> Any:
         raise UsageError(f"this plan has no schedule to draw: {why}")
     titled = [one.chart | {"title": one.title} for one in drawn.values()]
     resolved = {"scale": {"color": "independent"}}
-    return in_file({"vconcat": titled, "spacing": 36, "resolve": resolved}, words)
+    title = f"{plan_name(plan)}: {seconds(plan.step_time_s)} a step, {gib(plan.peak_bytes)} GiB"
+    return in_file({"vconcat": titled, "spacing": 36, "resolve": resolved}, title, words)
 
 
 def pictures(plan: Plan) -> Iterator[Drawing]:

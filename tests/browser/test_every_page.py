@@ -1,4 +1,4 @@
-"""Every kind of page: a card on top, no words on each other, accessible, small, asks for nothing."""
+"""Every kind of page: a card on top, no words on each other, accessible, small, on its own."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from planner.predict.plan_text import degrees_text
 from planner.report.charts.drawing import Row, Specification, colours, subtitle_lines, table
 from planner.report.charts.templates import BLUE, PALETTE, VERMILION, filled
 from planner.report.said import ranged
-from planner.report.study_words import headline, taken_text
+from planner.report.study_words import budget_headline, headline, taken_text
 
 SERIES_NAMES = {"fixed": "fixed batch (strong)", "scaled": "batch grows (weak)"}
 _FRONT, _DOMINATED = "none is both faster and cheaper", "others"
@@ -215,7 +215,8 @@ def budget_figure(found: Budget) -> CurvesFigure:
         from_zero=False,
     )
     note = f"Bars: 80 % interval. Ring: {found.model}. Fewer parameters, more tokens."
-    return CurvesFigure(f"{found.goal}: {found.model}", note, (panel,))
+    title = f"{found.goal}: {found.model}".capitalize()
+    return CurvesFigure(title, note, (panel,), budget_headline(found))
 
 
 def _loss_point(found: Budget, parameters: float) -> CurvePoint:

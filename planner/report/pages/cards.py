@@ -10,12 +10,11 @@ from planner.compare.buying import Buying
 from planner.compare.results import Comparison, Decision, Scaling
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.report import error_of
-from planner.job.quantities import gib, percent_sure, share, short_count
+from planner.job.quantities import gib, percent_sure, share
 from planner.predict.uncertainty.families import Figure
 from planner.report.charts.memory import MemoryFigure
 from planner.report.pages.page import Card
-from planner.report.said import days_text, ranged
-from planner.report.study_words import decision_facts, headline
+from planner.report.study_words import budget_headline, decision_facts, headline
 from planner.report.traced import Pair
 from planner.report.tune import best_text
 from planner.tune.outcome import TunedStudy
@@ -52,13 +51,9 @@ def _next_of(study: Comparison | Buying | Scaling, decision: Decision) -> str:
 
 def budget_card(found: Budget) -> Card:
     """Size, tokens, loss and days of a budget."""
-    loss = "" if found.loss is None else f", {ranged(found.loss)} nats a token"
-    run = found.run
-    days = "" if run is None else f", in {days_text(run.days.value)} days on {found.gpus}"
     doubt = found.why_no_loss or (found.beyond and f"extrapolated: {found.beyond}")
     return Card(
-        f"{found.model}: {short_count(found.parameters)} parameters on "
-        f"{short_count(found.tokens.value)} tokens{loss}{days}.",
+        budget_headline(found),
         facts=(
             ("risk", doubt or "other data and tokenizers move the loss by more than its interval"),
             (
@@ -81,7 +76,7 @@ def memory_card(figure: MemoryFigure) -> Card:
         figure.subtitle + ".",
         (("memory", text, parts),),
         (
-            ("peak", panel.title),
+            ("where", panel.title),
             ("next", "planner search with the same job finds what is faster and fits as well"),
         ),
     )
@@ -114,9 +109,15 @@ def _spreads(predictions: Sequence[Prediction]) -> Iterator[str]:
             )
 
 
+# Bars that are the sum of others.
+_SUMS = ("step", "total", "peak")
+
+
 def pairs_card(panels: Mapping[str, tuple[Sequence[Pair], str]]) -> Card | None:
     """The largest measured part and, beside a prediction, where it differs most."""
-    every = [(pair, unit) for pairs, unit in panels.values() for pair in pairs]
+    every = [
+        (pair, unit) for pairs, unit in panels.values() for pair in pairs if pair.label not in _SUMS
+    ]
     if not every:
         return None
     largest, unit = max(every, key=lambda one: one[0].measured)
