@@ -149,7 +149,8 @@ class ImageLoad(Frozen):
     its image or tile; `read`: share of the patches that the projector reads; `tokens`: share of the
     language model's tokens that are images'; `across`: tokens of its images that each token of a
     sample attends to across, of which there are `seen` for each token of the row; `usual`: the
-    image that is taken where nobody says what the samples have."""
+    image that is taken where nobody says what the samples have; `shrunk`: those that were asked
+    for, where the family's processor makes them smaller."""
 
     patches: _Share = 0.0
     span: _Positive = 1
@@ -158,6 +159,7 @@ class ImageLoad(Frozen):
     seen: _Share = 0.0
     tokens: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     usual: str = ""
+    shrunk: str = ""
 
 
 NO_IMAGES = ImageLoad()

@@ -306,6 +306,7 @@ def _request(
         packing="pack-varlen" if packing in _OF_SAMPLES else packing,
         train=tuning_text(row),
         optimizer_offload=updated_on_host(row),
+        use=("fused-dispatch",) if model.moe and row.notes_say("deepep") else (),
         overrides=Overrides(model=_with_positions(model, max(limit, lengths.longest))),
     )
     resampled = taken.batches or (generated_batches(row) if row.resamples else None)
