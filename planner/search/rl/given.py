@@ -62,7 +62,7 @@ def evaluated_layout(
     )
     asked = costs or Costs()
     step = asked.step(job, layout, asked.train(job, trainer, layout.critic))
-    if not step.generation.fits:
+    if not asked.generate(job, layout.engine, 0.0, layout.engine_gpu).fits:
         said = job.engine.kv_share is not None
         raise UsageError(no_room(job, layout.engine, asked, placement, given=said))
     return job, step
