@@ -20,6 +20,7 @@ from planner.launch.plans import job_refusals, refusals_of, writer_of
 from planner.launch.registry import targets
 from planner.launch.settings_text import filled
 from tests.job.models.test_vision_configs import CONFIGS
+from tests.launch.axolotl_cases import SEEN
 from tests.launch.round_trip import assert_same, read_back
 from tests.launch.torch_contract import assert_complete, reasons
 from tests.launch.torch_plans import Case, case, launch_of
@@ -184,12 +185,31 @@ def test_llamafactory_refuses(model: str, more: dict[str, Any], reason: str) -> 
     assert reason in reasons(_launch(item))
 
 
+@pytest.mark.parametrize("item", SEEN, ids=lambda one: one.name)
+def test_axolotl_is_told_the_parts(item: Case, tmp_path: Path) -> None:
+    written = launch_of(item, "hf-transformers", "axolotl")
+    assert list(refusals_of(written)) == []
+    assert_complete(writer_of(targets()["axolotl"]), written)
+    assert_same(written, read_back(written, tmp_path / "run"))
+
+
 @pytest.mark.parametrize(
-    ("target", "profile"), [("axolotl", "hf-transformers"), ("automodel", "automodel")]
+    ("model", "more", "reason"),
+    [
+        ("smolvlm-2b", {"train": "lora", "freeze": ("vision_tower", "projector")}, "no template"),
+        ("qwen2-vl-2b", {"train": "lora"}, "adapters on the language model"),
+        ("qwen2-vl-2b", {"freeze": ("vision_tower",)}, "all weights or adapters"),
+        ("qwen2-vl-2b", {"lengths": "mean=900", "packing": "pack"}, "padded, not packed"),
+    ],
 )
-def test_one_sentence_of_a_framework_without_towers(target: str, profile: str) -> None:
-    item = case("tower", "qwen2-vl-2b", "1xH100", zero=3 if target == "automodel" else 0)
-    (refusal,) = refusals_of(launch_of(item, profile, target))
+def test_axolotl_refuses(model: str, more: dict[str, Any], reason: str) -> None:
+    item = case("refused", model, "1xH100", zero=0, more=more)
+    assert reason in reasons(launch_of(item, "hf-transformers", "axolotl"))
+
+
+def test_one_sentence_of_a_framework_without_towers() -> None:
+    item = case("tower", "qwen2-vl-2b", "1xH100", zero=3)
+    (refusal,) = refusals_of(launch_of(item, "automodel", "automodel"))
     assert "has a vision tower" in refusal.reason
     assert "llamafactory" in refusal.nearest
 

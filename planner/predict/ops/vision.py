@@ -53,7 +53,9 @@ def tower_layer(context: OpContext, kind: LayerKind, layer: Layer) -> Piece:
         piece = replace(piece, ops=(*piece.ops, *scales.ops))
     if _vision(context).tower.kind in _UNCHECKPOINTED:
         piece = replace(piece, ops=tuple(map(_kept_whole, piece.ops)))
-    if hooked:
+    if kind.unread:
+        piece = replace(piece, ops=tuple(map(_run_once, piece.ops)))
+    elif hooked:
         piece = replace(piece, ops=tuple(map(_under_hook, piece.ops)))
     name = f"vision {piece.name}"
     return Piece(name, tuple(_of_patches(op, context, span) for op in piece.ops))
@@ -64,6 +66,12 @@ def _kept_whole(op: Op) -> Op:
     of the layer."""
     saved = tuple(row for row in op.saved if not row.only_with)
     return replace(op, saved=_never_freed(saved), rerun_with=Module.NOTHING)
+
+
+def _run_once(op: Op) -> Op:
+    """A row of a layer that nobody reads: its graph goes when its forward is done, its weights have
+    no gradient, though they are held as others are."""
+    return replace(op, saved=(), returns=False, unread=True, rerun_with=Module.NOTHING)
 
 
 def _under_hook(op: Op) -> Op:

@@ -81,7 +81,9 @@ def engine_degrees(
         size = tp * pp * dp
         if gpus % size or (node % size if size < node else size % node):
             continue
-        for ep in [said.ep] if said.ep else sorted({1, tp * dp}) if moe else [1]:
+        # Attention is data-parallel so that experts lie on all of its ranks.
+        usual = {tp * dp} if dp > 1 else {1, tp}
+        for ep in [said.ep] if said.ep else sorted(usual) if moe else [1]:
             if _whole_experts(job, tp, dp, ep) and _legal(job, tp, pp, dp, ep):
                 yield tp, pp, dp, ep
 

@@ -101,9 +101,8 @@ def _costed(
     except UsageError as error:
         return RlNeighbour(change=change, note=str(error))
     step = costs.step(job, layout, training)
-    note = "" if step.generation.fits else "an engine has no room for one sample"
     return RlNeighbour(
-        change=change, step_s=step.step_s, peak_share=memory_share(step), fits=step.fits, note=note
+        change=change, step_s=step.step_s, peak_share=memory_share(step), fits=step.fits
     )
 
 

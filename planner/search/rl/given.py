@@ -62,7 +62,7 @@ def evaluated_layout(
     )
     asked = costs or Costs()
     step = asked.step(job, layout, asked.train(job, trainer, layout.critic))
-    if not step.generation.fits:
+    if not asked.generate(job, layout.engine, 0.0, layout.engine_gpu).fits:
         said = job.engine.kv_share is not None
         raise UsageError(no_room(job, layout.engine, asked, placement, given=said))
     return job, step
@@ -166,7 +166,7 @@ def no_room(
 def demand_room(explorer: RlExplorer) -> None:
     """UsageError where the share of memory that was given leaves no engine room for one sample."""
     job = explorer.jobs[0]
-    if job.engine.kv_share is None or explorer.engines:
+    if job.engine.kv_share is None or not explorer.no_engine_fits:
         return
     options = explorer.options[0]
     widest = max(options.layouts, key=lambda layout: layout.tp * layout.pp)

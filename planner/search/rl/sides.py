@@ -17,7 +17,7 @@ from planner.search.rl.costs import Costs
 from planner.search.rl.trainers import Trainer
 
 # Splits of the GPUs that are tried at most.
-MOST_SPLITS = 15
+MOST_SPLITS = 8
 NO_TRAINING = Training((), {}, {}, 0.0)
 
 

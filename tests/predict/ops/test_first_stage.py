@@ -18,6 +18,7 @@ from planner.predict.evaluate import evaluate
 from planner.predict.ops.rows import Op
 from planner.predict.plan import Degrees, Plan
 from planner.predict.saved import rank_key, saved_bytes
+from planner.search.search import find_plans
 from tests.truth.tuning_counts import tuning_counts
 
 RANKS = tuning_counts("vision_ranks.csv")
@@ -175,3 +176,19 @@ def test_towers_of_other_frameworks_stand_among_the_layers() -> None:
     rows = [row for op in job_pieces(job)[0].ops for row in op.saved]
     assert {row.shard for row in rows} & {Shard.WHOLE, Shard.WHOLE_TP} == set()
     assert context_inputs(op_context(job)).layers == 60
+
+
+def test_the_search_finds_the_best_split_beside_a_tower() -> None:
+    """Of all splits of the language model's layers over two stages, under the memory limit."""
+    request = request_of(
+        "qwen2.5-vl-3b", limits={"tp": (1,), "pp": (2,), "mbs": (1,), "dp": (4,), "vpp": (1,)}
+    )
+    found = find_plans(request.model_copy(update={"recompute": ("none",)}))
+    best = found.plans[0]
+    tried = [
+        plan_of(request, best.recompute, (first, 36 - first), **best.degrees.model_dump())
+        for first in range(9, 19)
+    ]
+    fitting = [plan.step_time_s for plan in tried if plan.fits]
+    assert best.layout.block_layers[0] < 18
+    assert best.step_time_s <= min(fitting) * 1.001

@@ -17,6 +17,7 @@ from planner.job.tuning import PARTS, PROJECTOR, VISION_TOWER
 from planner.job.vision import VisionSpec
 from planner.launch.dialects.hf.arguments import Named, Program, is_switched
 from planner.launch.dialects.hf.family_scripts import LARGEST_IMAGE
+from planner.launch.dialects.hf.modules import spares_the_tower
 from planner.launch.dialects.hf.python import OTHER_CLASS
 from planner.launch.dialects.hf.vision_program import SAMPLE_IMAGES
 from planner.launch.languages.text import digits
@@ -237,6 +238,10 @@ def _of_text(found: Found, program: Program) -> Found:
 def _frozen(found: Found, vision: VisionSpec, named: Named, program: Program) -> tuple[str, ...]:
     """Parts that nothing trains, a projector that adapters do not reach among them."""
     frozen = frozen_parts(named, program)
+    pattern = named.get("lora_target_modules")
+    if found.train != "full" and pattern and spares_the_tower(pattern.value):
+        kept = (*frozen, VISION_TOWER, PROJECTOR)
+        return tuple(part for part in PARTS if part in kept)
     reached = adapters_reach_projector(program, vision.rule, VISION_TOWER in frozen)
     if found.train == "full" or reached:
         return frozen
