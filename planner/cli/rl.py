@@ -91,6 +91,8 @@ def run_search(options: dict[str, Any]) -> None:
         else:
             click.echo(f"Error: {error}", err=True)
         click.get_current_context().exit(ExitStatus.NOTHING_FITS)
+    if options["top"] is not None:
+        result = result.model_copy(update={"plans": result.plans[: options["top"]]})
     if options["samples"] is not None:
         note = training_text(result.plans[result.recommended - 1], options["samples"])
         result = result.model_copy(update={"notes": (*result.notes, note)})

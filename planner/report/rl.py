@@ -276,6 +276,7 @@ def _next_steps(saved_as: str | None, number: int) -> tuple[str, ...]:
             "    planner explain plans.json",
         )
     return (
-        f"Plans written to {saved_as}. Next: where time and memory go, what else was close:",
+        f"Plans written to {saved_as}. Next: where time goes, and a folder that starts it:",
         f"    planner explain {saved_as} {number}",
+        f"    planner launch {saved_as} {number} -o run/",
     )

@@ -79,6 +79,30 @@ def test_what_would_change_it(run: Run, tmp_path: Path) -> None:
         (("search", *JOB[:6], "--rl", "grpo", "--prompts", "8"), "--samples-per-prompt"),
         (("search", *JOB, "--kv-share", "0.01", *FEW), "give --kv-share"),
         (("search", *JOB, "--rollout-tp", "3"), "leave them out"),
+        (("search", *JOB, "--rollout-precision", "foo"), "--rollout-precision"),
+        (("search", *JOB, "--sort", "peak"), "sorted by the step"),
+        (
+            ("search", *JOB[:2], "--gpus", "4xH100+4xA100", *JOB[4:]),
+            "--gpus 4xH100 --rollout-gpus 4xA100",
+        ),
+        (
+            ("search", *JOB[:4], *STEP[:6], "--lengths", "prompt=64,response=200000"),
+            "at most max=40896",
+        ),
+        (
+            (
+                "evaluate", *JOB[:4], *STEP, "--rl-framework", "nemo-rl", "--rollout-engine",
+                "sglang", "--placement", "separate",
+            ),
+            "give --rollout-engine vllm",
+        ),
+        (
+            (
+                "evaluate", *JOB[:4], *STEP, "--rl-framework", "nemo-rl", "--rollout-gpus", "2",
+                "--rollout-way", "delta", "--rollout-precision", "fp8",
+            ),
+            "packed-broadcast, reshard",
+        ),
         (("search", *JOB, "--staleness", "1", "--placement", "colocated"), "are never behind"),
         (
             ("search", *JOB, "--rl-framework", "trl", "--framework", "ddp", "--staleness", "1"),
