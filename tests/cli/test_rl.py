@@ -110,6 +110,7 @@ def test_what_would_change_it(run: Run, tmp_path: Path) -> None:
         ),
         (("search", *JOB, "--rl-framework", "openrlhf"), "openrlhf trains with deepspeed"),
         (("evaluate", *JOB, "--placement", "separate"), "--rollout-gpus 2"),
+        (("evaluate", *JOB, "--rollout-gpus", "2"), "give --staleness 1"),
         (("evaluate", *JOB, "--kv-share", "0.02"), "give --kv-share"),
         (("evaluate", *JOB, "--rollout-tp", "3"), "give --rollout-tp 2"),
         (("evaluate", *JOB, "--rollout-pp", "2"), "give --rollout-pp 1"),
@@ -136,7 +137,9 @@ CLUSTERS = (*JOB[:2], *JOB[4:], *FEW)
 
 def test_clusters_are_compared_and_bought_in_samples_a_dollar(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "clusters.json"
-    asked = ("--gpus", "2xH100", "--rollout-gpus", "2xL40S", "-q", "-o", str(file))
+    asked = (
+        "--gpus", "2xH100", "--rollout-gpus", "2xL40S", "--staleness", "1", "-q", "-o", str(file),
+    )  # fmt: skip
     told = run("compare", *CLUSTERS, *asked)
     assert told.exit_code == 0, told.output
     assert "2xH100 + 2xL40S" in told.stdout and "samples/" in told.stdout

@@ -9,6 +9,7 @@ from typing import Any
 from constraints.axes import AXES
 from planner.job.errors import UsageError, unknown_name
 from planner.job.job import Job
+from planner.job.rl.checks import demand_behind
 from planner.job.rl.job import RlJob
 from planner.job.rl.request import RlRequest
 from planner.job.rl.spec import Placement
@@ -49,6 +50,7 @@ def evaluated_layout(
     demand_formats(job)
     placement = job.placements[0]
     trainer_gpus, engine_gpus = _gpus(job, placement)
+    demand_behind(replace(job, placements=(placement,)))
     trainer = _trainer(request, job, given, trainer_gpus)
     layout = RlLayout(
         placement,

@@ -8,6 +8,7 @@ from math import inf
 
 from planner._version import __version__
 from planner.job.errors import UsageError
+from planner.job.rl.checks import demand_behind
 from planner.job.rl.job import RlJob
 from planner.job.rl.request import RlRequest
 from planner.predict.plan import OPTIMAL_WITHIN
@@ -51,6 +52,7 @@ def find_rl_plans(
     ending = Ending(deadline)
     jobs = jobs_of(request)
     demand_formats(jobs[0])
+    demand_behind(jobs[0])
     explorer = RlExplorer(jobs, Costs(models or Predicted()), ending, limits, progress, seed)
     if not explorer.sides:
         raise UsageError(explorer.refused)

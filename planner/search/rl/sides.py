@@ -55,10 +55,11 @@ def groups_of(job: RlJob) -> tuple[Group, ...]:
 
 
 def useful_staleness(job: RlJob) -> tuple[int, ...]:
-    """None, and the least of those above: more updates behind make no step shorter by the cost
-    model, and samples older."""
+    """None, where the framework has that for engines on GPUs of their own, and the least of those
+    above: more updates behind make no step shorter by the cost model, and samples older."""
     behind = [one for one in job.staleness if one > 0]
-    return (*(one for one in job.staleness if one == 0), *sorted(behind)[:1])
+    waits = job.framework.separate_synchronous and 0 in job.staleness
+    return (*((0,) if waits else ()), *sorted(behind)[:1])
 
 
 def splits_of(job: RlJob) -> tuple[tuple[int, int], ...]:
