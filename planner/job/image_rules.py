@@ -63,6 +63,14 @@ def fitted(vision: VisionSpec, rule: Rule, width: int, height: int) -> int:
     patch, most, longest = vision.tower.patch, rule["most_patches"], rule["most_side"]
     count = max(1.0, height // patch) * max(1.0, width // patch)
     limits = (math.sqrt(most / count), *(longest * patch / side for side in (height, width)))
+    if rule.get("refuses"):
+        longest_after = min(1.0, limits[0]) * max(width, height)
+        if longest_after >= longest * patch:
+            raise UsageError(
+                f"an image of {width}x{height} pixels: the family's processor takes none with "
+                f"{longest} patches of {patch} pixels a side or more; give another"
+            )
+        limits = limits[:1]
     scale = min(1.0, *limits)
     step = patch * math.isqrt(vision.projector.merged)
     rows, columns = (

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # The largest side of an image, and the most images of a sample, that are read.
 _WIDEST, _MOST = 1 << 20, 4096
 _SIZE = re.compile(r"(?:(\d{1,9})x)?(\d{1,9})x(\d{1,9})(@video)?", re.ASCII)
+# Images so much smaller show whether a processor shrinks them.
+_SMALLER = 0.8
 # Text alone, for a model whose vision part is loaded all the same.
 WITHOUT = "none"
 _HINT = (
@@ -80,7 +82,21 @@ def image_load(
             f"{option}: the images of a sample are {tokens:,} tokens, and a sample has "
             f"{sample_tokens:,.0f}; give --seq {tokens} or more, or smaller images"
         )
-    return _load(one, number, sample_tokens)
+    found = _load(one, number, sample_tokens)
+    if images is None or not is_shrunk(model.vision, read_images(images)):
+        return found
+    return found.model_copy(update={"shrunk": images})
+
+
+def is_shrunk(vision: VisionSpec, size: ImageSize) -> bool:
+    """Whether images are larger than the family's processor leaves them: smaller ones are as many
+    patches."""
+    usual, scale = usual_size(vision.rule), _SMALLER
+    if size.video or size.width * size.height <= usual[0] * usual[1]:
+        return False
+    whole = image_count(vision, size.width, size.height)
+    less = image_count(vision, int(size.width * scale), int(size.height * scale))
+    return less.patches >= whole.patches
 
 
 def stated_tokens(model: ModelSpec, images: str | None, image_tokens: int | None) -> int:
@@ -146,6 +162,9 @@ def _demands(vision: VisionSpec) -> Iterator[str]:
         yield "cp == 1"
     elif vision.tower.heads % 2 == 0:
         yield f"{vision.tower.heads} % tp == 0"
+    if vision.tower.kind == "qwen3_vl":
+        # Its provider hands chunks no number of theirs (qwen3_vl_provider.py, `provide`).
+        yield "vpp == 1"
     if vision.projector.taps:
         yield f"layers // (pp*vpp) >= {len(vision.projector.taps)}"
 

@@ -76,6 +76,7 @@ from planner.job.sampling import (
 from planner.job.schedules import schedule_name
 from planner.job.seen import with_images
 from planner.job.specs import ModelSpec
+from planner.job.towers import part_targets
 from planner.job.tuning import PARTS, PROJECTOR, VISION_TOWER, Tuning, read_tuning
 from planner.job.unmodelled import modules_not_modelled
 
@@ -300,16 +301,23 @@ def _tuning(request: RequestFields, model: ModelSpec, profile: FrameworkProfile)
     """How the weights are trained. UsageError where model or framework cannot be trained so."""
     tuning = read_tuning(request.train, request.freeze).checked(model)
     check_tuning(profile, tuning)
-    return _beside_copies(tuning, model, profile)
+    return _with_missed_parts(tuning, model, profile)
 
 
-def _beside_copies(tuning: Tuning, model: ModelSpec, profile: FrameworkProfile) -> Tuning:
-    """How the weights are trained where Megatron's adapters find no layer of transformers' tower,
-    whose linear layers have other names than Megatron's (Megatron-Bridge 0.6.2, peft/lora.py)."""
-    copied = model.vision is not None and profile.towers.place(model.vision.rule) == "copied"
-    if not (copied and tuning.has_adapters):
+def _with_missed_parts(tuning: Tuning, model: ModelSpec, profile: FrameworkProfile) -> Tuning:
+    """How the weights are trained where adapters find no layer of a part, which then stays frozen:
+    by names that its layers have not, or Megatron's, whose layers have other names than those of
+    transformers' tower (Megatron-Bridge 0.6.2, peft/lora.py)."""
+    vision = model.vision
+    if vision is None or not tuning.has_adapters:
         return tuning
-    missed = (part for part in (VISION_TOWER, PROJECTOR) if part not in tuning.frozen)
+    copied = profile.towers.place(vision.rule) == "copied"
+    missed = (
+        part
+        for part in (VISION_TOWER, PROJECTOR)
+        if part not in (*tuning.frozen, *tuning.whole)
+        and (copied or not part_targets(tuning, part, vision.tower.kind))
+    )
     return replace(tuning, frozen=(*tuning.frozen, *missed))
 
 

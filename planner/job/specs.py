@@ -163,11 +163,13 @@ class LayerKind(_Frozen):
     module: Literal["language", "vision"] = "language"
     # A learned number scales what each block adds, as in all that attend across to images.
     gated: bool = False
+    # It runs, and nobody reads what it makes.
+    unread: bool = False
 
     @property
     def parts(self) -> str:
         """What it has, in words: `full/dense`, `state`."""
-        marks = ("gated" if self.gated else "none", "frozen" if self.frozen else "none")
+        marks = (name if getattr(self, name) else "none" for name in ("gated", "unread", "frozen"))
         parts = (self.attention, self.ffn, *marks)
         words = "/".join(part for part in parts if part != "none")
         return words if self.module == "language" else f"{self.module} {words}"
@@ -175,13 +177,14 @@ class LayerKind(_Frozen):
 
 def tower_kinds(tower: TowerSpec, *, frozen: bool = False) -> tuple[LayerKind, ...]:
     """Kind of each layer of a vision tower; `frozen`: nothing trains it."""
-    last = tower.layers - tower.gated_layers
+    last, read = tower.layers - tower.gated_layers, tower.layers - tower.unread
     return tuple(
         LayerKind(
             attention="full" if tower.is_full(layer) else "sliding",
             module="vision",
             frozen=frozen,
             gated=layer >= last,
+            unread=layer >= read,
         )
         for layer in range(tower.layers)
     )

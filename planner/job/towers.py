@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 from planner.job.specs import ModelSpec, tower_kinds
+from planner.job.tuned_layers import ALL_LINEAR, in_groups
+from planner.job.tuning import VISION_TOWER, Tuning
 from planner.job.vision import TowerSpec
+
+# Layers of towers that have the names of a language model's, where peft finds them by these names.
+_SAME_NAMES: Mapping[str, tuple[str, ...]] = {
+    "qwen2_5_vl": ("gate", "up", "down"),
+    "clip": ("q", "k", "v"),
+    "moonvit": ("q", "k", "v"),
+    "siglip": ("q", "k", "v"),
+    "idefics3": ("q", "k", "v"),
+    "internvl": ("q", "k", "v"),
+    "pixtral": ("q", "k", "v", "o", "gate", "up", "down"),
+    "llama4": ("q", "k", "v", "o"),
+    "mllama": ("q", "k", "v", "o"),
+}
 
 
 @cache
@@ -35,3 +51,12 @@ def tower_model(tower: TowerSpec) -> ModelSpec:
         sliding_window=tower.window or None,
         layer_kinds=tower_kinds(tower),
     )
+
+
+def part_targets(tuning: Tuning, part: str, kind: str = "") -> tuple[str, ...]:
+    """Layers of a tower of such a kind, or of the projector, that have adapters: those of the names
+    that are asked for, or all."""
+    if not tuning.has_adapters or ALL_LINEAR in tuning.targets:
+        return tuning.targets
+    named = _SAME_NAMES.get(kind, ()) if part == VISION_TOWER else ()
+    return tuple(name for name in in_groups(tuning.targets) if name in named)

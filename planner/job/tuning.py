@@ -163,6 +163,7 @@ def read_tuning(text: str, freeze: Iterable[str] = ()) -> Tuning:
         raise unknown_name("way of training --train", method, METHODS, _HINT)
     settings = _settings(text, rest)
     frozen = tuple(_frozen(item) for one in freeze for item in _named(one))
+    _demand_layers(settings.get("targets", ()), frozen)
     if name == "full":
         return _full(text, settings, frozen)
     tuning = _usual(cast(Method, name))
@@ -263,6 +264,23 @@ def _number(name: str, values: tuple[str, ...], low: float, high: float, hint: s
     if not low <= number <= high:
         raise UsageError(f"--train {name}={text}: give {hint}")
     return number
+
+
+def _demand_layers(targets: tuple[str, ...], frozen: tuple[str, ...]) -> None:
+    """UsageError where adapters are put on a part of a vision-language model by its name."""
+    for name in targets:
+        part = _CALLED.get(name.lower(), name.lower())
+        if part not in PARTS:
+            continue
+        if part in frozen:
+            raise UsageError(
+                f"--train targets={name}: --freeze freezes it as well; leave it out of one of them"
+            )
+        raise UsageError(
+            f"--train targets={name}: is a part of the model, and adapters stand beside linear "
+            "layers; give targets=all-linear, which has those of every part, and --freeze for the "
+            "parts that stay as they are"
+        )
 
 
 def _targets(tuning: Tuning, values: tuple[str, ...]) -> Tuning:

@@ -35,7 +35,8 @@ class TowerSpec(Named):
     factor a channel on what each block adds (InternVL); `gated_layers`: last layers where that is a
     learned number; `tiles`: tiles of an image that are one row of patches, with learned positions
     for each of `aspects` shapes (Llama 3.2); `outputs`: layers, from 0 on, whose outputs the
-    projector reads beside the last one's.
+    projector reads beside the last one's; `unread`: last layers that run and that nobody reads
+    (LLaVA takes what the last but one makes).
     """
 
     kind: str = "vit"
@@ -64,6 +65,7 @@ class TowerSpec(Named):
     tiles: _NonNegative = 0
     aspects: _NonNegative = 0
     outputs: tuple[_NonNegative, ...] = ()
+    unread: _NonNegative = 0
     qk_norm: Literal["none", "head", "full"] = "none"
     full_layers: tuple[_NonNegative, ...] | None = None
     window: _NonNegative = 0
@@ -147,7 +149,8 @@ class ImageLoad(Frozen):
     its image or tile; `read`: share of the patches that the projector reads; `tokens`: share of the
     language model's tokens that are images'; `across`: tokens of its images that each token of a
     sample attends to across, of which there are `seen` for each token of the row; `usual`: the
-    image that is taken where nobody says what the samples have."""
+    image that is taken where nobody says what the samples have; `shrunk`: those that were asked
+    for, where the family's processor makes them smaller."""
 
     patches: _Share = 0.0
     span: _Positive = 1
@@ -156,6 +159,7 @@ class ImageLoad(Frozen):
     seen: _Share = 0.0
     tokens: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     usual: str = ""
+    shrunk: str = ""
 
 
 NO_IMAGES = ImageLoad()

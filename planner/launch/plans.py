@@ -365,7 +365,8 @@ def starts_from_weights(launch: Launch) -> bool:
     """Whether a run cannot start without published weights."""
     job = launch.job
     is_part = not job.tuning.trains_all or job.samples.lengths is not None
-    return targets()[launch.target].from_weights or is_part
+    has_tower = job.model.vision is not None
+    return targets()[launch.target].from_weights or is_part or has_tower
 
 
 def _absolute(given: str) -> str:

@@ -157,6 +157,11 @@ def image_notes(job: Job) -> Iterator[str]:
     of a frozen tower is left out."""
     images = job.model.images
     yield from _notes_of_samples(job)
+    if images.shrunk:
+        yield (
+            f"images {images.shrunk}: the family's processor makes them smaller, and they are "
+            f"{images.tokens * job.row_tokens:,.0f} tokens of a row, as somewhat smaller ones are"
+        )
     if _hooks_frozen_tower(job):
         yield (
             "a frozen vision tower under recomputation: transformers 5 hooks its patch embedding "

@@ -70,7 +70,8 @@ class LayerProfile(Frozen):
     """A layer of one kind, the embedding, or the output head.
 
     `layers`: how many the slowest pipeline stage holds. `waiting_s`: seconds that the GPU waits for
-    the CPU in both passes. `accumulation_s`: seconds of adding gradients to their buffers.
+    the CPU in both passes. `accumulation_s`: seconds of adding gradients to their buffers;
+    `again_s`: of running forward again where the layer recomputes.
     """
 
     name: str
@@ -79,6 +80,7 @@ class LayerProfile(Frozen):
     collectives: tuple[CollectiveProfile, ...]
     waiting_s: float
     accumulation_s: float
+    again_s: float = 0.0
 
 
 class StepProfile(Frozen):
@@ -153,6 +155,7 @@ class _CoreView:
             collectives=tuple(self._collectives(index, piece)),
             waiting_s=waiting,
             accumulation_s=max(0.0, both - waiting - in_kernels),
+            again_s=float(cost.recompute) if int(self.key.modules) else 0.0,
         )
 
     def _ops(self, index: int, piece: Piece) -> list[OpProfile]:

@@ -63,6 +63,7 @@ def explanation_report(
     yield memory_table(explanation)
     yield stage_table(explanation)
     yield time_table(explanation)
+    yield from vision_blocks(explanation)
     yield from passes_blocks(plan.passes)
     yield from link_blocks(explanation)
     yield Notes(metric_notes(explanation))
@@ -155,6 +156,24 @@ def _time_rows(term: Term, explanation: Explanation) -> Iterator[tuple[str, str,
     if term.name == "compute_s" and len(explanation.compute) > 1:
         for part in explanation.compute:
             yield f"- {part.label}", seconds(part.amount), share(part.share)
+
+
+def vision_blocks(explanation: Explanation) -> Iterator[Block]:
+    """What of the step and of the peak is the vision tower's; nothing where no image is seen."""
+    rows = [
+        (one.label, _vision_amount(one), f"{share(one.share)} of the {_whole(one)}")
+        for one in explanation.vision
+    ]
+    if rows:
+        yield table("~part | amount | <share", rows, "Vision tower and projector")
+
+
+def _vision_amount(one: Term) -> str:
+    return seconds(one.amount) if one.name.endswith("_s") else f"{gib(one.amount, 2)} GiB"
+
+
+def _whole(one: Term) -> str:
+    return "step" if one.name.endswith("_s") else "peak"
 
 
 # Parts of the step that its links make, below which none is worth a row.

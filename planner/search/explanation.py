@@ -26,6 +26,7 @@ from planner.predict.techniques import works_with
 from planner.predict.uncertainty.differences import Ratio, plan_ratio
 from planner.search.neighbours import neighbours
 from planner.search.result import JobSummary, SearchResult, WhatIf
+from planner.search.vision_share import vision_shares
 
 if TYPE_CHECKING:
     from constraints.rule import Layout
@@ -100,7 +101,8 @@ class Explanation(Frozen):
     that a search would try, which a plan that is given goes without. `compute`: parts of the
     step's compute term by what bounds them; `profile`: layers op by op, with their collectives.
     Both are empty on GPUs of several types. `ratio_to_first`: seconds a token over those of the
-    first plan, with the ends of the 80 % interval; None of the first itself.
+    first plan, with the ends of the 80 % interval; None of the first itself. `vision`: seconds of a
+    step and bytes of the peak that are the vision tower's and its projector's.
     """
 
     number: int
@@ -118,6 +120,7 @@ class Explanation(Frozen):
     compute: tuple[Term, ...] = ()
     profile: StepProfile | None = None
     links: tuple[LinkShare, ...] = ()
+    vision: tuple[Term, ...] = ()
     ratio_to_first: Ratio | None = None
 
 
@@ -166,6 +169,7 @@ def explain(
         compute=_compute_terms(profile, plan),
         profile=profile,
         links=link_account(job, plan),
+        vision=tuple(Term(**one._asdict()) for one in vision_shares(job, plan, profile)),
         places=stage_places(plan),
         ratio_to_first=(
             None if number == 1 else plan_ratio(result.plans[0], plan, job.model.moe is not None)

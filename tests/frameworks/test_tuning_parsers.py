@@ -23,7 +23,7 @@ import yaml
 from planner.launch.dialects.hf import axolotl_writer as axolotl
 from planner.launch.dialects.hf import llamafactory_writer as llamafactory
 from tests.frameworks.tuning_files import FILES, TuningFile
-from tests.launch.axolotl_cases import ENGINE, MATRIX, PAIRS
+from tests.launch.axolotl_cases import ENGINE, MATRIX, PAIRS, SEEN
 from tests.launch.torch_plans import launch_of
 from tests.launch.tuning_cases import VISION, WHOLE
 
@@ -126,7 +126,7 @@ def test_axolotl_reads_what_is_written() -> None:
     that the launcher's script adds; those of plug-ins are theirs."""
     data = "datasets: [{path: mine, type: alpaca, split: train}]\n"
     more = f"{data}max_steps: 5\noutput_dir: out\nsave_steps: 5\nlearning_rate: 1.0e-4\n"
-    launches = [launch_of(item, "hf-transformers", "axolotl") for item in (*MATRIX, *PAIRS)]
+    launches = [launch_of(item, "hf-transformers", "axolotl") for item in (*MATRIX, *PAIRS, *SEEN)]
     launches += [launch_of(item, "deepspeed", "axolotl") for item in ENGINE]
     cases, written = [], []
     for launch in launches:

@@ -13,6 +13,7 @@ from planner.job.images import image_count, read_images
 from planner.job.models.catalog import load_model
 from planner.job.request import Request
 from planner.job.vision import NO_IMAGES
+from planner.predict.cost_tables import job_pieces
 from planner.predict.evaluate import Proposal, evaluated
 from planner.predict.memory.terms import peak_parts
 from planner.predict.ops.table import flop_per_token, parameter_count
@@ -228,3 +229,46 @@ def test_a_hooked_frozen_tower_runs_again_and_backward() -> None:
 
     assert tower("llava-1.5-7b", "full") > 1.8 * tower("llava-1.5-7b", "none")
     assert tower("qwen3-vl-8b", "full") == pytest.approx(tower("qwen3-vl-8b", "none"), rel=0.05)
+
+
+def test_a_layer_that_nobody_reads_runs_once() -> None:
+    """LLaVA takes what the last layer but one of CLIP makes: the last one keeps nothing and gets no
+    gradient (transformers 5.23, counted: its parameters' gradients are None)."""
+    job = _request(model="llava-1.5-7b", images="1x336x336").resolve()
+    kinds = [kind for kind in job.model.piece_sequence if kind.module == "vision"]
+    assert [kind.unread for kind in kinds] == [False] * 23 + [True]
+    table = job_pieces(job)
+    read, unread = (table[at] for at in (0, 1))
+    assert not any(op.saved or op.returns or op.derives for op in unread.ops)
+    assert unread.parameters == read.parameters
+    assert any(op.derives for op in read.ops)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"images": "1x100000x20"}, "differ more than 200-fold"),
+        ({"model": "kimi-vl-a3b", "images": "1x90000x14"}, "512 patches of 14 pixels a side"),
+        ({"images": "3x1024x768", "seq": 2048}, "3,003 tokens, and a sample has 2,048"),
+        ({"image_tokens": 0}, "give a whole number"),
+        ({"train": "lora:targets=vision_tower"}, "give targets=all-linear"),
+        (
+            {"train": "lora:targets=vision_tower", "freeze": ("vision_tower",)},
+            "--freeze freezes it as well",
+        ),
+        (
+            {"train": "lora:whole=projector", "freeze": ("projector",)},
+            "--freeze freezes it as well",
+        ),
+    ],
+)
+def test_images_and_parts_that_cannot_be(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        _request(**changes).resolve()
+
+
+def test_what_a_processor_shrinks_is_said() -> None:
+    large = _plan(images="1x9000x9000", seq=32768)
+    assert any("images 1x9000x9000: the family's processor" in text for text in large.assumptions)
+    small = _plan(images="1x1024x768", seq=32768)
+    assert not any("processor makes them smaller" in text for text in small.assumptions)

@@ -61,3 +61,13 @@ ENGINE: tuple[Case, ...] = (
     case("offload", LLAMA, "8xH100", **SHARDED, recompute="full",
          more={"optimizer_offload": 1.0, "precision": "fp16"}),
 )  # fmt: skip
+_PARTS = ("vision_tower", "projector")
+# Vision-language models: adapters on the language model, or all weights.
+SEEN: tuple[Case, ...] = (
+    case("qwen", "qwen2.5-vl-7b", "1xH100", **ONE, recompute="full",
+         more={"train": "lora", "freeze": _PARTS, "images": "1x1024x768"}),
+    case("gemma", "gemma-3-4b", "1xRTX4090", zero=0, mbs=1, recompute="full",
+         more={"train": "qlora:targets=q+v", "freeze": _PARTS, "images": "1x896x896",
+               "use": _STREAM}),
+    case("whole", "qwen2-vl-2b", "8xH100", **SHARDED, more={"images": "1x640x480"}),
+)  # fmt: skip

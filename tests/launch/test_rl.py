@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from planner.cli.program import planner_command
+from planner.job.errors import UsageError
 from planner.launch.check.rl import rl_layout, rl_request
+from planner.launch.dialects.hf.sampling import sampling_names
+from planner.launch.dialects.hf.unmodelled import hf_names
+from planner.launch.dialects.rl import nemo_writer, trl_writer, verl_writer
+from planner.launch.dialects.rl.settings import table
 from planner.launch.read.found import Found, Hints
 from planner.launch.read.launch import read_launch
-from planner.launch.rl import WRITERS, RlLaunch, rl_files
+from planner.launch.rl import WRITERS, RlLaunch, rl_files, writer_of
+from planner.predict.rl.step import rl_step
+from planner.search.rl.plan_file import to_json
+from planner.search.rl.plans import one_plan
 from tests.launch.rl_plans import CRITIC, LENGTHS, MODEL, drawn
 
 VARIABLES = {
@@ -70,3 +83,74 @@ def test_what_is_written_reads_back_equal(framework: str, seed: int, tmp_path: P
     )
     assert job.trainer.samples.packing == own.trainer.samples.packing
     assert job.trainer.seq == own.trainer.seq
+
+
+def test_every_setting_is_one_that_the_framework_has() -> None:
+    """verl's own configuration, which Hydra refuses to extend without a plus; NeMo-RL's, whose
+    arguments of vLLM are free; GRPOConfig and RLOOConfig of TRL."""
+    for seed in SEEDS:
+        verl = {key for key in verl_writer.settings_of(drawn("verl", seed)) if key[0] != "+"}
+        assert verl - table("verl").keys() - {"model_engine"} == set()
+        nemo = nemo_writer.settings_of(drawn("nemo-rl", seed))
+        free = ("policy.generation.vllm_kwargs.",)
+        assert {key for key in nemo if not key.startswith(free)} <= table("nemo").keys()
+        trl = trl_writer.settings_of(drawn("trl", seed)).keys()
+        assert trl <= sampling_names() | hf_names("trainer") | {"use_peft", *_ADAPTERS}
+
+
+_ADAPTERS = ("lora_r", "lora_alpha", "lora_target_modules", "attn_implementation")
+
+
+def test_nothing_that_a_name_holds_is_run(tmp_path: Path) -> None:
+    launch = drawn("verl", 1)
+    policy = launch.job.policy.model_copy(update={"name": "x$(touch hit)`id`\n'\""})
+    trainer = replace(launch.job.trainer, model=policy)
+    named = replace(launch, job=replace(launch.job, trainer=trainer))
+    (tmp_path / "run.sh").write_text(rl_files(named)["run.sh"])
+    bash = tmp_path / "bin"
+    bash.mkdir()
+    (bash / "python3").write_text("#!/bin/sh\nexit 0\n")
+    (bash / "python3").chmod(0o755)
+    environment = {**VARIABLES, "PATH": f"{bash}:/usr/bin:/bin"}
+    subprocess.run(["bash", "run.sh"], cwd=tmp_path, env=environment, check=True)
+    assert not (tmp_path / "hit").exists()
+
+
+@pytest.mark.parametrize(
+    ("framework", "change", "says"),
+    [
+        ("verl", {"staleness": 0, "placement": "separate"}, "synchronous step"),
+        ("trl", {"trainer_leaves": True}, "leaves the GPU"),
+        ("trl", {"staleness": 1}, "behind"),
+    ],
+)
+def test_what_a_framework_cannot_run_is_refused(
+    framework: str, change: dict[str, Any], says: str
+) -> None:
+    launch = drawn(framework, 0)
+    with pytest.raises(UsageError, match=says):
+        rl_files(replace(launch, layout=replace(launch.layout, **change)))
+
+
+def test_other_frameworks_are_not_written() -> None:
+    with pytest.raises(UsageError, match="nothing writes"):
+        writer_of("slime")
+
+
+def test_the_command_line_writes_a_folder_that_is_checked(tmp_path: Path) -> None:
+    launch = drawn("verl", 0)
+    step = rl_step(launch.job, launch.layout)
+    result = one_plan(launch.request, launch.job, step)
+    plans, folder = tmp_path / "plans.json", tmp_path / "run"
+    plans.write_text(to_json(result))
+    invoke = CliRunner().invoke
+    done = invoke(
+        planner_command, ["launch", str(plans), "1", "--framework", "verl", "-o", str(folder)]
+    )
+    assert done.exit_code == 0, done.output
+    checked = invoke(planner_command, ["check", str(folder), "--json"])
+    document = json.loads(checked.stdout)
+    assert document["rl"]["prediction"]["step_time_s"] == pytest.approx(step.step_s)
+    other = invoke(planner_command, ["launch", str(plans), "1", "--framework", "trl", "-o", "x"])
+    assert other.exit_code == 2
+    assert "--rl-framework trl" in other.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from planner.launch.plans import job_refusals, refusals_of, writer_of
 from planner.launch.registry import targets
 from planner.launch.settings_text import filled
 from tests.job.models.test_vision_configs import CONFIGS
+from tests.launch.axolotl_cases import SEEN
 from tests.launch.round_trip import assert_same, read_back
 from tests.launch.torch_contract import assert_complete, reasons
 from tests.launch.torch_plans import Case, case, launch_of
@@ -184,12 +186,31 @@ def test_llamafactory_refuses(model: str, more: dict[str, Any], reason: str) -> 
     assert reason in reasons(_launch(item))
 
 
+@pytest.mark.parametrize("item", SEEN, ids=lambda one: one.name)
+def test_axolotl_is_told_the_parts(item: Case, tmp_path: Path) -> None:
+    written = launch_of(item, "hf-transformers", "axolotl")
+    assert list(refusals_of(written)) == []
+    assert_complete(writer_of(targets()["axolotl"]), written)
+    assert_same(written, read_back(written, tmp_path / "run"))
+
+
 @pytest.mark.parametrize(
-    ("target", "profile"), [("axolotl", "hf-transformers"), ("automodel", "automodel")]
+    ("model", "more", "reason"),
+    [
+        ("smolvlm-2b", {"train": "lora", "freeze": ("vision_tower", "projector")}, "no template"),
+        ("qwen2-vl-2b", {"train": "lora"}, "adapters on the language model"),
+        ("qwen2-vl-2b", {"freeze": ("vision_tower",)}, "all weights or adapters"),
+        ("qwen2-vl-2b", {"lengths": "mean=900", "packing": "pack"}, "padded, not packed"),
+    ],
 )
-def test_one_sentence_of_a_framework_without_towers(target: str, profile: str) -> None:
-    item = case("tower", "qwen2-vl-2b", "1xH100", zero=3 if target == "automodel" else 0)
-    (refusal,) = refusals_of(launch_of(item, profile, target))
+def test_axolotl_refuses(model: str, more: dict[str, Any], reason: str) -> None:
+    item = case("refused", model, "1xH100", zero=0, more=more)
+    assert reason in reasons(launch_of(item, "hf-transformers", "axolotl"))
+
+
+def test_one_sentence_of_a_framework_without_towers() -> None:
+    item = case("tower", "qwen2-vl-2b", "1xH100", zero=3)
+    (refusal,) = refusals_of(launch_of(item, "automodel", "automodel"))
     assert "has a vision tower" in refusal.reason
     assert "llamafactory" in refusal.nearest
 
@@ -203,3 +224,20 @@ def test_a_modelling_file_of_its_own_is_named(name: str) -> None:
     )  # fmt: skip
     said = [one.reason for one in job_refusals(targets()["trl"], request.resolve())]
     assert any("stands beside the checkpoint" in text for text in said)
+
+
+@pytest.mark.parametrize("name", ["llama-3.2-11b-vision", "paligemma-3b-224"])
+def test_llamafactory_has_templates_of_other_families(name: str) -> None:
+    request = Request(
+        model=name, gpus="1xH100", framework="hf-transformers", gbs=8, train="lora",
+        freeze=("vision_tower", "projector"), images="1x224x224",
+    )  # fmt: skip
+    assert list(job_refusals(targets()["llamafactory"], request.resolve())) == []
+
+
+def test_videos_are_in_no_launch_file() -> None:
+    item = case("video", "qwen2.5-vl-7b", "1xH100", mbs=1, grad_acc=1)
+    written = launch_of(item, "hf-transformers", "llamafactory")
+    seen = written.request.model_copy(update={"images": "8x448x448@video"})
+    said = [one.reason for one in refusals_of(replace(written, request=seen))]
+    assert any("not with videos" in reason for reason in said)

@@ -144,6 +144,7 @@ def layer_piece(row: Row, context: OpContext) -> Piece:
         number
         for number, kind in enumerate(kinds)
         if kind.module == "vision"
+        and not kind.unread
         and wanted == (kind.gated if gates else kind.attention == "sliding")
     ]
     return pieces(context)[index]

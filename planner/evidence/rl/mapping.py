@@ -55,9 +55,11 @@ from planner.predict.rl.plan import RlLayout
 
 # Frameworks as tables name them, by the one whose loop they share.
 _FRAMEWORKS = (
-    ("verl|rllm", "verl"),
-    ("nemo-?rl", "nemo-rl"),
-    ("openrlhf", "openrlhf"),
+    # AReaL, ROLL, SkyRL, RLinf and EasyR1 have verl's trainers and engines.
+    ("verl|rllm|areal|^roll\\b|skyrl|rlinf|easyr1", "verl"),
+    ("nemo-?(rl|aligner)", "nemo-rl"),
+    # DeepSpeed beside vLLM's Ray engines.
+    ("openrlhf|open-?instruct", "openrlhf"),
     ("slime|vime", "slime"),
     ("trl", "trl"),
     ("prime-?rl", "prime-rl"),
@@ -138,7 +140,8 @@ def _mapped(row: RlRow, taken: Taken) -> RlMapped:
     )
     request = _request(row, framework, lengths, (prompts, samples), cluster, taken)
     job = request.resolve()
-    own = _packed_as(packing_of(row, framework, lengths)[0], replace(job.trainer, cluster=cluster))
+    update = replace(_trained(row, request, job), cluster=cluster)
+    own = _packed_as(packing_of(row, framework, lengths)[0], update)
     trainer = _trainer(row, own, taken)
     job = replace(
         job,
@@ -151,7 +154,7 @@ def _mapped(row: RlRow, taken: Taken) -> RlMapped:
     layout = RlLayout(
         placement="separate" if row.is_separate else "colocated",
         trainer=trainer,
-        engine=engine_of(row, framework, sampled or trained),
+        engine=engine_of(row, framework, model, cluster, sampled or trained),
         staleness=staleness_of(row),
         critic=_critic(job, trainer),
         trainer_leaves=trainer_leaves(row, framework, taken),
@@ -159,6 +162,16 @@ def _mapped(row: RlRow, taken: Taken) -> RlMapped:
         way=way_of(row),
     )
     return RlMapped(row, job, layout, lengths, tuple(_assumed(row, lengths)))
+
+
+def _trained(row: RlRow, request: RlRequest, job: RlJob) -> Job:
+    """The update as it was measured: Megatron-Bridge's benchmarks of trainers alone train on the
+    next token, with its own loss."""
+    if not (row.is_trainer_alone and row.says("software", "megatron-bridge")):
+        return job.trainer
+    tokens = round(job.trainer.batch.sequences * job.trainer.row_tokens)
+    given = {"framework": "megatron-bridge", "seq": job.trainer.seq, "gbs_tokens": tokens}
+    return request.trainer.model_copy(update=given).resolve()
 
 
 def _packed_as(packing: Packing, job: Job) -> Job:
@@ -209,13 +222,23 @@ def _batch(row: RlRow, taken: Taken) -> tuple[int, int]:
         return _ANY_PROMPTS, _ANY_SAMPLES
     if row.is_trainer_alone:
         return _packs(row) // _ANY_SAMPLES, _ANY_SAMPLES
-    prompts = row.integer("prompts_per_step")
     samples = taken.samples or row.integer("samples_per_prompt")
+    prompts = row.integer("prompts_per_step") or _prompts(row, samples)
     if prompts is None:
         raise UnpredictableRowError("prompts_per_step is not stated")
     if samples is None:
         raise UnpredictableRowError("samples_per_prompt is not stated")
     return prompts, samples
+
+
+def _prompts(row: RlRow, samples: int | None) -> int | None:
+    """Prompts by the batches of a step's updates, which verl counts in prompts, others in samples;
+    None where a row does not say how many updates a step has."""
+    batch, updates = row.integer("train_global_batch"), row.integer("minibatches")
+    if batch is None or updates is None:
+        return None
+    each = 1 if row.says("framework", "verl") else samples or 1
+    return max(1, batch * updates // each)
 
 
 def _packs(row: RlRow) -> int:
@@ -283,6 +306,7 @@ def _request(
         packing="pack-varlen" if packing in _OF_SAMPLES else packing,
         train=tuning_text(row),
         optimizer_offload=updated_on_host(row),
+        use=("fused-dispatch",) if model.moe and row.notes_say("deepep") else (),
         overrides=Overrides(model=_with_positions(model, max(limit, lengths.longest))),
     )
     resampled = taken.batches or (generated_batches(row) if row.resamples else None)
@@ -315,11 +339,21 @@ def _profile(row: RlRow, framework: RlFramework) -> str:
     """The profile of what trains."""
     if not row.text("train_backend") and row.is_transfer_alone:
         return framework.usual_trainer
-    word = named_cell(_TRAINERS, row, "train_backend")
+    word = _trainer_word(row, framework)
     known = framework.trainers.get(word)
     if known is None:
         raise UnpredictableRowError(f"{framework.name} has no trainer {word!r}")
     return known
+
+
+def _trainer_word(row: RlRow, framework: RlFramework) -> str:
+    """What trains: as stated, else what the framework's trainers leave, where degrees tell one that
+    splits layers or pipelines from one that shards."""
+    if row.text("train_backend"):
+        return named_cell(_TRAINERS, row, "train_backend")
+    split = any((row.integer(f"train_{name}") or 1) > 1 for name in ("tp", "pp", "ep"))
+    words = framework.trainers
+    return "megatron" if split and "megatron" in words else next(iter(words))
 
 
 def packing_of(row: RlRow, framework: RlFramework, lengths: RlLengths) -> tuple[Packing, int]:
@@ -410,7 +444,7 @@ def _assumed(row: RlRow, lengths: RlLengths) -> list[str]:
     if lengths.counted == "open":
         texts.append(f"answers of {lengths.response:,} tokens on average")
     if not row.text("rollout_tp") and not row.is_trainer_alone:
-        texts.append("engines of one GPU")
+        texts.append("engines of the fewest GPUs")
     if not row.text("kv_fraction"):
         texts.append("the framework's share for the engine")
     return texts

@@ -82,22 +82,32 @@ class RlRow(MeasuredRow):
         """Whether a step holds several batches of generation."""
         return self.notes_say("several generation batches")
 
+    def seconds(self, column: str) -> float | None:
+        """A time; None where empty. UsageError for one below 0."""
+        value = self.number(column)
+        if value is not None and value < 0.0:
+            raise UsageError(
+                f"{self.file} line {self.line}, column {column}: {value:g} is not above 0; leave "
+                "the cell empty where nothing was measured"
+            )
+        return value
+
     def timed(self) -> Iterator[Timed]:
         """Every time that the row states and that has a meaning here."""
-        step = self.number("step_s")
+        step = self.seconds("step_s")
         if step and not self.is_trainer_alone:
             yield Timed("step", step)
         if (generation := self._generation()) is not None:
             yield generation
-        if seconds := self.number("train_s"):
+        if seconds := self.seconds("train_s"):
             yield Timed("training", seconds, ("return", "update", "critic_update", "leave"))
         yield from self._logprobs()
-        if (seconds := self.number("sync_s")) and not self.says("doubt", "trainer-visible"):
+        if (seconds := self.seconds("sync_s")) and not self.says("doubt", "trainer-visible"):
             yield Timed("transfer", seconds, ("transfer",))
 
     def _generation(self) -> Timed | None:
         """Of an asynchronous run the trainer's wait is stated, which is no generation."""
-        seconds = self.number("generation_s")
+        seconds = self.seconds("generation_s")
         if not seconds or self.is_asynchronous or self.notes_say("exposed|wait for samples"):
             return None
         whole = self.noted(r"rollout phase incl\. weight resharding/wake N s")
@@ -116,7 +126,7 @@ class RlRow(MeasuredRow):
 
     def _logprobs(self) -> Iterator[Timed]:
         """NeMo's timer counts policy and reference together."""
-        old, reference = self.number("logprob_s"), self.number("ref_s")
+        old, reference = self.seconds("logprob_s"), self.seconds("ref_s")
         both = self.says("framework", "nemo")
         if old:
             phases: tuple[PhaseName, ...] = ("old_logprobs", "reference")

@@ -7,13 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
+from hardware.schema import Cluster
 from planner.evidence.rl.rows import RlRow
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.job.rl.frameworks import RlFramework
+from planner.job.specs import ModelSpec
 from planner.predict.configuration import Configuration
+from planner.predict.ops.table import parameter_count
 from planner.predict.rl.plan import EngineLayout
 
 _GRAPHS_SINCE = "2025-08-01"
+# Share of an engine's room that weights may fill, so that the cache holds some sequences.
+_WEIGHTS_OF_ROOM = 0.7
 # verl took vLLM's second engine in July 2025, and its asynchronous scheduler with 2026.
 _SECOND_SINCE, _ASYNC_SINCE = "2025-07-01", "2026-01-01"
 # Sequences that verl's engines ran at once until it asked for fewer (rollout.yaml).
@@ -135,22 +140,38 @@ def updated_on_host(row: RlRow) -> float:
 
 
 def read_limit(row: RlRow, trainer: Configuration) -> int | None:
-    """Tokens of a micro-batch that is only read, of all ranks that share it; None: as trained."""
+    """Tokens of a micro-batch that is only read, of all ranks that share it, or of as many of its
+    longest samples; None: as trained."""
     tokens = row.noted(r"logprob max tokens N ?[kK]")
-    return round(1000 * tokens) * trainer.degrees.cp if tokens else None
+    if tokens:
+        return round(1000 * tokens) * trainer.degrees.cp
+    samples = row.noted(r"logprob mbs N")
+    return round(samples) * trainer.job.seq if samples else None
 
 
-def engine_of(row: RlRow, framework: RlFramework, gpus: int) -> EngineLayout:
-    """Degrees of the engines."""
-    tp, pp = row.integer("rollout_tp") or 1, row.integer("rollout_pp") or 1
+def engine_of(
+    row: RlRow, framework: RlFramework, model: ModelSpec, cluster: Cluster, gpus: int
+) -> EngineLayout:
+    """Degrees of the engines; of a row that does not state them the fewest GPUs that hold weights
+    and leave room for a cache."""
     usual = framework.kv_share_separate if row.is_separate else framework.kv_share_colocated
+    share, pp = row.number("kv_fraction") or usual, row.integer("rollout_pp") or 1
+    tp = row.integer("rollout_tp") or _fewest(model, share * cluster.gpu.hbm_usable_bytes, gpus)
     return EngineLayout(
         replicas=max(1, gpus // (tp * pp)),
         tp=tp,
         pp=pp,
-        kv_share=row.number("kv_fraction") or usual,
+        kv_share=share,
         sequences=round(row.noted("max_num_seqs N") or _sequences(row, framework)),
     )
+
+
+def _fewest(model: ModelSpec, room_bytes: float, gpus: int) -> int:
+    """GPUs of an engine, a power of two, of which weights fill no more than most of the room."""
+    weights, tp = 2.0 * parameter_count(model).total, 1
+    while weights / tp > _WEIGHTS_OF_ROOM * room_bytes and 2 * tp <= gpus:
+        tp *= 2
+    return tp
 
 
 def _sequences(row: RlRow, framework: RlFramework) -> int:

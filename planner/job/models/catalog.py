@@ -37,7 +37,8 @@ class ResolvedModel(Frozen):
     by the reference implementation, without multi-token-prediction layers; None when unknown.
     `left_out`: modules of the whole model that the shape does not count, as a vision tower, where
     the file describes the whole model; `beside`: those of the published checkpoint, where the file
-    describes the language model; `vision`: what of these reads images, if that is known.
+    describes the language model; `vision`: what of these reads images, if that is known, and
+    `vision_vocab`: entries of the vocabulary with it, where there are more.
     """
 
     spec: ModelSpec
@@ -51,13 +52,15 @@ class ResolvedModel(Frozen):
     left_out: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     vision: VisionSpec | None = None
+    vision_vocab: int | None = None
 
     def with_vision(self) -> ResolvedModel:
         """The whole model, with the vision part that the shape leaves out; itself if there is
         none."""
         if self.vision is None:
             return self
-        spec = self.spec.model_copy(update={"vision": self.vision})
+        vocab = self.vision_vocab or self.spec.vocab
+        spec = self.spec.model_copy(update={"vision": self.vision, "vocab": vocab})
         return self.model_copy(update={"spec": spec, "beside": (), "exact_parameters": None})
 
 
@@ -193,6 +196,7 @@ def _from_toml(path: Path, asked: str, alias_of: str | None = None) -> ResolvedM
         notes=(*file.notes, *(f"{note[0].upper()}{note[1:]}." for note in beside_notes(beside))),
         beside=beside,
         vision=file.vision if beside else None,
+        vision_vocab=file.vision_vocab,
     )
 
 

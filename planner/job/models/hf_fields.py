@@ -127,6 +127,13 @@ class Fields:
             raise self.error(f"{found} names layer {max(indices)}, but there are {below} layers")
         return indices
 
+    def index(self, key: str, default: int) -> int:
+        """An index, from the end where it is below 0; null and absent give `default`."""
+        found, value = self._known(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._wrong(found, value, "one index of a layer")
+        return value
+
     def pairs(self, key: str) -> list[list[int]] | None:
         """A list of pairs of positive integers, or None where it is null or absent."""
         found, value = self._known(key)

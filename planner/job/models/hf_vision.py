@@ -70,7 +70,8 @@ def read_vision(
     tower = Fields(given, inside, row["tower_defaults"])
     whole = Fields(config, where, {})
     try:
-        shape = TowerSpec.model_validate(_TOWERS[row["tower"]](tower))
+        unread = _unread(row, whole, tower)
+        shape = TowerSpec.model_validate(_TOWERS[row["tower"]](tower) | unread)
         projector = _PROJECTORS[row["projector"]](tower, whole, shape, hidden)
         return VisionSpec(
             rule=_rule(row["rule"], tower),
@@ -80,6 +81,21 @@ def read_vision(
         )
     except ValidationError as error:
         raise ModelError(validation_message(error, inside)) from error
+
+
+def _unread(row: Mapping[str, Any], whole: Fields, tower: Fields) -> Shape:
+    """Last layers that nobody reads, where a type says which hidden state its projector reads."""
+    usual = row.get("feature_layer")
+    if usual is None:
+        return {}
+    layers = tower.positive("num_hidden_layers")
+    at = whole.index("vision_feature_layer", usual)
+    state = at + layers + 1 if at < 0 else at
+    if not 0 < state <= layers:
+        raise whole.error(
+            f"vision_feature_layer is {at}, but the tower has {layers} layers; -2 is usual"
+        )
+    return {"unread": layers - state}
 
 
 # Rules of models that Idefics 3 and SmolVLM name alike, by the side of a tile in pixels.

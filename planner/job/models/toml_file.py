@@ -6,7 +6,8 @@ source = "…"               # where the shape comes from; a file of yours needs
 notes = ["…"]
 [shape]                    # fields of ModelSpec, with [shape.moe] and [shape.mla]
 [vision]                   # of a vision-language model: fields of VisionSpec; beside a [[beside]]
-                           # module it is that one, taken up by a job with images
+                           # module it is that one, taken up by a job with images; the top-level
+                           # vision_vocab = 262208 says that it has more entries then
 [[beside]]                 # a module of the published checkpoint that [shape] does not describe
 what = "vision tower"      # with parameters and source
 [layers]                   # only where layers differ
@@ -77,6 +78,7 @@ class ModelFile(Frozen):
     beside: tuple[BesideModule, ...] = ()
     shape: dict[str, Any]
     vision: VisionSpec | None = None
+    vision_vocab: Positive | None = None
     layers: LayersTable = LayersTable()
 
 

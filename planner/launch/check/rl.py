@@ -239,7 +239,9 @@ def rl_layout(found: Found, rl: RlFound, request: RlRequest, job: RlJob) -> RlLa
     """The layout that files state, on the GPUs of a job. UsageError for rules that it breaks."""
     engine, trains = rl.engine, _training_gpus(rl, job)
     mbs = found.mbs if rl.padded else 1
-    sides = replace(found, world=trains, dp=None, gbs=None, grad_acc=1, mbs=mbs)
+    # Frameworks make as many micro-batches as an interleaved pipeline takes.
+    passes = found.pp if found.vpp > 1 and found.pp > 1 else 1
+    sides = replace(found, world=trains, dp=None, gbs=None, grad_acc=passes, mbs=mbs)
     degrees = degrees_of(sides, request.trainer, trains)
     part = job.trainer.on_gpus(trains)
     part = replace(part, batch=BatchTarget(float(degrees.gbs), tolerance=0.0, exact=True))

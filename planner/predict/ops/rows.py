@@ -139,6 +139,8 @@ class Op:
     returns: bool = True
     # Whether one does only under recomputation, where a library hooks its input for checkpoints.
     hooked: bool = False
+    # Whether nobody reads what it makes, so that it has no backward.
+    unread: bool = False
     # HBM bytes for each weight, and bytes alive, of what is made of the weights before each use
     # beside a 16-bit copy of packed ones (DoRA's norms).
     weight_traffic: float = 0.0
@@ -188,7 +190,7 @@ class Op:
     @property
     def derives(self) -> bool:
         """Whether backward computes a gradient of its weights."""
-        return self.trains or self.merged
+        return (self.trains or self.merged) and not self.unread
 
 
 def times(op: Op, factor: float) -> Op:

@@ -8,15 +8,14 @@ embeddings and is never checkpointed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from planner.cost.codes import OpKind, ParamShard, Shard
 from planner.job.frameworks.adapters import hooks_tower, part_profile
 from planner.job.recompute import Module
 from planner.job.specs import LayerKind, tower_kinds
-from planner.job.towers import tower_model
-from planner.job.tuned_layers import ALL_LINEAR, in_groups
+from planner.job.towers import part_targets, tower_model
 from planner.job.tuning import PROJECTOR, VISION_TOWER, Tuning
 from planner.job.vision import TowerSpec, VisionSpec
 from planner.predict.ops.adapters import with_tuning
@@ -24,19 +23,6 @@ from planner.predict.ops.context import WHOLE_LAYER, OpContext, elementwise, nor
 from planner.predict.ops.first_stage import is_placed, placed, split_pair, tower_profile
 from planner.predict.ops.linear import linear_inputs
 from planner.predict.ops.rows import Op, Piece, Saved, only_held, times
-
-# Layers of towers that have the names of a language model's, where peft finds them by these names.
-_SAME_NAMES: Mapping[str, tuple[str, ...]] = {
-    "qwen2_5_vl": ("gate", "up", "down"),
-    "clip": ("q", "k", "v"),
-    "moonvit": ("q", "k", "v"),
-    "siglip": ("q", "k", "v"),
-    "idefics3": ("q", "k", "v"),
-    "internvl": ("q", "k", "v"),
-    "pixtral": ("q", "k", "v", "o", "gate", "up", "down"),
-    "llama4": ("q", "k", "v", "o"),
-    "mllama": ("q", "k", "v", "o"),
-}
 
 # What a norm in operations of torch, and the mean before it, keep for the gradient of their input.
 _OF_GRADIENT = ("/norm/input", "/norm/statistics", "/norm/weight", "/pooled")
@@ -67,7 +53,9 @@ def tower_layer(context: OpContext, kind: LayerKind, layer: Layer) -> Piece:
         piece = replace(piece, ops=(*piece.ops, *scales.ops))
     if _vision(context).tower.kind in _UNCHECKPOINTED:
         piece = replace(piece, ops=tuple(map(_kept_whole, piece.ops)))
-    if hooked:
+    if kind.unread:
+        piece = replace(piece, ops=tuple(map(_run_once, piece.ops)))
+    elif hooked:
         piece = replace(piece, ops=tuple(map(_under_hook, piece.ops)))
     name = f"vision {piece.name}"
     return Piece(name, tuple(_of_patches(op, context, span) for op in piece.ops))
@@ -78,6 +66,12 @@ def _kept_whole(op: Op) -> Op:
     of the layer."""
     saved = tuple(row for row in op.saved if not row.only_with)
     return replace(op, saved=_never_freed(saved), rerun_with=Module.NOTHING)
+
+
+def _run_once(op: Op) -> Op:
+    """A row of a layer that nobody reads: its graph goes when its forward is done, its weights have
+    no gradient, though they are held as others are."""
+    return replace(op, saved=(), returns=False, unread=True, rerun_with=Module.NOTHING)
 
 
 def _under_hook(op: Op) -> Op:
@@ -115,10 +109,7 @@ def part_tuning(tuning: Tuning, part: str, kind: str = "") -> Tuning:
     where they are on layers that have other names there, or it is frozen by itself."""
     if part in tuning.whole:
         return replace(tuning, method="full", rank=0, targets=(), whole=(), frozen=())
-    named = _SAME_NAMES.get(kind, ()) if part == VISION_TOWER else ()
-    targets = tuning.targets
-    if tuning.has_adapters and ALL_LINEAR not in targets:
-        targets = tuple(name for name in in_groups(targets) if name in named)
+    targets = part_targets(tuning, part, kind)
     if tuning.freezes(part) or (tuning.has_adapters and not targets):
         return replace(tuning, method="full", rank=0, targets=(), whole=(), frozen=("embeddings",))
     return replace(tuning, targets=targets, whole=(), frozen=())

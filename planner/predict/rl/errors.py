@@ -118,12 +118,14 @@ def learnt_ends(learnt: LearntPhase) -> Ends:
 def learnt(kind: str, logs: Sequence[float]) -> LearntPhase:
     """What runs of one cluster teach of a kind of phase; `logs`: ln(measured / predicted) of each.
 
-    The factor has the shipped bar as its prior (normal, in ln) and `repeat` as the noise of a run;
-    `spread` is what a further run will show about it.
+    The factor has the shipped bar as its prior (normal, in ln) and `repeat` as the noise of a run,
+    but no more than half of the bar's variance: a source's table is of more unlike runs than those
+    that one learns from for a job of one's own. `spread`: what a further run will show about it.
     """
     errors = rl_errors().kind[kind]
-    prior = max(((errors.low + errors.high) / 2.0 / WIDTH) ** 2 - errors.repeat**2, 1e-4)
-    noise = errors.repeat**2
+    whole = ((errors.low + errors.high) / 2.0 / WIDTH) ** 2
+    noise = min(errors.repeat**2, whole / 2.0)
+    prior = whole - noise
     precision = 1.0 / prior + len(logs) / noise
     mean = math.fsum(logs) / noise / precision
     spread = math.sqrt(1.0 / precision + noise)

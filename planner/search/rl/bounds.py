@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 
 import numpy as np
@@ -48,6 +49,12 @@ class Options:
     beside: Floats
     most: float
     known: set[tuple[int, int]] = field(default_factory=set)
+    # (share, what is open there) until something is costed.
+    _open: tuple[float, tuple[float, str, int]] | None = None
+
+    def changed(self) -> None:
+        """Say that a side of some choice is costed."""
+        self._open = None
 
     def trainer_s(self, share: float) -> Floats:
         """Seconds of each trainer within a share, alone."""
@@ -68,12 +75,19 @@ class Options:
 
     def engine_bounds(self, share: float) -> Floats:
         """Of each engine, seconds of a step with any trainer that leaves it room."""
-        order = np.argsort(self.beside)
+        order, beside = self._by_beside
         fastest = np.minimum.accumulate(self.trainer_s(share)[order])
         room = share - self.engines.shares + SAME
-        at = np.searchsorted(self.beside[order], room, side="right") - 1
+        at = np.searchsorted(beside, room, side="right") - 1
         trainer_s = np.where(at >= 0, fastest[np.maximum(at, 0)], inf)
         return self.joint(trainer_s, self.engines.seconds)
+
+    @cached_property
+    def _by_beside(self) -> tuple[NDArray[np.int64], Floats]:
+        """Trainers in the order of what they keep beside engines, and that: as it was bounded at
+        first, for what is costed later is no less."""
+        order = np.argsort(self.beside, kind="stable")
+        return order, self.beside[order].copy()
 
     def engines_beside(self, row: int, share: float) -> Floats:
         """Seconds of each engine for which a trainer leaves room."""
@@ -92,6 +106,11 @@ class Options:
     def next_open(self, share: float) -> tuple[float, str, int]:
         """(bound, side, place) of the choice to cost next: one that no bound of an exact pair
         decides; infinite where all that matters is exact."""
+        if self._open is None or self._open[0] != share:
+            self._open = share, self._next_open(share)
+        return self._open[1]
+
+    def _next_open(self, share: float) -> tuple[float, str, int]:
         bounds = self.bounds(share)
         first = int(np.argmin(bounds))
         beside = self.engines_beside(first, share)

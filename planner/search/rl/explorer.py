@@ -28,7 +28,7 @@ from planner.search.rl.trainers import Trainer, TrainerSide, trainer_sides
 
 # Trainers that are costed in full at most, so that a search without a time limit ends; what is left
 # then is said as a gap.
-MOST_COSTED = 6000
+MOST_COSTED = 1500
 # Pairs that are costed together between two words of the solver.
 PAIRS_AT_ONCE = 12
 # The core costs all rows at once in another order than one alone: seconds differ by rounding.
@@ -36,7 +36,7 @@ _ROUNDING = 1e-6
 # Bytes outside all tensors that a trainer has at most: context, buffers of communicators.
 _STAYING = 6.0 * 2.0**30
 # Of the bytes of rows that are costed at once, a share that no row falls below.
-_MOVED, _HELD = 0.5, 0.95
+_MOVED, _HELD = 0.3, 0.9
 # Of its share of a GPU's memory, what an engine fills at least.
 _HELD_AT_LEAST = 0.9
 
@@ -148,6 +148,14 @@ class RlExplorer:
         beside: Floats = _MOVED * np.maximum(0.0, side.resident - _STAYING) / usable
         return beside
 
+    @property
+    def no_engine_fits(self) -> bool:
+        """Whether every engine was costed, and none fits."""
+        return all(
+            bool(one.engines.exact.all() and np.isinf(one.engines.seconds).all())
+            for one in self.options
+        )
+
     # --- one limit --------------------------------------------------------------------------------
 
     def within(self, share: float, most_s: float = inf) -> Within:
@@ -203,6 +211,7 @@ class RlExplorer:
         engines.seconds[place] = found.seconds
         engines.shares[place] = found.share
         engines.exact[place] = True
+        options.changed()
         if found.seconds == inf:
             return
         self.engines += 1
@@ -218,6 +227,7 @@ class RlExplorer:
         trainer, bounds = options.side.trainer(row, self.costs), options.trainers
         self.costed += 1
         bounds.exact[row] = True
+        options.changed()
         if trainer is None:
             bounds.shares[row] = inf
             return
@@ -227,9 +237,8 @@ class RlExplorer:
         bounds.shares[row] = options.alone.trainer_share(trainer.training, leaves=options.leaves)
         self.broken |= bounds.shares[row] < least * (1.0 - 1e-6)
         if options.group.placement == "colocated":
-            options.beside[row] = options.alone.beside_share(
-                trainer.training, leaves=options.leaves
-            )
+            beside = options.alone.beside_share(trainer.training, leaves=options.leaves)
+            options.beside[row] = max(options.beside[row], beside)
         if self.progress is not None:
             self.progress("trainers costed", self.costed, self.costed)
 

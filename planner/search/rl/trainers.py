@@ -17,8 +17,8 @@ from planner.job.rl.request import RlRequest, usual_token_limit
 from planner.predict.configuration import Configuration, even_layout
 from planner.predict.rl.plan import Training
 from planner.predict.rl.training_rows import TrainingRows
+from planner.predict.shapes import Candidates, legal_candidates
 from planner.search.rl.costs import Costs
-from planner.search.shares import CostedJob, cost_shares
 
 Floats = NDArray[np.float64]
 # Of the longest sample, tokens of a micro-batch that are tried where nobody gives a number.
@@ -47,7 +47,7 @@ class TrainerSide:
 
     gpus: int
     jobs: tuple[RlJob, ...]
-    costed: tuple[tuple[int, CostedJob], ...]
+    candidates: tuple[tuple[int, Candidates], ...]
     source: NDArray[np.int64]
     row: NDArray[np.int64]
     seconds: Floats
@@ -58,11 +58,11 @@ class TrainerSide:
 
     def configuration(self, at: int) -> Configuration:
         """The configuration of a row, in its framework's own layout of layers."""
-        _, costed = self.costed[int(self.source[at])]
-        columns, row = costed.candidates.columns, int(self.row[at])
-        mode = costed.job.recompute[int(columns["recompute"][row])]
-        layout = even_layout(costed.job, int(columns["pp"][row]), int(columns["vpp"][row]), mode)
-        return Configuration.of_row(costed.job, columns, row, layout)
+        _, one = self.candidates[int(self.source[at])]
+        columns, row = one.columns, int(self.row[at])
+        mode = one.job.recompute[int(columns["recompute"][row])]
+        layout = even_layout(one.job, int(columns["pp"][row]), int(columns["vpp"][row]), mode)
+        return Configuration.of_row(one.job, columns, row, layout)
 
     def trainer(self, at: int, costs: Costs) -> Trainer | None:
         """A row costed in full; None where its critic has no such layout."""
@@ -71,7 +71,8 @@ class TrainerSide:
         return self.found[at]
 
     def _costed(self, at: int, costs: Costs) -> Trainer | None:
-        job, configuration = self.jobs[self.costed[int(self.source[at])][0]], self.configuration(at)
+        number, _ = self.candidates[int(self.source[at])]
+        job, configuration = self.jobs[number], self.configuration(at)
         critic = critic_of(job, configuration)
         if job.critic is not None and critic is None:
             return None
@@ -119,12 +120,12 @@ def trainer_sides(
 
 
 def _side(jobs: Sequence[RlJob], gpus: int, costs: Costs) -> TrainerSide:
-    parts = list[tuple[int, CostedJob, IntArray, TrainingRows]]()
+    parts = list[tuple[int, Candidates, IntArray, TrainingRows]]()
     refused = list[UsageError]()
     on_part = [replace(job, trainer=job.trainer.on_gpus(gpus)) for job in jobs]
     for number, job in enumerate(on_part):
         try:
-            parts += [(number, *one) for one in _costed_jobs(job, gpus, costs)]
+            parts += [(number, *one) for one in _costed_rows(job, gpus, costs)]
         except UsageError as error:
             refused.append(error)
     if not parts:
@@ -142,29 +143,38 @@ def _side(jobs: Sequence[RlJob], gpus: int, costs: Costs) -> TrainerSide:
     )
 
 
-def _resident(_: int, one: CostedJob, rows: IntArray, found: TrainingRows) -> Floats:
+def _resident(_: int, one: Candidates, rows: IntArray, found: TrainingRows) -> Floats:
     """Bytes that stay between phases, where rows tell them: under ZeRO-2 they count weights that
     FSDP gathers and lets go."""
-    sharded = one.candidates.columns["zero"][rows] == 2
+    sharded = one.columns["zero"][rows] == 2
     return np.where(sharded, 0.0, found.resident_bytes)
 
 
-def _costed_jobs(
+def _costed_rows(
     job: RlJob, gpus: int, costs: Costs
-) -> Iterator[tuple[CostedJob, IntArray, TrainingRows]]:
-    """The costed jobs on exactly so many GPUs, with the rows that divide the samples."""
+) -> Iterator[tuple[Candidates, IntArray, TrainingRows]]:
+    """The legal shapes on exactly so many GPUs at each choice of what is offloaded and of
+    techniques, their rows that divide the samples, and what these take."""
     samples = job.rollout.samples // job.minibatches
-    for one in cost_shares(with_any_batch(job.trainer)).jobs:
-        if one.job.cluster.num_gpus != gpus:
+    for number, decided in enumerate(_one_row_each(job, with_any_batch(job.trainer)).decided()):
+        try:
+            one = legal_candidates(decided)
+        except UsageError:
+            if number == 0:
+                raise
             continue
-        columns = one.candidates.columns
-        divide = samples % columns["dp"] == 0
-        if job.framework.token_batches:
-            divide &= columns["mbs"] == 1
-        rows = np.flatnonzero(divide)
-        if len(rows):
-            kept = {name: values[rows] for name, values in columns.items()}
+        rows = np.flatnonzero(samples % one.columns["dp"] == 0)
+        if one.job.cluster.num_gpus == gpus and len(rows):
+            kept = {name: values[rows] for name, values in one.columns.items()}
             yield one, rows, costs.train_rows(replace(job, trainer=one.job), kept)
+
+
+def _one_row_each(job: RlJob, trainer: Job) -> Job:
+    """The trainer's job with one row a micro-batch, where that is samples up to a number of
+    tokens."""
+    if not job.framework.token_batches or "mbs" in trainer.limits:
+        return trainer
+    return replace(trainer, limits={**trainer.limits, "mbs": frozenset({1})})
 
 
 def with_any_batch(job: Job) -> Job:

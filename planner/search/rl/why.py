@@ -51,7 +51,7 @@ def _reasons(explorer: RlExplorer) -> Iterator[str]:
     """What each side lacks alone, else that they do not fit together."""
     job = explorer.jobs[0]
     usable = job.trainer.cluster.gpu.hbm_usable_bytes
-    if explorer.engines == 0:
+    if explorer.no_engine_fits:
         yield _engine_reason(job)
     least = min((float(side.peaks.min()) for side in explorer.sides.values()), default=0.0)
     if least > usable:
@@ -59,7 +59,7 @@ def _reasons(explorer: RlExplorer) -> Iterator[str]:
             f"the lightest update of {job.policy.name} takes {least / _GIB:,.1f} GiB on a GPU of "
             f"the trainer, of {usable / _GIB:,.1f} GiB"
         )
-    elif explorer.engines:
+    elif not explorer.no_engine_fits:
         yield "trainers and engines that fit alone do not fit together surely enough"
 
 

@@ -46,6 +46,11 @@ def test_an_asynchronous_run_states_its_wait_and_no_generation() -> None:
     assert "step" in found
 
 
+def test_a_time_below_0_is_refused() -> None:
+    with pytest.raises(UsageError, match="column train_s: -3 is not above 0"):
+        figures(train_s="-3")
+
+
 def test_nemo_counts_reference_and_policy_together() -> None:
     found = figures(framework="NeMo-RL", train_backend="megatron")
     assert found["logprobs"][1] == ("old_logprobs", "reference")

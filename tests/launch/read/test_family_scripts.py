@@ -151,3 +151,87 @@ def test_a_script_is_read_with_its_recipe_and_its_modules(folder: ReadFolder) ->
     request = found.proposal.request
     assert (request.model, found.proposal.degrees.mbs) == ("Qwen/Qwen2-VL-2B-Instruct", 2)
     assert request.train.startswith("lora:rank=4") and "targets=q+v" in request.train
+
+
+MEGATRON = """\
+model: Qwen/Qwen3.5-4B
+tuner_type: lora
+lora_rank: 8
+target_modules: all-linear
+dataset:
+  - 'AI-ModelScope/alpaca-gpt4-data-en#500'
+  - 'AI-ModelScope/LaTeX_OCR#2000'
+max_length: 2048
+loss_scale: ignore_empty_think
+micro_batch_size: 1
+global_batch_size: 4
+tensor_model_parallel_size: 1
+recompute_granularity: full
+recompute_method: uniform
+recompute_num_layers: 1
+freeze_vit: true
+freeze_aligner: true
+"""
+
+
+def test_megatron_swift_reads_its_yaml_alone_and_by_its_command(folder: ReadFolder) -> None:
+    command = "NPROC_PER_NODE=4 megatron sft configs/sft.yaml\n"
+    for files in (
+        {"sft.yaml": MEGATRON},
+        {"run.sh": command, "configs/sft.yaml": MEGATRON},
+    ):
+        found = judged(folder(files), "4xH100")
+        assert found.proposal is not None, found.problems
+        request = found.proposal.request
+        assert request.framework == "megatron-bridge"
+        assert request.train.startswith("lora:rank=8")
+        assert request.freeze == ("vision_tower", "projector")
+        assert (found.proposal.degrees.mbs, request.seq) == (1, 2048)
+        assert not [one.text for one in found.problems if one.severity in ("warning", "error")]
+
+
+GEMMA = """\
+from transformers import AutoModelForImageTextToText
+from trl import SFTConfig, SFTTrainer
+model = AutoModelForImageTextToText.from_pretrained("google/gemma-3-4b-it")
+args = SFTConfig(output_dir="x", per_device_train_batch_size=1, max_length=1024, bf16=True)
+SFTTrainer(model=model, args=args)
+"""
+UNSLOTH = """\
+from unsloth import FastVisionModel
+from trl import SFTConfig, SFTTrainer
+model, tokenizer = FastVisionModel.from_pretrained("unsloth/Qwen2.5-VL-7B-Instruct")
+model = FastVisionModel.get_peft_model(
+    model, finetune_vision_layers=False, finetune_language_layers=True, r=16, lora_alpha=16
+)
+args = SFTConfig(output_dir="x", per_device_train_batch_size=2, max_length=2048)
+SFTTrainer(model=model, args=args)
+"""
+
+
+def test_a_class_of_vision_loads_the_tower_beside_a_language_model(folder: ReadFolder) -> None:
+    found = judged(folder({"sft.py": GEMMA}), "1xH100")
+    assert found.proposal is not None, found.problems
+    assert found.proposal.request.images == "1x896x896"
+    assert not any(one.rule == "checkpoint-tower" for one in found.problems)
+
+
+def test_unsloths_parts_are_those_that_it_is_told_to_tune(folder: ReadFolder) -> None:
+    found = judged(folder({"sft.py": UNSLOTH}), "1xH100")
+    assert found.proposal is not None, found.problems
+    request = found.proposal.request
+    assert (request.framework, request.freeze) == ("unsloth", ("vision_tower", "projector"))
+    assert "targets=all-linear" in request.train
+
+
+def test_axolotl_loads_the_tower_wherever_a_checkpoint_has_one(folder: ReadFolder) -> None:
+    text = (
+        "base_model: Qwen/Qwen3.5-4B\nsequence_len: 1024\nmicro_batch_size: 1\nbf16: true\n"
+        "datasets: [{path: x, type: chat_template}]\n"
+    )
+    plain = judged(folder({"a.yaml": text}), "1xH100")
+    assert plain.found.images == "none"
+    shown = judged(folder({"b.yaml": f"{text}processor_type: AutoProcessor\n"}), "1xH100")
+    assert shown.found.images == "1x1280x1024"
+    frozen = judged(folder({"c.yaml": f"{text}freeze_mm_modules: true\n"}), "1xH100")
+    assert frozen.found.freeze == ("vision_tower", "projector")

@@ -18,6 +18,7 @@ from planner.predict.evaluate import evaluate
 from planner.predict.ops.rows import Op
 from planner.predict.plan import Degrees, Plan
 from planner.predict.saved import rank_key, saved_bytes
+from planner.search.search import find_plans
 from tests.truth.tuning_counts import tuning_counts
 
 RANKS = tuning_counts("vision_ranks.csv")
@@ -152,7 +153,8 @@ def test_adapters_of_megatron_find_no_layer_of_transformers_tower() -> None:
     ("model", "degrees", "words"),
     [
         ("qwen2.5-vl-7b", {"cp": 2, "dp": 1}, "cp == 1"),
-        ("qwen3-vl-8b", {"tp": 1, "pp": 8, "vpp": 2, "dp": 1}, "layers // (pp*vpp) >= 3"),
+        ("qwen3-vl-8b", {"tp": 1, "pp": 4, "vpp": 3, "dp": 2}, "vpp == 1"),
+        ("qwen3-vl-2b", {"tp": 1, "pp": 14, "dp": 1}, "layers // (pp*vpp) >= 3"),
     ],
 )
 def test_degrees_that_a_tower_refuses(model: str, degrees: dict[str, int], words: str) -> None:
@@ -174,3 +176,19 @@ def test_towers_of_other_frameworks_stand_among_the_layers() -> None:
     rows = [row for op in job_pieces(job)[0].ops for row in op.saved]
     assert {row.shard for row in rows} & {Shard.WHOLE, Shard.WHOLE_TP} == set()
     assert context_inputs(op_context(job)).layers == 60
+
+
+def test_the_search_finds_the_best_split_beside_a_tower() -> None:
+    """Of all splits of the language model's layers over two stages, under the memory limit."""
+    request = request_of(
+        "qwen2.5-vl-3b", limits={"tp": (1,), "pp": (2,), "mbs": (1,), "dp": (4,), "vpp": (1,)}
+    )
+    found = find_plans(request.model_copy(update={"recompute": ("none",)}))
+    best = found.plans[0]
+    tried = [
+        plan_of(request, best.recompute, (first, 36 - first), **best.degrees.model_dump())
+        for first in range(9, 19)
+    ]
+    fitting = [plan.step_time_s for plan in tried if plan.fits]
+    assert best.layout.block_layers[0] < 18
+    assert best.step_time_s <= min(fitting) * 1.001

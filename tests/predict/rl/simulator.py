@@ -38,7 +38,8 @@ def play_rank(made: SamplingEngine, samples: int, rng: np.random.Generator) -> P
     queue = list(range(samples - 1, -1, -1))
     done = np.zeros(samples)
     running: list[int] = []
-    seconds, preempted = 0.0, 0
+    prefill_s, preempted = 0.0, 0
+    steps: list[tuple[float, int, float, float]] = []
     while queue or running:
         ids = np.asarray(running, dtype=int)
         taken = list(_taken(made, done[ids] + hop))
@@ -58,13 +59,15 @@ def play_rank(made: SamplingEngine, samples: int, rng: np.random.Generator) -> P
             one = queue.pop()
             running.append(one)
             again = done[one] if done[one] else 0.0
-            seconds += made.prefill_s(0.0 if again else 1.0, again)
+            prefill_s += made.prefill_s(0.0 if again else 1.0, again)
         ids = np.asarray(running, dtype=int)
-        steps = min(hop, float((lengths[ids] - done[ids]).min())) if len(ids) else hop
-        seconds += steps * _step_s(made, done[ids] + load.prompt + steps / 2)
-        done[ids] += steps
+        made_steps = min(hop, float((lengths[ids] - done[ids]).min())) if len(ids) else hop
+        cached = done[ids] + load.prompt + made_steps / 2
+        windowed = np.minimum(cached, load.window) if load.window else 0.0 * cached
+        steps.append((made_steps, len(ids), float(cached.sum()), float(windowed.sum())))
+        done[ids] += made_steps
         running = [one for one in running if lengths[one] - done[one] > 1e-9]
-    return Played(seconds, preempted)
+    return Played(prefill_s + _steps_s(made, steps), preempted)
 
 
 def _taken(made: SamplingEngine, ages: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -73,7 +76,7 @@ def _taken(made: SamplingEngine, ages: NDArray[np.float64]) -> NDArray[np.float6
     return load.state + load.full * own + load.windowed * np.minimum(own, load.window)
 
 
-def _step_s(made: SamplingEngine, cached: NDArray[np.float64]) -> float:
-    windowed = np.minimum(cached, made.load.window) if made.load.window else 0.0 * cached
-    each = (np.asarray([float(value)]) for value in (len(cached), cached.sum(), windowed.sum()))
-    return float(sum(values[0] for values in made.terms(*each).values()))
+def _steps_s(made: SamplingEngine, steps: list[tuple[float, int, float, float]]) -> float:
+    """Seconds of all steps at once: when a sequence gets its place depends on tokens alone."""
+    count, running, cached, windowed = np.asarray(steps).T
+    return float((count * sum(made.terms(running, cached, windowed).values())).sum())

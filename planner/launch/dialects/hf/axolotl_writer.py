@@ -33,6 +33,11 @@ from planner.launch.dialects.hf.axolotl_freezing import (
     has_known_names,
     unfrozen_pattern,
 )
+from planner.launch.dialects.hf.axolotl_vision import (
+    language_pattern,
+    vision_refusals,
+    vision_rows,
+)
 from planner.launch.dialects.hf.deepspeed_writer import ds_config
 from planner.launch.dialects.hf.files import (
     ENVIRONMENT,
@@ -93,7 +98,9 @@ Row = tuple[str, Value, str]
 def job_refusals(job: Job) -> Iterator[Refusal]:
     """What axolotl cannot express of the job."""
     yield from hf_job_refusals(job)
-    yield from tuning_refusals(job, freezes=_freezes(job), casts=True, by_peft=False)
+    yield from vision_refusals(job)
+    freezes = job.model.vision is not None or _freezes(job)
+    yield from tuning_refusals(job, freezes=freezes, casts=True, by_peft=False)
     names = names_of_job(job) | {
         "mode": job.framework.mode, "optim": _optimizer(job, sharded=False),
         "engine": _is_engine(job), "has_flash": _has_flash_attention(job),
@@ -126,6 +133,8 @@ def _optimizer(job: Job, *, sharded: bool) -> str | None:
 
 def _packs(job: Job) -> bool:
     """Whether samples, or rows of a text, become packs, which need no mask by flash-attn alone."""
+    if job.model.vision is not None:
+        return False
     if not job.objective.is_plain or job.attention == "eager" or not _has_flash_attention(job):
         return False
     return job.samples.lengths is None or job.samples.packing == "pack-varlen"
@@ -179,6 +188,7 @@ def sections(launch: Launch) -> tuple[SettingsSection, ...]:
     rows: list[Row] = [
         ("base_model", MODEL_FOLDER,
          "the shape alone: the script puts PRETRAINED in its place"),
+        *vision_rows(job.model),
         *_objective(job),
         *_rows(job),
         *_weights(job),
@@ -221,6 +231,9 @@ def _rows(job: Job) -> Iterator[Row]:
     if job.objective.kind not in ("lm", "reward"):
         return
     packs, rule = _packs(job), job.samples.packing
+    if job.model.vision is not None:
+        yield "sample_packing", False, PACKING_WORDS["longest"]
+        return
     full = job.samples.lengths is None
     why = "rows cut from one text, each full" if full else PACKING_WORDS[rule]
     if job.objective.is_plain:
@@ -245,7 +258,9 @@ def _weights(job: Job) -> Iterator[Row]:
     yield "lora_r", tuning.rank, ""
     yield "lora_alpha", round(alpha(tuning)), ""
     yield "lora_dropout", tuning.dropout, ""
-    if targets == (ALL_LINEAR,):
+    if model.vision is not None:
+        yield "lora_target_modules", language_pattern(job), "of the language model alone"
+    elif targets == (ALL_LINEAR,):
         yield "lora_target_linear", True, ""
     else:
         yield "lora_target_modules", list(targets), ""
@@ -381,7 +396,8 @@ def _rate(job: Job) -> dict[str, Any]:
 
 def _data(job: Job) -> Iterator[Variable]:
     """The data set, which is the user's, and what is in it."""
-    rows = "completion" if job.samples.lengths is None else "chat_template"
+    texts = job.samples.lengths is None and job.model.vision is None
+    rows = "completion" if texts else "chat_template"
     kind = _DATA_TYPES.get(job.objective.kind, rows)
     source = "your data set: a name on the Hugging Face Hub, a folder or file"
     inside = "PLACEHOLDER, yours to choose: what is in it, in axolotl's words (datasets.type)"

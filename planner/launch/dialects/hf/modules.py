@@ -57,6 +57,35 @@ def is_pattern(text: str) -> bool:
     return True
 
 
+# Words, and groups of alternatives with what follows them: `(q|k|v)_proj`.
+_WORD = re.compile(r"(?<!\w)\w+(?!\w)")
+_ALTERNATIVES = re.compile(r"\((?:\?:)?(\w+(?:\|\w+)+)\)(\w+)")
+_LANGUAGE, _SEEN = re.compile(r"language_model|text_model"), re.compile(r"vis(ual|ion)")
+_NOT = re.compile(r"\(\?<?!([^)]*)\)")
+
+
+def _of_pattern(pattern: str) -> set[str]:
+    """Names of modules that a pattern spells. It is not run: one that somebody wrote may take
+    forever."""
+    names = {match[0] for match in _WORD.finditer(pattern)}
+    for match in _ALTERNATIVES.finditer(pattern):
+        names |= {f"{start}{match[2]}" for start in match[1].split("|")}
+    return names
+
+
+def spares_the_tower(value: object) -> bool:
+    """Whether a pattern of modules names those of a language model alone, or leaves out what is
+    called visual."""
+    (pattern, *more) = _listed(value) or [""]
+    if more or not _PATTERN.search(pattern):
+        return False
+    left_out = " ".join(_NOT.findall(pattern))
+    kept = _NOT.sub("", pattern)
+    if _SEEN.search(kept):
+        return False
+    return bool(_SEEN.search(left_out) or _LANGUAGE.search(kept))
+
+
 def named_modules(value: object, model: ModelSpec | None) -> Modules:
     """The modules that a list, a text with commas or spaces, or a pattern names."""
     names = _listed(value)
@@ -66,7 +95,7 @@ def named_modules(value: object, model: ModelSpec | None) -> Modules:
     if len(names) == 1 and _PATTERN.search(names[0]):
         if not is_pattern(names[0]):
             return Modules(invalid=names[0])
-        names = [name for name in known if re.search(rf"(?<!\w){name}(?!\w)", names[0])]
+        names = [name for name in known if name in _of_pattern(names[0])]
     lasts = list(dict.fromkeys(name.strip().rpartition(".")[2] for name in names))
     words = [word for name in lasts for word in _words(name, known, model)]
     strange = [name for name in lasts if name not in known]

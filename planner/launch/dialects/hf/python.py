@@ -58,6 +58,11 @@ _LORA = {
     "use_dora": "use_dora", "layers_to_transform": "peft_layers_to_transform",
     "target_parameters": "lora_target_parameters",
 }  # fmt: skip
+_OF_UNSLOTH = {
+    "use_gradient_checkpointing": "gradient_checkpointing",
+    "finetune_vision_layers": "finetune_vision_layers",
+    "finetune_language_layers": "finetune_language_layers",
+}  # fmt: skip
 _BITS = {
     name: name
     for name in ("load_in_4bit", "load_in_8bit", "bnb_4bit_use_double_quant", "bnb_4bit_quant_type")
@@ -276,7 +281,9 @@ class _Script:
         if name == "LoraConfig":
             self._put(node, _LORA)
         if name == "get_peft_model" and _owner(node) in _UNSLOTH:
-            self._put(node, _LORA | {"use_gradient_checkpointing": "gradient_checkpointing"})
+            self._put(node, _LORA | _OF_UNSLOTH)
+            if _owner(node) == "FastVisionModel":  # of the parts that are tuned
+                self._mark("lora_target_modules", "all-linear", node)
             self._mark("gradient_checkpointing", "unsloth", node)
 
     def _cut(self) -> None:

@@ -11,13 +11,14 @@ from functools import cache
 from typing import Any
 
 from hardware.files import shipped_toml
-from planner.job.images import WITHOUT
+from planner.job.images import WITHOUT, usual_size
 from planner.job.models.catalog import load_model
-from planner.job.specs import ModelSpec
 from planner.job.tuning import PARTS, PROJECTOR, VISION_TOWER
 from planner.job.vision import VisionSpec
 from planner.launch.dialects.hf.arguments import Named, Program, is_switched
 from planner.launch.dialects.hf.family_scripts import LARGEST_IMAGE
+from planner.launch.dialects.hf.modules import spares_the_tower
+from planner.launch.dialects.hf.python import OTHER_CLASS
 from planner.launch.dialects.hf.vision_program import SAMPLE_IMAGES
 from planner.launch.languages.text import digits
 from planner.launch.read.command import LaunchCommand
@@ -61,6 +62,7 @@ def tower_names() -> frozenset[str]:
     for row in _programs().values():
         names |= {row[part][0] for part in PARTS} | {row["pixels"][0]}
         names |= {*row.get("trains", ()), *row.get("also", ())}
+    names.discard("")
     return frozenset(names | {SAMPLE_IMAGES})
 
 
@@ -72,7 +74,8 @@ def frozen_parts(named: Named, program: Program) -> tuple[str, ...]:
 
 
 def _is_frozen(part: str, row: Mapping[str, Any], named: Named) -> bool:
-    trains = [name for name, of in row.get("trains", {}).items() if of == part and name in named]
+    told = row.get("trains", {}).items()
+    trains = [name for name, of in told if part in of.split() and name in named]
     if trains:
         return not any(is_switched(named, name) for name in trains)
     also = [name for name, of in row.get("also", {}).items() if of == part]
@@ -87,7 +90,7 @@ def with_towers(
     what the caller knows of them."""
     model = found.shape or (load_model(found.model).spec if found.model else None)
     vision = model.vision if model else None
-    beside = None if vision else _beside(found, program)
+    beside = None if vision else _beside(found, named, program)
     if vision is None and beside is None:
         return found
     found = _loaded(found, named, program, vision or beside)
@@ -98,7 +101,15 @@ def with_towers(
         return replace(found, images=str(named[SAMPLE_IMAGES].value))
     if beside and not _says_images(named, program, launch):
         return _of_text(found, program)
-    return _of_limits(found, named, program, launch)
+    limited = _of_limits(found, named, program, launch)
+    return _of_usual(limited, beside) if beside and not limited.images else limited
+
+
+def _of_usual(found: Found, vision: VisionSpec) -> Found:
+    """A launch with images of which nothing says how large they are."""
+    size = "x".join(map(str, usual_size(vision.rule)))
+    note = f"one image a sample of {size} pixels, the largest usual one; give --images for others"
+    return replace(found, images=f"1x{size}", assumed=(*found.assumed, note))
 
 
 def _of_limits(found: Found, named: Named, program: Program, launch: LaunchCommand | None) -> Found:
@@ -155,19 +166,36 @@ def _no_numbers(named: Named) -> Iterator[Problem]:
         yield Problem("whole-number", text, places=(setting.place,), fix=f"{setting.key} 1003520")
 
 
-def loads_its_tower(program: Program, model: ModelSpec | None) -> bool:
+def loads_its_tower(program: Program, model: str | None) -> bool:
     """Whether a program loads a vision-language model with its tower, and its settings say what of
     it is trained."""
-    has_tower = model is not None and model.vision is not None
-    return has_tower and (program in ("trl", "unsloth") or program in _programs())
+    resolved = load_model(model) if model else None
+    has_tower = resolved is not None and (resolved.vision or resolved.spec.vision) is not None
+    return has_tower and (program == "trl" or program in _programs())
 
 
-def _beside(found: Found, program: Program) -> VisionSpec | None:
+# Classes that load a vision-language model, and no model of text alone.
+_OF_VISION = re.compile(
+    r"AutoModelFor(ImageTextToText|Vision2Seq)|\w+ForConditionalGeneration|FastVisionModel"
+)
+
+
+def is_class_of_vision(kind: str) -> bool:
+    """Whether a class loads a vision-language model with its tower."""
+    return _OF_VISION.fullmatch(kind) is not None
+
+
+def _by_class(named: Named) -> bool:
+    setting = named.get(OTHER_CLASS)
+    return setting is not None and is_class_of_vision(str(setting.value))
+
+
+def _beside(found: Found, named: Named, program: Program) -> VisionSpec | None:
     """The vision part that a checkpoint has beside the language model of the catalogue, where the
     program is known to load it, and nobody says that it does not."""
-    row = _programs().get(program, {})
+    loads = _programs().get(program, {}).get("loads_beside") or _by_class(named)
     unknown = any(problem.rule == CHECKPOINT_TOWER for problem in found.problems)
-    if not (row.get("loads_beside") and unknown and found.model):
+    if not (loads and unknown and found.model):
         return None
     return load_model(found.model).vision
 
@@ -182,14 +210,22 @@ def _loaded(found: Found, named: Named, program: Program, vision: VisionSpec | N
 
 
 def _says_images(named: Named, program: Program, launch: LaunchCommand | None) -> bool:
-    """Whether the files limit images, as those do whose samples have some."""
-    key, _ = tower_settings(program)["pixels"]
-    return key in named or (launch is not None and _MAX_PIXELS in launch.command.environment)
+    """Whether the files limit images, or load a class of their own for them, as those do whose
+    samples have some."""
+    row = _programs().get(program, {})
+    key, _ = row.get("pixels", ("", 0))
+    shows = any(name in named for name in row.get("shows_images", ()))
+    return (
+        shows
+        or _by_class(named)
+        or key in named
+        or (launch is not None and _MAX_PIXELS in launch.command.environment)
+    )
 
 
 def _of_text(found: Found, program: Program) -> Found:
     """The launch of a checkpoint whose vision part is loaded, with samples of text."""
-    blank = tower_settings(program).get("blank", "")
+    blank = _programs().get(program, {}).get("blank", "")
     pixels = blank.removeprefix("1x")
     runs = f", with the blank image of {pixels} that the program puts beside it" if blank else ""
     note = (
@@ -202,6 +238,10 @@ def _of_text(found: Found, program: Program) -> Found:
 def _frozen(found: Found, vision: VisionSpec, named: Named, program: Program) -> tuple[str, ...]:
     """Parts that nothing trains, a projector that adapters do not reach among them."""
     frozen = frozen_parts(named, program)
+    pattern = named.get("lora_target_modules")
+    if found.train != "full" and pattern and spares_the_tower(pattern.value):
+        kept = (*frozen, VISION_TOWER, PROJECTOR)
+        return tuple(part for part in PARTS if part in kept)
     reached = adapters_reach_projector(program, vision.rule, VISION_TOWER in frozen)
     if found.train == "full" or reached:
         return frozen

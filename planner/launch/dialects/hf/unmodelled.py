@@ -31,7 +31,7 @@ from planner.launch.dialects.hf.objectives import objective_names
 from planner.launch.dialects.hf.program_defaults import TRL_RELEASE
 from planner.launch.dialects.hf.python import OTHER_CLASS, PREPARED, TRL_TRAINER
 from planner.launch.dialects.hf.sampling import sampling_names
-from planner.launch.dialects.hf.towers import loads_its_tower, tower_names
+from planner.launch.dialects.hf.towers import is_class_of_vision, loads_its_tower, tower_names
 from planner.launch.dialects.hf.tuned import FULL, adapter_names, asks_for
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
@@ -227,14 +227,10 @@ def _other_program(launch: LaunchCommand) -> str:
     return f"{name} is a program for {match[2]}, which is not modelled" if match else ""
 
 
-# Classes of transformers that load a vision-language model, and no model of text alone.
-_OF_VISION = re.compile(r"AutoModelFor(ImageTextToText|Vision2Seq)|\w+ForConditionalGeneration")
-
-
 def _loads_known(model: str | None, kind: str, *, with_tower: bool) -> bool:
     """Whether a class of vision-language models loads what is modelled: a model with its tower; or
     the model has none, so that a program that names the class for others takes another one."""
-    if model is None or not _OF_VISION.fullmatch(kind):
+    if model is None or not is_class_of_vision(kind):
         return False
     resolved = load_model(model)
     of_text = resolved.spec.vision is None and not resolved.beside
@@ -243,8 +239,7 @@ def _loads_known(model: str | None, kind: str, *, with_tower: bool) -> bool:
 
 def _refusals(named: Named, program: Program, model: str | None) -> Iterator[Problem]:
     """What is trained in ways that are not modelled, by name."""
-    spec = load_model(model).spec if model else None
-    with_tower = loads_its_tower(program, spec)
+    with_tower = loads_its_tower(program, model)
     if program == "llamafactory" and not is_on(named, "do_train"):
         for name, does in _WITHOUT_TRAINING.items():
             if is_switched(named, name):

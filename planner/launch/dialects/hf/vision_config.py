@@ -233,8 +233,9 @@ def _merger(vision: VisionSpec) -> tuple[Config, Config]:
 def _linear_pair(vision: VisionSpec) -> tuple[Config, Config]:
     """Pixtral in LLaVA's type reads the last layer and all patches (published config.json)."""
     beside: Config = {"multimodal_projector_bias": vision.projector.bias}
+    beside["vision_feature_layer"] = -1 - vision.tower.unread
     if vision.tower.rotary:
-        beside |= {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"}
+        beside["vision_feature_select_strategy"] = "full"
     return beside, {}
 
 

@@ -82,7 +82,7 @@ def image_arguments(job: Job, request: Request, joint: str = "_") -> dict[str, o
     if vision is None:
         return {}
     name = SAMPLE_IMAGES.replace("_", joint)
-    images: dict[str, object] = {name: _size(vision, request)}
+    images: dict[str, object] = {name: sample_images(vision, request)}
     if request.images != WITHOUT:
         images[f"max{joint}pixels"] = most_pixels(vision, request)
     return images
@@ -100,8 +100,8 @@ def most_pixels(vision: VisionSpec, request: Request) -> int:
     return width * height
 
 
-def _size(vision: VisionSpec, request: Request) -> str:
-    """Images of a sample, as train.py makes them up."""
+def sample_images(vision: VisionSpec, request: Request) -> str:
+    """Images of a made-up sample: number, width and height in pixels, or that there are none."""
     if request.images == WITHOUT:
         return WITHOUT
     if request.images:

@@ -29,9 +29,16 @@ from planner.launch.dialects.torchtitan.reader import TorchtitanReader
 from planner.launch.dialects.torchtitan.sources import unknown_keys
 from planner.launch.languages.text import HOLE, Files, Hole, Span, Text, Word, digits
 from planner.launch.read.beside import source_beside
-from planner.launch.read.command import LaunchCommand, made_launch, other_model
+from planner.launch.read.command import CONFIG_NAME, LaunchCommand, made_launch, other_model
 from planner.launch.read.document import NO_LENGTH, Document, Source, below, yaml_document
-from planner.launch.read.found import Found, Hints, Setting, model_unknown, not_predictable
+from planner.launch.read.found import (
+    CHECKPOINT_TOWER,
+    Found,
+    Hints,
+    Setting,
+    model_unknown,
+    not_predictable,
+)
 from planner.launch.read.names import meanings
 from planner.launch.read.opened import Opened
 
@@ -247,8 +254,15 @@ _SWIFT_DEFAULTS: Mapping[str, object] = {
 }  # fmt: skip
 # What texts of switches mean.
 _TYPED = {"true": True, "false": False}
-# Its own settings under a name of Megatron's: weights of tokens in the loss.
-_OF_SWIFT = ("loss_scale",)
+# Its own settings that Megatron has not, or for something else: weights of tokens in the loss.
+_OF_SWIFT = ("loss_scale", "dataset", "val_dataset", "cached_dataset")
+# Settings of a YAML that are Megatron's, some of which every one for it has.
+_OF_MEGATRON = frozenset((
+    "tensor_model_parallel_size", "expert_model_parallel_size", "pipeline_model_parallel_size",
+    "micro_batch_size", "global_batch_size", "recompute_granularity", "recompute_method",
+    "sequence_parallel", "moe_grouped_gemm", "use_distributed_optimizer", "no_save_optim",
+))  # fmt: skip
+_FEWEST = 3
 _SEEN_TO = ("experts-without-experts", "cuda-device-max-connections")
 # Where the model may be named, the likeliest first.
 _CHECKPOINTS = ("model", "mcore_model", "load")
@@ -264,14 +278,36 @@ def is_swift_megatron(launch: LaunchCommand) -> bool:
     return launch.name == "megatron" or "/_megatron/" in launch.program
 
 
-def read_swift_megatron(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:  # noqa: ARG001
-    """The launch as its arguments describe it."""
-    given = dict(launch.given)
+def is_swift_settings(content: Mapping[str, object]) -> bool:
+    """Whether a table holds settings of ms-swift's `megatron`: its own beside Megatron's."""
+    return bool(_ADAPTERS & content.keys()) and len(_OF_MEGATRON & content.keys()) >= _FEWEST
+
+
+def read_swift_settings(source: Source) -> Found:
+    """A YAML of `megatron sft`, alone or with its command."""
+    settings = source.document().settings
+    launch = source.launch or made_launch([], source.path, "megatron")
+    return _read_swift(launch, {**settings, **launch.given}, source.hints)
+
+
+def read_swift_megatron(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
+    """The launch as its arguments describe it, and the YAML that the first of them names."""
+    named = [word.text.value for word in launch.arguments[:2]]
+    first = next((name for name in named if re.fullmatch(CONFIG_NAME, name)), "")
+    file = source_beside(first, launch.folder, read.files) if first else None
+    settings = {} if file is None else yaml_document(file.as_text(), file.path).settings
+    return _read_swift(launch, {**settings, **launch.given}, hints)
+
+
+def _read_swift(launch: LaunchCommand, given: dict[str, Setting], hints: Hints) -> Found:
+    """The launch that settings describe."""
+    launch = _with_variables(launch, given)
     named = {"model": next((given[name] for name in _CHECKPOINTS if name in given), None)}
     length = given.get("seq_length") or given.get("max_length")
     if length is not None:
         given["seq_length"] = length
     stated = {name: item for name, item in {**given, **named}.items() if item is not None}
+    stated.pop("model_name", None)  # what an assistant is trained to call itself
     script = hf_arguments(stated, launch.folder, hints)
     found = _SwiftReader(launch, given, script).found()
     others = {name: item for name, item in given.items() if not _DEGREE.search(name)}
@@ -283,6 +319,8 @@ def read_swift_megatron(launch: LaunchCommand, read: Opened, hints: Hints) -> Fo
         # Megatron-Bridge's does.
         found = replace(found, framework="megatron-bridge")
     found = with_tuning(found, others, launch, how)
+    towers = (one for one in script.unresolved if one.rule == CHECKPOINT_TOWER)
+    found = replace(found, problems=(*found.problems, *towers))
     found = with_towers(found, others, "swift", launch, hints)
     packed = str(given["packing"].value).lower() == "true" if "packing" in given else False
     assumed = () if packed else ("every sequence as long as the longest allowed",)
@@ -295,6 +333,13 @@ def read_swift_megatron(launch: LaunchCommand, read: Opened, hints: Hints) -> Fo
         problems=(*refusals, *found.problems),
         assumed=(*found.assumed, *script.assumed, *assumed),
     )
+
+
+def _with_variables(launch: LaunchCommand, given: Mapping[str, Setting]) -> LaunchCommand:
+    """The launch with the variables that a YAML of ms-swift sets itself."""
+    own = {name: _text(str(one.value)) for name, one in below(given, "ENV").items()}
+    environment = {**own, **launch.command.environment}
+    return replace(launch, command=replace(launch.command, environment=environment))
 
 
 class _SwiftReader(SettingsReader):

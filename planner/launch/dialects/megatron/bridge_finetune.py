@@ -57,13 +57,20 @@ def script(job: Job, multiple: int, **names: Value) -> str:
     return filled(
         f"megatron/{SCRIPT}.txt",
         data_imports=[*_data_imports(job)],
-        adapter_imports=[*_adapter_imports(job)],
-        adapters=[*_adapters(job)],
         samples=[*_samples(job, multiple)],
-        set_adapters="config.peft = ADAPTERS" if job.tuning.has_adapters else "",
+        **own_adapters(job),
         set_samples=_set_samples(job),
         **names,
     )
+
+
+def own_adapters(job: Job) -> dict[str, Value]:
+    """What a start script has of adapters."""
+    return {
+        "adapter_imports": [*_adapter_imports(job)],
+        "adapters": [*_adapters(job)],
+        "set_adapters": "config.peft = ADAPTERS" if job.tuning.has_adapters else "",
+    }
 
 
 def _data_imports(job: Job) -> Iterator[str]:
@@ -145,7 +152,7 @@ def variables(job: Job) -> tuple[Variable, ...]:
 
 def packing_of(program: str) -> Packing:
     """How a start script's rows are made."""
-    held = _held(program, "SAMPLES")
+    held = held_in(program, "SAMPLES")
     if held is None:
         return "pack"
     if held.get("enable_offline_packing") is True:
@@ -156,11 +163,11 @@ def packing_of(program: str) -> Packing:
 
 def train_of(program: str, model: ModelSpec | None) -> tuple[str, str]:
     """`--train` of a start script, and why it is not known; the latter is empty where it is."""
-    held = _held(program, "ADAPTERS")
+    held = held_in(program, "ADAPTERS")
     return ("full", "") if held is None else adapters_of(held, model)
 
 
-def _held(program: str, name: str) -> Record | None:
+def held_in(program: str, name: str) -> Record | None:
     """The object of a name of the script; None where it has none, or is no Python."""
     if f"{name} = " not in program:
         return None

@@ -18,6 +18,7 @@ from planner.job.models.catalog import load_model
 from planner.launch.dialects.megatron import table
 from planner.launch.dialects.megatron.arguments import options
 from planner.launch.dialects.megatron.bridge_finetune import packing_of, train_of
+from planner.launch.dialects.megatron.bridge_vision import beside_both, seen
 from planner.launch.dialects.megatron.bridge_writer import RECIPES, field_of, fields_of, schema
 from planner.launch.dialects.megatron.forks import CORE
 from planner.launch.dialects.megatron.options import MEGATRON as OPTIONS
@@ -147,6 +148,8 @@ class _Overrides:
             if value == ("false" if field in _WITHOUT else "true"):
                 yield self._switch(name, field)
             return
+        if field == "model.position_embedding_type" and value == "mrope":
+            word = Word(Text.made("rope"), word.used)
         if field == "model.num_query_groups":
             yield self._switch(table.GROUPED.name, field)
         self.fields[f"--{name}"] = field
@@ -261,7 +264,9 @@ class _Reader(MegatronReader):
         """What an unseen recipe sets may undo what the overrides alone would break."""
         found, program = super().found(), self.overrides.program
         spec = found.shape if not found.model else load_model(found.model).spec
+        found = seen(found, program, self.launch.folder, self._said())
         train, why = train_of(program, spec)
+        train = beside_both(train, found.shape)
         tuned = () if not why else (not_predictable(why),)
         return replace(
             found,
@@ -269,6 +274,9 @@ class _Reader(MegatronReader):
             packing=packing_of(program),
             problems=(*tuned, *map(self._eased, found.problems)),
         )
+
+    def _said(self) -> dict[str, str]:
+        return {name: word.text.value for name, word in self.overrides.given.items()}
 
     def _eased(self, problem: Problem) -> Problem:
         is_broken = problem.severity == "error" and problem.rule != "option-value"

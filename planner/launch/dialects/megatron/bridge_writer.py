@@ -20,7 +20,7 @@ from typing import Any
 from planner.job.job import Job
 from planner.launch import contract, sentences
 from planner.launch.contract import Branch, Files, Launch, Refusal, RunCommand, Variable
-from planner.launch.dialects.megatron import bridge_finetune
+from planner.launch.dialects.megatron import bridge_finetune, bridge_vision
 from planner.launch.dialects.megatron import writer as megatron
 from planner.launch.dialects.megatron.flags import Flag
 from planner.launch.dialects.megatron.options import MEGATRON
@@ -83,6 +83,8 @@ def wrong_overrides(overrides: Mapping[str, str]) -> Iterator[str]:
 
 
 SCRIPT = "bridge_pretrain.py"
+# Variables of runs on texts: a processor reads conversations with images.
+_OF_TEXTS = ("DATA_PATH", "TOKENIZER")
 
 
 plan_refusals = megatron.plan_refusals
@@ -90,6 +92,11 @@ plan_refusals = megatron.plan_refusals
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
     """What Megatron-Bridge cannot express of the job."""
+    if unknown := [*bridge_vision.family_refusals(job.model)]:
+        yield from unknown
+        return
+    yield from bridge_vision.vision_refusals(job)
+    job = bridge_vision.of_language(job)
     yield from megatron.model_refusals(job.model, job.seq, bridge=True)
     for table in ("attention_refusals", "bridge_refusals"):
         yield from sentences.said_refusals("megatron", table, sentences.names_of_job(job))
@@ -99,6 +106,8 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
 def files(launch: Launch) -> Files:
     """The start script."""
     job = launch.job
+    if job.model.vision is not None:
+        return bridge_vision.files(launch, RECIPES[job.precision])
     kind, precision = "mla" if job.model.mla else "gpt", RECIPES[job.precision]
     names = {
         "module": Code(f"{kind}_provider"), "provider": Code(f"{kind.upper()}ModelProvider"),
@@ -127,9 +136,8 @@ def command(launch: Launch) -> RunCommand:
         if wrong:
             raise ValueError(wrong)
         words += [f"{key}={value}" for key, value in overrides.items()]
-    finetunes = bridge_finetune.finetunes(launch.job)
     return RunCommand(
-        argv=(bridge_finetune.SCRIPT if finetunes else SCRIPT, *words),
+        argv=(_script(launch.job), *words),
         variables=(*_variables(launch), stop_variable(launch)),
         branches=_branches(launch),
         environment=megatron.environment(launch),
@@ -137,9 +145,19 @@ def command(launch: Launch) -> RunCommand:
     )
 
 
+def _script(job: Job) -> str:
+    if job.model.vision is not None:
+        return bridge_vision.SCRIPT
+    return bridge_finetune.SCRIPT if bridge_finetune.finetunes(job) else SCRIPT
+
+
 def _variables(launch: Launch) -> tuple[Variable, ...]:
     """What is the user's."""
     weights = "a Hugging Face model's folder, or a checkpoint of Megatron-Bridge's"
+    if launch.job.model.vision is not None:
+        named = {entry.name: entry for entry in bridge_vision.variables()}
+        others = (one for one in megatron.VARIABLES if one.name not in {*named, *_OF_TEXTS})
+        return (*named.values(), *others)
     if not bridge_finetune.finetunes(launch.job):
         return (contract.pretrained_variable(weights), *megatron.VARIABLES)
     own = {entry.name: entry for entry in bridge_finetune.variables(launch.job)}
@@ -163,8 +181,9 @@ def _branches(launch: Launch) -> tuple[Branch, ...]:
     own = tuple(word.replace("TOKENIZER}", "PRETRAINED}") for word in words)
     otherwise = own if bridge_finetune.has_samples(launch.job) else ()
     saves = tuple(f"checkpoint.{key}={value}" for key, value in saved.items())
+    seen = launch.job.model.vision is not None
     return (
-        Branch("TOKENIZER", words, otherwise),
+        *(() if seen else (Branch("TOKENIZER", words, otherwise),)),
         Branch("CHECKPOINTS", saves, ("checkpoint.save=null",)),
         Branch("TENSORBOARD", ("logger.tensorboard_dir=${TENSORBOARD}",)),
         Branch(contract.PRETRAINED, ("checkpoint.pretrained_checkpoint=${PRETRAINED}",)),
@@ -198,9 +217,14 @@ def all_overrides(launch: Launch) -> Sequence[tuple[str, Overrides]]:
     """Titled groups of `section.field` and value."""
     names = megatron.names_in(launch) | {"has_samples": bridge_finetune.has_samples(launch.job)}
     groups = dialect_toml("megatron", "groups.toml")["overrides"].values()
-    return tuple(
-        (sentences.filled_in(group["title"], names), _group(group, names)) for group in groups
-    )
+    own = bridge_vision.overrides(launch)
+    found = ((sentences.filled_in(group["title"], names), _group(group, names)) for group in groups)
+    others = ((title, _without(group, own)) for title, group in found)
+    return (*others, ("parts of a vision-language model", own))
+
+
+def _without(group: Overrides, own: Overrides) -> Overrides:
+    return {key: value for key, value in group.items() if key not in own}
 
 
 def _group(group: Mapping[str, Any], names: Mapping[str, Any]) -> Overrides:

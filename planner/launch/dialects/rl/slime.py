@@ -6,6 +6,7 @@ The trainer's side is read as every launch of Megatron.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -39,6 +40,10 @@ _FOREIGN = (
 )
 # Problems that Megatron's reader finds and slime has an answer to.
 _NOT_ASKED = ("model-unknown", "micro-batch", "vocabulary-unknown", "dialect")
+# Without it the layers of a mixture are not known.
+_LAYERS = "moe-layer-freq"
+# Checkpoints whose engine holds weights in four bits.
+_IN_FOUR_BITS = re.compile(r"int4|awq|gptq|k2-thinking")
 # slime sets the variable for its workers (slime/ray/actor_group.py).
 _SET_ELSEWHERE = ("cuda-device-max-connections",)
 
@@ -121,7 +126,14 @@ class SlimeReader(RlReader):
 
     def _joined(self, trained: Found, rl: RlFound | None) -> Found:
         """Megatron's launch with what lies beside it."""
-        kept = (one for one in trained.problems if not self._is_answered(one, trained))
+        kept = (
+            replace(one, severity="missing") if one.rule == _LAYERS and trained.shape else one
+            for one in trained.problems
+            if not self._is_answered(one, trained)
+        )
+        seen = self._sees({"model": trained.model, "shape": trained.shape})
+        if seen or self.settings.stated("multimodal-keys") is not None:
+            self.left_out("images of prompts are not counted", "hf-checkpoint")
         problems = (*self.settings.problems, *self.problems, *kept)
         return replace(
             trained,
@@ -216,6 +228,10 @@ class SlimeReader(RlReader):
         return self.flag("offload-train", "offload") or not self.separate
 
     def _engine(self) -> EngineFound:
+        if _IN_FOUR_BITS.search(self.named_model().lower()):
+            self.unpredictable(
+                "an engine with weights of four bits is not modelled", "hf-checkpoint"
+            )
         gpus = self.whole("rollout-num-gpus-per-engine") or 1
         dp = self.whole("sglang-dp-size", "sglang-data-parallel-size") or 1
         attention = self.settings.stated("sglang-enable-dp-attention") is not None and dp > 1

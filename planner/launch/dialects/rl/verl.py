@@ -19,7 +19,7 @@ from planner.launch.dialects.rl.hydra import overrides
 from planner.launch.dialects.rl.settings import RlSettings, defaults, renamed
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Source, yaml_document
-from planner.launch.read.found import Found, Hints, Setting
+from planner.launch.read.found import Found, Hints, Setting, not_predictable
 from planner.launch.read.opened import Opened
 from planner.launch.read.rl_found import EngineFound, RlFound
 
@@ -40,6 +40,8 @@ _WAYS = {
 }  # fmt: skip
 _MODULE = re.compile(r"(^|[./])verl[./]")
 _ENTRY = re.compile(r"main_(ppo|dapo|sppo|spin|prime|entropy|eval)|fully_async_main|ray_trainer")
+# Programs beside verl's that train, or place, otherwise.
+_OTHER = re.compile(r"main_\w*?(gkd|opd|split|spin|sppo|flow|dpo|eval|generation)\w*")
 _ONE_STEP, _FULLY = re.compile("one_step_off"), re.compile("fully_async")
 
 
@@ -123,6 +125,9 @@ class VerlReader(RlReader):
     @property
     def strategy(self) -> str:
         """The trainer, by verl's word."""
+        group = self.text(f"actor@{_ACTOR}").removesuffix("_actor")
+        if group not in ("", "dp"):
+            return group
         config = self.text("model_engine") or str(self._config_name())
         by_config = next((one for one in ("megatron", "veomni", "torchtitan", "automodel")
                           if one in config), "")  # fmt: skip
@@ -195,6 +200,9 @@ class VerlReader(RlReader):
 
     def _other_runs(self) -> None:
         """What verl's programs do beside training on rewards."""
+        if other := _OTHER.search(self.program):
+            text = f"{self.program} is a program of its own ({other[1]}), which is not modelled"
+            self.problems.append(not_predictable(text))
         if self.flag("distillation.enabled"):
             text = "distillation on the policy's own samples is not modelled"
             self.unpredictable(text, "distillation.enabled")

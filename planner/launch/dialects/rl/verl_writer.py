@@ -50,7 +50,7 @@ def files(launch: RlLaunch) -> Files:
     }
     if launch.job.critic is not None:
         asked[CRITIC_PATH] = ("", "weights of the critic: a folder, or a name on the Hub")
-    command = shell.command(("python3", "-m", _PROGRAMS[kind]), arguments)
+    command = shell.command(("python3", "-m", _PROGRAMS[kind]), (*_config(launch), *arguments))
     lines = [f'{command} \\\n    "$@"']
     text = shell.script(title, asked, lines)
     return {SCRIPT: text, "README.md": readme(launch, SCRIPT, asked, "verl 1dda039b (0.9)")}
@@ -60,6 +60,19 @@ def _kind(launch: RlLaunch) -> str:
     if not launch.separate:
         return "colocated"
     return "fully-async" if launch.layout.streams or launch.layout.staleness > 1 else "one-step-off"
+
+
+def _config(launch: RlLaunch) -> tuple[str, ...]:
+    """The configuration of a program that has another one for Megatron."""
+    kind = _kind(launch)
+    if kind == "colocated" or _strategy(launch) != "megatron":
+        return ()
+    name = kind.replace("-", "_")
+    return ("--config-path=config", f"--config-name={name}_ppo_megatron_trainer.yaml")
+
+
+def _strategy(launch: RlLaunch) -> str:
+    return _TRAINERS[launch.job.trainer.framework.name]
 
 
 def settings_of(launch: RlLaunch) -> Settings:
@@ -140,9 +153,10 @@ def _actor(launch: RlLaunch) -> Settings:
 
 
 def _trainer(launch: RlLaunch) -> Settings:
-    strategy = _TRAINERS[launch.job.trainer.framework.name]
+    strategy = _strategy(launch)
     if strategy == "megatron":
-        return {"model_engine": "megatron", **_megatron(launch, _MEGATRON, trains=True)}
+        named = {} if launch.separate else {"model_engine": "megatron"}
+        return {**named, **_megatron(launch, _MEGATRON, trains=True)}
     return {f"{_ACTOR}.strategy": strategy, **_sharding(launch, _ACTOR, _FSDP)}
 
 
@@ -203,7 +217,7 @@ def _reference(launch: RlLaunch) -> Settings:
     if home not in ("copied", "host"):
         return {}
     waits = home == "host"
-    if _TRAINERS[launch.job.trainer.framework.name] == "megatron":
+    if _strategy(launch) == "megatron":
         return {f"{_REF}.megatron.param_offload": waits}
     return {
         f"{_REF}.fsdp_config.param_offload": waits,
@@ -262,7 +276,7 @@ def _critic(launch: RlLaunch) -> Settings:
         found |= {"critic.use_dynamic_bsz": True, "critic.ppo_max_token_len_per_gpu": limit}
     again = launch.recomputes != "none"
     found["critic.model.enable_gradient_checkpointing"] = again
-    strategy = _TRAINERS[launch.job.trainer.framework.name]
+    strategy = _strategy(launch)
     if strategy == "megatron":
         return found | _megatron(launch, "critic.megatron", trains=True)
     return found | {"critic.strategy": strategy, **_sharding(launch, "critic", "critic.fsdp")}
