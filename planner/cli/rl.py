@@ -25,6 +25,7 @@ from planner.cli.output import (
 from planner.cli.rl_options import rl_request
 from planner.job.errors import UsageError
 from planner.job.written import write_text
+from planner.launch.rl import RlLaunch, launch_note
 from planner.predict.rl.step import rl_step
 from planner.report.rl import (
     rl_explanation_report,
@@ -91,6 +92,9 @@ def run_search(options: dict[str, Any]) -> None:
         else:
             click.echo(f"Error: {error}", err=True)
         click.get_current_context().exit(ExitStatus.NOTHING_FITS)
+    result = _with_launch_note(result)
+    if options["top"] is not None:
+        result = result.model_copy(update={"plans": result.plans[: options["top"]]})
     if options["samples"] is not None:
         note = training_text(result.plans[result.recommended - 1], options["samples"])
         result = result.model_copy(update={"notes": (*result.notes, note)})
@@ -98,6 +102,16 @@ def run_search(options: dict[str, Any]) -> None:
     _draw(result, result.recommended, options, output)
     if result.stopped == "interrupted":
         click.get_current_context().exit(ExitStatus.INTERRUPTED)
+
+
+def _with_launch_note(result: RlResult) -> RlResult:
+    """With a note where no launch files can be written for the recommended plan."""
+    plan = result.plans[result.recommended - 1]
+    note = launch_note(RlLaunch(result.request, *layout_of(result.request, plan)))
+    if note is None:
+        return result
+    words = f"plan {result.recommended}: {note}"
+    return result.model_copy(update={"notes": (*result.notes, words)})
 
 
 def _show(

@@ -256,13 +256,17 @@ def _front_notes(result: RlResult) -> Iterator[str]:
 
 
 def _fit_notes(plan: RlPlan) -> Iterator[str]:
-    if not plan.fits:
-        worst = max(plan.phases, key=lambda one: one.peak_bytes / plan.usable_bytes[one.side])
-        missing = worst.peak_bytes - plan.usable_bytes[worst.side]
+    if plan.fits:
+        return
+    worst = max(plan.phases, key=lambda one: one.peak_bytes / plan.usable_bytes[one.side])
+    missing = worst.peak_bytes - plan.usable_bytes[worst.side]
+    if missing > 0.0:
         yield (
             f"Does not fit: {worst.name.replace('_', ' ')} takes {gib(worst.peak_bytes)} GiB, "
             f"{gib(missing)} GiB more than the GPU has."
         )
+    if plan.placement == "colocated" and not plan.trainer_leaves:
+        yield described("rl_front.stays")
 
 
 def _next_steps(saved_as: str | None, number: int) -> tuple[str, ...]:
@@ -272,6 +276,7 @@ def _next_steps(saved_as: str | None, number: int) -> tuple[str, ...]:
             "    planner explain plans.json",
         )
     return (
-        f"Plans written to {saved_as}. Next: where time and memory go, what else was close:",
+        f"Plans written to {saved_as}. Next: where time goes, and a folder that starts it:",
         f"    planner explain {saved_as} {number}",
+        f"    planner launch {saved_as} {number} -o run/",
     )

@@ -27,7 +27,7 @@ from planner.predict.rl.plan import Phase
 _OUTER, _MIDDLE_WEIGHT = math.sqrt(3.0), 2.0 / 3.0
 # Beyond this a prediction of a value that a row may have had is of no run that worked.
 _MOST_LOG = 3.0
-_KEPT_BY_ALLOCATOR = ("context", "communicators", "process", "CUDA graphs", "NCCL")
+_BESIDE_TORCH = ("context", "communication", "process", "beside torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,5 +288,5 @@ def _held(phase: Phase, kind: str) -> float:
     return math.fsum(
         size
         for name, size in phase.held.items()
-        if not (torch and any(word in name for word in _KEPT_BY_ALLOCATOR))
+        if not (torch and any(word in name for word in _BESIDE_TORCH))
     )

@@ -101,9 +101,8 @@ def _costed(
     except UsageError as error:
         return RlNeighbour(change=change, note=str(error))
     step = costs.step(job, layout, training)
-    note = "" if step.generation.fits else "an engine has no room for one sample"
     return RlNeighbour(
-        change=change, step_s=step.step_s, peak_share=memory_share(step), fits=step.fits, note=note
+        change=change, step_s=step.step_s, peak_share=memory_share(step), fits=step.fits
     )
 
 
@@ -131,9 +130,9 @@ def _engine_changes(job: RlJob, layout: RlLayout) -> Iterator[tuple[str, RlLayou
 
 def _apart(job: RlJob, layout: RlLayout) -> Iterator[tuple[str, RlLayout]]:
     """Other ways of two sides on GPUs of their own."""
-    if layout.staleness:
+    if layout.staleness and job.framework.separate_synchronous:
         yield "synchronous", replace(layout, staleness=0, streams=False)
-    elif job.framework.most_staleness:
+    elif not layout.staleness and job.framework.most_staleness:
         streams = job.partial_rollouts
         yield "samples one update behind", replace(layout, staleness=1, streams=streams)
     for way in ways_of(job, layout.placement):
