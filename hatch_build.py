@@ -21,7 +21,7 @@ _TAGS = {
 }
 
 
-class CoreBuildHook(BuildHookInterface):
+class CoreBuildHook(BuildHookInterface[Any]):
     """Puts the library into a wheel, where there is one."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
