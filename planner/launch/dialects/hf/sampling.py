@@ -23,6 +23,8 @@ from planner.launch.read.rl_found import EngineFound, RlFound
 from planner.launch.registry import dialect_toml
 
 _ENOUGH = 2
+# Of samples and tokens, more than any step has.
+_MOST = 1_000_000
 _NAMED = re.compile(r"(^|[_./-])(grpo|rloo)([_./-]|$)")
 # A server's command to its end, lines that go on included; its options, dashes as underscores.
 _SERVER = re.compile(r"trl\s+vllm-serve\b(?:[^\n\\]|\\\n|\\)*")
@@ -84,7 +86,7 @@ class _Sampling:
     def read(self) -> RlFound:
         """The whole."""
         world, each = self._world(), self._whole("num_generations")
-        mbs = self.found.mbs
+        mbs = min(self.found.mbs, _MOST)
         accumulated = self.found.grad_acc or self._whole("gradient_accumulation_steps")
         passes = self._passes(mbs * world, accumulated)
         batch = mbs * world * passes
@@ -132,7 +134,7 @@ class _Sampling:
     def _whole(self, name: str) -> int:
         """A whole number, of a setting or by default."""
         number = digits(str(self._value(name)))
-        return max(1, number or 1)
+        return min(max(1, number or 1), _MOST)
 
     def _number(self, name: str) -> float:
         try:
@@ -149,7 +151,7 @@ class _Sampling:
             where = self._places("steps_per_generation")
             self.problems.append(Problem("rl-generation-batch", text, "error", where))
         if stated is not None:
-            return max(1, stated)
+            return min(max(1, stated), _MOST)
         if whole is None:
             return accumulated
         if whole % samples_of_a_pass:
