@@ -52,7 +52,7 @@ def _reasons(explorer: RlExplorer) -> Iterator[str]:
     usable = job.trainer.cluster.gpu.hbm_usable_bytes
     if explorer.no_engine_fits:
         yield _engine_reason(job)
-    least = min((float(side.peaks.min()) for side in explorer.sides.values()), default=0.0)
+    least = min((float(side.least.min()) for side in explorer.sides.values()), default=0.0)
     if least > usable:
         yield (
             f"the lightest update of {job.policy.name} takes {least / GIB:,.1f} GiB on a GPU of "
