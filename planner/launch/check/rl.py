@@ -222,7 +222,7 @@ def _trainer(found: Found, rl: RlFound, gpus: str | None, cluster: str | None) -
     }
     launched = Launched(tables_of_variations(found.variations, found.framework), found.transport())
     overrides = Overrides(model=found.shape if found.model is None else None, launched=launched)
-    request = Request(
+    return Request(
         model=found.model or IN_FILES,
         overrides=overrides,
         gpus=gpus,
@@ -230,8 +230,6 @@ def _trainer(found: Found, rl: RlFound, gpus: str | None, cluster: str | None) -
         allow_tp_across_domains=True,
         **asked,
     )
-    # Techniques that the settings name are the request's own.
-    return request.model_copy(update=request.launched_as(launched))
 
 
 def _sees(found: Found) -> bool:
