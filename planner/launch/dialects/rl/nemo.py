@@ -199,8 +199,10 @@ class NemoReader(RlReader):
         share = 0.0
         if self.flag(f"{offload}_cpu_offload"):
             share = stated(self.number(f"{offload}_offload_fraction"), 1.0)
+        in_fp32 = self.flag(f"{_MEGATRON}.distributed_data_parallel_config.grad_reduce_in_fp32")
         return found | {
             "zero": 1,
+            "variations": ("no-bf16-gradients" if in_fp32 else "bf16-gradients",),
             "recompute": self.hints.recompute or (granularity if again else "none"),
             "optimizer_offload": min(1.0, share),
             "train": self._adapters(f"{_MEGATRON}.peft"),
