@@ -68,6 +68,7 @@ def _extras() -> Rows:
 
 def _places() -> Rows:
     from planner.cost._machine_code import cache_folder, why_not_kept
+    from planner.cost._ordinary import is_asked, note
     from planner.predict.warmup import missing
 
     folder, wanted = cache_folder(), len(missing())
@@ -75,7 +76,8 @@ def _places() -> Rows:
     state = f"{wanted} parts to compile: planner warmup" if wanted else "compiled"
     why = why_not_kept()
     keeps = f"; NOT KEPT ({why}): set PLANNER_CACHE_DIR to a folder of yours" if why else ""
-    yield "cost core", f"{state}, {size / 2**20:.1f} MiB in {folder}{keeps}"
+    slowly = f"; {note()}" if is_asked() else ""
+    yield "cost core", f"{state}, {size / 2**20:.1f} MiB in {folder}{keeps}{slowly}"
     yield "processors", f"{os.cpu_count()}"
     yield "terminal", _terminal()
     shell = Path(os.environ.get("SHELL", "bash")).name

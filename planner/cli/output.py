@@ -143,9 +143,12 @@ def compile_if_first_run(
 ) -> None:
     """Compile the cost core if it is not yet, saying so; with what only `pools` of GPUs need.
     CannotTellError once the time is over."""
+    from planner.cost._ordinary import is_asked, note
     from planner.predict.warmup import missing, warm_up
 
     if not missing(pools):
+        if is_asked() and not quiet:
+            click.echo(f"Note: {note()}.", err=True)
         return
     deadline = None if time_limit_s is None else time.perf_counter() + time_limit_s
     if not quiet and not sys.stderr.isatty():
@@ -155,6 +158,8 @@ def compile_if_first_run(
         )
     with watched(quiet) as progress:
         warm_up(progress, deadline, pools)
+    if is_asked() and not quiet:
+        click.echo(f"Note: {note()}.", err=True)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from planner.cli.errors import ExitStatus
 from planner.cli.options import OutputFormat, output_format, with_limits
 from planner.cli.output import (
     check_files,
+    check_output,
     check_plot,
     compile_if_first_run,
     limited,
@@ -25,7 +26,9 @@ from planner.cli.output import (
 from planner.cli.rl_options import rl_request
 from planner.job.errors import UsageError
 from planner.job.written import write_text
+from planner.launch.rl import RlLaunch, launch_note
 from planner.predict.rl.step import rl_step
+from planner.report.charts.step_trace import rl_trace
 from planner.report.rl import (
     rl_explanation_report,
     rl_plan_report,
@@ -91,6 +94,9 @@ def run_search(options: dict[str, Any]) -> None:
         else:
             click.echo(f"Error: {error}", err=True)
         click.get_current_context().exit(ExitStatus.NOTHING_FITS)
+    result = _with_launch_note(result)
+    if options["top"] is not None:
+        result = result.model_copy(update={"plans": result.plans[: options["top"]]})
     if options["samples"] is not None:
         note = training_text(result.plans[result.recommended - 1], options["samples"])
         result = result.model_copy(update={"notes": (*result.notes, note)})
@@ -98,6 +104,16 @@ def run_search(options: dict[str, Any]) -> None:
     _draw(result, result.recommended, options, output)
     if result.stopped == "interrupted":
         click.get_current_context().exit(ExitStatus.INTERRUPTED)
+
+
+def _with_launch_note(result: RlResult) -> RlResult:
+    """With a note where no launch files can be written for the recommended plan."""
+    plan = result.plans[result.recommended - 1]
+    note = launch_note(RlLaunch(result.request, *layout_of(result.request, plan)))
+    if note is None:
+        return result
+    words = f"plan {result.recommended}: {note}"
+    return result.model_copy(update={"notes": (*result.notes, words)})
 
 
 def _show(
@@ -136,8 +152,9 @@ def run_evaluate(options: dict[str, Any]) -> None:
 
 def run_explain(path: Path, number: int | None, options: dict[str, Any]) -> None:
     """`planner explain` of a plan file of reinforcement learning."""
+    trace = check_output(options["trace"], options["force"], "--trace")
     check_plot(options["plot"], options["force"], path)
-    for name in ("trace", "measured_step_time", "measured_tokens_per_s", "measured_mfu"):
+    for name in ("measured_step_time", "measured_tokens_per_s", "measured_mfu"):
         if options[name] is not None:
             raise UsageError(
                 f"--{name.replace('_', '-')}: {path} holds plans of reinforcement learning, where "
@@ -157,11 +174,14 @@ def run_explain(path: Path, number: int | None, options: dict[str, Any]) -> None
             until=until, progress=progress,
         )  # fmt: skip
     _draw(result, number, options, path)
+    step = rl_step(*layout_of(result.request, result.plans[number - 1]))
+    if trace is not None:
+        text = json.dumps(rl_trace(step), allow_nan=False)
+        write_text(trace, text + "\n", force=options["force"])
     if options["as_json"]:
         click.echo(explanation.model_dump_json(indent=1))
         return
-    job, layout = layout_of(result.request, result.plans[number - 1])
-    print_report(rl_explanation_report(result, explanation, rl_step(job, layout)))
+    print_report(rl_explanation_report(result, explanation, step))
 
 
 def _draw(result: RlResult, number: int, options: dict[str, Any], written: Path | None) -> None:

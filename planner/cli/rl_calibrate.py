@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,9 @@ from planner.job.rl.frameworks import find_rl_framework
 from planner.job.rl.job import RlJob
 from planner.job.rl.request import RlRequest
 from planner.job.written import write_text
+from planner.launch.check.given import read_given
+from planner.launch.check.rl import rl_check
+from planner.launch.read.found import Hints
 from planner.predict.rl.plan import RlLayout
 from planner.report.rl_evidence import learnt_report
 from planner.search.plan_file import is_rl_file
@@ -73,7 +76,7 @@ def _is_log(path: Path) -> bool:
 def calibrate_rl(paths: Sequence[Path], options: Mapping[str, Any], output: Path | None) -> None:
     """Learn a factor for each kind of phase, say what it does, and write the cluster file."""
     compile_if_first_run(options["quiet"])
-    found, clusters = _learnt(paths, options["plan_file"])
+    found, clusters = _learnt(paths, options)
     cluster = _machine(options, demand_one_gpu(clusters))
     base = Path(options["cluster"]) if options["cluster"] else None
     known = load_cluster_file(base).calibration if base else None
@@ -85,7 +88,9 @@ def calibrate_rl(paths: Sequence[Path], options: Mapping[str, Any], output: Path
         click.echo(f"wrote {output}", err=True)
 
 
-def _learnt(paths: Sequence[Path], plan_file: str | None) -> tuple[LearntPhases, list[Cluster]]:
+def _learnt(
+    paths: Sequence[Path], options: Mapping[str, Any]
+) -> tuple[LearntPhases, list[Cluster]]:
     """What tables and logs teach, and the clusters that they ran on."""
     # What costs a step imports numba.
     from planner.evidence.rl.costing import cost_layout
@@ -97,7 +102,7 @@ def _learnt(paths: Sequence[Path], plan_file: str | None) -> tuple[LearntPhases,
     for path in logs:
         if (log := read_rl_log(path) if _is_log(path) else None) is None:
             continue
-        job, layout = _planned(log, Path(plan_file) if plan_file else path.parent / PLAN_FILE)
+        job, layout = _launched(log, options) if options["launch"] else _planned(log, options)
         times += times_of_log(log, cost_layout(job, layout))
         clusters.append(layout.trainer.job.cluster)
         lengths = lengths_text(log) or lengths
@@ -121,22 +126,42 @@ def _why(notes: Sequence[str]) -> str:
     return f": {notes[0]}" if notes else ""
 
 
-def _planned(log: RlLog, plan_file: Path) -> tuple[RlJob, RlLayout]:
+def _launched(log: RlLog, options: Mapping[str, Any]) -> tuple[RlJob, RlLayout]:
+    """The job and layout of launch files, at the lengths that the log tells, as `planner check`
+    reads them. UsageError, CannotTellError where they do not say what runs."""
+    machine = options["gpus"], options["cluster"]
+    found = read_given(options["launch"], Hints(), 1, *machine).found
+    told = rl_check(replace(found, lengths=lengths_text(log) or found.lengths), *machine)
+    if told.request is None or told.job is None or told.layout is None:
+        why = "; ".join(one.text for one in told.problems) or "they are of other training"
+        raise CannotTellError(f"{options['launch'][0]}: no prediction of what it runs: {why}")
+    _demand_framework(log, told.request.framework)
+    return told.job, told.layout
+
+
+def _planned(log: RlLog, options: Mapping[str, Any]) -> tuple[RlJob, RlLayout]:
     """The job and layout of a log, at the lengths that it tells. UsageError where nothing says what
     ran, or another framework wrote it."""
+    given = options["plan_file"]
+    plan_file = Path(given) if given else log.path.parent / PLAN_FILE
     if not plan_file.is_file():
         raise UsageError(
             f"{log.path}: a log does not say what ran; give --plan-file with a plan file of "
-            f"`planner search --rl`, or put the log beside the {PLAN_FILE} of its launch folder"
+            "`planner search --rl`, --launch with the launch files, or put the log beside the "
+            f"{PLAN_FILE} of its launch folder"
         )
     result, number = read_rl_plan(plan_file)
     request = result.request
-    if find_rl_framework(request.framework).name != log.framework:
-        raise UsageError(
-            f"{log.path} is a log of {log.framework}, the plan one of {request.framework}: give "
-            "the plan of the run that wrote the log"
-        )
+    _demand_framework(log, request.framework)
     return layout_of(_at_lengths(request, log), result.plans[number - 1])
+
+
+def _demand_framework(log: RlLog, framework: str) -> None:
+    if find_rl_framework(framework).name != log.framework:
+        raise UsageError(
+            f"{log.path} is a log of {log.framework}, the configuration one of {framework}: give "
+            "that of the run that wrote the log"
+        )
 
 
 def _at_lengths(request: RlRequest, log: RlLog) -> RlRequest:

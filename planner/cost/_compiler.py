@@ -8,6 +8,7 @@ by its address (`planner.cost._machine_code`), the rest exists inside its machin
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dis import get_instructions
@@ -17,6 +18,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from planner.cost._jit import marked
+from planner.cost.build_core import LINKABLE
 
 Constants = tuple[tuple[str, Any], ...]
 """Names of constants in the core's modules, and what they mean in compiled code instead."""
@@ -62,8 +64,22 @@ def _linked(entry: Any, symbol: str) -> bytes:
     for function in whole._final_module.functions:
         if function.is_declaration and function.name.startswith(("NRT_", "numba_", "Py")):
             raise RuntimeError(f"compiled code needs {function.name} of another numba than planned")
-    code: bytes = whole._codegen._tm.emit_object(whole._final_module)
+    code: bytes = _target(whole._codegen).emit_object(whole._final_module)
     return code
+
+
+def _target(codegen: Any) -> Any:
+    """What makes machine code: numba's, for this process; for a library (`build_core`) one of
+    position-independent code."""
+    if not os.environ.get(LINKABLE):
+        return codegen._tm
+    import llvmlite.binding as llvm
+
+    options = codegen._tm_features, os.environ["NUMBA_CPU_NAME"]
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    return target.create_target_machine(
+        cpu=options[1], features=options[0], opt=3, reloc="pic", codemodel="default"
+    )
 
 
 @cache
@@ -110,18 +126,22 @@ def _plain_numbers(codes: EnumMeta) -> ModuleType:
     return numbers
 
 
-class _TwinGlobals(dict[str, Any]):
+Twins = Callable[[FunctionType, Constants], Any]
+"""What makes the twin of a marked function."""
+
+
+class TwinGlobals(dict[str, Any]):
     """Globals of a twin: those of the module, marked functions as their twins, made when read,
     enumerations as modules of numbers, and `constants`."""
 
-    def __init__(self, outer: dict[str, Any], constants: Constants) -> None:
+    def __init__(self, outer: dict[str, Any], constants: Constants, twins: Twins) -> None:
         super().__init__(__name__=outer["__name__"], __builtins__=outer["__builtins__"])
-        self._outer, self._constants = outer, constants
+        self._outer, self._constants, self._twins = outer, constants, twins
 
     def __missing__(self, name: str) -> Any:
         value = dict(self._constants).get(name, self._outer[name])
         if isinstance(value, FunctionType) and value in marked:
-            value = _twin(value, self._constants)
+            value = self._twins(value, self._constants)
         elif isinstance(value, EnumMeta):
             value = _plain_numbers(value)
         self[name] = value
@@ -151,7 +171,7 @@ def _twin(function: FunctionType, constants: Constants) -> Any:
     njit: Any = numba.njit
     same = FunctionType(
         function.__code__,
-        _TwinGlobals(function.__globals__, constants),
+        TwinGlobals(function.__globals__, constants, _twin),
         function.__name__,
         function.__defaults__,
     )

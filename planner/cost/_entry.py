@@ -10,8 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from planner.cost import _ordinary, _shipped
 from planner.cost._jit import record, records
-from planner.cost._machine_code import Kind, cache_folder, kind_of, loaded, read_code, write_code
+from planner.cost._machine_code import (
+    Kind,
+    cache_folder,
+    callable_at,
+    kind_of,
+    loaded,
+    read_code,
+    write_code,
+)
 from planner.cost.light import light, light_records, write_back
 
 # Tables of records that functions fill.
@@ -66,8 +75,8 @@ class Entry:
         self._function_for(self._as_records(arguments))
 
     def is_on_disk(self) -> bool:
-        """Whether machine code of the present sources is in the cache."""
-        return any(cache_folder().glob(f"{self.__name__}-*"))
+        """Whether machine code of the present sources is shipped, or in the cache."""
+        return _shipped.has(self.__name__) or any(cache_folder().glob(f"{self.__name__}-*"))
 
     def _function_for(self, items: list[Any]) -> Callable[..., float]:
         kinds = tuple(map(kind_of, items))
@@ -75,15 +84,36 @@ class Entry:
             # Neither LLVM nor numba may be called from two threads.
             with _LOADING:
                 if kinds not in self.functions:
-                    self.functions[kinds] = loaded(*self._machine_code(kinds, items), kinds)
+                    self.functions[kinds] = self._compiled(kinds, items)
         return self.functions[kinds]
 
-    def _machine_code(self, kinds: tuple[Kind, ...], items: list[Any]) -> tuple[str, bytes]:
-        """(symbol, object file), from the cache or compiled."""
+    def _compiled(self, kinds: tuple[Kind, ...], items: list[Any]) -> Callable[..., float]:
+        """What the wheel ships; else machine code of ours; the ordinary way of numba where its
+        inside is not as planned."""
+        name = self._kept_name(kinds)
+        if _ordinary.is_asked():
+            return self._ordinarily()
+        if (address := _shipped.address(name)) is not None:
+            return callable_at(address, kinds)
+        try:
+            return loaded(*self._machine_code(name, items), kinds)
+        except _ordinary.UNPLANNED as error:
+            _ordinary.why.append(f"{type(error).__name__}: {error}".splitlines()[0])
+            return self._ordinarily()
+
+    def _ordinarily(self) -> Callable[..., float]:
+        write_code(f"{self.__name__}-{_ordinary.ORDINARY}", "", b"")
+        return _ordinary.ordinary(self.function, self._constants)
+
+    def _kept_name(self, kinds: tuple[Kind, ...]) -> str:
+        """The name that machine code for arguments of such kinds is kept by."""
         text = repr(
             [(kind[0].descr, kind[1]) if isinstance(kind, tuple) else kind for kind in kinds]
         )
-        name = f"{self.__name__}-{sha256(text.encode()).hexdigest()[:16]}"
+        return f"{self.__name__}-{sha256(text.encode()).hexdigest()[:16]}"
+
+    def _machine_code(self, name: str, items: list[Any]) -> tuple[str, bytes]:
+        """(symbol, object file) kept by a name, from the cache or compiled."""
         found = read_code(name)
         if found is None:
             from planner.cost._compiler import machine_code

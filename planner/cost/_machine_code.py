@@ -24,10 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from constraints.axes import TABLE_FILE
 from planner.cost._private_folder import private_folder, read_mine, refused, write_mine
+from planner.cost._shipped import sources_hash
 
-_COST_FOLDER = Path(__file__).parent
 _DIGEST_BYTES = 32
 
 
@@ -39,11 +38,8 @@ def source_hash() -> str:
 
     features = os.environ.get("NUMBA_CPU_FEATURES") or llvm.get_host_cpu_features().flatten()
     processor = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
-    digest = hashlib.sha256(" ".join((version("numba"), processor, features)).encode())
-    for path in (*sorted(_COST_FOLDER.glob("*.py")), TABLE_FILE):
-        digest.update(path.name.encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+    words = (version("numba"), processor, features, sources_hash())
+    return hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
 
 
 @cache
@@ -60,7 +56,11 @@ def why_not_kept() -> str:
 
 def read_code(name: str) -> tuple[str, bytes] | None:
     """(symbol, object file) that was kept by a name; None if there is none, or it is damaged."""
-    text = read_mine(cache_folder() / name) or b""
+    return parted(read_mine(cache_folder() / name) or b"")
+
+
+def parted(text: bytes) -> tuple[str, bytes] | None:
+    """(symbol, object file) of a file of the cache; None if it is damaged."""
     digest, rest = text[:_DIGEST_BYTES], text[_DIGEST_BYTES:]
     if hashlib.sha256(rest).digest() != digest:
         return None
@@ -111,6 +111,11 @@ def loaded(symbol: str, code: bytes, kinds: tuple[Kind, ...]) -> Callable[..., f
     engine = _engine()
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
+    return callable_at(engine.get_function_address(symbol), kinds)
+
+
+def callable_at(address: int, kinds: tuple[Kind, ...]) -> Callable[..., float]:
+    """A function of numba's convention at an address, for arguments of such kinds; see `loaded`."""
     word, where = ctypes.c_int64, ctypes.c_void_p
     types: list[Any] = [where, where]
     for kind in kinds:
@@ -120,7 +125,7 @@ def loaded(symbol: str, code: bytes, kinds: tuple[Kind, ...]) -> Callable[..., f
             types.append(where)
         else:
             types += [where, where, word, word, where, *[word] * (2 * kind[1])]
-    function = ctypes.CFUNCTYPE(ctypes.c_int32, *types)(engine.get_function_address(symbol))
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, *types)(address)
 
     def call(*arguments: Any) -> float:
         result, raised = ctypes.c_double(), where()

@@ -113,6 +113,15 @@ def rl_files(launch: RlLaunch) -> Files:
     return writer.files(launch)
 
 
+def launch_note(launch: RlLaunch) -> str | None:
+    """Why `planner launch` cannot write a layout, with the nearest that it can; None where it can,
+    or writes nothing for the framework at all."""
+    name = launch.job.framework.name
+    for refusal in _refusals(launch) if name in WRITERS else ():
+        return f"planner launch cannot write it: {refusal.reason}; nearest: {refusal.nearest}"
+    return None
+
+
 def _refusals(launch: RlLaunch) -> Iterator[Refusal]:
     """What the framework of a plan cannot express of it (`launch.toml` of the dialect)."""
     job, layout = launch.job, launch.layout

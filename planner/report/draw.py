@@ -127,17 +127,27 @@ def _least_width(data: TableData, place: int, whole: bool) -> int:
 
 
 def _hyphens_broken(data: TableData, columns: int) -> TableData:
-    """The same with a new line after each hyphen of words that are longer than so many columns, in
-    the columns that may be broken."""
+    """The same with new lines after hyphens of words that are longer than so many columns, in the
+    columns that may be broken."""
 
     def word(match: re.Match[str]) -> str:
-        return match[0] if cell_len(match[0]) <= columns else match[0].replace("-", "-\n")
+        return match[0] if cell_len(match[0]) <= columns else _broken_word(match[0], columns)
 
     def cells(row: tuple[str, ...]) -> tuple[str, ...]:
         pairs = zip(data.columns, row, strict=True)
         return tuple(re.sub(r"\S+", word, text) if one.wrap else text for one, text in pairs)
 
     return replace(data, rows=tuple(map(cells, data.rows)))
+
+
+def _broken_word(word: str, columns: int) -> str:
+    """A long word in lines that end with a hyphen, as few as so many columns allow."""
+    lines = [""]
+    for part in re.findall(r"[^-]*-|[^-]+$", word):
+        if lines[-1] and cell_len(lines[-1] + part) > columns:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def _narrowed(

@@ -93,3 +93,20 @@ def test_a_log_of_another_framework_is_refused(run: Run, tmp_path: Path) -> None
     result = run("calibrate", "--from", str(log), "--plan-file", str(plan))
     assert result.exit_code == BAD_INPUT
     assert "a log of slime" in result.stderr
+
+
+def test_a_log_is_of_the_launch_files_that_are_given(run: Run, tmp_path: Path) -> None:
+    plan, folder, log = tmp_path / "plan.json", tmp_path / "launch", tmp_path / "run.log"
+    assert run(*SEARCH, "-o", str(plan)).exit_code == 0
+    launched = run("launch", str(plan), "-o", str(folder))
+    assert launched.exit_code == 0, launched.output
+    shutil.copy(LOG, log)
+    asked = ("calibrate", "--from", str(log), "--json")
+    by_files = run(*asked, "--launch", str(folder), "--gpus", "4xH100")
+    assert by_files.exit_code == 0, by_files.output
+    by_plan = run(*asked, "--plan-file", str(plan))
+    both = [
+        {one["kind"]: one["predicted_s"] for one in json.loads(each.stdout)["times"]}
+        for each in (by_files, by_plan)
+    ]
+    assert both[0]["training"] == pytest.approx(both[1]["training"], rel=0.2)

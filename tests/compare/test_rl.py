@@ -53,7 +53,7 @@ def test_what_is_minimised_decides_what_to_take() -> None:
 
 
 def test_other_gpus_may_sample_and_are_paid_for() -> None:
-    found = compare_rl(blank(), (Offer(gpus="2xH100"),), ("2xL40S",))
+    found = compare_rl(blank(staleness="1"), (Offer(gpus="2xH100"),), ("2xL40S",))
     pair = of(found.rows, "2xH100 + 2xL40S")
     alone = of(found.rows, "2xH100")
     assert pair.plan and pair.plan.placement == "separate" and pair.gpus == 4

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.cost import _machine_code, _private_folder
+from planner.cost import _machine_code, _private_folder, _shipped
 from planner.cost._private_folder import (
     CACHE_VARIABLE,
     private_folder,
@@ -94,9 +94,11 @@ def test_another_version_has_a_folder_of_its_own(
         monkeypatch.setenv("NUMBA_CPU_NAME", "i386")
     else:
         (tmp_path / "kernel.py").write_text("another", encoding="utf-8")
-        monkeypatch.setattr(_machine_code, "_COST_FOLDER", tmp_path)
+        monkeypatch.setattr(_shipped, "_COST_FOLDER", tmp_path)
+        _shipped.sources_hash.cache_clear()
     after = _machine_code.source_hash()
     _machine_code.source_hash.cache_clear()
+    _shipped.sources_hash.cache_clear()
     assert after != before
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -223,3 +224,20 @@ def test_a_modelling_file_of_its_own_is_named(name: str) -> None:
     )  # fmt: skip
     said = [one.reason for one in job_refusals(targets()["trl"], request.resolve())]
     assert any("stands beside the checkpoint" in text for text in said)
+
+
+@pytest.mark.parametrize("name", ["llama-3.2-11b-vision", "paligemma-3b-224"])
+def test_llamafactory_has_templates_of_other_families(name: str) -> None:
+    request = Request(
+        model=name, gpus="1xH100", framework="hf-transformers", gbs=8, train="lora",
+        freeze=("vision_tower", "projector"), images="1x224x224",
+    )  # fmt: skip
+    assert list(job_refusals(targets()["llamafactory"], request.resolve())) == []
+
+
+def test_videos_are_in_no_launch_file() -> None:
+    item = case("video", "qwen2.5-vl-7b", "1xH100", mbs=1, grad_acc=1)
+    written = launch_of(item, "hf-transformers", "llamafactory")
+    seen = written.request.model_copy(update={"images": "8x448x448@video"})
+    said = [one.reason for one in refusals_of(replace(written, request=seen))]
+    assert any("not with videos" in reason for reason in said)

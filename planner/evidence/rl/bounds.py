@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from planner.evidence.rl.costed import Costed
 from planner.evidence.rl.predict import Cost, RlPrediction, predict_rl
-from planner.evidence.rl.rows import GIB, Figure, RlRow
+from planner.evidence.rl.rows import Figure, RlRow
+from planner.job.quantities import GIB
 from planner.predict.rl.plan import PhaseName
 
 # Nodes of four GPUs in these tests are GB200's, of eight H100's.

@@ -15,10 +15,11 @@ from hardware.schema import Cluster
 from planner.evidence.rl.costed import Costed
 from planner.evidence.rl.lengths import OPEN_DEVIATION, SIGMAS
 from planner.evidence.rl.mapping import RlMapped, map_rl
-from planner.evidence.rl.rows import GIB, Figure, RlRow, Timed
+from planner.evidence.rl.rows import Figure, RlRow, Timed
 from planner.evidence.rl.settings import Taken, other_gpus
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.job.errors import CannotTellError, UsageError
+from planner.job.quantities import GIB
 from planner.predict.rl.errors import KINDS, Ends, joined, kind_ends, learnt_phase, rl_errors
 from planner.predict.rl.plan import Phase
 
@@ -27,7 +28,7 @@ from planner.predict.rl.plan import Phase
 _OUTER, _MIDDLE_WEIGHT = math.sqrt(3.0), 2.0 / 3.0
 # Beyond this a prediction of a value that a row may have had is of no run that worked.
 _MOST_LOG = 3.0
-_KEPT_BY_ALLOCATOR = ("context", "communicators", "process", "CUDA graphs", "NCCL")
+_BESIDE_TORCH = ("context", "communication", "process", "beside torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,5 +289,5 @@ def _held(phase: Phase, kind: str) -> float:
     return math.fsum(
         size
         for name, size in phase.held.items()
-        if not (torch and any(word in name for word in _KEPT_BY_ALLOCATOR))
+        if not (torch and any(word in name for word in _BESIDE_TORCH))
     )

@@ -140,9 +140,13 @@ def updated_on_host(row: RlRow) -> float:
 
 
 def read_limit(row: RlRow, trainer: Configuration) -> int | None:
-    """Tokens of a micro-batch that is only read, of all ranks that share it; None: as trained."""
+    """Tokens of a micro-batch that is only read, of all ranks that share it, or of as many of its
+    longest samples; None: as trained."""
     tokens = row.noted(r"logprob max tokens N ?[kK]")
-    return round(1000 * tokens) * trainer.degrees.cp if tokens else None
+    if tokens:
+        return round(1000 * tokens) * trainer.degrees.cp
+    samples = row.noted(r"logprob mbs N")
+    return round(samples) * trainer.job.seq if samples else None
 
 
 def engine_of(

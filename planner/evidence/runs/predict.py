@@ -111,8 +111,10 @@ class Prediction:
 
     @property
     def names_gpu(self) -> bool:
-        """Whether the row says on which GPU it ran; else memory alone is predicted."""
-        return self.row.text("gpu") is not None or self.row.text(PLAN_COLUMN) is not None
+        """Whether it is known on which GPU the row ran; else memory alone is predicted. A row that
+        counts no GPUs is of a plan or of launch files, whose job has its own."""
+        of_plan = self.row.text(PLAN_COLUMN) is not None or self.row.text("num_gpus") is None
+        return of_plan or self.row.text("gpu") is not None
 
     @property
     def full_chance(self) -> float:

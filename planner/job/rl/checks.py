@@ -59,6 +59,17 @@ def _problems(job: RlJob) -> Iterator[str]:
         )
 
 
+def demand_behind(job: RlJob) -> None:
+    """UsageError for a synchronous step of engines on GPUs of their own, where the framework has
+    none."""
+    waits = job.placements == ("separate",) and max(job.staleness) == 0
+    if waits and not job.framework.separate_synchronous:
+        raise UsageError(
+            f"--staleness 0 with engines on GPUs of their own: {job.framework.name} has them one "
+            "update behind at least; give --staleness 1, or --placement colocated"
+        )
+
+
 def _nearest(number: int, given: int) -> int:
     """The divisor of a number next to what was given."""
     divisors = (one for one in range(1, number + 1) if number % one == 0)

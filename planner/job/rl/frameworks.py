@@ -21,6 +21,8 @@ class RlFramework(Named):
     names: tuple[str, ...] = ()
     trainers: Mapping[str, str]
     engines: tuple[EngineName, ...]
+    separate_synchronous: bool = True
+    separate_engines: tuple[EngineName, ...] | None = None
     engine_pipelines: bool = False
     engine_whole_experts: bool = False
     placements: tuple[Placement, ...]

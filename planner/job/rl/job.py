@@ -30,9 +30,9 @@ class RlJob:
     `trainer`: the policy's update over one mini-batch, as if the whole cluster trained
     (`planner.job.job.Job.on_gpus` gives it on a part); its `seq` is the tokens of a micro-batch
     where samples are packed to a number of tokens, else the longest sample.
-    `token_limit_read`: tokens of a micro-batch of a pass that only reads. `fused_rotary`: one
-    kernel rotates all packed samples, where a framework would do it one by one
-    (`rotates_samples`).
+    `token_limit_read`: tokens of a micro-batch of a pass that only reads, or of as many of its
+    longest samples where micro-batches count samples. `fused_rotary`: one kernel rotates all packed
+    samples, where a framework would do it one by one (`rotates_samples`).
     `staleness`: how many updates old the weights may be with which a sample was made: 0 is
     synchronous; values among which a search decides. `placements`: likewise. `engine_gpus`: GPUs of
     the trainer's machine that sample, where they are given; `engine_cluster`: GPUs of their own

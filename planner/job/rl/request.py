@@ -17,7 +17,7 @@ from planner.job.job import Job
 from planner.job.length_text import read_prompts
 from planner.job.models.catalog import load_model
 from planner.job.objective import Objective
-from planner.job.pool import parse_one_type
+from planner.job.pool import SeveralTypes, parse_one_type
 from planner.job.request import Request
 from planner.job.rl.checks import demand_rl
 from planner.job.rl.engines import engine_generations
@@ -27,6 +27,7 @@ from planner.job.rl.spec import (
     PLACEMENTS,
     REFERENCE_HOMES,
     Algorithm,
+    EngineName,
     EngineSetting,
     Placement,
     ReferenceHome,
@@ -88,18 +89,19 @@ class RlRequest(Named):
         algorithm = find_algorithm(self.algorithm)
         rollout = self._rollout(algorithm)
         old_logprobs = self._old_logprobs(framework, algorithm)
+        engine = self._engine(framework, old_logprobs)
         job = RlJob(
             trainer=self._trainer(framework, rollout),
             algorithm=algorithm,
             rollout=rollout,
             framework=framework,
-            engine=self._engine(framework, old_logprobs),
+            engine=engine,
             minibatches=self.minibatches,
             epochs=self.epochs,
             reference=self._reference(framework, algorithm),
             old_logprobs=old_logprobs,
             reward=read_reward(self.reward),
-            placements=_placements(self.placement, framework),
+            placements=_placements(self.placement, framework, engine.name),
             staleness=_staleness(self.staleness, framework),
             partial_rollouts=framework.partial_rollouts,
         )
@@ -110,6 +112,12 @@ class RlRequest(Named):
     def _samplers(self, job: RlJob) -> dict[str, Any]:
         """The GPUs that sample apart from the trainer's, as they are given. UsageError."""
         text = self.rollout_gpus
+        if isinstance(self.trainer.gpu_words, SeveralTypes):
+            first, *others = (self.trainer.gpus or "").split("+")
+            raise UsageError(
+                f"--gpus {self.trainer.gpus}: one type trains; give --gpus {first} --rollout-gpus "
+                f"{others[0]} for GPUs of another type that sample"
+            )
         if text is None:
             return {}
         if "separate" not in job.placements:
@@ -297,12 +305,20 @@ def usual_token_limit(rollout: Rollout) -> int:
     return 2 * rollout.longest
 
 
-def _placements(text: str, framework: RlFramework) -> tuple[Placement, ...]:
+def _placements(text: str, framework: RlFramework, engine: EngineName) -> tuple[Placement, ...]:
+    """Placements that a search may take, in which new weights reach the engine. UsageError."""
+    reached = framework.separate_engines or framework.engines
+    able = tuple(one for one in framework.placements if one == "colocated" or engine in reached)
     if text == "search":
-        return framework.placements
+        return able
     for placement in PLACEMENTS:
-        if placement == text and placement in framework.placements:
+        if placement == text and placement in able:
             return (placement,)
+    if text in framework.placements:
+        raise UsageError(
+            f"--placement {text}: {framework.name} cannot send its weights to {engine} on GPUs of "
+            f"its own; give --rollout-engine {reached[0]}, or --placement colocated"
+        )
     known = (*framework.placements, "search")
     raise unknown_name("--placement", text, known, f"one of {', '.join(known)}")
 

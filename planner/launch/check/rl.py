@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from hardware.errors import HardwareError
 from planner.job.errors import UsageError
 from planner.job.images import WITHOUT
@@ -87,6 +89,10 @@ def rl_check(found: Found, gpus: str | None, cluster: str | None) -> RlCheck:
         layout = rl_layout(found, rl, request, job)
         step = _step(job, layout)
         short = step.fits or not at_limits or _short_fits(found, rl, gpus, cluster)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        return RlCheck((Problem("option-value", f"{field}: {first['msg']}"),))
     except (UsageError, HardwareError) as error:
         return RlCheck((_refusal(str(error)),))
     return RlCheck(problems, request, job, layout, step, at_limits, short)

@@ -45,6 +45,8 @@ class BatchModel(CostModel):
         in columns `more_tokens` and `more_squares`."""
         if "more_tokens" not in columns:
             return super().waits(columns, shapes, keys, costs)
+        if not (columns["more_tokens"].any() or columns["more_squares"].any()):
+            return np.zeros(len(shapes))
         of_key = shapes[:, f.SHAPE["key"]].astype(np.int64)
         tokens, squares, _ = elastic_seconds(self.on_machines, self.totals, keys, costs)
         more = columns["more_tokens"] * tokens[of_key] + columns["more_squares"] * squares[of_key]

@@ -30,11 +30,13 @@ _SHARING = ("dp", "pp", "vpp", "zero", "tp", "cp", "ep", "etp")
 class Batch(NamedTuple):
     """What is read or trained on at once: `samples` of all ranks, in micro-batches of up to `limit`
     tokens; `apart`: 1 where nothing makes ranks alike, 0 where their shares have equal tokens, and
-    between where those of several batches together have."""
+    between where those of several batches together have; `rows`: samples of a micro-batch that
+    counts them, None: as many as in training."""
 
     samples: float
     limit: float
     apart: float
+    rows: int | None = None
 
 
 class MicroBatches(NamedTuple):
@@ -60,16 +62,20 @@ def whole_batch(job: RlJob) -> Batch:
     """All samples of a step, as a pass reads them."""
     limit = float(job.token_limit_read or job.trainer.seq)
     apart = 1.0 if job.framework.balances == "none" else 0.0
-    return Batch(float(job.rollout.samples), limit, apart)
+    given = job.token_limit_read
+    rows = None if given is None else max(1, round(given / job.trainer.seq))
+    return Batch(float(job.rollout.samples), limit, apart, rows)
 
 
 def with_micro_batches(job: RlJob, batch: Batch, columns: Columns) -> Columns:
     """Columns of shapes with the micro-batches that a batch makes there: one row of `kept` and
     `computed` tokens each, as the cost model takes them."""
     if not by_tokens(job):
-        number = np.maximum(1, np.ceil(batch.samples / columns["dp"] / columns["mbs"] - 1e-9))
+        mbs = columns["mbs"] if batch.rows is None else np.full_like(columns["mbs"], batch.rows)
+        number = np.maximum(1, np.ceil(batch.samples / columns["dp"] / mbs - 1e-9))
         number = number.astype(np.int64)
-        return {**columns, "grad_acc": number, "gbs": number * columns["mbs"] * columns["dp"]}
+        gbs = number * mbs * columns["dp"]
+        return {**columns, "mbs": mbs, "grad_acc": number, "gbs": gbs}
     table = np.column_stack([columns[name] for name in _SHARING])
     rows, inverse = np.unique(table, axis=0, return_inverse=True)
     found = np.array([_of_shape(job, batch, row) for row in rows]).reshape(-1, 5)[inverse.ravel()]

@@ -44,6 +44,18 @@ class Way(Named):
     bytes_per_s: float
     sharded: bool = False
     changed: float = 1.0
+    plain: bool = False
+    trainers: tuple[str, ...] = ()
+    engines: tuple[str, ...] = ()
+
+    def reaches(self, job: RlJob) -> bool:
+        """Whether a job's trainer can send its weights to its engine so."""
+        trainer, engine = job.trainer.framework.name, job.engine
+        plain = engine.weights in ("bf16", "fp16") or not self.plain
+        of_both = trainer in (self.trainers or (trainer,)) and engine.name in (
+            self.engines or (engine.name,)
+        )
+        return plain and of_both
 
 
 @cache

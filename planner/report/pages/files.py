@@ -19,7 +19,7 @@ from planner.report.pages.plans import PagePlan, plans_page, result_page
 from planner.report.pages.studies import Study, study_page
 from planner.report.pages.sweep import RESULTS, sweep_page
 from planner.report.pages.tune import tune_page
-from planner.search.plan_file import demand_whole, read_json, read_plan_file
+from planner.search.plan_file import RL_KIND, demand_whole, read_json, read_plan_file
 from planner.tune.outcome import DOCUMENT, TunedStudy
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -46,6 +46,11 @@ def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) 
         path = _document_of(path)
     document = read_json(path)
     keys = document.keys() if isinstance(document, dict) else set()
+    if isinstance(document, dict) and document.get("kind") == RL_KIND:
+        from planner.report.pages.rl import rl_page_of_file
+
+        before_costing()
+        return rl_page_of_file(path)
     if {"points", "results"} <= keys:
         front = _validated(path, ClusterFront, document)
         for result in front.results.values():

@@ -10,6 +10,7 @@ from planner.job.errors import UsageError
 from planner.job.rl.job import RlJob
 from planner.job.rl.spec import Placement
 from planner.predict.memory.serving.deployment import Deployment, check_deployment
+from planner.predict.memory.serving.formats import kv_format, weight_format
 from planner.predict.rl.plan import EngineLayout
 
 # Shares of a GPU that are tried where nobody gives one, beside the framework's own: on GPUs of its
@@ -86,6 +87,12 @@ def engine_degrees(
         for ep in [said.ep] if said.ep else sorted(usual) if moe else [1]:
             if _whole_experts(job, tp, dp, ep) and _legal(job, tp, pp, dp, ep):
                 yield tp, pp, dp, ep
+
+
+def demand_formats(job: RlJob) -> None:
+    """UsageError for formats of an engine that nobody knows."""
+    weight_format(job.engine.weights, "--rollout-precision")
+    kv_format(job.engine.kv, "--rollout-kv-precision")
 
 
 def no_engine(job: RlJob) -> str:

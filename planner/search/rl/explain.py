@@ -130,9 +130,9 @@ def _engine_changes(job: RlJob, layout: RlLayout) -> Iterator[tuple[str, RlLayou
 
 def _apart(job: RlJob, layout: RlLayout) -> Iterator[tuple[str, RlLayout]]:
     """Other ways of two sides on GPUs of their own."""
-    if layout.staleness:
+    if layout.staleness and job.framework.separate_synchronous:
         yield "synchronous", replace(layout, staleness=0, streams=False)
-    elif job.framework.most_staleness:
+    elif not layout.staleness and job.framework.most_staleness:
         streams = job.partial_rollouts
         yield "samples one update behind", replace(layout, staleness=1, streams=streams)
     for way in ways_of(job, layout.placement):

@@ -9,6 +9,7 @@ from typing import Any
 from constraints.axes import AXES
 from planner.job.errors import UsageError, unknown_name
 from planner.job.job import Job
+from planner.job.rl.checks import demand_behind
 from planner.job.rl.job import RlJob
 from planner.job.rl.request import RlRequest
 from planner.job.rl.spec import Placement
@@ -18,7 +19,7 @@ from planner.predict.plan import Degrees
 from planner.predict.rl.plan import EngineLayout, RlLayout
 from planner.predict.rl.step import RlStep
 from planner.search.rl.costs import Costs
-from planner.search.rl.engines import EngineLimits, demand_engine
+from planner.search.rl.engines import EngineLimits, demand_engine, demand_formats
 from planner.search.rl.explorer import RlExplorer
 from planner.search.rl.sides import engine_gpu, ways_of
 from planner.search.rl.trainers import critic_of, demand_group, with_any_batch
@@ -46,8 +47,10 @@ def evaluated_layout(
 ) -> tuple[RlJob, RlStep]:
     """The job, and the step of a given layout. UsageError names what cannot be."""
     job = request.resolve()
+    demand_formats(job)
     placement = job.placements[0]
     trainer_gpus, engine_gpus = _gpus(job, placement)
+    demand_behind(replace(job, placements=(placement,)))
     trainer = _trainer(request, job, given, trainer_gpus)
     layout = RlLayout(
         placement,
@@ -88,7 +91,7 @@ def _trainer(request: RlRequest, job: RlJob, given: GivenLayout, gpus: int) -> C
     part = with_any_batch(job.trainer.on_gpus(gpus))
     said = {name: value for name, value in given.trainer.items() if value is not None}
     tp, pp, cp = (said.get(name, 1) for name in ("tp", "pp", "cp"))
-    dp = said.get("dp") or gpus // (tp * pp * cp)
+    dp = said.get("dp") or max(1, gpus // (tp * pp * cp))
     if tp * pp * cp * dp != gpus:
         raise UsageError(
             f"tp·pp·cp·dp = {tp}·{pp}·{cp}·{dp} is not the {gpus:,} GPUs that train; give other "

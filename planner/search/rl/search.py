@@ -8,12 +8,13 @@ from math import inf
 
 from planner._version import __version__
 from planner.job.errors import UsageError
+from planner.job.rl.checks import demand_behind
 from planner.job.rl.job import RlJob
 from planner.job.rl.request import RlRequest
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search.limit_results import SLOWEST, TIE, Ending, Progress
 from planner.search.rl.costs import CostModels, Costs, Predicted
-from planner.search.rl.engines import EngineLimits, no_engine
+from planner.search.rl.engines import EngineLimits, demand_formats, no_engine
 from planner.search.rl.explorer import Pair, RlExplorer, Within
 from planner.search.rl.given import demand_room
 from planner.search.rl.plans import Status, plan_of, summary_of
@@ -50,6 +51,8 @@ def find_rl_plans(
     deadline = None if time_limit_s is None else started + time_limit_s
     ending = Ending(deadline)
     jobs = jobs_of(request)
+    demand_formats(jobs[0])
+    demand_behind(jobs[0])
     explorer = RlExplorer(jobs, Costs(models or Predicted()), ending, limits, progress, seed)
     if not explorer.sides:
         raise UsageError(explorer.refused)

@@ -11,6 +11,7 @@ from hardware.schema import Gpu
 from planner.job.rl.job import RlJob
 from planner.job.rl.spec import Placement
 from planner.predict.configuration import Configuration
+from planner.predict.rl.moves import ways
 from planner.predict.rl.plan import EngineLayout, Generation, Phase, RlLayout, Training
 from planner.predict.rl.step import RlStep, beside_engine, compose
 from planner.search.rl.costs import Costs
@@ -54,10 +55,11 @@ def groups_of(job: RlJob) -> tuple[Group, ...]:
 
 
 def useful_staleness(job: RlJob) -> tuple[int, ...]:
-    """None, and the least of those above: more updates behind make no step shorter by the cost
-    model, and samples older."""
+    """None, where the framework has that for engines on GPUs of their own, and the least of those
+    above: more updates behind make no step shorter by the cost model, and samples older."""
     behind = [one for one in job.staleness if one > 0]
-    return (*(one for one in job.staleness if one == 0), *sorted(behind)[:1])
+    waits = job.framework.separate_synchronous and 0 in job.staleness
+    return (*((0,) if waits else ()), *sorted(behind)[:1])
 
 
 def splits_of(job: RlJob) -> tuple[tuple[int, int], ...]:
@@ -174,11 +176,12 @@ _ONE_ENGINE = EngineLayout(1, pp=4)
 
 
 def ways_of(job: RlJob, placement: Placement, said: str = "") -> Sequence[str]:
-    """Ways of new weights that the framework has in a placement, or the one of them that is
-    said."""
+    """Ways of new weights from a job's trainer to its engine that the framework has in a placement,
+    or the one of them that is said."""
     framework = job.framework
-    colocated = placement == "colocated"
-    known = (framework.transfer_colocated,) if colocated else framework.transfer_separate
+    if placement == "colocated":
+        return (framework.transfer_colocated,)
+    known = tuple(way for way in framework.transfer_separate if ways()[way].reaches(job))
     return (said,) if said in known else known
 
 

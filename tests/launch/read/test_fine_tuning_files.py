@@ -78,6 +78,19 @@ def test_a_script_around_swift_is_known_by_its_settings(folder: ReadFolder) -> N
     assert found.found.model == "Qwen/Qwen2.5-7B-Instruct"
 
 
+@pytest.mark.parametrize(("more", "precision"), [("", "bf16"), (" --torch_dtype float16", "fp16")])
+def test_swifts_dtype_goes_before_accelerates_precision(
+    folder: ReadFolder, more: str, precision: str
+) -> None:
+    stated = SWIFT.replace(" --torch_dtype bfloat16", more)
+    by_accelerate = stated.replace(
+        "NPROC_PER_NODE=8 swift sft", "accelerate launch --config_file fsdp.yaml swift/cli/sft.py"
+    )
+    fsdp = "distributed_type: FSDP\nmixed_precision: 'no'\nnum_processes: 8\nfsdp_config: {}\n"
+    found = judged(folder({"sft.sh": by_accelerate + "\n", "fsdp.yaml": fsdp})).found
+    assert found.precision == precision
+
+
 def test_swift_2_names_models_in_its_own_words(folder: ReadFolder) -> None:
     text = "NPROC_PER_NODE=2 swift sft --sft_type full --model_type qwen-7b-chat --max_length 4096"
     assert _swift(folder, text).found.model == "qwen-7b-chat"

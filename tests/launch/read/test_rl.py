@@ -243,7 +243,9 @@ def test_more_gpus_than_there_are_will_not_run(tmp_path: Path) -> None:
     assert assess(found, "8xH100").verdict == "will not run"
 
 
-@pytest.mark.parametrize("value", ["$(nproc)", "eight", "-3", "1e99", "[1,2]", "{a:1}", "null", ""])
+@pytest.mark.parametrize(
+    "value", ["$(nproc)", "eight", "-3", "1e99", "99999999999", "[1,2]", "{a:1}", ""]
+)
 def test_values_that_are_no_numbers_stop_nothing(value: str, tmp_path: Path) -> None:
     for key in ("data.train_batch_size", "actor_rollout_ref.rollout.n", "trainer.nnodes",
                 "actor_rollout_ref.actor.ppo_mini_batch_size",
@@ -251,3 +253,9 @@ def test_values_that_are_no_numbers_stop_nothing(value: str, tmp_path: Path) -> 
         found = read("verl", tmp_path, {"set": f"'{key}={value}'"})
         assert assess(found, "8xH100").verdict in ("cannot tell", "will not run", "runs and fits",
                                                    "will not fit")  # fmt: skip
+
+
+@pytest.mark.parametrize("option", ["per_device_train_batch_size", "num_generations"])
+def test_numbers_beyond_any_step_are_answered_at_once(option: str, tmp_path: Path) -> None:
+    found = read("trl", tmp_path, {"set": f"--{option} 99999999999"})
+    assert assess(found, "8xH100").verdict in ("will not run", "cannot tell", "will not fit")

@@ -130,6 +130,18 @@ def test_micro_batches_of_one_rank_are_as_many_as_of_the_fullest():
     assert alone == 2 < of_many
 
 
+def test_passes_that_read_count_samples_of_their_own():
+    rl = job(framework="hf-fsdp2", rl="trl", token_limit=None)
+    wide = replace(rl, token_limit_read=4 * rl.trainer.seq)
+    columns = degree_columns([configuration(rl, tp=1, dp=8, zero=3).degrees])
+    usual, four = (
+        mb.with_micro_batches(one, mb.whole_batch(one), columns)["grad_acc"] for one in (rl, wide)
+    )
+    assert usual == 4 * four
+    mini = mb.Batch(64.0, float(rl.trainer.seq), 1.0)
+    assert mb.with_micro_batches(wide, mini, columns)["mbs"] == columns["mbs"]
+
+
 def test_bins_stay_unfilled():
     lengths = lengths_of([(3000.0, 1.0)], "long")
     share = mb.Batch(8.0, 8192.0, 0.0)

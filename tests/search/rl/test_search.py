@@ -13,7 +13,7 @@ from planner.search.rl.costs import Costs
 from planner.search.rl.engines import EngineLimits, engine_layouts
 from planner.search.rl.explorer import RlExplorer
 from planner.search.rl.search import find_rl_plans
-from planner.search.rl.sides import joined, memory_share
+from planner.search.rl.sides import groups_of, joined, memory_share
 from planner.search.rl.trainers import jobs_of
 from planner.search.rl.why import RlDoesNotFitError
 from tests.search.rl.conftest import small
@@ -42,9 +42,9 @@ def explored(request) -> RlExplorer:
     return RlExplorer(jobs_of(request), Costs(), Ending(None))
 
 
-@pytest.mark.parametrize("staleness", ["0", "search"])
-def test_the_front_is_that_of_every_way_costed_one_by_one(staleness: str) -> None:
-    request = small(staleness=staleness)
+@pytest.mark.parametrize(("framework", "staleness"), [("slime", "0"), ("verl", "search")])
+def test_the_front_is_that_of_every_way_costed_one_by_one(framework: str, staleness: str) -> None:
+    request = small(framework=framework, staleness=staleness)
     explorer = explored(request)
     every = every_step(explorer)
     assert {step.layout.placement for _, _, step in every} == {"colocated", "separate"}
@@ -99,6 +99,13 @@ def test_what_does_not_fit_says_what_is_missing_and_what_would_do() -> None:
         find_rl_plans(request)
     assert error.value.why.proven
     assert "qwen3-32b" in str(error.value)
+
+
+def test_engines_apart_are_behind_where_the_framework_has_them_so() -> None:
+    job = small().resolve()
+    assert {group.placement for group in groups_of(job)} == {"colocated"}
+    with pytest.raises(UsageError, match="give --staleness 1"):
+        find_rl_plans(small(placement="separate"))
 
 
 def test_samples_that_no_group_divides_are_refused() -> None:

@@ -30,7 +30,12 @@ from planner.launch.dialects.hf.python import hf_python_settings
 from planner.launch.dialects.hf.rows import below_limit, lengths_assumed, packing_of
 from planner.launch.dialects.hf.sampling import with_sampling
 from planner.launch.dialects.hf.towers import unsized, with_towers
-from planner.launch.dialects.hf.training import loads_half, read_hf_training
+from planner.launch.dialects.hf.training import (
+    loads_half,
+    of_swift,
+    read_hf_training,
+    swift_precision,
+)
 from planner.launch.dialects.hf.tuned import tuned
 from planner.launch.dialects.hf.unmodelled import (
     effects_of,
@@ -94,6 +99,8 @@ def _sharded(
     for that is not modelled."""
     named, program = with_program(named, program_beside(source.launch), "trainer")
     named, program = of_family(named, program_of(program, named, source.launch))
+    if program == "swift":
+        named = swift_precision(of_swift(named))
     script = hf_arguments(named, source.folder, source.hints)
     script = checkpointed(with_length(script, named, program), named, program)
     if reader is AccelerateReader:

@@ -23,6 +23,8 @@ from planner.launch.read.rl_found import EngineFound, RlFound
 from planner.launch.registry import dialect_toml
 
 _ENOUGH = 2
+# Of samples and tokens, more than any step has.
+_MOST = 1_000_000
 _NAMED = re.compile(r"(^|[_./-])(grpo|rloo)([_./-]|$)")
 # A server's command to its end, lines that go on included; its options, dashes as underscores.
 _SERVER = re.compile(r"trl\s+vllm-serve\b(?:[^\n\\]|\\\n|\\)*")
@@ -84,7 +86,7 @@ class _Sampling:
     def read(self) -> RlFound:
         """The whole."""
         world, each = self._world(), self._whole("num_generations")
-        mbs = self.found.mbs
+        mbs = min(self.found.mbs, _MOST)
         accumulated = self.found.grad_acc or self._whole("gradient_accumulation_steps")
         passes = self._passes(mbs * world, accumulated)
         batch = mbs * world * passes
@@ -95,7 +97,7 @@ class _Sampling:
             algorithm=self._algorithm(),
             prompts=max(1, batch // each),
             samples_per_prompt=each,
-            engine=self._engine(separate=separate, world=world),
+            engine=self._engine(separate=separate, world=world, passes=passes),
             minibatches=max(1, passes // accumulated),
             epochs=self._whole("num_iterations"),
             prompt_limit=self._prompt(),
@@ -132,7 +134,7 @@ class _Sampling:
     def _whole(self, name: str) -> int:
         """A whole number, of a setting or by default."""
         number = digits(str(self._value(name)))
-        return max(1, number or 1)
+        return min(max(1, number or 1), _MOST)
 
     def _number(self, name: str) -> float:
         try:
@@ -149,7 +151,7 @@ class _Sampling:
             where = self._places("steps_per_generation")
             self.problems.append(Problem("rl-generation-batch", text, "error", where))
         if stated is not None:
-            return max(1, stated)
+            return min(max(1, stated), _MOST)
         if whole is None:
             return accumulated
         if whole % samples_of_a_pass:
@@ -194,7 +196,7 @@ class _Sampling:
         servers = ("vllm_server_host", "vllm_server_base_url", "vllm_server_port")
         return "server" if any(name in self.named for name in servers) else "colocate"
 
-    def _engine(self, *, separate: bool, world: int) -> EngineFound:
+    def _engine(self, *, separate: bool, world: int, passes: int) -> EngineFound:
         if not is_on(self.named, "use_vllm"):
             where = self._places("use_vllm")
             text = "answers that transformers generates, without vLLM, are not modelled"
@@ -207,7 +209,9 @@ class _Sampling:
             where = self._places("vllm_tensor_parallel_size")
             self.problems.append(Problem("rl-engine-divides", text, self._sure(), where))
         share = self._number("vllm_gpu_memory_utilization")
-        return EngineFound("vllm", tp, gpus=world, kv_share=share)
+        # All samples of an engine's processes at once (trl/trainer/grpo_trainer.py, max_num_seqs).
+        at_once = min(self.found.mbs * tp * passes, _MOST)
+        return EngineFound("vllm", tp, gpus=world, kv_share=share, sequences=at_once)
 
     def _served(self) -> EngineFound:
         """The engines of a server that the same script starts (trl/scripts/vllm_serve.py); how many

@@ -96,7 +96,7 @@ def read_hf_training(
     if program == "trl" and not {"bf16", "fp16", "mixed_precision"} & named.keys():
         named["bf16"] = Setting("bf16", True, path)  # trl/trainer/base_config.py
     if program == "swift":
-        named = _of_swift(named)
+        named = of_swift(named)
     script = hf_arguments(named, Path(path).parent, source.hints)
     elsewhere = _batch_elsewhere(named, script.hints.mbs)
     document = _deepspeed(named, source)
@@ -152,7 +152,7 @@ def read_hf_training(
     return with_sampling(read, named, source)
 
 
-def _of_swift(named: Mapping[str, Setting]) -> dict[str, Setting]:
+def of_swift(named: Mapping[str, Setting]) -> dict[str, Setting]:
     """ms-swift's settings under the names that a Trainer has. Its `model_name` is what an
     assistant is trained to call itself (arguments/sft_args.py), and names no model; ms-swift 2
     had its own names of models, as `model_type`."""
@@ -161,6 +161,17 @@ def _of_swift(named: Mapping[str, Setting]) -> dict[str, Setting]:
     if "model_type" in found and not any(name in found for name in _SWIFT_MODELS):
         found["model_id_or_path"] = found["model_type"]
     return found
+
+
+def swift_precision(named: Mapping[str, Setting]) -> dict[str, Setting]:
+    """The settings, with the mixed precision that ms-swift sets where none is given: of the dtype
+    that it loads, which is bf16 unless one is given (arguments/base_args/model_args.py)."""
+    dtype = value_of(named, "torch_dtype") or "bfloat16"
+    key = {"bfloat16": "bf16", "float16": "fp16"}.get(dtype.removeprefix("torch."))
+    if key is None or {"bf16", "fp16"} & named.keys():
+        return dict(named)
+    at = named.get("torch_dtype", Setting(key, True))
+    return {**named, key: replace(at, key=key, value=True, spans=())}
 
 
 def _spread_over_gpus(

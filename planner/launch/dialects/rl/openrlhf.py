@@ -23,6 +23,7 @@ from planner.launch.read.rl_found import EngineFound, RlFound
 _PROGRAM = re.compile(r"(^|[./])train_ppo(_ray)?(\.py)?$|openrlhf[./]cli[./]train_(ppo|grpo)")
 _PATHS = ("pretrain", "actor.model_name_or_path", "reward_pretrain", "reward.model_name_or_path",
           "critic_pretrain", "critic.model_name_or_path")  # fmt: skip
+_LAST_STAGE = 3
 _ENGINES, _AGENT = "vllm.num_engines", "train.agent_func_path"
 
 
@@ -143,7 +144,7 @@ class OpenRlhfReader(RlReader):
         return {
             "framework": "deepspeed",
             "world": gpus + engines + self._others(),
-            "zero": self.whole("ds.zero_stage", least=0) or 0,
+            "zero": self._stage(),
             "mbs": 1
             if self._limit()
             else self.hints.mbs or self.whole("train.micro_batch_size") or 1,
@@ -152,6 +153,14 @@ class OpenRlhfReader(RlReader):
             "optimizer_offload": float(self.flag("ds.adam_offload")),
             "train": self._adapters(),
         }
+
+    def _stage(self) -> int:
+        """ZeRO's stage; a problem where there is none such."""
+        stage = self.whole("ds.zero_stage", least=0) or 0
+        if stage > _LAST_STAGE:
+            text = f"--ds.zero_stage {stage}: ZeRO has stages 0 to {_LAST_STAGE}"
+            self.problems.append(self.settings.problem("option-value", text, "ds.zero_stage"))
+        return min(stage, _LAST_STAGE)
 
     def _adapters(self) -> str:
         rank = self.whole("ds.lora.rank", least=0)

@@ -19,6 +19,8 @@ _NOTHING = ("none", "null", "~", "")
 # Another setting that a value stands for: `${data.max_prompt_length}`, and with a default.
 _OTHER = re.compile(r"\$\{(?:oc\.select:)?\s*([a-zA-Z_][\w.]*)\s*(?:,\s*([^}]*))?\}")
 _DEEPEST = 8
+# Of tokens, samples or GPUs, more than any step has.
+MOST = 10_000_000
 
 
 @cache
@@ -106,8 +108,8 @@ class RlSettings(Placed):
         number = _number(value)
         if value is None or number == -1:
             return None  # verl's and NeMo's own word for `all`
-        if number is None or number < least:
-            self._wrong(f"is not a whole number of at least {least}", keys)
+        if number is None or not least <= number <= MOST:
+            self._wrong(f"is not a whole number from {least} to {MOST:,}", keys)
             return None
         return number
 

@@ -76,14 +76,14 @@ PUBLISHED_WIDER: Mapping[str, Mapping[str, str]] = TABLES["wider"]
 _Format = TypeVar("_Format", WeightFormat, KvFormat)
 
 
-def weight_format(name: str) -> WeightFormat:
-    """The format of --weights; UsageError lists the names."""
-    return _find(name, WEIGHT_FORMATS, TABLES["weight_aliases"], "--weights")
+def weight_format(name: str, option: str = "--weights") -> WeightFormat:
+    """The format of an option, --weights; UsageError lists the names."""
+    return _find(name, WEIGHT_FORMATS, TABLES["weight_aliases"], option)
 
 
-def kv_format(name: str) -> KvFormat:
-    """The format of --kv-cache; UsageError lists the names."""
-    return _find(name, KV_FORMATS, TABLES["kv_aliases"], "--kv-cache")
+def kv_format(name: str, option: str = "--kv-cache") -> KvFormat:
+    """The format of an option, --kv-cache; UsageError lists the names."""
+    return _find(name, KV_FORMATS, TABLES["kv_aliases"], option)
 
 
 def _find(

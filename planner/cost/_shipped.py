@@ -1,0 +1,80 @@
+"""The cost core as an installed wheel has it: one shared library, loaded without any compiler.
+
+`planner.cost.build_core` makes it, for the oldest processor of its kind, so that every one can run
+it. It needs the C library alone: no numba, no llvmlite. Beside it lies what its functions are
+called, and the hash of the sources that it was made of: a library of other sources is not used, and
+a clone has none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import platform
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from constraints.axes import TABLE_FILE
+
+_COST_FOLDER = Path(__file__).parent
+FOLDER = _COST_FOLDER / "machine"
+LIBRARY, INDEX = "core.so", "core.json"
+
+
+def sources() -> list[Path]:
+    """All sources of the compiled core, in file-name order, and the table of axes."""
+    return [*sorted(_COST_FOLDER.glob("*.py")), TABLE_FILE]
+
+
+@cache
+def sources_hash() -> str:
+    """Hash of all sources of the compiled core."""
+    digest = hashlib.sha256()
+    for path in sources():
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def kind_of_machine() -> str:
+    """The machines that a library is for: `linux-x86_64`."""
+    return f"{sys.platform}-{platform.machine()}"
+
+
+@cache
+def symbols() -> dict[str, str]:
+    """Symbol of each entry, by the name that its machine code is kept by; nothing without a library
+    of these sources and for this machine."""
+    try:
+        index: dict[str, Any] = json.loads((FOLDER / INDEX).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if index.get("machine") != kind_of_machine() or index.get("sources") != sources_hash():
+        return {}
+    found: dict[str, str] = index.get("symbols", {})
+    return found if _library() is not None else {}
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(str(FOLDER / LIBRARY))
+    except OSError:
+        return None
+
+
+def address(name: str) -> int | None:
+    """Where the function of an entry is, by the name that its code is kept by; None if it is not
+    shipped."""
+    symbol, library = symbols().get(name), _library()
+    if symbol is None or library is None:
+        return None
+    return ctypes.cast(library[symbol], ctypes.c_void_p).value
+
+
+def has(entry: str) -> bool:
+    """Whether an entry of this name is shipped, for arguments of any kind."""
+    return any(name.rpartition("-")[0] == entry for name in symbols())

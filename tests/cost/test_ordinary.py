@@ -1,0 +1,116 @@
+"""Where numba's inside is not as planned, the core is compiled the ordinary way, and says so."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner.cost import (
+    _compiler,
+    _entry,
+    _machine_code,
+    _ordinary,
+    _shipped,
+    build_core,
+    stage_sums,
+)
+from planner.cost._entry import Entry
+from planner.cost.tables import Array
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A cache of its own, and nothing known of other ways to compile."""
+    for module in (_machine_code, _ordinary, _entry):
+        monkeypatch.setattr(module, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(_ordinary, "why", [])
+    return tmp_path
+
+
+def least_seconds(entry: Entry, *, plain: bool = False) -> tuple[Array, Array]:
+    """What two stages take together that choose among three options each."""
+    options = np.array([[0, 3], [3, 6]])
+    places, seconds = np.array([0, 1, 2, 0, 1, 2]), np.array([5.0, 3.0, 2.5, 4.0, 1.0, np.inf])
+    totals, chosen = np.zeros((3, 4)), np.zeros(2, dtype=np.int64)
+    call = entry.plain if plain else entry
+    call(options, places, seconds, False, totals, chosen)
+    return totals, chosen
+
+
+def unplanned(*_: object) -> None:
+    raise AttributeError("'Codegen' object has no attribute '_tm'")
+
+
+def test_another_inside_of_numba_is_no_end(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_compiler, "machine_code", unplanned)
+    entry = Entry(stage_sums.least_together)
+    assert _ordinary.note() == ""
+    for mine, plain in zip(least_seconds(entry), least_seconds(entry, plain=True), strict=True):
+        np.testing.assert_array_equal(mine, plain)
+    assert "no attribute '_tm'" in _ordinary.note() and "figures are the same" in _ordinary.note()
+    # numba's own cache is below ours: an edit starts a fresh one. And it counts as compiled.
+    assert list((apart / _ordinary.ORDINARY).rglob("*.nbi"))
+    assert entry.is_on_disk()
+
+
+def test_it_can_be_asked_for(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(_ordinary.ASKED, _ordinary.ORDINARY)
+    assert _ordinary.is_asked()
+    assert _ordinary.ASKED in _ordinary.note()
+    np.testing.assert_array_equal(
+        *[
+            least_seconds(Entry(stage_sums.least_together), plain=plain)[0]
+            for plain in (False, True)
+        ]
+    )
+    assert apart.exists()
+
+
+def test_a_mistake_in_the_core_is_still_one(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What numba cannot compile either way is an error, not an answer."""
+    import numba.core.errors
+
+    monkeypatch.setattr(_compiler, "machine_code", unplanned)
+
+    def wrong(options: Array) -> float:
+        return options.no_such_thing  # type: ignore[attr-defined, no-any-return]
+
+    with pytest.raises(numba.core.errors.TypingError):
+        Entry(wrong)(np.zeros(3))
+    assert apart.exists()
+
+
+def test_a_library_is_used_where_it_is_of_these_sources(
+    apart: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `build_core` does, for one entry; nothing is compiled when it is called then."""
+    monkeypatch.setattr(_shipped, "FOLDER", apart / "machine")
+    monkeypatch.setenv(build_core.LINKABLE, "1")
+    monkeypatch.setenv("NUMBA_CPU_NAME", build_core.BASELINE[platform.machine()][0])
+    entry = Entry(stage_sums.least_together)
+    kept = least_seconds(entry)
+    (path,) = apart.glob("least_together-*")
+    code = build_core._read(path)
+    path.unlink()
+    if shutil.which("cc") is None:
+        with pytest.raises(FileNotFoundError):
+            build_core._link(apart, {path.name: code})
+        return
+    build_core._link(apart, {path.name: code})
+    for known in (_shipped.symbols, _shipped._library):
+        known.cache_clear()
+    monkeypatch.setattr(_compiler, "machine_code", unplanned)
+    shipped = Entry(stage_sums.least_together)
+    assert shipped.is_on_disk()
+    np.testing.assert_array_equal(least_seconds(shipped)[0], kept[0])
+    assert _ordinary.why == []
+    index = apart / "machine" / _shipped.INDEX
+    index.write_text(index.read_text().replace(_shipped.sources_hash(), "other"))
+    _shipped.symbols.cache_clear()
+    assert _shipped.address(path.name) is None
+    for known in (_shipped.symbols, _shipped._library):
+        known.cache_clear()
