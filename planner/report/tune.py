@@ -73,10 +73,15 @@ def _row(one: TriedPlan) -> tuple[str, ...]:
 
 
 def take_text(study: TunedStudy) -> str:
+    """The plan to take, as the last line of a report."""
+    return f"→ {best_text(study)}"
+
+
+def best_text(study: TunedStudy) -> str:
     """The plan to take, in a sentence."""
     sure = percent_sure(study.best_probability)
     return (
-        f"→ Take {study.best_name} ({study.best}): the fastest with {sure}, at "
+        f"Take {study.best_name} ({study.best}): the fastest with {sure}, at "
         f"{seconds(study.best_s)} a step by what is known now."
     )
 
