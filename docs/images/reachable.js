@@ -1,6 +1,6 @@
 // What scrolls is reached by keyboard, and the search has a name for those who listen.
 function reach() {
-  for (const part of document.querySelectorAll(".formula, .md-typeset__scrollwrap, pre > code"))
+  for (const part of document.querySelectorAll(".formula, .md-typeset__scrollwrap, div.data, pre > code"))
     part.tabIndex = 0;
 }
 reach();

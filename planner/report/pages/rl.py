@@ -36,7 +36,7 @@ def rl_page(result: RlResult, number: int, step: RlStep, written: Path | None) -
 
 
 # Classes of the page's style by what a part of the step does.
-_STYLES = {"samples": "may", "judges": "waiting", "reads": "exchange", "trains": "compute"}
+_STYLES = {"samples": "samples", "judges": "waiting", "reads": "exchange", "trains": "compute"}
 
 
 def rl_card(verdict: RlVerdict) -> Card:
