@@ -77,6 +77,11 @@ def test_what_would_change_it(run: Run, tmp_path: Path) -> None:
         (("search", *JOB, "--gpus", "8xH100"), "planner compare"),
         (("search", *JOB, "--seq", "4096"), "--token-limit"),
         (("search", *JOB[:6], "--rl", "grpo", "--prompts", "8"), "--samples-per-prompt"),
+        (("search", *JOB, "--rollout-way", "floppy"), "verl has ipc"),
+        (
+            ("evaluate", *JOB, "--rollout-gpus", "2", "--staleness", "search"),
+            "as --staleness 1",
+        ),
         (("search", *JOB, "--mbs", "2"), "give --token-limit in its place"),
         (("search", *JOB[:4], *STEP, "--rl-framework", "trl", "--seq", "64"), "another max="),
         (("search", *JOB[:4], *STEP, "--rl-framework", "trl", "--token-limit", "9K"), "give --mbs"),
