@@ -63,9 +63,11 @@ def run_of(row: RlRow) -> RlRow:
     elif name.startswith("distillation"):
         cells |= _sampled(batch) | {"reward": f"model:{_teacher(name)}", "reference": "n"}
     elif not name.startswith("grpo"):
-        # A pair is two samples. Log-probabilities of the reference are read ahead of the timer of
-        # a step (nemo_rl/algorithms/dpo.py, augment_dataloader).
-        cells |= _alone(2 * batch if name.startswith("dpo") else batch) | {"reference": "n"}
+        # Log-probabilities of a reference are read ahead of the timer of a step
+        # (nemo_rl/algorithms/dpo.py, add_ref_logprobs_to_data).
+        cells |= (_of_pairs(row, batch) if name.startswith("dpo") else _alone(batch)) | {
+            "reference": "n"
+        }
     if "lora" in name:
         cells["algorithm"] += f" LoRA r{_RANK}"
     return replace(row, cells={**row.cells, **cells})
@@ -82,6 +84,13 @@ def _sampled(batch: int) -> dict[str, str]:
 def _alone(samples: int) -> dict[str, str]:
     """A trainer on samples that nobody generates."""
     return {"algorithm": "trainer step only", "train_global_batch": str(samples)}
+
+
+def _of_pairs(row: RlRow, batch: int) -> dict[str, str]:
+    """A trainer on pairs, each of two samples: in a batch and in a micro-batch
+    (nemo_rl/algorithms/dpo.py, dpo_train)."""
+    rows = 2 * (row.integer("train_mbs") or 1)
+    return _alone(2 * batch) | {"train_mbs": str(rows)}
 
 
 def _teacher(name: str) -> str:

@@ -366,11 +366,11 @@ def packing_of(row: RlRow, framework: RlFramework, lengths: RlLengths) -> tuple[
     """
     limit = row.integer("max_tokens_per_gpu")
     nemo = framework.name == "nemo-rl"
-    if limit and not (nemo and row.notes_say("dynamic batching")):
+    if limit:
+        # NeMo's dynamic batching sorts samples and pads those of a micro-batch to like lengths, up
+        # to as many tokens (distributed/batched_data_dict.py, shard_by_batch_size).
         ranks = 1 if nemo else row.integer("train_cp") or 1
         return "pack-varlen", max(limit * ranks, lengths.longest)
-    if limit:
-        return "longest", lengths.longest
     if (nemo and not row.notes_say(_UNPACKED)) or (not nemo and row.is_trainer_alone):
         return "pack-varlen", lengths.longest
     if nemo and row.is_trainer_alone:
