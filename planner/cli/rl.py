@@ -15,6 +15,7 @@ from planner.cli.errors import ExitStatus
 from planner.cli.options import OutputFormat, output_format, with_limits
 from planner.cli.output import (
     check_files,
+    check_output,
     check_plot,
     compile_if_first_run,
     limited,
@@ -27,6 +28,7 @@ from planner.job.errors import UsageError
 from planner.job.written import write_text
 from planner.launch.rl import RlLaunch, launch_note
 from planner.predict.rl.step import rl_step
+from planner.report.charts.step_trace import rl_trace
 from planner.report.rl import (
     rl_explanation_report,
     rl_plan_report,
@@ -150,8 +152,9 @@ def run_evaluate(options: dict[str, Any]) -> None:
 
 def run_explain(path: Path, number: int | None, options: dict[str, Any]) -> None:
     """`planner explain` of a plan file of reinforcement learning."""
+    trace = check_output(options["trace"], options["force"], "--trace")
     check_plot(options["plot"], options["force"], path)
-    for name in ("trace", "measured_step_time", "measured_tokens_per_s", "measured_mfu"):
+    for name in ("measured_step_time", "measured_tokens_per_s", "measured_mfu"):
         if options[name] is not None:
             raise UsageError(
                 f"--{name.replace('_', '-')}: {path} holds plans of reinforcement learning, where "
@@ -171,11 +174,14 @@ def run_explain(path: Path, number: int | None, options: dict[str, Any]) -> None
             until=until, progress=progress,
         )  # fmt: skip
     _draw(result, number, options, path)
+    step = rl_step(*layout_of(result.request, result.plans[number - 1]))
+    if trace is not None:
+        text = json.dumps(rl_trace(step), allow_nan=False)
+        write_text(trace, text + "\n", force=options["force"])
     if options["as_json"]:
         click.echo(explanation.model_dump_json(indent=1))
         return
-    job, layout = layout_of(result.request, result.plans[number - 1])
-    print_report(rl_explanation_report(result, explanation, rl_step(job, layout)))
+    print_report(rl_explanation_report(result, explanation, step))
 
 
 def _draw(result: RlResult, number: int, options: dict[str, Any], written: Path | None) -> None:

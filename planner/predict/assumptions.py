@@ -12,7 +12,7 @@ from planner.job.frameworks.adapters import hooks_tower
 from planner.job.job import Job
 from planner.job.models.catalog import beside_notes
 from planner.job.models.hf_config import supported_model_types
-from planner.job.quantities import share
+from planner.job.quantities import GIB, share
 from planner.job.schedules import schedule_named
 from planner.job.tuned_layers import EXPERTS, in_groups
 from planner.job.tuning import VISION_TOWER
@@ -23,8 +23,6 @@ from planner.predict.plan import Degrees, Interval
 from planner.predict.sharp import sharp_notes
 from planner.predict.techniques import used_techniques
 from planner.predict.uncertainty.measured_range import Conditions
-
-GIB = 2.0**30
 
 
 def choice_notes(configuration: Configuration, offloaded_bytes: float) -> tuple[str, ...]:

@@ -8,14 +8,13 @@ from typing import NamedTuple
 from hardware.curves import host_curves
 from hardware.schema import Cluster
 from planner.job.job import Job
+from planner.job.quantities import GIB
 from planner.predict.cost_tables import held_classes
 from planner.predict.homes import host_weight_bytes, nvme_bytes_per_s, weights_home
 from planner.predict.links import link_inputs
 from planner.predict.ops.trained import held_parameters
 from planner.predict.optimizer_terms import host_bytes_per_parameter, updated_bytes
 from planner.predict.plan import Degrees
-
-GIB = 2.0**30
 
 
 class HomeBytes(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from planner.cost.terms import MEMORY_TERMS, TIME_WORDS
 from planner.job.quantities import (
+    GIB,
     gib,
     number_ranges,
     percent_sure,
@@ -18,7 +19,7 @@ from planner.job.quantities import (
     stated,
 )
 from planner.predict.diagnosis.findings import SAME, Findings, GapExplanation
-from planner.predict.diagnosis.measured import GIB, MeasuredComparison
+from planner.predict.diagnosis.measured import MeasuredComparison
 from planner.predict.link_account import LAUNCHES, LinkShare
 from planner.predict.plan import Plan
 from planner.predict.plan_text import (

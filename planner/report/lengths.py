@@ -11,13 +11,15 @@ from planner.job.quantities import share
 from planner.job.samples import Lengths
 from planner.report.charts.drawing import Drawing, Specification, demand_plot, in_file, table
 from planner.report.charts.templates import filled
-from planner.report.pages.page import Page, Section
+from planner.report.pages.page import Card, Page, Section
 from planner.report.tables import Block, Facts, Notes, TableData, as_report
 from planner.report.tables import table as titled
 
 _SHARES = (0.5, 0.9, 0.95, 0.99)
 # Bars to a doubling of the length.
 _BARS = 4
+# Samples that a limit worth proposing leaves whole.
+_WHOLE = 0.99
 _LIMITS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 _TITLE = "Lengths of samples"
 
@@ -103,7 +105,8 @@ def bars(lengths: Lengths) -> list[Mapping[str, object]]:
 
 def lengths_chart(lengths: Lengths) -> Specification:
     """The drawing: samples above, tokens below, over a logarithmic axis of lengths."""
-    return filled("lengths", bars=table(bars(lengths)), mean=table([{"mean": lengths.mean}]))
+    mean = {"mean": lengths.mean, "words": f"mean {lengths.mean:,.0f}"}
+    return filled("lengths", bars=table(bars(lengths)), mean=table([mean]))
 
 
 def plot_lengths(lengths: Lengths) -> Any:
@@ -114,6 +117,22 @@ def plot_lengths(lengths: Lengths) -> Any:
 
 def lengths_page(lengths: Lengths) -> Page:
     """The page of a distribution."""
-    drawing = Drawing("lengths", _TITLE, lengths_chart(lengths))
+    drawing = Drawing("lengths", "", lengths_chart(lengths))
     blocks = (Facts(tuple(_facts(lengths))), _limits(lengths))
-    return Page(_TITLE, lengths.origin, (Section(_TITLE, (drawing,), blocks),))
+    section = Section("Shares by length", (drawing,), blocks)
+    return Page(_TITLE, lengths.origin, (section,), card=_card(lengths))
+
+
+def _card(lengths: Lengths) -> Card:
+    """Where to cut, and what padding to there would cost."""
+    limit = 1 << (int(lengths.quantile(_WHOLE)) - 1).bit_length()
+    cut = lengths.cut(limit)
+    padded = 1.0 - cut.mean / limit
+    return Card(
+        f"Half of the samples are shorter than {lengths.quantile(0.5):,.0f} tokens; a limit of "
+        f"{limit:,} leaves {share(1.0 - lengths.above(limit))} of them whole.",
+        facts=(
+            ("risk", f"without packing, {share(padded)} of the tokens of a batch would be padding"),
+            ("next", f"planner search --lengths FILE --seq {limit} --packing pack-varlen ..."),
+        ),
+    )

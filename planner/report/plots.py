@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 
 from planner.compare.cluster_front import ClusterFront
 from planner.job.errors import UsageError, unknown_name
-from planner.job.quantities import seconds
+from planner.job.quantities import gib, seconds
 from planner.predict.plan import Plan
-from planner.predict.plan_text import configuration_text
+from planner.predict.plan_text import configuration_text, plan_name
 from planner.report.charts.drawing import Drawing, Specification, demand_plot, in_file
 from planner.report.charts.front import (
     candidates,
@@ -48,7 +48,8 @@ def plot_plan(plan: Plan, figure: PlanFigure = "all") -> Any:
         raise UsageError(f"this plan has no schedule to draw: {why}")
     titled = [one.chart | {"title": one.title} for one in drawn.values()]
     resolved = {"scale": {"color": "independent"}}
-    return in_file({"vconcat": titled, "spacing": 36, "resolve": resolved}, words)
+    title = f"{plan_name(plan)}: {seconds(plan.step_time_s)} a step, {gib(plan.peak_bytes)} GiB"
+    return in_file({"vconcat": titled, "spacing": 36, "resolve": resolved}, title, words)
 
 
 def pictures(plan: Plan) -> Iterator[Drawing]:
@@ -77,7 +78,8 @@ def plot_result(result: SearchResult, figure: ResultFigure = "front") -> Any:
     if figure not in drawn:
         raise unknown_name("figure", figure, list(drawn), "a search has these: ")
     job = result.job
-    return in_file(drawn[figure](result), f"{job.model} on {job.cluster}, {job.framework}")
+    said = Verdict(result).headline if result.recommended else ""
+    return in_file(drawn[figure](result), f"{job.model} on {job.cluster}, {job.framework}", said)
 
 
 def plot_cluster_front(front: ClusterFront) -> Any:

@@ -9,6 +9,7 @@ from planner.predict.plan import OPTIMAL_WITHIN
 from planner.predict.rl.plan import EngineLayout, Side
 from planner.predict.rl.step import RlStep
 from planner.report.rl_step import step_blocks
+from planner.report.rl_verdict import verdict_blocks
 from planner.report.said import described, lasting
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 from planner.search.rl.explain import RlExplanation
@@ -20,8 +21,9 @@ Row = tuple[str, str]
 @as_report
 def rl_search_report(result: RlResult, saved_as: str | None = None) -> Iterator[Block]:
     """The report of a search; `saved_as`: the plan file that was written, if any."""
-    yield Facts((*job_rows(result.job), *_searched_rows(result)))
+    yield from verdict_blocks(result, saved_as)
     yield front_table(result)
+    yield Facts((*job_rows(result.job), *_searched_rows(result)), "What was searched")
     yield Notes(tuple(_front_notes(result)))
     yield Notes(_next_steps(saved_as, result.recommended))
 
@@ -159,7 +161,8 @@ def engine_text(engine: EngineLayout) -> str:
 def engine_words(plan: RlPlan) -> str:
     """Engines with what runs in them at once."""
     cache = f"KV cache of {short_count(plan.room_tokens)} tokens"
-    running = f"{plan.running:,.0f} sequences at once in each, {cache}"
+    count = f"{plan.running:,.0f}"
+    running = f"{count} sequence{'' if count == '1' else 's'} at once in each, {cache}"
     lost = f", {share(plan.preempted)} of them preempted" if plan.preempted >= 0.001 else ""
     return f"{engine_text(plan.engine)}; {running}{lost}"
 

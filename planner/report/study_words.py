@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from planner.compare.interval import Range
 from planner.compare.laws import BatchPrice, load_laws
 from planner.compare.settings import BASIS_NAMES
-from planner.job.quantities import percent_sure, share
+from planner.job.quantities import percent_sure, share, short_count
 from planner.report.differences import ends_text
-from planner.report.said import counted, days_text, described, money, notes, said
+from planner.report.said import counted, days_text, described, money, notes, ranged, said
 from planner.report.tables import Facts
 from planner.search.result import JobSummary
 
 if TYPE_CHECKING:
+    from planner.compare.budget import Budget
     from planner.compare.results import Decision, Objective, Run, RunnerUp, Taken
 
 _PROVEN = " (proven among all below)"
@@ -36,6 +37,17 @@ def headline(decision: Decision, currency: str) -> str:
     if decision.best is None:
         return f"Take nothing: {decision.reason}"
     return f"Take {taken_text(decision.best)}: at most {_figures(decision.best, currency)}."
+
+
+def budget_headline(found: Budget) -> str:
+    """Size, tokens, loss and days of a budget, in a sentence."""
+    loss = "" if found.loss is None else f", {ranged(found.loss)} nats a token"
+    run = found.run
+    days = "" if run is None else f", in {days_text(run.days.value)} days on {found.gpus}"
+    sizes = (
+        f"{short_count(found.parameters)} parameters on {short_count(found.tokens.value)} tokens"
+    )
+    return f"{found.model}: {sizes}{loss}{days}."
 
 
 def _rows(decision: Decision, currency: str) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from planner.job.quantities import (
+    HOUR_S,
     gib,
     percent_sure,
     plural,
@@ -22,7 +23,6 @@ from planner.tune.loop import Next
 from planner.tune.outcome import TriedPlan, TunedStudy
 
 NONE = "–"
-_HOUR_S = 3600.0
 
 
 @as_report
@@ -73,10 +73,15 @@ def _row(one: TriedPlan) -> tuple[str, ...]:
 
 
 def take_text(study: TunedStudy) -> str:
+    """The plan to take, as the last line of a report."""
+    return f"→ {best_text(study)}"
+
+
+def best_text(study: TunedStudy) -> str:
     """The plan to take, in a sentence."""
     sure = percent_sure(study.best_probability)
     return (
-        f"→ Take {study.best_name} ({study.best}): the fastest with {sure}, at "
+        f"Take {study.best_name} ({study.best}): the fastest with {sure}, at "
         f"{seconds(study.best_s)} a step by what is known now."
     )
 
@@ -117,8 +122,8 @@ def dry_run_report(trials: Sequence[Next], names: Mapping[str, str], note: str) 
     """Trials that would run, if each came out as it is predicted. `names`: of plans, by key."""
     rows = [
         (
-            str(number), names[one.key], one.key, f"{one.saves_gpu_s / _HOUR_S:,.2f}",
-            f"{one.costs_gpu_s / _HOUR_S:,.2f}",
+            str(number), names[one.key], one.key, f"{one.saves_gpu_s / HOUR_S:,.2f}",
+            f"{one.costs_gpu_s / HOUR_S:,.2f}",
         )
         for number, one in enumerate(trials, start=1)
         if one.key is not None

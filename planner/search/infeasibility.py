@@ -10,13 +10,12 @@ from typing import Any, Literal
 
 from hardware.frozen import Frozen
 from planner.job.errors import NothingFitsError
-from planner.job.quantities import percent_sure
+from planner.job.quantities import GIB, percent_sure
 from planner.job.request import Request
 from planner.predict.plan import Plan
 from planner.predict.plan_text import FitVerdict, fit_verdict
 from planner.search.frame import plan_row
 
-GIB = 2.0**30
 # Among what was left untried: which of the user's choices take part in the conflict.
 UNDECIDED_RULES = "rules in conflict"
 

@@ -12,13 +12,13 @@ from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.cost.terms import MEMORY_WORDS
 from planner.job.job import Job
-from planner.job.quantities import number_ranges
+from planner.job.quantities import GIB, number_ranges
 from planner.job.specs import ModelSpec
 from planner.predict.costed_plan import configured_plan
 from planner.predict.evaluate import split_sentence
 from planner.predict.plan import Plan
 from planner.search.explorer import Explorer
-from planner.search.infeasibility import GIB, ConflictingRule
+from planner.search.infeasibility import ConflictingRule
 from planner.search.layout_model import layout_conflict
 
 # Terms under so many GiB are shown together.

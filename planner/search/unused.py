@@ -19,11 +19,10 @@ from planner.job.frameworks.profile import load_framework
 from planner.job.frameworks.switches import site_of
 from planner.job.frameworks.techniques import Technique
 from planner.job.job import Job
-from planner.job.quantities import plural, share
+from planner.job.quantities import GIB, plural, share
 from planner.predict.configuration import decided_job
 from planner.predict.plan import Degrees, Plan
 
-GIB = 2.0**30
 # A plan that is less than this share faster is not worth a line.
 LEAST_GAIN = 0.001
 # From this share of the peak on less memory is worth a line too.

@@ -16,6 +16,7 @@ from planner.evidence.learn.cluster_file import cluster_text
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.rows import PLAN_COLUMN
 from planner.job.errors import CannotTellError, UsageError
+from planner.job.quantities import GIB, HOUR_S
 from planner.job.request import Request
 from planner.job.written import csv_text
 from planner.job.written_folder import write_folder
@@ -23,11 +24,10 @@ from planner.launch.contract import Launch
 from planner.launch.readme import PLAN_FILE, measured_csv
 from planner.tune.candidates import Candidate
 from planner.tune.journal import Kind, TrialRecord, trial_folder
-from planner.tune.loop import HOUR_S, Ending, spent_gpu_s
+from planner.tune.loop import Ending, spent_gpu_s
 
 STUDY_VERSION = 1
 PLANS, DOCUMENT, ROWS, CLUSTER = "plans.json", "study.json", "measured.csv", "cluster.toml"
-_GIB = 2.0**30
 
 
 class TriedPlan(Frozen):
@@ -164,7 +164,7 @@ def _row_of(record: TrialRecord, candidate: Candidate) -> Prediction:
     if ended is not None and ended.step_s is not None:
         cells["step_time_s"] = repr(ended.step_s)
     if ended is not None and ended.peak_bytes:
-        cells |= {"peak_mem_gib": repr(ended.peak_bytes / _GIB), "mem_kind": ended.memory_kind}
+        cells |= {"peak_mem_gib": repr(ended.peak_bytes / GIB), "mem_kind": ended.memory_kind}
     row = replace(prediction.row, file=ROWS, line=record.number, cells=cells)
     return replace(prediction, row=row, mapped=replace(prediction.configured, row=row))
 
@@ -203,7 +203,7 @@ def measured_rows(study: TunedStudy, launches: Mapping[int, Launch]) -> str:
             "source": one.job_name,
             PLAN_COLUMN: f"{trial_folder(one.number)}/{PLAN_FILE}",
             "step_time_s": "" if one.measured_s is None else repr(one.measured_s),
-            "peak_mem_gib": "" if one.peak_bytes is None else repr(one.peak_bytes / _GIB),
+            "peak_mem_gib": "" if one.peak_bytes is None else repr(one.peak_bytes / GIB),
             "mem_kind": one.memory_kind or "allocated",
             "oom": "1" if one.outcome == "out-of-memory" else "",
         }

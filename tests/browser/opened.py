@@ -39,6 +39,26 @@ _OVERLAPS = """() => {
 }"""
 
 
+# Texts of marks that a line of a mark goes through: a limit, a whisker.
+_STRUCK = """() => {
+  const found = [];
+  for (const svg of document.querySelectorAll(".chart svg")) {
+    const name = svg.closest(".chart").dataset.chart;
+    const lines = [...svg.querySelectorAll(".mark-rule.role-mark line")].map(
+      (line) => line.getBoundingClientRect());
+    for (const text of svg.querySelectorAll(".mark-text.role-mark text")) {
+      if (!text.textContent.trim()) continue;
+      const box = text.getBoundingClientRect();
+      const [top, bottom] = [box.top + 0.3 * box.height, box.bottom - 0.3 * box.height];
+      if (lines.some((line) => line.left < box.right - 2 && line.right > box.left + 2 &&
+          line.top < bottom && line.bottom > top))
+        found.push(`${name}: "${text.textContent}"`);
+    }
+  }
+  return found;
+}"""
+
+
 class Opened:
     """A page that is open; `home`: what its requests may begin with."""
 
@@ -67,6 +87,11 @@ class Opened:
     def overlaps(self) -> list[str]:
         """Pairs of texts of a picture that lie on each other by more than a pixel or two."""
         found: list[str] = self.page.evaluate(_OVERLAPS)
+        return found
+
+    def struck(self) -> list[str]:
+        """Words of a picture that one of its lines goes through."""
+        found: list[str] = self.page.evaluate(_STRUCK)
         return found
 
     def serious(self) -> list[str]:

@@ -114,7 +114,7 @@ def test_a_candidate_says_what_it_is_and_how_to_cost_it(opened: Opened) -> None:
 
 def test_two_degrees_are_chosen_and_a_cell_says_its_rule(opened: Opened) -> None:
     heat = opened.page.locator("[data-chart=heat]")
-    forbidden = heat.locator("text", has_text="world-size").first
+    forbidden = heat.locator("text", has_text="not 16 GPUs").first
     forbidden.dispatch_event("click")
     said = opened.page.locator("figure", has=heat).locator(".said")
     assert "forbidden: dp·tp·pp·cp must equal 16 GPUs" in said.inner_text()

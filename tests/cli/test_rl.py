@@ -77,6 +77,15 @@ def test_what_would_change_it(run: Run, tmp_path: Path) -> None:
         (("search", *JOB, "--gpus", "8xH100"), "planner compare"),
         (("search", *JOB, "--seq", "4096"), "--token-limit"),
         (("search", *JOB[:6], "--rl", "grpo", "--prompts", "8"), "--samples-per-prompt"),
+        (("search", *JOB, "--rollout-way", "floppy"), "verl has ipc"),
+        (
+            ("evaluate", *JOB, "--rollout-gpus", "2", "--staleness", "search"),
+            "as --staleness 1",
+        ),
+        (("search", *JOB, "--mbs", "2"), "give --token-limit in its place"),
+        (("search", *JOB[:4], *STEP, "--rl-framework", "trl", "--seq", "64"), "another max="),
+        (("search", *JOB[:4], *STEP, "--rl-framework", "trl", "--token-limit", "9K"), "give --mbs"),
+        (("search", *JOB, "--reference", "adapters-off"), "give --train"),
         (("search", *JOB, "--kv-share", "0.01", *FEW), "give --kv-share"),
         (("search", *JOB, "--rollout-tp", "3"), "leave them out"),
         (("search", *JOB, "--rollout-precision", "foo"), "--rollout-precision"),
@@ -123,10 +132,10 @@ def test_bad_input_says_what_would_do(run: Run, given: tuple[str, ...], said: st
     refused(run(*given), said)
 
 
-def test_other_commands_say_that_they_do_not_read_such_plans(run: Run, tmp_path: Path) -> None:
+def test_other_commands_read_such_plans_or_say_what_is_wrong(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "plans.json"
     assert run("evaluate", *JOB, "-q", "-o", str(file)).exit_code == 0
-    refused(run("report", str(file), "-o", str(tmp_path / "page.html")), "reinforcement learning")
+    assert run("report", str(file), "-o", str(tmp_path / "page.html")).exit_code == 0
     refused(run("explain", str(file), "7"), "plans 1 to 1")
     file.write_text(file.read_text().replace('"version": 1', '"version": 99'))
     refused(run("explain", str(file)), "reads version 1")

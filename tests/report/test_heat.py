@@ -9,7 +9,8 @@ from constraints.registry import RULES
 from planner.job.request import Request
 from planner.report.charts.drawing import specification, svg
 from planner.report.charts.front import candidates, costed_or_reason, peaks_gib, speeds
-from planner.report.charts.heat import HeatMap, heat_chart, heat_map
+from planner.report.charts.heat import HeatMap, heat_chart, heat_map, rule_words
+from planner.report.said import described
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from planner.search.shares import CostedJob
@@ -68,11 +69,11 @@ def test_a_cell_is_the_fastest_of_its_shapes_that_fit(
 
 
 def test_a_forbidden_cell_names_the_rules(found: HeatMap) -> None:
-    names = {rule.name for rule in RULES}
+    words = {rule_words(rule.name, 8) for rule in RULES}
     forbidden = [cell for cell in found.cells if cell.kind == "forbidden"]
     assert forbidden
     for cell in forbidden:
-        assert set(cell.label.split(" + ")) <= names and cell.text.startswith("forbidden: ")
+        assert cell.label.removesuffix(" …") in words and cell.text.startswith("forbidden: ")
     (eight,) = (
         cell
         for cell in found.cells
@@ -80,6 +81,13 @@ def test_a_forbidden_cell_names_the_rules(found: HeatMap) -> None:
         and (found.values["tp"][cell.i], found.values["pp"][cell.j]) == ("8", "2")
     )
     assert "dp·tp·pp·cp must equal 8 GPUs  [world-size]".replace("  ", " ") in eight.text
+
+
+def test_every_rule_has_words_that_a_cell_holds() -> None:
+    words = described("pages.rules")
+    own = {rule.name for rule in RULES if not rule.name.startswith("user-")}
+    assert set(words) == own
+    assert max(len(text.format(gpus=16384)) for text in words.values()) <= 18
 
 
 def test_conditions_of_people_are_named_as_what_forbids(result: SearchResult) -> None:
@@ -99,7 +107,7 @@ def test_the_chart_holds_all_pairs_for_pages_and_one_for_files(found: HeatMap) -
     (text,) = whole["datasets"].values()
     assert len(text.splitlines()) == 1 + len(found.cells)
     drawing = svg(heat_chart(found, choose=False))
-    assert "tp 8" in drawing and "pp 4" in drawing and "world-size" in drawing
+    assert "tp 8" in drawing and "pp 4" in drawing and "not 8 GPUs" in drawing
 
 
 def test_all_shapes_in_the_picture_are_dots(costed: CostedJob, result: SearchResult) -> None:

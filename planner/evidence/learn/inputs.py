@@ -44,11 +44,11 @@ from planner.evidence.runs.predict import Prediction, cost_predictions, predict_
 from planner.evidence.runs.rows import MEASURED_COLUMNS, PLAN_COLUMN, MeasuredRow, read_rows
 from planner.evidence.traces.rank import RankTrace, read_rank
 from planner.job.errors import UsageError
+from planner.job.quantities import GIB
 
 PLAN_FILE = "plan.json"
 # What a log is of; None where nothing tells.
 Configured = Callable[[TrainingLog], MappedRow | None]
-_GIB = 2.0**30
 # So many first lines tell a trace from a trainer_state.json.
 _BEGINNING = 10
 # Schedulers end the names of logs as they like (`job.o12345`), so all others are logs; what has no
@@ -231,7 +231,7 @@ def _cells(log: TrainingLog, mapped: MappedRow, seconds: float) -> dict[str, str
         )
     if figures.peak_bytes:
         cells |= {
-            "peak_mem_gib": repr(figures.peak_bytes / _GIB),
+            "peak_mem_gib": repr(figures.peak_bytes / GIB),
             "mem_kind": figures.memory_kind,
         }
     return cells

@@ -27,13 +27,12 @@ from hardware.files import (
     shipped_toml,
 )
 from planner.job.errors import UsageError
-from planner.job.quantities import share
+from planner.job.quantities import GIB, share
 
 # A line beyond is cut: no framework prints its figures so far to the right.
 LONGEST_LINE = 1 << 16
 # So many last steps of a log are kept.
 MOST_STEPS = 100_000
-GIB = 2.0**30
 _KINDS = ("step_s", "tokens_per_s_per_gpu", "samples_per_s", "steps_per_s")
 # Colours, and what mpirun --tag-output puts before a line.
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -22,7 +22,8 @@ from planner.evidence.rl.predict import (
     predict_rl,
     predicted_of,
 )
-from planner.evidence.rl.rows import GIB, Figure, RlRow
+from planner.evidence.rl.rows import Figure, RlRow
+from planner.job.quantities import GIB
 from planner.predict.rl.plan import PhaseName
 
 # Nodes of four GPUs in these tests are GB200's, of eight H100's.

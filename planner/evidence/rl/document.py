@@ -10,7 +10,8 @@ from planner.evidence.rl.bounds import Bounded
 from planner.evidence.rl.pairs import Pair
 from planner.evidence.rl.predict import RlPrediction, compared
 from planner.evidence.rl.report import open_facts, summary_of, trusted
-from planner.evidence.rl.rows import FIGURES, GIB, Figure
+from planner.evidence.rl.rows import FIGURES, Figure
+from planner.job.quantities import GIB
 
 Record = dict[str, Any]
 

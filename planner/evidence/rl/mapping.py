@@ -42,6 +42,7 @@ from planner.evidence.runs.rows import MeasuredRow
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.models.catalog import load_model
+from planner.job.quantities import stated
 from planner.job.request import Request
 from planner.job.request_fields import Overrides
 from planner.job.rl.frameworks import RlFramework, find_rl_framework
@@ -267,12 +268,12 @@ def _gpus(row: RlRow) -> tuple[int, int]:
 
 def _gpus_of_degrees(row: RlRow) -> tuple[int | None, int | None]:
     """GPUs of a hand-over whose table has only the degrees of both sides."""
-    stated = [row.integer(f"train_{name}") for name in ("tp", "pp", "cp", "ep", "dp")]
+    found = [row.integer(f"train_{name}") for name in ("tp", "pp", "cp", "ep", "dp")]
     engine = row.integer("rollout_tp")
-    if not any(stated) or engine is None:
+    if not any(found) or engine is None:
         return None, None
-    tp, pp, cp, ep, dp = (one or 1 for one in stated)
-    return pp * max(ep, tp * cp * dp), engine * round(row.noted(r"->.*DPN") or 1)
+    tp, pp, cp, ep, dp = (one or 1 for one in found)
+    return pp * max(ep, tp * cp * dp), engine * round(stated(row.noted(r"->.*DPN"), 1.0))
 
 
 def _cluster(row: RlRow, taken: Taken, count: int) -> Cluster:
@@ -406,20 +407,20 @@ def _recomputation(row: RlRow, job: Job) -> str:
 
 
 def _degrees(row: RlRow, job: Job) -> Degrees:
-    stated = {name: row.integer(f"train_{name}") for name in ("tp", "pp", "cp", "ep")}
+    found = {name: row.integer(f"train_{name}") for name in ("tp", "pp", "cp", "ep")}
     gpus = job.cluster.num_gpus
     sharded = not job.framework.name.startswith("megatron")
     alone = row.is_transfer_alone
-    if not (sharded or alone) and gpus > 1 and not (stated["tp"] or stated["pp"]):
+    if not (sharded or alone) and gpus > 1 and not (found["tp"] or found["pp"]):
         raise UnpredictableRowError("tp and pp of the trainer are not stated")
-    tp, pp, cp, ep = (one or 1 for one in stated.values())
+    tp, pp, cp, ep = (one or 1 for one in found.values())
     dp = max(1, gpus // (tp * pp * cp))
     mbs = 1 if job.samples.packing == "pack-varlen" else row.integer("train_mbs") or 1
     mbs = max(1, min(mbs, ceil(job.batch.sequences / dp)))
     grad_acc = max(1, round(job.batch.sequences / (dp * mbs)))
     shard = _shard(row, dp * cp) if sharded else 0
     return Degrees(
-        tp=tp, pp=pp, vpp=round(row.noted("VPP N") or 1), cp=cp, ep=min(ep, tp * cp * dp),
+        tp=tp, pp=pp, vpp=round(stated(row.noted("VPP N"), 1.0)), cp=cp, ep=min(ep, tp * cp * dp),
         etp=1 if ep > 1 else tp, dp=dp, zero=3 if sharded else 1, mbs=mbs, grad_acc=grad_acc,
         shard=shard,
     )  # fmt: skip

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from planner.evidence.rl.predict import RlPrediction
 from planner.evidence.rl.rows import RlRow
 from planner.evidence.runs.rows import grouped
+from planner.job.quantities import stated
 
 # Two runs closer than this are a tie, as repeats of one configuration are (5 % within a batch of
 # jobs); a prediction of a tie is right within what repeats on other days show.
@@ -119,7 +120,7 @@ def _pair(first: RlPrediction, second: RlPrediction, what: str) -> Pair:
     gpus = [one.row.integer("num_gpus") or 1 for one in (first, second)]
     by_gpu = gpus[0] != gpus[1]
     more = math.log(gpus[1] / gpus[0]) if by_gpu else 0.0
-    times = [seconds_a_sample(one.row) or 1.0 for one in (first, second)]
+    times = [stated(seconds_a_sample(one.row), 1.0) for one in (first, second)]
     steps = [one.costed.step_s if one.costed else None for one in (first, second)]
     predicted = math.log(steps[1] / steps[0]) + more if steps[0] and steps[1] else None
     measured = math.log(times[1] / times[0]) + more

@@ -15,10 +15,11 @@ from hardware.schema import Cluster
 from planner.evidence.rl.costed import Costed
 from planner.evidence.rl.lengths import OPEN_DEVIATION, SIGMAS
 from planner.evidence.rl.mapping import RlMapped, map_rl
-from planner.evidence.rl.rows import GIB, Figure, RlRow, Timed
+from planner.evidence.rl.rows import Figure, RlRow, Timed
 from planner.evidence.rl.settings import Taken, other_gpus
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.job.errors import CannotTellError, UsageError
+from planner.job.quantities import GIB
 from planner.predict.rl.errors import KINDS, Ends, joined, kind_ends, learnt_phase, rl_errors
 from planner.predict.rl.plan import Phase
 

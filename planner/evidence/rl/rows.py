@@ -26,7 +26,6 @@ Figure = Literal["step", "generation", "training", "logprobs", "transfer", "memo
 FIGURES: tuple[Figure, ...] = (
     "step", "generation", "training", "logprobs", "transfer", "memory"
 )  # fmt: skip
-GIB = 2.0**30
 # The runs that ship.
 PUBLISHED = Path(__file__).resolve().parents[1] / "data" / "rl_runs"
 

@@ -21,9 +21,9 @@ from planner.evidence.runs.report import (
     time_interval,
 )
 from planner.evidence.runs.worst import missed_picks, worst_rows
+from planner.job.quantities import GIB
 
 Record = dict[str, Any]
-_GIB = 2**30
 
 
 def row_record(prediction: Prediction) -> Record:
@@ -47,9 +47,9 @@ def _predicted(prediction: Prediction) -> Record:
         "predicted_high_s": interval and interval.high,
         "predicted_expected_s": prediction.expected_step_time_s,
         "predicted_tokens_per_s_per_gpu": rate,
-        "predicted_peak_mem_gib": None if peak is None else peak / _GIB,
-        "predicted_low_gib": held and held.low / _GIB,
-        "predicted_high_gib": held and held.high / _GIB,
+        "predicted_peak_mem_gib": None if peak is None else peak / GIB,
+        "predicted_low_gib": held and held.low / GIB,
+        "predicted_high_gib": held and held.high / GIB,
         "predicted_fits": prediction.fits,
         "fit_probability": prediction.fit_probability,
         "time_ape": None if time is None else abs(time),

@@ -9,10 +9,8 @@ from typing import Literal
 
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.job.quantities import share
+from planner.job.quantities import GIB, share
 from planner.predict.plan import Interval, Plan
-
-GIB = 2.0**30
 
 # A stated MFU and a step time agree on a convention within this share.
 SAME_MFU = 0.03

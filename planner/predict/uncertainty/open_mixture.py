@@ -18,6 +18,7 @@ from functools import reduce
 from itertools import groupby
 from math import exp, floor, fsum, log
 
+from planner.job.quantities import GIB
 from planner.predict.uncertainty.families import Figure
 
 # Outcomes of a combination within this of each other, in ln, are taken together.
@@ -207,9 +208,6 @@ def effect_of(value: float | None, by_default: float | None) -> float | None:
     return log(value / by_default) if value and by_default else None
 
 
-_GIB = 2.0**30
-
-
 def facts_record(
     fact: OpenFact, step_s: float | None, held_bytes: float | None
 ) -> dict[str, object]:
@@ -228,7 +226,7 @@ def facts_record(
                 "value": one.cell,
                 "weight": one.weight,
                 "step_time_s": figure(one, "time", step_s, 1.0),
-                "peak_mem_gib": figure(one, "memory", held_bytes, _GIB),
+                "peak_mem_gib": figure(one, "memory", held_bytes, GIB),
             }
             for one in fact.values
         ],

@@ -14,15 +14,19 @@ from planner.compare.results import Comparison, Decision, Run, Scaling
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import short_count
 from planner.predict.plan_text import degrees_text
-from planner.report.charts.drawing import Row, Specification, colours, table
+from planner.report.charts.drawing import Row, Specification, colours, subtitle_lines, table
 from planner.report.charts.templates import BLUE, PALETTE, VERMILION, filled
 from planner.report.said import ranged
+from planner.report.study_words import budget_headline, headline, taken_text
 
 SERIES_NAMES = {"fixed": "fixed batch (strong)", "scaled": "batch grows (weak)"}
 _FRONT, _DOMINATED = "none is both faster and cheaper", "others"
 # Sizes on either side of the answer and the optimum, as a factor, and how many are drawn.
 _SPAN, _STEPS = 6.0, 24
 _COLOURS = (BLUE, VERMILION)
+TAKE = "take "
+# A panel alone is as wide as the other pictures.
+_ALONE = {"width": 860, "height": 380}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +68,12 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class CurvesFigure:
-    """The picture."""
+    """The picture; `headline`: what the study says, in a sentence."""
 
     title: str
     note: str
     panels: tuple[Panel, ...]
+    headline: str = ""
 
 
 def scaling_figure(scaling: Scaling) -> CurvesFigure:
@@ -90,26 +95,45 @@ def scaling_figure(scaling: Scaling) -> CurvesFigure:
     )
     return CurvesFigure(
         f"{scaling.model} on {scaling.gpu}: {scaling.tokens / 1e12:g} T tokens",
-        "Bars: 80 % interval of step time and of published failure rates. Ring: knee. "
+        f"Bars: 80 % interval of step time and of published failure rates. {_knee(scaling)}"
         "Dashed: perfect scaling.",
         tuple(panel for panel in panels if panel.points),
+        _headline(scaling),
     )
 
 
+def _knee(scaling: Scaling) -> str:
+    """What the ring is, where there is one."""
+    if any(scaling.knees.values()):
+        return "Ring: knee, beyond which speed costs more than it brings. "
+    return "No knee up to the largest number. "
+
+
 def comparison_figure(comparison: Comparison) -> CurvesFigure:
-    """Cost against time of every cluster that runs the job."""
+    """Cost against time of every cluster that runs the job; a ring: what to take."""
+    decision = comparison.decision
+    best = None if decision is None else decision.best
+    taken = set() if best is None else {one.cluster for one in best.choices}
     points = []
     for row in comparison.rows:
         if row.run is None or (cost := row.run.cost(comparison.basis)) is None:
             continue
         text = f"{row.name}: {_run_text(row.run)}, {ranged(cost)} {comparison.currency}"
         series = _FRONT if row.on_front else _DOMINATED
-        points.append(_point(series, row.run.days, cost, text, label=row.name, named=row.on_front))
+        is_taken = row.name in taken
+        points.append(
+            _point(
+                series, row.run.days, cost, text, label=f"{TAKE}{row.name}" * is_taken or row.name,
+                named=row.on_front, marked=is_taken,
+            )
+        )  # fmt: skip
     points.sort(key=lambda point: (point.series != _FRONT, point.x))
     return CurvesFigure(
         f"{comparison.model}: {comparison.tokens / 1e12:g} T tokens",
-        "Bars: 80 % interval. Clusters without a price or a plan are in the tables only.",
-        _cost_panels(comparison, points),
+        f"Bars: 80 % interval. {'Ring: what to take. ' if taken else ''}Clusters without a price "
+        "or a plan are in the tables only.",
+        _cost_panels(comparison, points, limits=_limits(decision)),
+        _headline(comparison),
     )
 
 
@@ -131,7 +155,7 @@ def buying_figure(buying: Buying) -> CurvesFigure:
         CurvePoint(_FRONT, one.days, one.cost, one.cost, one.cost,
                    " + ".join(choice.cluster for choice in one.choices),
                    marked=best is not None and one.choices == best.choices,
-                   label="take" if best is not None and one.choices == best.choices else "",
+                   label=TAKE + taken_text(best) if best and one.choices == best.choices else "",
                    named=True)
         for one in sorted(sets, key=lambda one: one.days)
         if one.cost is not None
@@ -142,7 +166,12 @@ def buying_figure(buying: Buying) -> CurvesFigure:
         "sets that none beats in both. Ring: what to take.",
         # Jobs differ by orders of magnitude, sizes for one job by less.
         _cost_panels(buying, points, logarithmic=len(jobs) > 1, limits=_limits(decision)),
+        _headline(buying),
     )
+
+
+def _headline(study: Comparison | Buying | Scaling) -> str:
+    return "" if study.decision is None else headline(study.decision, study.currency)
 
 
 def _cost_panels(
@@ -186,7 +215,8 @@ def budget_figure(found: Budget) -> CurvesFigure:
         from_zero=False,
     )
     note = f"Bars: 80 % interval. Ring: {found.model}. Fewer parameters, more tokens."
-    return CurvesFigure(f"{found.goal}: {found.model}", note, (panel,))
+    title = f"{found.goal}: {found.model}".capitalize()
+    return CurvesFigure(title, note, (panel,), budget_headline(found))
 
 
 def _loss_point(found: Budget, parameters: float) -> CurvePoint:
@@ -251,11 +281,15 @@ def _mfu(run: Run) -> Range:
 
 def curves_chart(figure: CurvesFigure) -> Specification:
     """The whole picture, two panels a row, with one legend below."""
+    told = [*subtitle_lines(figure.headline), *subtitle_lines(figure.note)]
+    title = {"text": figure.title, "subtitle": told}
+    if len(figure.panels) == 1:
+        return curves_panel(figure.panels[0]) | _ALONE | {"title": title}
     return {
         "concat": [curves_panel(panel, panel.title) for panel in figure.panels],
         "columns": 2,
         "spacing": 40,
-        "title": {"text": figure.title, "subtitle": figure.note},
+        "title": title,
     }
 
 

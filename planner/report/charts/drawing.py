@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +17,8 @@ from planner.report.charts.templates import PALETTE, filled
 
 _SCALE_OF_PNG = 2.0
 BAR_HEIGHT = 24
+# Width of a letter of a subtitle, and of a picture whose own width says nothing.
+_LETTER, _WIDTH = 6.4, 860
 _FILE_INK = "#1a1a1a"
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.4.1.json"
 
@@ -73,11 +76,18 @@ def in_file(chart: Specification, title: str, subtitle: str = "") -> Any:
     """The chart under its title, in the look of files and notebooks, as an Altair object."""
     import altair as alt
 
-    words = {"text": title} | ({"subtitle": subtitle} if subtitle else {})
+    words: dict[str, object] = {"text": title}
+    if subtitle:
+        words["subtitle"] = subtitle_lines(subtitle, chart.get("width", _WIDTH))
     document = specification(chart | {"title": words}, _FILE_INK) | {"background": "white"}
     kinds: dict[str, Any] = {"layer": alt.LayerChart, "vconcat": alt.VConcatChart}
     kind = next((kinds[key] for key in kinds if key in document), alt.Chart)
     return kind.from_dict(document, validate=False)
+
+
+def subtitle_lines(text: str, width: float = _WIDTH) -> list[str]:
+    """A subtitle in lines that are no wider than the picture below it, pixels."""
+    return textwrap.wrap(text, int(width / _LETTER))
 
 
 def on_page(chart: Specification) -> Specification:

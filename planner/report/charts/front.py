@@ -179,7 +179,7 @@ def front_chart(
         marked=marked,
         first=_front_table(plans[:1]),
         plans=_front_table(plans),
-        named=_named_table([plan for plan in plans if plan.label]),
+        named=_named_table([plan for plan in plans if plan.label], _span(plans, dots)),
         riskier=_front_table(riskier) if riskier else None,
         before=_front_table(before) if before else None,
         dots=_dots_table(dots, modes) if dots else None,
@@ -202,18 +202,72 @@ def _front_table(plans: Sequence[FrontPlan]) -> Specification:
     )  # fmt: skip
 
 
-def _named_table(plans: Sequence[FrontPlan]) -> Specification:
-    """Plans with their 80 % intervals. The label of one at the left end stands on its right, where
-    the picture has room."""
+# Least width and height of a picture, pixels, with the width of a letter: whole labels, and those
+# of phones, which are numbers.
+_WIDE, _NARROW, _TALL = (560.0, 7.2), (210.0, 0.0), 300.0
+_LINE = 15.0
+Box = tuple[float, float, float, float]
+
+
+def _span(plans: Sequence[FrontPlan], dots: Sequence[Candidate]) -> tuple[float, float]:
+    """GiB and tokens/s from one side of the picture to the other; more where intervals reach on."""
+    every = [(one.gib, one.tokens_per_s) for one in plans]
+    every += [(one.gib, one.tokens_per_s) for one in dots]
+    every = every or [(0.0, 0.0)]
+    wide, high = ([one[axis] for one in every] for axis in (0, 1))
+    return (max(wide) - min(wide) or 1.0, max(high) - min(high) or 1.0)
+
+
+def _sides(plans: Sequence[FrontPlan], left: float, span: tuple[float, float]) -> list[bool | None]:
+    """Whether each label stands on the right, below; None where it would lie on another either way.
+    Those at the left end stand on the right, where the picture has room."""
+    placed: list[tuple[Box, Box]] = []
+    sides: list[bool | None] = []
+    for plan in plans:
+        choices = [True, False] if plan.gib <= left else [False, True]
+        boxes = {
+            side: (_box(plan, side, span, _WIDE), _box(plan, side, span, _NARROW))
+            for side in choices
+        }
+        free = (side for side in choices if not any(_collide(boxes[side], one) for one in placed))
+        side = next(free, None)
+        if side is not None:
+            placed.append(boxes[side])
+        sides.append(side)
+    return sides
+
+
+def _box(plan: FrontPlan, right: bool, span: tuple[float, float], size: tuple[float, float]) -> Box:
+    x, y = plan.gib / span[0] * size[0], plan.tokens_per_s / span[1] * _TALL
+    width = max(18.0, size[1] * len(plan.label))
+    if right:
+        return (x + 8, x + 8 + width, y - 14 - _LINE / 2, y - 14 + _LINE / 2)
+    return (x - 8 - width, x - 8, y + 9 - _LINE / 2, y + 9 + _LINE / 2)
+
+
+def _collide(boxes: tuple[Box, Box], others: tuple[Box, Box]) -> bool:
+    return any(_meet(mine, other) for mine, other in zip(boxes, others, strict=True))
+
+
+def _meet(one: Box, other: Box) -> bool:
+    return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]
+
+
+def _named_table(plans: Sequence[FrontPlan], span: tuple[float, float]) -> Specification:
+    """Plans with their 80 % intervals, and labels that do not lie on each other."""
     ends = ("lightest", "heaviest", "slowest", "fastest")
     sizes = [plan.gib for plan in plans] or [0.0]
     left = min(sizes) + _LEFT_END * (max(sizes) - min(sizes))
     return table(
-        {"label": plan.label, "number": plan.number, "gib": plan.gib, "speed": plan.tokens_per_s}
-        | {"leftmost": plan.gib <= left}
+        {
+            "label": "" if side is None else plan.label,
+            "brief": "" if side is None else f"{plan.number} ",
+            "number": plan.number, "gib": plan.gib, "speed": plan.tokens_per_s,
+            "leftmost": bool(side),
+        }
         | dict(zip(ends, plan.ends, strict=True))
-        for plan in plans
-    )
+        for plan, side in zip(plans, _sides(plans, left, span), strict=True)
+    )  # fmt: skip
 
 
 def _dots_table(dots: Sequence[Candidate], modes: list[str]) -> Specification:

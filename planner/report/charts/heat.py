@@ -27,6 +27,7 @@ from planner.predict.uncertainty.likely import likely_limit_bytes
 from planner.report.charts.drawing import Specification, table
 from planner.report.charts.front import Floats, peaks_gib, shape_of, speeds
 from planner.report.charts.templates import filled
+from planner.report.said import described
 from planner.search.result import SearchResult
 from planner.search.shares import CostedJob
 
@@ -41,7 +42,7 @@ Kind = Literal["fits", "may fit", "too large", "forbidden", "not tried"]
 @dataclass(frozen=True, slots=True)
 class Cell:
     """Degrees `a` and `b` with their values `i` and `j`, counted from 0; `speed`: tokens/s of a
-    GPU; `label`: that, GiB, or the rule's name."""
+    GPU; `label`: that, GiB, or the first rule in few words."""
 
     a: str
     b: str
@@ -179,7 +180,7 @@ def _cells(
         row = best.get(places)
         if row is None:
             given = {name: int(values[name][at]) for name, at in zip(pair, places, strict=True)}
-            yield _without_shape(pair, places, tried.conflict(given), tried.context)
+            yield _without_shape(pair, places, tried.conflict(given), tried)
         else:
             yield _with_shape(pair, places, shapes, row)
 
@@ -210,13 +211,23 @@ def _with_shape(pair: tuple[str, str], places: tuple[int, int], shapes: _Shapes,
 
 
 def _without_shape(
-    pair: tuple[str, str], places: tuple[int, int], rules: tuple[ShapeRule, ...], ctx: RuleContext
+    pair: tuple[str, str], places: tuple[int, int], rules: tuple[ShapeRule, ...], tried: _Tried
 ) -> Cell:
     if not rules:
         said = "not tried: of no use, as too few or too many tokens or layers are left to a GPU"
         return Cell(*pair, *places, "not tried", 0.0, "", said)
-    said = "forbidden: " + "; ".join(f"{rule.explain(ctx)} [{rule.name}]" for rule in rules)
-    return Cell(*pair, *places, "forbidden", 0.0, " + ".join(rule.name for rule in rules), said)
+    said = "forbidden: " + "; ".join(
+        f"{rule.explain(tried.context)} [{rule.name}]" for rule in rules
+    )
+    label = rule_words(rules[0].name, tried.job.cluster.num_gpus) + (" …" if len(rules) > 1 else "")
+    return Cell(*pair, *places, "forbidden", 0.0, label, said)
+
+
+def rule_words(name: str, gpus: int) -> str:
+    """What a rule forbids, in as few words as a cell holds; of users' own conditions: whose."""
+    words: dict[str, str] = described("pages.rules")
+    whose = "as you asked" if name.startswith("user-") else "your condition"
+    return words.get(name, whose).format(gpus=gpus)
 
 
 _CELL_HEIGHT = 34

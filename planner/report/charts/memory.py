@@ -19,7 +19,7 @@ from planner.predict.memory.account import Footprint, StageAccount
 from planner.predict.memory.terms import phase_rows
 from planner.predict.plan import StageMemory
 from planner.predict.plan_text import degrees_text
-from planner.report.charts.drawing import Row, Specification, colours, table
+from planner.report.charts.drawing import Row, Specification, colours, subtitle_lines, table
 from planner.report.charts.templates import PALETTE, filled
 from planner.report.memory import peak_text, phase_text, total_sentence
 
@@ -145,6 +145,8 @@ def stage_sizes(stage: StageMemory) -> tuple[float, ...]:
 
 
 _NAMES = list(MEMORY_GROUPS)
+# A line of words over the height of a picture.
+_WORDS_HIGH = 0.09
 
 
 def memory_chart(figure: MemoryFigure) -> Specification:
@@ -153,7 +155,10 @@ def memory_chart(figure: MemoryFigure) -> Specification:
     return {
         "vconcat": [memory_panel_chart(panel, panel.title, used) for panel in figure.panels],
         "resolve": {"scale": {"color": "shared"}},
-        "title": {"text": figure.title, "subtitle": [figure.subtitle, figure.note]},
+        "title": {
+            "text": figure.title,
+            "subtitle": [*subtitle_lines(figure.subtitle), *subtitle_lines(figure.note)],
+        },
     }
 
 
@@ -177,10 +182,16 @@ def memory_panel_chart(
         steps=table(_steps(panel, places)),
         peak=table([_peak(panel, places)]),
         has_interval=panel.interval is not None,
-        limit=table([{"limit": panel.limit_bytes / GIB, "text": panel.limit_text}]),
+        limit=table([_limit(panel)]),
         shows_limit=panel.shows_limit,
         limit_is_beyond=not panel.shows_limit,
     )
+
+
+def _limit(panel: StagePanel) -> Row:
+    """The limit in words, and in few for a phone."""
+    size = panel.limit_bytes / GIB
+    return {"limit": size, "text": panel.limit_text, "brief": f"HBM {size:.1f} GiB"}
 
 
 def _used(panel: StagePanel) -> list[str]:
@@ -218,7 +229,10 @@ def _peak(panel: StagePanel, places: list[int]) -> Row:
     """The total of the heaviest bar and the ends of its interval."""
     place, bar = next(pair for pair in zip(places, panel.bars, strict=True) if pair[1].is_peak)
     low, high = panel.interval or (bar.total_bytes, bar.total_bytes)
+    # Words at the end of the whisker go above the line of the limit where it would strike them.
+    is_struck = high <= panel.limit_bytes <= high + _WORDS_HIGH * max(high, panel.limit_bytes)
     return {
         "place": place, "low": low / GIB, "high": high / GIB,
+        "words": (panel.limit_bytes if is_struck else high) / GIB,
         "text": f"{gib(bar.total_bytes)} GiB",
     }  # fmt: skip

@@ -145,8 +145,7 @@ def stages_chart(bars: Sequence[BarPart], limit_bytes: float) -> Specification:
 def waterfall_chart(bars: Sequence[BarPart], interval: tuple[float, float]) -> Specification:
     """Terms of the step time one after the other, the whole step below with its interval."""
     labels, (low, high) = [bar.label for bar in bars], interval
-    rows = [{**row, "right": row["end"]} for row in _bar_rows(bars)]
-    rows[-1]["right"] = high
+    rows = _bar_rows(bars)
     return filled(
         "waterfall",
         height=BAR_HEIGHT * len(bars),

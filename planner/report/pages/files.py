@@ -17,8 +17,9 @@ from planner.job.errors import UsageError
 from planner.report.pages.page import Page
 from planner.report.pages.plans import PagePlan, plans_page, result_page
 from planner.report.pages.studies import Study, study_page
+from planner.report.pages.sweep import RESULTS, sweep_page
 from planner.report.pages.tune import tune_page
-from planner.search.plan_file import demand_whole, read_json, read_plan_file
+from planner.search.plan_file import RL_KIND, demand_whole, read_json, read_plan_file
 from planner.tune.outcome import DOCUMENT, TunedStudy
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -30,19 +31,26 @@ _STUDIES: dict[type[Study], set[str]] = {
     Scaling: {"points", "knees"},
 }
 _MADE_BY = (
-    "search, evaluate, compare, buy, scale and budget write such files with -o FILE.json, tune a "
-    "study"
+    "search, evaluate, compare, buy, scale and budget write such files with -o FILE.json, tune and "
+    "sweep a folder"
 )
 
 
 def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) -> Page:
     """The page of a plan file, of what `compare`, `buy`, `scale` or `budget` wrote, or of a study
-    of `tune`, by its folder. UsageError says what is wrong with the file. `before_costing` is
+    of `tune` or a sweep, by its folder. UsageError says what is wrong with it. `before_costing` is
     called before shapes are costed."""
+    if (path / RESULTS).is_file():
+        return sweep_page(path)
     if path.is_dir():
         path = _document_of(path)
     document = read_json(path)
     keys = document.keys() if isinstance(document, dict) else set()
+    if isinstance(document, dict) and document.get("kind") == RL_KIND:
+        from planner.report.pages.rl import rl_page_of_file
+
+        before_costing()
+        return rl_page_of_file(path)
     if {"points", "results"} <= keys:
         front = _validated(path, ClusterFront, document)
         for result in front.results.values():

@@ -27,11 +27,17 @@ from planner.report.charts.drawing import Drawing
 from planner.report.charts.measured import RunPoint, pairs_chart, scatter_chart
 from planner.report.charts.memory import MemoryFigure, StagePanel, memory_panel_chart
 from planner.report.comparison import comparison_report
+from planner.report.pages.cards import (
+    budget_card,
+    decision_card,
+    memory_card,
+    pairs_card,
+    validation_card,
+)
 from planner.report.pages.page import Card, Page, Section
 from planner.report.said import table_of
 from planner.report.studies import budget_report, buying_report, scaling_report
-from planner.report.study_words import decision_facts, headline
-from planner.report.tables import Report
+from planner.report.tables import Notes, Report
 from planner.report.traced import Pair
 
 _OF: dict[type, tuple[Callable[[Any], CurvesFigure], Callable[[Any], Report]]] = {
@@ -56,24 +62,16 @@ def study_page(study: Study) -> Page:
         Drawing(f"curves-{number}", panel.title, curves_panel(panel))
         for number, panel in enumerate(figure.panels, start=1)
     ]
-    sections = [Section("Tables", blocks=report.blocks)]
+    card = _study_card(study)
+    said = Notes((card.headline,)) if card else None
+    sections = [Section("Tables", blocks=[one for one in report.blocks if one != said])]
     if drawings:
         sections.insert(0, Section("Figures", drawings, side_by_side=len(drawings) > 1))
-    return Page(figure.title, figure.note, sections, card=_study_card(study))
+    return Page(figure.title, figure.note, sections, card=card)
 
 
 def _study_card(study: Study) -> Card | None:
-    """What to take, on top of a comparison or a purchase that has a recommendation."""
-    decision = getattr(study, "decision", None)
-    if decision is None:
-        return None
-    rows = decision_facts(decision, study.currency).rows
-    facts = tuple((label, text) for label, text in rows if label in _TOLD)
-    return Card(headline(decision, study.currency), facts=facts)
-
-
-# Rows of a recommendation that its card repeats.
-_TOLD = ("limits", "take", "because", "next best", "deadline kept", "budget kept")
+    return budget_card(study) if isinstance(study, Budget) else decision_card(study)
 
 
 def pairs_page(
@@ -85,7 +83,8 @@ def pairs_page(
         Drawing(f"pairs-{number}", name, pairs_chart(pairs, unit))
         for number, (name, (pairs, unit)) in enumerate(panels.items(), start=1)
     ]
-    return Page(title, "", [Section("Figures", drawings), Section("Tables", blocks=report.blocks)])
+    sections = [Section("Figures", drawings), Section("Tables", blocks=report.blocks)]
+    return Page(title, "", sections, card=pairs_card(panels))
 
 
 def memory_page(figure: MemoryFigure) -> Page:
@@ -94,7 +93,7 @@ def memory_page(figure: MemoryFigure) -> Page:
         Section(panel.title, [memory_drawing(panel, f"stage-{number}")])
         for number, panel in enumerate(figure.panels, start=1)
     ]
-    return Page(figure.title, f"{figure.subtitle}. {figure.note}", sections)
+    return Page(figure.title, figure.note, sections, card=memory_card(figure))
 
 
 def memory_drawing(panel: StagePanel, name: str, title: str = "", note: str = "") -> Drawing:
@@ -122,7 +121,8 @@ def validation_page(predictions: Sequence[Prediction], family: Family, report: R
             "Worst rows, and why", blocks=(table_of("validation.worst", worst_rows(predictions)),)
         ),
     )
-    return Page("Predicted against measured", lead, sections)
+    card = validation_card(predictions)
+    return Page("Predicted against measured", lead, sections, card=card)
 
 
 def _drawings(predictions: Sequence[Prediction], family: Family) -> Iterator[Drawing]:

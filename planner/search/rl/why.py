@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.job.errors import NothingFitsError, UsageError
+from planner.job.quantities import GIB
 from planner.job.rl.job import RlJob
 from planner.job.rl.request import RlRequest
 from planner.search.rl.explorer import RlExplorer, Within
 from planner.search.rl.trainers import jobs_of
-
-_GIB = 2.0**30
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,12 @@ class RlWhy:
 
     def sentences(self) -> str:
         """All of it."""
-        proven = "" if self.proven else "not proven: the search ended before"
-        return "\n".join(filter(None, ("nothing fits", *self.reasons, proven, *self.remedies)))
+        if self.proven:
+            return "\n".join(("nothing fits", *self.reasons, *self.remedies))
+        unsure = (
+            "not proven: the search ended before all was costed; give degrees, as --tp 4 --pp 2"
+        )
+        return "\n".join(("found nothing that fits", unsure, *self.reasons, *self.remedies))
 
 
 class RlDoesNotFitError(NothingFitsError):
@@ -53,11 +56,11 @@ def _reasons(explorer: RlExplorer) -> Iterator[str]:
     usable = job.trainer.cluster.gpu.hbm_usable_bytes
     if explorer.no_engine_fits:
         yield _engine_reason(job)
-    least = min((float(side.peaks.min()) for side in explorer.sides.values()), default=0.0)
+    least = min((float(side.least.min()) for side in explorer.sides.values()), default=0.0)
     if least > usable:
         yield (
-            f"the lightest update of {job.policy.name} takes {least / _GIB:,.1f} GiB on a GPU of "
-            f"the trainer, of {usable / _GIB:,.1f} GiB"
+            f"the lightest update of {job.policy.name} takes {least / GIB:,.1f} GiB on a GPU of "
+            f"the trainer, of {usable / GIB:,.1f} GiB"
         )
     elif not explorer.no_engine_fits:
         yield "trainers and engines that fit alone do not fit together surely enough"

@@ -10,12 +10,13 @@ import pytest
 
 from hardware.load import load_gpu
 from planner.job.errors import UsageError
+from planner.job.quantities import GIB
 from planner.job.specs import ModelSpec
 from planner.predict.memory.inference import InferenceMemory, inference_memory
 from planner.predict.memory.serving import logs
 from planner.predict.memory.serving.activations import Activations
 from planner.predict.memory.serving.deployment import Deployment, check_deployment
-from planner.predict.memory.serving.engine import ENGINES, GIB, batch_defaults, graph_bytes
+from planner.predict.memory.serving.engine import ENGINES, batch_defaults, graph_bytes
 from planner.predict.memory.serving.formats import KV_FORMATS, WEIGHT_FORMATS
 from planner.predict.memory.serving.logs import (
     CacheSpread,

@@ -97,7 +97,7 @@ class _Sampling:
             algorithm=self._algorithm(),
             prompts=max(1, batch // each),
             samples_per_prompt=each,
-            engine=self._engine(separate=separate, world=world),
+            engine=self._engine(separate=separate, world=world, passes=passes),
             minibatches=max(1, passes // accumulated),
             epochs=self._whole("num_iterations"),
             prompt_limit=self._prompt(),
@@ -196,7 +196,7 @@ class _Sampling:
         servers = ("vllm_server_host", "vllm_server_base_url", "vllm_server_port")
         return "server" if any(name in self.named for name in servers) else "colocate"
 
-    def _engine(self, *, separate: bool, world: int) -> EngineFound:
+    def _engine(self, *, separate: bool, world: int, passes: int) -> EngineFound:
         if not is_on(self.named, "use_vllm"):
             where = self._places("use_vllm")
             text = "answers that transformers generates, without vLLM, are not modelled"
@@ -209,7 +209,9 @@ class _Sampling:
             where = self._places("vllm_tensor_parallel_size")
             self.problems.append(Problem("rl-engine-divides", text, self._sure(), where))
         share = self._number("vllm_gpu_memory_utilization")
-        return EngineFound("vllm", tp, gpus=world, kv_share=share)
+        # All samples of an engine's processes at once (trl/trainer/grpo_trainer.py, max_num_seqs).
+        at_once = min(self.found.mbs * tp * passes, _MOST)
+        return EngineFound("vllm", tp, gpus=world, kv_share=share, sequences=at_once)
 
     def _served(self) -> EngineFound:
         """The engines of a server that the same script starts (trl/scripts/vllm_serve.py); how many

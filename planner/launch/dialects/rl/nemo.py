@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from planner.job.quantities import stated
 from planner.job.rl.spec import ReferenceHome
 from planner.launch.dialects.rl.common import RlReader
 from planner.launch.dialects.rl.hydra import overrides, paths_given
@@ -197,9 +198,11 @@ class NemoReader(RlReader):
         offload = f"{_MEGATRON}.optimizer.optimizer"
         share = 0.0
         if self.flag(f"{offload}_cpu_offload"):
-            share = self.number(f"{offload}_offload_fraction") or 1.0
+            share = stated(self.number(f"{offload}_offload_fraction"), 1.0)
+        in_fp32 = self.flag(f"{_MEGATRON}.distributed_data_parallel_config.grad_reduce_in_fp32")
         return found | {
             "zero": 1,
+            "variations": ("no-bf16-gradients" if in_fp32 else "bf16-gradients",),
             "recompute": self.hints.recompute or (granularity if again else "none"),
             "optimizer_offload": min(1.0, share),
             "train": self._adapters(f"{_MEGATRON}.peft"),

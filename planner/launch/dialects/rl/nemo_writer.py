@@ -12,6 +12,8 @@ from planner.launch.dialects.rl.readme import readme
 from planner.launch.quoting import comment_text, yaml_dumped
 from planner.launch.rl import RlLaunch
 
+_SIXTEEN_BITS = 2
+
 Settings = dict[str, Any]
 SCRIPT, CONFIG = "run.sh", "nemo_rl.yaml"
 _KL = 0.01
@@ -132,11 +134,19 @@ def _trainer(launch: RlLaunch) -> Settings:
             "pipeline_model_parallel_size": degrees.pp, "context_parallel_size": degrees.cp,
             "expert_model_parallel_size": degrees.ep, "expert_tensor_parallel_size": degrees.etp,
             "sequence_parallel": degrees.tp > 1, "activation_checkpointing": again,
+            "distributed_data_parallel_config.grad_reduce_in_fp32": not _reduces_in_bf16(launch),
             **_offload(launch),
         }  # fmt: skip
     if tuning.has_adapters:
         sizes = {**sizes, f"{adapters}.enabled": True, f"{adapters}.dim": tuning.rank}
     return {**whole, **{f"{table}.{name}": value for name, value in sizes.items()}}
+
+
+def _reduces_in_bf16(launch: RlLaunch) -> bool:
+    """Gradients kept and reduced in 16 bits, as the plan's profile has them."""
+    job = launch.layout.trainer.job
+    stated = job.optimizer.gradient_bytes
+    return (job.framework.state.gradient_bytes if stated is None else stated) == _SIXTEEN_BITS
 
 
 def _offload(launch: RlLaunch) -> Settings:

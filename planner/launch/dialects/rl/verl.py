@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from planner.job.quantities import stated
 from planner.job.rl.frameworks import find_rl_framework
 from planner.job.rl.spec import ReferenceHome
 from planner.launch.dialects.rl.common import RlReader, words
@@ -236,7 +237,7 @@ class VerlReader(RlReader):
         self._split()
         share = 0.0
         if self.flag(f"{_OFFLOAD}.optimizer_cpu_offload"):
-            share = self.share(f"{_OFFLOAD}.optimizer_offload_fraction") or 1.0
+            share = stated(self.share(f"{_OFFLOAD}.optimizer_offload_fraction"), 1.0)
             share = 1.0 if share >= 0.999 else share
         return found | {
             "zero": 1,

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 
 from hardware.schema import Gpu
 from planner.job.errors import unknown_name
+from planner.job.quantities import GIB
 from planner.predict.links import channels_at
 from planner.predict.memory.serving.formats import TABLES
-
-GIB = 2.0**30
 
 
 @dataclass(frozen=True, slots=True)

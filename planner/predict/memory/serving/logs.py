@@ -19,8 +19,9 @@ from typing import Any
 
 from hardware.load import load_gpu
 from planner.job.models.catalog import load_model
+from planner.job.quantities import GIB
 from planner.predict.memory.serving.deployment import Deployment
-from planner.predict.memory.serving.engine import ENGINES, GIB
+from planner.predict.memory.serving.engine import ENGINES
 from planner.predict.memory.serving.formats import kv_format, weight_format
 from planner.predict.memory.serving.stage import ServingStageMemory, stage_memory, tokens_of
 from planner.predict.uncertainty.families import architecture_text

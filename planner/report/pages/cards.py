@@ -1,0 +1,155 @@
+"""Cards of pages without a plan to take: what was found in a sentence, the risk, what is next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+from planner.compare.budget import Budget
+from planner.compare.buying import Buying
+from planner.compare.results import Comparison, Decision, Scaling
+from planner.evidence.runs.predict import Prediction
+from planner.evidence.runs.report import error_of
+from planner.job.quantities import gib, percent_sure, share
+from planner.predict.uncertainty.families import Figure
+from planner.report.charts.memory import MemoryFigure
+from planner.report.pages.page import Card
+from planner.report.study_words import budget_headline, decision_facts, headline
+from planner.report.traced import Pair
+from planner.report.tune import best_text
+from planner.tune.outcome import TunedStudy
+
+# Rows of a recommendation that its card repeats, as (row, what the card calls it).
+_TOLD = {
+    "limits": "limits", "because": "because", "next best": "next best", "take": "know",
+    "deadline kept": "deadline kept", "budget kept": "budget kept",
+}  # fmt: skip
+
+
+def decision_card(study: Comparison | Buying | Scaling) -> Card | None:
+    """What to take of what was compared; None where nothing was decided."""
+    if study.decision is None:
+        return None
+    rows = decision_facts(study.decision, study.currency).rows
+    facts = [(_TOLD[label], text) for label, text in rows if label in _TOLD]
+    facts.append(("next", _next_of(study, study.decision)))
+    return Card(headline(study.decision, study.currency), facts=facts)
+
+
+def _next_of(study: Comparison | Buying | Scaling, decision: Decision) -> str:
+    if decision.best is None:
+        return (
+            "give more time, money or power, or other GPUs: the tables say what would have to give"
+        )
+    cluster = decision.best.choices[0].cluster
+    if isinstance(study, Buying):
+        return f"planner search --gpus {cluster} with the job's options finds its plan and saves it"
+    return (
+        f"planner search --model {study.model} --gpus {cluster} -o plans.json, and the job's batch"
+    )
+
+
+def budget_card(found: Budget) -> Card:
+    """Size, tokens, loss and days of a budget."""
+    doubt = found.why_no_loss or (found.beyond and f"extrapolated: {found.beyond}")
+    return Card(
+        budget_headline(found),
+        facts=(
+            ("risk", doubt or "other data and tokenizers move the loss by more than its interval"),
+            (
+                "next",
+                "planner search --model of that shape, or planner budget --save-model FILE.toml",
+            ),
+        ),
+    )
+
+
+def memory_card(figure: MemoryFigure) -> Card:
+    """The peak of the heaviest stage against the memory that may be used."""
+    panel = next((one for one in figure.panels if one.interval), figure.panels[0])
+    peak = max(bar.total_bytes for bar in panel.bars)
+    high = (panel.interval or (peak, peak))[1]
+    whole = max(panel.limit_bytes, high)
+    parts = ((peak / whole, "used", "held"), ((high - peak) / whole, "may", "80 % interval"))
+    text = f"{gib(peak)} of {gib(panel.limit_bytes)} GiB"
+    return Card(
+        figure.subtitle + ".",
+        (("memory", text, parts),),
+        (
+            ("where", panel.title),
+            ("next", "planner search with the same job finds what is faster and fits as well"),
+        ),
+    )
+
+
+_NAMES: dict[Figure, str] = {"time": "step time", "memory": "peak memory"}
+
+
+def validation_card(predictions: Sequence[Prediction]) -> Card:
+    """How far predictions are off: half and nine in ten of them."""
+    return Card(
+        f"{'; '.join(_spreads(predictions)) or 'Nothing was measured'}.".capitalize(),
+        facts=(
+            ("risk", "runs unlike these may be further off; the tables say by kind of run"),
+            ("next", "planner calibrate --from your own runs narrows it for your cluster"),
+        ),
+    )
+
+
+def _spreads(predictions: Sequence[Prediction]) -> Iterator[str]:
+    for figure, name in _NAMES.items():
+        errors = sorted(
+            abs(off) for one in predictions if (off := error_of(one, figure)) is not None
+        )
+        if errors:
+            most = errors[int(0.9 * (len(errors) - 1))]
+            yield (
+                f"{name}: half of {len(errors):,} runs within {share(median(errors))}, nine in ten "
+                f"within {share(most)}"
+            )
+
+
+# Bars that are the sum of others.
+_SUMS = ("step", "total", "peak")
+
+
+def pairs_card(panels: Mapping[str, tuple[Sequence[Pair], str]]) -> Card | None:
+    """The largest measured part and, beside a prediction, where it differs most."""
+    every = [
+        (pair, unit) for pairs, unit in panels.values() for pair in pairs if pair.label not in _SUMS
+    ]
+    if not every:
+        return None
+    largest, unit = max(every, key=lambda one: one[0].measured)
+    known = [(abs(pair.measured - pair.predicted), pair, unit) for pair, unit in every
+             if pair.predicted is not None]  # fmt: skip
+    text = f"{largest.label} is the largest part: {largest.measured:,.4g} {unit}"
+    if not known:
+        return Card(
+            f"{text}.", facts=(("next", "--plan-file plans.json sets a prediction beside it"),)
+        )
+    _, far, unit = max(known, key=lambda one: one[0])
+    differs = (
+        f"{text}; furthest from the prediction is {far.label}: {far.measured:,.4g} instead of "
+        f"{far.predicted:,.4g} {unit}."
+    )
+    return Card(differs, facts=(("next", "planner calibrate --from your runs carries it on"),))
+
+
+def tune_card(study: TunedStudy) -> Card:
+    """The plan to take, what may beat it, and what was spent."""
+    doubt = 1.0 - study.best_probability
+    ran = sum(one.measured_s is not None for one in study.trials)
+    return Card(
+        f"{best_text(study)}",
+        facts=(
+            ("risk", f"with {percent_sure(doubt)} another plan that can be tried is faster"),
+            (
+                "spent",
+                f"{study.spent_gpu_hours:.2f} GPU-hours; {ran} of {len(study.trials)} trials "
+                "measured",
+            ),
+            ("state", study.sentence),
+            ("next", "planner tune --resume STUDY --trials N goes on"),
+        ),
+    )

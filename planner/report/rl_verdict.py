@@ -1,0 +1,189 @@
+"""The answer of a search of reinforcement learning as one card, in the form of `verdict.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from planner.job.quantities import gib, percent_sure, seconds, share, short_count, signed_share
+from planner.predict.plan_text import LIKELY_TO_FIT, plan_name
+from planner.predict.rl.plan import Phase
+from planner.report.tables import Block, Facts, Notes, TableData, table
+from planner.report.verdict import drawn
+from planner.search.rl.result import RlPlan, RlResult
+
+# What a step's seconds go to, by phase, with the marks of a bar; all other phases move tensors.
+_KINDS = {
+    "generation": ("samples", "█"), "reward": ("judges", "▚"), "old_logprobs": ("reads", "▓"),
+    "reference": ("reads", "▓"), "values": ("reads", "▓"), "critic_update": ("trains", "▒"),
+    "update": ("trains", "▒"),
+}  # fmt: skip
+_MOVES = ("moves", "░")
+
+
+@dataclass(frozen=True)
+class RlVerdict:
+    """What a search says in one look."""
+
+    result: RlResult
+
+    @property
+    def plan(self) -> RlPlan:
+        """The plan to take."""
+        return self.result.plans[self.result.recommended - 1]
+
+    @property
+    def headline(self) -> str:
+        """The answer as a sentence."""
+        plan = self.plan
+        return (
+            f"Use plan {self.result.recommended}, {name(plan)}: {seconds(plan.step_s)} a step "
+            f"({seconds(plan.low_s)} to {seconds(plan.high_s)}), "
+            f"{short_count(plan.samples_per_gpu_hour)} samples an hour and GPU; "
+            f"{self.memory_text}, fits with {percent_sure(plan.fit_probability)}."
+        )
+
+    @cached_property
+    def _fullest(self) -> Phase:
+        usable = self.plan.usable_bytes
+        return max(self.plan.phases, key=lambda one: one.peak_bytes / usable[one.side])
+
+    @property
+    def memory_text(self) -> str:
+        """`57.1 of 79.1 GiB`."""
+        usable = self.plan.usable_bytes[self._fullest.side]
+        return f"{gib(self._fullest.peak_bytes)} of {gib(usable)} GiB"
+
+    @property
+    def memory_share(self) -> float:
+        """Of its memory, as much as the fullest GPU holds."""
+        return min(1.0, self.plan.peak_share)
+
+    @cached_property
+    def kinds(self) -> dict[str, float]:
+        """Seconds of both sides by what they do; sides on GPUs of their own work beside each
+        other, so that these may add up to more than the step."""
+        sums: dict[str, float] = {}
+        for phase in self.plan.phases:
+            kind = _KINDS.get(phase.name, _MOVES)[0]
+            sums[kind] = sums.get(kind, 0.0) + phase.seconds
+        return {kind: size for kind, size in sums.items() if size > 0.0}
+
+    @property
+    def time_bar(self) -> str:
+        """The seconds of all phases by what they do."""
+        marks = dict((*_KINDS.values(), _MOVES))
+        parts, reached = [], 0.0
+        for kind, size in self.kinds.items():
+            reached += size
+            parts.append((reached, marks[kind]))
+        return drawn(parts, reached)
+
+    @property
+    def time_legend(self) -> str:
+        """What the marks of the bar stand for."""
+        marks = dict((*_KINDS.values(), _MOVES))
+        return ", ".join(
+            f"{marks[kind]} {kind} {seconds(size)}" for kind, size in self.kinds.items()
+        )
+
+    @property
+    def risk(self) -> str:
+        """What is likeliest to go otherwise than it says."""
+        plan = self.plan
+        if plan.fit_probability < LIKELY_TO_FIT:
+            missing = percent_sure(1.0 - plan.fit_probability)
+            return f"{missing} that it does not fit; a lighter plan below avoids it."
+        wide = max(plan.high_s / plan.step_s, plan.step_s / plan.low_s) - 1.0
+        return (
+            f"The step may take {share(wide, 0)} more or less: lengths of answers decide it, and "
+            "planner calibrate learns them from one log of yours."
+        )
+
+    def next(self, saved_as: str | None) -> str:
+        """What to type next."""
+        number = self.result.recommended
+        if saved_as is None:
+            return (
+                f"add -o plans.json to keep the plans, then planner launch plans.json {number} "
+                "-o run"
+            )
+        return f"planner launch {saved_as} {number} -o run"
+
+    @cached_property
+    def alternatives(self) -> list[tuple[int, str, RlPlan]]:
+        """(number, why, plan) of the fastest with another placement, and of the lightest."""
+        plans = list(enumerate(self.result.plans, start=1))
+        mine = (self.plan.placement, self.plan.staleness)
+        others = [one for one in plans if (one[1].placement, one[1].staleness) != mine]
+        named = [("the fastest placed otherwise", min(others, key=_step))] if others else []
+        named.append(("the lightest", min(plans, key=lambda one: one[1].peak_share)))
+        found = {number: (words, plan) for words, (number, plan) in reversed(named)}
+        found.pop(self.result.recommended, None)
+        return [(number, *rest) for number, rest in sorted(found.items())]
+
+    def than(self, plan: RlPlan) -> str:
+        """`12.0 % longer, 44.8 GiB`."""
+        longer = plan.step_s / self.plan.step_s - 1.0
+        return f"{signed_share(longer)} step time, {gib(fullest_bytes(plan))} GiB"
+
+
+def _step(one: tuple[int, RlPlan]) -> float:
+    return one[1].step_s
+
+
+def fullest_bytes(plan: RlPlan) -> float:
+    """Bytes on the fullest GPU of either side."""
+    return max(phase.peak_bytes for phase in plan.phases)
+
+
+def name(plan: RlPlan) -> str:
+    """`colocated, 32 GPUs train DP 32, ZeRO-3 and sample with 4 × TP 8`."""
+    engine = plan.engine
+    degrees = " × ".join(
+        f"{word} {value}"
+        for word, value in (("TP", engine.tp), ("PP", engine.pp), ("DP", engine.dp))
+        if value > 1
+    )
+    engines = f"{engine.replicas} × {degrees or 'one GPU'}"
+    behind = f", {plan.staleness} behind" if plan.staleness else ""
+    trains = f"{plan.trainer_gpus} GPUs train by {plan_name(plan.trainer)}"
+    same = plan.placement == "colocated"
+    samples = "and sample" if same else f"and {plan.engine_gpus} sample"
+    return f"{plan.placement}{behind}, {trains} {samples} with {engines}"
+
+
+def verdict_blocks(result: RlResult, saved_as: str | None = None) -> Iterator[Block]:
+    """The card."""
+    verdict = RlVerdict(result)
+    bar = drawn(((verdict.memory_share, "█"),), 1.0)
+    yield Notes((verdict.headline,))
+    yield Facts(
+        (
+            ("memory", f"{bar} {verdict.memory_text}"),
+            ("step", f"{verdict.time_bar} {seconds(verdict.plan.step_s)}"),
+            ("", verdict.time_legend),
+            ("risk", verdict.risk),
+            ("next", verdict.next(saved_as)),
+        )
+    )
+    if verdict.alternatives:
+        yield _instead(verdict)
+
+
+def _instead(verdict: RlVerdict) -> TableData:
+    return table(
+        "# | ~because it is | ~plan | step time | GiB",
+        (
+            (
+                f"{number}",
+                words,
+                name(plan),
+                signed_share(plan.step_s / verdict.plan.step_s - 1.0),
+                gib(fullest_bytes(plan)),
+            )
+            for number, words, plan in verdict.alternatives
+        ),
+        "Instead",
+    )
