@@ -81,3 +81,11 @@ def test_answers_without_a_limit_end_with_the_positions():
     assert all(
         other.longest <= job.rollout.response.longest for other in job.rollout.response.unstated
     )
+
+
+def test_prompts_and_answers_may_each_be_a_column_of_a_file(tmp_path):
+    file = tmp_path / "lengths.csv"
+    file.write_text("length,answer\n100,200\n300,900\n")
+    rollout = request(lengths=f"prompt={file},response={file}:answer").resolve().rollout
+    assert (rollout.prompt.longest, rollout.response.longest) == (300, 900)
+    assert rollout.response.mean == 550
