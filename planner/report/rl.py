@@ -247,7 +247,7 @@ def _searched_rows(result: RlResult) -> Iterator[Row]:
     yield (
         "proof",
         f"bounds left {counts.costed:,} trainers to be costed in full, {counts.pairs:,} of them "
-        f"with an engine; CP-SAT finds no better pair: {proof}",
+        f"with an engine; {'CP-SAT finds no better pair: ' if result.proven else ''}{proof}",
     )
 
 
