@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from click.testing import CliRunner, Result
 
 import planner.cli.tune
 from planner.cli.program import planner_command
+from planner.launch.rl import rl_files
 from planner.search.rl.plan_file import read_rl_plan, to_json
 from planner.search.rl.result import RlResult
 from planner.tune.journal import Chosen, Ended, TrialRecord
 from planner.tune.rl.follow import FollowedSteps
 from planner.tune.rl.work import RL_SHORT, RlStudyWork
+from tests.launch.rl_plans import drawn
 
 JOB = (
     "--model", "qwen3-0.6b", "--gpus", "4xH100", "--framework", "megatron-core", "--rl", "grpo",
@@ -194,3 +197,17 @@ def test_a_dry_run_tells_trials(plans: Path) -> None:
     told = tune(plans, "--dry-run", "--run", "x {folder}", *MUCH, "--json", "-q")
     assert told.exit_code == 0, told.output
     assert json.loads(told.output)[0]["plan"].startswith("plan ")
+
+
+@pytest.mark.parametrize(
+    ("framework", "file", "said"),
+    [
+        ("verl", "run.sh", "trainer.total_training_steps=7"),
+        ("nemo-rl", "nemo_rl.yaml", "max_num_steps: 7"),
+        ("trl", "trl.yaml", "max_steps: 7"),
+    ],
+)
+def test_every_writer_has_a_short_run(framework: str, file: str, said: str) -> None:
+    launch = drawn(framework, 1)
+    assert said in rl_files(replace(launch, steps=7))[file]
+    assert said not in rl_files(launch)[file]

@@ -13,6 +13,7 @@ from functools import cached_property
 from planner.evidence.rl.costed import Costed
 from planner.evidence.rl.costing import costed_step
 from planner.job.errors import UsageError
+from planner.job.quantities import plural
 from planner.job.rl.job import RlJob
 from planner.launch.rl import RlLaunch, launch_note
 from planner.predict.rl.plan import RlLayout
@@ -51,8 +52,8 @@ class RlCandidate:
         """How its engines are split."""
         engine = self.launch.layout.engine
         return (
-            f"{engine.replicas} engines of tp {engine.tp}, pp {engine.pp}, dp {engine.dp}, "
-            f"ep {engine.ep}, {engine.kv_share:.0%} of a GPU, {engine.sequences} sequences"
+            f"{plural(engine.replicas, 'engine')} of tp {engine.tp}, pp {engine.pp}, "
+            f"dp {engine.dp}, ep {engine.ep}, {engine.kv_share:.0%} of a GPU, {engine.sequences} sequences"
         )
 
     @property
