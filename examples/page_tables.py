@@ -12,6 +12,7 @@ from typing import Any
 from constraints.axes import AXES
 from hardware.files import shipped_toml
 from planner.evidence.runs.rows import FIRST_SIGHT, PUBLISHED, MeasuredRow, read_rows
+from planner.job.data_tables import Column, DataTable
 from planner.job.written import markdown_table
 from planner.predict.uncertainty.families import Figure
 from planner.predict.uncertainty.shipped import shipped_tables
@@ -128,8 +129,8 @@ def accuracy() -> str:
         f"![Predicted against measured step time](../{ACCURACY}.svg)",
         f"Measured on {content['date']} by `{content['command']}`; "
         f"{content['rows'] - content['refused']:,} of {content['rows']:,} runs predicted.",
-        _error_table(content, "time", "step time"),
-        _error_table(content, "memory", "peak memory"),
+        _error_table(content, "time"),
+        _error_table(content, "memory"),
         *(_bar_table(content.get("bars", {}), figure) for figure in FIRST_SIGHT),
         _reliability_table("stated to fit", content.get("fit_bin", ())),
         _reliability_table(
@@ -236,23 +237,61 @@ def _goodness(figures: Mapping[str, Any]) -> float:
     return float(-figures["median"] if "median" in figures else figures["mean"])
 
 
-def _error_table(content: Mapping[str, Any], figure: Figure, title: str) -> str:
+_ERROR_COLUMNS = (
+    Column("source", "Who measured the runs.", number=False),
+    Column("rows", "Runs predicted."),
+    Column("median", "Median absolute error, %."),
+    Column("mean", "Mean absolute error, %."),
+    Column("p90", "Absolute error that one run in ten exceeds, %."),
+    Column("bias", "Median signed error, %; above 0: predicted too high."),
+    Column("rank", "Rank correlation of predicted and measured; empty for one or two runs."),
+    Column("covered", "Runs within their 80 % interval, %."),
+    Column("width", "Mean width of the 80 % interval, as the logarithm of its ends' ratio."),
+    Column("score", "Interval score; less is better."),
+    Column("held_out_median", "Median absolute error with constants that leave the source out, %."),
+)
+_ERRORS: dict[Figure, str] = {"time": "step time", "memory": "peak memory"}
+
+
+def accuracy_data() -> list[DataTable]:
+    """Errors by source, worst first, of step time and of peak memory."""
+    content = _shipped()
+    return [_error_data(content, figure) for figure in _ERRORS]
+
+
+def _error_data(content: Mapping[str, Any], figure: Figure) -> DataTable:
+    sources = [one for one in content["source"] if figure in one]
+    rows = [
+        (one["family"], *_error_cells(one[figure]), _held_out_cell(one, figure))
+        for one in sorted(sources, key=lambda one: _goodness(one[figure]))
+    ]
+    title = f"Errors of {_ERRORS[figure]} by source"
+    return DataTable(f"accuracy-{figure}", title, _ERROR_COLUMNS, rows)
+
+
+def _held_out_cell(total: Mapping[str, Any], figure: Figure) -> str:
+    return _percent(total.get(HELD_OUT[figure], {}).get("median"))
+
+
+def _error_table(content: Mapping[str, Any], figure: Figure) -> str:
+    """Errors of all runs, of parts of them and of the mean source, above the link to the data."""
     key = HELD_OUT[figure]
-    left_out = f"{key}_mean_of_sources" in content
-    titles = [title, "rows", "median", "mean", "p90", "bias", "rank", "in 80 % interval"]
-    titles += [name for name in ("width", "score") if name in content[figure]]
-    rows = []
-    for total in _totals(content, figure):
-        held_out = (_percent(total.get(key, {}).get("median")),) if left_out else ()
-        rows.append((total["family"], *_error_cells(total[figure]), *held_out))
+    titles = (_ERRORS[figure], "rows", "median", "mean", "p90", "bias", "rank", "in 80 % interval",
+              "width", "score", "held-out median")  # fmt: skip
+    parts = (content, content["stated"], content["unstated"])
+    rows = [
+        (one["family"], *_error_cells(one[figure]), _held_out_cell(one, figure))
+        for one in parts
+        if figure in one
+    ]
     means = content["mean_of_sources"]
     middle, mean, coverage = (
         _percent(means.get(f"{figure}_{name}")) for name in ("median", "mean", "coverage")
     )
     bars = _bar_cells({name: means.get(f"{figure}_{name}") for name in ("width", "score")})
-    held_out = (_percent(content[f"{key}_mean_of_sources"]["held_out_median"]),) if left_out else ()
-    rows.append(("mean of sources", "", middle, mean, "", "", "", coverage, *bars, *held_out))
-    return markdown_table([*titles, "held-out median"] if left_out else titles, rows)
+    held_out = _percent(content[f"{key}_mean_of_sources"]["held_out_median"])
+    rows.append(("mean of sources", "", middle, mean, "", "", "", coverage, *bars, held_out))
+    return f"{markdown_table(titles, rows)}\n\n{_error_data(content, figure).link}"
 
 
 def _bar_cells(mapping: Mapping[str, Any]) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from planner.cli import planner_command
 from page_references import command_reference, docstrings
 from page_tables import (
     accuracy,
+    accuracy_data,
     axes,
     constants,
     error_parts,
@@ -150,3 +151,6 @@ def comparable(text: str) -> str:
 if __name__ == "__main__":
     for page in [Path(name).resolve() for name in sys.argv[1:]] or pages():
         page.write_text(refreshed(page.read_text(encoding="utf-8")), encoding="utf-8")
+        if page == ROOT / "docs" / "accuracy.md":
+            for table in accuracy_data():
+                table.write(page.parent)

@@ -3,10 +3,15 @@
 A link out of `docs/` (`../../planner/cost/step.py`) and a path in backticks
 (`planner/cost/step.py`) lead to a page with that file's text, so that the site is whole without a
 network. Formulas, in ```math or $x$, become MathML, which browsers draw without script or fonts.
+Below a paragraph that begins with a link to a file of `data/` stands its table, which
+`docs/images/tables.js` sorts and filters.
 """
 
 from __future__ import annotations
 
+import csv
+import html
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -27,6 +32,7 @@ _CODE = re.compile(
 _LOADED = re.compile(
     r"<(?:script|img|iframe|link(?![^>]*canonical))[^>]*(?:src|href)=[\"']?(https?://[^\"' >]+)"
 )
+_DATA = re.compile(r"^\[[^\]]*\]\(((?:\.\./)*data/[\w-]+)\.csv\).*$", re.MULTILINE)
 _LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash", ".json": "json", ".csv": "text"}
 
 
@@ -47,8 +53,35 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Formulas drawn, and links to the repository led to its pages."""
     here = posixpath.dirname(page.file.src_uri)
     return "".join(
-        _drawn(text, language) if fenced else _linked(text, here)
+        _drawn(text, language) if fenced else _with_tables(_linked(text, here), here)
         for text, language, fenced in _pieces(markdown)
+    )
+
+
+def _with_tables(text: str, here: str) -> str:
+    """Data that paragraphs begin with a link to, as tables below them."""
+
+    def shown(match: re.Match[str]) -> str:
+        path = ROOT / posixpath.normpath(posixpath.join("docs", here, match[1]))
+        return f"{match[0]}\n\n{_table(path)}\n"
+
+    return _DATA.sub(shown, text)
+
+
+def _table(path: Path) -> str:
+    """A table of HTML of a file of data, whose header says what its schema does."""
+    fields = json.loads(path.with_suffix(".schema.json").read_text(encoding="utf-8"))["fields"]
+    heads = (
+        f"<th class={one['type']} title='{html.escape(one['description'])}'>{one['name']}</th>"
+        for one in fields
+    )
+    with path.with_suffix(".csv").open(encoding="utf-8", newline="") as file:
+        rows = [[html.escape(cell) for cell in row] for row in csv.reader(file)][1:]
+    lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    head = f"<thead><tr>{''.join(heads)}</tr></thead>"
+    # One line: a blank one would end the block, and its cells be read as Markdown.
+    return f"<div class=data><table class=data>{head}<tbody>{lines}</tbody></table></div>".replace(
+        "\n", " "
     )
 
 

@@ -16,14 +16,13 @@ from planner.cli.declared import option_rows
 from planner.cli.options import OutputFormat, build_request, output_format, with_limits
 from planner.cli.output import check_files, compile_if_first_run, print_report, watched, write_plot
 from planner.cli.usual_framework import take_usual_framework
-from planner.compare.goodput import DAY_S, HOUR_S
 from planner.compare.offers import Offer, each_size, read_offers, several_clusters
 from planner.compare.results import ChoiceLimits
 from planner.compare.searches import How, Progress
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.job.quantities import share
+from planner.job.quantities import DAY_S, HOUR_S, share
 from planner.job.request import Request
 from planner.job.tuning import read_tuning
 from planner.job.written import write_text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -72,11 +73,9 @@ def rl_request(options: dict[str, Any], **more: Any) -> RlRequest:
             raise UsageError(
                 f"--rl: give --{name.replace('_', '-')}, as --prompts 128 --samples-per-prompt 16"
             )
-    if given("seq") and framework.token_batches:
-        raise UsageError(
-            "--seq with --rl: --lengths says how long samples are; give --token-limit for the "
-            "tokens of a micro-batch"
-        )
+    for name, advice in _batch_problems(framework):
+        if name in options and given(name):
+            raise UsageError(f"--{name.replace('_', '-')} with --rl: {advice}")
     trainer = options | {
         "framework": _trainer(options, framework), "gbs_tokens": None, "gbs": None,
         "batch_ramp": None, "packing": None, "balance": None,
@@ -101,6 +100,20 @@ def rl_request(options: dict[str, Any], **more: Any) -> RlRequest:
         },
         rollout_gpus=_one_cluster(options["rollout_gpus"]),
     )  # fmt: skip
+
+
+def _batch_problems(framework: RlFramework) -> Iterator[tuple[str, str]]:
+    """Options that would say a second time how long rows are, or how many a micro-batch has, with
+    what to give in their place."""
+    lengths = "--lengths says how long samples are"
+    if framework.token_batches:
+        whole = f"{framework.name} fills micro-batches up to a number of tokens"
+        yield "seq", f"{lengths}; give --token-limit for the tokens of a micro-batch"
+        yield "mbs", f"{whole}; give --token-limit in its place"
+    else:
+        whole = f"{framework.name} has a number of samples a micro-batch"
+        yield "seq", f"{lengths}; give its answers another max="
+        yield "token_limit", f"{whole}, whatever their tokens; give --mbs in its place"
 
 
 def _one_cluster(texts: tuple[str, ...]) -> str | None:

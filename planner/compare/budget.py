@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal
 from hardware.frozen import Frozen
 from planner._version import __version__
 from planner.compare.comparison import EnteredOffer, enter, run_of, with_batch
-from planner.compare.goodput import DAY_S
 from planner.compare.interval import Range, columns
 from planner.compare.laws import (
     FLOP_PER_PARAMETER_AND_TOKEN,
@@ -29,6 +28,7 @@ from planner.compare.searches import ONE_BY_ONE, How, Outcome, search_one
 from planner.compare.settings import CostBasis, Settings
 from planner.job.errors import NothingFitsError, UsageError
 from planner.job.models.catalog import load_model
+from planner.job.quantities import DAY_S
 from planner.job.request import Request
 from planner.job.request_fields import Overrides
 from planner.job.specs import ModelSpec

@@ -26,7 +26,6 @@ from planner.compare.comparison import (
     with_batch,
 )
 from planner.compare.decision import choice_of, decide
-from planner.compare.goodput import DAY_S
 from planner.compare.interval import columns
 from planner.compare.offers import Offer, check_providers, choose, demand_distinct
 from planner.compare.results import (
@@ -50,6 +49,7 @@ from planner.compare.searches import (
 from planner.compare.settings import CostBasis, Settings
 from planner.job.errors import UsageError
 from planner.job.job import Job
+from planner.job.quantities import DAY_S
 from planner.job.request import Request
 from planner.predict.cost_model import CostModel
 from planner.predict.ops.trained import trained_flop

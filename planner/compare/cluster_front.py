@@ -22,10 +22,10 @@ from planner.compare.comparison import (
     search_entries,
     with_batch,
 )
-from planner.compare.goodput import HOUR_S
 from planner.compare.offers import Offer, choose
 from planner.compare.searches import ONE_BY_ONE, How, Outcome
 from planner.compare.settings import Settings
+from planner.job.quantities import HOUR_S
 from planner.job.request import Request
 from planner.job.written import picked
 from planner.predict.plan import PLAN_FILE_VERSION, Plan

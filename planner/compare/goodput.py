@@ -15,12 +15,11 @@ from planner.compare.settings import Settings
 from planner.cost.tables import ClassInputs
 from planner.job.job import Job
 from planner.job.optimizers import OptimizerSetting
+from planner.job.quantities import DAY_S, HOUR_S
 from planner.predict.cost_tables import held_classes
 from planner.predict.ops.table import parameter_count
 from planner.predict.optimizer_terms import moment_bytes, paged_bytes, trained_profile
 
-HOUR_S = 3600.0
-DAY_S = 86400.0
 _GPUS_PER_NODE_OF_RATES = 8
 # Spares are suggested so that the job waits for no more than this share of the time.
 MOST_WAITING = 0.01

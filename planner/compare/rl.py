@@ -13,7 +13,7 @@ from hardware.errors import HardwareError
 from hardware.frozen import Frozen
 from hardware.schema import Cluster
 from planner._version import __version__
-from planner.compare.goodput import DAY_S, HOUR_S, GoodputRun, checkpoint_bytes, goodput
+from planner.compare.goodput import GoodputRun, checkpoint_bytes, goodput
 from planner.compare.interval import Range, bound, columns
 from planner.compare.offers import Offer, check_providers, choose
 from planner.compare.results import ChoiceLimits, Objective
@@ -21,6 +21,7 @@ from planner.compare.run import facility_kw, owned_price, power_of, racks_of, wi
 from planner.compare.settings import BASIS_NAMES, CostBasis, Settings
 from planner.job.errors import NothingFitsError, UsageError
 from planner.job.job import Job
+from planner.job.quantities import DAY_S, HOUR_S
 from planner.job.rl.request import RlRequest
 from planner.search.rl.engines import EngineLimits
 from planner.search.rl.result import RlPlan

@@ -10,7 +10,7 @@ from math import ceil, exp, expm1, hypot, inf, log, log1p
 from hardware.facts import Figure, load_economics
 from hardware.prices import PRICE_KINDS, PriceKind
 from hardware.schema import Cluster
-from planner.compare.goodput import DAY_S, Goodput, goodput, run_of
+from planner.compare.goodput import Goodput, goodput, run_of
 from planner.compare.interval import Range
 from planner.compare.laws import price_of
 from planner.compare.offers import ChosenPrice, Offer, age_text, choose, date_age_text, is_stale
@@ -18,6 +18,7 @@ from planner.compare.results import Energy, Owning, Rental, Run, Share
 from planner.compare.settings import BASIS_NAMES, Settings
 from planner.cost.terms import TIME_TERMS
 from planner.job.job import Job
+from planner.job.quantities import DAY_S
 from planner.job.written import picked
 from planner.predict.link_account import LAUNCHES, LinkShare, link_account
 from planner.predict.plan import Plan

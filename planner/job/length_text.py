@@ -119,9 +119,12 @@ def demand_lengths(text: str) -> None:
 
 
 def is_file(words: str) -> bool:
-    """Whether a text names a file: by its ending, or because there is one."""
+    """Whether a text names a file: by its ending, or because there is one. Prompts with answers
+    are two texts, each of which may."""
     from planner.job.length_files import ENDINGS
 
+    if words.lower().startswith("prompt="):
+        return False
     head = words.rpartition(":")[0]
     if any(name.lower().endswith(ENDINGS) for name in (words, head) if name):
         return True

@@ -10,6 +10,7 @@ from typing import TypeVar
 from planner.job.errors import UsageError
 
 GIB = 2**30
+HOUR_S, DAY_S = 3600.0, 86_400.0
 _SHORT_SCALE = ((1e12, " T"), (1e9, " B"), (1e6, " M"))
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 from planner.job.job import SURE_TO_FIT
 from planner.job.optimizers import load_optimizer
 from planner.job.quantities import (
+    DAY_S,
     gib,
     number_ranges,
     percent_sure,
@@ -47,7 +48,6 @@ def fit_verdict(probability: float) -> FitVerdict:
 LIKELY_TO_FIT = 0.9
 # Batches of a ramp that are listed one by one.
 _MOST_SHOWN = 4
-_DAY_S = 86400.0
 # Sides of an error bar that differ by so many points are printed as one.
 _ALIKE = 2
 
@@ -144,8 +144,8 @@ def ramp_rows(plan: Plan) -> tuple[tuple[str, str], ...]:
     if len(steps) > _MOST_SHOWN:
         steps = [*steps[: _MOST_SHOWN - 1], "…", steps[-1]]
     end = plan.ramp[-1].until_tokens
-    days = plan.training_s(end) / _DAY_S
-    alone = end / plan.gbs_tokens * plan.step_time_s / _DAY_S
+    days = plan.training_s(end) / DAY_S
+    alone = end / plan.gbs_tokens * plan.step_time_s / DAY_S
     last = f"then {plan.gbs:,} ({seconds(plan.step_time_s)} a step)"
     return (
         ("batch ramp", f"{', '.join(steps)}, {last}"),

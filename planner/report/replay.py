@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.job.quantities import plural, share
+from planner.job.quantities import DAY_S, plural, share
 from planner.report.tables import Block, Notes, as_report, table
 from planner.tune.replay import LEVELS, LOOP, ORDER, TRIALS, Means, ReplayReport, Table
 from planner.tune.strategies import MOST, REST_S
 
 _COUNTS = " | ".join(str(trials) for trials in TRIALS)
-_DAY_S = 86_400.0
 
 
 @as_report
@@ -78,7 +77,7 @@ def _notes(found: Table) -> Iterator[str]:
                 f"{ratio.high:.2f})."
             )
     yield (
-        f"For a job of {REST_S / _DAY_S:.0f} days it ends by itself after "
+        f"For a job of {REST_S / DAY_S:.0f} days it ends by itself after "
         f"{found.ends_after:.1f} trials (at most {MOST}), with a mean regret of "
         f"{share(found.regret_then, 2)}."
     )

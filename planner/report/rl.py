@@ -161,7 +161,8 @@ def engine_text(engine: EngineLayout) -> str:
 def engine_words(plan: RlPlan) -> str:
     """Engines with what runs in them at once."""
     cache = f"KV cache of {short_count(plan.room_tokens)} tokens"
-    running = f"{plan.running:,.0f} sequences at once in each, {cache}"
+    count = f"{plan.running:,.0f}"
+    running = f"{count} sequence{'' if count == '1' else 's'} at once in each, {cache}"
     lost = f", {share(plan.preempted)} of them preempted" if plan.preempted >= 0.001 else ""
     return f"{engine_text(plan.engine)}; {running}{lost}"
 

@@ -145,9 +145,16 @@ def _bound(one: Bounded) -> dict[str, object]:
 def _bounds_sentence(bounded: Sequence[Bounded]) -> str:
     known = [one for one in bounded if one.predicted]
     over = sum(not one.is_kept for one in known)
+    shorter = sum(one.by_length for one in known)
     return (
         f"{len(known)} of {len(bounded)} bounds have a prediction, {over or 'none'} of which "
         f"{'lies' if over == 1 else 'lie'} above its bound."
+        + (
+            f" {shorter} more {'does' if shorter == 1 else 'do'} with samples of the usual length, "
+            "but not with shorter ones, and no length is stated."
+            if shorter
+            else ""
+        )
     )
 
 

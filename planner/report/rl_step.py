@@ -49,9 +49,17 @@ def step_notes(step: RlStep) -> Iterator[str]:
         yield _words("rl.tail", None, last=last_s, part=last_s / whole_s)
     for side, phase in step.peaks.items():
         usable, words = step.usable_bytes[side], PHASE_WORDS[phase.name]
-        where, largest = side_words(step, side), largest_held(phase)
+        where, largest = _filled(step, side), largest_held(phase)
         yield _words("rl.memory", phase, where=where, words=words, usable=usable, largest=largest)
     yield from dict.fromkeys(note for phase in step.phases for note in phase.notes)
+
+
+def _filled(step: RlStep, side: Side) -> str:
+    """The GPUs of a side; where both sides have the same, in which part of the step."""
+    words = side_words(step, side)
+    if step.layout.placement == "separate":
+        return words
+    return f"{words} {'in training' if side == 'trainer' else 'around generation'}"
 
 
 def tail_seconds(step: RlStep) -> float:

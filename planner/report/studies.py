@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from planner.compare.budget import Budget
 from planner.compare.buying import Buying, BuyRow
 from planner.compare.comparison import CLEARLY_FASTER, Batch
-from planner.compare.goodput import HOUR_S
 from planner.compare.results import Run, Scaling
 from planner.compare.run import HOURS_PER_DAY, facility_kw
 from planner.compare.settings import BASIS_NAMES
-from planner.job.quantities import short_count
+from planner.job.quantities import HOUR_S, short_count
 from planner.report.plan_table import plan_table
 from planner.report.said import NONE, described, facts, notes, said, table_of
 from planner.report.study_words import (

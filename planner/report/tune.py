@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from planner.job.quantities import (
+    HOUR_S,
     gib,
     percent_sure,
     plural,
@@ -22,7 +23,6 @@ from planner.tune.loop import Next
 from planner.tune.outcome import TriedPlan, TunedStudy
 
 NONE = "–"
-_HOUR_S = 3600.0
 
 
 @as_report
@@ -122,8 +122,8 @@ def dry_run_report(trials: Sequence[Next], names: Mapping[str, str], note: str) 
     """Trials that would run, if each came out as it is predicted. `names`: of plans, by key."""
     rows = [
         (
-            str(number), names[one.key], one.key, f"{one.saves_gpu_s / _HOUR_S:,.2f}",
-            f"{one.costs_gpu_s / _HOUR_S:,.2f}",
+            str(number), names[one.key], one.key, f"{one.saves_gpu_s / HOUR_S:,.2f}",
+            f"{one.costs_gpu_s / HOUR_S:,.2f}",
         )
         for number, one in enumerate(trials, start=1)
         if one.key is not None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
 from planner.job.errors import CannotTellError
-from planner.job.quantities import seconds
+from planner.job.quantities import HOUR_S, seconds
 from planner.job.written_folder import write_folder
 from planner.tune.follow import FollowedLog
 from planner.tune.journal import OF_THE_PLAN, SETUP, TELLING, Chosen, Ended, Journal, TrialRecord
@@ -33,7 +33,6 @@ _SETTLE_S = 10.0
 # A job that is asked to end has so long, then it is ended.
 _GRACE_S = 60.0
 _MOST_PAUSE_S = 60.0
-HOUR_S = 3600.0
 
 
 class Clock(Protocol):

@@ -18,7 +18,7 @@ from planner.evidence.learn.cluster_file import cluster_text
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.rows import PLAN_COLUMN
 from planner.job.errors import CannotTellError, UsageError
-from planner.job.quantities import GIB
+from planner.job.quantities import GIB, HOUR_S
 from planner.job.request import Request
 from planner.job.written import csv_text
 from planner.job.written_folder import write_folder
@@ -26,7 +26,7 @@ from planner.launch.contract import Launch
 from planner.launch.readme import PLAN_FILE, measured_csv
 from planner.tune.candidates import Candidate
 from planner.tune.journal import Kind, TrialRecord, trial_folder
-from planner.tune.loop import HOUR_S, Ending, spent_gpu_s
+from planner.tune.loop import Ending, spent_gpu_s
 
 STUDY_VERSION = 1
 PLANS, DOCUMENT, ROWS, CLUSTER = "plans.json", "study.json", "measured.csv", "cluster.toml"

@@ -24,6 +24,7 @@ from statistics import NormalDist
 import numpy as np
 
 from planner.job.errors import UsageError
+from planner.job.quantities import HOUR_S
 from planner.tune.belief import Belief
 from planner.tune.errors import Array
 
@@ -38,7 +39,6 @@ _QUANTILES = np.array(
 # trial is worth so many times as much. Without this, trials that teach sometimes leave the best
 # plan, recommended from the start, behind what they happened to measure.
 _OF_RECOMMENDED = 2.0
-_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _verdict(trial: str, saved: float, cost: float, names: Mapping[str, str], *,
 
 
 def _hours(gpu_s: float) -> str:
-    hours = gpu_s / _HOUR_S
+    hours = gpu_s / HOUR_S
     return (
         f"{hours:,.0f}" if hours >= 100.0 else f"{hours:.1f}" if hours >= 0.05 else f"{hours:.2g}"
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
+from planner.job.data_tables import Column, DataTable
 from planner.job.models.catalog import load_model, model_names
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import ArchitectureRow, Table, departures, fields_of, refusals
@@ -20,55 +22,75 @@ of the architecture is written under the target's key, or known to be what the t
 (`unless`), refused by name, or departs by name: then the folder's README and `planner launch` say
 what the target does in its place.
 """
-_COLUMNS = "\n| field | key | unless | |\n|---|---|---|---|\n"
+_FIELDS = (
+    Column("target", "Launch targets that say a model alike.", number=False),
+    Column("model", "Of which model, where tables differ by its attention.", number=False),
+    Column("field", "Field of the model's architecture.", number=False),
+    Column("key", "Under what the target's files have it; empty: under nothing.", number=False),
+    Column("unless", "What the target does unasked: then it is not written.", number=False),
+    Column("else", "What becomes of values that the target has no key for.", number=False),
+)
+_SETTINGS = (
+    Column("dialect", "Whose files.", number=False),
+    Column("table", "Which of its tables.", number=False),
+    Column("ours", "The planner's name of a setting of a run.", number=False),
+    Column("key", "The dialect's name of it.", number=False),
+    Column("values", "Our values as the dialect writes them.", number=False),
+    Column("release", "The release that has it first; empty: all known ones.", number=False),
+)
+
+
+@cache
+def tables() -> tuple[DataTable, DataTable]:
+    """How targets say a model, and how they say its run."""
+    fields = [row for names in _alike() for row in _target(names)]
+    settings = [
+        (dialect, name, *_option(option))
+        for dialect in (name for name, dialect in dialects().items() if dialect.targets)
+        for name, options in run_options(dialect).items()
+        for option in options.values()
+    ]
+    return (
+        DataTable("dialect-models", "Fields of a model, by target", _FIELDS, fields),
+        DataTable("dialect-runs", "Settings of a run, by dialect", _SETTINGS, settings),
+    )
 
 
 def page_text() -> str:
     """The page, as it should be."""
+    models, runs = tables()
+    how = "## How a plan runs\n\nOne table a dialect, for writing, reading and `check --fix`."
+    return f"{_HEAD}\n{models.link}\n{_catalogue()}\n{how}\n\n{runs.link}\n"
+
+
+def _alike() -> list[list[str]]:
+    """Targets by the table of the architecture that they share."""
     shown: dict[int, list[str]] = {}
     for name, target in targets().items():
-        shown.setdefault(id(table_of(name, load_model(target.page_models[0]).spec)), []).append(
-            name
-        )
-    return _HEAD + "".join(map(_target, shown.values())) + _catalogue() + _runs()
+        table = table_of(name, load_model(target.page_models[0]).spec)
+        shown.setdefault(id(table), []).append(name)
+    return list(shown.values())
 
 
-def _runs() -> str:
-    """The tables of how a plan runs, which writers, readers and --fix share."""
-    head = "\n## How a plan runs\n\nOne table a dialect, for writing, reading and `check --fix`.\n"
-    columns = "\n| ours | key | values | release |\n|---|---|---|---|\n"
-    parts = [head]
-    written = (name for name, dialect in dialects().items() if dialect.targets)
-    for dialect in written:
-        for name, options in run_options(dialect).items():
-            parts.append(f"\n### {dialect}: {name}\n{columns}")
-            parts += [_option(option) for option in options.values()]
-    return "".join(parts)
-
-
-def _option(option: DialectOption) -> str:
+def _option(option: DialectOption) -> Sequence[str]:
     states = {SWITCH: "there", GONE: "left out"}
-    values = ", ".join(
-        f"{ours}: {states.get(text, f'`{text}`')}" for ours, text in option.written.items()
-    )
-    return f"| {option.ours} | `{option.key}` | {values} | {option.since} |\n"
+    values = ", ".join(f"{ours}: {states.get(text, text)}" for ours, text in option.written.items())
+    return option.ours, option.key, values, option.since
 
 
-def _target(names: list[str]) -> str:
-    """The tables of targets that say a model alike."""
-    parts, models = [f"\n## {' and '.join(names)}\n"], targets()[names[0]].page_models
+def _target(names: list[str]) -> Iterator[Sequence[str]]:
+    """The rows of targets that say a model alike."""
+    models = targets()[names[0]].page_models
     for name in models:
         model = load_model(name).spec
-        if len(models) > 1:
-            parts.append(f"\n### {'Latent' if model.mla else 'Grouped-query'} attention\n")
         table = table_of(names[0], model)
-        parts.append(_COLUMNS + "".join(_line(field, table) for field in fields_of()))
-    return "".join(parts)
+        for field in fields_of():
+            yield ", ".join(names), name if len(models) > 1 else "", field, *_cells(field, table)
 
 
-def _line(field: str, table: Table) -> str:
+def _cells(field: str, table: Table) -> tuple[str, str, str]:
     rows = [row for row in table if field in row.fields]
-    keys = ", ".join(f"`{row.key}`" for row in rows if row.key)
+    keys = ", ".join(row.key for row in rows if row.key)
     defaults = ", ".join(
         f"{row.default!r}" for row in rows if row.key and row.default not in (..., None)
     )
@@ -76,8 +98,7 @@ def _line(field: str, table: Table) -> str:
         "may be refused": any(row.refuses is not ArchitectureRow(()).refuses for row in rows),
         "may depart": any(row.departs is not ArchitectureRow(()).departs for row in rows),
     }
-    said = ", ".join(word for word, has in also.items() if has)
-    return f"| `{field}` | {keys or '–'} | {defaults} | {said} |\n"
+    return keys, defaults, ", ".join(word for word, has in also.items() if has)
 
 
 def _catalogue() -> str:
@@ -114,3 +135,5 @@ def _departures(models: list[ModelSpec]) -> Iterator[str]:
 
 if __name__ == "__main__":
     PAGE.write_text(page_text(), encoding="utf-8")
+    for each in tables():
+        each.write(PAGE.parent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -16,8 +16,8 @@ from hardware.frozen import Frozen
 from hardware.settings import Coefficient
 from planner.cost.inputs import GpuInputs
 from planner.cost.tables import FrameworkInputs
+from planner.job.data_tables import Column, DataTable
 from planner.job.frameworks.tables import TABLES, settings_of
-from planner.job.written import markdown_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 _HEAD = """# Settings that the cost core reads
@@ -28,7 +28,24 @@ A framework's settings are the fields of the tables in `planner/job/frameworks`,
 file, which has the evidence for its figures; `planner frameworks NAME --all` shows their values. A
 default without a source changes nothing or is an assumption.
 """
-_COLUMNS = ("name", "type", "unit", "default", "meaning", "source")
+_COLUMNS = (
+    Column("table", "The table of the framework's TOML file that the setting is a key of.", False),
+    Column("name", "Its key.", False),
+    Column("type", "What a value is.", False),
+    Column("unit", "The unit of a value.", False),
+    Column("default", "The value where the file says none.", False),
+    Column("meaning", "What it says.", False),
+    Column("source", "Where the default is from.", False),
+)
+_CURVE_COLUMNS = (
+    Column("name", "Its key in the table of the architecture.", False),
+    Column("unit", "The unit of a value.", False),
+    Column("meaning", "What it says.", False),
+)
+_DERIVED_COLUMNS = (
+    Column("name", "A field of the core's records that is no setting as it stands.", False),
+    Column("meaning", "What it holds, and what it follows from.", False),
+)
 _CURVES = """
 ## Kernels of a GPU
 
@@ -57,29 +74,35 @@ def meanings(kind: type[Any]) -> dict[str, str]:
     }
 
 
+@cache
+def tables() -> tuple[DataTable, DataTable, DataTable]:
+    """Settings of a framework, figures of a GPU's kernels, and what is derived."""
+    settings = [
+        (
+            table,
+            item.name,
+            item.type,
+            item.unit,
+            "" if item.default is None else _toml(item.default),
+            item.meaning,
+            item.source,
+        )
+        for table in TABLES
+        for item in settings_of(table)
+    ]
+    derived = [pair for record in (FrameworkInputs, GpuInputs) for pair in meanings(record).items()]
+    return (
+        DataTable("settings", "Settings of a framework", _COLUMNS, settings),
+        DataTable("kernels", "Figures of a GPU's kernels", _CURVE_COLUMNS, list(_curve_rows())),
+        DataTable("derived", "Derived fields", _DERIVED_COLUMNS, derived),
+    )
+
+
 def page_text() -> str:
     """The page, as it should be."""
-    parts = [_HEAD]
-    for table, title in TABLES.items():
-        rows = (
-            (
-                f"`{item.name}`",
-                item.type,
-                item.unit,
-                "" if item.default is None else f"`{_toml(item.default)}`",
-                item.meaning,
-                item.source,
-            )
-            for item in settings_of(table)
-        )
-        parts += [f"\n## [{table}] {title}\n\n", _table(_COLUMNS, rows)]
-    parts += [_CURVES, "\n", _table(("name", "unit", "meaning"), _curve_rows())]
-    derived = (
-        (f"`{name}`", text)
-        for record in (FrameworkInputs, GpuInputs)
-        for name, text in meanings(record).items()
-    )
-    return "".join((*parts, _DERIVED, "\n", _table(("name", "meaning"), derived)))
+    settings, kernels, derived = (f"\n{table.link}\n" for table in tables())
+    titles = "".join(f"* `[{table}]`: {title}\n" for table, title in TABLES.items())
+    return f"{_HEAD}\n{titles}{settings}{_CURVES}{kernels}{_DERIVED}{derived}"
 
 
 def _curve_rows() -> Iterator[tuple[str, str, str]]:
@@ -88,11 +111,7 @@ def _curve_rows() -> Iterator[tuple[str, str, str]]:
         said = type(curve).model_fields
         for name, figure in curve:
             if isinstance(figure, Coefficient):
-                yield f"`{prefix}{name}`", figure.unit, said[name].description or ""
-
-
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return markdown_table(titles, rows) + "\n"
+                yield f"{prefix}{name}", figure.unit, said[name].description or ""
 
 
 def _toml(value: object) -> str:
@@ -110,3 +129,5 @@ def _toml(value: object) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page_text(), encoding="utf-8")
+    for each in tables():
+        each.write(PAGE.parent)

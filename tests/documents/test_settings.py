@@ -6,6 +6,7 @@ from hardware.curves import ArchitectureCurves, AttentionCurve
 from hardware.settings import Coefficient
 from planner.cost.inputs import GpuInputs
 from planner.cost.tables import FrameworkInputs
+from planner.job.data_tables import FOLDER
 from planner.job.frameworks.tables import TABLES, settings_of
 from planner.predict.cost_tables import (
     derived_inputs,
@@ -14,12 +15,14 @@ from planner.predict.cost_tables import (
     profile_settings,
 )
 from tests.cost.jobs import make_job
-from tests.documents.settings import PAGE, meanings, page_text
+from tests.documents.settings import PAGE, meanings, page_text, tables
 
 
 def test_the_page_is_what_is_declared() -> None:
     """If this fails: `python -m tests.documents.settings`."""
     assert PAGE.read_text(encoding="utf-8") == page_text()
+    for name, text in (file for table in tables() for file in table.files().items()):
+        assert (PAGE.parent / FOLDER / name).read_text(encoding="utf-8") == text
 
 
 def test_every_setting_says_what_it_means_and_in_which_unit() -> None:

@@ -1,6 +1,8 @@
 """Upper bounds that tests of a framework assert, and whether a prediction keeps them.
 
-A bound is no measurement: a prediction above it is wrong, one below proves nothing. Such tables
+A bound is no measurement: a prediction above it is wrong, one below proves nothing. Where nothing
+says how long samples were, a prediction is wrong only if even short ones lie above the bound: the
+lower end of what is open. Such tables
 name recipes, whose kind their names tell: reinforcement learning, distillation of a teacher into a
 student that samples (`distillation-TEACHER-to-...`), or training alone (`sft`, `dpo`).
 """
@@ -12,7 +14,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from planner.evidence.rl.costed import Costed
-from planner.evidence.rl.predict import Cost, RlPrediction, predict_rl
+from planner.evidence.rl.predict import (
+    RESPONSE_LENGTH,
+    Cost,
+    RlPrediction,
+    open_values,
+    predict_rl,
+    predicted_of,
+)
 from planner.evidence.rl.rows import Figure, RlRow
 from planner.job.quantities import GIB
 from planner.predict.rl.plan import PhaseName
@@ -27,24 +36,44 @@ _OF_TRAINING: tuple[PhaseName, ...] = ("update", "reference", "reward")
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """One bound: `bound` in seconds or bytes; `predicted` None where nothing is, for `error`."""
+    """One bound: `bound` in seconds or bytes; `predicted` None where nothing is, for `error`.
+    `least`: predicted of the shortest samples that are likely, where no length is stated and the
+    usual ones lie above the bound."""
 
     name: str
     figure: Figure
     bound: float
     predicted: float | None
     error: str | None = None
+    least: float | None = None
 
     @property
     def is_kept(self) -> bool:
-        """Whether no prediction lies above."""
-        return self.predicted is None or self.predicted <= self.bound
+        """Whether some length of samples that are possible keeps it."""
+        lowest = self.predicted if self.least is None else self.least
+        return lowest is None or lowest <= self.bound
+
+    @property
+    def by_length(self) -> bool:
+        """Whether only samples shorter than usual keep it."""
+        return self.least is not None and self.is_kept
 
 
 def bounded(rows: Iterable[RlRow], cost: Cost | None = None) -> list[Bounded]:
     """Every bound of some rows beside its prediction; those without one have it all the same."""
     predictions = predict_rl(map(run_of, rows), cost, usual_alone=True)
-    return [each for one in predictions for each in _bounds(one)]
+    return [_at_least(each, one, cost) for one in predictions for each in _bounds(one)]
+
+
+def _at_least(one: Bounded, prediction: RlPrediction, cost: Cost | None) -> Bounded:
+    """A bound that the usual lengths break, with what the shortest come to where none is stated."""
+    if one.is_kept or prediction.mapped is None:
+        return one
+    shorter = [value for value in open_values(prediction.mapped) if value.fact == RESPONSE_LENGTH]
+    row = prediction.row
+    found = (predicted_of(row, cost, value.taken).costed for value in shorter)
+    figures = [figure for costed in found if (figure := _predicted(costed, one.figure))]
+    return replace(one, least=min(figures)) if figures else one
 
 
 def run_of(row: RlRow) -> RlRow:
@@ -64,9 +93,11 @@ def run_of(row: RlRow) -> RlRow:
     elif name.startswith("distillation"):
         cells |= _sampled(batch) | {"reward": f"model:{_teacher(name)}", "reference": "n"}
     elif not name.startswith("grpo"):
-        # A pair is two samples. Log-probabilities of the reference are read ahead of the timer of
-        # a step (nemo_rl/algorithms/dpo.py, augment_dataloader).
-        cells |= _alone(2 * batch if name.startswith("dpo") else batch) | {"reference": "n"}
+        # Log-probabilities of a reference are read ahead of the timer of a step
+        # (nemo_rl/algorithms/dpo.py, add_ref_logprobs_to_data).
+        cells |= (_of_pairs(row, batch) if name.startswith("dpo") else _alone(batch)) | {
+            "reference": "n"
+        }
     if "lora" in name:
         cells["algorithm"] += f" LoRA r{_RANK}"
     return replace(row, cells={**row.cells, **cells})
@@ -83,6 +114,13 @@ def _sampled(batch: int) -> dict[str, str]:
 def _alone(samples: int) -> dict[str, str]:
     """A trainer on samples that nobody generates."""
     return {"algorithm": "trainer step only", "train_global_batch": str(samples)}
+
+
+def _of_pairs(row: RlRow, batch: int) -> dict[str, str]:
+    """A trainer on pairs, each of two samples: in a batch and in a micro-batch
+    (nemo_rl/algorithms/dpo.py, dpo_train)."""
+    rows = 2 * (row.integer("train_mbs") or 1)
+    return _alone(2 * batch) | {"train_mbs": str(rows)}
 
 
 def _teacher(name: str) -> str:

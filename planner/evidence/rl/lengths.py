@@ -9,7 +9,7 @@ much those differ.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil, exp, log2
 
@@ -61,6 +61,14 @@ class RlLengths:
     def response_text(self) -> str:
         """The answers' part of it."""
         return _lognormal(self.response, self.sigma, self.longest_response)
+
+    def scaled(self, scale: float, *, cut: bool) -> RlLengths:
+        """Answers of another mean length within the limit. Of a data set, whose samples nothing
+        `cut`s there, the longest of shorter ones is shorter too."""
+        longest = self.longest_response
+        longest = longest if cut else min(longest, max(1, round(scale * longest)))
+        response = max(1, min(round(scale * self.response), longest))
+        return replace(self, response=response, longest_response=longest)
 
     @property
     def longest(self) -> int:

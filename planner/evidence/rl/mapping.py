@@ -15,6 +15,7 @@ from planner.evidence.rl.settings import (
     USUAL,
     Taken,
     attention_kernel,
+    chunk_of,
     engine_name,
     engine_of,
     engine_versions,
@@ -134,11 +135,8 @@ def _mapped(row: RlRow, taken: Taken) -> RlMapped:
     trained, sampled = _gpus(row)
     cluster = _cluster(row, taken, trained)
     lengths = lengths_of(row, prompts * samples, model, _cluster(row, taken, trained + sampled))
-    lengths = replace(
-        lengths,
-        response=_within(lengths, taken.response_scale),
-        sigma=taken.sigma or lengths.sigma,
-    )
+    lengths = lengths.scaled(taken.response_scale, cut=not row.is_trainer_alone)
+    lengths = replace(lengths, sigma=taken.sigma or lengths.sigma)
     request = _request(row, framework, lengths, (prompts, samples), cluster, taken)
     job = request.resolve()
     update = replace(_trained(row, request, job), cluster=cluster)
@@ -150,7 +148,12 @@ def _mapped(row: RlRow, taken: Taken) -> RlMapped:
         staleness=(staleness_of(row),),
         fused_rotary=fuses_rotary(row),
         token_limit_read=read_limit(row, trainer),
-        engine=replace(job.engine, graphs=uses_graphs(row), generation=engine_versions(row)),
+        engine=replace(
+            job.engine,
+            graphs=uses_graphs(row),
+            generation=engine_versions(row),
+            chunk=chunk_of(row, job.engine.chunk),
+        ),
     )
     layout = RlLayout(
         placement="separate" if row.is_separate else "colocated",
@@ -183,10 +186,6 @@ def _packed_as(packing: Packing, job: Job) -> Job:
     samples = replace(job.samples, packing=packing, packer="none")
     rows = job.batch.sequences * row_tokens(job.samples, job.seq) / job.samples.lengths.mean
     return replace(job, samples=samples, batch=replace(job.batch, sequences=rows))
-
-
-def _within(lengths: RlLengths, scale: float) -> int:
-    return max(1, min(round(scale * lengths.response), lengths.longest_response))
 
 
 @cache
@@ -367,11 +366,11 @@ def packing_of(row: RlRow, framework: RlFramework, lengths: RlLengths) -> tuple[
     """
     limit = row.integer("max_tokens_per_gpu")
     nemo = framework.name == "nemo-rl"
-    if limit and not (nemo and row.notes_say("dynamic batching")):
+    if limit:
+        # NeMo's dynamic batching sorts samples and pads those of a micro-batch to like lengths, up
+        # to as many tokens (distributed/batched_data_dict.py, shard_by_batch_size).
         ranks = 1 if nemo else row.integer("train_cp") or 1
         return "pack-varlen", max(limit * ranks, lengths.longest)
-    if limit:
-        return "longest", lengths.longest
     if (nemo and not row.notes_say(_UNPACKED)) or (not nemo and row.is_trainer_alone):
         return "pack-varlen", lengths.longest
     if nemo and row.is_trainer_alone:

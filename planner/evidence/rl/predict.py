@@ -26,6 +26,7 @@ from planner.predict.rl.plan import Phase
 # Of a normal distribution, three values of the same mean and variance: the middle one with a weight
 # of two thirds, the others so many standard deviations from it (Gauss and Hermite's of order 3).
 _OUTER, _MIDDLE_WEIGHT = math.sqrt(3.0), 2.0 / 3.0
+RESPONSE_LENGTH = "response length"
 # Beyond this a prediction of a value that a row may have had is of no run that worked.
 _MOST_LOG = 3.0
 _BESIDE_TORCH = ("context", "communication", "process", "beside torch")
@@ -122,6 +123,19 @@ def predict_rl(
     return [_predicted(row, cost, cluster, usual_alone=usual_alone) for row in rows]
 
 
+def predicted_of(row: RlRow, cost: Cost | None, taken: Taken) -> RlPrediction:
+    """A row with one of the values that its open facts may have."""
+    if cost is None:
+        from planner.evidence.rl.costing import cost_run
+
+        cost = cost_run
+    try:
+        mapped = map_rl(row, taken)
+        return RlPrediction(row, mapped, cost(mapped))
+    except (UnpredictableRowError, UsageError, CannotTellError, ValueError) as error:
+        return RlPrediction(row, error=str(error))
+
+
 def _predicted(
     row: RlRow, cost: Cost, cluster: Cluster | None, *, usual_alone: bool
 ) -> RlPrediction:
@@ -151,7 +165,7 @@ def open_values(mapped: RlMapped) -> list[OpenValue]:
         for sign in (-1.0, 1.0):
             scale = math.exp(sign * _OUTER * OPEN_DEVIATION)
             words = f"answers of {scale:.1f} times the length"
-            found.append(OpenValue("response length", words, Taken(response_scale=scale), outer))
+            found.append(OpenValue(RESPONSE_LENGTH, words, Taken(response_scale=scale), outer))
     if not alone:
         low, _, high = SIGMAS
         for sigma in (low, high):

@@ -23,6 +23,10 @@ _WEIGHTS_OF_ROOM = 0.7
 _SECOND_SINCE, _ASYNC_SINCE = "2025-07-01", "2026-01-01"
 # Sequences that verl's engines ran at once until it asked for fewer (rollout.yaml).
 _SEQUENCES_OF_OLD = 1024
+# What vLLM takes where its engine is neither that of `LLM` nor of its server: SchedulerConfig's
+# defaults (vllm/config/scheduler.py, engine/arg_utils.py, _set_default_args), as in NeMo-RL's
+# asynchronous workers (models/generation/vllm/vllm_worker_async.py, AsyncLLM.from_engine_args).
+_BARE_SEQUENCES, _BARE_CHUNK = 128, 2048
 # Words of notes, and the way of the weights that they mean.
 _WAYS: Mapping[str, str] = {
     r"\bdelta\b": "delta",
@@ -174,7 +178,18 @@ def _fewest(model: ModelSpec, room_bytes: float, gpus: int) -> int:
     return tp
 
 
+def chunk_of(row: RlRow, usual: int | None) -> int | None:
+    """Tokens of a prefill step; None: the engine's own default."""
+    return _BARE_CHUNK if _is_bare(row) else usual
+
+
+def _is_bare(row: RlRow) -> bool:
+    return row.says("framework", "nemo") and row.notes_say("async_engine=True")
+
+
 def _sequences(row: RlRow, framework: RlFramework) -> int:
+    if _is_bare(row):
+        return _BARE_SEQUENCES
     old = is_before(row, _GRAPHS_SINCE, "mid-2025")
     return _SEQUENCES_OF_OLD if old and row.says("framework", "verl") else framework.sequences
 

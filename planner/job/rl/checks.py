@@ -6,29 +6,23 @@ from collections.abc import Iterator
 
 from planner.job.errors import UsageError
 from planner.job.rl.job import RlJob
+from planner.job.rl.spec import Rollout
+from planner.job.specs import ModelSpec
 
 
 def demand_rl(job: RlJob) -> None:
     """UsageError for the first rule that a job breaks, with the nearest that would do."""
+    demand_positions(job.rollout, job.policy)
     for problem in _problems(job):
         raise UsageError(problem)
 
 
 def _problems(job: RlJob) -> Iterator[str]:
-    rollout, policy = job.rollout, job.policy
+    rollout = job.rollout
     profile, trainers = job.trainer.framework.name, job.framework.trainers
     if profile not in trainers.values():
         known = ", ".join(dict.fromkeys(trainers.values()))
         yield f"--framework {profile}: {job.framework.name} trains with {known}; give one of these"
-    most = policy.max_positions
-    if rollout.longest > most:
-        room = most - rollout.prompt.longest
-        advice = f"give response lengths of at most max={room}" if room > 0 else "shorten prompts"
-        yield (
-            f"--lengths: prompts of up to {rollout.prompt.longest:,} and answers of up to "
-            f"{rollout.response.longest:,} tokens are {rollout.longest:,} together, and the "
-            f"positions of {policy.name} end at {most:,}; {advice}"
-        )
     if job.algorithm.group and rollout.samples_per_prompt < 2:
         yield (
             f"--samples-per-prompt {rollout.samples_per_prompt}: {job.algorithm.name} compares the "
@@ -57,6 +51,20 @@ def _problems(job: RlJob) -> Iterator[str]:
             f"--token-limit {limit:,}: the longest sample has {rollout.longest:,} tokens and "
             f"micro-batches hold whole samples; give --token-limit {rollout.longest}"
         )
+
+
+def demand_positions(rollout: Rollout, policy: ModelSpec) -> None:
+    """UsageError for samples beyond the policy's positions."""
+    most = policy.max_positions
+    if rollout.longest <= most:
+        return
+    room = most - rollout.prompt.longest
+    advice = f"give response lengths of at most max={room}" if room > 0 else "shorten prompts"
+    raise UsageError(
+        f"--lengths: prompts of up to {rollout.prompt.longest:,} and answers of up to "
+        f"{rollout.response.longest:,} tokens are {rollout.longest:,} together, and the "
+        f"positions of {policy.name} end at {most:,}; {advice}"
+    )
 
 
 def demand_behind(job: RlJob) -> None:

@@ -19,7 +19,7 @@ from planner.job.models.catalog import load_model
 from planner.job.objective import Objective
 from planner.job.pool import SeveralTypes, parse_one_type
 from planner.job.request import Request
-from planner.job.rl.checks import demand_rl
+from planner.job.rl.checks import demand_positions, demand_rl
 from planner.job.rl.engines import engine_generations
 from planner.job.rl.frameworks import RlFramework, find_rl_framework
 from planner.job.rl.job import RlJob
@@ -88,6 +88,8 @@ class RlRequest(Named):
         framework = find_rl_framework(self.framework)
         algorithm = find_algorithm(self.algorithm)
         rollout = self._rollout(algorithm)
+        # Before the trainer is made, whose own words on long samples are of another option.
+        demand_positions(rollout, load_model(self.trainer.model).spec)
         old_logprobs = self._old_logprobs(framework, algorithm)
         engine = self._engine(framework, old_logprobs)
         job = RlJob(
@@ -217,6 +219,11 @@ class RlRequest(Named):
             usual: ReferenceHome = next((home for home in homes if home != "none"), "none")
             return "adapters-off" if self._adapters and "adapters-off" in homes else usual
         word = "none" if self.reference in ("no", "off") else self.reference
+        if word == "adapters-off" and not self._adapters:
+            raise UsageError(
+                "--reference adapters-off: the policy has no adapters to switch off; give --train "
+                "lora:rank=16, or --reference copied"
+            )
         for home in REFERENCE_HOMES:
             if home == word and home in (*homes, "none"):
                 return home

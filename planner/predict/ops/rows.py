@@ -229,3 +229,13 @@ class Piece:
     def parameters(self) -> float:
         """Parameters of one such piece, unsharded and without vocabulary padding."""
         return sum(op.parameter_count for op in self.ops)
+
+
+def never_recomputed(op: Op) -> Op:
+    """The row with tensors that no recompute mode frees: what no checkpoint covers."""
+    return replace(op, saved=never_freed(op.saved), rerun_with=Module.NOTHING)
+
+
+def never_freed(saved: tuple[Saved, ...]) -> tuple[Saved, ...]:
+    """Tensors that no recompute mode frees."""
+    return tuple(replace(row, freed_by=Module.NOTHING) for row in saved)

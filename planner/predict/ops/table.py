@@ -27,7 +27,7 @@ from planner.predict.ops.moe import moe_rows
 from planner.predict.ops.offload import with_offload
 from planner.predict.ops.promotion import with_promotions
 from planner.predict.ops.reads import with_reads, with_teacher
-from planner.predict.ops.rows import Op, Piece, Saved, only_held
+from planner.predict.ops.rows import Op, Piece, Saved, never_freed, never_recomputed, only_held
 from planner.predict.ops.state_space import state_rows
 from planner.predict.ops.vision import end_rows, tower_layer
 
@@ -177,12 +177,12 @@ def head_rows(context: OpContext) -> tuple[Op, ...]:
         out_shard=Shard.TP,
         in_width=hidden,
         parameters=((value + bias, ParamShard.TP),),
-        saved=_never_freed(inputs),
+        saved=never_freed(inputs),
         low_precision=False,
         pads_vocabulary=True,
         rerun_with=Module.NOTHING,
     )
-    return (_keep(final_norm), head, *_softcap(context), _loss(context))
+    return (never_recomputed(final_norm), head, *_softcap(context), _loss(context))
 
 
 def _score_rows(context: OpContext) -> tuple[Op, ...]:
@@ -200,20 +200,11 @@ def _score_rows(context: OpContext) -> tuple[Op, ...]:
         out_width=1.0,
         in_width=hidden,
         parameters=((hidden, ParamShard.NONE),),
-        saved=_never_freed(inputs),
+        saved=never_freed(inputs),
         low_precision=False,
         rerun_with=Module.NOTHING,
     )
-    return (_keep(norm(context, "head/norm", hidden, of_stream=True)), score)
-
-
-def _keep(op: Op) -> Op:
-    """The row with tensors that no recompute mode frees: heads are not checkpointed."""
-    return replace(op, saved=_never_freed(op.saved), rerun_with=Module.NOTHING)
-
-
-def _never_freed(saved: tuple[Saved, ...]) -> tuple[Saved, ...]:
-    return tuple(replace(row, freed_by=Module.NOTHING) for row in saved)
+    return (never_recomputed(norm(context, "head/norm", hidden, of_stream=True)), score)
 
 
 def _softcap(context: OpContext) -> tuple[Op, ...]:

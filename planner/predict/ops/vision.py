@@ -22,7 +22,15 @@ from planner.predict.ops.adapters import with_tuning
 from planner.predict.ops.context import WHOLE_LAYER, OpContext, elementwise, norm, present
 from planner.predict.ops.first_stage import is_placed, placed, split_pair, tower_profile
 from planner.predict.ops.linear import linear_inputs
-from planner.predict.ops.rows import Op, Piece, Saved, only_held, times
+from planner.predict.ops.rows import (
+    Op,
+    Piece,
+    Saved,
+    never_freed,
+    never_recomputed,
+    only_held,
+    times,
+)
 
 # What a norm in operations of torch, and the mean before it, keep for the gradient of their input.
 _OF_GRADIENT = ("/norm/input", "/norm/statistics", "/norm/weight", "/pooled")
@@ -65,7 +73,7 @@ def _kept_whole(op: Op) -> Op:
     """A row of a layer that no recompute mode runs again: it keeps its tensors, and no checkpoint
     of the layer."""
     saved = tuple(row for row in op.saved if not row.only_with)
-    return replace(op, saved=_never_freed(saved), rerun_with=Module.NOTHING)
+    return replace(op, saved=never_freed(saved), rerun_with=Module.NOTHING)
 
 
 def _run_once(op: Op) -> Op:
@@ -162,7 +170,7 @@ def _scattered(context: OpContext) -> tuple[Op, ...]:
 def _states(context: OpContext, width: float) -> Op:
     """What the projector makes for layers that attend across, which all of them keep."""
     row = elementwise(context, "projector/states", 0.0, Shard.SEQUENCE, (0, 0), Module.NOTHING)
-    return replace(row, saved=_never_freed((context.kept("projector/states", width),)))
+    return replace(row, saved=never_freed((context.kept("projector/states", width),)))
 
 
 def _pictured(context: OpContext) -> float:
@@ -213,7 +221,7 @@ def _tower_ends(context: OpContext, vision: VisionSpec, pictured: float) -> Iter
         out_width=hidden,
         in_width=values,
         parameters=((hidden * (values + tower.patch_bias), ParamShard.NONE),),
-        saved=_never_freed(inputs),
+        saved=never_freed(inputs),
         # A convolution keeps its weights' cast, a linear layer only for a gradient of its input.
         autocasts=not tower.embeds_linearly,
         rerun_with=Module.NOTHING,
@@ -228,9 +236,9 @@ def _tower_ends(context: OpContext, vision: VisionSpec, pictured: float) -> Iter
         mask = Saved("mask", _TILES_MASK * context.seq, Shard.SEQUENCE, Module.NOTHING)
         yield replace(row, saved=(mask,))
     if tower.norm_before:
-        yield _kept(norm(context, "norm_before", hidden, of_product=True))
+        yield never_recomputed(norm(context, "norm_before", hidden, of_product=True))
     if tower.norm_after:
-        after = _kept(norm(context, "norm_after", hidden, of_stream=True))
+        after = never_recomputed(norm(context, "norm_after", hidden, of_stream=True))
         yield after if tower.norm_after_read else only_held(after)
 
 
@@ -330,7 +338,7 @@ def _one_projector(
     if norm_width:
         normed = share if norm_width == projector.widths[0] else 1.0
         row = norm(context, f"{name}/norm", float(norm_width), of_stream=True)
-        yield _kept(times(_of_stream(row, context) if "tap" in name else row, normed))
+        yield never_recomputed(times(_of_stream(row, context) if "tap" in name else row, normed))
     pairs = tuple(zip(projector.widths, projector.widths[1:], strict=False))
     split = vision.place == "split" and len(pairs) == 2
     for index, (into, out) in enumerate(pairs):
@@ -344,7 +352,7 @@ def _one_projector(
             out_width=float(out),
             in_width=float(into),
             parameters=((float(out) * (into + projector.bias), ParamShard.NONE),),
-            saved=_never_freed(inputs),
+            saved=never_freed(inputs),
             rerun_with=Module.NOTHING,
         )
         yield times(split_pair(row, context, index) if split else row, share)
@@ -378,12 +386,3 @@ def _learned(context: OpContext, parameters: float) -> Op:
     """Vectors that stand between rows of patches, whose copies are part of the row."""
     row = elementwise(context, "projector/row_ends", 0.0, Shard.SEQUENCE, (0, 0), Module.NOTHING)
     return replace(row, parameters=((parameters, ParamShard.NONE),))
-
-
-def _kept(op: Op) -> Op:
-    """The row with tensors that no recompute mode frees."""
-    return replace(op, saved=_never_freed(op.saved), rerun_with=Module.NOTHING)
-
-
-def _never_freed(saved: tuple[Saved, ...]) -> tuple[Saved, ...]:
-    return tuple(replace(row, freed_by=Module.NOTHING) for row in saved)

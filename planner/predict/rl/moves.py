@@ -8,15 +8,18 @@ from functools import cache
 
 from hardware.files import shipped_toml
 from hardware.frozen import Named
+from hardware.schema import Cluster
 from planner.job.rl.job import RlJob
 from planner.job.specs import LayerKind, ModelSpec
 from planner.predict.ops.table import parameter_count
 from planner.predict.ops.trained import held_parameters
 from planner.predict.rl.plan import EngineLayout
 
-# Bytes/s of one GPU's copy to or from host memory that is not pinned, all GPUs of a node at once:
-# least absolute errors over verl's published reshard times with and without offloaded parameters.
-UNPINNED_BYTES_PER_S = 4.0e9
+# Bytes/s of one GPU's copy to or from host memory that is not pinned, all GPUs of a node at once,
+# over PCIe 5: least absolute errors over verl's published reshard times with and without offloaded
+# parameters. The driver stages such copies there, so that they run at 1/16 of the link's rate.
+_UNPINNED_BYTES_PER_S = 4.0e9
+_PCIE_BYTES_PER_S = 6.3e10
 # Bytes/s at which a trainer compares its shard with a copy on the host and packs what changed:
 # verl's delta_weight_sync.md, where 1.0 to 7.6 GB a rank took 2.2 to 11.4 s.
 COMPARED_BYTES_PER_S = 0.8e9
@@ -95,6 +98,13 @@ def transfer(job: RlJob, engine: EngineLayout, way: str, shard_bytes: float) -> 
     if job.engine.weights not in ("bf16", "fp16"):
         terms["quantise"] = tensors * QUANTISED_TENSOR_S
     return Transfer(way, terms, weights * rules.changed, _buffers(job, weights, tensors))
+
+
+def unpinned_bytes_per_s(cluster: Cluster) -> float:
+    """Bytes/s of one GPU's copy to or from host memory that is not pinned. Over NVLink-C2C a GPU
+    reads a host's pages itself; the share of the link that this reaches is taken as over PCIe."""
+    link = cluster.gpu.host_link_bytes_per_s_per_direction
+    return _UNPINNED_BYTES_PER_S * max(1.0, link / _PCIE_BYTES_PER_S)
 
 
 def usual_way(job: RlJob, *, colocated: bool) -> str:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from planner.job.rl.job import RlJob
 from planner.predict.memory.serving.engine import graph_bytes
-from planner.predict.rl.moves import UNPINNED_BYTES_PER_S
+from planner.predict.rl.moves import unpinned_bytes_per_s
 from planner.predict.rl.plan import EngineLayout, Phase, RlLayout
 
 # Seconds of vLLM's calls that give up an engine's memory and take it again, mapping of pages and
@@ -41,7 +41,7 @@ def sleep_phase(job: RlJob, held: Mapping[str, float]) -> Phase:
     level = job.framework.sleep_level
     terms = {"pages": SLEEP_S if level else 0.0}
     if level == 1:
-        terms["weights"] = _weights(held) / UNPINNED_BYTES_PER_S
+        terms["weights"] = _weights(held) / unpinned_bytes_per_s(job.trainer.cluster)
     return _phase("sleep", terms, held)
 
 

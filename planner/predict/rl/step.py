@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from hardware.schema import Cluster
 from planner.job.rl.job import RlJob
 from planner.predict.rl.errors import step_bar, with_bar
 from planner.predict.rl.generation import generate
-from planner.predict.rl.moves import UNPINNED_BYTES_PER_S, Transfer, transfer, usual_way
+from planner.predict.rl.moves import Transfer, transfer, unpinned_bytes_per_s, usual_way
 from planner.predict.rl.plan import Generation, Phase, RlLayout, Side, Training, at_work
 from planner.predict.rl.states import asleep, sleep_phase, wake_phase
 from planner.predict.rl.training import train
@@ -154,7 +155,9 @@ def _taking_turns(
     sleeping = asleep(job, layout.engine)
     trainer = _prefixed("trainer", {**training.resident, **training.staying})
     if layout.trainer_leaves:
-        yield _trainer_moves("leave", training, {**trainer, **_prefixed("engine", sleeping)})
+        yield _trainer_moves(
+            "leave", job.trainer.cluster, training, {**trainer, **_prefixed("engine", sleeping)}
+        )
         trainer = _prefixed("trainer", _weights(training.resident) | dict(training.staying))
     yield _moving(moved, "engine", {**trainer, **weights, **sleeping})
     yield wake_phase(job, layout, {**awake, **beside})
@@ -164,7 +167,7 @@ def _taking_turns(
     engine_left = _prefixed("engine", sleeping if job.framework.sleep_level else awake)
     if layout.trainer_leaves:
         trainer = _prefixed("trainer", {**training.resident, **training.staying})
-        yield _trainer_moves("return", training, {**trainer, **engine_left})
+        yield _trainer_moves("return", job.trainer.cluster, training, {**trainer, **engine_left})
     for phase in training.phases:
         held = at_work(phase.held) if layout.trainer_leaves else phase.held
         yield replace(phase, held={**held, **engine_left})
@@ -208,11 +211,14 @@ def _moving(moved: Transfer, side: Side, held: Mapping[str, float]) -> Phase:
 
 
 def _trainer_moves(
-    name: Literal["leave", "return"], training: Training, held: Mapping[str, float]
+    name: Literal["leave", "return"],
+    cluster: Cluster,
+    training: Training,
+    held: Mapping[str, float],
 ) -> Phase:
     """The trainer's tensors go to the host, or come back; gradients are made anew."""
     copied = (size for name, size in training.resident.items() if name != "gradients")
-    seconds = sum(copied) / UNPINNED_BYTES_PER_S
+    seconds = sum(copied) / unpinned_bytes_per_s(cluster)
     return Phase(name, "trainer", seconds, {"copies": seconds}, held)
 
 

@@ -34,7 +34,7 @@ from planner.predict.rl.micro_batches import (
     whole_batch,
     with_micro_batches,
 )
-from planner.predict.rl.moves import UNPINNED_BYTES_PER_S
+from planner.predict.rl.moves import unpinned_bytes_per_s
 from planner.predict.rl.plan import WAITING, Phase, PhaseName, Training
 from planner.predict.stage import Stage
 
@@ -231,7 +231,8 @@ class _Account:
         terms = dict(pass_.seconds)
         if name == "reference" and self.job.reference == "host":
             # Its weights come in the policy's place, whose own come back.
-            terms["swap"] = 2.0 * self.update.resting["weights"] / UNPINNED_BYTES_PER_S
+            rate = unpinned_bytes_per_s(self.trainer.job.cluster)
+            terms["swap"] = 2.0 * self.update.resting["weights"] / rate
         terms |= self._handed_out | self._rotary(pass_.configuration, 1.0)
         work = {term: size for term, size in pass_.peak.items() if term not in pass_.resting}
         return _phase(name, terms, self._held(of, read=True) | work)

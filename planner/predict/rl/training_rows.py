@@ -20,7 +20,7 @@ from planner.job.specs import ModelSpec
 from planner.predict.cost_model import Columns, CostedShapes
 from planner.predict.rl.batch_model import BatchModel, ReadingModel
 from planner.predict.rl.micro_batches import Batch, mini_batch, whole_batch, with_micro_batches
-from planner.predict.rl.moves import UNPINNED_BYTES_PER_S
+from planner.predict.rl.moves import unpinned_bytes_per_s
 from planner.predict.rl.plan import PhaseName
 from planner.predict.rl.training import (
     costing_job,
@@ -91,7 +91,7 @@ class _Rows:
         if job.old_logprobs:
             seconds["old_logprobs"] = policy.read_s
         if job.reference != "none":
-            swap = 2.0 * policy.weight_bytes / UNPINNED_BYTES_PER_S
+            swap = 2.0 * policy.weight_bytes / unpinned_bytes_per_s(job.trainer.cluster)
             seconds["reference"] = policy.read_s + (swap if job.reference == "host" else 0.0)
             beside = beside + (policy.weight_bytes if job.reference == "copied" else 0.0)
         if critic is not None:

@@ -29,6 +29,8 @@ from planner.search.rl.trainers import Trainer, TrainerSide, trainer_sides
 # Trainers that are costed in full at most, so that a search without a time limit ends; what is left
 # then is said as a gap.
 MOST_COSTED = 1500
+# Shares of the room beside a trainer in which an engine is looked for.
+_ROOMS = (1.0, 0.9, 0.8, 0.65)
 # Pairs that are costed together between two words of the solver.
 PAIRS_AT_ONCE = 12
 # The core costs all rows at once in another order than one alone: seconds differ by rounding.
@@ -243,13 +245,19 @@ class RlExplorer:
             self.progress("trainers costed", self.costed, self.costed)
 
     def _join_best(self, options: Options, row: int, share: float) -> None:
-        """Cost a trainer with the engine that its bound takes, if that may beat the best."""
-        seconds = options.engines_beside(row, share)
-        engines = np.where(options.engines.exact, seconds, inf)
-        engine = int(np.argmin(engines))
-        bound = float(options.joint(options.trainer_s(share)[row], engines[engine]))
-        if bound < self._target(share):
+        """Cost a trainer with the engine that its bound takes, if that may beat the best. An engine
+        that just has room by its bound seldom fits surely enough: then one with room to spare."""
+        room = share - float(options.beside[row])
+        known = len(self.pairs)
+        for part in _ROOMS:
+            engines = np.where(options.engines.exact, options.engines.within(part * room), inf)
+            engine = int(np.argmin(engines))
+            bound = float(options.joint(options.trainer_s(share)[row], engines[engine]))
+            if bound >= self._target(share):
+                return
             self._join(options, row, engine)
+            if len(self.pairs) > known:
+                return
 
     def _join(self, options: Options, row: int, engine: int) -> None:
         """Cost a trainer and an engine together."""

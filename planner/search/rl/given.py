@@ -48,6 +48,11 @@ def evaluated_layout(
     """The job, and the step of a given layout. UsageError names what cannot be."""
     job = request.resolve()
     demand_formats(job)
+    if len(job.staleness) > 1:
+        raise UsageError(
+            f"--staleness {request.staleness}: one layout is costed, so give a number of updates, "
+            "as --staleness 1; planner search tries several"
+        )
     placement = job.placements[0]
     trainer_gpus, engine_gpus = _gpus(job, placement)
     demand_behind(replace(job, placements=(placement,)))

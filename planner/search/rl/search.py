@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from planner._version import __version__
-from planner.job.errors import UsageError
+from planner.job.errors import UsageError, unknown_name
 from planner.job.rl.checks import demand_behind
 from planner.job.rl.job import RlJob
 from planner.job.rl.request import RlRequest
@@ -19,7 +19,7 @@ from planner.search.rl.explorer import Pair, RlExplorer, Within
 from planner.search.rl.given import demand_room
 from planner.search.rl.plans import Status, plan_of, summary_of
 from planner.search.rl.result import RlCounts, RlPlan, RlResult
-from planner.search.rl.sides import MOST_SPLITS, splits_of
+from planner.search.rl.sides import MOST_SPLITS, splits_of, ways_of
 from planner.search.rl.trainers import jobs_of
 
 # Shares of the memory by which the plans of a front differ at least.
@@ -58,6 +58,7 @@ def find_rl_plans(
         raise UsageError(explorer.refused)
     if not explorer.options:
         raise UsageError(no_engine(jobs[0]))
+    _demand_way(jobs[0], limits)
     with ending.interruptible():
         found = front_of(explorer, fastest_only=fastest_only)
     if found[0].pair is None:
@@ -76,6 +77,15 @@ def find_rl_plans(
         stopped=ending.stopped,
         notes=tuple(_notes(jobs[0], explorer)),
     )
+
+
+def _demand_way(job: RlJob, limits: EngineLimits | None) -> None:
+    """UsageError for a way of new weights that the framework has in no placement that is tried."""
+    way = limits.way if limits else ""
+    known = [one for placement in job.placements for one in ways_of(job, placement)]
+    if way and way not in known:
+        hint = f"{job.framework.name} has {', '.join(known)}"
+        raise unknown_name("--rollout-way", way, known, hint)
 
 
 def front_of(explorer: RlExplorer, *, fastest_only: bool = False) -> tuple[Within, ...]:

@@ -25,8 +25,12 @@ class RlWhy:
 
     def sentences(self) -> str:
         """All of it."""
-        proven = "" if self.proven else "not proven: the search ended before"
-        return "\n".join(filter(None, ("nothing fits", *self.reasons, proven, *self.remedies)))
+        if self.proven:
+            return "\n".join(("nothing fits", *self.reasons, *self.remedies))
+        unsure = (
+            "not proven: the search ended before all was costed; give degrees, as --tp 4 --pp 2"
+        )
+        return "\n".join(("found nothing that fits", unsure, *self.reasons, *self.remedies))
 
 
 class RlDoesNotFitError(NothingFitsError):

@@ -114,3 +114,19 @@ def test_kinds_of_recipes_are_told_by_their_names() -> None:
     assert pairs_of.integer("train_global_batch") == 1024
     taught = run_of(bound_row(test="x/distillation-qwen3-32b-to-1.7b-base-1n8g.sh"))
     assert taught.text("reward") == "model:qwen3-32b"
+
+
+def test_pairs_are_two_samples_of_a_micro_batch() -> None:
+    assert run_of(bound_row(test="x/dpo-llama3.1-8b-1n8g.sh")).integer("train_mbs") == 8
+
+
+def test_a_bound_of_unstated_lengths_is_judged_by_the_shortest_likely_ones() -> None:
+    [usual] = bounded([bound_row(mem_gb_bound="")])
+    assert usual.predicted is not None
+    just_below = f"{0.999 * usual.predicted}"
+    [open_length] = bounded([bound_row(mem_gb_bound="", step_s_bound=just_below)])
+    assert open_length.is_kept
+    assert open_length.by_length
+    stated = bound_row(mem_gb_bound="", step_s_bound=just_below, response_len_mean="157")
+    [known] = bounded([stated])
+    assert not known.by_length

@@ -52,6 +52,9 @@ def test_algorithms_and_frameworks_have_their_habits():
         ({"rollout_gpus": "4", "placement": "colocated"}, "give --placement separate"),
         ({"engine": "tgi"}, "samples with vllm, vllm-async, vllm-v0, sglang"),
         ({"reference": "moon"}, "verl has"),
+        ({"reference": "adapters-off"}, "no adapters to switch off"),
+        ({"lengths": "prompt=9,response=2000", "model": "gpt2"}, "at most max=1015"),
+        ({"lengths": "prompt=2000,response=9", "model": "gpt2"}, "shorten prompts"),
         ({"critic": "qwen3-8b"}, "has no critic"),
         ({"turns": "many"}, "as 4x2.5"),
         ({"reward": "-1"}, "seconds a step"),
@@ -78,3 +81,11 @@ def test_answers_without_a_limit_end_with_the_positions():
     assert all(
         other.longest <= job.rollout.response.longest for other in job.rollout.response.unstated
     )
+
+
+def test_prompts_and_answers_may_each_be_a_column_of_a_file(tmp_path):
+    file = tmp_path / "lengths.csv"
+    file.write_text("length,answer\n100,200\n300,900\n")
+    rollout = request(lengths=f"prompt={file},response={file}:answer").resolve().rollout
+    assert (rollout.prompt.longest, rollout.response.longest) == (300, 900)
+    assert rollout.response.mean == 550

@@ -2,7 +2,13 @@
 
 import pytest
 
-from planner.predict.rl.moves import moved_weights, published_tensors, transfer, ways
+from planner.predict.rl.moves import (
+    moved_weights,
+    published_tensors,
+    transfer,
+    unpinned_bytes_per_s,
+    ways,
+)
 from planner.predict.rl.plan import EngineLayout
 from tests.job.rl.test_request import request
 
@@ -58,3 +64,11 @@ def test_every_way_of_every_framework_is_known():
     for framework in rl_frameworks().values():
         named = {framework.transfer_colocated, *framework.transfer_separate}
         assert named <= set(ways()), framework.name
+
+
+def test_pages_of_a_host_beyond_nvlink_are_read_faster():
+    over_pcie, coherent = (
+        unpinned_bytes_per_s(request(gpus=f"16x{name}").resolve().trainer.cluster)
+        for name in ("H100", "GB200")
+    )
+    assert coherent / over_pcie == pytest.approx(225.0 / 63.0)

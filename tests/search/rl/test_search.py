@@ -7,6 +7,8 @@ from math import inf
 import pytest
 
 from planner.job.errors import UsageError
+from planner.job.request import Request
+from planner.job.rl.request import RlRequest
 from planner.predict.rl.step import RlStep
 from planner.search.limit_results import TIE, Ending
 from planner.search.rl.costs import Costs
@@ -112,3 +114,15 @@ def test_samples_that_no_group_divides_are_refused() -> None:
     request = small({"limits": {"dp": (3,)}, "gpus": "3xH100"}, prompts=64, samples_per_prompt=8)
     with pytest.raises(UsageError, match="divide"):
         find_rl_plans(request)
+
+
+def test_engines_that_just_have_room_by_their_bound_do_not_hide_those_that_fit() -> None:
+    lengths = "prompt=512..1024,response=lognormal:median=1200,p95=4000,max=8192"
+    trainer = Request(
+        model="qwen3-30b-a3b", gpus="64xH100", framework="megatron-core", lengths=lengths
+    )
+    request = RlRequest(trainer=trainer, algorithm="grpo", prompts=128, samples_per_prompt=8)
+    explorer = explored(request)
+    within = explorer.within(1.0)
+    assert within.pair is not None and within.gap < 0.01
+    assert explorer.costed < 100
