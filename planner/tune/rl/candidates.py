@@ -53,7 +53,8 @@ class RlCandidate:
         engine = self.launch.layout.engine
         return (
             f"{plural(engine.replicas, 'engine')} of tp {engine.tp}, pp {engine.pp}, "
-            f"dp {engine.dp}, ep {engine.ep}, {engine.kv_share:.0%} of a GPU, {engine.sequences} sequences"
+            f"dp {engine.dp}, ep {engine.ep}, {engine.kv_share:.0%} of a GPU, "
+            f"{engine.sequences} sequences"
         )
 
     @property
