@@ -22,8 +22,11 @@ from planner.job.written_folder import write_folder
 from planner.launch.contract import NodesAs
 from planner.launch.plans import usual_target
 from planner.report.tune import dry_run_report, tune_report
-from planner.search.plan_file import read_plan_file
+from planner.search.plan_file import is_rl_file, read_plan_file
 from planner.search.result import SearchResult
+from planner.search.rl.plan_file import read_rl_plan
+from planner.search.rl.result import RlResult
+from planner.tune.choosing import ChosenByWorth
 from planner.tune.journal import TELLING, Journal, TrialRecord, opened, study_name
 from planner.tune.judge import Limits
 from planner.tune.loop import GOES_ON, Budget, Driver, Ending, Next, counted
@@ -31,16 +34,15 @@ from planner.tune.outcome import (
     PLANS,
     TriedPlan,
     TunedStudy,
-    learnt_cluster,
-    tuned_study,
     write_study,
 )
+from planner.tune.rl.work import RL_SHORT, USUAL_RL_STEPS, RlStudyWork
 from planner.tune.runners.command import CommandRunner
 from planner.tune.runners.contract import Runner
 from planner.tune.runners.kubernetes import KubernetesRunner
 from planner.tune.runners.local import LocalRunner
 from planner.tune.runners.slurm import SlurmRunner
-from planner.tune.trial import ShortRun, missing_settings, short_launch
+from planner.tune.trial import ShortRun
 from planner.tune.work import StudyWork
 
 _RUNNERS: Mapping[str, type[Any]] = {
@@ -60,7 +62,7 @@ class _Begun:
 
     folder: Path
     text: str
-    result: SearchResult
+    result: SearchResult | RlResult
     header: Mapping[str, Any]
 
     @property
@@ -68,11 +70,14 @@ class _Begun:
         return ShortRun(int(self.header["steps"]), float(self.header["trial_limit"]))
 
     @property
-    def work(self) -> StudyWork:
+    def work(self) -> ChosenByWorth:
+        tokens = float(self.header["tokens"])
+        if isinstance(self.result, RlResult):
+            return RlStudyWork(self.result, self.short, tokens, str(self.header["on"]))
         # As `planner launch` writes these plans.
         target = usual_target(self.result.plans[0], self.result.request)
         nodes_as: NodesAs = self.runner.nodes_as
-        return StudyWork(self.result, target, nodes_as, self.short, float(self.header["tokens"]))
+        return StudyWork(self.result, target, nodes_as, self.short, tokens)
 
     @property
     def runner(self) -> Runner:
@@ -113,7 +118,8 @@ def _begin(plan_file: str | None, options: dict[str, Any], style: str) -> None:
     folder = Path(options["output"])
     begun = _Begun(folder, text, result, _header(folder, text, result, options))
     work = begun.work
-    _demand_startable(begun, work)
+    _demand_processes(begun)
+    work.demand_startable(str(begun.header["on"]))
     demand_installed("planner tune needs", "tune", "optuna", "filelock")
     compile_if_first_run(options["quiet"])
     with opened(folder, anew=True) as journal:
@@ -122,34 +128,59 @@ def _begin(plan_file: str | None, options: dict[str, Any], style: str) -> None:
         _drive(begun, work, journal, options, style)
 
 
-def _planned(plan_file: str | None) -> tuple[str, SearchResult]:
+def _planned(plan_file: str | None) -> tuple[str, SearchResult | RlResult]:
     if plan_file is None:
         raise UsageError("give the plans to try: planner tune plans.json -o study/")
-    result = read_plan_file(Path(plan_file))
+    result = _read_plans(Path(plan_file))
     if not result.plans:
         raise UsageError(f"{plan_file} holds no plan; search again")
     return Path(plan_file).read_text(encoding="utf-8"), result
 
 
+def _read_plans(path: Path) -> SearchResult | RlResult:
+    return read_rl_plan(path)[0] if is_rl_file(path) else read_plan_file(path)
+
+
 def _header(
-    folder: Path, text: str, result: SearchResult, options: dict[str, Any]
+    folder: Path, text: str, result: SearchResult | RlResult, options: dict[str, Any]
 ) -> dict[str, Any]:
     """What a study is of and began with; the journal keeps it."""
     if options["run_command"] and options["runs_on"]:
         raise UsageError("give what starts a trial once: --on, or --run COMMAND")
-    job = result.request.resolve()
     return {
         "planner": __version__,
         "name": study_name(folder, secrets.token_hex(3)),
-        "model": job.model.name,
+        "model": _model_of(result),
         "framework": result.request.framework,
         "plans": _digest(text),
         "on": "run" if options["run_command"] else options["runs_on"] or "local",
         "run": options["run_command"] or "",
-        "tokens": options["tokens"] or _USUAL_TOKENS * result.job.parameters,
-        "steps": options["steps"],
-        "trial_limit": options["trial_limit"],
+        "tokens": options["tokens"] or _usual_tokens(result),
+        **_short_of(result, options),
         **{name: options[name] for name in _LIMITS},
+    }
+
+
+def _model_of(result: SearchResult | RlResult) -> str:
+    if isinstance(result, RlResult):
+        return result.job.model
+    return result.request.resolve().model.name
+
+
+def _usual_tokens(result: SearchResult | RlResult) -> float:
+    if isinstance(result, RlResult):
+        return USUAL_RL_STEPS * result.job.tokens
+    return float(_USUAL_TOKENS * result.job.parameters)
+
+
+def _short_of(result: SearchResult | RlResult, options: dict[str, Any]) -> dict[str, Any]:
+    """How short a trial is: a step of reinforcement learning takes minutes."""
+    context, given = click.get_current_context(), click.core.ParameterSource.COMMANDLINE
+    usual = RL_SHORT if isinstance(result, RlResult) else ShortRun()
+    shipped = {"steps": usual.steps, "trial_limit": usual.limit_s}
+    return {
+        name: options[name] if context.get_parameter_source(name) == given else value
+        for name, value in shipped.items()
     }
 
 
@@ -157,25 +188,13 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _demand_startable(begun: _Begun, work: StudyWork) -> None:
-    """UsageError for what no trial could run without."""
+def _demand_processes(begun: _Begun) -> None:
+    """UsageError where the system does not tell what processes run."""
     if begun.header["on"] in ("local", "run") and not Path("/proc/self/environ").exists():
         raise UsageError(
             "--on local and --run find their processes by /proc, which this system has not: run "
             "the driver on Linux, or give --on slurm or --on kubernetes"
         )
-    first = work.candidates[work.keys[0]]
-    if begun.header["on"] == "local":
-        launch = work.launch(first)
-        if launch.nodes > 1:
-            raise UsageError(
-                f"--on local starts one node, and the plans take {launch.nodes} of "
-                f"{launch.gpus_per_node} GPUs: give --on slurm, --on kubernetes, or --run COMMAND"
-            )
-    if not begun.header["run"]:
-        lacking = missing_settings(short_launch(work.launch(first), begun.short, "x"))
-        if lacking:
-            raise UsageError("before trials can start: " + "; ".join(lacking))
 
 
 # --- a study that goes on ---------------------------------------------------------------------
@@ -215,12 +234,12 @@ def _read_study(plan_file: str | None, folder: Path, journal: Journal) -> _Begun
             "predict differently; go on with that one, or begin another study"
         )
     path = folder / PLANS
-    result = read_plan_file(path)
+    result = _read_plans(path)
     text = path.read_text(encoding="utf-8")
     if _digest(text) != header["plans"]:
         raise UsageError(f"{path} was changed since the study began; put the earlier one back")
     if plan_file is not None and _digest(_planned(plan_file)[0]) != header["plans"]:
-        other = _planned(plan_file)[1].request.resolve().model.name
+        other = _model_of(_planned(plan_file)[1])
         raise UsageError(
             f"{folder} is a study of {header['model']} by its own plans, {plan_file} holds others, "
             f"of {other}: leave {plan_file} out, or begin another study"
@@ -232,7 +251,7 @@ def _read_study(plan_file: str | None, folder: Path, journal: Journal) -> _Begun
 
 
 def _drive(
-    begun: _Begun, work: StudyWork, journal: Journal, options: dict[str, Any], style: str
+    begun: _Begun, work: ChosenByWorth, journal: Journal, options: dict[str, Any], style: str
 ) -> None:
     """Run trials until no further one pays; write and show what was found."""
     quiet = options["quiet"]
@@ -246,7 +265,7 @@ def _drive(
         begun.runner,
         work,
         str(begun.header["name"]),
-        Limits(begun.short.limit_s, options["pending_limit"] or math.inf),
+        Limits(begun.short.limit_s, options["pending_limit"] or math.inf, work.sure_sd),
         Budget(
             options["trials"], options["max_gpu_hours"] or math.inf,
             options["time_limit"] or math.inf,
@@ -255,6 +274,7 @@ def _drive(
         poll_s=_POLL_S[str(begun.header["on"])],
         # `planner report` draws a study that still runs.
         after=lambda: _keep(begun, work, journal),
+        follow=work.follow,
     )  # fmt: skip
     try:
         ending = driver.run()
@@ -269,24 +289,16 @@ def _drive(
         click.get_current_context().exit(status)
 
 
-def _keep(begun: _Begun, work: StudyWork, journal: Journal) -> None:
+def _keep(begun: _Begun, work: ChosenByWorth, journal: Journal) -> None:
     _written(begun, work, journal.records, GOES_ON)
 
 
 def _written(
-    begun: _Begun, work: StudyWork, records: Sequence[TrialRecord], ending: Ending
+    begun: _Begun, work: ChosenByWorth, records: Sequence[TrialRecord], ending: Ending
 ) -> TunedStudy:
-    study = tuned_study(
-        begun.header, begun.result.request, work.candidates, records, ending,
-        work.best(records), work.names,
-    )  # fmt: skip
-    text, notes = learnt_cluster(begun.result.request, work.candidates, records)
-    study = study.model_copy(
-        update={"cluster_file": "cluster.toml" if text else "", "notes": notes}
-    )
-    launches = {one.number: work.launch(work.candidates[one.chosen.key]) for one in records}
-    write_study(begun.folder, begun.text, study, launches, text)
-    return study
+    found = work.written(begun.header, records, ending)
+    write_study(begun.folder, begun.text, found.study, found.rows, found.cluster)
+    return found.study
 
 
 def _show(study: TunedStudy, folder: Path, style: str) -> None:
@@ -334,7 +346,7 @@ def _plain(one: Next, names: Mapping[str, str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _would_run(work: StudyWork, most: int) -> Iterator[Next]:
+def _would_run(work: ChosenByWorth, most: int) -> Iterator[Next]:
     """Trials in their order, each taken to come out as it is expected by then; at last why no
     further one pays, where none does."""
     records: list[TrialRecord] = []

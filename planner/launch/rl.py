@@ -21,6 +21,8 @@ from planner.launch.sentences import said_refusals
 from planner.predict.plan import Degrees
 from planner.predict.rl.plan import RlLayout
 
+# Variables that are the user's: name -> (default, meaning); no default: it has to be set.
+Asked = Mapping[str, tuple[str, str]]
 # Framework of reinforcement learning -> the module that writes for it.
 WRITERS: Mapping[str, str] = MappingProxyType(
     {"verl": "verl_writer", "nemo-rl": "nemo_writer", "trl": "trl_writer"}
@@ -35,11 +37,13 @@ POLICY_PATH, CRITIC_PATH = "MODEL_PATH", "CRITIC_PATH"
 
 @dataclass(frozen=True, slots=True)
 class RlLaunch:
-    """One layout of one job, to be written for the framework of that job."""
+    """One layout of one job, to be written for the framework of that job; `steps`: of a short run
+    without checkpoints and validation, None for a whole one."""
 
     request: RlRequest
     job: RlJob
     layout: RlLayout
+    steps: int | None = None
 
     @property
     def degrees(self) -> Degrees:
@@ -88,6 +92,9 @@ class RlWriter(Protocol):
 
     def files(self, launch: RlLaunch) -> Files:
         """The folder's files but for the plan; only called without refusals."""
+
+    def asked(self, launch: RlLaunch) -> Asked:
+        """Variables of its script."""
 
 
 def writer_of(framework: str) -> RlWriter:

@@ -57,7 +57,7 @@ def _check_version(path: Path, document: dict[str, Any]) -> None:
     if document.get("kind") == RL_KIND:
         raise UsageError(
             f"{path} holds plans of reinforcement learning, which this command does not read; "
-            "planner explain and launch do"
+            "planner explain, launch and tune do"
         )
     if not isinstance(version, int) or version not in range(1, PLAN_FILE_VERSION + 1):
         raise UsageError(

@@ -45,7 +45,13 @@ class Memory:
     @classmethod
     def of(cls, predictions: Sequence[Prediction], likeness: Array) -> Memory:
         """Before any run; `likeness` (n, n): 1 for equal configurations, towards 0 for others."""
-        widths, margins = zip(*map(_width_and_margin, predictions), strict=True)
+        return cls.of_margins([*map(_width_and_margin, predictions)], likeness)
+
+    @classmethod
+    def of_margins(cls, found: Sequence[tuple[float, float]], likeness: Array) -> Memory:
+        """Likewise, by the standard deviation of ln(true / predicted peak) and the margin of
+        each."""
+        widths, margins = zip(*found, strict=True)
         deviations = np.array(widths)
         shares = _SHARED + _LIKE * likeness + (1.0 - _SHARED - _LIKE) * likeness**2
         covariance = np.outer(deviations, deviations) * shares
@@ -94,6 +100,9 @@ def _width_and_margin(one: Prediction) -> tuple[float, float]:
     low, high = log_bounds(spread, one.doubt_of("memory"))
     deviation = 0.5 * (high - low) / _WIDTH
     chance = one.fit_probability
-    if chance is None:
-        return deviation, _SURE_MARGIN
-    return deviation, deviation * _NORMAL.inv_cdf(min(max(chance, 1e-6), 1.0 - 1e-6))
+    return deviation, _SURE_MARGIN if chance is None else margin_of(deviation, chance)
+
+
+def margin_of(deviation: float, chance: float) -> float:
+    """The margin under which it fits with this probability."""
+    return deviation * _NORMAL.inv_cdf(min(max(chance, 1e-6), 1.0 - 1e-6))

@@ -120,6 +120,10 @@ class FollowedLog:
         name = likeliest(self.figures)
         return name if self.figures[name].values else ""
 
+    def parts(self) -> Mapping[str, float]:
+        """Seconds of parts of a step, where the format tells them apart."""
+        return {}
+
     @property
     def said(self) -> LogFigures:
         """What the lines of that format said."""

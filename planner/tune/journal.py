@@ -14,7 +14,7 @@ import shlex
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -64,7 +64,8 @@ class Chosen:
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a trial ended, in a sentence; the step time and its standard error as a share, the
-    peak of memory and how it was counted, GPU-seconds that it took, in Unix time."""
+    peak of memory and how it was counted, GPU-seconds that it took, in Unix time; `parts`: seconds
+    of parts of a step, by their phases' names with a + between."""
 
     kind: Kind
     sentence: str
@@ -75,6 +76,7 @@ class Ended:
     steps: int = 0
     peak_bytes: float | None = None
     memory_kind: str = ""
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

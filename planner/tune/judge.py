@@ -29,11 +29,12 @@ _KILLED = "exit status 137"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds: that a trial runs at most, that it waits in a queue, and that its log may be silent
-    before the first step."""
+    """Seconds: that a trial runs at most, and that it waits in a queue. `known`: the standard
+    error, as a share, at which a step time counts as known."""
 
     run_s: float = 1800.0
     pending_s: float = math.inf
+    known: float = KNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def verdict(
     found = step_time(log.said, facts.degrees, facts.seq, ended=ended)
     return (
         _by_signs(logs)
-        or _by_steps(facts, log, found)
+        or _by_steps(facts, log, found, limits.known)
         or (_at_the_end(logs, look.job, found) if look.job is not None and ended else None)
         or _by_time(facts, log, look, limits)
         or _by_scheduler(look)
@@ -102,7 +103,9 @@ def _by_signs(logs: Sequence[FollowedLog]) -> Verdict | None:
     return next((Verdict(kind, f"{words}: {line}") for kind, words, line in found if line), None)
 
 
-def _by_steps(facts: Facts, log: FollowedLog, found: StepTime | None) -> Verdict | None:
+def _by_steps(
+    facts: Facts, log: FollowedLog, found: StepTime | None, known: float
+) -> Verdict | None:
     """The step time, where it is known."""
     if is_foreign(log.format, facts.framework):
         return Verdict(
@@ -110,7 +113,7 @@ def _by_steps(facts: Facts, log: FollowedLog, found: StepTime | None) -> Verdict
             f"its log is one of {log.format}, the plan one of {facts.framework}: what was started "
             "is not what the folder says",
         )
-    return _measured(found) if found is not None and found.relative_sd <= KNOWN else None
+    return _measured(found) if found is not None and found.relative_sd <= known else None
 
 
 def _measured(found: StepTime) -> Verdict:

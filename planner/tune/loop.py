@@ -102,7 +102,7 @@ class Budget:
 @dataclass
 class Driver:
     """One driver of a study. `poll_s`: between two looks; `patience_s`: how long a scheduler may be
-    away."""
+    away; `follow`: reads a log as it grows."""
 
     journal: Journal
     runner: Runner
@@ -115,6 +115,7 @@ class Driver:
     poll_s: float = 2.0
     patience_s: float = 24 * HOUR_S
     after: Callable[[], None] = lambda: None
+    follow: Callable[[Path], FollowedLog] = FollowedLog
     _began: float = field(default=0.0, init=False)
     # How the trials ended that this driver followed.
     _done: list[Ended] = field(default_factory=list, init=False)
@@ -282,7 +283,7 @@ class Driver:
         except AwayError:
             return
         for path in paths:
-            log = watch.logs.setdefault(path, FollowedLog(path))
+            log = watch.logs.setdefault(path, self.follow(path))
             if log.look():
                 watch.grew_at = self.clock.time()
             if job is not None and job.state in ("done", "failed"):
@@ -390,8 +391,9 @@ def _ended(found: Verdict, at: float, gpu_s: float, logs: Sequence[FollowedLog])
     """How a trial ended, as the journal keeps it."""
     ended = Ended(found.kind, found.sentence, at, gpu_s)
     if logs:
-        said = most_telling(logs).said
-        ended = replace(ended, peak_bytes=said.peak_bytes, memory_kind=said.memory_kind)
+        log = most_telling(logs)
+        peak_bytes, kind = log.said.peak_bytes, log.said.memory_kind
+        ended = replace(ended, peak_bytes=peak_bytes, memory_kind=kind, parts=dict(log.parts()))
     if found.step is None:
         return ended
     step = found.step

@@ -8,8 +8,10 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from hardware.frozen import Frozen
+from hardware.schema import Cluster
 from planner._version import __version__
 from planner.evidence.learn.calibrate import FigureFit, calibrate, calibration_of
 from planner.evidence.learn.cluster_file import cluster_text
@@ -82,6 +84,31 @@ class TunedStudy(Frozen):
     notes: tuple[str, ...] = ()
 
 
+class Tried(Protocol):
+    """A candidate as the choice sees it: seconds of a step, probability of fitting, GPUs, and bytes
+    of the predicted peak."""
+
+    @property
+    def key(self) -> str:
+        """Its configuration as stable text."""
+
+    @property
+    def step_s(self) -> float:
+        """Expected seconds of a step."""
+
+    @property
+    def fits(self) -> float:
+        """Probability that it fits in memory."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that it runs on."""
+
+    @property
+    def peak_bytes(self) -> float | None:
+        """Predicted peak of a GPU's memory, where trials can tell it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Best:
     """The plan to take by what is known: its key, the probability that it is the fastest, and the
@@ -92,17 +119,25 @@ class Best:
     step_s: float
 
 
+class Written(NamedTuple):
+    """What trials come to: the document, they as rows of measured runs, and the text of a cluster
+    file; empty where there is none."""
+
+    study: TunedStudy
+    rows: str
+    cluster: str
+
+
 def tuned_study(
     header: Mapping[str, object],
-    request: Request,
-    candidates: Mapping[str, Candidate],
+    cluster: Cluster,
+    candidates: Mapping[str, Tried],
     records: Sequence[TrialRecord],
     ending: Ending,
     best: Best,
     names: Mapping[str, str],
 ) -> TunedStudy:
     """The document of a study. `names`: what people call the candidates, by key."""
-    cluster = request.find_cluster()
     return TunedStudy(
         model=str(header["model"]),
         gpu=cluster.gpu.name,
@@ -123,7 +158,7 @@ def tuned_study(
     )
 
 
-def _tried(record: TrialRecord, candidate: Candidate, name: str) -> TriedPlan:
+def _tried(record: TrialRecord, candidate: Tried, name: str) -> TriedPlan:
     chosen, ended = record.chosen, record.ended
     return TriedPlan(
         number=record.number,
@@ -213,15 +248,13 @@ def measured_rows(study: TunedStudy, launches: Mapping[int, Launch]) -> str:
     return csv_text(rows[0], rows) if rows else ""
 
 
-def write_study(
-    folder: Path, plans: str, study: TunedStudy, launches: Mapping[int, Launch], cluster: str
-) -> None:
-    """Everything of a study that people read, each file whole or as it was. `launches`: what each
-    trial ran, by its number."""
+def write_study(folder: Path, plans: str, study: TunedStudy, rows: str, cluster: str) -> None:
+    """Everything of a study that people read, each file whole or as it was. `rows`: its trials as
+    measured runs, `cluster`: what they teach; nothing is written of an empty text."""
     files = {
         PLANS: plans,
         DOCUMENT: study.model_dump_json(indent=1) + "\n",
-        ROWS: measured_rows(study, launches),
+        ROWS: rows,
         CLUSTER: cluster,
     }
     write_folder(folder, {name: text for name, text in files.items() if text}, force=True)

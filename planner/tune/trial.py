@@ -103,12 +103,22 @@ def trial_files(launch: Launch) -> Mapping[str, str]:
     """All files of the folder of a short run."""
     files, script = dict(launch_folder(launch).files), start_script(launch)
     if launch.nodes_as == "slurm":
-        place, command = Code('cd "${SLURM_SUBMIT_DIR}" || exit 2'), Code(f"bash {script}")
-        body = filled(f"{TRIAL_SCRIPT}.txt", place=[place], command=command)
-        files[BATCH] = _with_header(body, files[script])
+        files[BATCH] = batch_script(script, files[script])
     else:
-        files[TRIAL_SCRIPT] = filled(f"{TRIAL_SCRIPT}.txt", place=(), command=Code('"$@"'))
+        files[TRIAL_SCRIPT] = once_script()
     return files
+
+
+def once_script() -> str:
+    """The script that starts what it is given, once."""
+    return filled(f"{TRIAL_SCRIPT}.txt", place=(), command=Code('"$@"'))
+
+
+def batch_script(script: str, asking: str) -> str:
+    """A batch script that starts a script of the folder once, with what another one asks for."""
+    place, command = Code('cd "${SLURM_SUBMIT_DIR}" || exit 2'), Code(f"bash {script}")
+    body = filled(f"{TRIAL_SCRIPT}.txt", place=[place], command=command)
+    return _with_header(body, asking)
 
 
 def _with_header(body: str, script: str) -> str:

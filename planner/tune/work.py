@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import chain
-from statistics import median
 
 from planner.job.errors import UsageError
 from planner.launch.contract import Launch, NodesAs
 from planner.launch.plans import LAUNCH_NOTES, launch_of
 from planner.launch.registry import Target
 from planner.search.result import SearchResult
-from planner.tune.belief import Belief, Observation
+from planner.tune.belief import Belief
 from planner.tune.candidates import (
     Candidate,
     candidates_of_result,
     planned_candidates,
     smaller_forms,
 )
-from planner.tune.journal import Chosen, Ended, TrialRecord
-from planner.tune.judge import KNOWN, Facts
-from planner.tune.loop import Next, counted
-from planner.tune.outcome import Best
-from planner.tune.trial import ShortRun, short_launch, trial_files
-from planner.tune.value import Choice, choose
+from planner.tune.choosing import ChosenByWorth
+from planner.tune.journal import Ended, TrialRecord
+from planner.tune.judge import Facts
+from planner.tune.loop import Ending
+from planner.tune.outcome import Written, learnt_cluster, measured_rows, tuned_study
+from planner.tune.trial import ShortRun, missing_settings, short_launch, trial_files
 
-# Until a run's first step, and the steps that tell its time: what a trial is expected to take.
-START_S, STEPS = 120.0, 15
 # Candidates whose smaller forms are candidates too: each brings a few.
 _SHRUNK = 4
 
 
-class StudyWork:
+class StudyWork(ChosenByWorth):
     """Candidates of a plan file under one target, on what starts them."""
 
     def __init__(
@@ -66,11 +62,6 @@ class StudyWork:
             raise UsageError(f"no plan of the file can be started: {why}")
         return found
 
-    @property
-    def keys(self) -> Sequence[str]:
-        """Their keys, the likeliest first."""
-        return [*self.candidates]
-
     @cached_property
     def names(self) -> Mapping[str, str]:
         """What people call them: `plan 4` as the plan file numbers them, `candidate 7` of others,
@@ -99,59 +90,13 @@ class StudyWork:
         """What is believed before any trial."""
         return Belief.of([*self.candidates.values()])
 
-    def belief(self, records: Sequence[TrialRecord]) -> Belief:
-        """What is known after some trials."""
-        return self.prior.observed(self._observations(records))
+    def sequences(self, key: str) -> int:
+        """Sequences of a step."""
+        return self.candidates[key].degrees.gbs
 
-    def costs(self, records: Sequence[TrialRecord]) -> dict[str, float]:
-        """GPU-seconds that a trial of each candidate is expected to take, after some trials."""
-        start_s = _start_s(records)
-        return {key: one.gpus * self._trial_s(one, start_s) for key, one in self.candidates.items()}
-
-    def _trial_s(self, candidate: Candidate, start_s: float) -> float:
-        steps = min(STEPS, self.short.steps)
-        return min(self.short.limit_s, start_s + steps * candidate.step_s)
-
-    def rest_s(self, key: str, belief: Belief) -> float:
-        """Seconds that the rest of the job takes with a plan."""
-        one = self.candidates[key]
-        job = one.configuration.job
-        return self.tokens / (one.degrees.gbs * job.seq) * self._expected_s(belief, key)
-
-    def chosen_of(self, records: Sequence[TrialRecord]) -> Choice:
-        """The choice, whole."""
-        belief = self.belief(records)
-        rest_s = self.rest_s(belief.recommended, belief)
-        return choose(belief, self.costs(records), rest_s, names=self.names)
-
-    def choice(self, records: Sequence[TrialRecord]) -> Next:
-        """What to run next, after the trials so far."""
-        found = self.chosen_of(records)
-        return Next(found.trial, found.expected_saved_gpu_s, found.cost_gpu_s, found.sentence)
-
-    def chosen(self, choice: Next, job_name: str, at: float) -> Chosen:
-        """A trial as the journal keeps it."""
-        one = self.candidates[choice.key or ""]
-        return Chosen(
-            one.key, job_name, one.gpus, one.degrees.gbs, one.step_s, one.fits,
-            choice.saves_gpu_s, choice.costs_gpu_s, choice.sentence, at,
-        )  # fmt: skip
-
-    def best(self, records: Sequence[TrialRecord]) -> Best:
-        """The plan to take after some trials."""
-        found, belief = self.chosen_of(records), self.belief(records)
-        return Best(found.best, found.probability_best, self._expected_s(belief, found.best))
-
-    def _expected_s(self, belief: Belief, key: str) -> float:
-        mean, _ = belief.moments
-        return math.exp(float(mean[belief.place(key)]))
-
-    def as_expected(self, choice: Next, number: int, records: Sequence[TrialRecord]) -> TrialRecord:
-        """A trial that comes out as it is expected after those before it."""
-        chosen = self.chosen(choice, f"expected-{number:03d}", 0.0)
-        step_s = self._expected_s(self.belief(records), chosen.key)
-        ended = Ended("measured", "as it is expected", 0.0, step_s=step_s, relative_sd=KNOWN)
-        return TrialRecord(number, chosen, ended=ended)
+    def tokens_of_step(self, key: str) -> float:
+        """Tokens of a step."""
+        return float(self.sequences(key) * self.candidates[key].configuration.job.seq)
 
     def files(self, key: str, job_name: str) -> Mapping[str, str]:
         """The files of its folder."""
@@ -163,20 +108,7 @@ class StudyWork:
         job = one.configuration.job
         return Facts(one.degrees, job.seq, job.framework.name, one.step_s)
 
-    def _observations(self, records: Sequence[TrialRecord]) -> Iterator[Observation]:
-        """What the trials teach."""
-        for one in counted(records):
-            if (ended := one.ended) is not None:
-                yield Observation(
-                    one.chosen.key,
-                    ended.step_s,
-                    ended.relative_sd or KNOWN,
-                    ended.kind == "out-of-memory",
-                    self._peak_bytes(one.chosen.key, ended),
-                    ended.kind not in ("measured", "out-of-memory"),
-                )
-
-    def _peak_bytes(self, key: str, ended: Ended) -> float | None:
+    def peak_of(self, key: str, ended: Ended) -> float | None:
         """A measured peak as predictions count it: with what its kind leaves out."""
         prediction = self.candidates[key].prediction
         counted_as = prediction.memory_bytes(ended.memory_kind or None)
@@ -185,12 +117,29 @@ class StudyWork:
             return None
         return ended.peak_bytes * whole / counted_as
 
+    def demand_startable(self, runs_on: str) -> None:
+        """UsageError for what no trial could run without."""
+        launch = self.launch(self.candidates[self.keys[0]])
+        if runs_on == "local" and launch.nodes > 1:
+            raise UsageError(
+                f"--on local starts one node, and the plans take {launch.nodes} of "
+                f"{launch.gpus_per_node} GPUs: give --on slurm, --on kubernetes, or --run COMMAND"
+            )
+        first = short_launch(launch, self.short, "x")
+        if runs_on != "run" and (lacking := missing_settings(first)):
+            raise UsageError("before trials can start: " + "; ".join(lacking))
 
-def _start_s(records: Sequence[TrialRecord]) -> float:
-    """Seconds that a trial takes beside its steps: as those that were measured took."""
-    found = [
-        one.ended.gpu_s / one.chosen.gpus - one.ended.steps * one.ended.step_s
-        for one in records
-        if one.ended is not None and one.ended.step_s is not None and one.ended.gpu_s
-    ]
-    return max(0.0, median(found)) if found else START_S
+    def written(
+        self, header: Mapping[str, object], records: Sequence[TrialRecord], ending: Ending
+    ) -> Written:
+        """What the trials come to."""
+        request, candidates = self.result.request, self.candidates
+        study = tuned_study(
+            header, request.find_cluster(), candidates, records, ending, self.best(records),
+            self.names,
+        )  # fmt: skip
+        text, notes = learnt_cluster(request, candidates, records)
+        found = {"cluster_file": "cluster.toml" if text else "", "notes": notes}
+        launches = {one.number: self.launch(candidates[one.chosen.key]) for one in records}
+        study = study.model_copy(update=found)
+        return Written(study, measured_rows(study, launches), text)

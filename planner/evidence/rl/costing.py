@@ -26,9 +26,13 @@ def cost_run(mapped: RlMapped) -> Costed:
 
 def cost_layout(job: RlJob, layout: RlLayout) -> Costed:
     """What a step of a job costs in a layout."""
-    step = rl_step(job, layout)
+    return costed_step(rl_step(job, layout))
+
+
+def costed_step(step: RlStep) -> Costed:
+    """The costs of a step that is predicted."""
     usable = min(step.usable_bytes.values())
-    return Costed(step.phases, step.step_s, step.fits, usable, _binding(step, layout))
+    return Costed(step.phases, step.step_s, step.fits, usable, _binding(step, step.layout))
 
 
 def _binding(step: RlStep, layout: RlLayout) -> tuple[Phase, ...]:

@@ -79,14 +79,19 @@ def times_of_rows(predictions: Iterable[RlPrediction]) -> list[PhaseTime]:
 
 def times_of_log(log: RlLog, costed: Costed) -> list[PhaseTime]:
     """The times of a log beside the costs of what it ran."""
+    return times_of(log.timed, log.path.name, costed)
+
+
+def times_of(times: Iterable[Timed], run: str, costed: Costed) -> list[PhaseTime]:
+    """Measured times of phases beside the costs of what ran, those of one kind each."""
     found = []
-    for timed in log.timed:
+    for timed in times:
         if not timed.phases:
             continue
         parts = _parts(costed, timed)
         predicted, kind = costed.seconds(timed.phases), _kind(parts)
         if kind is not None and predicted > 0.0:
-            found.append(PhaseTime(kind, log.path.name, predicted, timed.seconds))
+            found.append(PhaseTime(kind, run, predicted, timed.seconds))
     return found
 
 

@@ -101,8 +101,13 @@ def read_rl_log(path: Path) -> RlLog | None:
             some = values.setdefault(name, [])
             if len(some) < _MOST_STEPS:
                 some.append(value)
-    names = next((one for one in known_names() if any(mark in values for mark in one.marks)), None)
+    names = names_in(values)
     return None if names is None else _log(path, names, values)
+
+
+def names_in(values: Mapping[str, Sequence[float]]) -> Names | None:
+    """Whose names a log has; None of none."""
+    return next((one for one in known_names() if any(mark in values for mark in one.marks)), None)
 
 
 def pairs_of(line: str) -> Iterator[tuple[str, float]]:
@@ -119,7 +124,7 @@ def pairs_of(line: str) -> Iterator[tuple[str, float]]:
 
 
 def _log(path: Path, names: Names, values: Mapping[str, Sequence[float]]) -> RlLog:
-    timed = tuple(_timed(path, names, values))
+    timed = tuple(times_in(path, names, values))
     if not timed:
         raise UsageError(f"{path}: a log of {names.framework}, but no step of it has a time")
     step = next((values[name] for name in names.step if name in values), ())
@@ -132,7 +137,8 @@ def _log(path: Path, names: Names, values: Mapping[str, Sequence[float]]) -> RlL
     return RlLog(path, names.framework, timed, lengths, len(step), told)
 
 
-def _timed(path: Path, names: Names, values: Mapping[str, Sequence[float]]) -> Iterator[Timed]:
+def times_in(path: Path, names: Names, values: Mapping[str, Sequence[float]]) -> Iterator[Timed]:
+    """The steady times of what was read from a file so far."""
     if step := next((values[name] for name in names.step if name in values), None):
         yield Timed("step", steady(step, str(path)).value)
     seen: set[tuple[str, tuple[PhaseName, ...]]] = set()

@@ -106,6 +106,20 @@ def _costed(
     )
 
 
+def neighbour_layouts(request: RlRequest, plan: RlPlan) -> Iterator[tuple[str, RlJob, RlLayout]]:
+    """Legal layouts that differ from a plan's in one choice, with the change in words."""
+    job, layout = layout_of(request, plan)
+    made = (*_engine_changes(job, layout), *_trainer_changes(request, job, layout))
+    for change, other in made:
+        if isinstance(other, str):
+            continue
+        try:
+            demand_engine(job, other.engine)
+        except UsageError:
+            continue
+        yield change, job, other
+
+
 def _engine_changes(job: RlJob, layout: RlLayout) -> Iterator[tuple[str, RlLayout]]:
     engine = layout.engine
     for tp in (2 * engine.tp, engine.tp // 2):

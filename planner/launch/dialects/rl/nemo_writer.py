@@ -10,7 +10,7 @@ from planner.launch.dialects.rl import shell
 from planner.launch.dialects.rl.nemo import BASE
 from planner.launch.dialects.rl.readme import readme
 from planner.launch.quoting import comment_text, yaml_dumped
-from planner.launch.rl import RlLaunch
+from planner.launch.rl import Asked, RlLaunch
 
 _SIXTEEN_BITS = 2
 
@@ -26,10 +26,7 @@ _DIVISIBLE = 2
 def files(launch: RlLaunch) -> Files:
     """nemo_rl.yaml, run.sh and README.md."""
     title = f"{launch.job.policy.name} by {launch.job.algorithm.name} with NeMo-RL"
-    asked = {
-        "NEMO_RL": ("", "folder of NeMo-RL's repository, whose uv environment runs it"),
-        "MODEL_PATH": ("", "weights of the policy: a folder, or a name on the Hugging Face Hub"),
-    }
+    variables = asked(launch)
     here = '"$(pwd)"'
     arguments = ["policy.model_name=${MODEL_PATH}", "policy.tokenizer.name=${MODEL_PATH}"]
     start = shell.command(("uv", "run", "examples/run_grpo.py", "--config", "${HERE}/" + CONFIG),
@@ -43,8 +40,16 @@ def files(launch: RlLaunch) -> Files:
     ]
     return {
         CONFIG: _yaml(launch, title),
-        SCRIPT: shell.script(title, asked, lines),
-        "README.md": readme(launch, SCRIPT, asked, "NeMo-RL 7ea279ab (0.5)"),
+        SCRIPT: shell.script(title, variables, lines),
+        "README.md": readme(launch, SCRIPT, variables, "NeMo-RL 7ea279ab (0.5)"),
+    }
+
+
+def asked(launch: RlLaunch) -> Asked:  # noqa: ARG001 (a writer's)
+    """Variables of run.sh."""
+    return {
+        "NEMO_RL": ("", "folder of NeMo-RL's repository, whose uv environment runs it"),
+        "MODEL_PATH": ("", "weights of the policy: a folder, or a name on the Hugging Face Hub"),
     }
 
 
@@ -67,6 +72,19 @@ def settings_of(launch: RlLaunch) -> Settings:
         **_trainer(launch),
         **_generation(launch),
         **_gpus(launch),
+        **_short(launch),
+    }
+
+
+def _short(launch: RlLaunch) -> Settings:
+    """A run of a few steps, without checkpoints and validation."""
+    if launch.steps is None:
+        return {}
+    return {
+        "grpo.max_num_steps": launch.steps,
+        "grpo.val_period": 0,
+        "grpo.val_at_start": False,
+        "checkpointing.enabled": False,
     }
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.job.quantities import gib, seconds
-from planner.launch.dialects.rl.shell import Asked
 from planner.launch.quoting import markdown_text
-from planner.launch.rl import RlLaunch
+from planner.launch.rl import Asked, RlLaunch
 from planner.predict.rl.step import RlStep, rl_step
 
 

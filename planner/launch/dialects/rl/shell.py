@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from planner.launch.quoting import comment_text, shell_word
-
-# Variables that are the user's: name -> (default, meaning); no default: it has to be set.
-Asked = Mapping[str, tuple[str, str]]
+from planner.launch.rl import Asked
 
 
 def script(title: str, asked: Asked, lines: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from planner.launch.contract import Files
 from planner.launch.dialects.rl import shell
 from planner.launch.dialects.rl.readme import readme
 from planner.launch.quoting import comment_text, yaml_dumped
-from planner.launch.rl import RlLaunch
+from planner.launch.rl import Asked, RlLaunch
 
 Settings = dict[str, Any]
 SCRIPT, CONFIG, ACCELERATE = "run.sh", "trl.yaml", "accelerate.yaml"
@@ -20,15 +20,7 @@ def files(launch: RlLaunch) -> Files:
     """trl.yaml, accelerate.yaml, README.md and run.sh, which can also start the server."""
     job = launch.job
     title = f"{job.policy.name} by {job.algorithm.name} with TRL"
-    asked = {
-        "MODEL_PATH": ("", "weights of the policy: a folder, or a name on the Hugging Face Hub"),
-        "DATASET": ("", "data set of prompts on the Hub, or a folder"),
-        "REWARD_FUNCS": ("", "reward functions: names of trl.rewards, or module.function of yours"),
-        "NODE_RANK": ("0", "rank of this node"),
-        "MAIN_ADDRESS": ("127.0.0.1", "address of the first node"),
-    }
-    if launch.separate:
-        asked["SERVER_HOST"] = ("127.0.0.1", "where the server runs")
+    variables = asked(launch)
     lines = [_start(launch)]
     served: tuple[str, ...] = ()
     if launch.separate:
@@ -38,9 +30,23 @@ def files(launch: RlLaunch) -> Files:
     return {
         CONFIG: f"# {comment_text(title)}\n{yaml_dumped(settings_of(launch))}\n",
         ACCELERATE: f"# {comment_text(title)}\n{yaml_dumped(accelerate_of(launch))}\n",
-        SCRIPT: shell.script(title, asked, lines),
-        "README.md": readme(launch, SCRIPT, asked, "TRL 1.16", served),
+        SCRIPT: shell.script(title, variables, lines),
+        "README.md": readme(launch, SCRIPT, variables, "TRL 1.16", served),
     }
+
+
+def asked(launch: RlLaunch) -> Asked:
+    """Variables of run.sh."""
+    found = {
+        "MODEL_PATH": ("", "weights of the policy: a folder, or a name on the Hugging Face Hub"),
+        "DATASET": ("", "data set of prompts on the Hub, or a folder"),
+        "REWARD_FUNCS": ("", "reward functions: names of trl.rewards, or module.function of yours"),
+        "NODE_RANK": ("0", "rank of this node"),
+        "MAIN_ADDRESS": ("127.0.0.1", "address of the first node"),
+    }
+    if launch.separate:
+        found["SERVER_HOST"] = ("127.0.0.1", "where the server runs")
+    return found
 
 
 def _start(launch: RlLaunch) -> str:
@@ -103,6 +109,10 @@ def settings_of(launch: RlLaunch) -> Settings:
             "vllm_gpu_memory_utilization": launch.layout.engine.kv_share,
             "vllm_max_model_length": launch.longest,
         }
+    if launch.steps is not None:
+        # `logging_steps`: TRL tells the time of the steps that it logs.
+        found |= {"max_steps": launch.steps, "save_strategy": "no", "eval_strategy": "no"}
+        found["logging_steps"] = 1
     return found | _adapters(launch)
 
 

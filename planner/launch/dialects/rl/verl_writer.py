@@ -12,7 +12,7 @@ from typing import Any
 from planner.launch.contract import Files
 from planner.launch.dialects.rl import shell
 from planner.launch.dialects.rl.readme import readme
-from planner.launch.rl import CRITIC_PATH, POLICY_PATH, RlLaunch
+from planner.launch.rl import CRITIC_PATH, POLICY_PATH, Asked, RlLaunch
 
 Settings = dict[str, Any]
 SCRIPT = "run.sh"
@@ -42,18 +42,24 @@ def files(launch: RlLaunch) -> Files:
     settings = settings_of(launch)
     arguments = shell.overrides(settings)
     title = f"{launch.job.policy.name} by {launch.job.algorithm.name} with verl, {kind}"
-    asked = {
+    variables = asked(launch)
+    command = shell.command(("python3", "-m", _PROGRAMS[kind]), (*_config(launch), *arguments))
+    lines = [f'{command} \\\n    "$@"']
+    text = shell.script(title, variables, lines)
+    return {SCRIPT: text, "README.md": readme(launch, SCRIPT, variables, "verl 1dda039b (0.9)")}
+
+
+def asked(launch: RlLaunch) -> Asked:
+    """Variables of run.sh."""
+    found = {
         POLICY_PATH: ("", "weights of the policy: a folder, or a name on the Hugging Face Hub"),
         "TRAIN_FILES": ("", "parquet files of prompts, as verl's examples/data_preprocess make"),
         "VAL_FILES": ("", "parquet files to validate on"),
         "REWARD_FUNCTION": ("null", "a Python file with compute_score; null: verl's own by source"),
     }
     if launch.job.critic is not None:
-        asked[CRITIC_PATH] = ("", "weights of the critic: a folder, or a name on the Hub")
-    command = shell.command(("python3", "-m", _PROGRAMS[kind]), (*_config(launch), *arguments))
-    lines = [f'{command} \\\n    "$@"']
-    text = shell.script(title, asked, lines)
-    return {SCRIPT: text, "README.md": readme(launch, SCRIPT, asked, "verl 1dda039b (0.9)")}
+        found[CRITIC_PATH] = ("", "weights of the critic: a folder, or a name on the Hub")
+    return found
 
 
 def _kind(launch: RlLaunch) -> str:
@@ -312,4 +318,20 @@ def _run(launch: RlLaunch) -> Settings:
         "trainer.project_name": "trainplan",
         "trainer.experiment_name": launch.name,
         "trainer.total_epochs": 1,
+        **_short(launch),
     }
+
+
+def _short(launch: RlLaunch) -> Settings:
+    """A run of a few steps, without checkpoints and validation."""
+    if launch.steps is None:
+        return {}
+    found: Settings = {
+        "trainer.total_training_steps": launch.steps,
+        "trainer.save_freq": -1,
+        "trainer.test_freq": -1,
+        "trainer.val_before_train": False,
+    }
+    if _kind(launch) == "fully-async":
+        found["rollout.total_rollout_steps"] = launch.steps * launch.job.rollout.prompts
+    return found

@@ -1,0 +1,157 @@
+"""The choice of the next trial among candidates of any kind, by what they are worth."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from planner.tune.belief import Belief, Observation
+from planner.tune.follow import FollowedLog
+from planner.tune.journal import Chosen, Ended, TrialRecord
+from planner.tune.judge import KNOWN, Facts
+from planner.tune.loop import Ending, Next, counted
+from planner.tune.outcome import Best, Tried, Written
+from planner.tune.trial import ShortRun
+from planner.tune.value import Choice, choose
+
+# Until a run's first step, and the steps that tell its time: what a trial is expected to take.
+START_S, STEPS = 120.0, 15
+
+
+class ChosenByWorth(ABC):
+    """Candidates, what is learnt of them, and the choice. `start_s`: until a run's first step;
+    `sure_sd`: the standard error at which its step time counts as known; `follow`: reads a log."""
+
+    short: ShortRun
+    tokens: float
+    start_s: float = START_S
+    sure_sd: float = KNOWN
+    follow: Callable[[Path], FollowedLog] = FollowedLog
+
+    @property
+    @abstractmethod
+    def candidates(self) -> Mapping[str, Tried]:
+        """By key, the likeliest first. UsageError where there is none."""
+
+    @property
+    @abstractmethod
+    def names(self) -> Mapping[str, str]:
+        """What people call them, by key."""
+
+    @abstractmethod
+    def sequences(self, key: str) -> int:
+        """Sequences of a step."""
+
+    @abstractmethod
+    def tokens_of_step(self, key: str) -> float:
+        """Tokens of a step."""
+
+    @abstractmethod
+    def files(self, key: str, job_name: str) -> Mapping[str, str]:
+        """The files of a trial's folder."""
+
+    @abstractmethod
+    def facts(self, key: str) -> Facts:
+        """What a trial's log is judged by."""
+
+    @property
+    @abstractmethod
+    def prior(self) -> Belief:
+        """What is believed before any trial."""
+
+    @abstractmethod
+    def demand_startable(self, runs_on: str) -> None:
+        """UsageError for what no trial could run without."""
+
+    @abstractmethod
+    def written(
+        self, header: Mapping[str, object], records: Sequence[TrialRecord], ending: Ending
+    ) -> Written:
+        """What the trials come to."""
+
+    def peak_of(self, key: str, ended: Ended) -> float | None:  # noqa: ARG002
+        """A measured peak as predictions count it; None where they cannot be compared."""
+        return None
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """Their keys, the likeliest first."""
+        return [*self.candidates]
+
+    def belief(self, records: Sequence[TrialRecord]) -> Belief:
+        """What is known after some trials."""
+        return self.prior.observed(self.observations(records))
+
+    def costs(self, records: Sequence[TrialRecord]) -> dict[str, float]:
+        """GPU-seconds that a trial of each candidate is expected to take, after some trials."""
+        start_s = _start_s(records, self.start_s)
+        return {key: one.gpus * self._trial_s(one, start_s) for key, one in self.candidates.items()}
+
+    def _trial_s(self, candidate: Tried, start_s: float) -> float:
+        steps = min(STEPS, self.short.steps)
+        return min(self.short.limit_s, start_s + steps * candidate.step_s)
+
+    def rest_s(self, key: str, belief: Belief) -> float:
+        """Seconds that the rest of the job takes with a plan."""
+        return self.tokens / self.tokens_of_step(key) * self._expected_s(belief, key)
+
+    def chosen_of(self, records: Sequence[TrialRecord]) -> Choice:
+        """The choice, whole."""
+        belief = self.belief(records)
+        rest_s = self.rest_s(belief.recommended, belief)
+        return choose(belief, self.costs(records), rest_s, names=self.names)
+
+    def choice(self, records: Sequence[TrialRecord]) -> Next:
+        """What to run next, after the trials so far."""
+        found = self.chosen_of(records)
+        return Next(found.trial, found.expected_saved_gpu_s, found.cost_gpu_s, found.sentence)
+
+    def chosen(self, choice: Next, job_name: str, at: float) -> Chosen:
+        """A trial as the journal keeps it."""
+        one = self.candidates[choice.key or ""]
+        return Chosen(
+            one.key, job_name, one.gpus, self.sequences(one.key), one.step_s, one.fits,
+            choice.saves_gpu_s, choice.costs_gpu_s, choice.sentence, at,
+        )  # fmt: skip
+
+    def best(self, records: Sequence[TrialRecord]) -> Best:
+        """The plan to take after some trials."""
+        found, belief = self.chosen_of(records), self.belief(records)
+        return Best(found.best, found.probability_best, self._expected_s(belief, found.best))
+
+    def _expected_s(self, belief: Belief, key: str) -> float:
+        mean, _ = belief.moments
+        return math.exp(float(mean[belief.place(key)]))
+
+    def as_expected(self, choice: Next, number: int, records: Sequence[TrialRecord]) -> TrialRecord:
+        """A trial that comes out as it is expected after those before it."""
+        chosen = self.chosen(choice, f"expected-{number:03d}", 0.0)
+        step_s = self._expected_s(self.belief(records), chosen.key)
+        ended = Ended("measured", "as it is expected", 0.0, step_s=step_s, relative_sd=KNOWN)
+        return TrialRecord(number, chosen, ended=ended)
+
+    def observations(self, records: Sequence[TrialRecord]) -> Iterator[Observation]:
+        """What the trials teach."""
+        for one in counted(records):
+            if (ended := one.ended) is not None:
+                yield Observation(
+                    one.chosen.key,
+                    ended.step_s,
+                    ended.relative_sd or KNOWN,
+                    ended.kind == "out-of-memory",
+                    self.peak_of(one.chosen.key, ended),
+                    ended.kind not in ("measured", "out-of-memory"),
+                )
+
+
+def _start_s(records: Sequence[TrialRecord], usual_s: float) -> float:
+    """Seconds that a trial takes beside its steps: as those that were measured took."""
+    found = [
+        one.ended.gpu_s / one.chosen.gpus - one.ended.steps * one.ended.step_s
+        for one in records
+        if one.ended is not None and one.ended.step_s is not None and one.ended.gpu_s
+    ]
+    return max(0.0, median(found)) if found else usual_s

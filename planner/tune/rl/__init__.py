@@ -1,0 +1,1 @@
+"""Short runs of plans of reinforcement learning."""

@@ -1,0 +1,185 @@
+"""What is believed of steps of reinforcement learning: errors of phases, by kind, make up a step's.
+
+ln(measured / predicted) of a phase of kind k in plan i is f(i, k) = e(k) + r(i, k): what the
+cluster, the lengths and the framework do to phases of a kind, which all candidates share, and what
+is left of the plan, which plans of equal engines share in sampling, and those of equal trainers in
+training. A step is off by the sum of its binding phases' errors, by their share of it, and by what
+lies between phases. Half widths are those of the shipped bars, or of what own runs have left of
+them (`planner.predict.rl.errors`). Steps and phases of a trial are measured together, and both
+condition the normal distribution, at every scale of the errors (`planner.tune.belief`).
+
+Ignores that lengths may grow between two trials.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from statistics import median
+
+import numpy as np
+
+from planner.evidence.rl.learn import times_of
+from planner.evidence.rl.rows import Timed
+from planner.predict.rl.errors import KINDS, WIDTH, rl_errors
+from planner.predict.rl.plan import Phase
+from planner.predict.uncertainty.intervals import log_bounds, spread_of
+from planner.tune.belief import LEAST_NOISE, Belief, Component
+from planner.tune.errors import SCALES, Array, log_odds_of_scales
+from planner.tune.fits import Memory, margin_of
+from planner.tune.rl.candidates import RlCandidate
+from planner.tune.rl.follow import AND
+
+# Of a step: what lies between its phases, and how further runs of it scatter.
+_BETWEEN = 0.03
+# A phase's time, of a few steps.
+_PHASE_NOISE = 0.03
+# Of what is left of a plan's sampling, the part that engines of equal degrees share, whatever their
+# KV cache and number of sequences: taken, not measured.
+_OF_DEGREES = 0.9
+# A time farther off is of something else.
+_MOST = math.log(100.0)
+_OF_TRAINER = ("training", "reading")
+
+
+@dataclass(frozen=True)
+class RlBelief(Belief):
+    """`whole`: covariance at scale 1 of the candidates' steps, then of f(i, k), plan by plan;
+    `kinds`: of phases; `parts`: places there, with ln(measured / predicted)."""
+
+    together: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    kinds: tuple[str, ...] = ()
+    parts: tuple[tuple[int, float], ...] = ()
+
+    @classmethod
+    def of_plans(cls, candidates: Sequence[RlCandidate]) -> RlBelief:
+        """Before any trial."""
+        kinds = tuple(dict.fromkeys(KINDS[one.name] for one in _phases(candidates)))
+        together = _together(candidates, kinds)
+        count = len(candidates)
+        return cls(
+            tuple(one.key for one in candidates),
+            np.log([one.step_s for one in candidates]),
+            together[:count, :count],
+            np.array([float(one.launch.job.rollout.samples) for one in candidates]),
+            np.array([float(one.gpus) for one in candidates]),
+            np.ones(count, dtype=np.bool_),
+            _memory(candidates),
+            (None,) * count,
+            together=together,
+            kinds=kinds,
+        )
+
+    def measured(self, candidate: RlCandidate, parts: Mapping[str, float]) -> RlBelief:
+        """With the seconds of phases that a trial of a candidate has told."""
+        times = [Timed("step", value, tuple(name.split(AND))) for name, value in parts.items()]  # type: ignore[arg-type]
+        logs: dict[str, list[float]] = {}
+        for one in times_of(times, candidate.key, candidate.costed):
+            if one.kind in self.kinds and one.measured_s > 0.0 and abs(one.log) <= _MOST:
+                logs.setdefault(one.kind, []).append(one.log)
+        start = len(self.keys) + self.place(candidate.key) * len(self.kinds)
+        found = tuple((start + self.kinds.index(kind), median(some)) for kind, some in logs.items())
+        return replace(self, parts=(*self.parts, *found))
+
+    @cached_property
+    def components(self) -> tuple[Component, ...]:
+        """The mixture of ln(step time), one component for each scale."""
+        steps = [one for one in self.observations if one.step_s is not None]
+        places = [self.place(one.candidate_key) for one in steps]
+        rest = [
+            math.log(one.step_s or 1.0) - float(self.log_s[place])
+            for one, place in zip(steps, places, strict=True)
+        ]
+        noise = [max(one.relative_sd, LEAST_NOISE) ** 2 for one in steps]
+        at = [*places, *(place for place, _ in self.parts)]
+        rest += [log for _, log in self.parts]
+        noise += [_PHASE_NOISE**2] * len(self.parts)
+        found = [self._scaled(scale, at, np.array(rest), np.array(noise)) for scale in SCALES]
+        logs = log_odds_of_scales() + np.array([log for log, _, _ in found])
+        weights = np.exp(logs - np.logaddexp.reduce(logs))
+        return tuple(
+            Component(float(weight), mean, covariance)
+            for weight, (_, mean, covariance) in zip(weights, found, strict=True)
+        )
+
+    def _scaled(
+        self, scale: float, at: list[int], rest: Array, noise: Array
+    ) -> tuple[float, Array, Array]:
+        """ln of the density of what was measured, and what it leaves of the steps."""
+        count = len(self.keys)
+        prior = scale**2 * self.covariance
+        if not at:
+            return 0.0, self.log_s, prior
+        known = scale**2 * self.together[np.ix_(at, at)] + np.diag(noise)
+        factor = np.linalg.cholesky(known)
+        white = np.linalg.solve(factor, rest)
+        gain = np.linalg.solve(factor, scale**2 * self.together[at, :count])
+        log = -float(np.log(np.diag(factor)).sum()) - 0.5 * float(white @ white)
+        return log, self.log_s + gain.T @ white, prior - gain.T @ gain
+
+
+def _phases(candidates: Iterable[RlCandidate]) -> list[Phase]:
+    """Those that steps are the sums of, but for what takes no time."""
+    return [phase for one in candidates for phase in one.costed.binding if phase.seconds > 0.0]
+
+
+def _together(candidates: Sequence[RlCandidate], kinds: Sequence[str]) -> Array:
+    """Covariance of the steps of all candidates, then of their phases by kind."""
+    whole = np.array([_variance(_phases(candidates), kind) for kind in kinds])
+    own = np.minimum([rl_errors().kind[kind].repeat ** 2 for kind in kinds], whole / 2.0)
+    deviations = np.sqrt(whole - own)
+    shares = np.full((len(kinds), len(kinds)), rl_errors().shared)
+    np.fill_diagonal(shares, 1.0)
+    common = np.outer(deviations, deviations) * shares
+    count = len(candidates)
+    phases = np.kron(np.ones((count, count)), common)
+    for place, kind in enumerate(kinds):
+        phases[place :: len(kinds), place :: len(kinds)] += own[place] * _alike(candidates, kind)
+    weights = np.zeros((count, count * len(kinds)))
+    for row, one in enumerate(candidates):
+        weights[row, row * len(kinds) : (row + 1) * len(kinds)] = _shares(one, kinds)
+    crossed = weights @ phases
+    steps = crossed @ weights.T + _BETWEEN**2 * np.eye(count)
+    return np.block([[steps, crossed], [crossed.T, phases]])
+
+
+def _variance(phases: Iterable[Phase], kind: str) -> float:
+    """Of ln(measured / predicted) of a kind, by the bars of its longest phase."""
+    longest = max((one for one in phases if KINDS[one.name] == kind), key=lambda one: one.seconds)
+    return float((0.5 * math.log(longest.high / longest.low) / WIDTH) ** 2)
+
+
+def _alike(candidates: Sequence[RlCandidate], kind: str) -> Array:
+    """1 for candidates whose side of this kind is the same one."""
+    if kind == "generation":
+        same = _equal([one.engine for one in candidates])
+        return _OF_DEGREES * _equal([one.engine_degrees for one in candidates]) + (
+            (1.0 - _OF_DEGREES) * same
+        )
+    side = "trainer" if kind in _OF_TRAINER else "key"
+    return _equal([getattr(one, side) for one in candidates])
+
+
+def _equal(sides: Sequence[object]) -> Array:
+    return np.array([[float(one == other) for other in sides] for one in sides])
+
+
+def _shares(candidate: RlCandidate, kinds: Sequence[str]) -> Array:
+    """Of a step, by kind."""
+    found = dict.fromkeys(kinds, 0.0)
+    for phase in _phases([candidate]):
+        found[KINDS[phase.name]] += phase.seconds
+    shares = np.array([found[kind] for kind in kinds])
+    return np.asarray(shares / shares.sum())
+
+
+def _memory(candidates: Sequence[RlCandidate]) -> Memory:
+    """Before any run: like are those whose trainers are the same, and whose engines are."""
+    spread, _ = spread_of(candidates[0].launch.layout.trainer.job, "memory")
+    low, high = log_bounds(spread)
+    deviation = 0.5 * (high - low) / WIDTH
+    margins = [(deviation, margin_of(deviation, one.fits)) for one in candidates]
+    likeness = 0.5 * (_alike(candidates, "training") + _alike(candidates, "generation"))
+    return Memory.of_margins(margins, likeness)
