@@ -72,7 +72,6 @@ class DataTable:
 
     def write(self, pages: Path) -> None:
         """Write both files into the folder of data beside the pages."""
-        (pages / FOLDER).mkdir(exist_ok=True)
         for name, text in self.files().items():
             write_text(pages / FOLDER / name, text, force=True)
 

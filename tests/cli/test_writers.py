@@ -125,7 +125,7 @@ _WRITING = {
 _ONE_PLACE = {
     "planner/job/written.py", "planner/job/written_folder.py", "planner/cost/_private_folder.py",
     "planner/cost/_machine_code.py", "planner/compare/sweep/journal.py",
-    "planner/tune/journal.py",
+    "planner/tune/journal.py", "planner/cost/build_core.py",
 }  # fmt: skip
 
 

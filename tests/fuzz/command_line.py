@@ -44,6 +44,7 @@ BASES: Mapping[str, tuple[str, ...]] = {
     "models": (),
     "hardware": (),
     "frameworks": (),
+    "schemas": (),
     "warmup": ("-q",),
     "doctor": (),
     "completion": (),
@@ -68,6 +69,7 @@ POSITIONAL: Mapping[str, Mapping[str, str]] = {
     "completion": {"shell": "bash"},
     "hardware": {"name": "H100"},
     "frameworks": {"name": "megatron-core"},
+    "schemas": {"name": "search"},
 }
 # Texts that a catalogue or a file gives meaning, by the name of their option.
 _EXAMPLES: Mapping[str, tuple[str, ...]] = {
@@ -171,5 +173,6 @@ def command_lines(
     if name not in COMPLETE and draw(st.integers(0, 9)) == 0:
         return (name, *drawn), ()
     spellings = [spelling for param in chosen for spelling in (str(param.name), *param.opts)]
-    given = (*drawn, *positional.values(), *spellings)
+    # Behind `--` the options of a base are arguments, of which an error may name one.
+    given = (*drawn, *positional.values(), *BASES[name], *spellings)
     return (name, *positional.values(), *BASES[name], *drawn), given

@@ -130,7 +130,7 @@ from planner.launch.read.launch import read_launch
 from planner.launch.registry import dialect_named, target_named, targets
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees
-from tests.documents.dialects import page_text
+from tests.documents.dialects import tables
 
 last = list(targets())[-1]
 scanned = [name for name in sys.modules if name.startswith("planner.launch.dialects.toy")]
@@ -154,7 +154,10 @@ print(json.dumps({
     "same_step": assessment.plan.step_time_s == plan.step_time_s,
     "edits": [[edit.key, edit.value] for edit in edits_for(found, asked, wider)],
     "readme": "`held` in every log line" in readme and "toy 1.0" in readme,
-    "page": "## toy" in page_text() and "`toy_degrees.split`" in page_text(),
+    "page": all(
+        any(word in cell for row in one.rows for cell in row)
+        for one, word in zip(tables(), ("toy", "toy_degrees.split"), strict=True)
+    ),
 }))
 """
 

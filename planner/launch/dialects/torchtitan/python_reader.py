@@ -68,7 +68,7 @@ def read_torchtitan_python(source: Source) -> Found:
     model = {"model_registry": lambda *given, **named: Record("model_registry", named, given)}
     module = read_python(source.text, path, model, only="config_registry")
     if sign := _REINFORCED.search(source.text.value):
-        refuse_unmodelled("rl", f"{path}: {sign[0]}")
+        refuse_unmodelled("grpo", f"{path}: {sign[0]}")
     wanted = _wanted(launch) or source.hints.environment.get(CHOICE)
     functions = _functions(module.tree)
     function = _chosen(functions, wanted)
