@@ -86,11 +86,13 @@ class RlBelief(Belief):
     @cached_property
     def components(self) -> tuple[Component, ...]:
         """The mixture of ln(step time), one component for each scale."""
-        steps = [one for one in self.observations if one.step_s is not None]
+        known = ((one, one.step_s) for one in self.observations)
+        timed = [(one, step_s) for one, step_s in known if step_s is not None]
+        steps = [one for one, _ in timed]
         places = [self.place(one.candidate_key) for one in steps]
         rest = [
-            math.log(one.step_s or 1.0) - float(self.log_s[place])
-            for one, place in zip(steps, places, strict=True)
+            math.log(step_s) - float(self.log_s[place])
+            for (_, step_s), place in zip(timed, places, strict=True)
         ]
         noise = [max(one.relative_sd, LEAST_NOISE) ** 2 for one in steps]
         at = [*places, *(place for place, _ in self.parts)]

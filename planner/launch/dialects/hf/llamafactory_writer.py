@@ -32,7 +32,6 @@ from planner.launch.dialects.hf.files import (
     settings_files,
 )
 from planner.launch.dialects.hf.llamafactory_vision import (
-    of_language,
     template,
     vision_refusals,
     vision_rows,
@@ -45,6 +44,7 @@ from planner.launch.dialects.hf.tuning_words import (
     tuning_refusals,
     whole_modules,
 )
+from planner.launch.dialects.hf.vision_program import of_language
 from planner.launch.quoting import Value
 from planner.launch.sentences import (
     names_of_job,
