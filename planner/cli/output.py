@@ -22,6 +22,7 @@ from planner.report.draw import console, draw
 from planner.report.tables import Report
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.progress import Progress as Bars
 
     from planner.cli.options import OutputFormat
@@ -47,6 +48,14 @@ def write_result(result: SearchResult, path: Path | None) -> None:
         write_text(path, to_json(result), force=_may_overwrite())
 
 
+def echo_numbered(frame: pd.DataFrame) -> None:
+    """Plans as CSV on stdout, each under its number."""
+    from planner.search.frame import csv_text
+
+    frame.insert(0, "plan", range(1, len(frame) + 1))
+    click.echo(csv_text(frame), nl=False)
+
+
 def show_result(result: SearchResult, style: OutputFormat, report: Callable[[], Report]) -> None:
     """On stdout the plan file's content, one row a plan (SI units, numbers as in the table), or
     the report, which is made only then."""
@@ -56,11 +65,7 @@ def show_result(result: SearchResult, style: OutputFormat, report: Callable[[], 
 
             click.echo(to_json(result), nl=False)
         case "csv":
-            from planner.search.frame import csv_text
-
-            frame = result.to_frame()
-            frame.insert(0, "plan", range(1, len(frame) + 1))
-            click.echo(csv_text(frame), nl=False)
+            echo_numbered(result.to_frame())
         case "text":
             print_report(report())
 

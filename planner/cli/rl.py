@@ -18,6 +18,7 @@ from planner.cli.output import (
     check_output,
     check_plot,
     compile_if_first_run,
+    echo_numbered,
     limited,
     print_report,
     watched,
@@ -35,7 +36,6 @@ from planner.report.rl import (
     rl_search_report,
     training_text,
 )
-from planner.search.frame import csv_text
 from planner.search.rl.engines import EngineLimits
 from planner.search.rl.explain import explain_rl
 from planner.search.rl.given import GivenLayout, evaluated_layout
@@ -126,9 +126,7 @@ def _show(
         case "json":
             click.echo(to_json(result), nl=False)
         case "csv":
-            frame = result.to_frame()
-            frame.insert(0, "plan", range(1, len(frame) + 1))
-            click.echo(csv_text(frame), nl=False)
+            echo_numbered(result.to_frame())
         case "text":
             print_report(rl_search_report(result, str(output) if output else None))
 

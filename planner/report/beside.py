@@ -23,7 +23,7 @@ from planner.predict.plan_text import (
 )
 from planner.predict.uncertainty.differences import plan_ratio
 from planner.report.differences import beside_text, is_mixture
-from planner.report.said import described, said, table_of
+from planner.report.said import table_of, words_of
 from planner.report.tables import Block, Notes, as_report
 from planner.search.explanation import pick_plan
 from planner.search.result import SearchResult
@@ -101,11 +101,13 @@ class Beside:
         names = {"name": plan_name(one), "other_name": plan_name(another)}
         memory = _lighter(another.peak_bytes - one.peak_bytes)
         numbers = {"number": self.number, "other": self.other}
-        yield _words("beside.headline", ratio=beside_text(ratio), memory=memory, **names, **numbers)
+        yield words_of(
+            "beside.headline", ratio=beside_text(ratio), memory=memory, **names, **numbers
+        )
         if told := _largest(self.time, one.step_time_s, seconds):
-            yield _words("beside.slower", terms=told)
+            yield words_of("beside.slower", terms=told)
         if told := _largest(self.memory, one.peak_bytes, lambda size: f"{gib(size)} GiB"):
-            yield _words("beside.heavier", terms=told)
+            yield words_of("beside.heavier", terms=told)
 
     def record(self) -> dict[str, Any]:
         """The same for `--json`: seconds and bytes."""
@@ -197,8 +199,3 @@ def _lighter(more_bytes: float) -> str:
     if abs(more_bytes) < _LEAST_SHARE * GIB:
         return "as much"
     return f"{gib(abs(more_bytes))} GiB {'more' if more_bytes > 0 else 'less'}"
-
-
-def _words(key: str, **named: object) -> str:
-    found: str | None = said(described(key), None, **named)
-    return found or ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,7 @@ from planner.job.quantities import gib, percent_sure, seconds, share, short_coun
 from planner.predict.plan_text import LIKELY_TO_FIT, plan_name
 from planner.predict.rl.plan import Phase
 from planner.report.tables import Block, Facts, Notes, TableData, table
-from planner.report.verdict import drawn
+from planner.report.verdict import drawn, legend, stacked
 from planner.search.rl.result import RlPlan, RlResult
 
 # What a step's seconds go to, by phase, with the marks of a bar; all other phases move tensors.
@@ -20,6 +21,7 @@ _KINDS = {
     "update": ("trains", "▒"),
 }  # fmt: skip
 _MOVES = ("moves", "░")
+_MARKS = dict((*_KINDS.values(), _MOVES))
 
 
 @dataclass(frozen=True)
@@ -73,20 +75,12 @@ class RlVerdict:
     @property
     def time_bar(self) -> str:
         """The seconds of all phases by what they do."""
-        marks = dict((*_KINDS.values(), _MOVES))
-        parts, reached = [], 0.0
-        for kind, size in self.kinds.items():
-            reached += size
-            parts.append((reached, marks[kind]))
-        return drawn(parts, reached)
+        return stacked(self.kinds, _MARKS)
 
     @property
     def time_legend(self) -> str:
         """What the marks of the bar stand for."""
-        marks = dict((*_KINDS.values(), _MOVES))
-        return ", ".join(
-            f"{marks[kind]} {kind} {seconds(size)}" for kind, size in self.kinds.items()
-        )
+        return legend(self.kinds, _MARKS)
 
     @property
     def risk(self) -> str:
@@ -109,7 +103,7 @@ class RlVerdict:
                 f"add -o plans.json to keep the plans, then planner launch plans.json {number} "
                 "-o run"
             )
-        return f"planner launch {saved_as} {number} -o run"
+        return f"planner launch {shlex.quote(saved_as)} {number} -o run"
 
     @cached_property
     def alternatives(self) -> list[tuple[int, str, RlPlan]]:

@@ -223,6 +223,11 @@ def rows_of(key: str, items: Iterable[Any], **named: Any) -> list[tuple[str, ...
     return [tuple(said(cell, item, **named) or "" for cell in cells) for item in items]
 
 
+def words_of(key: str, about: Any = None, **named: Any) -> str:
+    """The text of a key about an object; empty where it is left out."""
+    return said(described(key), about, **named) or ""
+
+
 def table_of(
     key: str, items: Iterable[Any], more: Iterable[tuple[str, ...]] = (), **named: Any
 ) -> TableData:

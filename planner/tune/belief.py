@@ -170,12 +170,7 @@ class Belief:
         rest = np.log(seconds) - self.log_s[at]
         noise = np.square([max(one.relative_sd, LEAST_NOISE) for one in timed])
         found = [self._component(scale, at, rest, noise) for scale in SCALES]
-        logs = log_odds_of_scales() + np.array([log for log, _, _ in found])
-        weights = np.exp(logs - np.logaddexp.reduce(logs))
-        return tuple(
-            Component(float(weight), mean, covariance)
-            for weight, (_, mean, covariance) in zip(weights, found, strict=True)
-        )
+        return mixed(found)
 
     def _component(
         self, scale: float, at: list[int], rest: Array, noise: Array
@@ -276,6 +271,17 @@ class Belief:
         for place, known in self.memory.known.items():
             fits[:, place] = known
         return Draws(np.exp(steps), fits)
+
+
+def mixed(found: Sequence[tuple[float, Array, Array]]) -> tuple[Component, ...]:
+    """Components of what each of `SCALES` leaves: (ln of the density of what was measured, means,
+    covariance), weighed by that density and by how likely the scale is beforehand."""
+    logs = log_odds_of_scales() + np.array([log for log, _, _ in found])
+    weights = np.exp(logs - np.logaddexp.reduce(logs))
+    return tuple(
+        Component(float(weight), mean, covariance)
+        for weight, (_, mean, covariance) in zip(weights, found, strict=True)
+    )
 
 
 def _normal(generator: np.random.Generator, mean: Array, covariance: Array, count: int) -> Array:

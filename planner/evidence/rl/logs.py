@@ -106,7 +106,7 @@ def read_rl_log(path: Path) -> RlLog | None:
 
 
 def names_in(values: Mapping[str, Sequence[float]]) -> Names | None:
-    """Whose names a log has; None of none."""
+    """The framework whose names a log has; None where no framework has them."""
     return next((one for one in known_names() if any(mark in values for mark in one.marks)), None)
 
 

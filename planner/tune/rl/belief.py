@@ -26,8 +26,8 @@ from planner.evidence.rl.rows import Timed
 from planner.predict.rl.errors import KINDS, WIDTH, rl_errors
 from planner.predict.rl.plan import Phase
 from planner.predict.uncertainty.intervals import log_bounds, spread_of
-from planner.tune.belief import LEAST_NOISE, Belief, Component
-from planner.tune.errors import SCALES, Array, log_odds_of_scales
+from planner.tune.belief import LEAST_NOISE, Belief, Component, mixed
+from planner.tune.errors import SCALES, Array
 from planner.tune.fits import Memory, margin_of
 from planner.tune.rl.candidates import RlCandidate
 from planner.tune.rl.follow import AND
@@ -99,12 +99,7 @@ class RlBelief(Belief):
         rest += [log for _, log in self.parts]
         noise += [_PHASE_NOISE**2] * len(self.parts)
         found = [self._scaled(scale, at, np.array(rest), np.array(noise)) for scale in SCALES]
-        logs = log_odds_of_scales() + np.array([log for log, _, _ in found])
-        weights = np.exp(logs - np.logaddexp.reduce(logs))
-        return tuple(
-            Component(float(weight), mean, covariance)
-            for weight, (_, mean, covariance) in zip(weights, found, strict=True)
-        )
+        return mixed(found)
 
     def _scaled(
         self, scale: float, at: list[int], rest: Array, noise: Array
