@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from planner.job.quantities import gib, plural, seconds, share, short_count, signed_share
@@ -280,6 +281,6 @@ def _next_steps(saved_as: str | None, number: int) -> tuple[str, ...]:
         )
     return (
         f"Plans written to {saved_as}. Next: where time goes, and a folder that starts it:",
-        f"    planner explain {saved_as} {number}",
-        f"    planner launch {saved_as} {number} -o run/",
+        f"    planner explain {shlex.quote(saved_as)} {number}",
+        f"    planner launch {shlex.quote(saved_as)} {number} -o run/",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from planner.job.amounts import parse_resolution
@@ -326,4 +327,6 @@ def _next_steps(saved_as: str | None, number: int) -> tuple[str, ...]:
     """What to type next; a file may hold more plans, under other numbers."""
     if saved_as is None:
         return KEEP, "    planner explain plans.json"
-    return tuple(notes("search.next", None, saved_as=saved_as, number=number))
+    return tuple(
+        notes("search.next", None, saved_as=saved_as, quoted=shlex.quote(saved_as), number=number)
+    )

@@ -57,3 +57,10 @@ def test_a_step_is_traced(plans: tuple[Path, str], tmp_path: Path) -> None:
     assert told.exit_code == 0, told.output
     events = json.loads(trace.read_text())["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "X", "C"}
+
+
+def test_a_file_name_is_quoted_in_commands_to_type(plans: tuple[Path, str]) -> None:
+    result, number = read_rl_plan(plans[0])
+    assert RlVerdict(result).next("my plans.json") == (
+        f"planner launch 'my plans.json' {number} -o run"
+    )
