@@ -53,7 +53,7 @@ from planner.launch.dialects.hf.vision_program import program_pieces
 from planner.launch.quoting import Value
 from planner.launch.registry import dialect_toml
 from planner.launch.sentences import names_of, names_of_job, said_refusals, said_variables
-from planner.launch.settings_text import SettingsSection, filled, yaml_text
+from planner.launch.settings_text import filled
 from planner.launch.time_limit import stop_variable
 
 _TABLE = dialect_toml("hf", "table.toml")
@@ -386,20 +386,3 @@ def _own_code(model: ModelSpec) -> str:
     inner = config.get(language_key(config.get("model_type")), {})
     types = [config.get("model_type"), inner.get("model_type") if isinstance(inner, dict) else None]
     return next((str(one) for one in types if one in TABLES["own_code"]), "")
-
-
-def settings_files(
-    launch: Launch,
-    dialect: str,
-    name: str,
-    sections: Sequence[SettingsSection],
-    model: ModelSpec,
-) -> Files:
-    """A YAML file of settings, filled into the dialect's template of its name, and the model's
-    config.json."""
-    text = filled(
-        f"{dialect}/{name}.txt", model=model.name, gpus=launch.plan.degrees.gpus,
-        settings=yaml_text(sections).rstrip("\n"),
-    )  # fmt: skip
-    config = json.dumps(hf_config(model) or {}, indent=2) + "\n"
-    return {name: text, f"{MODEL_FOLDER}/config.json": config}
