@@ -15,13 +15,14 @@ _MADE_BY = "make one with: planner search --rl grpo ... -o plans.json"
 
 
 def to_json(result: RlResult) -> str:
-    """The content of a plan file."""
+    """The content of a plan file as JSON."""
     return result.model_dump_json(indent=1) + "\n"
 
 
 def read_rl_plan(path: Path, number: int | None = None) -> tuple[RlResult, int]:
-    """The result in a plan file and the number of a plan, the recommended one where none is given.
-    UsageError says what is wrong."""
+    """The result in a plan file and a plan's number, by default that of the recommended plan.
+    UsageError says what is wrong.
+    """
     document: Any = read_json(path)
     if not isinstance(document, dict) or document.get("kind") != RL_KIND:
         raise UsageError(f"{path} holds no plans of reinforcement learning; {_MADE_BY}")
