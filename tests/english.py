@@ -1,6 +1,6 @@
 """Plain English: finds the habits of `english.toml` in docstrings, comments, messages and pages.
 
-    python -m tests.english [--count]
+    python -m tests.english
 
 `.ci/run` calls it. It prints every place with the reason and a plainer form, and exits with 1 if
 there is one.
@@ -14,7 +14,6 @@ import re
 import sys
 import tokenize
 import tomllib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -65,9 +64,10 @@ def _strings(tree: ast.Module, path: Path) -> Iterator[Text]:
             for paragraph in text.split("\n\n"):
                 yield Text(path, node.body[0].lineno, "docstring", " ".join(paragraph.split()))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if id(node) not in docstrings and len(node.value.split()) >= _LEAST_WORDS:
-                yield Text(path, node.lineno, "message", " ".join(node.value.split()))
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+            continue
+        if id(node) not in docstrings and len(node.value.split()) >= _LEAST_WORDS:
+            yield Text(path, node.lineno, "message", " ".join(node.value.split()))
 
 
 def _comments(source: str, path: Path) -> Iterator[Text]:
@@ -135,18 +135,14 @@ def found_in(texts: Iterator[Text]) -> Iterator[tuple[Text, Habit, str]]:
 
 
 def main() -> int:
-    """Print what was found; 1 if anything was."""
-    found = list(found_in(all_texts()))
-    if "--count" in sys.argv:
-        for (name, room), count in sorted(
-            Counter((h.name, "/".join(t.path.relative_to(ROOT).parts[:2])) for t, h, _ in found).items()
-        ):
-            print(f"{count:6} {name:18} {room}")
-        return bool(found)
-    for text, habit, words in found:
-        place = text.path.relative_to(ROOT)
-        print(f"{place}:{text.line}: '{words}' ({habit.name}): {habit.why} {habit.instead}")
-    return bool(found)
+    """Print every place that was found; 1 if there is one."""
+    lines = [
+        f"{text.path.relative_to(ROOT)}:{text.line}: '{words}' ({habit.name}): "
+        f"{habit.why} {habit.instead}"
+        for text, habit, words in found_in(all_texts())
+    ]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return bool(lines)
 
 
 if __name__ == "__main__":
