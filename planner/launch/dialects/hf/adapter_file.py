@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.job.models.catalog import load_model
-from planner.job.specs import ModelSpec
+from planner.launch.dialects.hf import said
 from planner.launch.dialects.hf.arguments import is_on, known_model
 from planner.launch.dialects.hf.modules import adapter_table
 from planner.launch.read.beside import beside, source_beside
@@ -120,18 +120,10 @@ def other_base(
     if ours is None or theirs is None:
         return ()
     one, other = load_model(ours).spec, load_model(theirs).spec
-    if _same_widths(one, other):
-        return ()
-    text = (
-        f"{document.path} is an adapter of {base.value}, and {stated.value} is trained: its "
-        f"weights do not fit (size mismatch: hidden width {other.hidden:,} and {other.layers} "
-        f"layers for {one.hidden:,} and {one.layers})"
-    )
-    fix = f"{stated.key}: {base.value}" if asked is None else f"--model {base.value}"
-    return (Problem("adapter-base", text, "error", (stated.place, base.place), fix),)
-
-
-def _same_widths(one: ModelSpec, other: ModelSpec) -> bool:
-    """Whether adapters of one model load into another."""
     widths = ("hidden", "layers", "heads", "kv_heads")
-    return all(getattr(one, width) == getattr(other, width) for width in widths)
+    if all(getattr(one, width) == getattr(other, width) for width in widths):
+        return ()
+    return said(
+        "other_base", stated.place, base.place, document=document, base=base, stated=stated,
+        one=one, other=other, joint="" if asked is not None else f"{stated.key}: ",
+    )  # fmt: skip
