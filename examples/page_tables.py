@@ -12,20 +12,20 @@ from typing import Any
 from constraints.axes import AXES
 from hardware.files import shipped_toml
 from planner.evidence.runs.rows import FIRST_SIGHT, PUBLISHED, MeasuredRow, read_rows
-from planner.job.data_tables import Column, DataTable
 from planner.job.written import markdown_table
 from planner.predict.uncertainty.families import Figure
 from planner.predict.uncertainty.shipped import shipped_tables
-from planner.report.accuracy import HELD_OUT
 from planner.report.replay import replay_report
 from planner.report.tables import Notes, TableData
 from planner.tune.replay import ReplayReport
 from pydantic import TypeAdapter
+from tests.documents.data_tables import Column, DataTable
+from tests.fit.accuracy import HELD_OUT
 from tests.truth.accuracy import COUNTS, counted_accuracy, counted_tables
 from tests.truth.tuning_accuracy import tuning_accuracy
 
 ROOT = Path(__file__).resolve().parents[1]
-# Written by planner.report.accuracy.
+# Written by tests.fit.accuracy.
 ACCURACY = "planner/evidence/data/accuracy"
 
 
@@ -170,7 +170,7 @@ def tuning_tables() -> str:
 
 def constants() -> str:
     """What every constant of whole steps and peaks rests on, single sources first."""
-    text = (ROOT / "planner/evidence/data/held_out.toml").read_text(encoding="utf-8")
+    text = (ROOT / "planner/evidence/data/held_out_errors.toml").read_text(encoding="utf-8")
     found = sorted(
         tomllib.loads(text)["constant"].items(), key=lambda item: (len(item[1]["sources"]), item[0])
     )
