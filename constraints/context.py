@@ -1,4 +1,4 @@
-"""What a rule may read beside the columns of the shapes."""
+"""The inputs of rules, besides the columns of the shapes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from constraints.numbers import BatchGoal, Capabilities, ClusterNumbers, DegreeL
 
 @dataclass(frozen=True)
 class RuleContext:
-    """Everything a rule may read beside the shapes' columns.
+    """Everything that a rule may read besides the columns of the shapes.
 
-    `schedule` is the pipeline schedule that is wanted, None for the usual 1F1B, interleaved where
-    vpp > 1. `precision` is the name of the training precision ("bf16", "fp8", "mxfp8", ...),
-    `recompute_modes` the number of recompute modes tried, `limits` degree -> what the user
-    allows, `conditions` what the user requires, forbids and fixes.
+    `schedule`: the requested pipeline schedule; None for the usual one, which is 1F1B, or
+    interleaved if vpp > 1. `precision`: name of the training precision ("bf16", "fp8", "mxfp8",
+    ...). `recompute_modes`: number of recompute modes tried. `limits`: degree -> values that the
+    user allows. `conditions`: what the user requires, forbids and fixes.
     """
 
     model: ModelNumbers
@@ -55,7 +55,9 @@ class RuleContext:
     ramp: tuple[BatchGoal, ...] = ()
 
     def named(self, degree: str) -> tuple[int, ...]:
-        """Numbers that the user's limit and conditions name: the search tries them."""
+        """Values of a degree that the user's limit and conditions name. The search tries all of
+        them.
+        """
         limit = self.limits.get(degree)
         numbers = [*(limit.named if limit else ())]
         for condition in self.conditions:

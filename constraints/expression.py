@@ -1,9 +1,8 @@
-"""The conditions that users write: `tp*cp <= 8 and zero != 3`, read without running anything, and
-which rows of some columns obey them.
+"""Conditions that users write, such as `tp*cp <= 8 and zero != 3`, and the rows that satisfy them.
 
-Python's grammar for whole numbers (its own parser, nothing is evaluated by it): integers, names,
-`+ - * // %`, comparisons and their chains, `in (1, 2, 4)`, `and`, `or`, `not`, parentheses, and
-powers of two written numbers. Everything else is refused with the place in the text.
+The language is a part of Python's: integers, names, `+ - * // %`, comparisons and chains of them,
+`in (1, 2, 4)`, `and`, `or`, `not`, parentheses, and powers of two written numbers. Python's parser
+reads the text, but nothing is executed. Everything else is refused with its place in the text.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _REFUSED: Mapping[str, str] = _WORDS["refused"]
 
 
 class ExpressionError(ConstraintError):
-    """A condition that cannot be read; the message shows the place in the text."""
+    """A condition that cannot be read. The message shows the place in the text."""
 
     def __init__(self, message: str, text: str, column: int, note: str = "") -> None:
         lines = [message, f"    {text}", " " * (4 + column) + "^"]
@@ -52,7 +51,7 @@ class ExpressionError(ConstraintError):
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition that was read: `tree` holds nothing but what the module docstring lists."""
+    """A parsed condition. `tree` contains only what the module docstring lists."""
 
     text: str
     tree: ast.expr
@@ -68,7 +67,7 @@ class Condition:
 
     @cached_property
     def named(self) -> dict[str, tuple[int, ...]]:
-        """Numbers that a bare name is allowed to equal: mbs == 3, 3 <= mbs, mbs in (3, 6)."""
+        """Numbers that a bare name may equal: mbs == 3, 3 <= mbs, mbs in (3, 6)."""
         found: dict[str, list[int]] = {}
         for compare in (node for node in ast.walk(self.tree) if isinstance(node, ast.Compare)):
             sides = (compare.left, *compare.comparators)
@@ -98,7 +97,7 @@ def _pairs(name: ast.expr, numbers: ast.expr) -> list[tuple[str, int]]:
 
 
 def parse_condition(text: str, names: Collection[str]) -> Condition:
-    """Read a condition over `names`. ExpressionError says what is wrong, where, and the fix."""
+    """Parse a condition over `names`. ExpressionError says what is wrong, where, and the fix."""
     shown = " ".join(text.split())
     if not shown:
         raise ConstraintError(f"the condition is empty; {_EXAMPLE}")
@@ -124,7 +123,7 @@ def _tree(text: str) -> ast.expr:
 
 
 def _syntax_message(text: str, column: int, error: SyntaxError) -> tuple[str, str, int]:
-    """(what to write instead of a common slip, the text, the column to point at)."""
+    """(the fix for a common slip, the text, the column to point at)."""
     for slip, right in _SLIPS.items():
         if slip in text:
             return f"{slip!r} is not known; write {right!r}", text, text.index(slip)
@@ -136,12 +135,12 @@ def _syntax_message(text: str, column: int, error: SyntaxError) -> tuple[str, st
 
 
 def _column(text: str, node: ast.expr) -> int:
-    """Column of a node in characters; Python counts bytes."""
+    """Column of a node in characters, where Python counts bytes."""
     return len(text.encode()[: node.col_offset].decode(errors="ignore"))
 
 
 class _Checker:
-    """Goes through a tree and refuses what is not in the language."""
+    """Walks a tree and rejects everything outside the language."""
 
     def __init__(self, condition: Condition, names: Collection[str]) -> None:
         self.condition, self.names = condition, names
@@ -150,7 +149,7 @@ class _Checker:
         raise self.condition.error(node, message, note)
 
     def demand(self, node: ast.expr, wanted: Kind, depth: int) -> None:
-        """Check a part, which must be a number or a condition."""
+        """Check that a part is a number, or a condition."""
         if depth > DEEPEST:
             self.refuse(node, f"nested more than {DEEPEST} deep; write it in parts")
         if self._check(node, depth + 1) == wanted:
@@ -161,7 +160,7 @@ class _Checker:
         self.refuse(node, "a number is needed here, and this is a condition; join with and, or")
 
     def _check(self, node: ast.expr, depth: int) -> Kind:
-        """Check a part and say what it is."""
+        """Check a part and return whether it is a number or a condition."""
         match node:
             case ast.Constant():
                 self._constant(node)
@@ -212,7 +211,7 @@ class _Checker:
         self.demand(node.right, "number", depth)
 
     def _power(self, node: ast.BinOp) -> None:
-        """Powers of written numbers, worked out only where they stay small."""
+        """Check a power of two written numbers, evaluating it only if the result is small."""
         if power_value(node) is None:
             self.refuse(node, "a power takes two written numbers and stays below 2^63: 2**10")
 
@@ -251,7 +250,7 @@ def _is_condition(node: ast.expr) -> bool:
 
 
 def power_value(node: ast.BinOp) -> int | None:
-    """Value of a power of two written numbers; None if it is no such thing, or too large."""
+    """Value of a power of two written numbers; None if it is something else or too large."""
     base, exponent = node.left, node.right
     if not (isinstance(base, ast.Constant) and isinstance(exponent, ast.Constant)):
         return None
@@ -285,10 +284,10 @@ _OPERATIONS: dict[type[ast.AST], Callable[..., Any]] = {
 
 
 def condition_mask(condition: Condition, values: Mapping[str, IntArray]) -> Mask:
-    """True in the rows that obey `condition`; `values`: equally long, name to column.
+    """True in the rows that satisfy `condition`. `values`: columns of equal length by name.
 
-    `and`, `or` and chains stop early as Python does, so that `pp > 1 and layers % (pp - 1) == 0`
-    never divides by zero. ExpressionError where a row divides by zero.
+    `and`, `or` and chains stop early as in Python, so that `pp > 1 and layers % (pp - 1) == 0`
+    never divides by zero. ExpressionError if a row does divide by zero.
     """
     return np.array(_answers(condition, condition.tree, values), dtype=np.bool_)
 
@@ -296,12 +295,12 @@ def condition_mask(condition: Condition, values: Mapping[str, IntArray]) -> Mask
 def number_values(
     condition: Condition, node: ast.expr, values: Mapping[str, IntArray]
 ) -> list[int]:
-    """The numbers that one part of a condition is in some row, ascending."""
+    """All values of one part of a condition over the rows, ascending."""
     return sorted(set(_answers(condition, node, values)))
 
 
 def _answers(condition: Condition, node: ast.expr, values: Mapping[str, IntArray]) -> list[Any]:
-    """A part in every row, worked out once for equal numbers."""
+    """The value of a part in every row, computed once for equal inputs."""
     names, count = names_in(node), len(next(iter(values.values())))
 
     @cache
@@ -313,7 +312,7 @@ def _answers(condition: Condition, node: ast.expr, values: Mapping[str, IntArray
 
 
 def _value(condition: Condition, node: ast.expr, row: Mapping[str, int]) -> Any:
-    """What a part is in a row, a number or a bool."""
+    """The value of a part in one row: a number or a bool."""
 
     def of(part: ast.expr) -> Any:
         return _value(condition, part, row)
@@ -338,7 +337,7 @@ def _value(condition: Condition, node: ast.expr, row: Mapping[str, int]) -> Any:
 
 
 def _chain_holds(node: ast.Compare, of: Callable[[ast.expr], Any]) -> bool:
-    """A chain of comparisons: later ones only where the earlier ones hold."""
+    """Evaluate a chain of comparisons; later ones only if the earlier ones hold."""
     left = of(node.left)
     for comparison, side in zip(node.ops, node.comparators, strict=True):
         right = of(side)

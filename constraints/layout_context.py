@@ -1,4 +1,4 @@
-"""What the rules over layouts read of one shape, and how a layout's counts follow from it."""
+"""The inputs of layout rules for one shape, and the counts that follow from a layout."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Recomputation = Literal["none", "all", "shared", "free"]
 class LayoutContext:
     """The numbers of one shape that layout rules read.
 
-    `kinds`: index of each layer's kind, first to last. `memory` None: unlimited. `modes`: names
-    of the recompute modes that layers may take, those at the start of a block the first of them;
-    none or one where `recomputation` is not free.
-    `standalone_vocab`: the first block may hold the embedding alone, the last one the head and loss
-    (and multi-token prediction). `head_layers`: how many layers take as long as what the last block
-    holds besides layers, rounded. `mtp_standalone`: the framework can place multi-token prediction
-    in the block before the last, which then holds head and loss alone; no solver does.
+    `kinds`: kind index of each layer, first to last. `memory`: None means unlimited. `modes`: names
+    of the recompute modes that layers may use; layers at the start of a block use the first. At
+    most one unless `recomputation` is free. `standalone_vocab`: the first block may hold just the
+    embedding, and the last one just the head and loss (with multi-token prediction). `head_layers`:
+    how many layers take as long as the rest of the last block, rounded. `mtp_standalone`: the
+    framework can put multi-token prediction in the second-last block, leaving head and loss in the
+    last; the solver never does.
     """
 
     pp: int
@@ -53,23 +53,26 @@ class LayoutContext:
 
     @property
     def blocks(self) -> int:
-        """Blocks of consecutive layers: pp·vpp."""
+        """Number of blocks of consecutive layers: pp·vpp."""
         return self.pp * self.vpp
 
     @property
     def may_part(self) -> bool:
-        """Whether multi-token prediction may stand apart: not on the stage of the embedding."""
+        """Whether multi-token prediction may have its own block, which excludes the embedding's
+        stage.
+        """
         return self.mtp_standalone and self.standalone_vocab and self.pp > 2
 
     def least_layers(self, block: int, standalone: bool = False) -> int:
-        """Fewest layers of a block; `standalone`: multi-token prediction stands in the last but
-        one."""
+        """Fewest layers of a block. `standalone`: multi-token prediction is in the second-last
+        block.
+        """
         alone = self.standalone_vocab and self.blocks > 1 and block in (0, self.blocks - 1)
         usual = 0 if alone or (standalone and block == self.blocks - 2) else 1
         return max(usual, self.first_block) if block == 0 else usual
 
     def fewer_layers(self, block: int) -> int:
-        """How many layers a block may have less than another of its stage."""
+        """By how many layers a block may fall short of the other blocks of its stage."""
         return max(1, self.head_layers) if block == self.blocks - 1 else 1
 
     def stage_blocks(self, stage: int) -> tuple[int, ...]:
@@ -93,12 +96,14 @@ class LayoutContext:
 
     @cached_property
     def in_order(self) -> bool:
-        """Whether all layers of one kind precede those of the next (dense ones, then MoE)."""
+        """Whether each kind of layer forms one run (dense layers, then MoE)."""
         return list(self.kinds) == sorted(self.kinds)
 
     @cached_property
     def period(self) -> int:
-        """After how many layers the sequence of kinds repeats; all of them if it does not."""
+        """Number of layers after which the sequence of kinds repeats; all of them if it does
+        not.
+        """
         for period in range(1, self.layers // 2 + 1):
             if all(kind == self.kinds[at % period] for at, kind in enumerate(self.kinds)):
                 return period
@@ -106,7 +111,7 @@ class LayoutContext:
 
     @cached_property
     def prefix(self) -> tuple[tuple[int, ...], ...]:
-        """prefix[kind][n]: how many of the first n layers are of that kind."""
+        """prefix[kind][n]: how many of the first n layers have that kind."""
         return tuple(
             tuple(accumulate((int(one_kind == kind) for one_kind in self.kinds), initial=0))
             for kind in range(self.kind_count)
@@ -135,7 +140,7 @@ class LayoutContext:
         return next(iter(self.mode_counts(layout)), none)
 
     def first_layers(self, layout: Layout, takes: Sequence[int]) -> list[list[int]]:
-        """[stage][kind]: of the first so many layers of each block."""
+        """[stage][kind]: counts among the first `takes[block]` layers of each block."""
         starts = accumulate(layout.block_layers, initial=0)
         blocks = []
         for start, take in zip(starts, takes, strict=False):
@@ -148,8 +153,9 @@ class LayoutContext:
 
 
 def block_taken(layout: Layout, ctx: LayoutContext) -> tuple[tuple[int, ...], ...] | None:
-    """[n][block]: layers that take one of the first n + 1 modes; None where the framework cannot
-    express it."""
+    """[n][block]: layers that use one of the first n + 1 modes; None if the framework cannot
+    express it.
+    """
     if not set(layout.recomputed) <= set(ctx.modes):
         return None
     if not ctx.modes:
@@ -164,8 +170,9 @@ def block_taken(layout: Layout, ctx: LayoutContext) -> tuple[tuple[int, ...], ..
 
 
 def shared_count(layout: Layout) -> int | None:
-    """The smallest count N with which every block recomputes min(N, its layers) in the layout's one
-    mode; None if none."""
+    """The smallest N such that every block recomputes min(N, its layers) in the layout's one mode;
+    None if there is no such N.
+    """
     for count in range(1, max(layout.block_layers) + 1):
         taken = layout.per_stage([min(count, layers) for layers in layout.block_layers])
         if [taken] == list(layout.recomputed.values()):
@@ -174,12 +181,12 @@ def shared_count(layout: Layout) -> int | None:
 
 
 def running_sums(rows: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
-    """Of rows of one length: the first, the first two added up, and so on."""
+    """Cumulative sums of rows of equal length."""
     return list(accumulate(rows, lambda row, more: [a + b for a, b in zip(row, more, strict=True)]))
 
 
 def _filled(layout: Layout, modes: Sequence[str]) -> tuple[tuple[int, ...], ...] | None:
-    """Each stage's counts, taken from its first chunk on; None if nothing recomputes."""
+    """Each stage's counts, filling its chunks in order; None if nothing recomputes."""
     if not any(map(any, layout.recomputed.values())):
         return None
     rows = (layout.recomputed.get(mode, (0,) * layout.pp) for mode in modes)
@@ -189,7 +196,7 @@ def _filled(layout: Layout, modes: Sequence[str]) -> tuple[tuple[int, ...], ...]
 
 
 def _filled_blocks(layout: Layout, wanted: Sequence[int]) -> tuple[int, ...] | None:
-    """Counts of each block that add up to a stage's, earlier chunks first; None if too many."""
+    """Split a stage's count over its blocks, earlier chunks first; None if it is too large."""
     taken = [0] * len(layout.block_layers)
     for stage, left in enumerate(wanted):
         for block in layout.stage_blocks(stage):

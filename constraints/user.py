@@ -1,6 +1,6 @@
-"""What the user allows of one degree: `--tp 1,2,4,8`, `--pp ..8`, `--cp 2..`; a rule for each.
+"""The user's limits on one degree (`--tp 1,2,4,8`, `--pp ..8`, `--cp 2..`), with a rule for each.
 
-Conditions over several of them are in `constraints.condition`.
+`constraints.condition` has conditions over several degrees.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _RANGE = re.compile(r"([0-9]*)\s*\.\.\s*([0-9]*)")
 
 
 def parse_degree_limit(text: str, degree: str = "tp") -> DegreeLimit:
-    """Read "4", "1,2,4,8", "..8", "2..", "2..8" or a comma-separated mix of these.
+    """Parse "4", "1,2,4,8", "..8", "2..", "2..8" or a comma-separated mix of these.
 
-    Raises ConstraintError, which names the degree, what was given and the form expected.
+    Raises ConstraintError, which names the degree, the input and the expected form.
     """
     spans: list[tuple[int, int | None]] = []
     named: list[int] = []
@@ -57,7 +57,7 @@ def _parse_item(item: str, text: str, degree: str) -> tuple[int, int | None, lis
 
 
 def _user_rule(degree: str) -> ShapeRule:
-    """The rule that a degree lies within the user's limit, if there is one."""
+    """The rule that a degree stays within the user's limit, if there is one."""
 
     def test(columns: Columns, ctx: RuleContext) -> Mask | bool:
         limit = ctx.limits.get(degree)

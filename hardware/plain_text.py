@@ -1,4 +1,4 @@
-"""What a name may not hold, whoever gives it: a user's option, a file, a plan."""
+"""Checks on text that reaches terminals, scripts and spreadsheets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069
 
 
 def demand_plain(text: str, what: str) -> None:
-    """ValueError for a name with a line break or another control character."""
+    """Raise ValueError if a name contains a line break or another control character."""
     if not text.isprintable() and (found := CONTROL.search(text)):
         raise ValueError(
             f"{what} {text!a} holds a control character ({found[0]!a}), and no name may; "
@@ -24,12 +24,13 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 
 def guarded_cell(cell: object) -> object:
-    """A cell of a CSV file: a text that a spreadsheet would run as a formula gets an apostrophe
-    before it; numbers stay numbers."""
+    """A cell for a CSV file. Text that a spreadsheet would run as a formula gets a leading
+    apostrophe; numbers stay numbers.
+    """
     is_text = isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell)
     return f"'{cell}" if is_text else cell
 
 
 def unguarded_cell(cell: str) -> str:
-    """The text of a cell that `guarded_cell` wrote."""
+    """The original text of a cell that `guarded_cell` wrote."""
     return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell[1:]) else cell

@@ -1,4 +1,4 @@
-"""Between which ends numbers of users lie; nothing heavy is imported."""
+"""Valid ranges of numbers that users supply. Imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beyond any machine, model or run there is: larger numbers are slips of the pen."""
+"""Upper limits of inputs, beyond any machine, model or run; larger numbers are typing errors."""
 
 from constraints.axes import AXES
 

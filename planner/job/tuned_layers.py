@@ -1,4 +1,4 @@
-"""Linear layers of a model by the names that adapters are put on, with their widths."""
+"""A model's linear layers under the names used for adapters, with their widths."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class LinearLayer:
-    """Widths of the input and the output of a linear layer; of experts the narrowest of each."""
+    """Input and output width of a linear layer; for experts the narrowest of each."""
 
     inputs: int
     outputs: int
 
     @property
     def narrowest(self) -> int:
-        """The largest rank that its weight can have."""
+        """The highest rank that its weight can have."""
         return min(self.inputs, self.outputs)
 
 
 def in_groups(names: Iterable[str]) -> Iterator[str]:
-    """Names of layers, each group as the layers in it."""
+    """Names of layers, with each group expanded into its layers."""
     for name in names:
         yield from GROUPS.get(name, (name,))
 
 
 def linear_layers(model: ModelSpec) -> dict[str, LinearLayer]:
-    """The linear layers of a model, by the planner's names, in the order of a layer."""
+    """The linear layers of a model by the planner's names, in the order of a layer."""
     layers = _attention(model) | _states(model) | _feed_forward(model)
     return layers | {"head": LinearLayer(model.hidden, model.vocab)}
 

@@ -1,4 +1,6 @@
-"""Techniques that save memory, and what they ask for beside them, as somebody would type it."""
+"""Techniques that save memory by moving data off the GPU, with the options they need beside
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ Asked = tuple[str, Mapping[str, object]]
 
 
 def asked_with(technique: Technique, job: Job, use: tuple[str, ...]) -> Iterator[Asked]:
-    """A technique alone, and with what else of the optimizer leaves the GPU beside it. `use`: the
-    techniques that the user asked for."""
+    """A technique alone, and with further optimizer offload beside it. `use`: techniques that the
+    user asked for.
+    """
     named, used = f"--with {technique.name}", (*use, technique.name)
     if not technique.moves_states or job.optimizer_on_cpu == 1.0:
         yield named, {"use": used}
@@ -31,7 +34,7 @@ def asked_with(technique: Technique, job: Job, use: tuple[str, ...]) -> Iterator
 
 
 def asked_on_drives(techniques: Sequence[Technique], use: tuple[str, ...]) -> Iterator[Asked]:
-    """Weights and states on NVMe, where a framework has both."""
+    """Weights and states on NVMe, if a framework supports both."""
     weights = [one for one in techniques if one.moves_weights and "nvme" in one.name]
     states = [one for one in techniques if one.moves_states]
     for one, other in zip(weights, states, strict=False):
@@ -41,6 +44,8 @@ def asked_on_drives(techniques: Sequence[Technique], use: tuple[str, ...]) -> It
 
 
 def host_has_room(job: Job) -> bool:
-    """Whether the memory of all nodes holds what one copy of the model has there."""
+    """Whether the memory of all nodes can hold the parts of one model copy that are stored
+    there.
+    """
     nodes = job.cluster.num_gpus / job.cluster.gpus_per_node
     return home_bytes(job).host <= nodes * job.cluster.host_memory_bytes_per_node

@@ -1,8 +1,8 @@
-"""Tables of pages as data: a CSV file, and its columns as a Table Schema beside it.
+"""Tables of the documentation as data: a CSV file with a Table Schema beside it.
 
-A page links to the file (`link`), and the site shows it there, sortable (`docs/_hooks/site.py`).
-The schema is that of https://specs.frictionlessdata.io/table-schema/: name, type and meaning of
-each column.
+A page links to the file (`link`), and the site shows it as a sortable table
+(`docs/_hooks/site.py`). The schema follows https://specs.frictionlessdata.io/table-schema/: name,
+type and meaning of each column.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 from planner.job.written import csv_text, write_text
 
 FOLDER = "data"
-"""Where the files lie, beside the pages of `docs/`."""
+"""The folder of the files, beside the pages of `docs/`."""
 _NO_VALUE = ("-", "")
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name in the header, and what it says. `number`: its cells are numbers, of
-    which a text of a page loses what only people read (`1,230`, `4.5 %`)."""
+    """A column: its name in the header, and what it means. `number`: its cells are numbers, and
+    `cell` drops the commas and percent signs that are there for people (`1,230`, `4.5 %`)."""
 
     name: str
     meaning: str
@@ -45,11 +45,10 @@ class DataTable:
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
 
-    @property
-    def link(self) -> str:
-        """The paragraph of a page for it."""
-        place = f"{FOLDER}/{self.name}"
-        rows = f"{len(self.rows):,} rows, [what the columns say]({place}.schema.json)"
+    def link(self, up: str = "") -> str:
+        """The paragraph that shows it on a page; `up` leads from the page's folder to `docs/`."""
+        place = f"{up}{FOLDER}/{self.name}"
+        rows = f"{len(self.rows):,} rows, [what the columns mean]({place}.schema.json)"
         return f"[{self.title}]({place}.csv): {rows}."
 
     def files(self) -> Mapping[str, str]:

@@ -100,7 +100,7 @@ def tables() -> tuple[DataTable, DataTable, DataTable]:
 
 def page_text() -> str:
     """The page, as it should be."""
-    settings, kernels, derived = (f"\n{table.link}\n" for table in tables())
+    settings, kernels, derived = (f"\n{table.link()}\n" for table in tables())
     titles = "".join(f"* `[{table}]`: {title}\n" for table, title in TABLES.items())
     return f"{_HEAD}\n{titles}{settings}{_CURVES}{kernels}{_DERIVED}{derived}"
 

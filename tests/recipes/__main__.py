@@ -28,7 +28,7 @@ from tests.recipes.compare import (
     published,
     recipe_rows,
 )
-from tests.recipes.page import page
+from tests.recipes.page import page, recipe_table, reliability_table
 
 COMMAND = "python -m tests.recipes"
 
@@ -48,17 +48,20 @@ def main(arguments: Sequence[str]) -> None:
         text = json.dumps(records, indent=1, allow_nan=False, default=Frozen.model_dump)
         sys.stdout.write(text + "\n")
         return
-    text = page(comparisons, predict_rows(rows) if given.markdown else ())
-    if given.markdown:
-        write_text(Path(given.markdown), text, force=True)
-    else:
-        sys.stdout.write(text)
+    if not given.markdown:
+        sys.stdout.write(page(comparisons, ()))
+        return
+    predictions = predict_rows(rows)
+    path = Path(given.markdown)
+    write_text(path, page(comparisons, predictions), force=True)
+    for table in (recipe_table(comparisons), reliability_table(predictions)):
+        table.write(path.parent)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="recipes with this text in source, model or GPU")
-    parser.add_argument("--markdown", help="write the page there, with the table of reliability")
+    parser.add_argument("--markdown", help="write the page there, and its tables as data beside it")
     parser.add_argument("--json", action="store_true", help="one object a recipe, on stdout")
     return parser
 

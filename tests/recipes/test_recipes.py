@@ -32,7 +32,7 @@ from tests.recipes.compare import (
     recipe_rows,
     search_job,
 )
-from tests.recipes.page import page
+from tests.recipes.page import page, recipe_table, reliability_table
 
 
 @pytest.fixture(scope="module")
@@ -160,10 +160,12 @@ def test_a_search_keeps_what_a_recipe_states(predictions: list[Prediction]) -> N
 def test_the_page(comparisons: list[RecipeComparison], predictions: list[Prediction]) -> None:
     text = page(comparisons, predictions)
     assert f"{len(comparisons)} recipes" in text
-    assert "runs that ran lost" in text
-    again = page([comparisons[0], replace(comparisons[0], measured_s=9.9)], ())
-    assert again.count("\n| nemo-perf") == 1
-    assert " to 9.9 |" in again
+    assert "given 80 % or more" in text and "data/reliability.csv" in text
+    again = recipe_table([comparisons[0], replace(comparisons[0], measured_s=9.9)])
+    (row,) = again.rows
+    names = [column.name for column in again.columns]
+    assert row[names.index("measured_high_s")] == "9.9"
+    assert reliability_table(predictions).rows
 
 
 def test_both_errors_of_the_probability(predictions: list[Prediction]) -> None:
