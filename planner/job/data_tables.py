@@ -1,8 +1,8 @@
-"""Tables of pages as data: a CSV file, and its columns as a Table Schema beside it.
+"""Tables of the documentation as data: a CSV file with a Table Schema beside it.
 
-A page links to the file (`link`), and the site shows it there, sortable (`docs/_hooks/site.py`).
-The schema is that of https://specs.frictionlessdata.io/table-schema/: name, type and meaning of
-each column.
+A page links to the file (`link`), and the site shows it as a sortable table
+(`docs/_hooks/site.py`). The schema follows https://specs.frictionlessdata.io/table-schema/: name,
+type and meaning of each column.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class DataTable:
         return f"[{self.title}]({place}.csv): {rows}."
 
     def files(self) -> Mapping[str, str]:
-        """What the files hold, by name."""
+        """Content of the files by name."""
         schema = {
             "fields": [
                 {

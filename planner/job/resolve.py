@@ -1,7 +1,7 @@
-"""From a request to its `Job`: every name looked up, every choice that stands made.
+"""From a request to its `Job`: look up every name and make every fixed choice.
 
-What a request's `overrides` say takes the place of what would be looked up: the model, the machine
-that is used, the profile as the settings of a launch change it.
+A request's `overrides` replace what would be looked up: the model, the machine in use, and the
+profile as the settings of a launch change it.
 """
 
 from __future__ import annotations
@@ -90,8 +90,9 @@ def resolve(request: RequestFields) -> Job:
 
 
 def _on_pool(request: RequestFields, pool: Pool) -> Job:
-    """The job on several clusters: on each it is the same, so techniques that one of them does not
-    have are left out."""
+    """The job on several clusters. It is the same on each, so techniques that one of them lacks are
+    left out.
+    """
     jobs = [_on_cluster(request.model_copy(update={"gpus": text})) for text in pool.texts]
     used = [set(job.techniques) for job in jobs]
     if left := used[0].union(*used) - used[0].intersection(*used):
@@ -203,7 +204,7 @@ def _on_cluster(request: RequestFields) -> Job:
 
 
 def _demands(request: RequestFields, profile: FrameworkProfile) -> tuple[Demand, ...]:
-    """Files of a launch may run what no file is written for."""
+    """Conditions of the framework. Launch files may run jobs for which no file would be written."""
     return profile.demands if request.overrides.launched is None else ()
 
 
@@ -211,8 +212,9 @@ def _demands(request: RequestFields, profile: FrameworkProfile) -> tuple[Demand,
 
 
 def find_model(request: RequestFields) -> ResolvedModel:
-    """The model that is given, else that of the request's name, without biases where the request
-    says so."""
+    """The overriding model, else the one of the request's name, without biases if the request says
+    so.
+    """
     spec = request.overrides.model
     if spec is not None:
         return ResolvedModel(spec=spec, name=spec.name, asked=spec.name)
@@ -226,8 +228,9 @@ def find_model(request: RequestFields) -> ResolvedModel:
 
 
 def find_framework(request: RequestFields) -> FrameworkProfile:
-    """The profile that `framework` names; on AMD's GPUs that of the framework in its place; as the
-    settings change it, that of a launch."""
+    """The profile named by `framework`, or the one that replaces it on AMD's GPUs. For a launch, as
+    its settings change it.
+    """
     named, launched = load_framework(request.framework), request.overrides.launched
     if launched is not None:
         for tables in launched.variations.values():
@@ -240,8 +243,9 @@ def find_framework(request: RequestFields) -> FrameworkProfile:
 
 
 def find_cluster(request: RequestFields) -> Cluster:
-    """The machine that the request names, of a launch the part that it starts processes on.
-    UsageError where it names none, or two."""
+    """The machine of the request; for a launch, the part on which it starts processes. UsageError
+    unless exactly one is named.
+    """
     if (request.gpus is None) == (request.cluster is None):
         raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
     if request.cluster is not None:
@@ -254,7 +258,7 @@ def find_cluster(request: RequestFields) -> Cluster:
 
 
 def _machine_of(words: GpuWords | None) -> Cluster:
-    """GPUs of one type; of several, as many as all of them, of the first type."""
+    """GPUs of one type. Several types become the same number of GPUs of the first type."""
     match words:
         case SeveralTypes():
             return words.pool().worlds()[0]
@@ -263,8 +267,8 @@ def _machine_of(words: GpuWords | None) -> Cluster:
 
 
 def _job_cluster(request: RequestFields, profile: FrameworkProfile) -> Cluster:
-    """The machine, with what its switches do for the framework; that of a launch as NCCL's
-    variables let it be used, with switches that reduce where they can. UsageError, HardwareError.
+    """The machine with the in-network reductions that the framework can use. For a launch, as
+    NCCL's variables allow. Raises UsageError or HardwareError.
     """
     machine, launched = find_cluster(request), request.overrides.launched
     if launched is None:
@@ -282,8 +286,9 @@ def trained_model(request: RequestFields, model: ModelSpec, profile: FrameworkPr
 
 
 def _trained_mtp(request: RequestFields, model: ModelSpec, profile: FrameworkProfile) -> int:
-    """Layers of multi-token prediction that are trained: as asked or as a launch's files have
-    them, else as the framework does by default. UsageError where it has none."""
+    """Number of multi-token-prediction layers to train: as asked, as a launch's files say, or the
+    framework's default. UsageError if the framework has none.
+    """
     asked, overrides = request.mtp_layers, request.overrides
     if overrides.launched and overrides.model and profile.mtp != "never":
         return model.mtp_layers
@@ -298,16 +303,16 @@ def _trained_mtp(request: RequestFields, model: ModelSpec, profile: FrameworkPro
 
 
 def _tuning(request: RequestFields, model: ModelSpec, profile: FrameworkProfile) -> Tuning:
-    """How the weights are trained. UsageError where model or framework cannot be trained so."""
+    """How the weights are trained. UsageError if the model or the framework does not allow it."""
     tuning = read_tuning(request.train, request.freeze).checked(model)
     check_tuning(profile, tuning)
     return _with_missed_parts(tuning, model, profile)
 
 
 def _with_missed_parts(tuning: Tuning, model: ModelSpec, profile: FrameworkProfile) -> Tuning:
-    """How the weights are trained where adapters find no layer of a part, which then stays frozen:
-    by names that its layers have not, or Megatron's, whose layers have other names than those of
-    transformers' tower (Megatron-Bridge 0.6.2, peft/lora.py)."""
+    """The tuning with parts frozen in which adapters find no layer by name. Megatron's layers are
+    named differently from those of transformers' tower (Megatron-Bridge 0.6.2, peft/lora.py).
+    """
     vision = model.vision
     if vision is None or not tuning.has_adapters:
         return tuning
@@ -322,7 +327,7 @@ def _with_missed_parts(tuning: Tuning, model: ModelSpec, profile: FrameworkProfi
 
 
 def _teacher(objective: Objective, model: ModelSpec, profile: FrameworkProfile) -> ModelSpec | None:
-    """The model whose logits a student learns. UsageError where the two cannot be compared."""
+    """The model whose logits a student learns. UsageError if the two are incompatible."""
     if objective.teacher is None:
         return None
     teacher = load_model(objective.teacher).spec.with_scan_chunks(profile.scan_chunk).with_mtp(0)
@@ -339,8 +344,9 @@ def _teacher(objective: Objective, model: ModelSpec, profile: FrameworkProfile) 
 
 
 def _dtype(request: RequestFields, framework: FrameworkProfile) -> DtypeModeName:
-    """The dtype mode: fp32 with products in fp32 or TF32, else as asked or usual. UsageError
-    where precision and mode contradict each other."""
+    """The dtype mode: fp32 if products are in fp32 or TF32, else as asked or the default.
+    UsageError if precision and mode contradict each other.
+    """
     wide = request.precision in FP32_PRECISIONS
     dtype = request.dtype or ("fp32" if wide else framework.usual_mode)
     if wide == (dtype == "fp32"):
@@ -364,8 +370,9 @@ def _techniques(
     request: RequestFields, profile: FrameworkProfile, model: ModelSpec, cluster: Cluster,
     tuning: Tuning, samples: Samples,
 ) -> TechniqueDecision:  # fmt: skip
-    """Techniques of the framework that the job uses, and those that a search decides. Of a launch
-    what its files say, whether or not they work there."""
+    """Techniques that the job uses, and those that a search decides on. A launch uses what its
+    files say, even if it does not work there.
+    """
     launched = request.overrides.launched
     if launched is None:
         inside = not request.allow_tp_across_domains
@@ -379,8 +386,9 @@ def _techniques(
 
 
 def _offloaded(request: RequestFields, model: ModelSpec) -> str:
-    """The modules of `activation_offload`, of a launch without those that the model has not:
-    Megatron passes them over."""
+    """The modules of `activation_offload`. For a launch, without those that the model lacks,
+    because Megatron ignores them.
+    """
     if request.overrides.launched is None:
         return request.activation_offload
     names = [name for name in request.activation_offload.split(",") if has_module(name, model)]
@@ -388,7 +396,7 @@ def _offloaded(request: RequestFields, model: ModelSpec) -> str:
 
 
 def _offload_fraction(request: RequestFields, model: ModelSpec) -> float:
-    """`activation_offload_fraction`; all where a launch leaves no module to offload a part of."""
+    """`activation_offload_fraction`; 1 if a launch offloads no module."""
     none = request.overrides.launched is not None and _offloaded(request, model) == "off"
     return 1.0 if none else request.activation_offload_fraction
 
@@ -396,7 +404,7 @@ def _offload_fraction(request: RequestFields, model: ModelSpec) -> float:
 def _activation_offload(
     request: RequestFields, profile: FrameworkProfile, model: ModelSpec
 ) -> tuple[Modules, tuple[Modules, ...]]:
-    """The modules that were given, and the sets among which the search decides if it does."""
+    """The given modules, and the sets that the search chooses from, if it does."""
     text = _offloaded(request, model)
     if text == "off":
         return (), ()
@@ -440,7 +448,7 @@ def _context_kinds(
     seq: int,
     samples: Samples,
 ) -> tuple[ContextKind, ...]:
-    """Kinds of exchange of context parallelism that may be taken. UsageError."""
+    """The kinds of exchange that context parallelism may use. Raises UsageError."""
     offered, kind = profile.parallelism.context_kinds, request.cp_comm_type
     if request.cp_sizes and (kind != "a2a+p2p" or len(request.cp_sizes) != 2):
         raise UsageError(
@@ -448,7 +456,7 @@ def _context_kinds(
         )
     kinds = offered_exchanges(profile, model, seq)
     if samples.by_sample:
-        # Groups of two levels are made once, for one number of ranks.
+        # Groups of two levels are created once, for one number of ranks.
         kinds = tuple(one for one in kinds if one != "a2a+p2p")
         if kind == "a2a+p2p":
             raise UsageError(
@@ -465,15 +473,16 @@ def _context_kinds(
 def _launched_exchanges(
     kind: ContextKind | None, kinds: tuple[ContextKind, ...], profile: FrameworkProfile
 ) -> tuple[ContextKind, ...]:
-    """What the files say, or the framework's default; whether its kernels have it, the rules
-    check."""
+    """The exchange that the files set, or the framework's default. Rules check whether its kernels
+    support it.
+    """
     if kind is None:
         return kinds[:1]
     return kinds if profile.parallelism.context_in_transformer_engine else (kind,)
 
 
 def _schedule(request: RequestFields, profile: FrameworkProfile) -> str | None:
-    """The schedule asked for, or the framework's usual one. UsageError if it has none such."""
+    """The requested schedule, or the framework's default. UsageError if it has no such schedule."""
     offered = profile.parallelism.schedules
     if request.schedule is None:
         usual = offered[0]

@@ -128,6 +128,18 @@ def said_problems(
         )
 
 
+class _Places(Placed):
+    """Stands for a file where the places of settings are known, not their keys."""
+
+    def place(self, *keys: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(keys))
+
+
+def problems_at(dialect: str, table: str, *places: str, **names: object) -> tuple[Problem, ...]:
+    """`said_problems` at some places."""
+    return tuple(said_problems(dialect, table, names, _Places(), *places))
+
+
 def said_refusals(dialect: str, table: str, names: Names) -> Iterator[Refusal]:
     """Rows of `reason` and `nearest`."""
     yield from (Refusal(**row) for row in holding(dialect, table, names))

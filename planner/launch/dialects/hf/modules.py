@@ -8,14 +8,13 @@ over the whole name, `all-linear` every linear layer but the head.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from planner.job.specs import ModelSpec
 from planner.job.tuned_layers import EXPERTS, GROUPS, linear_layers
-from planner.launch.read.found import Problem, Setting
 from planner.launch.registry import dialect_toml
 
 ALL_LINEAR = "all-linear"
@@ -204,7 +203,7 @@ def whole_modules(value: object, model: ModelSpec | None) -> tuple[tuple[str, ..
     """Modules that are trained in full beside adapters, and names that are none of those that can
     be said so."""
     found, strange = list[str](), list[str]()
-    for name in _lasts(_listed(value)):
+    for name in (one.rpartition(".")[2] for one in _listed(value)):
         word = modules_of_family(model).get(name, "")
         whole = "norms" if "norm" in name else word
         if whole in (EMBEDDINGS, HEAD, "norms"):
@@ -212,17 +211,3 @@ def whole_modules(value: object, model: ModelSpec | None) -> tuple[tuple[str, ..
         else:
             strange.append(name)
     return tuple(dict.fromkeys(found)), strange
-
-
-def _lasts(names: Iterable[str]) -> Iterator[str]:
-    return (name.rpartition(".")[2] for name in names)
-
-
-def no_rank(setting: Setting | None, value: object) -> Problem:
-    """A rank that is not stated, or one that peft stops at (tuners/lora/layer.py, update_layer)."""
-    where = (setting.place,) if setting is not None else ()
-    if setting is not None and isinstance(value, int | float) and not isinstance(value, bool):
-        text = f"{setting.key} {value}: peft says: `r` should be a positive integer value"
-        return Problem("adapter-rank", text, "error", where, f"{setting.key}: 16")
-    text = "the rank of the adapters is not stated, or is none"
-    return Problem("adapter-rank", text, "missing", where, "a rank, 16")
