@@ -52,7 +52,7 @@ class DataTable:
         return f"[{self.title}]({place}.csv): {rows}."
 
     def files(self) -> Mapping[str, str]:
-        """What the files hold, by name."""
+        """Content of the files by name."""
         schema = {
             "fields": [
                 {
