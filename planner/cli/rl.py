@@ -158,11 +158,6 @@ def run_explain(path: Path, number: int | None, options: dict[str, Any]) -> None
                 f"--{name.replace('_', '-')}: {path} holds plans of reinforcement learning, where "
                 "it has no meaning; leave it out, or draw the step with --plot FILE.html"
             )
-    if options.get("other") is not None:
-        raise UsageError(
-            f"{path} holds plans of reinforcement learning, of which one is explained at a time; "
-            "give one number"
-        )
     result, number = read_rl_plan(path, number)
     if options["with_what_if"]:
         compile_if_first_run(options["quiet"], options["time_limit"])

@@ -258,7 +258,7 @@ def find_cluster(request: RequestFields) -> Cluster:
 
 
 def _machine_of(words: GpuWords | None) -> Cluster:
-    """GPUs of one type. For several types, as many of the first type as there are GPUs in total."""
+    """GPUs of one type. Several types become the same number of GPUs of the first type."""
     match words:
         case SeveralTypes():
             return words.pool().worlds()[0]
@@ -456,7 +456,7 @@ def _context_kinds(
         )
     kinds = offered_exchanges(profile, model, seq)
     if samples.by_sample:
-        # Groups of two levels are made once, for one number of ranks.
+        # Groups of two levels are created once, for one number of ranks.
         kinds = tuple(one for one in kinds if one != "a2a+p2p")
         if kind == "a2a+p2p":
             raise UsageError(

@@ -24,21 +24,20 @@ AdapterPrecision = Literal["fp32", "bf16", "fp16"]
 METHODS: tuple[Method, ...] = get_args(Method)
 ADAPTER_PRECISIONS: tuple[AdapterPrecision, ...] = get_args(AdapterPrecision)
 
-# What people take where they say nothing: the rank of most recipes, every linear layer of the
-# layers (QLoRA, arXiv 2305.14314, section 4: adapters on all of them match full tuning), and the
-# base of QLoRA's paper.
+# Defaults: the rank of most recipes, every linear layer of the layers (QLoRA, arXiv 2305.14314,
+# section 4: adapters on all of them match full tuning), and the base format of QLoRA's paper.
 USUAL_RANK = 16
 USUAL_TARGETS = ("all-linear",)
 QLORA_BASE = "nf4-double"
 
 _OF_BITSANDBYTES = ("nf4", "nf4-double", "int8")
 
-# Modules that may be frozen, or trained whole beside adapters, besides linear layers.
+# Modules besides linear layers that may be frozen, or trained in full beside adapters.
 WHOLE_MODULES = ("embeddings", "head", "norms")
 # The parts of a vision-language model.
 VISION_TOWER, PROJECTOR, LANGUAGE_MODEL = "vision_tower", "projector", "language_model"
 PARTS = (VISION_TOWER, PROJECTOR, LANGUAGE_MODEL)
-# Those that may be trained whole beside adapters of the language model.
+# Parts that may be trained in full beside adapters of the language model.
 _WHOLE_PARTS = (VISION_TOWER, PROJECTOR)
 _LAYERS = re.compile(r"layers:(\d{1,6})", re.ASCII)
 _HINT = "write full, lora, qlora or dora, as lora:rank=16,targets=all-linear,base=nf4-double"
@@ -133,12 +132,12 @@ class Tuning:
 
     @property
     def words(self) -> str:
-        """The text that parses to this tuning, with what is frozen."""
+        """The text that parses to this tuning, including the frozen modules."""
         frozen = f", frozen: {' '.join(self.frozen)}" if self.frozen else ""
         return f"{self}{frozen}"
 
     def __str__(self) -> str:
-        """The text that parses to this tuning, without what is frozen."""
+        """The text that parses to this tuning, without the frozen modules."""
         if not self.has_adapters:
             return self.method
         settings = {
@@ -313,7 +312,7 @@ def _base(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
     return replace(tuning, base=name)
 
 
-# What libraries call formats.
+# Names of formats in libraries.
 _BASES = {
     "nf4-double-quant": "nf4-double", "4bit": "nf4", "bnb-4bit": "nf4", "8bit": "int8",
     "bnb-8bit": "int8", "gptq": "gptq4", "gptq-int4": "gptq4", "awq": "gptq4",
@@ -341,16 +340,16 @@ _READ: Mapping[str, Callable[[Tuning, tuple[str, ...]], Tuning]] = {
 
 # --- words for modules ----------------------------------------------------------------------------
 
-# Every linear layer that some model has.
+# Every linear layer that any model has.
 _ALL = (
     "q", "k", "v", "q-down", "q-up", "kv-down", "kv-up", "o", "gate", "up", "down", "shared-gate",
     "shared-up", "shared-down", "router", EXPERTS, "state-in", "state-out", "head",
 )  # fmt: skip
-# All that a language model is made of.
+# All parts of a language model.
 _WHOLE_LANGUAGE = (*WHOLE_MODULES, *_ALL)
-# Layers that read one tensor, which frameworks multiply at once: costed as one row.
+# Layers with the same input, which frameworks multiply at once; costed as one row.
 _TOGETHER = (("q", "k", "v"), ("gate", "up"), ("shared-gate", "shared-up"))
-# What Hugging Face, Megatron and torchtune call them.
+# Names of these layers in Hugging Face, Megatron and torchtune.
 _CALLED = {
     "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "out_proj": "o", "output_proj": "o",
     "gate_proj": "gate", "up_proj": "up", "down_proj": "down", "q_a_proj": "q-down",
@@ -439,7 +438,7 @@ def _demand_adapters(tuning: Tuning, model: ModelSpec, layers: Mapping[str, Line
             f"--freeze {' '.join(tuning.frozen)} freezes every layer that has adapters, and leaves "
             f"nothing of {model.name} to train; freeze fewer layers"
         )
-    # A router is as narrow as there are experts, and recipes put adapters of their rank there too.
+    # A router is only as wide as the number of experts, but recipes use their usual rank there too.
     wide = [name for name in adapted if name != "router"] or adapted
     narrowest = min(wide, key=lambda name: layers[name].narrowest)
     width = layers[narrowest].narrowest

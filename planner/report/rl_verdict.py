@@ -46,16 +46,12 @@ class RlVerdict:
             f"{self.memory_text}, fits with {percent_sure(plan.fit_probability)}."
         )
 
-    @cached_property
-    def _fullest(self) -> Phase:
-        usable = self.plan.usable_bytes
-        return max(self.plan.phases, key=lambda one: one.peak_bytes / usable[one.side])
-
     @property
     def memory_text(self) -> str:
         """`57.1 of 79.1 GiB`."""
-        usable = self.plan.usable_bytes[self._fullest.side]
-        return f"{gib(self._fullest.peak_bytes)} of {gib(usable)} GiB"
+        fullest = fullest_phase(self.plan)
+        usable = self.plan.usable_bytes[fullest.side]
+        return f"{gib(fullest.peak_bytes)} of {gib(usable)} GiB"
 
     @property
     def memory_share(self) -> float:
@@ -125,6 +121,11 @@ class RlVerdict:
 
 def _step(one: tuple[int, RlPlan]) -> float:
     return one[1].step_s
+
+
+def fullest_phase(plan: RlPlan) -> Phase:
+    """The phase that fills most of a GPU's memory."""
+    return max(plan.phases, key=lambda one: one.peak_bytes / plan.usable_bytes[one.side])
 
 
 def fullest_bytes(plan: RlPlan) -> float:

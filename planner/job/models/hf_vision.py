@@ -101,7 +101,7 @@ def _unread(row: Mapping[str, Any], whole: Fields, tower: Fields) -> Shape:
     return {"unread": layers - state}
 
 
-# Rules of models that Idefics 3 and SmolVLM name alike, by the side of a tile in pixels.
+# Image rules that Idefics 3 and SmolVLM share a name for, by the tile's side in pixels.
 _SPLIT = {364: "idefics3", 384: "smolvlm", 512: "smolvlm2"}
 
 
