@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from planner.compare.budget import Budget
@@ -15,7 +15,7 @@ from planner.predict.uncertainty.families import Figure
 from planner.report.charts.memory import MemoryFigure
 from planner.report.pages.page import Card
 from planner.report.study_words import budget_headline, decision_facts, headline
-from planner.report.traced import Pair
+from planner.report.traced import Panels, pairs_verdict
 from planner.report.tune import best_text
 from planner.tune.outcome import TunedStudy
 
@@ -109,31 +109,10 @@ def _spreads(predictions: Sequence[Prediction]) -> Iterator[str]:
             )
 
 
-# Bars that are the sum of others.
-_SUMS = ("step", "total", "peak")
-
-
-def pairs_card(panels: Mapping[str, tuple[Sequence[Pair], str]]) -> Card | None:
+def pairs_card(panels: Panels) -> Card | None:
     """The largest measured part and, beside a prediction, where it differs most."""
-    every = [
-        (pair, unit) for pairs, unit in panels.values() for pair in pairs if pair.label not in _SUMS
-    ]
-    if not every:
-        return None
-    largest, unit = max(every, key=lambda one: one[0].measured)
-    known = [(abs(pair.measured - pair.predicted), pair, unit) for pair, unit in every
-             if pair.predicted is not None]  # fmt: skip
-    text = f"{largest.label} is the largest part: {largest.measured:,.4g} {unit}"
-    if not known:
-        return Card(
-            f"{text}.", facts=(("next", "--plan-file plans.json sets a prediction beside it"),)
-        )
-    _, far, unit = max(known, key=lambda one: one[0])
-    differs = (
-        f"{text}; furthest from the prediction is {far.label}: {far.measured:,.4g} instead of "
-        f"{far.predicted:,.4g} {unit}."
-    )
-    return Card(differs, facts=(("next", "planner calibrate --from your runs carries it on"),))
+    verdict = pairs_verdict(panels)
+    return verdict and Card(verdict[0], facts=verdict[1])
 
 
 def tune_card(study: TunedStudy) -> Card:
