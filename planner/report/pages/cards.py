@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from statistics import median
+from collections.abc import Sequence
 
 from planner.compare.budget import Budget
 from planner.compare.buying import Buying
 from planner.compare.results import Comparison, Decision, Scaling
 from planner.evidence.runs.predict import Prediction
-from planner.evidence.runs.report import error_of
-from planner.job.quantities import gib, percent_sure, share
-from planner.predict.uncertainty.families import Figure
+from planner.job.quantities import gib, percent_sure
 from planner.report.charts.memory import MemoryFigure
+from planner.report.evidence import validation_headline
 from planner.report.pages.page import Card
 from planner.report.study_words import budget_headline, decision_facts, headline
 from planner.report.traced import Panels, pairs_verdict
@@ -82,31 +80,15 @@ def memory_card(figure: MemoryFigure) -> Card:
     )
 
 
-_NAMES: dict[Figure, str] = {"time": "step time", "memory": "peak memory"}
-
-
 def validation_card(predictions: Sequence[Prediction]) -> Card:
     """How far predictions are off: half and nine in ten of them."""
     return Card(
-        f"{'; '.join(_spreads(predictions)) or 'Nothing was measured'}.".capitalize(),
+        validation_headline(predictions),
         facts=(
             ("risk", "runs unlike these may be further off; the tables say by kind of run"),
             ("next", "planner calibrate --from your own runs narrows it for your cluster"),
         ),
     )
-
-
-def _spreads(predictions: Sequence[Prediction]) -> Iterator[str]:
-    for figure, name in _NAMES.items():
-        errors = sorted(
-            abs(off) for one in predictions if (off := error_of(one, figure)) is not None
-        )
-        if errors:
-            most = errors[int(0.9 * (len(errors) - 1))]
-            yield (
-                f"{name}: half of {len(errors):,} runs within {share(median(errors))}, nine in ten "
-                f"within {share(most)}"
-            )
 
 
 def pairs_card(panels: Panels) -> Card | None:
