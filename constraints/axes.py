@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import tomli
 
-# Ways in which context parallelism exchanges (Megatron's --cp-comm-type).
+# Kinds of exchange in context parallelism (Megatron's --cp-comm-type).
 ContextKind = Literal["p2p", "all_gather", "a2a", "a2a+p2p"]
 # Products of three such numbers stay exact in float64 tables.
 LARGEST_DEGREE = 2**20

@@ -56,7 +56,7 @@ def _nearest_multiple(goal: int, step: IntArray) -> IntArray:
     return counts
 
 
-# What a step's number of micro-batches has to obey.
+# Rules on a step's number of micro-batches.
 _OF_EACH_STEP = (
     batch_size, interleaving_microbatches, microbatches_fill_pipeline, schedule_microbatches,
 )  # fmt: skip

@@ -33,10 +33,10 @@ NAMES: dict[str, str] = {
     **{name: row["words"] for name, row in _SIZES.items()},
     **{alias: f"the same as {name}" for alias, name in _ALIASES.items()},
 }
-# Options that choose by name what no condition can.
+# Options that choose by name, which no condition can.
 _OPTIONS = ("recompute", "framework", "precision", "dtype", "optimizer", "schedule", "attention")
 _FIX = re.compile(r"\s*(\w+)\s*={1,2}\s*(-?[0-9_]+)\s*")
-# Values of a comparison's side that are listed when no configuration obeys it.
+# Most values of one side of a comparison that are listed if no configuration satisfies it.
 _MOST_VALUES = 16
 
 
@@ -76,7 +76,7 @@ class UserCondition:
     verb: Verb
     text: str
     condition: Condition
-    # The option that brings it, where that is not the condition itself.
+    # The option that implies the condition, if it is not the condition's own.
     of: str = ""
 
     @property

@@ -17,7 +17,7 @@ from constraints.context import RuleContext
 from constraints.numbers import Columns, IntArray, Mask, ModelNumbers, divides
 from constraints.rule import shape_rule
 
-# Inner ranks where keys and values are gathered, and where a kind is impossible.
+# Values for gathered keys and values, and for an impossible kind.
 GATHERS = 0
 IMPOSSIBLE = -1
 
@@ -56,7 +56,7 @@ def inner_ranks(
     if kind == "a2a":
         return np.where((cp == 1) | _splits_heads(tp * cp, model), cp, IMPOSSIBLE)
     found = np.where(cp == 1, 1, IMPOSSIBLE)
-    # No all-to-all is over more ranks than there are heads.
+    # An all-to-all cannot use more ranks than there are heads.
     for ranks in range(2, min(int(cp.max(initial=1)), model.heads + 1)):
         fits = (cp % ranks == 0) & (ranks < cp) & _splits_heads(tp * ranks, model)
         fits &= (tp * ranks <= domain) if not inner else np.full(cp.shape, ranks == inner)

@@ -37,7 +37,7 @@ CUTS = {cut.rule: _cut(axis, cut) for axis in AXES.values() for cut in axis.cuts
 @shape_rule()
 def kv_heads_by_tp(columns: Columns, ctx: RuleContext) -> Mask | bool:
     tp, kv_heads = columns["tp"], ctx.model.kv_heads
-    # MLA's keys and values come from one latent for all heads: heads-by-tp covers it.
+    # MLA's keys and values come from one latent for all heads, so heads-by-tp covers it.
     if ctx.framework.kv_heads_rule == "none" or ctx.model.has_mla:
         return True
     cut = divides(tp, kv_heads)

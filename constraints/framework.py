@@ -144,7 +144,7 @@ def context_ranks_shard(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if not ctx.framework.shards_over_context:
         return True
     whole_groups = equals(columns["shard"] % columns["cp"], 0)
-    # One axis of experts and context ranks shards the weights themselves.
+    # A shared axis of experts and context ranks shards the weights themselves.
     least_zero = 3 if ctx.framework.expert_axis_shards else 1
     return equals(columns["cp"], 1) | ((columns["zero"] >= least_zero) & whole_groups)
 

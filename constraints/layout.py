@@ -154,7 +154,7 @@ class RecomputeExpressible:
 
 AnyLayoutRule = LinearRule | RecomputeExpressible | StageMemoryLimit
 stage_memory = StageMemoryLimit()
-# What a framework can run at all, whatever it costs.
+# Rules that a framework needs to run at all, whatever the cost.
 EXPRESSIBLE_RULES: tuple[AnyLayoutRule, ...] = (
     every_layer_once,
     blocks_not_empty,

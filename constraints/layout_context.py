@@ -12,9 +12,9 @@ from constraints.memory_numbers import MemoryNumbers
 from constraints.rule import Layout, Placement, stage_blocks
 
 LayoutShape = Literal["any", "even-or-ends", "even", "greedy"]
-# How many layers run again in backward: none; all; one count for every block (Megatron's block
-# method), of which a shorter block takes all it has; or a count a stage, filled chunk by chunk. In
-# the last case there may be several modes.
+# How many layers recompute: none; all; one number for every block (Megatron's block method), or all
+# layers of a shorter block; or a number for each stage, which fills its chunks in order. Only in
+# the last case may there be several modes.
 Recomputation = Literal["none", "all", "shared", "free"]
 
 
@@ -42,13 +42,13 @@ class LayoutContext:
     standalone_vocab: bool = False
     head_layers: int = 0
     mtp_standalone: bool = False
-    # Groups of activations of a layer that leave the GPU one after the other.
+    # Number of activation groups of a layer that leave the GPU one after the other.
     offload_modules: int = 0
-    # Of the groups of activations that can leave the GPU, those that do (`constraints.offload`).
+    # Share of the activation groups able to leave the GPU that do (`constraints.offload`).
     offload_fraction: float = 1.0
-    # Layers of each block where nobody chooses: the one split of `even` and `greedy` frameworks.
+    # Layers of each block if there is no choice: the one split of `even` and `greedy` frameworks.
     usual_split: tuple[int, ...] = ()
-    # Fewest layers of the first block, on which a vision tower's further projectors add to them.
+    # Fewest layers of the first block, if a vision tower's further projectors add to them.
     first_block: int = 0
 
     @property

@@ -12,8 +12,8 @@ from constraints.layout_context import LayoutContext
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import BoolVarT, Constraint, CpModel, IntVar, LinearExpr
 
-    # What sums of decision variables are; narrower than the solver's own alias, which admits
-    # every numpy integer.
+    # Type of sums of decision variables; narrower than the solver's own alias, which admits every
+    # numpy integer.
     Expression = LinearExpr | int
 
 

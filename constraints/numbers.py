@@ -16,7 +16,7 @@ IntArray = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Columns = Mapping[str, IntArray]
 
-# What a user may limit by a number, in the order of a plan's summary.
+# Degrees that a user may limit by a number, in the order of a plan's summary.
 DEGREES = (*AXES, "gbs")
 # A shape's columns: the degrees, and the index of its recompute mode among those tried.
 SHAPE_COLUMNS = (*DEGREES, "recompute")
@@ -55,11 +55,11 @@ class ModelNumbers:
     shared_ffn: int = 0
     has_mla: bool = False
     tied_embeddings: bool = False
-    # Some layers attend to a window only; attention has trained sinks.
+    # Some layers only attend to a window; attention has trained sinks.
     sliding_window: bool = False
     attention_sinks: bool = False
     mtp_layers: int = 0
-    # Heads of state-space layers, and those that share keys.
+    # Number of heads of state-space layers, and of groups of them that share keys.
     state_heads: int = 0
     state_groups: int = 0
 
@@ -89,7 +89,7 @@ class BatchGoal:
 
 @declared("constraints", "capabilities.toml", "parallelism")
 class Capabilities(Settings):
-    """What a framework can express: degrees, rank order, kinds of exchange and of recomputation."""
+    """Abilities of a framework: degrees, rank order, kinds of exchange and of recomputation."""
 
     if TYPE_CHECKING:
         zero_stages: tuple[int, ...]
@@ -121,7 +121,7 @@ class DegreeLimit:
     named: tuple[int, ...]
 
     def allows(self, column: IntArray) -> Mask:
-        """Which values lie in one of the spans."""
+        """True for values in one of the spans."""
         mask = np.zeros(column.shape, dtype=np.bool_)
         for low, high in self.spans:
             mask |= (column >= low) & (column <= (np.iinfo(np.int64).max if high is None else high))

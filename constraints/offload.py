@@ -16,7 +16,7 @@ from constraints.rule import Layout, shape_rule
 if TYPE_CHECKING:
     from constraints.layout_context import LayoutContext
 
-# From so many modules on a chunk of one layer fails.
+# From this number of modules on, a chunk of one layer fails.
 SEVERAL_MODULES = 2
 
 

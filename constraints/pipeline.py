@@ -39,7 +39,8 @@ def layers_split(columns: Columns, ctx: RuleContext) -> Mask | bool:
         return True
     if layouts == "even":
         return divides(columns["pp"] * columns["vpp"], layers)
-    # First and last stage take what the equal middle leaves; each is cut into vpp equal chunks.
+    # The middle stages are equal, and the first and last take the rest. Each is cut into vpp equal
+    # chunks.
     return divides(columns["vpp"], layers)
 
 

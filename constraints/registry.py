@@ -24,7 +24,7 @@ from constraints.context import RuleContext
 from constraints.rule import ShapeRule
 from constraints.user import USER_RULES
 
-# Rules that ask more of an axis than that the framework has it.
+# Rules that ask more of an axis than the framework's support for it.
 _BESIDE = {"vpp": (pipeline.schedule_offered,), "cp": (context_exchange.context_exchange,)}
 
 RULES: tuple[ShapeRule, ...] = (

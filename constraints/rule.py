@@ -80,8 +80,8 @@ def shape_rule(
     return build
 
 
-# Where blocks live: block b on stage b mod pp; in a V, the second half coming back (ZB-V,
-# DualPipeV); or twice, the second copy of the model from the other end (DualPipe).
+# Placement of blocks: block b on stage b mod pp; in a V, with the second half coming back (ZB-V,
+# DualPipeV); or twice, with a second copy of the model from the other end (DualPipe).
 Placement = Literal["straight", "folded", "mirrored"]
 
 
@@ -104,7 +104,7 @@ class Layout:
     head and loss; otherwise all three share the last block.
     """
 
-    # Read from files, it takes no field that it does not have.
+    # Rejects unknown fields when read from files.
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 (pydantic reads a plain class attribute)
 
     pp: int

@@ -35,7 +35,7 @@ def parse_degree_limit(text: str, degree: str = "tp") -> DegreeLimit:
 def _parse_item(item: str, text: str, degree: str) -> tuple[int, int | None, list[int]]:
     """Lower end, upper end (None: open) and the numbers written in one item of the list."""
     smallest = AXES[degree].least if degree in AXES else 1
-    # Python refuses to read thousands of digits; one more digit than the largest has says enough.
+    # Python refuses to parse thousands of digits. One digit more than the largest number is enough.
     numbers = [int((number.lstrip("0") or "0")[: _DIGITS + 1]) for number in _NUMBER.findall(item)]
     interval = _RANGE.fullmatch(item)
     if not numbers or not (interval or _NUMBER.fullmatch(item)):

@@ -1,4 +1,4 @@
-"""What runs on one cluster taught: factors that correct the model's inputs.
+"""Factors that correct the model's inputs, learnt from runs on one cluster.
 
 `catalog/parameters.toml` lists everything that a calibration may change: the name, its meaning, and
 the inputs of the model that it multiplies (`planner.predict.calibrated` applies them). A cluster
@@ -18,9 +18,9 @@ from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 
 Figure = Literal["time", "memory"]
-# What error bars widen with, where it lies beyond what was measured.
+# Axes along which error bars widen outside the measured range.
 Axis = Literal["gpus", "seq", "hidden", "tokens", "overhead"]
-# Beyond these a factor is a slip of the pen.
+# Factors outside this range are typing errors.
 LEAST_FACTOR, MOST_FACTOR = 0.01, 100.0
 _Factor = Annotated[float, Field(ge=LEAST_FACTOR, le=MOST_FACTOR, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=1, le=2**40)]
@@ -109,7 +109,7 @@ class LearntRun(Frozen):
 
 
 class LearntPhase(Frozen):
-    """What reinforcement-learning runs taught about one kind of phase (`generation`, `training`,
+    """Result of reinforcement-learning runs for one kind of phase (`generation`, `training`,
     `reading`, `transfer`, `moves`, `reward`): the factor on its predicted seconds, the standard
     deviation of ln(measured / predicted) to expect of the next run after that factor, and the
     number of runs.
@@ -153,7 +153,7 @@ class LearntFigure(Frozen):
 
 
 class Calibration(Frozen):
-    """What was learnt about a cluster, from which runs and frameworks, and when."""
+    """Everything learnt about a cluster, from which runs and frameworks, and when."""
 
     date: str
     planner: str = ""

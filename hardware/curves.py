@@ -21,9 +21,9 @@ from hardware.schema import Gpu
 from hardware.settings import Coefficient, declared
 
 AttentionKernel = Literal["flash1", "flash2", "flash3_or_cudnn", "aiter", "aotriton"]
-# Types whose products draw the power of wide operands.
+# Types whose products draw as much power as wide operands.
 _WIDE = ("bf16", "fp16", "tf32", "fp32")
-# Where an architecture without a table of its own looks: the vendor's best documented one.
+# Default table of each vendor: its best documented architecture.
 VENDOR_FALLBACK = {"nvidia": "hopper", "amd": "cdna3"}
 
 

@@ -16,7 +16,7 @@ class HardwareError(ValueError):
     """A GPU, cluster, price or hardware file that the user named is wrong."""
 
 
-# Letters that are typed for digits.
+# Letters that are typed instead of digits.
 _LOOK_ALIKES = str.maketrans("oil", "011")
 
 

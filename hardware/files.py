@@ -25,20 +25,20 @@ import tomli as tomllib
 from hardware.errors import HardwareError
 from hardware.plain_text import unguarded_cell
 
-# Plan files and lists of prices are the largest that people have.
+# The largest files that people have are plan files and price lists.
 MOST_BYTES = 64 * 2**20
-# Beyond any configuration that a person or a tool writes; deeper ones exhaust parsers.
+# Deeper than any configuration that a person or tool writes; even deeper ones exhaust parsers.
 DEEPEST = 64
 MOST_VALUES = 1_000_000
 # A front of 400 plans of 128 pipeline stages has 2 million.
 MOST_VALUES_OF_JSON = 4_000_000
 LARGEST_INTEGER = 2**63 - 1
-# What an OSError says of the name, not of the disk.
+# OSErrors that concern the name, not the disk.
 _NAME_AT_FAULT = (
     errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL,
 )  # fmt: skip
 
-# Where a shell puts a command's input: `planner explain /dev/stdin`, `<(planner search ...)`.
+# Where a shell provides a command's output: `planner explain /dev/stdin`, `<(planner search ...)`.
 _INPUTS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 
 
@@ -148,7 +148,7 @@ def csv_table(
     """
     rows = csv_rows(text, origin, delimiter)
     header = [name.strip().lower() for name in next(rows, (0, []))[1]]
-    # Counted once: a header of 100,000 names would take minutes compared pair by pair.
+    # Counted once, because comparing 100,000 names pair by pair would take minutes.
     for name, times in Counter(filter(None, header)).items():
         if times > 1:
             raise HardwareError(f"{origin} line 1: the header names {name} twice")

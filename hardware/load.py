@@ -32,9 +32,10 @@ _GPUS_TEXT = re.compile(
     r"^\s*(?P<count>[+-]?\d[\d_]*)\s*[x×*]\s*(?:(?P<per_node>[+-]?\d+)\s*[x×*]\s*)?(?P<name>\w(?:.*[\w)])?)\s*$",
     re.IGNORECASE | re.ASCII,
 )
-# Fields that describe the catalogue's shape itself, not what a user's cluster takes from it.
+# Fields that describe the catalogue entry itself and are not copied to a user's cluster.
 _ENTRY_FIELDS = ("name", "title", "aliases", "note", "gpu")
-# Two memories of one GPU, as printed, differ by no more: the stacks and what is left of them.
+# Largest relative difference between two printed memory sizes of the same GPU, such as total and
+# usable.
 _SAME_MEMORY = 0.03
 _UNITS = (1e9, 2.0**30)
 _SEVERAL = re.compile(r"[,;&]\s*[0-9]")

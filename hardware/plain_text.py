@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-# Line breaks of any kind, other control characters, and those that turn the direction of a line:
-# in a name they are a mistake or an attack, on the terminal as in a script.
+# Line breaks, other control characters, and those that change the direction of text. In a name they
+# are a mistake or an attack, on the terminal as well as in a script.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
@@ -18,7 +18,7 @@ def demand_plain(text: str, what: str) -> None:
         )
 
 
-# What makes a spreadsheet take a cell's text for a formula.
+# Start of a cell that a spreadsheet would run as a formula.
 _FORMULA = re.compile(r"[=+\-@\t\r].")
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 

@@ -18,7 +18,7 @@ from hardware.ranges import LARGEST_PRICE
 PriceKind = Literal["on_demand", "reserved", "spot"]
 PRICE_KINDS: tuple[PriceKind, ...] = ("on_demand", "reserved", "spot")
 CATALOGUE_CURRENCY = "USD"
-# Columns of a price file; a price is given in one of the two columns of _AMOUNTS.
+# Columns of a price file. A price is in exactly one of the two columns of _AMOUNTS.
 _REQUIRED = ("gpu", "provider", "kind")
 _AMOUNTS = ("usd_per_gpu_hour", "price_per_gpu_hour")
 _OPTIONAL = ("currency", "date", "source", "instance", "instance_gpus", "note")
@@ -29,7 +29,7 @@ HEADER_RULE = (
 )
 
 
-# GPUs compute since then (CUDA, 2007).
+# The first year of GPU computing (CUDA).
 _FIRST_YEAR = 2007
 PriceOfGpu = Annotated[float, Field(ge=1e-6, le=LARGEST_PRICE)]
 

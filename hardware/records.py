@@ -27,7 +27,7 @@ from hardware.units import (
     Size,
 )
 
-# `sharp = true` in a file: the generation of switches that the NICs are made for.
+# `sharp = true` in a file means the generation of switches that matches the NICs.
 AS_THE_NICS = "as the NICs"
 
 

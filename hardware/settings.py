@@ -93,7 +93,7 @@ def declared(package: str, file: str, table: str) -> Callable[[type[Kind]], type
 class Settings(Frozen):
     """A table of settings. Unless a class declares otherwise, a type checker sees numbers."""
 
-    # Of each class there are two, without its fields and with them.
+    # Each class exists twice, without and with its fields.
     model_config = ConfigDict(defer_build=True)
 
     if TYPE_CHECKING:

@@ -27,15 +27,15 @@ class Generation(NamedTuple):
     ports: int
 
 
-# SHARPv1 (EDR switches) reduces short messages alone. NVIDIA SHARP 3.9, "Using NVIDIA SHARP with
+# SHARPv1 (EDR switches) only reduces short messages. NVIDIA SHARP 3.9, "Using NVIDIA SHARP with
 # NVIDIA NCCL": ConnectX-6 HDR and Quantum HDR switches or above.
 GENERATIONS = (
     Generation("v2", "Quantum, HDR", 25e9, 40),
     Generation("v3", "Quantum-2, NDR", 50e9, 64),
     Generation("v4", "Quantum-X800, XDR", 100e9, 144),
 )
-# Streaming reductions at once on one switch (NVIDIA HPC-X 2.26, NCCL-RDMA-SHARP plugins): NCCL
-# makes one for each NIC, so a node with more NICs needs a leaf switch for each rail.
+# Most simultaneous streaming reductions on one switch (NVIDIA HPC-X 2.26, NCCL-RDMA-SHARP plugins).
+# NCCL makes one for each NIC, so nodes with more NICs need a leaf switch for each rail.
 STREAMS_PER_SWITCH = 2
 
 

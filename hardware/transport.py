@@ -21,14 +21,13 @@ from hardware.frozen import Frozen
 if TYPE_CHECKING:
     from hardware.schema import Cluster
 
-# Fabrics that NCCL drives through verbs, and those that it reaches through a plugin (libfabric's,
-# or that of Google's GPUDirect-TCPX).
+# Fabrics that NCCL drives through verbs, and those that it reaches through a plugin (libfabric's or
+# Google's GPUDirect-TCPX).
 _VERBS = ("infiniband", "roce", "omni-path")
 _LIBFABRIC = ("efa", "slingshot")
 _PLUGIN = (*_LIBFABRIC, "tcpx")
-# Rates that are assumed of the interface that sockets take, bytes/s: of a fast port with an IP
-# address (IPoIB, RoCE, a cloud's own network), and of one that is named as Ethernet, which is often
-# the management network.
+# Assumed rates in bytes/s of the interface that sockets use: a fast port with an IP address (IPoIB,
+# RoCE, a cloud's own network), and one named as Ethernet, which is often the management network.
 FAST_PORT_BYTES_PER_S = 100e9 / 8
 ETHERNET_PORT_BYTES_PER_S = 25e9 / 8
 # Share of the wire that NCCL's protocols use for data: 8 of 16 bytes, 120 of 128 (NCCL
@@ -82,14 +81,14 @@ class TransportChange:
 
 # --- reading --------------------------------------------------------------------------------------
 
-# Variables that are costed here, in the order in which they are named.
+# Variables that are modelled here, in display order.
 VARIABLES = (
     "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "FI_PROVIDER", "NCCL_SOCKET_IFNAME",
     "NCCL_IB_HCA", "NCCL_NET_GDR_DISABLE", "NCCL_NET_GDR_LEVEL", "NCCL_IB_CUDA_SUPPORT",
     "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_NVLS_ENABLE", "NCCL_ALGO",
     "NCCL_PROTO", "FI_EFA_USE_DEVICE_RDMA", "FI_EFA_FORK_SAFE", "FI_EFA_SET_CUDA_SYNC_MEMOPS",
 )  # fmt: skip
-# Variables that only a machine with EFA has a use for.
+# Variables that only matter on machines with EFA.
 _OF_EFA = tuple(name for name in VARIABLES if name.startswith("FI_EFA_"))
 _INTEGER = re.compile(r"\s*([+-]?(?:0[xX][0-9a-fA-F]{1,8}|[0-9]{1,18}))")
 
@@ -234,7 +233,7 @@ def _sockets(settings: TransportSettings, cluster: Cluster) -> tuple[str, ...]:
     """The variables that make traffic between nodes use TCP sockets; empty if none does."""
     fabric = cluster.fabric
     causes = {
-        # NCCL's own verbs carry nothing where libfabric's plugin does.
+        # NCCL's own verbs carry no traffic if libfabric's plugin does.
         "NCCL_IB_DISABLE": not settings.verbs and fabric in _VERBS and not settings.libfabric,
         "NCCL_NET": settings.network == "socket" and fabric != "ethernet",
         "NCCL_NET_PLUGIN": not settings.plugin and fabric.startswith(_PLUGIN),

@@ -14,7 +14,7 @@ from hardware.frozen import Frozen
 ASSUMPTION = "assumption"
 USER = "user"
 
-# unit -> (what it measures, its size in SI units)
+# unit -> (its dimension, its size in SI units)
 UNITS: Mapping[str, tuple[str, float]] = shipped_toml("hardware", "catalog/units.toml")
 _SHORTHAND = re.compile(r"^\s*([0-9.eE+_]+)\s*([A-Za-z/]+)\s*$")
 

@@ -25,7 +25,6 @@ from planner.cli.output import (
 )
 from planner.cli.rl_calibrate import calibrate_rl, is_rl_evidence
 from planner.cli.rl_evidence import validate_rl
-from planner.evidence.fit.held_out import other_views
 from planner.evidence.learn.benches import bench_equations
 from planner.evidence.learn.calibrate import FigureFit, calibrate, calibration_of, fit_figure
 from planner.evidence.learn.cluster_file import cluster_text
@@ -48,6 +47,7 @@ from planner.evidence.rl.rows import rl_tables
 from planner.evidence.runs.document import csv_columns, csv_record, document
 from planner.evidence.runs.doubts import with_open_facts
 from planner.evidence.runs.families import Family, family_by
+from planner.evidence.runs.left_out import other_views
 from planner.evidence.runs.mapping import MappedRow, planned_row
 from planner.evidence.runs.predict import Prediction, predict_rows, recalibrated
 from planner.evidence.runs.rows import (
@@ -293,8 +293,7 @@ def run_validate(paths: tuple[str, ...], **options: Any) -> None:
         return
     predictions = with_open_facts(predictions)
     if plot is not None:
-        from planner.report.accuracy import time_chart
-        from planner.report.pages.studies import validation_page
+        from planner.report.pages.studies import time_chart, validation_page
 
         write_plot(
             plot, lambda: time_chart(predictions),

@@ -48,7 +48,7 @@ def parse_reserve(text: str, option: str = "--hbm-reserve") -> HbmReserve:
     return HbmReserve(share=share)
 
 
-# A finer one than plans are proven to, in time, and than the solver counts memory, says nothing.
+# A resolution finer than the precision of proofs, or of the solver's memory unit, is meaningless.
 FINEST, COARSEST_TIME = Resolution(memory_bytes=0.01 * 2**30), 0.1
 
 

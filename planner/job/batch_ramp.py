@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from planner.job.errors import UsageError
 from planner.job.quantities import parse_tokens, plural
 
-# More are no ramp that anyone ran: GPT-3's of Megatron's examples have 100.
+# More batches than any published ramp: GPT-3's in Megatron's examples has 100.
 MOST_BATCHES = 1024
 
 HINT = (

@@ -12,7 +12,7 @@ from planner.job.request_fields import RequestFields
 from planner.job.sample_rows import row_tokens
 from planner.job.samples import Samples
 
-# How far gradient accumulation may bring a step from the mean batch of a ramp.
+# Largest ratio by which gradient accumulation may move a step from the mean batch of a ramp.
 _AROUND = 0.25
 
 

@@ -17,11 +17,11 @@ from planner.job.errors import UsageError
 from planner.job.vision import VisionSpec
 
 Rule = Mapping[str, Any]
-# A ratio of areas up to which LLaVA-OneVision keeps all features of an image.
+# Ratio of areas up to which LLaVA-OneVision keeps all features of an image.
 _KEPT_RATIO = 1.1
-# Qwen's processors refuse images whose sides differ more.
+# Qwen's processors refuse images with a larger ratio of their sides.
 _THINNEST = 200
-# The largest side that Idefics 3 scales an image to.
+# The largest side to which Idefics 3 scales an image.
 _IDEFICS_LIMIT = 4096
 
 
@@ -204,7 +204,7 @@ def canvas(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCoun
     if "padded" in rule:
         # All tiles of an image are one sequence.
         every = rule["padded"] * rule["tile_tokens"]
-        # The class tokens of tiles too are read.
+        # The class tokens of the tiles are read too.
         read = one / (one - vision.tower.class_tokens)
         return ImageCount(rule["around"], every, every, rule["padded"] * one, read)
     separators = tiles if tiles > 1 else 0

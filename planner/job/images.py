@@ -22,12 +22,12 @@ from planner.job.vision import ImageLoad, VisionSpec
 if TYPE_CHECKING:
     from constraints.condition import UserCondition
 
-# The largest side of an image, and the most images of a sample, that are read.
+# The largest side of an image, and the most images of a sample, that are accepted.
 _WIDEST, _MOST = 1 << 20, 4096
 _SIZE = re.compile(r"(?:(\d{1,9})x)?(\d{1,9})x(\d{1,9})(@video)?", re.ASCII)
-# Images so much smaller show whether a processor shrinks them.
+# An image smaller by this factor shows whether a processor shrinks larger ones.
 _SMALLER = 0.8
-# Text alone, for a model whose vision part is loaded all the same.
+# Text only, for a model whose vision part is loaded anyway.
 WITHOUT = "none"
 _HINT = (
     "write number, width and height in pixels, as 2x1024x768, frames of a video as "
@@ -166,7 +166,7 @@ def _demands(vision: VisionSpec) -> Iterator[str]:
     elif vision.tower.heads % 2 == 0:
         yield f"{vision.tower.heads} % tp == 0"
     if vision.tower.kind == "qwen3_vl":
-        # Its provider hands chunks no number of theirs (qwen3_vl_provider.py, `provide`).
+        # Its provider gives the chunks no numbers (qwen3_vl_provider.py, `provide`).
         yield "vpp == 1"
     if vision.projector.taps:
         yield f"layers // (pp*vpp) >= {len(vision.projector.taps)}"

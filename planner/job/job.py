@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from constraints.axes import ContextKind
     from constraints.condition import UserCondition
 
-# What a search demands by default, and from where on a verdict says that a plan fits.
+# Default minimum probability of a search, and the threshold for the verdict "fits".
 SURE_TO_FIT = 0.8
 
 
@@ -92,7 +92,7 @@ class Job:
     attention_kernel: str = "auto"
     recompute: tuple[RecomputeMode, ...] = ()
     reserve: HbmReserve = field(default_factory=HbmReserve)
-    # With which a searched plan must fit at least.
+    # Minimum probability of fitting for a plan that the search returns.
     fit_probability: float = SURE_TO_FIT
     resolution: Resolution = field(default_factory=Resolution)
     limits: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -101,44 +101,44 @@ class Job:
     expert_imbalance: float = 1.0
     allow_tp_across_domains: bool = False
     model_alias: str | None = None
-    # None: the framework's usual one. Share of optimizer state and update on the CPU.
+    # None for the framework's default. Share of optimizer state and update on the CPU.
     optimizer_kernel: OptimizerKernel | None = None
     optimizer_offload: float = 0.0
-    # The shares among which a search decides (`at_share`); empty: `optimizer_offload` is decided.
+    # Shares that a search chooses from (`at_share`); empty if `optimizer_offload` is fixed.
     offload_shares: tuple[float, ...] = ()
-    # Modules whose activations are kept on the host, and the sets of them among which a search
-    # decides (`at_choice`); empty: `activation_offload` is decided.
+    # Modules whose activations are kept on the host, and the sets that a search chooses from
+    # (`at_choice`); empty if `activation_offload` is fixed.
     activation_offload: Modules = ()
     offload_choices: tuple[Modules, ...] = ()
-    # Techniques of the framework in use, whose tables `framework` has, and the further sets of them
-    # among which a search decides (`at_choice`); empty: nothing is open.
+    # Techniques in use, already applied to `framework`, and the further sets that a search chooses
+    # from (`at_choice`); empty if nothing is open.
     techniques: tuple[str, ...] = ()
     technique_choices: tuple[tuple[str, ...], ...] = ()
-    # Of the groups of activations that can leave the GPU, those that do; a search takes all.
+    # Share of the activation groups able to leave the GPU that do; a search always uses all.
     offload_fraction: float = 1.0
     schedule: str | None = None
-    # Kinds of exchange of context parallelism among which the fastest is taken, and the ranks of
-    # the all-to-all inside `a2a+p2p`; 0: the most that may be.
+    # Kinds of context-parallel exchange, of which the fastest is used; and the ranks of the
+    # all-to-all inside `a2a+p2p` (0: as many as possible).
     context_kinds: tuple[ContextKind, ...] = ("p2p",)
     context_inner: int = 0
-    # The smaller global batches that the training starts with, growing.
+    # The smaller global batches at the start of the training, ascending.
     ramp: tuple[RampBatch, ...] = ()
-    # Layers of multi-token prediction that the model has, of which `model` may train none.
+    # Layers of multi-token prediction in the published model; `model` may train none of them.
     published_mtp: int = 0
-    # Modules of the published checkpoint beside the language model, which are not counted.
+    # Modules of the published checkpoint besides the language model, which are not counted.
     beside: tuple[str, ...] = ()
-    # CUBLAS_WORKSPACE_CONFIG; None: what the framework, else torch, has on the GPU.
+    # CUBLAS_WORKSPACE_CONFIG; None for the default of the framework, else torch's on this GPU.
     cublas_workspace_config: str | None = None
-    # The clusters among which the pipeline stages are divided; `cluster` is the first, as if all
-    # GPUs were of its kind. None: one cluster.
+    # The clusters that share the pipeline stages; `cluster` is the first one, as if all GPUs were
+    # of its kind. None for one cluster.
     pool: Pool | None = None
-    # How the weights are trained: all of them, a part, or adapters beside frozen ones.
+    # How the weights are trained: all, some, or adapters beside frozen ones.
     tuning: Tuning = FULL
-    # What training minimises, and what it is compared with.
+    # The training objective, and its reference model.
     objective: Objective = NEXT_TOKEN
-    # Models that a step reads forward beside the one that it trains.
+    # Models that a step reads forward besides the trained one.
     reads: tuple[Read, ...] = ()
-    # The word by which the framework was given, which may name a tool that runs its plans.
+    # The framework's name as given, which may be a tool that runs its plans.
     written_for: str = ""
 
     def __post_init__(self) -> None:

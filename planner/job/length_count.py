@@ -18,14 +18,14 @@ from planner.job.errors import UsageError, demand_installed
 from planner.job.length_files import json_objects, opened, opened_parquet
 from planner.job.samples import demand_length
 
-# Columns that hold texts, as data sets name them, the likeliest first.
+# Usual names of columns with texts, most likely first.
 KNOWN = (
     ("messages",), ("conversations",), ("conversation",), ("text",), ("prompt", "completion"),
     ("prompt", "response"), ("instruction", "input", "output"), ("instruction", "output"),
     ("question", "answer"), ("content",),
 )  # fmt: skip
-# Tokens that a chat template adds to a message: the marks of its start and end, its role, newlines
-# (ChatML's `<|im_start|>role\n … <|im_end|>\n`; Llama 3's has as many).
+# Tokens that a chat template adds to a message: start and end marks, role, newlines (ChatML's
+# `<|im_start|>role\n … <|im_end|>\n`; Llama 3 adds the same number).
 MESSAGE_TOKENS = 5
 _LISTED = ("messages", "conversations", "conversation")
 _AT_A_TIME = 256

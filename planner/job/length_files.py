@@ -21,19 +21,19 @@ from planner.job.errors import UsageError, demand_installed
 from planner.job.samples import Lengths, demand_length, lengths_of
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
-# Names of a column of lengths, or of token ids, as tools write them, the likeliest first.
+# Usual names of columns with lengths or token ids, most likely first.
 NAMES = (
     "length", "lengths", "tokens", "num_tokens", "n_tokens", "token_count", "seq_len", "seqlen",
     "input_length", "input_ids", "token_ids", "text_tokens",
 )  # fmt: skip
-# Of a column of the tokens of text alone, beside which those of images count.
+# Names of columns with the tokens of text only, to which image tokens are added.
 TEXT_ALONE = ("text_tokens",)
 IMAGE_COLUMNS = ("images", "width", "height", "frames", "image_tokens")
 COUNTS = ("samples", "count", "counts", "number", "weight", "frequency")
-# The longest line of a file of samples: one of ten million token ids has 70 MB.
+# The longest accepted line: one of ten million token ids has 70 MB.
 _LONGEST_LINE = 2**28
 _SHOWN = 12
-# Where it stands, the length or token ids, how many samples, the columns of images.
+# Place in the file, length or token ids, number of samples, image columns.
 Row = tuple[str, Any, Any, tuple[Any, ...]]
 
 
@@ -298,7 +298,7 @@ def _image_columns(lower: Mapping[str, str], said: str) -> Mapping[str, str]:
     if sizes and "image_tokens" in found:
         raise UsageError(f"{said}: has image_tokens beside width and height; keep one of them")
     if not sizes and "image_tokens" not in found:
-        # Names of other things, as a column of the paths of images.
+        # Columns with other content, such as paths of images.
         return {}
     return found
 

@@ -23,15 +23,15 @@ PROMPT_HINT = (
     "write prompt=LENGTHS,response=LENGTHS, as prompt=512..1024,response=lognormal:median=2500,"
     "p95=9000,max=16384"
 )
-# Classes of prompts, and of answers, whose pairs are added up.
+# Number of classes of prompts and of answers, all pairs of which are added up.
 _CLASSES_OF_PAIRS = 256
-# Standard deviation of ln(length) where only a mean is given, and of what would suit as well. Sets
-# of instructions have 0.6 (one task) to 1.1 (conversations of all kinds); 0.85 lies between.
+# Standard deviation of ln(length) if only a mean is given, and alternatives. Instruction data sets
+# have 0.6 (one task) to 1.1 (conversations of all kinds); 0.85 is in between.
 USUAL_SIGMA = 0.85
 OTHER_SIGMAS = (0.6, 1.1)
 _USUAL = "an instruction set's usual spread (lognormal, sigma 0.85)"
-# Of a lognormal, shares of the samples up to which its classes reach: even ones, then a tail of
-# ever rarer samples up to one in 100,000, as a data set has.
+# Upper quantiles of the classes of a lognormal: even ones, then a tail of ever rarer samples down
+# to one in 100,000, as in a data set.
 _EVEN = 400
 _TAIL = 200
 _RAREST = 1e-5

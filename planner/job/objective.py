@@ -25,7 +25,7 @@ KINDS: tuple[ObjectiveKind, ...] = get_args(ObjectiveKind)
 _SETTINGS = ("reference", "teacher", "logits")
 LOGITS: tuple[Logits, ...] = get_args(Logits)
 _HINT = "write lm, dpo, ipo, kto, orpo, simpo, cpo, reward or distill, as dpo:reference=copied"
-# What people call the places that a reference's figures come from.
+# Alternative names for the sources of the reference's figures.
 _CALLED = {
     "copy": "copied", "model": "copied", "ref-model": "copied", "adapter-off": "adapters-off",
     "adapters": "adapters-off", "disabled": "adapters-off", "off": "adapters-off",
@@ -34,7 +34,7 @@ _CALLED = {
 
 
 class ObjectiveRules(Named):
-    """What an objective computes for one sample; the fields of `objectives.toml`."""
+    """Work of an objective for one sample; the fields of `objectives.toml`."""
 
     name: str
     words: str
@@ -75,7 +75,7 @@ class Objective:
 
     @property
     def rules(self) -> ObjectiveRules:
-        """What the objective computes for one sample."""
+        """Work of the objective for one sample."""
         return objective_rules()[self.kind]
 
     @property

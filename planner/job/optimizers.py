@@ -30,12 +30,12 @@ ELEMENT_BYTES: Mapping[str, float] = {
 }
 _QUANTISED = ("int8", "int4")
 _SCALE_BYTES = 4.0
-# What a user may write for a state, for the master weights and for the gradients: the types of
+# Types that a user may write for a state, the master weights and the gradients: those of
 # Megatron-LM's --exp-avg-dtype, --main-params-dtype and --main-grads-dtype.
 _STATE_TYPES = ("fp32", "bf16", "fp16", "fp8")
 _MASTER_TYPES = ("fp32", "fp16")
 _GRADIENT_TYPES = ("fp32", "bf16")
-# AdamW's two fp32 moments, for the parameters that Muon leaves to it.
+# AdamW's two fp32 moments, for the parameters that Muon does not handle.
 ADAMW_STATE_BYTES = 8.0
 
 
@@ -177,12 +177,12 @@ def _cannot_read(base: Optimizer, spelling: str, item: str) -> str:
     return f"--optimizer {spelling!r}: cannot read {item!r}; {options}; for example {example}"
 
 
-# Shares of the optimizer on the CPU that a search tries, where a framework takes any share. Each
-# costs a separate search; between two of them, time and memory of a layout are linear.
+# Shares of the optimizer on the CPU that a search tries, in frameworks that accept any share. Each
+# one is a separate search; between two of them, a layout's time and memory are linear.
 SEARCHED_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-# Those of states in unified memory: all of them have room on the GPU, or all come and go.
+# Shares for states in unified memory: all of them fit on the GPU, or all are swapped.
 PAGED_SHARES = (0.0, 1.0)
-# What the framework's default is, and needs no flag.
+# The framework's default, which needs no flag.
 _DEFAULT_TYPE = "fp32"
 
 
@@ -345,6 +345,6 @@ def optimizer_flags(profile: FrameworkProfile, setting: OptimizerSetting) -> str
         flags.insert(0, switch)
     if setting.on_cpu:
         offload = rules.offload_flags.format(share=f"{setting.on_cpu:g}")
-        # Types and offload of Megatron share one switch.
+        # Megatron has one switch for both types and offload.
         flags.append(offload.removeprefix(f"{switch} ") if flags and switch else offload)
     return " ".join(flags)

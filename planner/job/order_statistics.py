@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# Points of the distribution of a sum.
+# Number of points of the distribution of a sum.
 _POINTS = 2048
-# Deviations of a sum that its points reach to, beyond which lies less than one in a billion.
+# Deviations of a sum that its points cover; less than one in a billion is beyond.
 _REACH = 8.0
 
 
@@ -51,7 +51,7 @@ def sum_of(values: Array, shares: Array, count: int) -> Distribution:
     above = max(around.max(), min(around.max() * count, _REACH * deviation + around.max()))
     if deviation <= 1e-12 * mean:
         return Distribution(np.zeros(1), np.ones(1))
-    # Shares between two points widen the sum of few draws by a point each.
+    # Splitting shares between two points widens the sum of a few draws by one point each.
     margin = 2 + min(count, 64)
     step = (below + above) / (_POINTS - 2 * margin)
     place = around / step

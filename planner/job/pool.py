@@ -13,7 +13,7 @@ from hardware.load import gpu_names, parse_gpus
 from hardware.schema import Cluster
 from planner.job.errors import UsageError
 
-# Orders of the types along the pipeline are all tried: 4! of them.
+# All orders of the types along the pipeline are tried: 4! of them.
 MOST_TYPES = 4
 
 
@@ -22,7 +22,7 @@ class Pool:
     """Clusters of one GPU type each, joined by the slower cluster's network."""
 
     parts: tuple[Cluster, ...]
-    # What the user wrote for each part.
+    # The user's text for each cluster.
     texts: tuple[str, ...] = ()
 
     @property
@@ -128,7 +128,7 @@ class SeveralSizes:
 
 GpuWords = OneType | SeveralTypes | SeveralSizes
 
-# `any` without numbers: every doubling that people rent or buy.
+# `any` without numbers: every doubling in the sizes that people rent or buy.
 _ANY = "8..4096xany"
 _RANGE = re.compile(r"^\s*([0-9]{1,7})\s*\.\.\s*([0-9]{1,7})\s*[x×*]\s*([^\s+][^+]*?)\s*$")
 _ONE = re.compile(r"^\s*([0-9]{1,7})()\s*[x×*]\s*(any)\s*$", re.IGNORECASE)

@@ -46,7 +46,7 @@ def share(part: float, digits: int = 1) -> str:
 
 def signed_share(part: float, digits: int = 1) -> str:
     """A relative difference: `+4.9 %`, `-0.5 %`, `+0.0 %`."""
-    # + 0.0: a rounded -0.0 is 0.
+    # Adding 0.0 turns a rounded -0.0 into 0.
     return f"{round(part * 100, digits) + 0.0:+.{digits}f} %"
 
 
@@ -98,10 +98,10 @@ def percent_sure(probability: float) -> str:
     return "<1 %" if probability < 0.01 else f"{probability * 100:.0f} %"
 
 
-# Beyond any training: what one writes has at most these tokens.
+# The largest accepted number of tokens, beyond any training.
 MOST_TOKENS = 10**18
 
-# Separators stand before three digits; a comma elsewhere makes a list, not a number.
+# Separators precede three digits; a comma elsewhere separates a list.
 _QUANTITY = re.compile(
     r"^((?:[0-9]{1,3}(?:[,_][0-9]{3})+|[0-9]{1,19})(?:\.[0-9]{1,19})?)([kKmMgGbBtT]?)(i?)$"
 )

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-# Samples of a step at most that a schedule is made of; of a larger step a part, on as many fewer
-# ranks.
+# Most samples of a step for which a schedule is built. For a larger step, a part of it on
+# proportionally fewer ranks.
 MOST_DRAWN = 4096
-# Ranks of a phase are even within this share of the largest load (`delta` of next_hdp_group).
+# Ranks of a phase are balanced within this share of the largest load (`delta` of next_hdp_group).
 _EVEN = 0.05
 
 

@@ -1,4 +1,4 @@
-"""Which layers may recompute in a mode, in the form that layout rules use, and its flags."""
+"""The layers that may recompute in a mode, in the form that layout rules use, and its flags."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def layout_flags(mode: RecomputeMode, framework: FrameworkProfile, layout: Layou
         modes = ((framework.recompute_mode(name), row) for name, row in layout.recomputed.items())
         return "; ".join(_by_stage(one, row) for one, row in modes)
     if not mode.some_layers or layers == layout.stage_layers:
-        # All layers, though asked for by their number.
+        # All layers, although requested by their number.
         uniform = forms.uniform_flags.format(layers=1) if mode.block else ""
         return uniform or mode.flags
     if layers is None:

@@ -25,7 +25,7 @@ from planner.job.errors import UsageError, unknown_name
 if TYPE_CHECKING:
     from planner.job.specs import ModelSpec
 
-# Layers of each stage that recompute: in the one mode that is asked for, or in each mode.
+# Recomputing layers of each stage, in the one requested mode or in each mode.
 Recomputed = Sequence[int] | Mapping[str, Sequence[int]]
 
 
@@ -116,9 +116,9 @@ class RecomputeMode(Frozen):
     modules: tuple[str, ...]
     # Only for models with this feature.
     applies: Applies = "always"
-    # Tried by the search without being asked for.
+    # Tried by the search by default.
     searched: bool = True
-    # How the framework spells it; empty where its forms say that.
+    # The framework's flags; empty if its forms provide them.
     flags: str = ""
     every: Annotated[int, Field(ge=1)] = 1
     span: Annotated[int, Field(ge=1)] = 1

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from constraints.condition import UserCondition
 
 
-# The variation of a launched profile whose tensor-parallel ranks keep the whole sequence.
+# The variation of a launched profile in which tensor-parallel ranks keep the whole sequence.
 NO_SEQUENCE_PARALLEL = "no-sequence-parallel"
 
 
@@ -140,7 +140,7 @@ class RequestFields(Named):
     images: str | None = None
     image_tokens: int | None = None
     framework: str = "megatron-core"
-    # The word that the framework was given by, where it is not its profile's name: `trl`.
+    # The framework's name as given, if it differs from the profile's: `trl`.
     written_for: str = Field(default="", exclude_if=lambda word: not word)
     precision: str = "bf16"
     dtype: DtypeModeName | None = None
@@ -176,7 +176,7 @@ class RequestFields(Named):
     train: str = "full"
     freeze: tuple[str, ...] = ()
     objective: str = "lm"
-    # What is known beside the user's words; no part of a plan file.
+    # Facts from other sources than the user's words; not part of a plan file.
     overrides: Overrides = Field(default=Overrides(), exclude=True, repr=False)
 
     @model_validator(mode="before")

@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-# Packs are made of as many samples as fill so many, between these bounds: their mean fill and mean
-# squared lengths then err by less than 1 %.
+# Number of packs that are made, between these limits. Their mean fill and mean squared lengths then
+# err by less than 1 %.
 _PACKS = 400
 _FEWEST, _MOST = 4096, 40_000
 _SEED = 7
-# Micro-batches of a training on which memory is sized: 100,000 samples, three times, ten at a time.
+# Number of micro-batches in a training for which memory is sized: 100,000 samples, three epochs,
+# ten per micro-batch.
 _MICRO_BATCHES = 30_000
-# The sampler that groups by length sorts so many micro-batches of a step at a time
-# (transformers, trainer_pt_utils.py, get_length_grouped_indices: `mega_batch_mult`).
+# The sampler that groups by length sorts this many micro-batches of a step at a time (transformers,
+# trainer_pt_utils.py, get_length_grouped_indices: `mega_batch_mult`).
 SORTED_BATCHES = 50
 
 
@@ -89,7 +90,8 @@ def _row_of(samples: Samples, seq: int, mbs: int) -> Row:
     counted = packs.fill * seq
     within = samples.packing == "pack-varlen"
     if samples.by_sample:
-        # Megatron's main branch trains what fills a pack up with its last sample (sft_dataset.py).
+        # Megatron's main branch trains the filler of a pack as part of its last sample
+        # (sft_dataset.py).
         computed = float(seq) if samples.balance == "hybrid-cp" else counted
         return Row(counted, computed, lengths.attended, counted / lengths.mean, float(seq))
     attended = float(packs.squares.mean()) / seq if within else float(seq)
@@ -162,7 +164,7 @@ def packs_of(lengths: Lengths, size: int, packer: Packer) -> Packs:
     packed = _best_fit if packer == "best-fit" else _next_fit
     bins = packed(zip(fit, patches, strict=True), size)
     filled = np.array([held for held, *_ in bins])
-    # The last ones lack what the next samples of a larger set would fill.
+    # The last packs lack the samples that a larger data set would add.
     whole = filled[:-1] if len(filled) > 1 else filled
     _, squares, seen = (np.array(column) for column in zip(*bins, strict=True))
     return Packs(float(whole.mean() / size), squares, seen)
@@ -195,7 +197,7 @@ def _cut_squares(tokens: Floats, size: int) -> Floats:
     return sums
 
 
-# Of a pack: tokens, the sum of squares, patches.
+# A pack's tokens, sum of squares and patches.
 Pack = tuple[float, float, float]
 
 

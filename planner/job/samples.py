@@ -21,13 +21,12 @@ from planner.job.errors import UsageError
 
 Packing = Literal["limit", "longest", "padding-free", "pack", "pack-varlen"]
 Balance = Literal["none", "tokens", "flop", "hybrid-cp", "dynamic-cp"]
-# How samples are put into packs: texts follow each other and are cut at the end of a pack; the next
-# sample that does not fit opens another pack; each sample goes into the fullest pack with room;
-# there are no packs.
+# How samples are packed: texts are concatenated and cut at the end of a pack; a sample that does
+# not fit opens the next pack; each sample goes into the fullest pack with room; no packs.
 Packer = Literal["cut", "next-fit", "best-fit", "none"]
 PACKINGS: tuple[Packing, ...] = get_args(Packing)
 BALANCES: tuple[Balance, ...] = get_args(Balance)
-# Words for people by rule.
+# Description of each rule.
 PACKING_WORDS: Mapping[Packing, str] = {
     "limit": "each sample padded to the limit",
     "longest": "padded to the longest of each micro-batch",
@@ -35,7 +34,7 @@ PACKING_WORDS: Mapping[Packing, str] = {
     "pack": "packed, with attention over the whole pack",
     "pack-varlen": "packed, with attention within each sample",
 }
-# Packings with which each balance goes.
+# Packing rules that are compatible with each balance rule.
 BALANCED: Mapping[Balance, tuple[Packing, ...]] = {
     "none": PACKINGS,
     "tokens": ("longest", "padding-free"),
@@ -43,9 +42,9 @@ BALANCED: Mapping[Balance, tuple[Packing, ...]] = {
     "hybrid-cp": ("pack-varlen",),
     "dynamic-cp": ("pack-varlen",),
 }
-# Balances under which the groups of context parallelism follow each sample (`rank_groups`).
+# Balance rules under which the context-parallel groups follow each sample (`rank_groups`).
 BY_SAMPLE: tuple[Balance, ...] = ("hybrid-cp", "dynamic-cp")
-# Words for people by balance.
+# Description of each balance rule.
 BALANCE_WORDS: Mapping[Balance, str] = {
     "none": "",
     "tokens": "balanced by tokens",
@@ -53,7 +52,7 @@ BALANCE_WORDS: Mapping[Balance, str] = {
     "hybrid-cp": "each on the ranks that it needs, one after the other",
     "dynamic-cp": "each on the ranks that it needs, filled by short ones (Megatron's dev branch)",
 }
-# Classes of a distribution at most; more lengths are joined with their neighbours, at their mean.
+# Most classes of a distribution; more lengths are merged with their neighbours at their mean.
 MOST_LENGTHS = 1024
 
 
@@ -187,7 +186,7 @@ def pictured_lengths_of(
     made = lengths_of(((length, number) for length, number, _ in counted), origin)
     sums = [[0.0, 0.0] for _ in made.tokens]
     for length, number, patches in counted:
-        # Classes that were joined stand at their mean: the nearest one.
+        # Merged classes are at their mean, so take the nearest one.
         at = min(bisect_left(made.tokens, length), len(sums) - 1)
         if at and length - made.tokens[at - 1] < made.tokens[at] - length:
             at -= 1
@@ -260,7 +259,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Offered:
-    """What a framework does with samples.
+    """How a framework treats samples.
 
     Its packing rules, the default first, each with how it fills packs; whether a micro-batch holds
     just one pack; conditions of balance rules on the degrees; `limit`: tokens at which samples are
@@ -287,7 +286,7 @@ def _offered() -> Mapping[str, Any]:
 
 
 def offered_by(framework: str, family: str) -> Offered:
-    """What a framework, or the family of its versions, does with samples (`samples.toml`)."""
+    """How a framework, or the family of its versions, treats samples (`samples.toml`)."""
     tables = _offered()
     row = tables.get(framework) or tables.get(family) or tables["other"]
     return Offered(

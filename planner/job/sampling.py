@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from constraints.condition import UserCondition
     from planner.job.request_fields import RequestFields
 
-# A pack holds so many samples of the mean length at least, unless the model's usual length is
-# shorter.
+# Fewest samples of mean length in a pack, unless the model's usual length is shorter.
 SAMPLES_A_PACK = 8
 
 

@@ -25,8 +25,8 @@ Share = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Constant = bool | int | Finite | tuple[Finite, ...]
 
-# `state`: a state of fixed size in place of keys and values; `both`: that beside full attention, of
-# the same input (Falcon-H1); `none`: a layer is a feed-forward block alone (Nemotron-H).
+# `state`: a fixed-size state instead of keys and values; `both`: that beside full attention on the
+# same input (Falcon-H1); `none`: the layer is just a feed-forward block (Nemotron-H).
 AttentionKind = Literal["full", "sliding", "cross", "state", "both", "none"]
 FfnKind = Literal["dense", "moe", "none"]
 
@@ -161,13 +161,13 @@ class LayerKind(_Frozen):
 
     attention: AttentionKind = "full"
     ffn: FfnKind = "dense"
-    # Nothing trains it: one of the first layers of a model whose lower part is frozen.
+    # The layer is frozen, as one of the first layers of a model whose lower part is frozen.
     frozen: bool = False
     # `vision`: a layer of the tower, whose tokens are patches of images.
     module: Literal["language", "vision"] = "language"
-    # A learned number scales what each block adds, as in all that attend across to images.
+    # A learned number scales each block's output, as in all layers that cross-attend to images.
     gated: bool = False
-    # It runs, and nobody reads what it makes.
+    # It runs, but its output is unused.
     unread: bool = False
 
     @property
@@ -224,7 +224,7 @@ class ModelSpec(_Frozen):
     tied_embeddings: bool = False
     position: Literal["rope", "learned", "alibi", "none"] = "rope"
     rope: RopeSpec = RopeSpec()
-    # Part of each head that rotates.
+    # Share of each head that is rotated.
     rotary_share: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     qkv_bias: bool = False
     attention_out_bias: bool = False
@@ -239,16 +239,17 @@ class ModelSpec(_Frozen):
     # `head` = a norm over each head's width, shared by heads (Qwen3, Gemma 3); `full` = over the
     # whole projected width (OLMo 2).
     qk_norm: Literal["none", "head", "full"] = "none"
-    # Queries and keys of layers with windows are divided by their length (Llama 4: in its chunks).
+    # Queries and keys of layers with windows are normalised to unit length (Llama 4: in its
+    # chunks).
     qk_l2_norm: bool = False
     # A learned logit per head that takes part in the softmax (gpt-oss).
     attention_sinks: bool = False
     # Scores and logits are capped: cap * tanh(x / cap) (Gemma 2, arXiv 2408.00118, section 2).
     attention_softcap: PositiveNumber | None = None
     logits_softcap: PositiveNumber | None = None
-    # Factor of the scores; None: one over the root of the head's width (Gemma 2 and 3 state it).
+    # Factor of the scores; None for one over the root of the head's width (Gemma 2 and 3 state it).
     attention_scale: PositiveNumber | None = None
-    # Queries, keys and values are cut at this size (OLMo 1, DBRX).
+    # Queries, keys and values are clipped at this value (OLMo 1, DBRX).
     qkv_clip: PositiveNumber | None = None
     sliding_window: Positive | None = None
     # A sigmoid gate as wide as the queries on attention's output (Qwen3-Next).
@@ -261,13 +262,14 @@ class ModelSpec(_Frozen):
     layer_kinds: tuple[LayerKind, ...] = ()
     # Extra multi-token-prediction layers (DeepSeek-V3), not part of `layers`.
     mtp_layers: NonNegative = 0
-    # One score a row in place of logits: the head of a reward model has no vocabulary.
+    # One score per row instead of logits: the head of a reward model has no vocabulary.
     scores: bool = False
-    # What reads images, and the images of a batch; the shape above is the language model's.
+    # The part that reads images, and the images of a batch; the shape above is the language
+    # model's.
     vision: VisionSpec | None = None
     images: ImageLoad = NO_IMAGES
-    # What else changes training, neither shape nor cost: keys of transformers whose values are not
-    # the class's (Granite's multipliers, noise of the router, dropout that the config states).
+    # Settings that change training but neither shape nor cost: transformers keys with values other
+    # than the class default (Granite's multipliers, router noise, dropout).
     constants: tuple[tuple[str, Constant], ...] = ()
     source: str = ""
 

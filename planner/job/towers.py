@@ -10,7 +10,7 @@ from planner.job.tuned_layers import ALL_LINEAR, in_groups
 from planner.job.tuning import VISION_TOWER, Tuning
 from planner.job.vision import TowerSpec
 
-# Layers of towers that have the names of a language model's, where peft finds them by these names.
+# Tower layers with the same names as a language model's, where peft finds them by these names.
 _SAME_NAMES: Mapping[str, tuple[str, ...]] = {
     "qwen2_5_vl": ("gate", "up", "down"),
     "clip": ("q", "k", "v"),

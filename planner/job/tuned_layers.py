@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from planner.job.specs import ModelSpec
 
 EXPERTS, ALL_LINEAR = "experts", "all-linear"
-# What a word for several layers stands for. peft's `all-linear` leaves the head out
-# (src/peft/tuners/tuners_utils.py, _maybe_include_all_linear_layers); routers are no linear layers
-# of transformers since its version 5.
+# Layers that a group name stands for. peft's `all-linear` leaves the head out
+# (src/peft/tuners/tuners_utils.py, _maybe_include_all_linear_layers). Since version 5, routers are
+# not linear layers in transformers.
 _ATTENTION = ("q", "k", "v", "q-down", "q-up", "kv-down", "kv-up", "o")
 _MLP = ("gate", "up", "down", "shared-gate", "shared-up", "shared-down")
 GROUPS: Mapping[str, tuple[str, ...]] = {

@@ -18,7 +18,7 @@ from planner.job.bounds import MOST_LAYERS, WIDEST
 _Positive = Annotated[int, Field(gt=0, strict=True, le=WIDEST)]
 _NonNegative = Annotated[int, Field(ge=0, strict=True, le=WIDEST)]
 _Share = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-# Colours of a pixel.
+# Colour channels of a pixel.
 _CHANNELS = 3
 
 

@@ -146,7 +146,7 @@ def staged(path: Path, content: bytes) -> Iterator[Path]:
     """A temporary file beside `path` with the content, flushed to disk. It is deleted unless the
     caller moves it into place.
     """
-    # A separate name: the file's may be as long as names can be.
+    # A new name, because the file's own may already have the maximum length.
     temporary = path.parent / f".planner-{secrets.token_hex(8)}"
     mode = path.stat().st_mode & 0o777 if path.exists() else None
     handle = os.open(temporary, _NEW_FILE, 0o666 if mode is None else 0o600)

@@ -24,8 +24,8 @@ YOURS = ".yours"
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """What happened to earlier files: `kept` under a new name (old -> new), and `removed`, files
-    that an earlier run wrote, nobody edited, and this run does not write.
+    """Changes to earlier files: `kept` under a new name (old -> new), and `removed`, unedited files
+    of an earlier run that this run does not write.
     """
 
     kept: Mapping[str, str]

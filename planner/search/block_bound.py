@@ -23,26 +23,26 @@ from planner.search.limit_results import Spent
 from planner.search.stages import StageSeconds, StagesThatHold
 from planner.search.terms import ShapeTerms
 
-# Multiple of the mean stage's seconds up to which stages are looked at.
+# Stages are examined up to this multiple of the mean stage's seconds.
 MOST_OF_MEAN = 2.5
-# Stages at the start of the pipeline of which each may show most traffic at the end of a step.
+# Number of first stages each of which may expose the most traffic at the end of a step.
 SHOWS = 6
-# Starts of unlike runs with which this bound takes no more than seconds, over a stage's chunks, and
-# milliseconds, in a chunk.
+# Number of starts of unlike runs up to which this bound takes no more than seconds over a stage's
+# chunks, and milliseconds in one chunk.
 _MOST_STARTS = 64
 _FEW_STARTS = 16
-# Layers of a model with which it takes seconds, however they are mixed.
+# Number of layers up to which it takes seconds, however they are mixed.
 _FEW_LAYERS = 64
 # Most places that the layers of all stages may have together.
 _MOST_PLACES = 1 << 16
-# How often the weights of these stages are bettered, and what is near enough to the best.
+# Iterations that improve the stages' weights, and the precision at which they stop.
 _TURNS = 6
 _NEAR = 2e-3
 
-# Seconds of work: for a place of all stages together and an option; for a group of stages, and a
-# holding there and stage; for a sum of runs that was formed, and a call that formed some.
+# Seconds of work: per place of all stages and option; per group of stages, holding and stage; per
+# sum of runs formed, and per call that formed some.
 TOGETHER_S, GROUP_S, HELD_S, SUM_S, CALL_S = 3e-10, 2e-4, 7e-8, 2e-8, 3e-5
-# Rounding of the seconds of a stage that is just quick enough.
+# Rounding tolerance for the seconds of a stage that is only just fast enough.
 _SAME = 1e-12
 
 
@@ -52,7 +52,7 @@ def applies(ctx: LayoutContext) -> bool:
     """
     shared = ctx.recomputation == "shared"
     plain = ctx.placement == "straight" and ctx.recomputation != "free"
-    # Where kinds hardly repeat, chunks with some layers that recompute may hold millions of sums.
+    # If kinds hardly repeat, chunks with some recomputing layers may have millions of sums.
     few = ctx.layers <= _FEW_LAYERS or sum(sequence(ctx.kinds).repeats) * ctx.vpp <= _MOST_STARTS
     choice = few if shared else ctx.blocks > 1
     return plain and choice and sequence(ctx.kinds).coded
@@ -80,7 +80,7 @@ class Bound:
         return Bound(max(self.step_s, before.step_s), self.stage_layers or before.stage_layers)
 
 
-# Says nothing.
+# The bound says nothing.
 NO_BOUND = Bound(0.0)
 
 
@@ -100,7 +100,7 @@ def least_step(
     seconds, memory, spent = StageSeconds(terms, ctx), StagesThatHold(ctx), spent or Spent()
     if ctx.recomputation != "shared":
         return BlockBound(seconds, memory, 0, spent).least_step(enough_s)
-    # With all layers first: what that takes leaves little to look at with fewer.
+    # All layers come first, because their cost leaves few smaller cases to examine.
     least = BlockBound(seconds, memory, ctx.layers, spent).least_step(enough_s)
     for each in range(seconds.longest_block(least.step_s) - 1, 0, -1):
         if each_s is not None and each_s[each - 1] >= least.step_s:
@@ -115,8 +115,8 @@ def least_step(
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """What stages may hold. For each option: its place (`BlockBound.place`), its seconds, and the
-    traffic at the end of a step that it exposes and drains (`StageSeconds.boundary_s`).
+    """The options of every stage. For each option: its place (`BlockBound.place`), its seconds, and
+    the traffic at the end of a step that it exposes and drains (`StageSeconds.boundary_s`).
 
     `of_stage[stage]`: range of its options; several stages may share one.
     """
@@ -208,9 +208,9 @@ class BlockBound:
         """(seconds, layers of each stage): the least time that stages of at most `most_s` seconds
         add to a step while they hold all layers.
 
-        They add the traffic of the stage that exposes most. That is at least any weighted mean of
-        what the stages expose, and the best mean is close to it. Each iteration moves some weight
-        to the stage that exposes most.
+        They add the traffic of the stage that exposes most. This is at least any weighted mean over
+        the stages, and the best mean is close to it. Each iteration moves some weight to the stage
+        that exposes most.
         """
         weights = np.eye(1, SHOWS)[0]
         best: tuple[float, tuple[int, ...]] = (-inf, ())
@@ -229,7 +229,7 @@ class BlockBound:
         self, options: Options, most_s: float, weights: Array
     ) -> tuple[float, tuple[int, ...], Array]:
         """(seconds, layers of each stage, seconds that each of the first stages exposes) where
-        stages add least, for one weighted mean of what they expose.
+        stages add least, for one weighted mean of the exposed seconds.
         """
         item, stages = options.by_stage
         behind = np.append(weights.sum() - np.cumsum(weights), 0.0)
@@ -307,7 +307,7 @@ class BlockBound:
     def _option(
         self, stage: int, held: Integers, taken_s: Array
     ) -> tuple[Integers, Array, Array, Array]:
-        """Places, seconds, exposed and drained traffic of what a stage may hold."""
+        """Places, seconds, exposed and drained traffic of the options of a stage."""
         shown_s = drained_s = np.zeros_like(taken_s)
         if stage < SHOWS:
             shown_s, drained_s = self.seconds.boundary_s(stage, held)
@@ -319,7 +319,9 @@ class BlockBound:
         return int(max(0.0, min(most_layers * (1.0 + _SAME), float(self.ctx.layers))))
 
     def _held(self, blocks: tuple[Block, ...], most_s: float) -> Integers:
-        """[holding, number]: a superset of what a stage's blocks may hold within a time."""
+        """[holding, number]: a superset of the layers that a stage's blocks may hold within a
+        time.
+        """
         most_layers = self._most_layers(most_s)
         recompute = Recompute(self.ctx.recomputation, min(self.each, most_layers))
         found = holdings(sequence(self.ctx.kinds), blocks, recompute, most_layers)

@@ -49,7 +49,7 @@ class Sequence:
 
     @cached_property
     def weights(self) -> list[int]:
-        """What one more of each count adds to a code; the last one is the total."""
+        """Increment of a code for one more of each count; the last one is the total."""
         return [(self.layers + 1) ** digit for digit in range(2 * max(self.kinds) + 3)]
 
     @property
@@ -137,7 +137,7 @@ class Holdings(NamedTuple):
 def holdings(
     model: Sequence, blocks: tuple[Block, ...], recompute: Recompute, most_layers: int
 ) -> Holdings:
-    """A superset of what a stage of at most `most_layers` layers may hold."""
+    """A superset of the layers that a stage of at most `most_layers` layers may hold."""
     limit = (most_layers + 1) * model.weights[-1]
     found, formed, calls = [np.zeros(0, dtype=np.int64)], 0, 0
     for sizes in _chunk_sizes(blocks, most_layers):

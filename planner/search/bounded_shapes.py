@@ -27,9 +27,9 @@ from planner.search.limit_results import LIMIT_STEP, LIMIT_STEPS, SLOWEST, Spent
 from planner.search.stages import StageSeconds, StagesThatHold
 from planner.search.terms import RECOMPUTE_CODES, ShapeTerms, layout_context, shape_terms, within
 
-# Shapes whose bounds are worked out between two looks at the clock.
+# Number of shapes whose bounds are computed between two checks of the clock.
 _CHUNK = 4096
-# Work of a bound besides what its parts count, s.
+# Seconds of work of a bound besides that of its parts.
 BOUND_S = 1e-3
 # How often bounds are tightened: by `planner.cost.tight_bounds`, then by whole blocks.
 TIGHTEST = 2
@@ -56,13 +56,13 @@ class BoundedShapes:
         self.columns = columns
         self.limit_bytes = limit_bytes
         self.spent = spent or Spent()
-        # Best sample time known of other jobs that are searched with this one.
+        # Best known sample time of other jobs that are searched together with this one.
         self.best_beside = np.inf
         self._tight_bounds: dict[tuple[int, int], Array] = {}
-        # What solves start from: the last bound by whole blocks, wherever it is attained.
+        # Starting points of solves: the last bound by whole blocks, where it is attained.
         self._hints: dict[tuple[int, int], Bound] = {}
         self._prices: dict[object, Prices] = {}
-        # Whether bounds by whole blocks pay: not where a rough answer will do.
+        # Whether bounds by whole blocks are worthwhile; not if a rough answer will do.
         self._whole_blocks = tie <= OPTIMAL_WITHIN
         # By shape, within `limit_bytes`.
         self._linear: dict[int, tuple[ShapeTerms, LayoutContext]] = {}
@@ -126,7 +126,7 @@ class BoundedShapes:
         exact = self.only_even[rows]
         fits = self.peak[rows][:, None] <= self.limits[None, :]
         even = np.where(fits, self.sample_s[rows][:, None], np.inf)
-        # Rung from which on the bounds of a shape are more than the plain ones.
+        # Limit from which on the bounds of a shape are better than the plain ones.
         self._bounded = np.where(exact, 0, len(self.limits))
         return np.where(exact[:, None], even, self._plain_sample_times)
 

@@ -37,7 +37,7 @@ from planner.search.result import LimitBound, Proof, SearchResult, SolverBound
 from planner.search.search import launchable_shares
 from planner.search.shares import CostedJob, CostedShares
 
-# Figures that differ by less are the same: of another order of sums, or of a bisection.
+# Differences below this are rounding: another order of sums, or a bisection.
 SAME = 1e-7
 
 
@@ -166,7 +166,7 @@ class LimitChecks:
 
     def __init__(self, shares: CostedShares, proof: Proof) -> None:
         self.shares, self.proof = shares, proof
-        # Configurations of which a bound rests on CP-SAT: (choice, row).
+        # Configurations with a bound that rests on CP-SAT: (choice, row).
         self.on_trust: set[tuple[int, int]] = set()
         self._claims: dict[tuple[int, int], list[SolverBound]] = {}
 

@@ -26,23 +26,22 @@ from planner.search.result import ChangeKind
 from planner.search.trial import try_job
 
 SHORTEST_SEQUENCE = 512
-# Optimizers with less state, the nearest to AdamW first.
+# Optimizers with less state, the most similar to AdamW first.
 SMALLER_OPTIMIZERS = ("adamw-bf16", "adamw-fp8", "adamw-8bit", "adamw-4bit")
 OFFLOADED_SHARES = (0.25, 0.5, 0.75, 1.0)
 TOLERANCES = (0.1, 0.2)
-# Frameworks in use today that shard further than Megatron-LM does.
+# Frameworks in use today that shard more than Megatron-LM.
 SHARDING_FRAMEWORKS = ("torchtitan", "deepspeed")
-# Numbers of GPUs tried one by one, and nodes beyond the present ones that always are.
+# Numbers of GPUs that are tried one by one, and further nodes that are always tried.
 COUNTS_TRIED = 64
 NODES_BEYOND = 4
 MOST_DOUBLINGS, POOL_DOUBLINGS = 10, 2
-# Work for one change: enough to find a plan, not to prove it the fastest. Changes differ by more.
+# Work per change: enough to find a plan, but not to prove it the fastest. Changes differ by more.
 EFFORT = Effort(most_solves=6, most_work_s=1.0, tie=0.02)
-# Work to learn whether anything fits at all.
+# Work to find out if anything fits at all.
 PROBE = replace(EFFORT, any_plan=True)
 
-# What hardware gets better by, and which numbers of the cost core are multiplied together: every
-# product gains.
+# Factor by which hardware improves, and the numbers of the cost core that it multiplies together.
 MORE_HBM_BYTES = 8 * 2**30
 FASTER_LINKS = 2.0
 FASTER_CHIP = 1.1
@@ -436,7 +435,7 @@ def more_hbm(job: Job, size_bytes: float) -> Job:
     return job.on_clusters(larger)
 
 
-# What makes a job fit, kind by kind.
+# Changes that may make a job fit, by kind.
 KINDS: Mapping[str, MakeChanges] = {
     "condition": without("condition"),
     "limit": without("limit"),

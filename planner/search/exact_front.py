@@ -19,15 +19,15 @@ from planner.search.front import ALIKE, SAVING, thin
 from planner.search.limit_results import SLOWEST, TIE, LimitResult, Point
 from planner.search.shares import SharesExplorer
 
-# Share of the peak by which plans lie apart that are looked for below one that is not proven.
+# Below an unproven plan, lighter plans are sought at this share of its peak.
 COARSE_MEMORY = 0.03
-# No two plans of a complete front are closer than this share of the step time and these bytes, and
-# no plan is missing that lies further from all of them, unless another resolution is asked for.
+# Default resolution: no two plans of a complete front are closer than this share of the step time
+# and these bytes, and every plan that is missing is that close to one of them.
 USUAL = Resolution()
 TIME, MEMORY_BYTES = USUAL.time, USUAL.memory_bytes
 
 
-# Of the points of a front that to recommend.
+# Picks the point to recommend from a front.
 Recommend = Callable[[Sequence[Point]], Point]
 
 
@@ -52,7 +52,7 @@ def lighter_plans(
     while (point := results[-1].point) is not None and not explorer.stopped:
         if point.peak <= memory_bytes:
             break
-        # What is not proven is no front to the last byte either.
+        # An unproven result is not exact to the last byte anyway.
         proven = results[-1].gap <= OPTIMAL_WITHIN
         step = memory_bytes if proven else max(memory_bytes, COARSE_MEMORY * point.peak)
         lighter = explorer.within([point.peak - step], [most_s])
@@ -187,7 +187,7 @@ def short_front(
         return found
 
     def enough(below: Sequence[LimitResult]) -> bool:
-        # The last may yet be replaced by a lighter one that is as fast.
+        # The last one may still be replaced by a lighter one that is as fast.
         return len(_chosen([*first, *below])) > most
 
     found += explorer.ladder(point.peak - memory_bytes, fastest, enough)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Evaluator = Callable[[Degrees, str], Plan]
 Outcome = Literal["slower", "faster", "equal", "does-not-fit", "not-legal"]
 
-# Times the memory of a GPU, where that shall not bind.
+# Multiple of a GPU's memory that is used where memory must not be a limit.
 _NO_LIMIT = 1000.0
 # Two plans whose sample time differs by less than this share are called equal.
 SAME_SPEED = 0.0005
@@ -98,8 +98,8 @@ class Explanation(Frozen):
     """Everything that `planner explain` shows about one plan.
 
     `places`: where the stages are, if there are several GPU types. `not_used`: techniques that a
-    search would try and this given plan does not use. `compute`: parts of the compute term by what
-    limits them. `profile`: layers op by op, with their collectives. Both are empty on several GPU
+    search would try and this given plan does not use. `compute`: parts of the compute term by their
+    bottleneck. `profile`: layers op by op, with their collectives. Both are empty on several GPU
     types. `ratio_to_first`: seconds per token over the first plan's, with the 80 % interval; None
     for the first plan. `vision`: seconds of a step and peak bytes of the vision tower and its
     projector.
@@ -214,7 +214,7 @@ def job_evaluator(job: Job, plan: Plan, until: Until | None = None) -> Evaluator
         free = replace(job, limits={}, conditions=(), recompute=(mode,))
         moved = (degrees.tp, degrees.cp) != (plan.degrees.tp, plan.degrees.cp)
         if moved and plan.cp_comm_type not in ("", "p2p"):
-            # How heads are exchanged was chosen for these two degrees.
+            # The exchange of heads was chosen for these two degrees.
             kinds = offered_exchanges(job.framework, job.model, job.seq)
             free = replace(free, context_kinds=kinds, context_inner=0)
         if broken := broken_rules(free, degrees):
@@ -309,7 +309,7 @@ def stage_groups(plan: Plan) -> tuple[StageGroup, ...]:
 
 
 def assumptions(plan: Plan, job: Job, request: Request) -> tuple[Assumption, ...]:
-    """What the plan, the framework profile and the hardware catalogue assume, and the options left
+    """Assumptions of the plan, the framework profile and the hardware catalogue, and options left
     to their defaults. How far the plan is outside the measured range is shown with the error bar
     instead.
     """

@@ -37,11 +37,12 @@ from planner.search.layout_model import (
 from planner.search.limit_results import Effort, LimitResult, Look, Point, Spent
 from planner.search.result import SolverBound
 
-# Rounding of floats: bounds that differ by less are the same.
+# Tolerance for rounding of floats.
 _SAME = 1e-12
-# Solves that decided nothing, after which a shape is not looked at first, and not at all.
+# Number of undecided solves after which a shape is no longer tried first, and no longer tried at
+# all.
 IN_VAIN = (2, 4)
-# Shapes that get the bounds of the cost core together.
+# Number of shapes that get bounds from the cost core together.
 _BOUNDED_AT_ONCE = 1024
 
 
@@ -62,19 +63,19 @@ class Explorer(BoundedShapes):
         self.effort = effort
         self.solved: list[Point] = []
         self.solved_rows: set[int] = set()
-        # What CP-SAT proved.
+        # Bounds that CP-SAT proved.
         self.solver_bounds: list[SolverBound] = []
         # Rows that may still hold a better plan within some limit.
         self.undecided: set[int] = set()
-        # (position, limit) of shapes that were solved there -> what was to be beaten.
+        # (position, limit) of shapes solved there -> the time they had to beat.
         self._asked: dict[tuple[int, int], float] = {}
-        # (position, limit, whether a long one) of walks; by row, the blocks and the recomputed
-        # layers of the last layout that one found.
+        # (position, limit, whether long) of walks done; and by row, the blocks and recomputing
+        # layers of the last layout that a walk found.
         self._walked: set[tuple[int, int, bool]] = set()
         self._starts: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-        # Solves of a row that decided nothing.
+        # Number of undecided solves of a row.
         self._in_vain: Counter[int] = Counter()
-        # Called now and then while a limit is looked at.
+        # Called regularly while a limit is examined.
         self.working: Callable[[], None] = lambda: None
         # Index of this job among those searched with it.
         self.source = 0
@@ -105,7 +106,8 @@ class Explorer(BoundedShapes):
                 for pushed in self._bound_next(waiting, (bound, position), index, target):
                     heappush(waiting, pushed)
                 continue
-            # Out of work: no bound of the others, which are all higher, makes the gap smaller.
+            # No work is left. The other bounds are all higher, so none of them could reduce the
+            # gap.
             if self._exhausted(look) and self._tightened[position, index] > 0:
                 break
             if self._tightened[position, index] < TIGHTEST:
@@ -117,7 +119,7 @@ class Explorer(BoundedShapes):
             if walks:
                 best = self._better(best, self._walk(position, index, target, look), target)
                 target = beside if best is None else min(beside, best.sample_s)
-            # CP-SAT, which may prove more, takes far longer than a walk.
+            # CP-SAT may prove more but takes far longer than a walk.
             later = walks and not look.again and np.isfinite(target)
             beaten = bound * (1.0 + look.tie) >= target
             if later or beaten or self._hopeless(position, look, walks):
@@ -139,7 +141,7 @@ class Explorer(BoundedShapes):
         return point if point is not None and point.sample_s < target else best
 
     def result(self, index: int, beside: float) -> LimitResult:
-        """What is known at a limit after it was examined."""
+        """The result at a limit after it was examined."""
         limit = float(self.limits[index])
         best = self.best_known(limit)
         target = beside if best is None else min(beside, best.sample_s)

@@ -9,11 +9,10 @@ from planner.job.quantities import seconds, share
 from planner.job.request import Request
 from planner.search.result import SearchResult
 
-# Degrees are products of small primes: nodes in numbers with a larger factor get a
-# second look.
+# Degrees are products of small primes, so numbers of nodes with a larger prime factor are checked.
 _DIVIDES_WELL = 7
 _DIVIDES_BEST = 3
-# Fewer than this share of the nodes are not looked at.
+# Smaller shares of the nodes are not tried.
 _LEAST_SHARE = 0.75
 _WORTH_SAYING = 1.01
 

@@ -29,13 +29,13 @@ from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from planner.search.trial import try_job
 
-# Sequences are looked for at powers of two from here on.
+# Sequence lengths are tried at powers of two from here on.
 _SHORTEST_SEQ = 256
-# What is tried where the training of all weights does not fit.
+# Trainings to try if training all weights does not fit.
 ADAPTERS = ("lora", "qlora")
-# What is looked for, in words.
+# Descriptions for progress messages.
 WHAT = {"seq": "longest sequence", "model": "largest model"}
-# Sequences of a batch that nobody stated, for each GPU.
+# Default number of sequences per GPU in a batch.
 SEQUENCES_PER_GPU = 8
 
 

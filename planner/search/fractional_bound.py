@@ -22,14 +22,14 @@ from planner.search.stages import StageSeconds, StagesThatHold
 if TYPE_CHECKING:
     from ortools.linear_solver.pywraplp import Constraint, Variable
 
-# Holding more than the memory by this share costs as long as the step that is to be beaten.
+# Exceeding the memory by this share costs as much as the step that is to be beaten.
 _TOO_MUCH = 1e-3
 
 
-# Work of a linear programme, s a stage.
+# Seconds of work of a linear programme per stage.
 PRICES_S = 3e-4
-# Shares of the slowest stage's seconds [stage], which sum to one; seconds of the step for a whole
-# memory [moment, stage], and for a layer less than must recompute [stage].
+# Shares of the slowest stage's seconds [stage], which sum to one; seconds of the step per whole
+# memory [moment, stage], and per layer missing from those that must recompute [stage].
 Prices = tuple[Array, Array, Array]
 
 
@@ -44,7 +44,8 @@ def least_step_s(
     most `enough_s`. `known`: prices of similar shapes, which may suffice. `spent`: counts the work.
     """
     ctx, none, every = seconds.ctx, np.zeros(seconds.ctx.pp), np.full(seconds.ctx.pp, np.inf)
-    # Blocks that share a number recompute no layer, or at least one of all that must hold any.
+    # With one number for all blocks, no layer recomputes, or at least one in each block that must
+    # have any.
     alone = ctx.may_part
     blocks = [
         float(sum(min(1, ctx.least_layers(block, alone)) for block in ctx.stage_blocks(stage)))

@@ -26,7 +26,7 @@ _NESTED = {
 }  # fmt: skip
 
 
-# Of samples of unlike lengths: what becomes of them, and figures.
+# For samples of unlike lengths: how they become rows, and figures.
 _OF_SAMPLES = ("packing", "balance", "samples_per_s", "computed_tokens_per_s", "mfu_counted")
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-# A front that is printed leaves out plans that save less time or memory than these shares beside
-# another: what `thin` and `without_near` are given.
+# A printed front leaves out plans that save less time or memory than these shares: the arguments of
+# `thin` and `without_near`.
 ALIKE = 0.01
 SAVING = 0.05
 
@@ -51,7 +51,7 @@ def nondominated(table: Floats) -> Indices:
     order = np.lexsort((np.arange(len(table)), *keys))
     kept: list[int] = []
     for index in order.tolist():
-        # Rows before it in the order are the only ones that may be nowhere worse.
+        # Only rows before it in the order can be at least as good everywhere.
         if not (table[kept] <= table[index]).all(axis=1).any():
             kept.append(index)
     return np.array(kept, dtype=np.int64)

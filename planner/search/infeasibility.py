@@ -16,7 +16,7 @@ from planner.predict.plan import Plan
 from planner.predict.plan_text import FitVerdict, fit_verdict
 from planner.search.frame import plan_row
 
-# Among what was left untried: which of the user's choices take part in the conflict.
+# Listed as untried: finding the user's choices that take part in the conflict.
 UNDECIDED_RULES = "rules in conflict"
 
 
@@ -89,7 +89,9 @@ class WhyNothingFits(Frozen):
 
     @property
     def cut(self) -> str:
-        """What ended the search before all changes were tried; empty if nothing did."""
+        """The event that ended the search before all changes were tried; empty if there was
+        none.
+        """
         if not self.untried:
             return ""
         reason = "the time limit" if self.stopped == "time-limit" else "an interrupt"
@@ -116,7 +118,7 @@ class WhyNothingFits(Frozen):
         ]
 
 
-# Is told why nothing fits before what would is searched.
+# Called with the reason before the search for what would fit.
 Verdict = Callable[[WhyNothingFits], None]
 
 

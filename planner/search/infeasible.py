@@ -26,7 +26,7 @@ from planner.search.trial import try_job
 
 # Kinds of changes that do not build on each other.
 _INDEPENDENT = ("condition", "limit")
-# Kinds that need other machines, and those after which another model is trained.
+# Kinds that need other machines, and those that change the trained model.
 _MACHINES = ("gpus", "gpu-type")
 _OTHER_TRAINING = ("optimizer", "dtype", "sequence", "batch")
 
@@ -86,7 +86,7 @@ def _explained(
         trial = try_job(freed.resolve)
         if trial is not None:
             shares, explorer = trial.shares, trial.explorer
-    # The user's choices that make no difference to whether something fits.
+    # Choices of the user that have no influence on fitting.
     others = tuple(text for text in dropped_choices(request) if text not in guilty)
     innocent = () if undecided else others
     proven = explorer.climb(0)

@@ -1,4 +1,4 @@
-"""What launch writers say about a search's job and plans, supplied by the caller."""
+"""Objections of launch writers to a search's job and plans, supplied by the caller."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planner.job.request import Request
 from planner.predict.plan import Plan
 
 
-# Functions by name: notes travel to other processes.
+# Functions by name, because notes are sent to other processes.
 def _no_note(_: Job) -> str | None:
     return None
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 # Work allowed for one solve, in CP-SAT's deterministic seconds.
 DETERMINISTIC_TIME_S = 0.2
-# A layout this near to its bound counts as solved; half of what is promised, as the bound of some
-# schedules (ZB-V) is itself short of what they cost.
+# A layout this close to its bound counts as solved. It is half of the promised gap, because the
+# bound of some schedules (ZB-V) is itself below their cost.
 GAP_LIMIT = 0.5 * OPTIMAL_WITHIN
 
 
@@ -129,7 +129,7 @@ def _break_symmetry(model: CpModel, variables: LayoutVariables, ctx: LayoutConte
     """With one kind of layer a stage's chunks are interchangeable: put the larger ones first."""
     if ctx.kind_count > 1 or ctx.layouts != "any" or ctx.placement != "straight":
         return
-    # Only the first block may be empty: it is no twin of the next chunk then.
+    # Only the first block may be empty, and then it is not interchangeable with the next chunk.
     first = ctx.pp + 1 if ctx.standalone_vocab else ctx.pp
     for block in range(first, ctx.blocks):
         model.add(variables.layers[block - ctx.pp] >= variables.layers[block])
@@ -145,10 +145,10 @@ def make_solver(options: SolverOptions) -> CpSolver:
         solver.parameters.max_time_in_seconds = max(0.0, options.wall_s)
     solver.parameters.relative_gap_limit = GAP_LIMIT
     solver.parameters.cp_model_probing_level = 1
-    # Layouts are few whole numbers: cuts of the relaxation cost more than they save, up to a
+    # Layouts are a few small integers: cuts of the relaxation cost more than they save, up to a
     # quarter of a search.
     solver.parameters.cut_level = 0
-    # Ctrl-C belongs to the whole search, not to the solve that happens to run.
+    # Ctrl-C ends the whole search, not just the current solve.
     solver.parameters.catch_sigint_signal = False
     return solver
 
@@ -246,7 +246,7 @@ def chunks(stage_layers: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...]
         stage_blocks = ctx.stage_blocks(stage)
         left = layers
         if stage_blocks[-1] == last and len(stage_blocks) > 1:
-            # The other chunks hold `fewer` more than this one.
+            # The other chunks hold `fewer` more layers than this one.
             fewer = max(1, ctx.fewer_layers(last))
             even = -(((len(stage_blocks) - 1) * fewer - layers) // len(stage_blocks))
             blocks[last] = max(ctx.least_layers(last), even)

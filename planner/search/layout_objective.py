@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 Rounding = Callable[[float], int]
 
-# A bubble share that is no simple fraction is rounded down to a multiple of one over this: with
-# large coefficients the solver's linear relaxation gets slow.
+# A bubble share that is not a simple fraction is rounded down to a multiple of one over this. Large
+# coefficients make the solver's linear relaxation slow.
 SHARE_STEPS = 256
-# CP-SAT adds up in 64 bits; a model with larger sums is not given to it.
+# CP-SAT sums in 64 bits; models with larger sums are not given to it.
 LARGEST_INTEGER = 2**60
-# A bound in seconds, brought to whole units, is loosened by what rounding terms down can cost.
+# A bound in seconds is loosened by the possible error of rounding terms down to units.
 ROUNDING = 1e-3
 
 
@@ -36,7 +36,7 @@ def share_fraction(share: float, vpp: int) -> tuple[int, int]:
     """The bubble share as a fraction: exact for 1/vpp, else rounded down to SHARE_STEPS."""
     if share * vpp == 1.0:
         return 1, vpp
-    # Where it is a fraction, drains are cut by vpp too: a multiple keeps them whole.
+    # If it is a fraction, drains are divided by vpp too; a multiple keeps them whole.
     scale = SHARE_STEPS * vpp
     return floor(share * scale), scale
 
@@ -54,7 +54,7 @@ class Objective:
         self.share, self.scale = share_fraction(terms.bubble_share, terms.vpp)
         stages = range(ctx.pp)
         self.layers = [variables.stage(variables.kind_layers, s, ctx) for s in stages]
-        # Of each stage those that recompute; none where no layer may.
+        # Recomputing layers of each stage; empty if no layer may recompute.
         again = variables.kind_recomputed
         self.again = [variables.stage(again, s, ctx) for s in stages] if again else []
         columns = list(linear.TIME_TERMS)

@@ -17,29 +17,29 @@ from constraints.rule import Layout
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search.layout_model import SolverOptions
 
-# What a search does not look for: a plan faster by less. Half of what `optimal` allows, the other
-# half is for the solver, and for the lighter of two plans that are as fast.
+# Smaller improvements are not sought. It is half of the gap that `optimal` allows; the other half
+# is for the solver, and for the lighter one of two equally fast plans.
 TIE = 0.5 * OPTIMAL_WITHIN
-# Rungs of the memory ladder: each is this share of the one above.
+# Ratio of two neighbouring limits of the memory ladder.
 LIMIT_STEP = 0.93
 LIMIT_STEPS = 24
-# Plans slower than this many times the fastest are not looked for.
+# Plans slower than this multiple of the fastest are not sought.
 SLOWEST = 1.5
 # Work for all layouts of one search (`Spent.work_s`); with a time limit, this share of its seconds.
 MOST_WORK_S = 24.0
 WORK_OF_TIME = 0.8
-# Plans that are better by this share are looked for first.
+# Plans that are better by this share are sought first.
 COARSE = 0.01
-# Shares of the work that is left, at the first limit and at each of the others: for a first word of
-# each choice, for plans that are better by COARSE, and for all others.
+# Shares of the remaining work for the first limit and for each other limit: for a first result of
+# each choice, for plans better by COARSE, and for all others.
 FIRST_SHARES, LATER_SHARES = (0.1, 0.25, 0.2), (0.04, 0.15, 0.15)
-# One more solve: its model is made and read. A deterministic second of CP-SAT.
+# Work of one more solve, to build and read its model, and of one deterministic second of CP-SAT.
 SOLVE_S, CP_SAT_S = 0.03, 1.5
 
 Progress = Callable[[str, int, int], None]
-# Seconds between two words of it.
+# Seconds between two progress reports.
 SAY_EVERY_S = 0.25
-# What ended a search before its limits on work did.
+# Events that end a search before its limits on work do.
 Stopped = Literal["", "time-limit", "interrupted"]
 
 
@@ -101,8 +101,8 @@ class LimitResult:
 
 @dataclass
 class Ending:
-    """What ends the searches that share it: a deadline (`time.perf_counter`, None for none) or
-    Ctrl-C. `stopped`: which one did.
+    """The end of searches that share it: a deadline (`time.perf_counter`, None for none) or Ctrl-C.
+    `stopped`: which one came.
     """
 
     deadline: float | None = None
@@ -202,7 +202,7 @@ class Until(Ending):
 
     @property
     def untried(self) -> tuple[str, ...]:
-        """What was cut off."""
+        """Everything that was cut off."""
         return tuple(self._untried)
 
     def effort(self, effort: Effort) -> Effort:

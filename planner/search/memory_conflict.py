@@ -21,7 +21,7 @@ from planner.search.explorer import Explorer
 from planner.search.infeasibility import ConflictingRule
 from planner.search.layout_model import layout_conflict
 
-# Terms under so many GiB are shown together.
+# Terms below this many GiB are shown together.
 _SHOWN_GIB = 0.05
 
 

@@ -12,10 +12,10 @@ from planner.predict.plan import Degrees
 if TYPE_CHECKING:
     from planner.predict.evaluate import Proposal
 
-    # What differs, as `tp 8 (dp 1)`, and the configuration that has it.
+    # The difference, such as `tp 8 (dp 1)`, and the configuration that has it.
     Neighbour = tuple[str, Proposal]
 
-# Which degree gives or takes the factor of two when another changes, in order of preference.
+# The degree that gives or takes a factor of two when another one changes, in order of preference.
 _COMPENSATION = {"tp": ("dp", "pp", "cp"), "pp": ("dp", "tp", "cp"), "cp": ("dp", "pp", "tp")}
 
 

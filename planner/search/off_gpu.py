@@ -11,9 +11,9 @@ from planner.job.job import Job
 from planner.job.optimizers import load_optimizer
 from planner.predict.home_notes import home_bytes
 
-# Optimizers of bitsandbytes whose states are paged, the nearest to AdamW first.
+# bitsandbytes optimizers with paged states, the most similar to AdamW first.
 PAGED_OPTIMIZERS = ("paged-adamw", "paged-adamw-8bit")
-# What to type, and the fields of a request.
+# The options to type, and the fields of a request.
 Asked = tuple[str, Mapping[str, object]]
 
 
@@ -25,10 +25,10 @@ def asked_with(technique: Technique, job: Job, use: tuple[str, ...]) -> Iterator
     if not technique.moves_states or job.optimizer_on_cpu == 1.0:
         yield named, {"use": used}
     if technique.moves_weights or technique.moves_states:
-        # The CPU updates what the host or a drive holds.
+        # The CPU updates the parameters on the host or on a drive.
         yield f"{named} --optimizer-offload 1", {"use": used, "optimizer_offload": 1.0}
     if technique.frees_gradients and job.framework.optimizer.paged and not job.optimizer.paged:
-        # What is left beside the weights: states, which may leave too.
+        # Besides the weights only states are left, and they may leave too.
         last = load_optimizer(PAGED_OPTIMIZERS[-1]).name
         yield f"{named} --optimizer {last}", {"use": used, "optimizer": last}
 

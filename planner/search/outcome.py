@@ -144,11 +144,11 @@ def job_summary(job: Job, num_gpus: int) -> JobSummary:
     )
 
 
-# Probabilities of fitting that differ by less are not told apart: each rests on few measured
+# Smaller differences in the probability of fitting are ignored, because it rests on few measured
 # peaks.
 AS_SURE = 0.05
 
-# What plans may be sorted by: whether more is better.
+# Fields that plans may be sorted by, and whether more is better.
 SORT_KEYS: dict[str, bool] = {
     "tokens_per_s": True,
     "tokens_per_s_per_gpu": True,

@@ -24,7 +24,7 @@ from planner.search.result import SearchResult
 _MADE_BY = "make one with: planner search ... -o plans.json"
 
 
-# What plan files of reinforcement learning say that they are.
+# The kind that reinforcement-learning plan files state.
 RL_KIND: Literal["reinforcement learning"] = "reinforcement learning"
 
 
@@ -154,7 +154,7 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-# What makes version n + 1 of version n, from 1 on.
+# Conversions from version n to version n + 1, starting with 1.
 _STEPS = (_from_version_1, _from_version_2, _from_version_3, _from_version_4, _from_version_5,
           _from_version_6)  # fmt: skip
 

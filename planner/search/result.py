@@ -62,18 +62,18 @@ class JobSummary(Frozen):
     optimizer: str
     seq: int
     batch_target_sequences: float
-    # How the weights are trained, and how many of them, where not all are.
+    # How the weights are trained, and how many of them, if not all.
     tuning: str = ""
-    # What training minimises, where that is not next-token prediction.
+    # The training objective, if it is not next-token prediction.
     objective: str = ""
     trained_parameters: int = 0
     notes: tuple[str, ...] = ()
-    # Numbers of the hardware that nobody published: true of every plan, beside its own
+    # Unpublished numbers of the hardware, which concern every plan in addition to its own
     # `assumptions`. Empty in plan files written before the field existed.
     assumed: tuple[str, ...] = ()
 
 
-# A bound, infinite where nothing fits. JSON has no infinity: there it is null.
+# A bound; infinite if nothing fits. JSON has no infinity and stores null.
 Seconds = Annotated[
     float,
     BeforeValidator(lambda value: math.inf if value is None else value),
@@ -195,11 +195,11 @@ class SearchResult(Frozen):
     job: JobSummary
     counts: Counts
     plans: tuple[Plan, ...]
-    # Numbers, from 1, of the plans between which people would choose, and of the one to take.
+    # Numbers, from 1, of the plans that people would choose between, and of the recommended one.
     shown: tuple[int, ...] = ()
     recommended: int = 0
     riskier: tuple[Plan, ...] = ()
-    # What the recommended plan would gain by techniques that somebody has to ask for. Empty in plan
+    # Gains of the recommended plan from techniques that are used only on request. Empty in plan
     # files written before the field existed.
     unused: tuple[UnusedTechnique, ...] = ()
     complete: bool = False
@@ -210,7 +210,8 @@ class SearchResult(Frozen):
     rule_counts: dict[str, int] = Field(default_factory=dict)
     # None in files written before the field existed.
     proof: Proof | None = None
-    # What the fastest plan owes to its error; None in files written before the field existed.
+    # How much of the fastest plan's lead may be prediction error; None in files written before the
+    # field existed.
     luck: Luck | None = None
 
     def noted(self, *notes: str) -> Self:

@@ -1,4 +1,4 @@
-"""What padding or packing costs a job, and how long its packs should be.
+"""The cost of padding or packing for a job, and the best length of its packs.
 
 Each other packing rule of the framework is searched for its fastest plan with the same samples per
 step. The cost of padding is then a ratio of two plans with its own error.
@@ -22,9 +22,9 @@ from planner.predict.uncertainty.differences import Ratio, plan_ratio
 from planner.search.limit_results import Effort
 from planner.search.trial import TRIAL_EFFORT, try_job
 
-# Packs so many times the shortest sensible one are tried.
+# Multiples of the shortest sensible pack length that are tried.
 _TIMES = (2, 4)
-# A longer pack, or another rule, that is faster by less is not worth it.
+# A longer pack, or another rule, that gains less is not worth it.
 _LEAST_GAIN = 1.01
 
 

@@ -41,11 +41,11 @@ from planner.search.shares import CostedJob, CostedShares, SharesExplorer, cost_
 from planner.search.trial import try_job
 from planner.search.unused import mtp_note, unused_techniques
 
-# Costing every configuration once may take so many seconds, whatever the time limit.
+# Costing every configuration once may take this many seconds, whatever the time limit.
 COSTING_S = 2.0
-# Plans that may fit, less surely than asked, that are shown at most.
+# Most plans shown that may fit, but less surely than requested.
 MOST_RISKIER = 5
-# Share of a search's work that they are worth besides.
+# Further share of a search's work to find those.
 RISKIER_WORK = 0.1
 
 

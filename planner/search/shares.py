@@ -90,7 +90,8 @@ def cost_job(job: Job, factors: Factors | None = None) -> CostedJob:
 
 def cost_candidates(candidates: Candidates, cost_model: CostModel) -> CostedJob:
     """Cost the shapes of a job."""
-    # The first call of a process loads the kernels, or compiles them: not part of their speed.
+    # The first call in a process loads or compiles the kernels, which does not count as their
+    # speed.
     cost_model.cost_shapes({name: values[:1] for name, values in candidates.columns.items()})
     started = time.perf_counter()
     costed = cost_model.cost_shapes(candidates.columns)
@@ -98,7 +99,7 @@ def cost_candidates(candidates: Candidates, cost_model: CostModel) -> CostedJob:
 
 
 Enough = Callable[[Sequence[LimitResult]], bool]
-# None: what is costed is beside the point.
+# None costs nothing.
 Cost = Callable[[Job], CostedJob | None]
 
 
@@ -170,8 +171,8 @@ class CostedShares:
 def cost_shares(job: Job, cost: Cost = cost_job, deadline: float | None = None) -> CostedShares:
     """Cost a job at each choice that it leaves open. UsageError if no shape is legal at any.
 
-    What is legal with offload is legal without, so the smallest choice decides how many GPUs are
-    used. At least one choice is costed, the others until `deadline` (`time.perf_counter`).
+    A shape that is legal with offload is legal without, so the smallest choice decides how many
+    GPUs are used. At least one choice is costed, the others until `deadline` (`time.perf_counter`).
     """
     decided, costed, left_out = job.decided(), list[CostedJob](), list[Job]()
     for position, other in enumerate(decided):
@@ -271,7 +272,7 @@ class SharesExplorer:
 
     @property
     def stopped(self) -> Stopped:
-        """What cut the search short, if anything did."""
+        """The event that cut the search short, if any."""
         return self.spent.stopped
 
     def working(self) -> None:

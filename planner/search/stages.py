@@ -62,7 +62,7 @@ class StageSeconds:
 
     @cached_property
     def vocab_s(self) -> Array:
-        """[stage] seconds of what is pinned to the stage."""
+        """[stage] seconds of the pieces pinned to the stage."""
         return np.asarray(self.terms.stage[:, _PASSES].sum(axis=1))
 
     @cached_property
@@ -104,7 +104,7 @@ class StageSeconds:
                     stage_blocks(self.ctx, stage, most_layers),
                     float(self.vocab_s[stage]),
                 )
-                # Machines of one speed may send unlike traffic.
+                # Machines of equal speed may send different traffic.
                 layer = self.terms.layers[stage].tobytes()
                 key = blocks, vocab_s, self.number_s[stage].tobytes(), layer
                 found.setdefault(key, (blocks, []))[1].append(stage)
@@ -119,8 +119,8 @@ class StageSeconds:
         """([holding] exposed traffic of a stage at the end of the step, [holding] the part that the
         stages after it can hide in its drain).
 
-        What a stage exposes is its traffic minus the drain of the stages before it. The stage that
-        exposes most decides the step.
+        A stage exposes its traffic minus the drain of the stages before it. The stage that exposes
+        most decides the step.
         """
         terms, kinds = self.terms, self.ctx.kind_count
         layer = terms.layers[stage]
@@ -152,12 +152,13 @@ class StagesThatHold:
         if ctx.memory is None:
             return
         phases = ctx.memory.phases
-        # [phase, stage] of what is pinned; [phase, stage, number of a holding] of one more each.
+        # [phase, stage] of the pinned pieces; [phase, stage, number of a holding] of one more of
+        # each.
         self._pinned = np.array([phase.stage for phase in phases], dtype=np.int64)
         per_layer = np.array([phase.layer for phase in phases], dtype=np.int64)
         freed = np.array([phase.freed for phase in phases], dtype=np.int64)
         self._each = np.concatenate([per_layer, -freed], axis=2)
-        # [phase, number of a holding] of what the largest present counts of.
+        # [phase, number of a holding]: buffers of which only the largest present counts.
         self._working = np.array(
             [(*phase.working, *phase.working_recomputed) for phase in phases], dtype=np.int64
         )
@@ -169,9 +170,9 @@ class StagesThatHold:
 
     @cached_property
     def shares(self) -> tuple[Array, Array]:
-        """([phase, stage] of what is pinned, [phase, stage, number of a holding] of one more of
-        each), as shares of the limit, in phases that every stage has. Buffers that are counted once
-        however many layers there are are left out.
+        """([phase, stage] of the pinned pieces, [phase, stage, number of a holding] of one more of
+        each), as shares of the limit, in phases that every stage has. Buffers that are counted
+        once, whatever the number of layers, are left out.
         """
         if self.memory is None:
             return np.zeros((0, self.pp)), np.zeros((0, self.pp, 2 * self.kinds))
@@ -209,7 +210,7 @@ class StagesThatHold:
         gather = np.where(there[:, : self.kinds], self._gather[:, None], 0).max(axis=2)
         plain = held[:, : self.kinds] > held[:, self.kinds :]
         if self._ordered:
-            # Of the last kind present alone.
+            # Only of the last kind present.
             later = np.cumsum(there[:, self.kinds - 1 :: -1], axis=1)[:, ::-1] > 1
             plain, there = plain & ~later, there & ~np.tile(later, 2)
         left = np.concatenate([plain, there[:, self.kinds :] & ~plain], axis=1)

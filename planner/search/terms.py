@@ -29,10 +29,10 @@ from planner.job.recompute import RecomputeMode
 from planner.predict.configuration import job_placement, plain_context
 from planner.predict.cost_model import CostedShapes, CostModel
 
-# Rounding each layer up costs at most 130 layers · 16 KiB = 2 MiB of a stage.
+# Rounding each layer up costs at most 130 layers · 16 KiB = 2 MiB per stage.
 MEMORY_UNIT_BYTES = 16 * 1024
 # The time unit is this share of a layer's forward and backward pass. Finer units cost the solver
-# seconds on some models: its linear relaxation dislikes large coefficients.
+# seconds on some models, because large coefficients slow its linear relaxation.
 TIME_RESOLUTION = 1 / 2_000
 
 
@@ -102,7 +102,7 @@ class ShapeTerms:
 
     @property
     def head_layers(self) -> int:
-        """How many layers take as long as what is pinned to the head's stage, rounded."""
+        """Number of layers that take as long as the pieces pinned to the head's stage, rounded."""
         passes = list(linear.BOTH_PASSES)
         layer_s = float(self.layer[:, passes].sum(axis=1).mean())
         return round(float(self.stage[-1, passes].sum()) / layer_s) if layer_s > 0.0 else 0
@@ -120,7 +120,7 @@ class ShapeTerms:
         return share * framework.hide_gradient_reduction, share * framework.hide_parameter_gather
 
 
-# Which of the bounds holds, by how many layers may recompute.
+# Selects the bound that is valid for the number of layers that may recompute.
 RECOMPUTE_CODES: dict[Recomputation, int] = {
     "none": bounds.RECOMPUTE_NONE,
     "all": bounds.RECOMPUTE_ALL,
@@ -142,7 +142,7 @@ def shape_terms(
     share = bounds.shape_bubble_share(
         rows(shape, f.SHAPE_ROW), least, cost_model.totals, total_s, code, framework, len(alone)
     )
-    # With two copies of the model each does its part of the micro-batches.
+    # With two copies of the model, each handles its part of the micro-batches.
     scalars = np.min([one.scalars for one in alone], axis=0)
     longest = linear.SCALAR_FIXED_S
     scalars[longest] = max(one.scalars[longest] for one in alone)
@@ -215,7 +215,7 @@ def pinned_terms(terms: Array, pp: int, job: JobInputs, code: int, costs: Array)
     stage: Array = counts[vocab_layers].T @ terms[vocab_layers]
     if schedule.copies_of_model(code, float(pp)) > 1.0:
         return stage + stage[::-1]
-    # The copy is of the vocabulary table, without learned positions.
+    # The copy contains the vocabulary table without learned positions.
     first, embedding = terms[job.kinds], costs[job.kinds]
     of_class = f.PIECE_PARAMETERS + int(embedding[f.PIECE_TABLE_CLASS])
     share = embedding[f.PIECE_TABLE] / embedding[of_class]

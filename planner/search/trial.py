@@ -23,7 +23,7 @@ from planner.search.shares import CostedShares, SharesExplorer, cost_job, cost_s
 TRIAL_EFFORT = Effort(most_solves=16, most_work_s=4.0)
 
 
-# A layout that is known: index into `CostedShares.jobs`, row, layout.
+# A known layout: index into `CostedShares.jobs`, row, layout.
 Known = tuple[int, int, Layout]
 
 
@@ -63,7 +63,7 @@ def search_costed(
     """
     explorer = shares.explorer(effort, None, probability, limit_bytes)
     for one_explorer in explorer.explorers:
-        # Only the first limit is climbed: no bounds are needed below it.
+        # Only the first limit is examined, so no bounds are needed below it.
         one_explorer.limits = one_explorer.limits[:1]
     for source, row, layout in known:
         one_explorer = explorer.explorers[source]

@@ -1,4 +1,4 @@
-"""What a plan would gain from techniques that a search only uses on request.
+"""Gains of a plan from techniques that a search only uses on request.
 
 A search uses nothing that changes the numbers of a training. Each technique left out for that
 reason, or costed only on request, is costed once on the recommended plan, so that the user knows
@@ -23,9 +23,9 @@ from planner.job.quantities import GIB, plural, share
 from planner.predict.configuration import decided_job
 from planner.predict.plan import Degrees, Plan
 
-# A plan that is less than this share faster is not worth a line.
+# Smaller gains in speed are not worth a line.
 LEAST_GAIN = 0.001
-# From this share of the peak on less memory is worth a line too.
+# Savings from this share of the peak on are worth a line too.
 LEAST_SAVING = 0.02
 
 

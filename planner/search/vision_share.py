@@ -16,7 +16,7 @@ from planner.predict.pictures import VISION
 from planner.predict.plan import Plan
 
 _TOWER, _PROJECTOR = "vision tower", "projector"
-# What names of a tower's layers begin with, and of a projector's rows.
+# Prefixes of the names of a tower's layers and of a projector's rows.
 _LAYER, _BEHIND = "vision ", f"{VISION}projector"
 
 

@@ -26,17 +26,17 @@ from planner.search.limit_results import Spent
 from planner.search.stages import StageSeconds, StagesThatHold
 from planner.search.terms import ShapeTerms
 
-# Steps of a short walk and of a long one, and neighbours of which each takes the best.
+# Steps of a short walk and of a long one, and number of neighbours per step.
 STEPS, MOST_STEPS, NEIGHBOURS = 100, 400, 128
-# Blocks with which a walk pays.
+# Numbers of blocks for which a walk is worthwhile.
 _MOST_BLOCKS = 256
-# Weight of the bytes that are too many, as a share of the limit, beside that of seconds.
+# Weight of excess bytes, as a share of the limit, relative to that of seconds.
 _OF_MEMORY = 2.0
-# A layout this near to the bound ends a walk.
+# A layout this close to the bound ends a walk.
 _NEAR = 5e-4
-# How far from what was wanted towards the bound the next wish lies.
+# The next target is this far from the current one towards the bound.
 _TOWARDS = 0.5
-# Work of a step, s: whatever its size, and for each block of a neighbour and kind of layer.
+# Seconds of work per step: a constant, and per block of a neighbour and kind of layer.
 STEP_S, BLOCK_S = 4e-4, 1.5e-8
 
 
@@ -71,7 +71,7 @@ class Walk:
         seen, states = Counter[bytes](), state[None]
         least_s, wanted_s = (self.seconds.slowest_within_s(one_s) for one_s in within_s)
         mean_s, best_s = self.seconds.plain_s / self.ctx.pp, wanted_s
-        # A step of one micro-batch waits for no stage: nothing is known of the slowest.
+        # A step of one micro-batch waits for no stage, so nothing is known about the slowest one.
         least_s = max(least_s, mean_s) if least_s < inf else mean_s
         for _ in range(steps):
             if self.spent.is_over or not len(states) or wanted_s <= 0.0:
@@ -134,7 +134,7 @@ class Walk:
         chunks = blocks.reshape(shape)
         longest = chunks.max(axis=1)
         short = (chunks + fewer.reshape(shape[1:])).min(axis=1)
-        # The last block may be shorter than the others, not longer by more than one layer.
+        # The last block may be shorter than the others, or longer by one layer at most.
         others = chunks.copy()
         others[:, -1, -1] = np.where(self.ctx.vpp > 1, self.ctx.layers, others[:, -1, -1])
         balanced = (longest <= short) & (longest <= others.min(axis=1) + 1)

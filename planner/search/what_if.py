@@ -24,11 +24,11 @@ from planner.search.result import BindingConstraint, WhatIf, WhatIfRow
 from planner.search.shares import CostedShares
 from planner.search.trial import Known, Trial, try_job
 
-# The search after a change starts from the plans known: what is left is to find another one.
+# The search after a change starts from known plans, so only a better one has to be found.
 EFFORT = Effort(most_solves=16, most_work_s=1.0)
 # A plan this much slower than the fastest was chosen for its memory.
 CHOSEN_FOR_MEMORY = 0.015
-# What a row says of its plan as the plan does.
+# Fields that a row copies from its plan.
 _OF_THE_PLAN = (
     "degrees", "recompute", "optimizer_offload", "activation_offload",
     "activation_offload_fraction", "peak_bytes",
@@ -221,7 +221,7 @@ class _Solver:
     # --- what binds ---------------------------------------------------------------------------
 
     def constraints(self, rows: list[WhatIfRow]) -> tuple[BindingConstraint, ...]:
-        """What lifting each constraint is worth: the memory limit, the user's choices and tp's
+        """The value of lifting each constraint: the memory limit, the user's choices and tp's
         domain.
         """
         plan = self.plan

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from constraints.condition import UserCondition
 
 _FP32 = 4.0
-# LayerNorms under autocast keep an fp32 copy of their input, and each product casts what they make;
-# powers, of which GELU's approximation is made, are fp32 too.
+# LayerNorms under autocast keep an fp32 copy of their input, and each product casts their output.
+# Powers, which GELU's approximation uses, are fp32 too.
 _CAST_NORMS = {"layernorm_input_bytes": _FP32, "unfused_gelu_bytes": 14.0}
 
 
@@ -125,9 +125,9 @@ def _is_wide(profile: FrameworkProfile, tuning: Tuning, norm: str) -> bool:
 
 def _with_cast_norms(profile: FrameworkProfile, tuning: Tuning) -> FrameworkProfile:
     saved = dict(_CAST_NORMS)
-    # Products of quantised layers are none of autocast's.
+    # Autocast does not apply to products of quantised layers.
     saved["linear_inputs_shared"] = tuning.base is not None
-    # Of scale and shift, unless they are fp32 already.
+    # Casts of scale and shift, unless they are already fp32.
     saved["norm_weight_copy_bytes"] = 0.0 if _is_prepared(profile, tuning) else 2 * _FP32
     return with_tables(profile, {"saved": saved})
 
@@ -169,7 +169,7 @@ def _in_fp32(profile: FrameworkProfile) -> FrameworkProfile:
                 "plain_activation_tensors": factor * saved.plain_activation_tensors,
                 "unfused_gelu_bytes": 16.0,
                 "expert_bytes": _FP32,
-                # Attention casts values, and a cast is no part of a wider tensor.
+                # Attention casts the values, and the cast is not part of a wider tensor.
                 "value_is_view": False,
             },
             "kernels": {

@@ -23,11 +23,11 @@ from planner.job.objective import Objective
 if TYPE_CHECKING:
     from constraints.condition import UserCondition
 
-# Bytes a logit that the loss row of the op table moves, forward and backward, at a `loss_traffic`
+# Bytes per logit that the loss row of the op table moves, forward and backward, at a `loss_traffic`
 # of 1 (`planner.predict.ops.table`).
 LOSS_ROW_BYTES = 22.0
-# Tensors of a loss that multiplies by the head's weights itself, a chunk of tokens at a time; one
-# chunk's logits and their gradient, as of Liger's (`liger-kernels` of hf-transformers.toml).
+# A loss that multiplies by the head's weights itself, a chunk of tokens at a time: the logits and
+# gradients of one chunk, as in Liger (`liger-kernels` of hf-transformers.toml).
 _CHUNKED: Tables = {
     "saved": {
         "linear_loss": True,
@@ -37,10 +37,10 @@ _CHUNKED: Tables = {
     },
     "kernels": {"loss_traffic": 0.45},
 }
-# Liger's losses on sequences: logits of one pair, or one row where rows are unpaired, with their
-# gradients, made in forward. Counted on the losses of DPO, ORPO, SimPO and CPO of liger-kernel 0.6,
-# operators one by one: 16.0 bytes a logit of a pair (DPO without a reference 14.0), whatever the
-# number of pairs. What they move: as torch's cross-entropy.
+# Liger's losses over sequences: logits and gradients of one pair (one row if unpaired), computed in
+# forward. Counted operator by operator on the DPO, ORPO, SimPO and CPO losses of liger-kernel 0.6:
+# 16.0 bytes per logit of a pair (DPO without a reference 14.0), whatever the number of pairs. They
+# move as many bytes as torch's cross-entropy.
 _OF_ROWS: Mapping[str, float] = {
     "linear_loss": True,
     "logits_saved_bytes": 0.0,
@@ -48,7 +48,7 @@ _OF_ROWS: Mapping[str, float] = {
     "logits_forward_bytes": 16.0,
 }
 _OF_ROWS_TRAFFIC = 2.0
-# A score a row, in place of logits.
+# One score per row instead of logits.
 _SCORES: Tables = {
     "saved": {
         "linear_loss": True,
@@ -59,8 +59,8 @@ _SCORES: Tables = {
 }
 
 
-# Logits as a loss is handed them: in fp32 or 16 bits by a trainer; of a part of the vocabulary, or
-# all of it, as the model's output is.
+# Logits as a loss receives them: in fp32 or 16 bits from a trainer, for a part of the vocabulary,
+# or as the model returns them.
 Handed = Literal["fp32", "half", "sharded", "whole"]
 
 
@@ -178,13 +178,13 @@ def _by_rows(profile: FrameworkProfile, objective: Objective) -> FrameworkProfil
     return with_tables(profile, {"saved": saved, "kernels": {"loss_traffic": _OF_ROWS_TRAFFIC}})
 
 
-# What profiles say of a loss that is not this one's.
+# Notes in profiles about losses other than this one.
 _OF_TOKENS = "fp32 logits and an unfused cross-entropy"
 _OF_CHUNKS = "the loss makes a chunk of logits at a time"
 
 
 def _note(profile: FrameworkProfile, objective: Objective) -> str:
-    """What was assumed about the logits."""
+    """The assumption made about the logits."""
     if profile.name == "torchtune":
         return "the loss is handed all logits of a micro-batch, and is not compiled"
     text = "the loss is handed all logits of a micro-batch, as by TRL 1.10"
@@ -193,7 +193,7 @@ def _note(profile: FrameworkProfile, objective: Objective) -> str:
     return text
 
 
-# 16-bit logits beside their fp32 copy, as the model's forward ends.
+# 16-bit logits beside their fp32 copy, at the end of the model's forward pass.
 _CAST_BYTES = 6.0
 
 
@@ -244,5 +244,5 @@ def reading_peak_bytes(profile: FrameworkProfile, objective: Objective) -> float
     return profile.saved.logits_forward_bytes + profile.saved.logits_saved_bytes
 
 
-# Of the framework's cross-entropy (`planner.predict.ops.table`).
+# For the framework's cross-entropy (`planner.predict.ops.table`).
 _FORWARD_BYTES = 14.0

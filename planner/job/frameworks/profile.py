@@ -1,4 +1,5 @@
-"""What a training framework can express, what it keeps for backward, and what it overlaps.
+"""The profile of a training framework: the plans it can express, the tensors it keeps for backward,
+and the communication it overlaps.
 
 Each framework has one TOML file in this folder; this module defines its type. A *mechanism* (which
 copy a norm keeps, which collective hides behind what) belongs here; a *rate* belongs in
@@ -40,10 +41,10 @@ from planner.job.objective import ObjectiveKind
 from planner.job.recompute import RecomputeForms, RecomputeMode, read_mode
 from planner.job.unmodelled import refuse_unmodelled
 
-# Precisions of products whose weights, gradients and activations are fp32 too: products in fp32, or
-# in TF32 where torch may (torch.backends.cuda.matmul.allow_tf32).
+# Precisions of products that also mean fp32 weights, gradients and activations: products in fp32,
+# or in TF32 if torch allows it (torch.backends.cuda.matmul.allow_tf32).
 FP32_PRECISIONS = ("fp32", "tf32")
-# Names of tables of a profile -> values in them.
+# Name of a profile's table -> values in it.
 Tables = Mapping[str, Mapping[str, Any]]
 
 Changes = Annotated[tuple[tuple[str, bool | float], ...], BeforeValidator(pairs)]
@@ -153,14 +154,15 @@ class FrameworkProfile(Frozen):
     """One framework at one version."""
 
     name: str
-    # The profile at the root of those it extends: its versions share their error bars.
+    # The profile at the root of the `extends` chain. All versions of a framework share its error
+    # bars.
     family: str = ""
     version: str
     summary: str
-    # Other words for it.
+    # Alternative names.
     names: tuple[str, ...] = ()
     launch: Launched = Launched()
-    # Whether people would start a run with it today; else it accounts for published runs or texts.
+    # Whether people would start a run with it today. Other profiles only explain published runs.
     listed: bool = True
     sources: tuple[str, ...]
     precisions: tuple[str, ...]
@@ -180,31 +182,31 @@ class FrameworkProfile(Frozen):
     towers: TowerRules = TowerRules()
     activation_offload: ActivationOffload = ActivationOffload()
     techniques: Techniques = ()
-    # Dtype modes besides `bf16`, which the tables above describe, and the one that they have now.
+    # Dtype modes besides `bf16`, which the tables above describe; and the mode they are in now.
     modes: tuple[DtypeMode, ...] = ()
     mode: DtypeModeName = "bf16"
-    # Model families whose implementation keeps other tensors; a later rule overrides an earlier.
+    # Model families whose implementation keeps other tensors. Later rules override earlier ones.
     families: tuple[FamilyRule, ...] = ()
-    # Multi-token prediction: only where somebody asks (Megatron's --mtp-num-layers, torchtitan's
-    # num_mtp_layers: none by default), as the model has it, or not at all.
+    # Multi-token prediction: only on request (Megatron's --mtp-num-layers and torchtitan's
+    # num_mtp_layers default to none), as the model has it, or not at all.
     mtp: Literal["asked", "model", "never"] = "asked"
-    # Objectives beside next-token prediction that it trains for, and what their losses are handed:
-    # each token's cross-entropy as in pretraining, or all logits, in fp32 or in 16 bits.
+    # Objectives besides next-token prediction that it supports, and the input of their losses: each
+    # token's cross-entropy as in pretraining, or all logits in fp32 or 16 bits.
     objectives: tuple[ObjectiveKind, ...] = ()
     loss_logits: Literal["tokens", "fp32", "half"] = "tokens"
-    # Those of them that it has for adapters alone.
+    # Objectives among these that it supports only with adapters.
     adapter_objectives: tuple[ObjectiveKind, ...] = ()
-    # Tokens of a chunk of Mamba-2's scans, where the framework has its own; 0: the model's.
+    # Tokens per chunk of Mamba-2's scans, if the framework sets its own; 0 for the model's.
     scan_chunk: int = 0
-    # What fp8 and fp4 change; a precision that is not listed changes no tensor.
+    # Effects of fp8 and fp4. A precision that is not listed changes no tensor.
     low_precision: tuple[PrecisionMode, ...] = ()
-    # The one that people train in unless they say otherwise.
+    # The default precision.
     usual_mode: DtypeModeName = "bf16"
-    # Its tables on GPUs before Ampere, where a kernel of its own does not run.
+    # Changes on GPUs before Ampere, where one of its kernels does not run.
     before_ampere: OlderGpus | None = None
     assumptions: tuple[str, ...] = ()
     unmodelled_savings: tuple[UnmodelledSaving, ...] = ()
-    # Conditions on the degrees for some models and ways of training.
+    # Conditions on the degrees for some models and kinds of training.
     demands: tuple[Demand, ...] = ()
 
     def in_mode(self, name: str) -> FrameworkProfile:
@@ -221,7 +223,7 @@ class FrameworkProfile(Frozen):
         raise unknown_name("dtype mode", name, known, f"{self.name} has: {', '.join(known)}")
 
     def saved_of(self, family: str) -> SavedTensors:
-        """Which tensors are kept for backward in a model family, in the profile's dtype mode."""
+        """Sizes of the tensors kept for backward in a model family, in the profile's dtype mode."""
         return _saved_of(self, family)
 
     def in_precision(self, name: str) -> FrameworkProfile:
@@ -317,7 +319,7 @@ def demand_arithmetic(profile: FrameworkProfile, gpu: Gpu, precision: str) -> No
         raise HardwareError(f"{error}; give {fix}") from None
 
 
-# From the one that most people train in.
+# The most common precision first.
 _PRECISIONS = ("bf16", "fp16", "fp32")
 
 

@@ -39,7 +39,7 @@ from planner.job.tuning import FULL, Tuning
 _ONE_TEXT = Samples()
 NO_SEQUENCE_PARALLEL: Tables = {"parallelism": {"sequence_parallel": "never"}}
 # Gradients are views of DDP's buckets, which live from the first step to the last (torch,
-# DistributedDataParallel). DDP divides nothing: ZeRO-0.
+# DistributedDataParallel). DDP shards nothing: ZeRO-0.
 BUCKET_VIEW: Tables = {
     "state": {"ddp_bucket_copies": 0.0, "persistent_gradients": True},
     "parallelism": {"zero_stages": (0,)},

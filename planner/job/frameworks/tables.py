@@ -128,7 +128,7 @@ class OptimizerRules(Settings):
 
 
 _CAPABILITIES = "constraints", "capabilities.toml"
-# Tables of a framework's file that hold settings, in the order in which they are shown.
+# Tables of a framework's file that hold settings, in display order.
 TABLES = {
     "parallelism": "Parallelism",
     "saved": "Bytes per element kept for backward",

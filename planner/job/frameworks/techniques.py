@@ -28,7 +28,7 @@ Changes = Annotated[
 ]
 
 
-# What of a training a technique is for; `one-shape`: micro-batches that are all alike.
+# Properties of a training that a technique may need. `one-shape`: all micro-batches are alike.
 Applies = Literal[
     "all", "moe", "moe-layers", "adapters", "plain-adapters", "quantised", "one-shape"
 ]
@@ -171,9 +171,9 @@ class TechniqueDecision:
 
     used: tuple[str, ...] = ()
     open: tuple[str, ...] = ()
-    # Those that put another profile in place, tried without the others.
+    # Techniques that switch to another profile, tried without the others.
     alone: tuple[str, ...] = ()
-    # Those of the used ones that were asked for, and those of the framework that are not used.
+    # The used techniques that were requested, and the framework's techniques that are not used.
     demanded: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
 
@@ -216,7 +216,7 @@ def decide(
     return TechniqueDecision(
         used,
         tuple(one.name for one in searched if not one.profile),
-        # Another profile lacks what was asked for.
+        # The other profile lacks a requested technique.
         tuple(one.name for one in searched if one.profile and not asked),
         tuple(name for name in used if name in asked),
         tuple(one.name for one in offered if one.name not in used),

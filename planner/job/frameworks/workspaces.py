@@ -10,7 +10,7 @@ from planner.job.errors import UsageError
 # The environment variable that cuBLAS and torch read.
 CUBLAS_WORKSPACE_CONFIG = "CUBLAS_WORKSPACE_CONFIG"
 _KIB = 1024
-# The thread of forward and that of backward.
+# One thread runs forward, another one backward.
 _THREADS = 2
 _FORM = re.compile(r"(:\d{1,9}:\d{1,9})+")
 

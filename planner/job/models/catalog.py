@@ -25,7 +25,7 @@ from planner.job.vision import VisionSpec
 
 _FOLDER = Path(__file__).parent
 _ALIAS_FILE = _FOLDER / "aliases.toml"
-# Endings of Hugging Face names that change weights, not shape.
+# Suffixes of Hugging Face names that change weights, not shape.
 _SHAPELESS_SUFFIXES = ("instruct", "chat", "it", "base", "hf", "thinking")
 _RELEASE = re.compile(r"\d{4}")
 

@@ -19,7 +19,7 @@ from planner.job.models.unplanned import unplanned_type
 from planner.job.specs import ModelSpec
 
 _WRAPPERS: Mapping[str, str] = TABLES["wrappers"]
-# What only a table of a module states, and what names a module without such a table.
+# Keys that only a module's table has, and words that name a module without such a table.
 _SIZES = frozenset({
     "hidden_size", "num_hidden_layers", "depth", "num_layers", "d_model", "embed_dim",
     "encoder_layers", "width", "layers", "architectures", "vt_hidden_size",
@@ -28,8 +28,8 @@ _MODULES = (
     "is_encoder_decoder", "mm_vision_tower", "vision_tower", "audio_tower", "speech_encoder",
 )  # fmt: skip
 _TEXT, _TIED = "text_config", "tie_word_embeddings"
-# A config does not say how long the pretraining sequences were; longer contexts than this come
-# from later stages in the models whose reports tell (Llama 3, Qwen 2.5, DeepSeek-V3).
+# A config does not state the length of pretraining sequences. Longer contexts than this come from
+# later stages in models with a report (Llama 3, Qwen 2.5, DeepSeek-V3).
 _LONGEST_ASSUMED_SEQ = 8192
 
 
@@ -123,7 +123,7 @@ def modules_left_out(
         and key not in asked
         and _SIZES & value.keys()
     )
-    # Encoders and decoders of one config, and towers that are named by their checkpoint.
+    # Encoder-decoder configs, and towers that are named by their checkpoint.
     named = (key for key in _MODULES if whole.get(key) or config.get(key))
     return tuple(dict.fromkeys((*nested, *named)))
 
@@ -189,7 +189,7 @@ def _language_model(
     inside = f"{where} ({key})"
     fallback = unwrapped if _is_supported(unwrapped) else None
     if key != _TEXT:
-        # Whose head is one of its own unless the whole says otherwise (internvl_chat).
+        # Its head is untied unless the whole config says otherwise (internvl_chat).
         nested = {**nested, _TIED: config.get(_TIED, False)}
     return _supported(nested.get("model_type", fallback), inside), nested, inside
 

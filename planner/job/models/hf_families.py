@@ -92,7 +92,7 @@ def opt(fields: Fields) -> SpecFields:
         **shape,
         **LAYERNORM_WITH_BIASES,
         "position": "learned",
-        # Two rows of its table are of no position (OPTLearnedPositionalEmbedding).
+        # Two rows of its table belong to no position (OPTLearnedPositionalEmbedding).
         "max_positions": shape["max_positions"] + 2,
         **flags(norm_bias=affine, norm_weight=affine)(fields),
         **biases("enable_bias")(fields),
@@ -144,7 +144,7 @@ def qwen3_window(fields: Fields) -> SpecFields:
 def mla(fields: Fields) -> SpecFields:
     fields.refuse("attention_bias", "latent attention is read without biases")
     spec = MlaSpec.model_validate(fields.keyed("mla"))
-    # config.json's head_dim is the rotary part only; ours is a query head's whole width.
+    # config.json's head_dim is only the rotary part; ModelSpec's is a query head's whole width.
     return {"mla": spec, "head_dim": spec.qk_nope_head_dim + spec.qk_rope_head_dim}
 
 
@@ -220,7 +220,7 @@ def mllama_layers(fields: Fields) -> SpecFields:
     return {"attention": kinds}
 
 
-# Where the functions are that `hf_readers.toml` names.
+# Modules with the functions that `hf_readers.toml` names.
 _PARTS = {**vars(hf_parts), **vars(hf_states), **globals()}
 
 

@@ -28,7 +28,7 @@ class Fields:
         self._config = config
         self._defaults = defaults
         self.where = where
-        # Keys that were looked up under every spelling, and the sizes that only a default gave.
+        # Keys that were looked up, in every spelling, and the sizes that came from a default.
         self.asked: set[str] = set()
         self.by_default: dict[str, int] = {}
 

@@ -12,12 +12,12 @@ from planner.job.rope import RopeScaling, RopeSpec
 from planner.job.specs import AttentionKind, MoeSpec
 
 SpecFields = dict[str, Any]
-# Config keys -> fields of ModelSpec: of a whole family, or a part of it that several share.
+# Config keys -> fields of ModelSpec, for a whole family or a part that several families share.
 Reader = Callable[[Fields], SpecFields]
-# How far a step moves the bias of an expert; no config states it (DeepSeek-V3, arXiv 2412.19437,
-# section 4.2).
+# Update rate of the expert bias, which no config states (DeepSeek-V3, arXiv 2412.19437, section
+# 4.2).
 BIAS_UPDATE_RATE = 1e-3
-# Experts chosen by sigmoids and a bias that balances, as DeepSeek-V3's.
+# Experts chosen by sigmoids with a balancing bias, as in DeepSeek-V3.
 SIGMOID_ROUTED: Mapping[str, Any] = {
     "score": "sigmoid", "score_correction_bias": True, "bias_update_rate": BIAS_UPDATE_RATE,
     "router_fp32": True,
@@ -119,7 +119,7 @@ def _split_head_dim(fields: Fields) -> int:
     return hidden // heads
 
 
-# `attention_bias` puts a bias on the query, key, value and output projections.
+# `attention_bias` adds a bias to the query, key, value and output projections.
 attention_bias = flags(qkv_bias="attention_bias", attention_out_bias="attention_bias")
 mlp_bias = flags(mlp_bias="mlp_bias")
 
@@ -217,7 +217,7 @@ def qkv_clip(fields: Fields) -> SpecFields:
 
 
 SCALING_KEYS: Mapping[str, str] = TABLES["scaling"]
-# Names of one kind.
+# Different names of the same kind.
 _KINDS = {"su": "longrope"}
 # Layers of a nested table: {"full_attention": {...}, "sliding_attention": {...}}.
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -254,7 +254,7 @@ def _scaling(fields: Fields, table: Mapping[str, object]) -> RopeScaling | None:
         raise fields.error(f"rope_type is {kind!r}; expected a string")
     values = {name: table[key] for key, name in SCALING_KEYS.items() if table.get(key) is not None}
     if kind in ("su", "longrope") or "original_positions" not in values:
-        # Phi-3 states it beside the table; else it is the length that the model was made for.
+        # Phi-3 states it beside the table; otherwise it is the model's original length.
         longest = fields.optional_positive("original_max_position_embeddings")
         values.setdefault("original_positions", longest)
     return RopeScaling.model_validate({"kind": _KINDS.get(kind, kind), **values})

@@ -32,7 +32,7 @@ from planner.job.models.layout import hybrid_kinds, layer_kinds, moe_layers, rep
 from planner.job.specs import AttentionKind, ModelSpec, NonNegative, Positive
 from planner.job.vision import VisionSpec
 
-# Fields of ModelSpec that differ between families, and that a file seldom states.
+# Fields of ModelSpec that differ between families and that files rarely state.
 STYLE = (
     "gated", "activation", "norm", "block", "position", "tied_embeddings", "qkv_bias",
     "attention_out_bias", "mlp_bias", "norm_bias", "norm_weight", "qk_norm",

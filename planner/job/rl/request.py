@@ -38,13 +38,12 @@ from planner.job.rl.spec import (
 from planner.job.samples import Lengths
 from planner.job.specs import ModelSpec
 
-# Updates by which samples may be behind that a search tries.
+# Numbers of updates of lag that a search tries.
 SEARCHED_STALENESS = (0, 1, 2, 4)
-# Of each prompt that is trained on, prompts that dynamic sampling generates, where nobody says: a
-# third or so of the prompts are thrown away early in training, and half later (arXiv 2503.14476,
-# figure 3b).
+# Default number of prompts that dynamic sampling generates per trained prompt. About a third of the
+# prompts are discarded early in training, and half later (arXiv 2503.14476, figure 3b).
 USUAL_RESAMPLING = 1.5
-# Seconds that judging the samples of a step may take: a day.
+# Most seconds for judging the samples of a step: a day.
 MOST_REWARD_S = 86_400.0
 
 
@@ -89,7 +88,8 @@ class RlRequest(Named):
         framework = find_rl_framework(self.framework)
         algorithm = find_algorithm(self.algorithm)
         rollout = self._rollout(algorithm)
-        # Before the trainer is made, whose own words on long samples are of another option.
+        # Checked before the trainer is built, whose own message on long samples names another
+        # option.
         demand_positions(rollout, load_model(self.trainer.model).spec)
         old_logprobs = self._old_logprobs(framework, algorithm)
         engine = self._engine(framework, old_logprobs)
@@ -154,7 +154,7 @@ class RlRequest(Named):
             )
         prompt, response = read_prompts(self.trainer.lengths)
         room = load_model(self.trainer.model).spec.max_positions - prompt.longest
-        # Where nobody says how long an answer may be, it ends with the positions.
+        # By default an answer ends with the model's positions.
         if response.open_ended and 0 < room < response.longest:
             response = response.cut(room)
         return prompt, response

@@ -13,9 +13,9 @@ from planner.job.samples import Lengths
 from planner.job.specs import ModelSpec
 
 Placement = Literal["colocated", "separate"]
-# Where the model that a sample is compared with is: nowhere; a second copy of the weights on the
-# trainer's GPUs, sharded as the policy is; on the host, swapped into the policy's place to be read;
-# the policy with its adapters switched off.
+# Where the reference model is: nowhere; a second copy of the weights on the trainer's GPUs, sharded
+# like the policy; on the host, swapped into the policy's place to be read; the policy with its
+# adapters switched off.
 ReferenceHome = Literal["none", "copied", "host", "adapters-off"]
 RewardKind = Literal["rule", "seconds", "model"]
 EngineName = Literal["vllm", "sglang"]
@@ -25,7 +25,7 @@ ENGINE_NAMES: tuple[EngineName, ...] = get_args(EngineName)
 
 
 class Algorithm(Named):
-    """What an algorithm does in a step. `algorithms.toml` explains the fields."""
+    """Work of an algorithm in one step. `algorithms.toml` explains the fields."""
 
     name: str
     words: str
@@ -47,7 +47,7 @@ def algorithms() -> Mapping[str, Algorithm]:
 
 @dataclass(frozen=True)
 class Rollout:
-    """What one step samples.
+    """Samples that one step generates.
 
     `prompt`, `response`: tokens of each; `response` covers all turns. `turns`: answers per sample,
     with a tool taking `tool_s` seconds between them. `batches`: batches of prompts generated for
@@ -80,8 +80,8 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """What judges samples: a rule that takes no noticeable time, something that takes `seconds` per
-    step, or a model that reads each sample forward.
+    """The judge of the samples: a rule that takes no noticeable time, something that takes
+    `seconds` per step, or a model that reads each sample forward.
     """
 
     kind: RewardKind = "rule"

@@ -14,7 +14,7 @@ from planner.search.rl.sides import Alone, Group
 from planner.search.rl.trainers import TrainerSide
 
 Floats = NDArray[np.float64]
-# What two figures that are the same may differ by.
+# Rounding tolerance for equal figures.
 SAME = 1e-9
 
 
@@ -55,7 +55,7 @@ class Options:
     beside: Floats
     most: float
     known: set[tuple[int, int]] = field(default_factory=set)
-    # (share, what is open there) until something is costed.
+    # (share, open choices at it), valid until something is costed.
     _open: tuple[float, tuple[float, str, int]] | None = None
 
     def changed(self) -> None:
@@ -92,8 +92,8 @@ class Options:
 
     @cached_property
     def _by_beside(self) -> tuple[NDArray[np.int64], Floats]:
-        """Trainers ordered by what they occupy beside engines, and those amounts. The initial
-        bounds are used; what is costed later is no less.
+        """Trainers ordered by their memory beside engines, and those amounts. The initial bounds
+        are used; full costs are never lower.
         """
         order = np.argsort(self.beside, kind="stable")
         return order, self.beside[order].copy()

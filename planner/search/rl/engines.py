@@ -13,14 +13,14 @@ from planner.predict.memory.serving.deployment import Deployment, check_deployme
 from planner.predict.memory.serving.formats import kv_format, weight_format
 from planner.predict.rl.plan import EngineLayout
 
-# Shares of a GPU that are tried where nobody gives one, beside the framework's own: on GPUs of its
-# own an engine has no reason to leave much.
+# Default shares of a GPU to try besides the framework's own. On separate GPUs an engine has no
+# reason to leave much free.
 KV_SHARES: dict[Placement, tuple[float, ...]] = {
     "colocated": (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
     "separate": (0.5, 0.7, 0.8, 0.9, 0.95),
 }
-# Sequences at once that are tried beside the framework's own: more than an engine gets, or has room
-# for, change nothing; fewer lose less to preemption where the cache is small.
+# Numbers of concurrent sequences to try besides the framework's own. More than an engine receives
+# or has room for change nothing; fewer avoid preemption if the cache is small.
 SEQUENCES = (128, 256, 512, 1024)
 
 
@@ -84,7 +84,7 @@ def engine_degrees(
         size = tp * pp * dp
         if gpus % size or (node % size if size < node else size % node):
             continue
-        # Attention is data-parallel so that experts lie on all of its ranks.
+        # Attention is data-parallel so that the experts use all of its ranks.
         usual = {tp * dp} if dp > 1 else {1, tp}
         for ep in [said.ep] if said.ep else sorted(usual) if moe else [1]:
             if _whole_experts(job, tp, dp, ep) and _legal(job, tp, pp, dp, ep):

@@ -26,20 +26,21 @@ from planner.search.rl.sides import (
 )
 from planner.search.rl.trainers import Trainer, TrainerSide, trainer_sides
 
-# Trainers that are costed in full at most, so that a search without a time limit ends; what is left
-# then is said as a gap.
+# Most trainers that are costed in full, so that a search without a time limit ends. The gap reports
+# what is left.
 MOST_COSTED = 1500
-# Shares of the room beside a trainer in which an engine is looked for.
+# Shares of the room beside a trainer at which an engine is sought.
 _ROOMS = (1.0, 0.9, 0.8, 0.65)
-# Pairs that are costed together between two words of the solver.
+# Number of pairs that are costed together between two calls of the solver.
 PAIRS_AT_ONCE = 12
-# The core costs all rows at once in another order than one alone: seconds differ by rounding.
+# The core sums all rows at once in another order than one row alone, so seconds differ by rounding.
 _ROUNDING = 1e-6
-# Bytes outside all tensors that a trainer has at most: context, buffers of communicators.
+# Most bytes of a trainer outside all tensors: CUDA context, communicator buffers.
 _STAYING = 6.0 * 2.0**30
-# Of the bytes of rows that are costed at once, a share that no row falls below.
+# A row costed alone never has fewer than this share of the bytes that it has when all rows are
+# costed at once.
 _MOVED, _HELD = 0.3, 0.9
-# Of its share of a GPU's memory, what an engine fills at least.
+# Least part that an engine fills of its share of a GPU's memory.
 _HELD_AT_LEAST = 0.9
 
 
@@ -94,7 +95,7 @@ class RlExplorer:
     costed: int = 0
     engines: int = 0
     most_s: float = inf
-    # Whether a pair took less than its sides alone say: bounds are then none.
+    # Whether a pair took less time than its sides alone suggest; the bounds are then invalid.
     broken: bool = False
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from planner.search.rl.explorer import RlExplorer
 from planner.search.rl.sides import engine_gpu, ways_of
 from planner.search.rl.trainers import critic_of, demand_group, with_any_batch
 
-# Steps in which a share of memory is looked for that does.
+# Steps in which a sufficient share of memory is sought.
 _SHARES = tuple(share / 20 for share in range(1, 20))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from planner.search import solver_module
 
-# The solver counts in whole numbers of this share of the best step known.
+# The solver counts in integer multiples of this share of the best known step.
 _UNITS = 100_000
 
 

@@ -22,9 +22,9 @@ from planner.search.rl.result import RlCounts, RlPlan, RlResult
 from planner.search.rl.sides import MOST_SPLITS, splits_of, ways_of
 from planner.search.rl.trainers import jobs_of
 
-# Shares of the memory by which the plans of a front differ at least.
+# Least difference of memory shares between two plans of a front.
 SHARE_STEP = 0.02
-# Plans of a front at most.
+# Most plans of a front.
 MOST_PLANS = 16
 
 

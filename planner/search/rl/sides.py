@@ -17,7 +17,7 @@ from planner.predict.rl.step import RlStep, beside_engine, compose
 from planner.search.rl.costs import Costs
 from planner.search.rl.trainers import Trainer
 
-# Splits of the GPUs that are tried at most.
+# Most splits of the GPUs that are tried.
 MOST_SPLITS = 8
 NO_TRAINING = Training((), {}, {}, 0.0)
 
@@ -176,7 +176,7 @@ class Alone:
         return Generation(nothing, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, (), fits=True)
 
 
-# What an engine leaves on a GPU grows with the layers of a stage: this one has fewest.
+# An engine leaves more on a GPU the more layers a stage has; this one has the fewest.
 _ONE_ENGINE = EngineLayout(1, pp=4)
 
 

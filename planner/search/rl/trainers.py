@@ -22,7 +22,7 @@ from planner.predict.shapes import Candidates, legal_candidates
 from planner.search.rl.costs import Costs
 
 Floats = NDArray[np.float64]
-# Of the longest sample, tokens of a micro-batch that are tried where nobody gives a number.
+# Default token limits of a micro-batch to try, as multiples of the longest sample.
 TOKEN_LIMITS = (1, 2)
 
 

@@ -52,7 +52,7 @@ def does_not_fit(
 
 
 def _reasons(explorer: RlExplorer) -> Iterator[str]:
-    """What each side lacks alone, else that they do not fit together."""
+    """Memory that each side lacks alone; if neither does, that they do not fit together."""
     job = explorer.jobs[0]
     usable = job.trainer.cluster.gpu.hbm_usable_bytes
     if explorer.no_engine_fits:
