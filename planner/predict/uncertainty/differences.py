@@ -8,7 +8,7 @@ ln(measured ratio / predicted ratio) is assumed normal with
 
 one term for each kind of difference (`TERMS`). Each doubling of a degree, of the micro-batch or of
 the number of GPUs adds an independent error, so the variance is linear in the doublings. The scales
-ship in `differences.toml`; `planner.evidence.fit.difference_fit` fits them to pairs of measured
+ship in `differences.toml`; `tests.fit.difference_fit` fits them to pairs of measured
 runs of one source, and judges them with that source left out.
 
 Ignores other differences between plans of the same degrees, switches and micro-batch, such as the
