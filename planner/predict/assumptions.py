@@ -123,14 +123,6 @@ def _dropout_notes(job: Job) -> tuple[str, ...]:
 _ALIKE = 1.0 + 1e-9
 
 
-def _hooks_frozen_tower(job: Job) -> bool:
-    """Whether gradients pass through a frozen vision tower because the model recomputes."""
-    vision = job.model.vision
-    if vision is None or not job.model.images.patches or not job.tuning.freezes(VISION_TOWER):
-        return False
-    return hooks_tower(job.tuning, job.framework, vision.tower)
-
-
 def _notes_of_samples(job: Job) -> Iterator[str]:
     """How images are assumed to combine with samples of different lengths."""
     samples, lengths = job.samples, job.samples.lengths
@@ -159,7 +151,8 @@ def image_notes(job: Job) -> Iterator[str]:
             f"images {images.shrunk}: the family's processor makes them smaller, and they are "
             f"{images.tokens * job.row_tokens:,.0f} tokens of a row, as somewhat smaller ones are"
         )
-    if _hooks_frozen_tower(job):
+    vision, frozen = job.model.vision, images.patches and job.tuning.freezes(VISION_TOWER)
+    if vision and frozen and hooks_tower(job.tuning, job.framework, vision.tower):
         yield (
             "a frozen vision tower under recomputation: transformers 5 hooks its patch embedding "
             "too, so that its checkpoints are held, and it runs again and backward"

@@ -149,15 +149,11 @@ def unequal_seconds(
         [key[:, f.KEY["mbs"]], shapes[:, f.SHAPE["grad_acc"]], ranks, in_step, filling]
     )
     rows, inverse = np.unique(table, axis=0, return_inverse=True)
-    found = np.array([_waits(job, row) for row in rows]).reshape(-1, 3)[inverse.ravel()]
+    each = [waits(job.samples, job.seq, *map(int, row[:4]), float(row[4])) for row in rows]
+    found = np.array(each).reshape(-1, 3)[inverse.ravel()]
     spent = np.column_stack([tokens, squares, seen])[of_key]
     seconds: Array = (found * spent).sum(axis=1) / pp
     return seconds
-
-
-def _waits(job: Job, row: Array) -> Waiting:
-    mbs, micro_batches, ranks, in_step = (int(number) for number in row[:4])
-    return waits(job.samples, job.seq, mbs, micro_batches, ranks, in_step, float(row[4]))
 
 
 def elastic_seconds(

@@ -229,6 +229,14 @@ class Piece:
         return sum(op.parameter_count for op in self.ops)
 
 
+def without_backward(op: Op) -> Op:
+    """The row as part of a forward pass alone, which keeps nothing and never runs again."""
+    collectives = tuple(
+        replace(one, backward=0.0, rerun_with=Module.NOTHING) for one in op.collectives
+    )
+    return replace(op, returns=False, saved=(), collectives=collectives, rerun_with=Module.NOTHING)
+
+
 def never_recomputed(op: Op) -> Op:
     """The row without recomputation, and with tensors that no recompute mode frees."""
     return replace(op, saved=never_freed(op.saved), rerun_with=Module.NOTHING)

@@ -158,7 +158,9 @@ class _Coster:
         for name, seconds in self._ops(self.heads, tokens).items():
             total[name] += seconds
         total["exchange"] += logits_gather_s(self.deployment, self.cluster, tokens)
-        total["sampling"] += self._sampling(tokens)
+        # The sampler passes over the logits, which every rank has whole.
+        moved = tokens * self.deployment.padded_vocabulary * _SAMPLING_BYTES
+        total["sampling"] += memory_bound_time_s(moved, _SAMPLING_KERNELS, self.gpu)
         return total
 
     def _layer(self, kind: LayerKind, tokens: float) -> defaultdict[str, float]:
@@ -253,11 +255,6 @@ class _Coster:
         if op.kind is OpKind.SCAN:
             width = 0.0  # what a step reads and writes is the state
         return memory_bound_time_s(tokens * width, kernels, self.gpu)
-
-    def _sampling(self, tokens: float) -> float:
-        """Seconds of the sampler's passes over the logits, which every rank has whole."""
-        logits = tokens * self.deployment.padded_vocabulary
-        return memory_bound_time_s(logits * _SAMPLING_BYTES, _SAMPLING_KERNELS, self.gpu)
 
     def _cached_token_s(self) -> tuple[float, float]:
         """Seconds per cached token, of all layers without and with windows. Each stage has part of

@@ -52,10 +52,13 @@ def stage_activations(deployment: Deployment, stage: int) -> Activations:
     element = max(_ELEMENT_BYTES, deployment.weights.kept_bytes)
     widest = max(_op_width(deployment, op) for op in ops)
     layers = element * deployment.chunk * widest
+    # The sampler's tensors cover the whole vocabulary, which is gathered over tp.
+    rows = max(deployment.sampled, deployment.chunk if deployment.all_logits else 0)
+    logits = deployment.engine.logit_bytes * rows * model.vocab
     return Activations(
         streams=_STREAMS * element * deployment.chunk * model.hidden,
         layers=max(layers, _mla_context(deployment)),
-        sampling=_logits(deployment) if stage == deployment.pp - 1 else 0.0,
+        sampling=logits if stage == deployment.pp - 1 else 0.0,
         experts=element * _expert_elements(deployment, ops),
         experts_stay=deployment.engine.moe_workspace_stays,
     )
@@ -101,14 +104,6 @@ def _expert_elements(deployment: Deployment, ops: list[Op]) -> float:
     gates = 2.0 if deployment.model.gated else 1.0
     copies = min(deployment.chunk * deployment.dp, _EXPERT_CHUNK) * moe.top_k
     return copies * (max(gates * width, deployment.model.hidden) + width)
-
-
-def _logits(deployment: Deployment) -> float:
-    """The sampler's tensors over the whole vocabulary, which is gathered over tp."""
-    rows = deployment.sampled
-    if deployment.all_logits:
-        rows = max(rows, deployment.chunk)
-    return deployment.engine.logit_bytes * rows * deployment.model.vocab
 
 
 def _mla_context(deployment: Deployment) -> float:
