@@ -388,7 +388,7 @@ class CostModel:
     def on_machines(self, keys: Array, **changed: float) -> Array:
         """Piece costs [keys, machines, pieces, PIECE_COLUMNS]; `changed`: factors on samples, as in
         `planner.predict.sample_costs.cost_samples`."""
-        return np.stack([one.cost_keys(keys, **changed) for one in self.machines], axis=1)
+        return np.stack([machine.cost_keys(keys, **changed) for machine in self.machines], axis=1)
 
     def cost_keys(self, keys: Array, **changed: float) -> Array:
         """Piece costs [keys, pieces, PIECE_COLUMNS] with the job's activations offloaded."""

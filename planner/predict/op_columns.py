@@ -50,7 +50,8 @@ def flatten(all_pieces: Sequence[Piece], job: Job) -> OpTable:
                     parameters.append((update, columns))
             saved += [(row, {"piece": index, "after_core": behind}) for row in op.saved]
             collectives += [
-                (one, {"piece": index, "group": GROUPS.index(one.group)}) for one in op.collectives
+                (collective, {"piece": index, "group": GROUPS.index(collective.group)})
+                for collective in op.collectives
             ]
             behind = behind or op.kind is OpKind.ATTENTION
     records = f.OP_ROW, f.PARAM_ROW, f.SAVED_ROW, f.COMM_ROW

@@ -84,7 +84,7 @@ class _Account:
         """For each of the steps, the stage that decides whether the plan fits."""
         at = int(self.steps[-1].step[f.STEP_PEAK_STAGE])
         machine = self.configuration.machines[at]
-        return tuple(Stage(one.memory[machine], at) for one in self.steps)
+        return tuple(Stage(step.memory[machine], at) for step in self.steps)
 
     @cached_property
     def weights(self) -> dict[str, float]:

@@ -301,12 +301,12 @@ def _explanation(
 ) -> GapExplanation:
     return GapExplanation(
         comparison.figure,
-        ", and ".join(one.words for one in hypotheses),
+        ", and ".join(hypothesis.words for hypothesis in hypotheses),
         figure,
         comparison.is_near(figure),
         figure / comparison.predicted - 1.0,
-        tuple(one.cause.kind for one in hypotheses),
-        "; ".join(one.cause.test for one in hypotheses),
+        tuple(hypothesis.cause.kind for hypothesis in hypotheses),
+        "; ".join(hypothesis.cause.test for hypothesis in hypotheses),
     )
 
 

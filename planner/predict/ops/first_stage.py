@@ -147,12 +147,12 @@ def _exchanges(op: Op, context: OpContext, repeats: int) -> tuple[Collective, ..
         return ()
     return tuple(
         replace(
-            one,
-            forward=repeats * one.forward,
-            backward=repeats * one.backward,
-            shard=_tokens(one.shard, context),
-            rerun_with=_follows(one.rerun_with, context),
+            collective,
+            forward=repeats * collective.forward,
+            backward=repeats * collective.backward,
+            shard=_tokens(collective.shard, context),
+            rerun_with=_follows(collective.rerun_with, context),
         )
-        for one in op.collectives
-        if one.group == "tp" and not one.sequence_parallel_only
+        for collective in op.collectives
+        if collective.group == "tp" and not collective.sequence_parallel_only
     )

@@ -222,21 +222,9 @@ class _Coster:
 
     def _shape(self, op: Op) -> tuple[float, float]:
         """(width, depth) of a product on the rank."""
-        out = op.out_width * self._share(op.out_shard)
-        kv_out = op.kv_out_width * self._share(Shard.KV)
-        return out + kv_out, op.in_width * self._share(op.in_shard)
-
-    def _share(self, shard: Shard) -> float:
-        deployment = self.deployment
-        match shard:
-            case Shard.TP:
-                return 1.0 / deployment.tp
-            case Shard.KV:
-                return 1.0 / min(deployment.tp, deployment.model.kv_heads)
-            case Shard.EXPERT_TP:
-                return 1.0 / deployment.expert_tp
-            case _:
-                return 1.0
+        out = op.out_width * self.deployment.share(op.out_shard)
+        kv_out = op.kv_out_width * self.deployment.share(Shard.KV)
+        return out + kv_out, op.in_width * self.deployment.share(op.in_shard)
 
     def _is_low(self, op: Op) -> bool:
         low = self.deployment.weights.quantised and op.low_precision
@@ -251,7 +239,7 @@ class _Coster:
             return 0.0
         routing = op.name == "moe/routing"
         kernels = _ROUTING_KERNELS if routing else 1.0
-        width = op.forward_bytes * op.tokens_factor * self._share(_width_shard(op))
+        width = op.forward_bytes * op.tokens_factor * self.deployment.share(op.tokens)
         if op.kind is OpKind.SCAN:
             width = 0.0  # what a step reads and writes is the state
         return memory_bound_time_s(tokens * width, kernels, self.gpu)
@@ -337,10 +325,3 @@ def _low_type(deployment: Deployment) -> str | None:
     """The type in which products of the quantised weights multiply, if the GPU has it."""
     name = "int8" if deployment.weights.name == "int8" else "fp8"
     return name if name in deployment.gpu.peak_flop_per_s else None
-
-
-def _width_shard(op: Op) -> Shard:
-    """What divides a small kernel's bytes: every rank holds each token's hidden state whole."""
-    if op.tokens in (Shard.TP, Shard.ROUTED_TP):
-        return Shard.TP
-    return Shard.KV if op.tokens is Shard.KV else Shard.NONE

@@ -71,7 +71,7 @@ class RlStep:
     @property
     def fits(self) -> bool:
         """Whether every phase fits its GPUs, as predicted."""
-        held = all(one.peak_bytes <= self.usable_bytes[one.side] for one in self.phases)
+        held = all(phase.peak_bytes <= self.usable_bytes[phase.side] for phase in self.phases)
         return held and self.generation.fits
 
     @cached_property
@@ -80,7 +80,7 @@ class RlStep:
         engine fills its fixed share of the memory with KV cache."""
         if not self.generation.fits:
             return 0.0
-        return min((self._fits_with(one) for one in self.phases), default=1.0)
+        return min((self._fits_with(phase) for phase in self.phases), default=1.0)
 
     def _fits_with(self, phase: Phase) -> float:
         on_trainer = phase.side == "trainer"
@@ -223,11 +223,11 @@ _SIDES: tuple[Side, Side] = ("trainer", "engine")
 def _binding(layout: RlLayout, phases: tuple[Phase, ...]) -> tuple[float, tuple[Phase, ...]]:
     """(seconds of a step, the phases that decide them): all phases of a colocated or synchronous
     step, whose seconds add up, else those of the slower side."""
-    sides = {side: sum(one.seconds for one in phases if one.side == side) for side in _SIDES}
+    sides = {side: sum(phase.seconds for phase in phases if phase.side == side) for side in _SIDES}
     both = sides["engine"] + sides["trainer"]
     if layout.placement == "colocated":
         return both, phases
     if layout.staleness == 0:
-        return both - next(one.seconds for one in phases if one.name == "transfer"), phases
+        return both - next(phase.seconds for phase in phases if phase.name == "transfer"), phases
     slower = max(_SIDES, key=lambda side: sides[side])
-    return sides[slower], tuple(one for one in phases if one.side == slower)
+    return sides[slower], tuple(phase for phase in phases if phase.side == slower)

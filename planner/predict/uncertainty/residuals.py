@@ -165,7 +165,7 @@ class HalfWidths:
 
     def times(self, factor: float) -> HalfWidths:
         """All half widths multiplied by a factor."""
-        parts = {name: Ends(*(factor * one for one in ends)) for name, ends in self.parts.items()}
+        parts = {name: Ends(*(factor * end for end in ends)) for name, ends in self.parts.items()}
         return HalfWidths(parts, self.kinds)
 
 
@@ -326,7 +326,7 @@ class ErrorTable:
             members = members or list(self.entries)
             self._near_runs[base] = _Near(
                 common_ranges(_merged(members)),
-                frozenset(bits for one in members for bits in one.bits),
+                frozenset(bits for member in members for bits in member.bits),
             )
         return self._near_runs[base]
 

@@ -64,13 +64,6 @@ def stage_activations(deployment: Deployment, stage: int) -> Activations:
     )
 
 
-def _share(deployment: Deployment, shard: Shard) -> float:
-    """Share of a width on the rank; serving splits no sequences."""
-    if shard in (Shard.TP, Shard.ROUTED_TP):
-        return 1 / deployment.tp
-    return 1 / min(deployment.tp, deployment.model.kv_heads) if shard is Shard.KV else 1.0
-
-
 def _op_width(deployment: Deployment, op: Op) -> float:
     """Elements per token that an operation reads and writes; 0 for experts, counted apart."""
     if op.name.startswith("moe/"):
@@ -80,9 +73,9 @@ def _op_width(deployment: Deployment, op: Op) -> float:
         kv = op.kv_heads * (op.qk_head_dim + op.v_head_dim)
         return heads + kv / min(deployment.tp, int(op.kv_heads))
     if op.kind is OpKind.GEMM:
-        out = op.out_width * _share(deployment, op.out_shard)
-        kv_out = op.kv_out_width * _share(deployment, Shard.KV)
-        return op.in_width * _share(deployment, op.in_shard) + out + kv_out
+        out = op.out_width * deployment.share(op.out_shard)
+        kv_out = op.kv_out_width * deployment.share(Shard.KV)
+        return op.in_width * deployment.share(op.in_shard) + out + kv_out
     if op.name.endswith("/activation"):
         # It reads what the up projections wrote and writes the down projection's input; the block's
         # input and the attention's output are still alive (a compiled graph's buffers).

@@ -145,7 +145,7 @@ def _log_row(fields: dict[str, str]) -> LogRow:
 def _logged_engine(name: str) -> ServingEngine:
     """The very generation of the engine that wrote a log."""
     engines = ENGINES.values()
-    return next(one for one in engines if one.logs == name and not one.graphs_in_budget)
+    return next(engine for engine in engines if engine.logs == name and not engine.graphs_in_budget)
 
 
 @cache
