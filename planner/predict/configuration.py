@@ -55,9 +55,11 @@ def decided_request(request: Request, plan: Plan) -> Request:
 
 def _decided_techniques(request: Request, plan: Plan) -> dict[str, object]:
     """`use` and `without` of a request so that it has exactly the techniques of the plan."""
-    said = (*request.use, *request.without)
+    mentioned = (*request.use, *request.without)
     offered = [
-        technique for technique in request.find_framework().techniques if technique.name not in said
+        technique
+        for technique in request.find_framework().techniques
+        if technique.name not in mentioned
     ]
     used = tuple(one.name for one in offered if one.use != "on" and one.name in plan.techniques)
     searched = [one.name for one in offered if one.use == "searched"]

@@ -343,10 +343,10 @@ class CostModel:
         between = self.job.cluster.num_gpus > self.link_inputs.scale_up_domain
         slowed = between and self.framework_inputs.pipeline_exchange_s > 0.0
         # A sample of the job may have several rows, so micro-batches are counted in rows.
-        held = {**columns, "mbs": columns["mbs"] * self.job.rows}
+        in_rows = {**columns, "mbs": columns["mbs"] * self.job.rows}
         table = np.column_stack(
             [
-                *(held[axis] for axis in OF_LAYER),
+                *(in_rows[axis] for axis in OF_LAYER),
                 modes[columns["recompute"]],
                 (columns["pp"] > 1) & slowed,
                 np.ones(len(columns["tp"])),
@@ -452,10 +452,10 @@ class CostModel:
         """(terms[piece, TERM_*], scalars[SCALAR_*]) of a shape's step time on a machine."""
         terms = np.zeros((job.pieces, linear.TERM_COLUMNS))
         scalars = np.zeros(linear.SCALAR_COLUMNS)
-        of_one, networks = self.machines[machine], self.machine_inputs[2]
+        model, networks = self.machines[machine], self.machine_inputs[2]
         self.run(
-            compiled.layout_terms, shape, key, costs, job, of_one.framework_inputs,
-            of_one.gpu_inputs, networks, machine, terms, scalars,
+            compiled.layout_terms, shape, key, costs, job, model.framework_inputs,
+            model.gpu_inputs, networks, machine, terms, scalars,
         )  # fmt: skip
         return terms, scalars
 

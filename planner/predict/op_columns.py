@@ -42,11 +42,11 @@ def flatten(all_pieces: Sequence[Piece], job: Job) -> OpTable:
         behind = False
         for op in piece.ops:
             ops.append((op, {"piece": index} | _op_columns(op, job)))
-            of_op = {"piece": index, "parameter_class": numbers.get(op.parameter_class, 0)}
+            shared = {"piece": index, "parameter_class": numbers.get(op.parameter_class, 0)}
             for count, shard in op.parameters:
                 if count:
                     update = parameter_update(op, count, setting, job.framework, hidden)
-                    columns = of_op | _parameter_columns(op, count, shard, behind)
+                    columns = shared | _parameter_columns(op, count, shard, behind)
                     parameters.append((update, columns))
             saved += [(row, {"piece": index, "after_core": behind}) for row in op.saved]
             collectives += [

@@ -190,7 +190,7 @@ class OptionChanges:
         for share in _SHARES[self.job.framework.optimizer.offload]:
             if share <= self.job.optimizer_offload:
                 continue
-            asked = {"optimizer_offload": share}
+            request = {"optimizer_offload": share}
             least = replace(self.job, optimizer_offload=share).least_zero
             wanted = {max(self.proposal.degrees.zero, least)}
             wanted |= {2} if self.job.framework.optimizer.offload_gradients else set()
@@ -198,15 +198,15 @@ class OptionChanges:
                 flags, degrees = f"--optimizer-offload {share:g}", dict[str, int]()
                 if stage != self.proposal.degrees.zero:
                     flags, degrees = f"--zero {stage} {flags}", {"zero": stage}
-                yield OptionChange("offload", flags, request=asked, degrees=degrees)
+                yield OptionChange("offload", flags, request=request, degrees=degrees)
 
     def _activations(self) -> Iterator[str]:
         """More modules whose activations go to the host."""
-        profile, one_set = self.job.framework, set(self.job.activation_offload)
+        profile, offloaded = self.job.framework, set(self.job.activation_offload)
         if not profile.activation_offload.modules:
             return
         for modules in searched_offloads(profile, self.job.model):
-            if set(modules) > one_set:
+            if set(modules) > offloaded:
                 yield spelled(modules, profile, self.job.model)
 
     def _kernels(self) -> Iterator[OptionChange]:

@@ -121,8 +121,8 @@ class _Bins:
         import numpy as np
 
         load = self.load
-        own = cached - load.shared * load.prompt
-        return load.state + load.full * own + load.windowed * np.minimum(own, load.window)
+        counted = cached - load.shared * load.prompt
+        return load.state + load.full * counted + load.windowed * np.minimum(counted, load.window)
 
     def run(self) -> Flow:
         """The whole flow: in one go if all samples run from the start, else bin by bin."""

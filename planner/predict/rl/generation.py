@@ -182,9 +182,9 @@ def _course(made: SamplingEngine) -> _Course:
     layout = made.layout
     each = max(1.0, made.samples / layout.replicas)
     left = np.clip(found.left / made.load.samples, 0.0, 1.0)
-    some = np.maximum(1.0 - (1.0 - left) ** each, 1e-12)
+    some_left = np.maximum(1.0 - (1.0 - left) ** each, 1e-12)
     last = 1.0 - (1.0 - left) ** made.samples
-    running = np.maximum(found.running / some, 1.0 / layout.dp)
+    running = np.maximum(found.running / some_left, 1.0 / layout.dp)
     scale = running / np.maximum(found.running, 1e-300)
     terms = made.terms(running, found.tokens * scale, found.windowed * scale)
     weighed = {name: values * found.steps * last for name, values in terms.items()}
@@ -204,11 +204,11 @@ def _generation(job: RlJob, made: SamplingEngine) -> Generation:
     if rollout.turns > 1:
         waited = (rollout.turns - 1) * rollout.tool_s
         terms["tools"] = batches * waited * (1.0 - _fed(course))
-    one_longest = memory.sequence_bytes(rollout.longest)
-    fits = memory.room >= one_longest and memory.over <= 0.0
+    longest_bytes = memory.sequence_bytes(rollout.longest)
+    fits = memory.room >= longest_bytes and memory.over <= 0.0
     phase = Phase(
         "generation", "engine", sum(terms.values()), terms, memory.held,
-        notes=tuple(_notes(job, made, course, one_longest)),
+        notes=tuple(_notes(job, made, course, longest_bytes)),
     )  # fmt: skip
     draining = course.flow.running < _DRAINED * course.most
     return Generation(
@@ -245,9 +245,9 @@ def _steady_s(made: SamplingEngine) -> float:
     alive = 1.0 - np.concatenate(([0.0], np.cumsum(load.lengths.shares)))[reached]
     weights = alive / alive.sum()
     cached = load.prompt + ages
-    own = cached - load.shared * load.prompt
-    within = np.minimum(own, load.window)
-    taken = float(weights @ (load.state + load.full * own + load.windowed * within))
+    counted = cached - load.shared * load.prompt
+    within = np.minimum(counted, load.window)
+    taken = float(weights @ (load.state + load.full * counted + load.windowed * within))
     running = np.asarray(
         [max(1.0, min(load.slots, load.room / max(taken, 1e-9), 2 * load.samples))]
     )
@@ -282,10 +282,10 @@ def _length_deviation(job: RlJob, made: SamplingEngine, seconds: float) -> float
     return math.sqrt(sum(ratio**2 for ratio in ratios) / len(ratios))
 
 
-def _notes(job: RlJob, made: SamplingEngine, course: _Course, one_longest: float) -> list[str]:
+def _notes(job: RlJob, made: SamplingEngine, course: _Course, longest_bytes: float) -> list[str]:
     """What a reader should know."""
     found = []
-    if made.memory.room < one_longest:
+    if made.memory.room < longest_bytes:
         found.append(
             f"The KV cache has no room for one sequence of {job.rollout.longest:,} tokens; give "
             "the engine more of the GPU, a larger tp, or shorter answers."

@@ -203,8 +203,8 @@ class _Account:
             return None
         if self.critic is None:
             return scoring(self.trainer, self.job.critic, self.models)
-        own = self.models.scoring_job(self.critic.job, self.job.critic)
-        return replace(self.critic, job=own)
+        critic_job = self.models.scoring_job(self.critic.job, self.job.critic)
+        return replace(self.critic, job=critic_job)
 
     @cached_property
     def beside(self) -> Bytes:

@@ -200,8 +200,8 @@ def open_sentence(
 ) -> str:
     """`recompute not stated: 8.1 s without, 10.6 s of whole layers`; `by_default`: the figure with
     the default, which `unit` formats."""
-    said = (f"{unit(by_default * exp(effect))} {words}" for words, effect in fact.named(figure))
-    return f"{fact.called or fact.name} not stated: {', '.join(said)}"
+    parts = (f"{unit(by_default * exp(effect))} {words}" for words, effect in fact.named(figure))
+    return f"{fact.called or fact.name} not stated: {', '.join(parts)}"
 
 
 def effect_of(value: float | None, by_default: float | None) -> float | None:
