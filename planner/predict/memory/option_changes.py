@@ -36,7 +36,7 @@ class OptionChange:
     """One option with another value. `kind` groups options that exclude each other.
 
     `learns`: how the training changes so that another model comes out; empty for changes of memory
-    and time alone. `technique`: one of the framework's that it switches on.
+    and time alone.
     """
 
     kind: str
@@ -46,7 +46,6 @@ class OptionChange:
     recompute: str | None = None
     recomputed: Recomputed | None = None
     learns: str = ""
-    technique: str = ""
 
 
 def _of_degrees(kind: str, degrees: Mapping[str, int]) -> OptionChange:

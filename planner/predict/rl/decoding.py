@@ -13,7 +13,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from hardware.curves import load_compute_curves
 from hardware.schema import Cluster
@@ -25,12 +27,8 @@ from planner.predict.memory.serving.deployment import Deployment, layer_piece
 from planner.predict.memory.serving.stage import layer_state_bytes, layer_token_bytes
 from planner.predict.memory.serving.weights import op_weights
 from planner.predict.ops.rows import Op
+from planner.predict.rl.batching import Floats
 from planner.predict.rl.exchange import layer_exchange_s, logits_gather_s
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[Any]
 
 # Formats with products in their own type; weights of all others are converted to 16 bits first.
 _NATIVE = ("fp8", "fp8-block", "fp8-ffn", "int8")
@@ -93,8 +91,6 @@ class DecodeCosts:
     def terms(self, sequences: Floats, tokens: Floats, windowed: Floats) -> Mapping[str, Floats]:
         """Seconds of steps by cause; `tokens`: cached tokens of all sequences of a rank,
         `windowed`: those within the window."""
-        import numpy as np
-
         found = {name: np.interp(sequences, self.grid, getattr(self, name)) for name in _CAUSES}
         read = tokens * self.token_s + windowed * self.window_token_s
         return {**found, "kv": read + sequences * self.state_s}

@@ -13,23 +13,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from hardware.load import parse_gpus
 from hardware.schema import Cluster, Gpu
 from planner.job.rl.engines import EngineGeneration, generation_of
 from planner.job.rl.job import RlJob
 from planner.job.samples import Lengths
-from planner.predict.rl.batching import Flow, Load, flow
+from planner.predict.rl.batching import Floats, Flow, Load, flow
 from planner.predict.rl.decoding import DecodeCosts, decode_costs
 from planner.predict.rl.engine_memory import EngineMemory, deployment_of, engine_memory
 from planner.predict.rl.errors import with_bar
 from planner.predict.rl.plan import EngineLayout, Generation, Phase
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[Any]
 
 # Points of the profile of sequences that still run.
 _POINTS = 64
@@ -58,8 +54,6 @@ class SamplingEngine:
 
     def terms(self, running: Floats, tokens: Floats, windowed: Floats) -> dict[str, Floats]:
         """Seconds of steps by cause, including the time in which the GPU waits for the CPU."""
-        import numpy as np
-
         found = dict(self.costs.terms(running, tokens, windowed))
         gpu = np.sum(list(found.values()), axis=0)
         launched = 0.0 if self.graphs else self.costs.launches * self.made.launch_s
@@ -176,8 +170,6 @@ def _course(made: SamplingEngine) -> _Course:
     If a share l of an engine's N samples is left on average, some run with probability
     1 - (1 - l)^N; of all engines with M samples, with probability 1 - (1 - l)^M.
     """
-    import numpy as np
-
     found = flow(made.load)
     layout = made.layout
     each = max(1.0, made.samples / layout.replicas)
@@ -195,8 +187,6 @@ def _course(made: SamplingEngine) -> _Course:
 
 
 def _generation(job: RlJob, made: SamplingEngine) -> Generation:
-    import numpy as np
-
     course = _course(made)
     rollout, memory = job.rollout, made.memory
     batches = rollout.batches
@@ -227,8 +217,6 @@ def _generation(job: RlJob, made: SamplingEngine) -> Generation:
 def _fed(course: _Course) -> float:
     """Share of the seconds in which others wait for admission and take the place of a sequence
     whose tool runs."""
-    import numpy as np
-
     fed = int(np.flatnonzero(course.flow.admitted > 0.0)[-1])
     return float(course.seconds[:fed].sum() / max(course.seconds.sum(), 1e-12))
 
@@ -236,8 +224,6 @@ def _fed(course: _Course) -> float:
 def _steady_s(made: SamplingEngine) -> float:
     """Seconds of the same samples if engines are always fed: as many run as slots and room allow,
     with the mix of ages that results when each end admits another sequence."""
-    import numpy as np
-
     load = made.load
     longest = load.lengths.tokens[-1]
     ages = (np.arange(256) + 0.5) * longest / 256
@@ -260,8 +246,6 @@ def _steady_s(made: SamplingEngine) -> float:
 
 def _profile(course: _Course, samples: float) -> tuple[tuple[float, float], ...]:
     """(seconds since the start, share of the samples that still run)."""
-    import numpy as np
-
     ends = np.concatenate(([0.0], np.cumsum(course.seconds)))
     left = np.concatenate(([1.0], np.clip(course.flow.left / samples, 0.0, 1.0)))
     left[-1] = 0.0
