@@ -115,6 +115,8 @@ class CostModel:
 
     def __init__(self, job: Job, altered: Factors | None = None, *, compiled: bool = True) -> None:
         self.job, self.altered, self.compiled = job, altered or {}, compiled
+        # Tables that `pictured_table` has made.
+        self._pictured: dict[tuple[float, bool], OpTable] = {}
 
     @cached_property
     def machines(self) -> tuple[CostModel, ...]:
@@ -160,11 +162,6 @@ class CostModel:
             found = op_columns.flatten(with_pictures(pieces, pictures), job)
             self._pictured[pictures, resident] = found
         return self._pictured[pictures, resident]
-
-    @cached_property
-    def _pictured(self) -> dict[tuple[float, bool], OpTable]:
-        """Tables that `pictured_table` has made."""
-        return {}
 
     @cached_property
     def job_inputs(self) -> JobInputs:
