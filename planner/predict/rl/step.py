@@ -19,7 +19,7 @@ from planner.predict.rl.errors import step_bar, with_bar
 from planner.predict.rl.generation import generate
 from planner.predict.rl.moves import Transfer, transfer, unpinned_bytes_per_s, usual_way
 from planner.predict.rl.plan import Generation, Phase, RlLayout, Side, Training, at_work
-from planner.predict.rl.states import asleep, sleep_phase, wake_phase
+from planner.predict.rl.states import asleep, engine_turns
 from planner.predict.rl.training import train
 from planner.predict.uncertainty.intervals import fit_probability
 
@@ -155,10 +155,10 @@ def _taking_turns(
         )
         trainer = _prefixed("trainer", _weights(training.resident) | dict(training.staying))
     yield _moving(moved, "engine", {**trainer, **weights, **sleeping})
-    yield wake_phase(job, layout, {**awake, **beside})
+    yield engine_turns("wake", job, layout, {**awake, **beside})
     yield replace(engine, held={**awake, **beside})
     yield from _judging(job, "engine", {**awake, **beside})
-    yield sleep_phase(job, {**awake, **beside})
+    yield engine_turns("sleep", job, layout, {**awake, **beside})
     engine_left = _prefixed("engine", sleeping if job.framework.sleep_level else awake)
     if layout.trainer_leaves:
         trainer = _prefixed("trainer", {**training.resident, **training.staying})
