@@ -118,26 +118,6 @@ def _override(value: Value) -> str:
 
 
 _SIXTEEN_BITS = 2.0
-_DATA = "prefix of your tokenized data (.bin and .idx); empty: mock data"
-_TOKENIZER = "folder or name of its Hugging Face tokenizer"
-_PACKS = "file of JSON lines, one pack a line: `messages` of its conversations"
-_TEXTS = (
-    contract.Variable("DATA_PATH", "", _DATA, holds="${DATA_PATH}.bin"),
-    contract.path_variable("TOKENIZER", _TOKENIZER),
-)
-_OF_PACKS = (
-    contract.needed("DATA_PATH", _PACKS, holds="${DATA_PATH}"),
-    contract.needed("TOKENIZER", f"{_TOKENIZER}, with a chat template"),
-)
-_ALWAYS = (
-    contract.folder_variable("DATA_PATH"),
-    contract.path_variable("TENSORBOARD", "folder of TensorBoard's logs"),
-    contract.TRAIN_STEPS,
-    contract.WARMUP_STEPS,
-    contract.rate_variable("1e-4"),
-    contract.rate_variable("1e-5", "MIN_LEARNING_RATE", "last"),
-)
-VARIABLES = (*_TEXTS, *_ALWAYS)
 # The tokenizer's own template of conversations (core/tokenizers/text/libraries/sft_tokenizer.py).
 _CHAT_TEMPLATE = ("--sft-tokenizer-prompt-format", "default")
 
@@ -222,19 +202,12 @@ def command(launch: Launch) -> RunCommand:
     words, comments = as_argv(groups(launch))
     kind = "hybrid" if is_hybrid(launch.job.model) else "gpt"
     program = f"${{MEGATRON_LM}}/pretrain_{kind}.py"
-    checkout = "folder of a Megatron-LM checkout of core 0.19"
-    weights = (
-        "a checkpoint of Megatron's in its distributed format (README.md says how to make one)"
+    variables = sentences.said_variables(
+        "megatron", launch, packs=trains_packs(launch.job), hybrid=kind == "hybrid"
     )
     return RunCommand(
         argv=(program, *words),
-        variables=(
-            contract.needed("MEGATRON_LM", checkout, holds=program),
-            contract.pretrained_variable(weights),
-            *(_OF_PACKS if trains_packs(launch.job) else _TEXTS),
-            *_ALWAYS,
-            stop_variable(launch),
-        ),
+        variables=(*variables, stop_variable(launch)),
         branches=_branches(launch),
         environment=environment(launch),
         comments={index + 1: title for index, title in comments.items()},
