@@ -8,15 +8,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from planner.job.data_tables import Column, DataTable
 from planner.job.written import markdown_table
 from planner.predict.uncertainty.families import Figure
-from planner.report.accuracy import HELD_OUT
+from tests.documents.data_tables import Column, DataTable
+from tests.fit.accuracy import HELD_OUT
 from tests.truth.accuracy import COUNTS, Errors, counted_accuracy, counted_tables
 from tests.truth.tuning_accuracy import tuning_accuracy
 
 ROOT = Path(__file__).resolve().parents[1]
-# Written by planner.report.accuracy.
+# Written by tests.fit.accuracy.
 ACCURACY = "planner/evidence/data/accuracy"
 _WORDS: dict[Figure, str] = {"time": "step time", "memory": "peak memory"}
 

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 from planner.cli import planner_command
-from planner.job.data_tables import DataTable
+from tests.documents.data_tables import DataTable
 
 from page_accuracy import accuracy, accuracy_data, headline, memory_accuracy, tuning_tables
 from page_data import (

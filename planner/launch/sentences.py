@@ -12,13 +12,13 @@ import string
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from types import CodeType, MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from planner.job.job import Job
 from planner.job.quantities import gib, percent_sure, seconds, share
 from planner.launch.contract import VARIABLES, ExplainedSetting, Launch, Refusal, Variable
 from planner.launch.options import Options, last
-from planner.launch.read.found import Edit, Placed, Problem
+from planner.launch.read.found import Edit, Placed, Problem, Severity
 from planner.launch.registry import dialect_toml
 from planner.launch.settings_text import SettingsSection, WrittenSetting
 
@@ -117,10 +117,11 @@ def said_problems(
         if not holds(row.get("when"), names):
             continue
         rule = row.get("rule", "not-predictable")
+        usual = "warning" if rule == "not-predictable" else "error"
         yield Problem(
             rule,
             filled_in(row["text"], names),
-            row.get("severity", "warning" if rule == "not-predictable" else "error"),
+            cast(Severity, filled_in(row.get("severity", usual), names)),
             document.place(*row.get("at", at)),
             filled_in(row.get("fix", ""), names),
             tuple(Edit(key, filled_in(value, names)) for key, value in row.get("set", {}).items()),

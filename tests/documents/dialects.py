@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from planner.job.data_tables import Column, DataTable
 from planner.job.models.catalog import load_model, model_names
 from planner.job.specs import ModelSpec
 from planner.job.written import markdown_table
 from planner.launch.architecture import ArchitectureRow, Table, departures, fields_of, refusals
 from planner.launch.options import GONE, SWITCH, DialectOption, run_options
 from planner.launch.registry import dialects, table_of, targets
+from tests.documents.data_tables import Column, DataTable
 
 PAGE = Path(__file__).parents[2] / "docs" / "dialects.md"
 _PAGE = """# How each launch target says a model and its run

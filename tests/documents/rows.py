@@ -16,8 +16,8 @@ from typing import Any
 from click.testing import CliRunner
 
 from planner.cli.program import planner_command
-from planner.job.data_tables import Column, DataTable
 from planner.job.written import markdown_table
+from tests.documents.data_tables import Column, DataTable
 
 _SCALES = {
     "B": 1.0,

@@ -16,8 +16,8 @@ from hardware.frozen import Frozen
 from hardware.settings import Coefficient
 from planner.cost.inputs import GpuInputs
 from planner.cost.tables import FrameworkInputs
-from planner.job.data_tables import Column, DataTable
 from planner.job.frameworks.tables import TABLES, settings_of
+from tests.documents.data_tables import Column, DataTable
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 _HEAD = """# Settings that the cost core reads

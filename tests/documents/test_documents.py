@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from planner.job.data_tables import FOLDER
+from tests.documents.data_tables import FOLDER
 from tests.documents.page import PAGE, documents, page_text
 from tests.documents.rows import figure, run, table
 

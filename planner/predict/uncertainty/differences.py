@@ -8,7 +8,7 @@ between them. ln(measured ratio / predicted ratio) is taken as normal with
 
 one term for each kind of difference (`TERMS`). Of degrees, micro-batches and numbers of GPUs each
 doubling adds an independent error, so there the variance is linear in the doublings. The scales
-ship in `differences.toml`; `planner.evidence.fit.difference_fit` fits them to pairs of measured
+ship in `differences.toml`; `tests.fit.difference_fit` fits them to pairs of measured
 runs of one source, and judges them with that source left out.
 
 Ignores what two plans of the same degrees, switches and micro-batch differ in otherwise, as how

@@ -16,16 +16,16 @@ slower kernels, recomputation, bubbles, the optimizer (`Conditions.parts`). A pe
 `kinds` (`kinds_of`) multiply: mixtures of experts, loops that somebody wrote and frameworks that
 nobody measured.
 
-All of it is fitted to measured runs by the interval score (`planner.evidence.fit.error_fit`) and
+All of it is fitted to measured runs by the interval score (`tests.fit.error_fit`) and
 ships in `planner/predict/uncertainty/residuals.json`. `shares` says how the variance divides
-between families, sources and runs (`planner.evidence.fit.components`); own runs take away what they
+between families, sources and runs (`tests.fit.components`); own runs take away what they
 share (`planner.evidence.learn.posterior`). Any source can be left out: `folds` are fits to nine
 tenths of the sources each.
 
 A job outside what was measured gets a further, independent error (`Further`): one that grows with
 each doubling beyond the runs on the same GPU architecture (of memory: of the same framework), and
 one for each of architecture, framework, kind of model and precision without a run. How fast it
-grows is fitted by leaving *ranges* of runs out (`planner.evidence.fit.judging`).
+grows is fitted by leaving *ranges* of runs out (`tests.fit.judging`).
 """
 
 from __future__ import annotations

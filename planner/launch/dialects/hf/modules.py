@@ -96,14 +96,14 @@ def named_modules(value: object, model: ModelSpec | None) -> Modules:
             return Modules(invalid=names[0])
         names = [name for name in known if name in _of_pattern(names[0])]
     lasts = list(dict.fromkeys(name.strip().rpartition(".")[2] for name in names))
-    words = [word for name in lasts for word in _words(name, known, model)]
-    strange = [name for name in lasts if name not in known]
-    sure = model is not None and _is_listed(model)
-    return Modules(
-        _grouped(tuple(dict.fromkeys(words))),
-        tuple(strange) if sure else (),
-        () if sure else tuple(strange),
-    )
+    words = {word for name in lasts for word in _words(name, known, model)}
+    order = (*GROUPS[ALL_LINEAR], "router", HEAD, EMBEDDINGS)
+    found = tuple(word for word in order if word in words)
+    strange = tuple(name for name in lasts if name not in known)
+    plain = adapter_table("plain")
+    # Whether all modules of the model's family are known by their names.
+    is_listed = model is not None and model.family in f"{plain['families']} {plain['sure']}".split()
+    return Modules(found, strange) if is_listed else Modules(found, unclear=strange)
 
 
 def adapted_modules(
@@ -161,24 +161,17 @@ def _listed(value: object) -> list[str]:
     return [part.strip("\"' ") for part in re.split(r"[,\s]+", text) if part.strip("\"' ")]
 
 
-def _is_listed(model: ModelSpec) -> bool:
-    """Whether all modules of the model's family are known by their names."""
-    plain = adapter_table("plain")
-    return model.family in f"{plain['families']} {plain['sure']}".split()
-
-
 def modules_of_family(model: ModelSpec | None) -> Mapping[str, str]:
     """Names of modules of the model's family, of every family where that is not known, and the
     linear layers in each, in the planner's words."""
     usual: Mapping[str, str] = adapter_table("modules")
-    families: Mapping[str, Any] = adapter_table("families")
-    if model is not None and model.family in families:
-        own: Mapping[str, str] = families[model.family]["modules"]
-        return own
-    if model is not None:
-        return {**usual, "gate": "router"} if model.moe is not None else usual
-    every = {name: word for one in families.values() for name, word in one["modules"].items()}
-    return every | dict(usual)
+    families: Mapping[str, Mapping[str, Mapping[str, str]]] = adapter_table("families")
+    if model is None:
+        every = {name: word for one in families.values() for name, word in one["modules"].items()}
+        return every | dict(usual)
+    if model.family in families:
+        return families[model.family]["modules"]
+    return {**usual, "gate": "router"} if model.moe is not None else usual
 
 
 def _words(name: str, known: Mapping[str, str], model: ModelSpec | None) -> Iterator[str]:
@@ -191,12 +184,6 @@ def _words(name: str, known: Mapping[str, str], model: ModelSpec | None) -> Iter
     for word in words:
         inside = (word, f"shared-{word}", EXPERTS) if word in _BLOCK else (word,)
         yield from (one for one in inside if one in layers)
-
-
-def _grouped(words: Sequence[str]) -> tuple[str, ...]:
-    """As they are, in the planner's order."""
-    order = (*GROUPS[ALL_LINEAR], "router", HEAD, EMBEDDINGS)
-    return tuple(word for word in order if word in words)
 
 
 def whole_modules(value: object, model: ModelSpec | None) -> tuple[tuple[str, ...], list[str]]:
