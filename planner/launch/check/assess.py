@@ -60,7 +60,7 @@ Verdict = Literal["runs and fits", "will not fit", "will not run", "cannot tell"
 
 @dataclass(frozen=True)
 class Assessment:
-    """What there is to say of a launch. `plan` None: it breaks a rule, or is not modelled.
+    """The verdict on a launch. `plan` is None where it breaks a rule or is not modelled.
 
     `proposal` None: too little is known to make a configuration of it.
     """
@@ -96,7 +96,7 @@ class Assessment:
 
     @property
     def verdict(self) -> Verdict:
-        """What can be told of it."""
+        """The verdict in words."""
         if self.errors:
             return "will not run"
         predicted = self.plan if self.rl is None else self.rl.step
@@ -124,7 +124,7 @@ def assess(
     problems = list(found.problems)
     if not (gpus or cluster or found.plan_gpus):
         disagreements = world_problems(found, None)
-        # A rule of older GPUs where nobody says which they are.
+        # A rule for older GPUs is only a warning while the GPUs are unknown.
         problems = [
             replace(item, severity="warning") if _is_of_old_gpus(item) else item
             for item in problems
@@ -215,7 +215,7 @@ def _machine(request: Request) -> Cluster:
 
 
 def _of_its_config(model: ResolvedModel) -> Iterator[str]:
-    """What reading a config.json assumed, but for the length of sequences, which `--seq` says."""
+    """Assumptions made while reading a config.json, except on the length of sequences (`--seq`)."""
     if model.asked.endswith(".json"):
         yield from (f"of {model.asked}: {note}" for note in model.notes if "--seq" not in note)
 
@@ -254,8 +254,8 @@ def _sorted(problems: list[Problem], ignored: Collection[str]) -> tuple[Problem,
     ranks = {"error": 0, "missing": 3, "warning": 4, "note": 5}
 
     def rank(problem: Problem) -> int:
-        """What is not modelled stands before what is missing, and after the branch that decides
-        whether it is asked for."""
+        """Features that are not modelled come before missing values, and after the branch that
+        decides whether they are used."""
         if problem.rule == BRANCH and problem.severity == "missing":
             return 1
         not_modelled = problem.rule == "not-predictable" and problem.severity == "warning"

@@ -1,5 +1,5 @@
-"""Facts of a launch that no file, default or preset decides: it is predicted over their plausible
-values, as a measured run is over what its row leaves empty.
+"""Facts of a launch that no file, default or preset decides. The launch is predicted over their
+plausible values, as a measured run is over the empty cells of its row.
 
 Only what the program decides that is started, and is not there to read, is open in a launch; what a
 framework does by default is stated. The plan that is shown is that of the defaults; its error bars
@@ -30,8 +30,8 @@ from planner.predict.uncertainty.families import Figure
 from planner.predict.uncertainty.intervals import fit_probability, in_doubt
 
 Change = Callable[[Proposal], Proposal]
-# Of a measured run's source that leaves a fact out one knows that it did; files that cannot hold
-# the fact tell nothing, so the default is as likely as what others state.
+# The source of a measured run could have stated the fact and did not, which is a hint. Files that
+# cannot hold it give no hint, so the default is as likely as the other values.
 _SILENCE = 0.5
 
 
@@ -78,7 +78,7 @@ _SETTINGS: Mapping[str, Mapping[str, Change]] = {
 def opened_facts(
     left_open: Sequence[str], proposal: Proposal, job: Job, plan: Plan
 ) -> tuple[open_mixture.OpenFact, ...]:
-    """The open facts of a launch, with what each of their values makes of its plan."""
+    """The open facts of a launch, with the effect of each of their values on its plan."""
     known = priors(varied()) if left_open else {}
     facts = (
         _opened(fact_named(name), known[name], proposal, job, plan)

@@ -81,7 +81,7 @@ def read_command(launch: LaunchCommand, opened: Opened, hints: Hints) -> Found:
 
 
 class MaxTextReader(DocumentReader):
-    """What is gathered from the settings."""
+    """Gathers the launch from its settings."""
 
     called = "MaxText"
     document: Settings
@@ -236,7 +236,7 @@ class MaxTextReader(DocumentReader):
     # --- how it trains --------------------------------------------------------------------------
 
     def _demands(self, degrees: Mapping[str, int], shape: ModelSpec | None) -> None:
-        """What MaxText refuses, and what is not predicted."""
+        """Notes settings that MaxText refuses, and those that are not predicted."""
         self._said("hardware")
         for name, what in _RULES["training"].items():
             if self.get(name):

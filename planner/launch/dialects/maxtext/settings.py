@@ -50,7 +50,7 @@ class Key:
     values: tuple[str, ...]
 
     def says(self) -> str:
-        """What it takes, in words."""
+        """The values that it takes, in words."""
         if self.values:
             return "one of " + ", ".join(value or '""' for value in self.values)
         return " or ".join(sorted(self.types))
@@ -92,7 +92,7 @@ def is_known(key: str) -> bool:
 
 
 def default(key: str) -> Any:
-    """What base.yml says."""
+    """The value in base.yml."""
     return keys()[key].default
 
 
@@ -102,8 +102,9 @@ def _configs() -> Mapping[str, Mapping[str, Any]]:
 
 
 def shipped_config(path: str) -> Mapping[str, Any] | None:
-    """What a configuration that MaxText ships says beside base.yml, by its path in a checkout or in
-    the package: `.../configs/gpu/models/llama2_7b.yml`. None for others; base.yml says nothing."""
+    """Settings that a configuration shipped with MaxText adds to base.yml, by its path in a
+    checkout or in the package: `.../configs/gpu/models/llama2_7b.yml`. None for other paths;
+    base.yml itself adds none."""
     inside = re.sub(r"^.*?\bconfigs/", "", path).removesuffix(".yml")
     return {} if inside.rpartition("/")[2] == "base" else _configs().get(inside)
 
@@ -159,8 +160,8 @@ def named_files(launch: LaunchCommand) -> Iterator[Text]:
 
 @dataclass
 class Settings(Document):
-    """What is stated, over what holds `below` it: a model's settings, those of the configuration
-    that a file builds on. base.yml's are below both."""
+    """Stated settings over those `below`: a model's, or those of the configuration that the file
+    builds on. base.yml is below both."""
 
     below: dict[str, Any] = field(default_factory=dict)
 
@@ -172,14 +173,14 @@ class Settings(Document):
         return self._below(key)
 
     def read(self, key: str) -> Any:
-        """The same, of what is stated. ValueError where MaxText does not take that."""
+        """The same, but ValueError for a stated value that MaxText refuses."""
         setting = self.settings.get(key)
         if setting is None or setting.unknown:
             return self._below(key)
         return keys()[key].read(setting.value)
 
     def _below(self, key: str) -> Any:
-        """What holds where nothing is stated."""
+        """The value that holds where none is stated."""
         return self.below[key] if key in self.below else default(key)
 
     def setting(self, key: str) -> Setting:

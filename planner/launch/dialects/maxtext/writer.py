@@ -49,7 +49,7 @@ _OTHERS = "--framework megatron-core or torchtitan"
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What MaxText, or this writer for it, cannot express of the job."""
+    """Parts of the job that MaxText, or this writer, cannot express."""
     blocks, names = (
         f"the writer for MaxText ({block_of(job.model)} blocks)",
         sentences.names_of_job(job),
@@ -61,12 +61,12 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def plan_refusals(launch: Launch) -> Iterator[Refusal]:
-    """What MaxText cannot express of the plan, its job apart."""
+    """Parts of the plan, its job apart, that MaxText cannot express."""
     yield from sentences.said_refusals("maxtext", "plan_refusals", _names(launch))
 
 
 def _names(launch: Launch) -> Mapping[str, object]:
-    """What rows of `launch.toml` may name."""
+    """Names that rows of `launch.toml` may use."""
     degrees = launch.plan.degrees
     batch, sizes = mesh.batch_of(degrees), mesh.sizes_of(degrees)
     known = sizes or dict.fromkeys(mesh.AXES, 1)
@@ -180,8 +180,8 @@ def requirements(launch: Launch) -> tuple[str, ...]:
 
 
 def says(found: Found, proposal: Proposal) -> dict[str, Any]:  # noqa: ARG001 (the registry's function)
-    """What the settings say of a configuration, for `--fix`: the axes of the mesh, the share of a
-    GPU in the batch, and the policy."""
+    """The settings of a configuration, for `--fix`: the axes of the mesh, the batch of a GPU, and
+    the policy."""
     degrees, cluster = proposal.degrees, proposal.request.find_cluster()
     batch = mesh.batch_of(degrees)
     said: dict[str, Any] = {

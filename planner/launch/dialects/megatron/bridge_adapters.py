@@ -91,7 +91,7 @@ def target_modules(tuning: Tuning, model: ModelSpec) -> tuple[str, ...]:
 
 
 def adapter_refusals(job: Job) -> Iterator[Refusal]:
-    """What Megatron-Bridge cannot be told of a way of training, its vision part apart."""
+    """Ways of training that Megatron-Bridge has no settings for, its vision part apart."""
     tuning, model = job.tuning, job.model
     adapted = set(tuning.adapted(model)) if tuning.has_adapters else set[str]()
     named = target_modules(tuning, model) if tuning.has_adapters else ()

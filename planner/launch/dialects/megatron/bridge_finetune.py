@@ -59,7 +59,7 @@ def script(job: Job, multiple: int, **names: Value) -> str:
 
 
 def own_adapters(job: Job) -> dict[str, Value]:
-    """What a start script has of adapters."""
+    """The lines of a start script that define adapters."""
     if not job.tuning.has_adapters:
         return {"adapter_imports": [], "adapters": [], "set_adapters": ""}
     fields, kind = adapter_fields(job.tuning, job.model), _CLASSES[job.tuning.method]

@@ -56,7 +56,7 @@ def family_refusals(model: ModelSpec) -> Iterator[Refusal]:
 
 
 def vision_refusals(job: Job) -> Iterator[Refusal]:
-    """What Megatron-Bridge cannot be told of a vision-language model of such a family."""
+    """Ways of training such a vision-language model that Megatron-Bridge has no settings for."""
     tuning = job.tuning
     if job.model.vision is not None:
         chosen = set(tuning.frozen) & set(PARTS) or ALL_LINEAR not in tuning.targets
@@ -74,7 +74,8 @@ def of_language(job: Job) -> Job:
 
 
 def overrides(launch: Launch) -> dict[str, str]:
-    """What is frozen, and how images' tokens have positions; adapters freeze all beside them."""
+    """Overrides for frozen parts and for the positions of image tokens; adapters freeze all
+    else."""
     job = launch.job
     if job.model.vision is None:
         return {}

@@ -88,7 +88,7 @@ plan_refusals = megatron.plan_refusals
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What Megatron-Bridge cannot express of the job."""
+    """Parts of the job that Megatron-Bridge cannot express."""
     if unknown := [*bridge_vision.family_refusals(job.model)]:
         yield from unknown
         return
@@ -185,7 +185,7 @@ choices = megatron.choices
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
-    """What the overrides are written for."""
+    """Packages that the overrides are written for."""
     group = megatron.sharp_group(launch)
     return sentences.said_needs("megatron", "bridge_needs", launch, sharp_group=group)
 
@@ -237,7 +237,7 @@ def _of_row(row: Mapping[str, Any], names: Mapping[str, Any]) -> Overrides:
 
 
 def _of_text(text: str) -> Overrides:
-    """What switches the plan's techniques on: overrides already."""
+    """A text of overrides, as that which switches the plan's techniques on."""
     pairs = (word.partition("=") for word in text.split())
     return {key: value for key, _, value in pairs}
 

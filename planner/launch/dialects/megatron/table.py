@@ -115,7 +115,7 @@ def is_clamped(model: ModelSpec) -> bool:
 
 
 def activation_of(model: ModelSpec) -> str:
-    """Bridge's name of the activation; empty where Megatron has none such."""
+    """Bridge's name of the activation; empty where Megatron does not have it."""
     if model.gated:
         return ("quick_gelu" if is_clamped(model) else "silu") if model.activation in _SILU else ""
     if model.activation in _SQUARED_RELU:
@@ -136,13 +136,13 @@ def linear_bias(model: ModelSpec) -> bool | None:
 
 
 def window_marks(model: ModelSpec) -> list[bool]:
-    """Which layers have a sliding window; empty if none has."""
+    """For each layer, whether it has a sliding window; empty if none has."""
     slides = [kind.attention == "sliding" for kind in model.kind_sequence]
     return slides if any(slides) else []
 
 
 def expert_marks(model: ModelSpec) -> list[bool]:
-    """Which layers have experts."""
+    """For each layer, whether it has experts."""
     return [kind.ffn == "moe" for kind in model.kind_sequence]
 
 
@@ -154,7 +154,7 @@ def _whole(number: float) -> int | float:
 
 
 def _facts(model: ModelSpec) -> Mapping[str, object]:
-    """What rows of `model.toml` name besides the model."""
+    """Names that rows of `model.toml` use besides the model."""
     moe, slide, expert = model.moe, window_marks(model), expert_marks(model)
     seen = (model.sliding_window or 1) - 1
     delta, state = is_delta(model), [kind.attention == "state" for kind in model.kind_sequence]

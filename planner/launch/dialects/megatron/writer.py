@@ -46,7 +46,7 @@ _OTHERS = "--framework accelerate, which trains Hugging Face's own model"
 
 
 def model_refusals(model: ModelSpec, seq: int, *, bridge: bool = False) -> Iterator[Refusal]:
-    """What Megatron's GPT model cannot be made into; `bridge`: by overrides, not by flags."""
+    """Models that Megatron's GPT model cannot express; `bridge`: by overrides in place of flags."""
     names = {"model": model, "seq": seq, "hybrid": is_hybrid(model)}
     yield from refusals(ROWS, model, "Megatron's GPT model", _OTHERS)
     yield from sentences.said_refusals("megatron", "length_refusals", names)
@@ -128,7 +128,7 @@ def is_fsdp(launch: Launch) -> bool:
 
 
 def names_in(launch: Launch) -> dict[str, Any]:
-    """What the rows of `groups.toml` and `launch.toml` may name of a launch."""
+    """Names that rows of `groups.toml` and `launch.toml` may use."""
     plan, job = launch.plan, launch.job
     model, layout = job.model, plan.layout
     blocks = layout_text(layout.block_layers, model.mtp_layers, layout.mtp_standalone)
@@ -185,7 +185,7 @@ def plan_refusals(launch: Launch) -> Iterator[Refusal]:
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What Megatron-LM cannot express of the job."""
+    """Parts of the job that Megatron-LM cannot express."""
     yield from model_refusals(job.model, job.seq)
     names = sentences.names_of_job(job)
     yield from sentences.said_refusals("megatron", "attention_refusals", names)
@@ -256,7 +256,7 @@ def _branches(launch: Launch) -> tuple[Branch, ...]:
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
-    """What the flags are written for."""
+    """Packages that the flags are written for."""
     return sentences.said_needs("megatron", "needs", launch, sharp_group=sharp_group(launch))
 
 

@@ -26,8 +26,8 @@ OPTIONS = run_options("nanotron")["run"]
 
 
 def plan_refusals(launch: contract.Launch) -> Iterator[contract.Refusal]:
-    """What nanotron cannot express of the plan: it places the layers itself, and the plan's stages
-    must be those."""
+    """Plans that nanotron cannot express: it places the layers itself, and the plan's stages must
+    agree."""
     pp, planned = launch.plan.degrees.pp, launch.plan.layout.block_layers
     built = job_split(launch.job, pp)
     if pp == 1 or built == planned:
@@ -49,7 +49,7 @@ def _splits_evenly(job: Job, pp: int) -> bool:
 
 
 def job_refusals(job: Job) -> Iterator[contract.Refusal]:
-    """What nanotron cannot express of the job."""
+    """Parts of the job that nanotron cannot express."""
     yield from architecture_refusals(NANOTRON, job.model, "nanotron", "--framework megatron-core")
     yield from sentences.said_refusals("nanotron", "job_refusals", sentences.names_of_job(job))
 

@@ -61,7 +61,7 @@ def parts_of(launch: contract.Launch) -> list[list[str]]:
 
 
 def plan_refusals(launch: contract.Launch) -> Iterator[contract.Refusal]:
-    """What torchtitan cannot express of a plan, its model apart."""
+    """Parts of a plan, its model apart, that torchtitan cannot express."""
     names = names_of(launch) | {"recompute_kind": recompute_kind(launch)}
     yield from said_refusals("torchtitan", "plan_refusals", names)
 
@@ -116,7 +116,7 @@ def sample_files() -> contract.Files:
 
 
 def says(found: Found, proposal: Proposal) -> dict[str, Any]:
-    """What torchtitan's files say of a configuration, for `--fix`.
+    """The settings of a configuration in torchtitan's files, for `--fix`.
 
     The local batch is a micro-batch, or all of a pipeline's micro-batches.
     """

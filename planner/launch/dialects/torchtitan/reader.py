@@ -1,4 +1,4 @@
-"""Reader of torchtitan 0.2 TOML files, and of what 0.3's configuration functions share with them.
+"""Reader of torchtitan 0.2 TOML files, and of the settings that 0.3's functions share with them.
 
 Meanings of keys: torchtitan 0.2.2, torchtitan/config/job_config.py, train.py, parallel_dims.py.
 """

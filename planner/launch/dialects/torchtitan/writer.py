@@ -191,7 +191,7 @@ MODULE, FUNCTION = "planned_run", "planned"
 
 
 def job_refusals(job: Job) -> Iterator[contract.Refusal]:
-    """What torchtitan 0.3 cannot express of the job."""
+    """Parts of the job that torchtitan 0.3 cannot express."""
     model, table = job.model, titan_table(job.model)
     yield from refused_fields(table, model, "torchtitan 0.3", "--framework megatron-core")
     names = sentences.names_of_job(job) | {"half": dict(job.optimizer.states) == BF16_STATES}

@@ -42,7 +42,7 @@ class Function:
     outer: Mapping[str, Any] = field(default_factory=dict)
 
     def call(self, given: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> Any:
-        """What it returns; None where it returns nothing. LimitError, RecursionError."""
+        """Its result; None where it returns nothing. LimitError, RecursionError."""
         words, arguments = dict(named or {}), self.node.args
         frame, outside = Frame(self.module, dict(self.outer)), Frame(self.module, {})
         names = [arg.arg for arg in (*arguments.posonlyargs, *arguments.args)]
@@ -168,7 +168,8 @@ class Reader:
     def imported(
         self, node: ast.Import | ast.ImportFrom, name: str, path: str, otherwise: Any
     ) -> Any:
-        """What an import binds to a name; a Record of its full name where it is not there."""
+        """The value that an import binds to a name; a Record of its full name where it is not
+        there."""
         alias = next((alias for alias in node.names if syntax.bound_name(alias) == name), None)
         if alias is None:
             return otherwise
@@ -388,7 +389,7 @@ class Frame:
         return result
 
     def _call(self, what: Any, given: list[Any], named: dict[str, Any]) -> Any:
-        """What a call comes to: of a function or class that is there, else a Record of it."""
+        """The result of a call: of a function or class that is there, else a Record of it."""
         name, special = _name_of(what), self.module.reader.special
         if (stands := special.get(name) or special.get(name.rpartition(".")[2])) is not None:
             return stands(*given, **named)
@@ -399,7 +400,7 @@ class Frame:
         return self._call_unseen(what, given, named) if isinstance(what, Record) else UNKNOWN
 
     def _call_unseen(self, what: Record, given: list[Any], named: dict[str, Any]) -> Any:
-        """A call of what is not there: a wrapper, a built-in function, anything else."""
+        """A call of a function that is not there: a wrapper, a built-in, anything else."""
         if what.name.rpartition(".")[2] in self.module.reader.partials and given:
             if isinstance(given[0], Class):
                 return given[0].make(named)
@@ -432,7 +433,7 @@ def _attribute(owner: Any, name: str, *, is_method: bool = False) -> Any:
 
 
 def dotted_name(record: Record) -> str:
-    """`FullAC.Config` of what a class that is there has inside."""
+    """`FullAC.Config` for a class within a class whose source is there."""
     inner = record.name.startswith("?.") and isinstance(record.of, Class)
     return f"{_name_of(record.of)}{record.name[1:]}" if inner else record.name
 
