@@ -1,7 +1,7 @@
-"""Compiling the cost core before its first use: on two processors by two processes, with progress.
+"""Compiles the cost core before its first use: by two processes if possible, with progress.
 
 Machine code goes to the user's cache (`planner.cost._machine_code`), where later processes find it.
-Where that cannot be, each process compiles what it calls.
+Without a cache, each process compiles what it calls.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from planner.cost.tables import FrameworkInputs, JobInputs
 from planner.job.errors import CannotTellError
 
 Progress = Callable[[str, int, int], None]
-# How often the clock is looked at while another process compiles.
+# Seconds between two looks at the clock while the second process compiles.
 _LOOKS_UP_S = 0.05
 
-# Another process, which has to start first, compiles the second half: both take about as long.
+# A second process compiles the second group, which takes it about as long with its own start as the
+# first process takes for the first group.
 _HERE = (
     compiled.cost_keys, compiled.on_one.cost_shapes, compiled.memory_phases,
     compiled.on_several.cost_shapes,
@@ -41,8 +42,7 @@ _FOR_POOLS = (compiled.on_several.cost_shapes, compiled.on_several.bound_shapes)
 
 
 def missing(pools: bool = False) -> list[Entry]:
-    """Entries that a search calls and that are not in the cache; those that only `pools` call
-    too."""
+    """Entries that a search calls and that the cache lacks; with `pools` also those for pools."""
     wanted = [entry for entry in (*_HERE, *_BESIDE) if pools or entry not in _FOR_POOLS]
     return [entry for entry in wanted if not entry.is_on_disk()]
 
@@ -50,10 +50,10 @@ def missing(pools: bool = False) -> list[Entry]:
 def warm_up(
     progress: Progress | None = None, deadline: float | None = None, pools: bool = False
 ) -> None:
-    """Compile what is `missing`; `progress` is told (what, done, total).
+    """Compile what is `missing`; `progress` gets (what, done, total).
 
-    Before each entry, which takes a second or two, it hears Ctrl-C and looks whether the `deadline`
-    (`time.perf_counter`) is over: CannotTellError.
+    Each entry takes a second or two; Ctrl-C and the `deadline` (`time.perf_counter`,
+    CannotTellError) are heard between two of them.
     """
     wanted = missing(pools)
     here = [entry for entry in wanted if entry in _HERE]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
+from collections.abc import Sequence
 
 from planner.compare.budget import Budget
 from planner.compare.buying import Buying
 from planner.compare.results import Comparison, Decision, Scaling
 from planner.evidence.runs.predict import Prediction
-from planner.evidence.runs.report import error_of
-from planner.job.quantities import gib, percent_sure, share
-from planner.predict.uncertainty.families import Figure
+from planner.job.quantities import gib, percent_sure
 from planner.report.charts.memory import MemoryFigure
+from planner.report.evidence import validation_headline
 from planner.report.pages.page import Card
 from planner.report.study_words import budget_headline, decision_facts, headline
-from planner.report.traced import Pair
+from planner.report.traced import Panels, pairs_verdict
 from planner.report.tune import best_text
 from planner.tune.outcome import TunedStudy
 
@@ -82,13 +80,10 @@ def memory_card(figure: MemoryFigure) -> Card:
     )
 
 
-_NAMES: dict[Figure, str] = {"time": "step time", "memory": "peak memory"}
-
-
 def validation_card(predictions: Sequence[Prediction]) -> Card:
     """How far predictions are off: half and nine in ten of them."""
     return Card(
-        f"{'; '.join(_spreads(predictions)) or 'Nothing was measured'}.".capitalize(),
+        validation_headline(predictions),
         facts=(
             ("risk", "runs unlike these may be further off; the tables say by kind of run"),
             ("next", "planner calibrate --from your own runs narrows it for your cluster"),
@@ -96,44 +91,10 @@ def validation_card(predictions: Sequence[Prediction]) -> Card:
     )
 
 
-def _spreads(predictions: Sequence[Prediction]) -> Iterator[str]:
-    for figure, name in _NAMES.items():
-        errors = sorted(
-            abs(off) for one in predictions if (off := error_of(one, figure)) is not None
-        )
-        if errors:
-            most = errors[int(0.9 * (len(errors) - 1))]
-            yield (
-                f"{name}: half of {len(errors):,} runs within {share(median(errors))}, nine in ten "
-                f"within {share(most)}"
-            )
-
-
-# Bars that are the sum of others.
-_SUMS = ("step", "total", "peak")
-
-
-def pairs_card(panels: Mapping[str, tuple[Sequence[Pair], str]]) -> Card | None:
+def pairs_card(panels: Panels) -> Card | None:
     """The largest measured part and, beside a prediction, where it differs most."""
-    every = [
-        (pair, unit) for pairs, unit in panels.values() for pair in pairs if pair.label not in _SUMS
-    ]
-    if not every:
-        return None
-    largest, unit = max(every, key=lambda one: one[0].measured)
-    known = [(abs(pair.measured - pair.predicted), pair, unit) for pair, unit in every
-             if pair.predicted is not None]  # fmt: skip
-    text = f"{largest.label} is the largest part: {largest.measured:,.4g} {unit}"
-    if not known:
-        return Card(
-            f"{text}.", facts=(("next", "--plan-file plans.json sets a prediction beside it"),)
-        )
-    _, far, unit = max(known, key=lambda one: one[0])
-    differs = (
-        f"{text}; furthest from the prediction is {far.label}: {far.measured:,.4g} instead of "
-        f"{far.predicted:,.4g} {unit}."
-    )
-    return Card(differs, facts=(("next", "planner calibrate --from your runs carries it on"),))
+    verdict = pairs_verdict(panels)
+    return verdict and Card(verdict[0], facts=verdict[1])
 
 
 def tune_card(study: TunedStudy) -> Card:

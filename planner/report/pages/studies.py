@@ -139,3 +139,13 @@ def _drawings(predictions: Sequence[Prediction], family: Family) -> Iterator[Dra
         if points:
             chart = scatter_chart(points, "", unit)
             yield Drawing(name, title, chart)
+
+
+def time_chart(predictions: Sequence[Prediction]) -> Any:
+    """Predicted against measured step times, one colour a framework profile."""
+    points = [
+        RunPoint(found[1], found[0], prediction.job.framework.name)
+        for prediction in predictions
+        if (found := known(prediction, "time")) is not None
+    ]
+    return scatter_chart(points, "Step time, by framework", "s", hover=False)

@@ -9,11 +9,12 @@ nothing shards, how the weights are trained and what training minimises. Names: 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from planner.launch.dialects.hf import DEEPSPEED
+from planner.launch.dialects.hf import DEEPSPEED, said
 from planner.launch.dialects.hf.accelerate_reader import AccelerateReader
 from planner.launch.dialects.hf.adapter_file import with_adapter
 from planner.launch.dialects.hf.arguments import (
@@ -27,6 +28,7 @@ from planner.launch.dialects.hf.arguments import (
 )
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.dialects.hf.family_scripts import of_family
+from planner.launch.dialects.hf.modules import adapter_table
 from planner.launch.dialects.hf.program_defaults import (
     by_trl,
     by_unsloth,
@@ -54,6 +56,7 @@ from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, Source, below, json_document
 from planner.launch.read.found import Found, Problem, Setting, unresolved
+from planner.launch.sentences import evaluated
 
 # TrainingArguments' own micro-batch, and those of programs that have another.
 _TRAINER_BATCH = 8
@@ -98,28 +101,24 @@ def read_hf_training(
     if program == "swift":
         named = of_swift(named)
     script = hf_arguments(named, Path(path).parent, source.hints)
-    elsewhere = _batch_elsewhere(named, script.hints.mbs)
-    document = _deepspeed(named, source)
-    shards = document is not None or _asks_for_fsdp(named)
+    document, whole = _deepspeed(named, source), _batch_elsewhere(named, script.hints.mbs)
+    shards = document is not None or is_on(named, "fsdp") or bool(below(named, "fsdp_config"))
     how = tuned(named, program, script.hints.model, sharded=shards)
-    script = _completed(script, named, program, launch, how)
+    training = Training(named, program, _completed(script, named, program, launch, how), how)
     if document is not None:
-        found = DeepspeedReader(document, source, script).found()
+        found = DeepspeedReader(document, source, training.script).found()
     else:
-        sharded = _sharded(named, path, script.half_weights, program)
-        found = AccelerateReader(sharded, source, script).found()
-    fused = bool(found.variations)
-    found = with_tuning(by_unsloth(found, named, program), named, launch, how)
-    found = with_towers(found, named, program, launch, source.hints)
-    if program == "trl":
-        found = by_trl(found, named, source, fused=fused)
-    refusals = (
-        *refusals_of(named, launch, program, script.hints.model),
-        *unsized(named, found, source.hints),
-    )
-    sharded_by = "" if document is None else document.path
-    own = own_options(named, source, program, sharded_by)
-    found = replace(found, packing=packing_of(named, program))
+        sharded = _sharded(named, path, training.script.half_weights, program)
+        found = AccelerateReader(sharded, source, training.script).found()
+        # Its document is made up here: no file holds what accelerate does not know.
+        kept = tuple(one for one in found.problems if one.rule != "unknown-option")
+        found = replace(found, settings=(), unused=(), unknown=(), problems=kept)
+    note = f"micro-batch {_TRAINER_BATCH} (TrainingArguments' own)"
+    states_batch = "per_device_train_batch_size" in named or program in _BATCHES
+    found = trained(
+        found, training, source, "" if document is None else document.path,
+        noted=() if states_batch else (note,),
+    )  # fmt: skip
     read = replace(
         found,
         format="settings",
@@ -127,29 +126,57 @@ def read_hf_training(
         problems=(
             *of_adapter,
             *position_problems(found),
-            *refusals,
-            *own,
-            *_settled(found, named, document),
-            *elsewhere,
+            *found.problems,
+            *_unsettled(named, document),
+            *whole,
             *_spread_over_gpus(launch, program, source.hints.gpus),
         ),
         unmodelled=(
             *found.unmodelled,
-            *effects_of(named, program),
-            *below_limit(named, program),
             *own_loss(named, launch),
             *_launcher_shards(named, source, program),
         ),
-        settings=(*named.values(), *(() if document is None else found.settings)),
-        unused=found.unused if document is not None else (),
-        unknown=found.unknown if document is not None else (),
-        assumed=(
-            *found.assumed,
-            *_assumed(named, program, found.seq, source.hints.lengths),
-            *_assumed_stage(named, document, path),
-        ),
+        settings=(*named.values(), *found.settings),
+        assumed=(*found.assumed, *_assumed_stage(named, document, path)),
     )
     return with_sampling(read, named, source)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Settings, the program whose defaults they have, and what was read of them: the arguments and
+    how the weights are trained."""
+
+    named: Mapping[str, Setting]
+    program: Program
+    script: HfArguments
+    how: Tuned
+
+
+def trained(
+    found: Found, training: Training, source: Source, sharded_by: str, noted: Sequence[str] = ()
+) -> Found:
+    """A launch, as a file that shards describes it, with all that its training settings say.
+    `sharded_by`: that file; `noted`: further assumptions."""
+    named, program, launch, hints = training.named, training.program, source.launch, source.hints
+    fused = bool(found.variations)
+    found = with_tuning(by_unsloth(found, named, program), named, launch, training.how)
+    found = with_towers(found, named, program, launch, hints)
+    if program == "trl":
+        found = by_trl(found, named, source, fused=fused)
+    lengths = lengths_assumed(named, program, found.seq, hints.lengths)
+    return replace(
+        found,
+        packing=packing_of(named, program) if named else None,
+        problems=(
+            *refusals_of(named, launch, program, training.script.hints.model),
+            *unsized(named, found, hints),
+            *own_options(named, source, program, sharded_by),
+            *found.problems,
+        ),
+        unmodelled=(*found.unmodelled, *effects_of(named, program), *below_limit(named, program)),
+        assumed=(*found.assumed, *noted, *([lengths] if named else [])),
+    )
 
 
 def of_swift(named: Mapping[str, Setting]) -> dict[str, Setting]:
@@ -182,19 +209,8 @@ def _spread_over_gpus(
     work in turn (utils/torch_utils.py, get_default_device_map: `auto`)."""
     if program != "swift" or launch is None or launch.launcher or gpus == 1:
         return ()
-    if launch.per_node is not None or launch.nodes is not None:
-        return ()
-    text = (
-        "without NPROC_PER_NODE swift is one process, which lays the layers over the GPUs that it "
-        "sees and has them work in turn: no plan is like that"
-    )
-    fix = "NPROC_PER_NODE=8 before it starts one process a GPU"
-    return (Problem("one-process", text, "missing", (launch.place,), fix),)
-
-
-def _asks_for_fsdp(named: Mapping[str, Setting]) -> bool:
-    """Whether settings of a Trainer ask for FSDP."""
-    return is_on(named, "fsdp") or bool(below(named, "fsdp_config"))
+    alone = launch.per_node is None and launch.nodes is None
+    return said("one_process", launch.place) if alone else ()
 
 
 def _launcher_shards(
@@ -209,22 +225,16 @@ def _launcher_shards(
     return ((Setting("deepspeed, fsdp", None, source.path), why),)
 
 
-def _settled(
-    found: Found, named: Mapping[str, Setting], document: Document | None
-) -> Iterator[Problem]:
-    """What was found wrong, without what only accelerate's own file would say."""
+def _unsettled(named: Mapping[str, Setting], document: Document | None) -> Iterator[Problem]:
+    """Settings of sharding whose values are not known, and a DeepSpeed file that is not there."""
     setting = _configuration(named)
-    missing = "" if setting is None or setting.unknown else str(setting.value)
-    for problem in found.problems:
-        if document is None and problem.rule == "unknown-option":
-            continue
-        yield problem
     for item in (setting, named.get("fsdp"), named.get("zero_stage")):
         if item is not None and item.unknown:
             yield unresolved(item)
-    if setting is not None and document is None and missing not in ("", "None", "True"):
-        text = f"the DeepSpeed configuration {missing} is not beside the file"
-        yield Problem("deepspeed-config", text, "missing", (setting.place,), "give it too")
+    if setting is None or setting.unknown or document is not None:
+        return
+    if (missing := str(setting.value)) not in ("", "None", "True"):
+        yield from said("deepspeed_absent", setting.place, missing=missing)
 
 
 def _batch_elsewhere(named: Mapping[str, Setting], mbs: int | None) -> tuple[Problem, ...]:
@@ -232,8 +242,7 @@ def _batch_elsewhere(named: Mapping[str, Setting], mbs: int | None) -> tuple[Pro
     whole = next((named[name] for name in _WHOLE_BATCHES if name in named), None)
     if whole is None or mbs is not None:
         return ()
-    text = f"{whole.key} is for a launcher, which works out the micro-batch"
-    return (Problem("micro-batch", text, "missing", (whole.place,), "--mbs N"),)
+    return said("whole_batch", whole.place, key=whole.key)
 
 
 def _completed(
@@ -245,9 +254,8 @@ def _completed(
 ) -> HfArguments:
     """Defaults of the program where the settings say nothing."""
     script = with_length(script, named, program)
-    hints = script.hints
-    mbs = hints.mbs or _BATCHES.get(program, _TRAINER_BATCH)
-    hints = replace(hints, mbs=mbs)
+    mbs = script.hints.mbs or _BATCHES.get(program, _TRAINER_BATCH)
+    hints = replace(script.hints, mbs=mbs)
     if hints.grad_acc is None and hints.gbs is None:
         world = hints.gpus or (launch.world if launch else None)
         accumulated = -(-_SWIFT_BATCH // (mbs * world)) if program == "swift" and world else 1
@@ -261,42 +269,21 @@ def _completed(
 
 def loads_half(named: Mapping[str, Setting], program: Program) -> Half:
     """The 16-bit format of the weights that are trained; empty where they are in fp32, under
-    autocast.
-
-    axolotl loads them so where `bf16` or `float16` is on (utils/config: `cfg.torch_dtype`),
-    LLaMA-Factory leaves them so for `pure_bf16` alone, a Trainer's script where it is told the
-    dtype; ms-swift takes the checkpoint's unless told otherwise, which is bf16 of nearly every
-    model since 2023. fp16 weights under the autocast of `fp16` are left to that autocast.
-    """
+    autocast. fp16 weights under the autocast of `fp16` are left to that autocast."""
     stated = [value_of(named, name) for name in ("dtype", "torch_dtype")]
     mixed = any(is_on(named, name) for name in ("bf16", "fp16", "fp8"))
-    by_dtype: Half = ""
-    if any(text in _BF16 for text in stated):
-        by_dtype = "bf16"
-    elif any(text in _FP16 for text in stated) and not mixed:
-        by_dtype = "fp16"
-    if program == "unsloth":
-        halved = is_on(named, "fp16") and not is_on(named, "bf16")
-        return by_dtype or ("fp16" if halved else "bf16")
-    if program == "swift":
-        return by_dtype or ("" if any(stated) or is_on(named, "fp16") else "bf16")
-    if program == "axolotl":
-        if any(is_on(named, name) for name in ("bf16", "bfloat16")):
-            return "bf16"
-        halves = asks_for(named, program) != FULL or not mixed
-        asked = any(is_on(named, name) for name in ("fp16", "float16"))
-        return "fp16" if asked and halves else ""
-    if program == "llamafactory":
-        return "bf16" if is_on(named, "pure_bf16") else ""
-    return by_dtype
-
-
-def _assumed(
-    named: Mapping[str, Setting], program: Program, seq: int | None, lengths: str | None
-) -> Iterator[str]:
-    if "per_device_train_batch_size" not in named and program not in _BATCHES:
-        yield f"micro-batch {_TRAINER_BATCH} (TrainingArguments' own)"
-    yield lengths_assumed(named, program, seq, lengths)
+    fp16 = not mixed and any(text in _FP16 for text in stated)
+    half: Half = evaluated(
+        adapter_table("programs")[program]["half"],
+        {
+            "on": partial(is_on, named),
+            "by_dtype": "bf16" if any(text in _BF16 for text in stated) else "fp16" if fp16 else "",
+            "stated": any(stated),
+            "mixed": mixed,
+            "adapted": asks_for(named, program) != FULL,
+        },
+    )
+    return half
 
 
 def _assumed_stage(
