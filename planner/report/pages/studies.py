@@ -34,10 +34,11 @@ from planner.report.pages.cards import (
     pairs_card,
     validation_card,
 )
-from planner.report.pages.page import Card, Page, Section
+from planner.report.pages.page import Page, Section
 from planner.report.said import table_of
 from planner.report.studies import budget_report, buying_report, scaling_report
-from planner.report.tables import Notes, Report
+from planner.report.study_words import decision_facts
+from planner.report.tables import Block, Notes, Report
 from planner.report.traced import Pair
 
 _OF: dict[type, tuple[Callable[[Any], CurvesFigure], Callable[[Any], Report]]] = {
@@ -62,16 +63,15 @@ def study_page(study: Study) -> Page:
         Drawing(f"curves-{number}", panel.title, curves_panel(panel))
         for number, panel in enumerate(figure.panels, start=1)
     ]
-    card = _study_card(study)
-    said = Notes((card.headline,)) if card else None
-    sections = [Section("Tables", blocks=[one for one in report.blocks if one != said])]
+    card = budget_card(study) if isinstance(study, Budget) else decision_card(study)
+    in_card: list[Block] = [Notes((card.headline,))] if card else []
+    if not isinstance(study, Budget) and study.decision is not None and study.decision.best:
+        in_card.append(decision_facts(study.decision, study.currency))
+    sections = [Section("Tables", blocks=[one for one in report.blocks if one not in in_card])]
     if drawings:
-        sections.insert(0, Section("Figures", drawings, side_by_side=len(drawings) > 1))
+        side_by_side = len(drawings) > 1
+        sections.insert(0, Section("Figures", drawings, (), side_by_side=side_by_side))
     return Page(figure.title, figure.note, sections, card=card)
-
-
-def _study_card(study: Study) -> Card | None:
-    return budget_card(study) if isinstance(study, Budget) else decision_card(study)
 
 
 def pairs_page(
@@ -84,7 +84,9 @@ def pairs_page(
         for number, (name, (pairs, unit)) in enumerate(panels.items(), start=1)
     ]
     sections = [Section("Figures", drawings), Section("Tables", blocks=report.blocks)]
-    return Page(title, "", sections, card=pairs_card(panels))
+    patterns = [one for one in report.blocks if isinstance(one, Notes) and one.title == "Patterns"]
+    first = patterns[0].lines if patterns else ()
+    return Page(title, "", sections, card=pairs_card(panels, first))
 
 
 def memory_page(figure: MemoryFigure) -> Page:
