@@ -1,4 +1,4 @@
-"""What makes a plan legal: one rule = a name, a sentence, a source and a mask over shapes.
+"""The rules that make a plan legal. A rule is a name, a sentence, a source and a mask over shapes.
 
 `RULES` (in `constraints.registry`) is the only registry.
 """

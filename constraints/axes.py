@@ -1,6 +1,6 @@
-"""The degrees of a configuration as one table, which everything that lists degrees derives from.
+"""The degrees of a configuration in one table, from which every list of degrees is derived.
 
-Plain data that imports nothing of this program, so that the compiled core may read it too.
+Plain data without imports of this program, so that the compiled core can read it too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import tomli
 
-# Ways in which context parallelism exchanges (Megatron's --cp-comm-type).
+# Kinds of exchange in context parallelism (Megatron's --cp-comm-type).
 ContextKind = Literal["p2p", "all_gather", "a2a", "a2a+p2p"]
 # Products of three such numbers stay exact in float64 tables.
 LARGEST_DEGREE = 2**20
@@ -21,9 +21,10 @@ LARGEST_DEGREE = 2**20
 
 @dataclass(frozen=True)
 class Cut:
-    """A number of the model that an axis must divide, as a rule.
+    """A number of the model that an axis must divide.
 
-    `number` is a field of `constraints.numbers.ModelNumbers`, `wording` how the rule names it.
+    `number` is a field of `constraints.numbers.ModelNumbers`; `wording` is its name in the rule's
+    text.
     """
 
     rule: str
@@ -37,9 +38,9 @@ class Cut:
 class Axis:
     """One degree of a configuration.
 
-    `words` say what it is, `divides` what it cuts into parts. `letter` stands before the number in
-    the text of a configuration (the name, unless it says otherwise), which shows the degree
-    `always`, where it is not `least` (`changed`), or `never`.
+    `words` describe it; `divides` is what it splits into parts. `letter` precedes the number in the
+    short text of a configuration (default: the name). That text shows the degree `always`, only if
+    it is not `least` (`changed`), or `never`.
     """
 
     name: str
@@ -72,17 +73,17 @@ class Axis:
 
     @property
     def spelled(self) -> str:
-        """Its option without dashes."""
+        """The option's name without dashes."""
         return self.option or self.name.replace("_", "-")
 
     @property
     def sentence(self) -> str:
-        """`words` and the unit as a sentence."""
+        """`words` and the unit as one sentence."""
         unit = f", {self.unit}" if self.unit else ""
         return f"{self.words[0].upper()}{self.words[1:]}{unit}."
 
     def text(self, degree: int) -> str:
-        """`tp8`; empty where the text of a configuration does not show it."""
+        """`tp8`; empty if the short text of a configuration omits it."""
         if self.shown == "never" or (self.shown == "changed" and degree == self.least):
             return ""
         return f"{self.letter or self.name}{degree}"
@@ -105,11 +106,13 @@ GROUPS = tuple(name for name, axis in AXES.items() if axis.communicates)
 
 
 def product_of(names: Iterable[str], degrees: Mapping[str, Any]) -> Any:
-    """The product of some degrees: numbers, or columns of them."""
+    """The product of some degrees, as numbers or as columns of numbers."""
     return prod(degrees[name] for name in names)
 
 
 def within(axis: str) -> tuple[str, ...]:
-    """The axes whose degrees multiply to the distance of neighbours along `axis`, in ranks."""
+    """The axes that vary faster than `axis`: their product is the rank distance of its
+    neighbours.
+    """
     grid = EXPERTS if axis in EXPERTS else WORLD
     return tuple(grid[: grid.index(axis)])

@@ -1,4 +1,4 @@
-"""The rules that the global batch is what was asked for, on every step of a ramp too."""
+"""Rules on the global batch, for every step of a batch ramp too."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def batch_size(columns: Columns, ctx: RuleContext) -> Mask:
 
 
 def accumulation(columns: Columns, ctx: RuleContext) -> IntArray:
-    """Micro-batches per step that bring the batch nearest to the goal.
+    """Micro-batches per step that bring the global batch nearest to the goal.
 
-    Interleaved schedules that run groups of pp get the nearest multiple of pp, where that
-    stays within the tolerance.
+    Interleaved schedules that run groups of pp get the nearest multiple of pp if it stays within
+    the tolerance.
     """
     step = columns["mbs"] * columns["dp"]
     nearest = _nearest_multiple(ctx.batch.sequences, step)
@@ -51,25 +51,25 @@ def accumulation(columns: Columns, ctx: RuleContext) -> IntArray:
 
 
 def _nearest_multiple(goal: int, step: IntArray) -> IntArray:
-    """The factor, at least 1, whose multiple of `step` is nearest to `goal`."""
+    """The factor, at least 1, that brings `step` times the factor nearest to `goal`."""
     counts: IntArray = np.maximum(1, (2 * goal + step) // (2 * step))
     return counts
 
 
-# What a step's number of micro-batches has to obey.
+# Rules on a step's number of micro-batches.
 _OF_EACH_STEP = (
     batch_size, interleaving_microbatches, microbatches_fill_pipeline, schedule_microbatches,
 )  # fmt: skip
 
 
 def ramp_columns(columns: Columns, ctx: RuleContext, goal: BatchGoal) -> Columns:
-    """The columns at another batch of the ramp: gradient accumulation follows."""
+    """The columns for another batch of the ramp, which changes gradient accumulation."""
     count = accumulation(columns, replace(ctx, batch=goal))
     return {**columns, "grad_acc": count, "gbs": columns["mbs"] * columns["dp"] * count}
 
 
 def _divisor(ctx: RuleContext) -> str:
-    """What dp·mbs must divide for every exact batch of a ramp."""
+    """The number that dp·mbs must divide so that every batch of the ramp is exact."""
     goals = [goal.sequences for goal in (*ctx.ramp, ctx.batch)]
     return f"; dp·mbs must divide {math.gcd(*goals):,}" if ctx.batch.exact else ""
 
@@ -88,7 +88,7 @@ def _ramp_wording(ctx: RuleContext) -> str:
 
 
 def _ramp_breach(columns: Columns, ctx: RuleContext) -> str:
-    """The first batch of the ramp that a shape cannot run, and the rule that says so."""
+    """The first batch of the ramp that a shape cannot run, and the rule it breaks."""
     for goal in ctx.ramp:
         at, there = replace(ctx, batch=goal), ramp_columns(columns, ctx, goal)
         for rule in _OF_EACH_STEP:

@@ -1,4 +1,4 @@
-"""Conditions of the user: `--require "tp*cp <= 8"`, `--forbid "zero == 3"`, `--fix mbs=1`."""
+"""Conditions that a user sets: `--require "tp*cp <= 8"`, `--forbid "zero == 3"`, `--fix mbs=1`."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ NAMES: dict[str, str] = {
     **{name: row["words"] for name, row in _SIZES.items()},
     **{alias: f"the same as {name}" for alias, name in _ALIASES.items()},
 }
-# Options that choose by name what no condition can.
+# Options that choose by name, which no condition can.
 _OPTIONS = ("recompute", "framework", "precision", "dtype", "optimizer", "schedule", "attention")
 _FIX = re.compile(r"\s*(\w+)\s*={1,2}\s*(-?[0-9_]+)\s*")
-# Values of a comparison's side that are listed when no configuration obeys it.
+# Most values of one side of a comparison that are listed if no configuration satisfies it.
 _MOST_VALUES = 16
 
 
 class Sizes(Protocol):
-    """What conditions read beside the columns: sizes of the model and of the cluster."""
+    """Sizes of the model and the cluster, which conditions may read besides the columns."""
 
     @property
     def model(self) -> ModelNumbers:
@@ -53,7 +53,7 @@ class Sizes(Protocol):
 
 
 def shape_values(columns: Columns, sizes: Sizes) -> dict[str, IntArray]:
-    """Every name of `NAMES` as a column, for shapes whose degrees are `columns`."""
+    """Every name of `NAMES` as a column, for shapes with these degrees."""
     gpus = product_of(WORLD, columns)
     per_node = sizes.cluster.gpus_per_node
     values = {name: columns[name] for name in DEGREES} | {
@@ -71,17 +71,17 @@ def shape_values(columns: Columns, sizes: Sizes) -> dict[str, IntArray]:
 
 @dataclass(frozen=True)
 class UserCondition:
-    """One condition: what is demanded of a shape (`verb`), in the user's own `text`."""
+    """One condition of the user: `verb` (require, forbid, fix) and `text` as written."""
 
     verb: Verb
     text: str
     condition: Condition
-    # The option that brings it, where that is not the condition itself.
+    # The option that implies the condition, if it is not the condition's own.
     of: str = ""
 
     @property
     def option(self) -> str:
-        """As on the command line: `--require "pp <= 4"`."""
+        """The condition as on the command line: `--require "pp <= 4"`."""
         if self.of:
             return f"{self.of}, which needs {self.text}"
         plain = re.fullmatch(r"[\w=.,+-]+", self.text)
@@ -89,18 +89,18 @@ class UserCondition:
 
     @property
     def words(self) -> str:
-        """`require pp <= 4`."""
+        """The condition in words: `require pp <= 4`."""
         if self.of:
             return self.option
         return f"{self.verb} {self.text}"
 
     def mask(self, columns: Columns, sizes: Sizes) -> Mask:
-        """True where a shape does as the user wants."""
+        """True for shapes that satisfy the condition."""
         holds = condition_mask(self.condition, shape_values(columns, sizes))
         return ~holds if self.verb == "forbid" else holds
 
     def named(self, degree: str) -> tuple[int, ...]:
-        """Numbers of a degree that are wanted by name; none of what is forbidden."""
+        """Values of a degree that the condition asks for; empty for values that it forbids."""
         if self.verb == "forbid":
             return ()
         numbers = self.condition.named
@@ -111,7 +111,7 @@ class UserCondition:
         return tuple(number for number in wanted if least <= number <= LARGEST_DEGREE)
 
     def values_tried(self, columns: Columns, sizes: Sizes) -> str:
-        """`tp*cp is 1, 2, 4 or 8 in them`: of a single comparison; empty for anything else."""
+        """`tp*cp is 1, 2, 4 or 8 in them`, for a single comparison; empty for anything else."""
         tree = self.condition.tree
         if not (isinstance(tree, ast.Compare) and len(tree.ops) == 1):
             return ""
@@ -127,7 +127,7 @@ class UserCondition:
 
 
 def user_condition(verb: Verb, text: str) -> UserCondition:
-    """Read what was given to --require, --forbid or --fix. ConstraintError says what is wrong."""
+    """Parse the text of --require, --forbid or --fix. ConstraintError says what is wrong."""
     shown = " ".join(text.split())
     if verb != "fix":
         return UserCondition(verb, shown, _parse(shown))
@@ -150,7 +150,7 @@ def _option_hint(option: str) -> str:
 
 
 def _fix_hint(text: str) -> str:
-    """What is wrong with a --fix that is not NAME=NUMBER."""
+    """Explain what is wrong with a --fix that is not NAME=NUMBER."""
     name = re.match(r"\s*(\w*)", text)
     given = name[1] if name else ""
     if given in _OPTIONS:

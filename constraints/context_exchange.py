@@ -1,8 +1,9 @@
-"""How the ranks of a context-parallel group exchange what attention needs of each other.
+"""How the ranks of a context-parallel group exchange keys, values and heads for attention.
 
-A kind of exchange is told apart by the ranks whose heads it exchanges by all-to-all (*inner*
-ranks), which is what the cost of a layer depends on: 1 of cp ranks in a ring, all cp of them, some
-with a ring between their groups, and GATHERS (0) where keys and values are gathered instead.
+A kind of exchange is identified by its number of *inner* ranks, those that exchange heads by
+all-to-all, because the cost of a layer depends on it: 1 for a ring, cp for an all-to-all, a number
+in between for an all-to-all inside groups and a ring between them, and GATHERS (0) where keys and
+values are all-gathered.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from constraints.context import RuleContext
 from constraints.numbers import Columns, IntArray, Mask, ModelNumbers, divides
 from constraints.rule import shape_rule
 
-# Inner ranks where keys and values are gathered, and where a kind is impossible.
+# Values for gathered keys and values, and for an impossible kind.
 GATHERS = 0
 IMPOSSIBLE = -1
 
 
 def kinds_for(model: ModelNumbers, kinds: tuple[ContextKind, ...]) -> tuple[ContextKind, ...]:
-    """The kinds that Transformer Engine has for a model's attention.
+    """The kinds of exchange that Transformer Engine supports for a model's attention.
 
-    Sliding windows: not in a ring. Sinks: with all heads' whole sequences alone. Latent attention,
-    whose keys are wider than its values: in a ring, of all ranks or of groups.
+    Sliding windows exclude a ring. Attention sinks need an all-to-all over all ranks. Latent
+    attention (keys wider than values) needs a ring, over all ranks or over groups.
     """
     one_set = set(kinds)
     if model.sliding_window:
@@ -40,11 +41,12 @@ def kinds_for(model: ModelNumbers, kinds: tuple[ContextKind, ...]) -> tuple[Cont
 def inner_ranks(
     kind: ContextKind, columns: Columns, model: ModelNumbers, domain: int, inner: int = 0
 ) -> IntArray:
-    """Inner ranks of each shape (columns tp, cp) for a kind; IMPOSSIBLE where it cannot run.
+    """Inner ranks of each shape (columns tp, cp) for a kind of exchange; IMPOSSIBLE if it cannot
+    run.
 
-    An all-to-all over n ranks leaves each heads/(tp·n) query heads and as many key/value heads
-    as the kind of attention has: both whole. `inner`: the number asked for, of `a2a+p2p`; 0: the
-    most that heads allow and that lie in one scale-up domain with their tp ranks.
+    An all-to-all over n ranks leaves heads/(tp·n) query heads per rank, and likewise for key/value
+    heads; both must be integers. `inner`: the number requested for `a2a+p2p`; 0 takes the most that
+    the heads allow inside one scale-up domain together with their tp ranks.
     """
     tp, cp = columns["tp"], columns["cp"]
     if kind == "p2p":
@@ -54,7 +56,7 @@ def inner_ranks(
     if kind == "a2a":
         return np.where((cp == 1) | _splits_heads(tp * cp, model), cp, IMPOSSIBLE)
     found = np.where(cp == 1, 1, IMPOSSIBLE)
-    # No all-to-all is over more ranks than there are heads.
+    # An all-to-all cannot use more ranks than there are heads.
     for ranks in range(2, min(int(cp.max(initial=1)), model.heads + 1)):
         fits = (cp % ranks == 0) & (ranks < cp) & _splits_heads(tp * ranks, model)
         fits &= (tp * ranks <= domain) if not inner else np.full(cp.shape, ranks == inner)
@@ -63,7 +65,9 @@ def inner_ranks(
 
 
 def exchange_kind(cp: int, inner: int) -> tuple[ContextKind | Literal[""], tuple[int, ...]]:
-    """(kind, ranks of its two levels if it has two) from its inner ranks; nothing if cp is 1."""
+    """The kind of exchange, and the ranks of its two levels if it has two, from its inner ranks;
+    empty if cp is 1.
+    """
     if cp == 1:
         return "", ()
     if inner == GATHERS:

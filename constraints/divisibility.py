@@ -1,4 +1,4 @@
-"""Rules that cut a dimension of the model into equal parts."""
+"""Rules that split a dimension of the model into equal parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TOKEN_MULTIPLES: Mapping[str, int] = {"fp8": 8, "mxfp8": 32, "nvfp4": 16}
 
 
 def _cut(axis: Axis, cut: Cut) -> ShapeRule:
-    """A degree divides a number of the model; 0 where the model has no such part."""
+    """Rule that a degree divides a number of the model; a number of 0 means no such part."""
 
     def number(ctx: RuleContext) -> int:
         return int(getattr(ctx.model, cut.number))
@@ -37,7 +37,7 @@ CUTS = {cut.rule: _cut(axis, cut) for axis in AXES.values() for cut in axis.cuts
 @shape_rule()
 def kv_heads_by_tp(columns: Columns, ctx: RuleContext) -> Mask | bool:
     tp, kv_heads = columns["tp"], ctx.model.kv_heads
-    # MLA's keys and values come from one latent for all heads: heads-by-tp covers it.
+    # MLA's keys and values come from one latent for all heads, so heads-by-tp covers it.
     if ctx.framework.kv_heads_rule == "none" or ctx.model.has_mla:
         return True
     cut = divides(tp, kv_heads)

@@ -1,5 +1,5 @@
-"""The error of what a user asks of a plan; without numpy, which a command line need not load."""
+"""The error for impossible limits and layouts, kept free of numpy to start fast."""
 
 
 class ConstraintError(ValueError):
-    """A limit or a layout that contradicts itself."""
+    """A limit or layout that is invalid or contradicts itself."""

@@ -1,6 +1,6 @@
-"""Rules on what a framework can express, and what its optimizer demands of ZeRO.
+"""Rules on what a framework can express, and on the ZeRO stages that its optimizer needs.
 
-Column `shard` 0 stands for sharding over all dp·cp ranks.
+Column `shard` 0 means sharding over all dp·cp ranks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PROFILES = "the framework's profile, planner/job/frameworks"
 
 
 def _capability(axis: Axis) -> ShapeRule:
-    """A degree stays 1 where the framework lacks the capability."""
+    """Rule that a degree stays 1 if the framework lacks the capability."""
 
     def test(columns: Columns, ctx: RuleContext) -> Mask | bool:
         return bool(getattr(ctx.framework, axis.capability)) or columns[axis.name] == 1
@@ -65,7 +65,7 @@ def zero_stage_offered(columns: Columns, ctx: RuleContext) -> Mask:
 
 
 def _stages_without_pipeline(ctx: RuleContext) -> list[int]:
-    """ZeRO stages that the framework does not combine with pp > 1."""
+    """ZeRO stages that the framework cannot combine with pp > 1."""
     combines = {2: ctx.framework.zero2_with_pipeline, 3: ctx.framework.zero3_with_pipeline}
     return [stage for stage, combined in combines.items() if not combined]
 
@@ -91,8 +91,9 @@ def zero_with_tensor(columns: Columns, ctx: RuleContext) -> Mask | bool:
 
 
 def _plain_stages(ctx: RuleContext) -> list[int]:
-    """The stages that stand for all where nothing is replicated: the lowest that the user allows,
-    and the lowest under which gradients leave for the host."""
+    """The ZeRO stages to keep where nothing is replicated and all stages are equal: the lowest one
+    that the user allows, and the lowest one that sends gradients to the host.
+    """
     limit = ctx.limits.get("zero")
     offered = sorted(ctx.framework.zero_stages)
     allowed = [
@@ -143,7 +144,7 @@ def context_ranks_shard(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if not ctx.framework.shards_over_context:
         return True
     whole_groups = equals(columns["shard"] % columns["cp"], 0)
-    # One axis of experts and context ranks shards the weights themselves.
+    # A shared axis of experts and context ranks shards the weights themselves.
     least_zero = 3 if ctx.framework.expert_axis_shards else 1
     return equals(columns["cp"], 1) | ((columns["zero"] >= least_zero) & whole_groups)
 

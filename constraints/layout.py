@@ -1,7 +1,7 @@
-"""Rules over layouts: which layers sit in which block, and how many of them recompute.
+"""Rules over layouts: which layers are in which block, and how many of them recompute.
 
-Each rule is a constraint of the solver (`add`), and a check of a layout that knows no solver. The
-list `LAYOUT_RULES` is the registry.
+Each rule is both a solver constraint (`add`) and a solver-free check of a layout (`check`).
+`LAYOUT_RULES` is the registry.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Relations = Callable[[Sequence[Any], LayoutContext, bool], Iterator[Any]]
 
 @dataclass(frozen=True)
 class LinearRule:
-    """A rule that compares sums of the blocks' layers.
+    """A rule made of linear comparisons of the blocks' layer counts.
 
-    `relations(layers, ctx, standalone)`: comparisons that must hold, of numbers (then bools) as of
-    the solver's variables; `standalone`: multi-token prediction stands in the last block but one,
-    which no solver tries.
+    `relations(layers, ctx, standalone)` yields comparisons, either of numbers (giving bools) or of
+    the solver's variables. `standalone`: multi-token prediction is in the second-last block, which
+    the solver never tries.
     """
 
     name: str
@@ -38,18 +38,19 @@ class LinearRule:
     relations: Relations
 
     def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
-        """Every relation, of variables."""
+        """Add every comparison to the solver's model."""
         for relation in self.relations(variables.layers, ctx, False):
             variables.hold(model, model.add(relation), self.name)
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
-        """Whether every relation holds in a layout."""
+        """Whether a layout satisfies every comparison."""
         return all(self.relations(layout.block_layers, ctx, layout.mtp_standalone))
 
 
 def layout_rule() -> Callable[[Relations], LinearRule]:
-    """Decorator: the function under it has the relations of the rule that `rules.toml` has by its
-    name."""
+    """Decorator that turns a function into the relations of the rule of that name in
+    `rules.toml`.
+    """
 
     def build(relations: Relations) -> LinearRule:
         name = relations.__name__.replace("_", "-")
@@ -60,20 +61,20 @@ def layout_rule() -> Callable[[Relations], LinearRule]:
 
 @layout_rule()
 def every_layer_once(layers: Sequence[Any], ctx: LayoutContext, _: bool) -> Iterator[Any]:
-    """Blocks follow each other, so every layer is placed once if the blocks add up."""
+    """The blocks are consecutive, so every layer is placed once if their counts add up."""
     yield sum(layers) == ctx.layers
 
 
 @layout_rule()
 def blocks_not_empty(layers: Sequence[Any], ctx: LayoutContext, standalone: bool) -> Iterator[Any]:
-    """At least one layer in each block that may not be alone."""
+    """Each block has at least one layer, unless it may hold embedding or head alone."""
     for block, count in enumerate(layers):
         yield count >= ctx.least_layers(block, standalone)
 
 
 @layout_rule()
 def mtp_expressible(layers: Sequence[Any], ctx: LayoutContext, standalone: bool) -> Iterator[Any]:
-    """No layer behind multi-token prediction, where it may be apart at all."""
+    """No layer follows multi-token prediction where it may be in a block of its own."""
     if standalone:
         yield ctx.may_part
         yield layers[-1] == 0
@@ -81,7 +82,9 @@ def mtp_expressible(layers: Sequence[Any], ctx: LayoutContext, standalone: bool)
 
 @layout_rule()
 def split_expressible(layers: Sequence[Any], ctx: LayoutContext, _: bool) -> Iterator[Any]:
-    """The blocks are the framework's split; or chunks of a stage are equal, and middle stages."""
+    """The blocks equal the framework's split, or the chunks of a stage and the middle stages are
+    equal.
+    """
     if ctx.layouts in ("even", "greedy"):
         for count, wanted in zip(layers, ctx.usual_split, strict=True):
             yield count == wanted
@@ -93,7 +96,7 @@ def split_expressible(layers: Sequence[Any], ctx: LayoutContext, _: bool) -> Ite
 
 @layout_rule()
 def chunks_balanced(layers: Sequence[Any], ctx: LayoutContext, _: bool) -> Iterator[Any]:
-    """What the time of an interleaved schedule takes for granted; not a limit of frameworks."""
+    """The time model of interleaved schedules assumes this; frameworks do not require it."""
     for stage in range(ctx.pp):
         for one, other in combinations(ctx.stage_blocks(stage), 2):
             yield layers[one] - layers[other] <= ctx.fewer_layers(other)
@@ -102,7 +105,7 @@ def chunks_balanced(layers: Sequence[Any], ctx: LayoutContext, _: bool) -> Itera
 
 @layout_rule()
 def offload_chunk_layers(layers: Sequence[Any], ctx: LayoutContext, _: bool) -> Iterator[Any]:
-    """Not one layer in the chunk of a stage that runs backward first."""
+    """The chunk that runs backward first on a stage does not have exactly one layer."""
     for stage in range(ctx.pp if ctx.offload_modules >= SEVERAL_MODULES else 0):
         block = ctx.stage_blocks(stage)[-1]
         may_be_empty = ctx.vpp == 1 and not ctx.least_layers(block)
@@ -111,14 +114,14 @@ def offload_chunk_layers(layers: Sequence[Any], ctx: LayoutContext, _: bool) -> 
 
 @dataclass(frozen=True)
 class RecomputeExpressible:
-    """What the framework's flags can say about recomputed layers."""
+    """Limits the counts of recomputed layers to those that the framework's flags can express."""
 
     name: str = "recompute-expressible"
     sentence: str = "the framework can write down how many layers of each stage recompute"
     source: str = "Megatron-LM core 0.19, --recompute-method block --recompute-num-layers"
 
     def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
-        """Tie each block's counts to what the framework can say."""
+        """Constrain each block's counts to what the framework can express."""
         pairs = zip(variables.recomputed, variables.layers, strict=False)
         if ctx.recomputation == "free":
             self._add_free(model, variables, ctx)
@@ -131,7 +134,9 @@ class RecomputeExpressible:
                 model.add_min_equality(again, [shared, layers])
 
     def _add_free(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
-        """Some layer recomputes; a stage's later chunk only once the earlier ones are full."""
+        """At least one layer recomputes; a later chunk of a stage only after the earlier ones are
+        full.
+        """
         taken, layers = variables.recomputed, variables.layers
         model.add(sum(taken) >= 1)
         for count, most in zip(taken, layers, strict=True):
@@ -143,13 +148,13 @@ class RecomputeExpressible:
                 model.add(taken[earlier] == layers[earlier]).only_enforce_if(used)
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
-        """The counts per stage come from the mode."""
+        """Whether the counts per stage can result from the mode."""
         return block_taken(layout, ctx) is not None
 
 
 AnyLayoutRule = LinearRule | RecomputeExpressible | StageMemoryLimit
 stage_memory = StageMemoryLimit()
-# What a framework can run at all, whatever it costs.
+# Rules that a framework needs to run at all, whatever the cost.
 EXPRESSIBLE_RULES: tuple[AnyLayoutRule, ...] = (
     every_layer_once,
     blocks_not_empty,
@@ -162,8 +167,9 @@ LAYOUT_RULES: tuple[AnyLayoutRule, ...] = (*EXPRESSIBLE_RULES, chunks_balanced, 
 
 
 def broken_but_memory(layout: Layout, ctx: LayoutContext) -> list[str]:
-    """Sentences of the rules that a layout does not obey, but for that of memory, whose figures are
-    rounded: who has the layout's peak compares that."""
+    """Sentences of the rules that a layout breaks, except the memory rule. Its figures are rounded;
+    the caller compares memory with the exact peak.
+    """
     return [
         rule.sentence
         for rule in LAYOUT_RULES

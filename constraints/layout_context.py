@@ -1,4 +1,4 @@
-"""What the rules over layouts read of one shape, and how a layout's counts follow from it."""
+"""The inputs of layout rules for one shape, and the counts that follow from a layout."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from constraints.memory_numbers import MemoryNumbers
 from constraints.rule import Layout, Placement, stage_blocks
 
 LayoutShape = Literal["any", "even-or-ends", "even", "greedy"]
-# How many layers run again in backward: none; all; one count for every block (Megatron's block
-# method), of which a shorter block takes all it has; or a count a stage, filled chunk by chunk. In
-# the last case there may be several modes.
+# How many layers recompute: none; all; one number for every block (Megatron's block method), or all
+# layers of a shorter block; or a number for each stage, which fills its chunks in order. Only in
+# the last case may there be several modes.
 Recomputation = Literal["none", "all", "shared", "free"]
 
 
@@ -22,13 +22,13 @@ Recomputation = Literal["none", "all", "shared", "free"]
 class LayoutContext:
     """The numbers of one shape that layout rules read.
 
-    `kinds`: index of each layer's kind, first to last. `memory` None: unlimited. `modes`: names
-    of the recompute modes that layers may take, those at the start of a block the first of them;
-    none or one where `recomputation` is not free.
-    `standalone_vocab`: the first block may hold the embedding alone, the last one the head and loss
-    (and multi-token prediction). `head_layers`: how many layers take as long as what the last block
-    holds besides layers, rounded. `mtp_standalone`: the framework can place multi-token prediction
-    in the block before the last, which then holds head and loss alone; no solver does.
+    `kinds`: kind index of each layer, first to last. `memory`: None means unlimited. `modes`: names
+    of the recompute modes that layers may use; layers at the start of a block use the first. At
+    most one unless `recomputation` is free. `standalone_vocab`: the first block may hold just the
+    embedding, and the last one just the head and loss (with multi-token prediction). `head_layers`:
+    how many layers take as long as the rest of the last block, rounded. `mtp_standalone`: the
+    framework can put multi-token prediction in the second-last block, leaving head and loss in the
+    last; the solver never does.
     """
 
     pp: int
@@ -42,34 +42,37 @@ class LayoutContext:
     standalone_vocab: bool = False
     head_layers: int = 0
     mtp_standalone: bool = False
-    # Groups of activations of a layer that leave the GPU one after the other.
+    # Number of activation groups of a layer that leave the GPU one after the other.
     offload_modules: int = 0
-    # Of the groups of activations that can leave the GPU, those that do (`constraints.offload`).
+    # Share of the activation groups able to leave the GPU that do (`constraints.offload`).
     offload_fraction: float = 1.0
-    # Layers of each block where nobody chooses: the one split of `even` and `greedy` frameworks.
+    # Layers of each block if there is no choice: the one split of `even` and `greedy` frameworks.
     usual_split: tuple[int, ...] = ()
-    # Fewest layers of the first block, on which a vision tower's further projectors add to them.
+    # Fewest layers of the first block, if a vision tower's further projectors add to them.
     first_block: int = 0
 
     @property
     def blocks(self) -> int:
-        """Blocks of consecutive layers: pp·vpp."""
+        """Number of blocks of consecutive layers: pp·vpp."""
         return self.pp * self.vpp
 
     @property
     def may_part(self) -> bool:
-        """Whether multi-token prediction may stand apart: not on the stage of the embedding."""
+        """Whether multi-token prediction may have its own block, which excludes the embedding's
+        stage.
+        """
         return self.mtp_standalone and self.standalone_vocab and self.pp > 2
 
     def least_layers(self, block: int, standalone: bool = False) -> int:
-        """Fewest layers of a block; `standalone`: multi-token prediction stands in the last but
-        one."""
+        """Fewest layers of a block. `standalone`: multi-token prediction is in the second-last
+        block.
+        """
         alone = self.standalone_vocab and self.blocks > 1 and block in (0, self.blocks - 1)
         usual = 0 if alone or (standalone and block == self.blocks - 2) else 1
         return max(usual, self.first_block) if block == 0 else usual
 
     def fewer_layers(self, block: int) -> int:
-        """How many layers a block may have less than another of its stage."""
+        """By how many layers a block may fall short of the other blocks of its stage."""
         return max(1, self.head_layers) if block == self.blocks - 1 else 1
 
     def stage_blocks(self, stage: int) -> tuple[int, ...]:
@@ -93,12 +96,14 @@ class LayoutContext:
 
     @cached_property
     def in_order(self) -> bool:
-        """Whether all layers of one kind precede those of the next (dense ones, then MoE)."""
+        """Whether each kind of layer forms one run (dense layers, then MoE)."""
         return list(self.kinds) == sorted(self.kinds)
 
     @cached_property
     def period(self) -> int:
-        """After how many layers the sequence of kinds repeats; all of them if it does not."""
+        """Number of layers after which the sequence of kinds repeats; all of them if it does
+        not.
+        """
         for period in range(1, self.layers // 2 + 1):
             if all(kind == self.kinds[at % period] for at, kind in enumerate(self.kinds)):
                 return period
@@ -106,7 +111,7 @@ class LayoutContext:
 
     @cached_property
     def prefix(self) -> tuple[tuple[int, ...], ...]:
-        """prefix[kind][n]: how many of the first n layers are of that kind."""
+        """prefix[kind][n]: how many of the first n layers have that kind."""
         return tuple(
             tuple(accumulate((int(one_kind == kind) for one_kind in self.kinds), initial=0))
             for kind in range(self.kind_count)
@@ -135,7 +140,7 @@ class LayoutContext:
         return next(iter(self.mode_counts(layout)), none)
 
     def first_layers(self, layout: Layout, takes: Sequence[int]) -> list[list[int]]:
-        """[stage][kind]: of the first so many layers of each block."""
+        """[stage][kind]: counts among the first `takes[block]` layers of each block."""
         starts = accumulate(layout.block_layers, initial=0)
         blocks = []
         for start, take in zip(starts, takes, strict=False):
@@ -148,8 +153,9 @@ class LayoutContext:
 
 
 def block_taken(layout: Layout, ctx: LayoutContext) -> tuple[tuple[int, ...], ...] | None:
-    """[n][block]: layers that take one of the first n + 1 modes; None where the framework cannot
-    express it."""
+    """[n][block]: layers that use one of the first n + 1 modes; None if the framework cannot
+    express it.
+    """
     if not set(layout.recomputed) <= set(ctx.modes):
         return None
     if not ctx.modes:
@@ -164,8 +170,9 @@ def block_taken(layout: Layout, ctx: LayoutContext) -> tuple[tuple[int, ...], ..
 
 
 def shared_count(layout: Layout) -> int | None:
-    """The smallest count N with which every block recomputes min(N, its layers) in the layout's one
-    mode; None if none."""
+    """The smallest N such that every block recomputes min(N, its layers) in the layout's one mode;
+    None if there is no such N.
+    """
     for count in range(1, max(layout.block_layers) + 1):
         taken = layout.per_stage([min(count, layers) for layers in layout.block_layers])
         if [taken] == list(layout.recomputed.values()):
@@ -174,12 +181,12 @@ def shared_count(layout: Layout) -> int | None:
 
 
 def running_sums(rows: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
-    """Of rows of one length: the first, the first two added up, and so on."""
+    """Cumulative sums of rows of equal length."""
     return list(accumulate(rows, lambda row, more: [a + b for a, b in zip(row, more, strict=True)]))
 
 
 def _filled(layout: Layout, modes: Sequence[str]) -> tuple[tuple[int, ...], ...] | None:
-    """Each stage's counts, taken from its first chunk on; None if nothing recomputes."""
+    """Each stage's counts, filling its chunks in order; None if nothing recomputes."""
     if not any(map(any, layout.recomputed.values())):
         return None
     rows = (layout.recomputed.get(mode, (0,) * layout.pp) for mode in modes)
@@ -189,7 +196,7 @@ def _filled(layout: Layout, modes: Sequence[str]) -> tuple[tuple[int, ...], ...]
 
 
 def _filled_blocks(layout: Layout, wanted: Sequence[int]) -> tuple[int, ...] | None:
-    """Counts of each block that add up to a stage's, earlier chunks first; None if too many."""
+    """Split a stage's count over its blocks, earlier chunks first; None if it is too large."""
     taken = [0] * len(layout.block_layers)
     for stage, left in enumerate(wanted):
         for block in layout.stage_blocks(stage):

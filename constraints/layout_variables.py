@@ -1,4 +1,4 @@
-"""Decision variables of a layout, tied to the model's sequence of layers."""
+"""Solver variables of a layout, tied to the model's sequence of layers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from constraints.layout_context import LayoutContext
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import BoolVarT, Constraint, CpModel, IntVar, LinearExpr
 
-    # What sums of decision variables are; narrower than the solver's own alias, which admits
-    # every numpy integer.
+    # Type of sums of decision variables; narrower than the solver's own alias, which admits every
+    # numpy integer.
     Expression = LinearExpr | int
 
 
 @dataclass(frozen=True)
 class LayoutVariables:
-    """Decision variables of a layout. Index b is a block, k a kind.
+    """Solver variables of a layout. Index b is a block, k a kind of layer.
 
-    `kind_layers[b][k]` and `kind_recomputed[b][k]` follow from `layers[b]` and `recomputed[b]`, of
-    which there are none where no layer may recompute, and the model's sequence of kinds. No solver
-    mixes modes. `assumed`: literals that switch rules on, by name, when a conflict is to be
-    explained; None otherwise.
+    `kind_layers[b][k]` and `kind_recomputed[b][k]` follow from `layers[b]`, `recomputed[b]` and the
+    model's sequence of kinds. `recomputed` is empty if no layer may recompute. The solver never
+    mixes modes. `assumed`: literals by rule name that switch rules on when a conflict is explained;
+    None otherwise.
     """
 
     layers: list[IntVar]
@@ -44,7 +44,9 @@ class LayoutVariables:
     def present(
         self, model: CpModel, what: str, stage: int, kind: int, count: Expression, most: int
     ) -> BoolVarT:
-        """Whether a stage holds such layers: true if `count` is positive. One a count."""
+        """A literal that is true if `count` is positive: the stage has layers of this kind. Created
+        once.
+        """
         key = (what, stage, kind)
         if key not in self._present:
             self._present[key] = model.new_bool_var("")
@@ -52,7 +54,9 @@ class LayoutVariables:
         return self._present[key]
 
     def hold(self, model: CpModel, constraint: Constraint, name: str) -> None:
-        """Make a constraint switchable under a rule's name, when conflicts are explained."""
+        """Add a constraint that can be switched off by the rule's name when conflicts are
+        explained.
+        """
         if self.assumed is None:
             return
         if name not in self.assumed:
@@ -89,7 +93,7 @@ def _sequence(
 
 
 class _OneKind:
-    """All layers alike."""
+    """Models whose layers are all alike."""
 
     def __init__(self, layers: list[IntVar]) -> None:
         self.counts: list[list[Expression]] = [[layer] for layer in layers]
@@ -102,7 +106,9 @@ class _OneKind:
 
 
 class _KindRuns:
-    """One run of layers of each kind (dense, then MoE): a kind starts where the last one ended."""
+    """Models with one run of layers per kind (dense, then MoE): each kind starts where the last
+    ended.
+    """
 
     def __init__(self, model: CpModel, layers: list[IntVar], ctx: LayoutContext) -> None:
         self.model, self.ctx = model, ctx
@@ -116,7 +122,7 @@ class _KindRuns:
             self._follow(kind)
 
     def _follow(self, kind: int) -> None:
-        """The next kind appears in a block only once this one is placed, there or before."""
+        """The next kind appears in a block only after all layers of this one are placed."""
         model, total, after = self.model, self.ctx.totals[kind], self.ctx.totals[kind + 1]
         placed: Expression = 0
         over = None
@@ -138,7 +144,9 @@ class _KindRuns:
         ]
 
     def _first(self, int_vars: list[IntVar], count: Expression) -> list[Expression]:
-        """Kinds of the first `count` layers of a block: a kind once the last one is used up."""
+        """Kinds among the first `count` layers of a block; a kind starts after the previous one is
+        used up.
+        """
         model, totals = self.model, self.ctx.totals
         part = [model.new_int_var(0, most, "") for most in totals]
         model.add(sum(part) == count)
@@ -152,7 +160,7 @@ class _KindRuns:
 
 
 class _Positions:
-    """Kinds in any order, by look-up of the prefix counts at the blocks' ends."""
+    """Models with kinds in any order: look up the prefix counts at the ends of blocks."""
 
     def __init__(self, model: CpModel, layers: list[IntVar], ctx: LayoutContext) -> None:
         self.model, self.ctx = model, ctx
@@ -167,7 +175,7 @@ class _Positions:
         return position
 
     def _before(self, position: IntVar) -> list[Expression]:
-        """Layers of each kind before a position; the last kind is what remains.
+        """Layers of each kind before a position; the last kind is the remainder.
 
         Where the kinds repeat (sliding and full attention in turn), whole periods count linearly
         and only the rest is looked up: a far tighter relaxation than one long table.

@@ -1,4 +1,4 @@
-"""The rule over layouts that every stage's peak stays within the memory limit."""
+"""The layout rule that the peak of every stage stays within the memory limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StageMemoryLimit:
-    """Every stage within the limit, each with its own micro-batches in flight."""
+    """Every stage stays within the limit, with its own number of micro-batches in flight."""
 
     name: str = "stage-memory"
     sentence: str = "the peak memory of every stage stays within the limit"
@@ -28,11 +28,11 @@ class StageMemoryLimit:
     )
 
     def stage_name(self, stage: int) -> str:
-        """Name under which one stage's limit can be switched off."""
+        """Name that switches off the limit of one stage."""
         return f"{self.name}[{stage}]"
 
     def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
-        """Every phase of every stage within the limit."""
+        """Constrain every phase of every stage."""
         memory = ctx.memory
         if memory is None:
             return
@@ -44,7 +44,7 @@ class StageMemoryLimit:
                 variables.hold(model, constraint, self.stage_name(stage))
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
-        """Every phase of every stage within the limit."""
+        """Whether every phase of every stage stays within the limit."""
         memory = ctx.memory
         if memory is None:
             return True
@@ -56,7 +56,7 @@ class StageMemoryLimit:
 
 
 class _Held:
-    """What one stage holds, as expressions of the solver's variables."""
+    """Memory of one stage as expressions of the solver's variables."""
 
     def __init__(
         self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext, stage: int
@@ -68,7 +68,7 @@ class _Held:
         self.surely: set[tuple[str, int]] = set()
 
     def size(self, phase: PhaseNumbers) -> Expression:
-        """Units at a phase, at least."""
+        """A lower bound on the units in use during a phase."""
         stage = self.index
         kept = _weighted(self.layers, phase.layer[stage])
         kept -= _weighted(self.again, phase.freed[stage])
@@ -81,8 +81,9 @@ class _Held:
         return phase.stage[stage] + kept + self._largest(working) + self._largest(gather) + done
 
     def spared(self, phase: PhaseNumbers, limit: int) -> Expression:
-        """Units by which a stage of one layer or none may exceed the limit at a phase that it does
-        not have."""
+        """Units by which a stage with at most one layer may exceed the limit in a phase that it
+        does not have.
+        """
         fewest = sum(map(self.ctx.least_layers, self.ctx.stage_blocks(self.index)))
         if fewest > 1 or not phase.two_layers:
             return 0
@@ -97,7 +98,7 @@ class _Held:
         return (most - limit) * (1 - self._present("second", 0, sum(self.layers) - 1))
 
     def _done(self, phase: PhaseNumbers) -> IntVar:
-        """A variable that is at least what the first layer in backward leaves."""
+        """A variable that is at least what remains after the first layer of backward."""
         largest = self.model.new_int_var(0, max(map(max, phase.done)), "")
         for kind, count in enumerate(self.layers):
             again = self.again[kind] if self.again else 0
@@ -111,7 +112,9 @@ class _Held:
         return largest
 
     def _surely_present(self, what: str, kind: int, count: Expression) -> BoolVarT:
-        """Takes the place of what others leave, so none may be made up."""
+        """A literal that implies that the stage has such layers, so that it cannot be set without
+        them.
+        """
         present = self._present(what, kind, count)
         if (what, kind) not in self.surely:
             self.surely.add((what, kind))
@@ -121,7 +124,7 @@ class _Held:
     def _largest(
         self, candidates: list[tuple[str, list[Expression], tuple[int, ...]]]
     ) -> Expression:
-        """A variable that is at least 0 and the size of each candidate with a positive count.
+        """A variable that is at least 0 and at least each candidate with a positive count.
 
         Limits are upper bounds, so the solver keeps it at exactly that maximum.
         """

@@ -1,5 +1,4 @@
-"""The memory of pipeline stages in each phase of a step, as whole numbers that rules and solver
-read."""
+"""Memory of the pipeline stages in each phase of a step, as integers for rules and solver."""
 
 from __future__ import annotations
 
@@ -34,7 +33,9 @@ class PhaseNumbers:
     two_layers: bool = False
 
     def size(self, stage: int, layers: Sequence[int], recomputed: Sequence[int]) -> int:
-        """Units that one stage holds with `layers[kind]`, of which `recomputed[kind]` recompute."""
+        """Units in use on one stage with `layers[kind]` layers, `recomputed[kind]` of which
+        recompute.
+        """
         kept: int = sum(map(mul, layers, self.layer[stage]))
         kept -= sum(map(mul, recomputed, self.freed[stage]))
         working = (*compress(self.working, layers), *compress(self.working_recomputed, recomputed))
@@ -43,7 +44,7 @@ class PhaseNumbers:
         return self.stage[stage] + kept + largest + self.left_done(layers, recomputed)
 
     def left_done(self, layers: Sequence[int], recomputed: Sequence[int]) -> int:
-        """Units that the first layer in backward leaves."""
+        """Units that remain after the first layer of backward."""
         plain = list(map(sub, layers, recomputed))
         again = [0 if kept else taken for kept, taken in zip(plain, recomputed, strict=True)]
         last = max((kind for kind, count in enumerate(layers) if count), default=0)
@@ -58,13 +59,14 @@ class PhaseNumbers:
         )
 
     def never_exceeds(self, other: PhaseNumbers) -> bool:
-        """Whether no layout holds more at this phase than at the other, which it has if it has
-        this one; term by term."""
+        """Whether no layout uses more memory in this phase than in `other`, compared term by term.
+        Each layout that has this phase has the other too.
+        """
         return self.two_layers >= other.two_layers and all(map(le, self._terms, other._terms))
 
     @cached_property
     def _terms(self) -> tuple[int, ...]:
-        """All that memory grows with; of layers that recompute what each leaves."""
+        """Every term of the memory; for recomputing layers, what each leaves."""
         left = (map(sub, *pair) for pair in zip(self.layer, self.freed, strict=True))
         return tuple(
             chain(
@@ -75,7 +77,7 @@ class PhaseNumbers:
 
 
 def undominated(phases: Iterable[PhaseNumbers]) -> tuple[PhaseNumbers, ...]:
-    """The phases that some layout may have as its peak, in order."""
+    """The phases that can be the peak of some layout, in order."""
     kept: list[PhaseNumbers] = []
     for phase in phases:
         if any(phase.never_exceeds(other) for other in kept):
@@ -86,9 +88,9 @@ def undominated(phases: Iterable[PhaseNumbers]) -> tuple[PhaseNumbers, ...]:
 
 @dataclass(frozen=True)
 class MemoryNumbers:
-    """Memory of one shape in whole units, rounded so that what fits here fits in truth.
+    """Memory of one shape in integer units, rounded so that a layout that fits here really fits.
 
-    At each phase of a step every stage must stay within `limit`.
+    In each phase of a step every stage must stay within `limit`.
     """
 
     unit_bytes: int
@@ -96,7 +98,7 @@ class MemoryNumbers:
     phases: tuple[PhaseNumbers, ...]
 
     def peak(self, stage: int, layers: Sequence[int], recomputed: Sequence[int]) -> int:
-        """Peak of one stage in units; counts as `PhaseNumbers.size`."""
+        """Peak of one stage in units; counts as in `PhaseNumbers.size`."""
         return max(
             phase.size(stage, layers, recomputed)
             for phase in self.phases

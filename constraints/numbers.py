@@ -1,4 +1,4 @@
-"""The plain numbers that rules read: frozen, and free of the planner's own types."""
+"""The plain numbers that rules read: immutable, and free of the planner's own types."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ IntArray = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Columns = Mapping[str, IntArray]
 
-# What a user may limit by a number, in the order of a plan's summary.
+# Degrees that a user may limit by a number, in the order of a plan's summary.
 DEGREES = (*AXES, "gbs")
 # A shape's columns: the degrees, and the index of its recompute mode among those tried.
 SHAPE_COLUMNS = (*DEGREES, "recompute")
 
 
 def divides(divisor: IntArray, number: int | IntArray) -> Mask:
-    """Where the column divides the number."""
+    """True where the column divides the number."""
     mask: Mask = number % divisor == 0
     return mask
 
 
 def equals(column: IntArray, number: int | IntArray) -> Mask:
-    """Where the column is the number."""
+    """True where the column equals the number."""
     mask: Mask = column == number
     return mask
 
 
 @dataclass(frozen=True)
 class ModelNumbers:
-    """The model's shape, in elements and tokens; 0 where the model has no such part.
+    """The model's dimensions in elements and tokens; 0 if the model has no such part.
 
-    `ffn` is the width of the dense layers' FFN, `moe_ffn` that of one routed expert,
-    `shared_ffn` the summed width of the shared experts, `query_width` of all query heads.
+    `ffn`: width of a dense layer's FFN. `moe_ffn`: width of one routed expert. `shared_ffn`: total
+    width of the shared experts. `query_width`: width of all query heads.
     """
 
     layers: int
@@ -55,18 +55,18 @@ class ModelNumbers:
     shared_ffn: int = 0
     has_mla: bool = False
     tied_embeddings: bool = False
-    # Some layers attend to a window only; attention has trained sinks.
+    # Some layers only attend to a window; attention has trained sinks.
     sliding_window: bool = False
     attention_sinks: bool = False
     mtp_layers: int = 0
-    # Heads of state-space layers, and those that share keys.
+    # Number of heads of state-space layers, and of groups of them that share keys.
     state_heads: int = 0
     state_groups: int = 0
 
 
 @dataclass(frozen=True)
 class ClusterNumbers:
-    """GPUs: how many, how many in a node, how many behind one scale-up switch (NVLink)."""
+    """Numbers of GPUs: in total, per node, and per scale-up domain (NVLink)."""
 
     num_gpus: int
     gpus_per_node: int = 8
@@ -75,7 +75,7 @@ class ClusterNumbers:
 
 @dataclass(frozen=True)
 class BatchGoal:
-    """Global batch in sequences, and how far off a plan may be, as a share of it."""
+    """Global batch in sequences, and the allowed deviation as a share of it."""
 
     sequences: int
     tolerance: float = 0.05
@@ -83,13 +83,13 @@ class BatchGoal:
 
     @property
     def largest_difference(self) -> float:
-        """Sequences by which a plan's global batch may differ."""
+        """Sequences by which a plan's global batch may differ from the goal."""
         return 0.0 if self.exact else self.tolerance * self.sequences
 
 
 @declared("constraints", "capabilities.toml", "parallelism")
 class Capabilities(Settings):
-    """What a framework can express, and how it numbers ranks, exchanges and recomputes."""
+    """Abilities of a framework: degrees, rank order, kinds of exchange and of recomputation."""
 
     if TYPE_CHECKING:
         zero_stages: tuple[int, ...]
@@ -110,10 +110,10 @@ class Capabilities(Settings):
 
 @dataclass(frozen=True)
 class DegreeLimit:
-    """The values a user allows for one degree.
+    """The values of one degree that the user allows.
 
-    `spans` are inclusive, an upper end of None is open. `text` is what the user wrote, `named`
-    the numbers in it: the search tries them even where it would not on its own.
+    `spans` are inclusive; an upper end of None is open. `text` is as the user wrote it. `named` are
+    the numbers in it, which the search tries even where it otherwise would not.
     """
 
     text: str
@@ -121,12 +121,12 @@ class DegreeLimit:
     named: tuple[int, ...]
 
     def allows(self, column: IntArray) -> Mask:
-        """Which values lie in one of the spans."""
+        """True for values in one of the spans."""
         mask = np.zeros(column.shape, dtype=np.bool_)
         for low, high in self.spans:
             mask |= (column >= low) & (column <= (np.iinfo(np.int64).max if high is None else high))
         return mask
 
     def allows_value(self, value: int) -> bool:
-        """`allows` of one number."""
+        """Whether one number lies in one of the spans."""
         return any(low <= value and (high is None or value <= high) for low, high in self.spans)

@@ -1,7 +1,7 @@
-"""Which layers' activations stay on the GPU while a framework offloads a share of them.
+"""Layers whose activations stay on the GPU when a framework offloads a share of them.
 
-Megatron-Core moves activations in groups, one for each offloaded module of each layer, in forward
-order. Of a model chunk's N groups a fraction f leaves ⌊N·(1-f)⌋, its last ones, on the GPU.
+Megatron-Core moves activations in groups, one per offloaded module and layer, in forward order. Of
+the N groups of a model chunk, a fraction f leaves ⌊N·(1-f)⌋ on the GPU, the last ones.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from constraints.rule import Layout, shape_rule
 if TYPE_CHECKING:
     from constraints.layout_context import LayoutContext
 
-# From so many modules on a chunk of one layer fails.
+# From this number of modules on, a chunk of one layer fails.
 SEVERAL_MODULES = 2
 
 
 def kept_groups(groups: int, fraction: float) -> int:
-    """Groups of a chunk that stay, with the framework's own rounding of floats.
+    """Groups of a chunk that stay on the GPU, with the framework's own float rounding.
 
     Source: megatron-core 0.19.2, pipeline_parallel/fine_grained_activation_offload.py,
-    `post_warmup_callback`. The last group of each module in the first backward of a step stays
-    too; what is back ahead of its backward makes up for it.
+    `post_warmup_callback`. The last group of each module in the first backward of a step stays too;
+    groups fetched ahead of their backward make up for that.
     """
     return int(groups * (1 - fraction))
 
 
 def leaving_layers(kinds: Sequence[int], groups: Sequence[int], fraction: float) -> tuple[int, int]:
-    """(first layers of a block that leave with all their groups, those of which any group leaves).
+    """(first layers of a block all of whose groups leave, first layers any of whose groups leave).
 
-    `kinds`: of the block's layers. They differ by the layer that the fraction divides, if any.
+    `kinds`: kinds of the block's layers. The two numbers differ by the layer that the fraction
+    splits, if it splits one.
     """
     items = [groups[kind] for kind in kinds]
     kept = kept_groups(sum(items), fraction)
@@ -61,8 +62,9 @@ def leaving_blocks(
 def resident_counts(
     layout: Layout, ctx: LayoutContext, groups: Sequence[int]
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """[stage][kind]: layers of which any group of activations stays on the GPU, and those of which
-    all do; `groups[kind]`: offloaded modules of a layer."""
+    """[stage][kind]: layers with any group of activations on the GPU, and layers with all of them
+    there. `groups[kind]`: offloaded modules per layer.
+    """
     counts = ctx.counts(layout)
     leaving = leaving_blocks(layout, ctx, groups)
     whole, some = (ctx.first_layers(layout, blocks) for blocks in leaving)

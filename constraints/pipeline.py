@@ -1,4 +1,4 @@
-"""Rules of pipeline parallelism: layers over chunks, schedules, their chunks and micro-batches."""
+"""Rules of pipeline parallelism: layers per chunk, schedules, chunks and micro-batches."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ def chunks_have_layers(columns: Columns, ctx: RuleContext) -> Mask:
 
 
 def most_chunks(ctx: RuleContext) -> int:
-    """Chunks that a model's layers suffice for."""
+    """The largest number of chunks that the model's layers can fill."""
     return ctx.model.layers + 2 * _may_be_alone(ctx)
 
 
 def _may_be_alone(ctx: RuleContext) -> bool:
-    """Whether embedding and head may have chunks to themselves: not beside offloaded activations,
-    which need layers in every chunk, nor where a schedule puts both on one stage."""
+    """Whether embedding and head may have chunks without layers. Not with offloaded activations,
+    which need layers in every chunk, nor with a schedule that puts both on one stage.
+    """
     plain = ctx.schedule in (None, "1f1b", "interleaved")
     return ctx.framework.standalone_vocab and plain and not ctx.offload_modules
 
@@ -38,7 +39,8 @@ def layers_split(columns: Columns, ctx: RuleContext) -> Mask | bool:
         return True
     if layouts == "even":
         return divides(columns["pp"] * columns["vpp"], layers)
-    # First and last stage take what the equal middle leaves; each is cut into vpp equal chunks.
+    # The middle stages are equal, and the first and last take the rest. Each is cut into vpp equal
+    # chunks.
     return divides(columns["vpp"], layers)
 
 

@@ -1,11 +1,11 @@
 """The only registry of rules over shapes.
 
-Order matters to people alone: when rules contradict each other, `minimal_conflict` keeps the
-earlier of two equally guilty ones, so what the user asked for and the model's own numbers come
-first and what holds for the whole cluster comes last.
+The order matters only for explanations. When rules contradict each other, `minimal_conflict` keeps
+the earlier of two equally guilty ones, so the user's wishes and the model's numbers come first and
+rules of the whole cluster last.
 
-To add a rule over shapes: decorate its mask with `shape_rule` in the module that suits it and
-list it here. `tests/constraints` demands a smallest legal and a smallest illegal shape of it.
+To add a rule: decorate its mask with `shape_rule` in the module that suits it and list it here.
+`tests/constraints` demands a smallest legal and a smallest illegal shape of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from constraints.context import RuleContext
 from constraints.rule import ShapeRule
 from constraints.user import USER_RULES
 
-# Rules that ask more of an axis than that the framework has it.
+# Rules that ask more of an axis than the framework's support for it.
 _BESIDE = {"vpp": (pipeline.schedule_offered,), "cp": (context_exchange.context_exchange,)}
 
 RULES: tuple[ShapeRule, ...] = (
@@ -78,7 +78,7 @@ RULES: tuple[ShapeRule, ...] = (
 
 
 def condition_rule(condition: UserCondition) -> ShapeRule:
-    """What a user requires, forbids or fixes, as a rule over shapes."""
+    """A condition of the user as a rule over shapes."""
     return ShapeRule(
         name=condition.option,
         sentence=f"what the user {condition.verb}s: {condition.text}",
@@ -89,7 +89,7 @@ def condition_rule(condition: UserCondition) -> ShapeRule:
 
 
 def _brought(condition: UserCondition) -> str:
-    """Who wants a condition: the user, an option that was given, or a part of the model."""
+    """Where a condition comes from: the user, another option, or a part of the model."""
     if not condition.of:
         return f"you {condition.words}"
     if condition.of.startswith("-"):

@@ -1,5 +1,4 @@
-"""Rules over shapes, which of them exclude every shape, and the layouts that the rules of
-`constraints.layout` are about."""
+"""Rules over shapes, the rules that conflict, and the layouts of `constraints.layout`."""
 
 from __future__ import annotations
 
@@ -25,10 +24,10 @@ Breach = Callable[[Columns, RuleContext], str]
 class ShapeRule:
     """A rule over shapes.
 
-    `sentence` says what the rule demands, `source` where that comes from. `test` answers for
-    all shapes at once, or with one bool where the answer does not depend on the shape.
-    `wording` is the sentence with the numbers of a context in it. A rule that is made of others
-    has a `breach`: which of them one shape breaks, and where.
+    `sentence` says what the rule demands, `source` where it comes from. `test` answers for all
+    shapes at once, or with one bool if the answer is the same for all. `wording` is the sentence
+    with the numbers of a context. A rule that combines others has `breach`, which says which of
+    them a shape breaks, and where.
     """
 
     name: str
@@ -39,16 +38,16 @@ class ShapeRule:
     breach: Breach | None = None
 
     def mask(self, columns: Columns, ctx: RuleContext) -> Mask:
-        """True where a shape obeys the rule; one bool a row."""
+        """True where a shape satisfies the rule, one bool per row."""
         obeyed = np.asarray(self.test(columns, ctx), dtype=np.bool_)
         return np.broadcast_to(obeyed, columns["tp"].shape)
 
     def explain(self, ctx: RuleContext) -> str:
-        """What the rule demands here, with its numbers."""
+        """The rule's demand, with the numbers of this context."""
         return self.wording(ctx)
 
     def why(self, columns: Columns, ctx: RuleContext) -> str:
-        """What the rule demands of one shape that breaks it (the first of the columns)."""
+        """The demand that the first of these shapes breaks."""
         return self.breach(columns, ctx) if self.breach else self.explain(ctx)
 
 
@@ -60,9 +59,9 @@ TEXTS: Mapping[str, Mapping[str, Any]] = tomli.loads(
 def shape_rule(
     wording: Wording | None = None, breach: Breach | None = None
 ) -> Callable[[ShapeTest], ShapeRule]:
-    """Decorator: the function under it is the test of the rule that `rules.toml` has by its name.
+    """Decorator that turns a function into the test of the rule of that name in `rules.toml`.
 
-    `wording`: where the rule's text with the numbers of a context needs a function.
+    `wording`: function for a text that needs the numbers of a context.
     """
 
     def build(test: ShapeTest) -> ShapeRule:
@@ -81,8 +80,8 @@ def shape_rule(
     return build
 
 
-# Where blocks live: block b on stage b mod pp; in a V, the second half coming back (ZB-V,
-# DualPipeV); or twice, the second copy of the model from the other end (DualPipe).
+# Placement of blocks: block b on stage b mod pp; in a V, with the second half coming back (ZB-V,
+# DualPipeV); or twice, with a second copy of the model from the other end (DualPipe).
 Placement = Literal["straight", "folded", "mirrored"]
 
 
@@ -97,15 +96,15 @@ def stage_blocks(stage: int, pp: int, vpp: int, placement: Placement) -> tuple[i
 
 @dataclass(frozen=True)
 class Layout:
-    """Which layers sit where: `block_layers` in pipeline order.
+    """The layers of each block, in pipeline order: `block_layers`.
 
-    `recomputed`: for each recompute mode that some take, the layers of each stage that run again in
-    it; they come first in their stage, in the order of `LayoutContext.modes`.
-    `mtp_standalone`: multi-token prediction is in the block before the last, which then holds head
-    and loss alone; else with them.
+    `recomputed`: for each recompute mode in use, the number of layers of each stage that run again
+    in it. They are the first layers of the stage, in the order of `LayoutContext.modes`.
+    `mtp_standalone`: multi-token prediction is in the second-last block, and the last one holds
+    head and loss; otherwise all three share the last block.
     """
 
-    # Read from files, it takes no field that it does not have.
+    # Rejects unknown fields when read from files.
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 (pydantic reads a plain class attribute)
 
     pp: int
@@ -130,7 +129,7 @@ class Layout:
 
     @property
     def stage_layers(self) -> tuple[int, ...]:
-        """Layers of each stage, its chunks summed."""
+        """Layers of each stage, summed over its chunks."""
         return self.per_stage(self.block_layers)
 
     @property
@@ -140,7 +139,7 @@ class Layout:
 
     @property
     def is_even(self) -> bool:
-        """Whether every block holds the same number of layers."""
+        """Whether all blocks have the same number of layers."""
         return len(set(self.block_layers)) <= 1
 
     def per_stage(self, per_block: Sequence[int]) -> tuple[int, ...]:
@@ -157,8 +156,10 @@ class Layout:
 def minimal_conflict(
     columns: Columns, ctx: RuleContext, rules: Sequence[ShapeRule]
 ) -> tuple[ShapeRule, ...]:
-    """Rules that together reject every shape, none of which could be left out; () if one passes.
-    `columns` must be the unmasked enumeration."""
+    """A smallest set of rules that together reject every shape; empty if a shape passes.
+
+    `columns` must be the enumeration of shapes before any rule was applied.
+    """
     return conflict_of(rejections(columns, ctx, rules), rules)
 
 

@@ -1,4 +1,4 @@
-"""Rules of the machines: how ranks lie on nodes, and what these hold in host memory."""
+"""Rules on machines: where ranks are placed on nodes, and what fits in host memory."""
 
 from __future__ import annotations
 

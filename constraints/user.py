@@ -1,6 +1,6 @@
-"""What the user allows of one degree: `--tp 1,2,4,8`, `--pp ..8`, `--cp 2..`; a rule for each.
+"""The user's limits on one degree (`--tp 1,2,4,8`, `--pp ..8`, `--cp 2..`), with a rule for each.
 
-Conditions over several of them are in `constraints.condition`.
+`constraints.condition` has conditions over several degrees.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _RANGE = re.compile(r"([0-9]*)\s*\.\.\s*([0-9]*)")
 
 
 def parse_degree_limit(text: str, degree: str = "tp") -> DegreeLimit:
-    """Read "4", "1,2,4,8", "..8", "2..", "2..8" or a comma-separated mix of these.
+    """Parse "4", "1,2,4,8", "..8", "2..", "2..8" or a comma-separated mix of these.
 
-    Raises ConstraintError, which names the degree, what was given and the form expected.
+    Raises ConstraintError, which names the degree, the input and the expected form.
     """
     spans: list[tuple[int, int | None]] = []
     named: list[int] = []
@@ -35,7 +35,7 @@ def parse_degree_limit(text: str, degree: str = "tp") -> DegreeLimit:
 def _parse_item(item: str, text: str, degree: str) -> tuple[int, int | None, list[int]]:
     """Lower end, upper end (None: open) and the numbers written in one item of the list."""
     smallest = AXES[degree].least if degree in AXES else 1
-    # Python refuses to read thousands of digits; one more digit than the largest has says enough.
+    # Python refuses to parse thousands of digits. One digit more than the largest number is enough.
     numbers = [int((number.lstrip("0") or "0")[: _DIGITS + 1]) for number in _NUMBER.findall(item)]
     interval = _RANGE.fullmatch(item)
     if not numbers or not (interval or _NUMBER.fullmatch(item)):
@@ -57,7 +57,7 @@ def _parse_item(item: str, text: str, degree: str) -> tuple[int, int | None, lis
 
 
 def _user_rule(degree: str) -> ShapeRule:
-    """The rule that a degree lies within the user's limit, if there is one."""
+    """The rule that a degree stays within the user's limit, if there is one."""
 
     def test(columns: Columns, ctx: RuleContext) -> Mask | bool:
         limit = ctx.limits.get(degree)

@@ -1,10 +1,10 @@
-"""Reference pages made from the code: docstrings, and the options of every command."""
+"""Reference pages made from the code: docstrings, and what every command does."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -41,7 +41,7 @@ def _file(module: str) -> Path:
 
 
 def command_reference() -> str:
-    """Every command with its words and its options by group."""
+    """Every command with its usage and its help; `page_data.options` has the options."""
     links = ((f"[`planner {name}`](#planner-{name})", line) for name, line in COMMANDS.items())
     contents = markdown_table(("command", "what it does"), links)
     return "\n".join((f"{contents}\n", *(_command(name) for name in COMMANDS)))
@@ -57,7 +57,7 @@ def _command(name: str) -> str:
     parts = [f"## planner {name}", f"`planner {name} {usage}`", _words(command.help or "")]
     if command.epilog:
         parts.append(_words(command.epilog))
-    return "\n\n".join((*parts, *_tables(command, inner))) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
 def _words(text: str) -> str:
@@ -69,12 +69,3 @@ def _words(text: str) -> str:
         else paragraph
         for paragraph in paragraphs
     )
-
-
-def _tables(command: click.Command, context: click.Context) -> Iterator[str]:
-    from planner.cli.declared import grouped, help_row  # noqa: PLC0415
-
-    for title, options in grouped(command, context).items():
-        rows = [record for option in options if (record := help_row(option, context))]
-        cells = ((f"`{names}`", words.replace("|", "\\|")) for names, words in rows)
-        yield f"**{title}**\n\n" + markdown_table(("option", "what it does"), cells)

@@ -12,8 +12,9 @@ Pages are README.md and those of docs/. Blocks stand in them, each up to `<!-- e
 `run` shows a command and its output, or the parts of it between texts (without a second text: to
 the end); `setup` runs without being shown. The commands of a page run in one folder, one after the
 other, so a page can search and then launch what it found. `docstrings` are those of the functions
-named, `generated` is a table of `BLOCKS`. Numbers of wall time differ from run to run; `comparable`
-leaves them out, for the test that the pages are true.
+named, `generated` is a table of `BLOCKS`, or the link to one that is written as data (`DATA`).
+Numbers of wall time differ from run to run; `comparable` leaves them out, for the test that the
+pages are true.
 """
 
 from __future__ import annotations
@@ -28,21 +29,31 @@ from pathlib import Path
 
 from click.testing import CliRunner
 from planner.cli import planner_command
+from tests.documents.data_tables import DataTable
 
+from page_accuracy import accuracy, accuracy_data, headline, memory_accuracy, tuning_tables
+from page_data import (
+    catalogue,
+    catalogue_links,
+    constants,
+    frame_columns,
+    options,
+    public_file_tables,
+    public_files,
+    replay_groups,
+    sample_rules,
+)
 from page_references import command_reference, docstrings
 from page_tables import (
-    accuracy,
-    accuracy_data,
     axes,
-    constants,
+    constant_links,
     error_parts,
     error_shares,
     first_sight,
-    headline,
-    memory_accuracy,
+    frame_links,
+    option_links,
     replay_tables,
-    sample_rules,
-    tuning_tables,
+    sample_links,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -130,17 +141,34 @@ def planner_output(arguments: Sequence[str], folder: Path) -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "axes": axes,
     "commands": command_reference,
+    "options": option_links,
     "errors": error_parts,
     "error-shares": error_shares,
     "headline": headline,
     "accuracy": accuracy,
     "memory": memory_accuracy,
-    "constants": constants,
+    "constants": constant_links,
     "first-sight": first_sight,
+    "frame": frame_links,
+    "frameworks": lambda: catalogue_links("frameworks"),
+    "hardware": lambda: catalogue_links("hardware"),
+    "models": lambda: catalogue_links("models"),
+    "public-files": public_file_tables,
     "replay": replay_tables,
-    "sample_rules": sample_rules,
+    "sample_rules": sample_links,
     "tuning": tuning_tables,
 }
+DATA: dict[str, Callable[[], Sequence[DataTable]]] = {
+    "docs/accuracy.md": accuracy_data,
+    "docs/errors.md": lambda: [constants()],
+    "docs/launch_files_read.md": lambda: [public_files()],
+    "docs/library.md": lambda: [frame_columns()],
+    "docs/model/samples.md": lambda: [sample_rules()],
+    "docs/model/tuning-runs.md": lambda: [replay_groups()],
+    "docs/reference/catalogue.md": catalogue,
+    "docs/reference/commands.md": lambda: [options()],
+}
+"""The tables that are written as data when a page is made anew."""
 
 
 def comparable(text: str) -> str:
@@ -151,6 +179,5 @@ def comparable(text: str) -> str:
 if __name__ == "__main__":
     for page in [Path(name).resolve() for name in sys.argv[1:]] or pages():
         page.write_text(refreshed(page.read_text(encoding="utf-8")), encoding="utf-8")
-        if page == ROOT / "docs" / "accuracy.md":
-            for table in accuracy_data():
-                table.write(page.parent)
+        for table in DATA.get(page.relative_to(ROOT).as_posix(), list)():
+            table.write(ROOT / "docs")

@@ -1,8 +1,8 @@
 """Facts about machines: GPUs, node shapes and prices, each number with unit and source.
 
-This package knows nothing of models or plans. `hardware.link_curves` and
-`hardware.efficiency` hold what was fitted on measurements.
+This package does not know models or plans. `hardware.link_curves` and `hardware.efficiency` hold
+figures fitted on measurements.
 """
 
-# `hardware` is a name that other distributions use too; `planner` checks whose this one is.
+# Other distributions have a package named `hardware` too; `planner` checks that this one is ours.
 __distribution__ = "trainplan"

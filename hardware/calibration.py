@@ -1,8 +1,9 @@
-"""What was learnt of one cluster from its runs: multipliers on what the model reads.
+"""Factors that correct the model's inputs, learnt from runs on one cluster.
 
-`catalog/parameters.toml` is the one list of what a calibration may change: name, meaning, and the
-figures of the model's inputs that it multiplies (`planner.predict.calibrated` does so). A cluster's
-file has these values in a table [calibration], which `planner calibrate` writes and people edit.
+`catalog/parameters.toml` lists everything that a calibration may change: the name, its meaning, and
+the inputs of the model that it multiplies (`planner.predict.calibrated` applies them). A cluster
+file holds the factors in its [calibration] table, which `planner calibrate` writes and people may
+edit.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 
 Figure = Literal["time", "memory"]
-# What error bars widen with, where it lies beyond what was measured.
+# Axes along which error bars widen outside the measured range.
 Axis = Literal["gpus", "seq", "hidden", "tokens", "overhead"]
-# Beyond these a factor is a slip of the pen.
+# Factors outside this range are typing errors.
 LEAST_FACTOR, MOST_FACTOR = 0.01, 100.0
 _Factor = Annotated[float, Field(ge=LEAST_FACTOR, le=MOST_FACTOR, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=1, le=2**40)]
@@ -28,12 +29,12 @@ _Share = Annotated[float, Field(ge=0.0, le=100.0, allow_inf_nan=False)]
 
 
 class Parameter(Frozen):
-    """A physical quantity that runs may correct by a factor (unit 1).
+    """A physical quantity that measured runs may correct by a factor (unit 1).
 
-    `gpu`, `framework`, `links`: fields of the compiled core's inputs that are proportional to it;
-    `inverse`: fields of the framework's that are proportional to its inverse. `exposed`: the fields
-    are shares that are hidden, and what the factor multiplies is the rest, which is exposed.
-    `software`: it says nothing of other frameworks on the same machine.
+    `gpu`, `framework`, `links`: inputs of the compiled core that grow in proportion to it.
+    `inverse`: inputs of the framework that shrink in proportion. `exposed`: the inputs are hidden
+    shares, and the factor multiplies the exposed rest. `software`: the factor applies only to the
+    framework it was measured with.
     """
 
     name: str
@@ -53,12 +54,12 @@ NAMES = tuple(parameter.name for parameter in PARAMETERS)
 
 
 def parameters_of(figure: Figure) -> tuple[Parameter, ...]:
-    """The parameters that a figure's runs can tell something of."""
+    """The parameters that can be learnt from measured times, or from measured memory."""
     return tuple(parameter for parameter in PARAMETERS if parameter.figure == figure)
 
 
 class LearntFactor(Frozen):
-    """A factor on what the model has without runs, with its 80 % interval."""
+    """A factor on one of the model's inputs, with its 80 % interval."""
 
     name: str
     value: _Factor
@@ -87,8 +88,9 @@ class LearntFactor(Frozen):
 
 
 class LearntRun(Frozen):
-    """A configuration that was measured, and the weight with which its step says something of like
-    ones beside all factors (`planner.predict.calibrated`)."""
+    """A measured configuration. `pull` is the weight of its remaining error when a similar
+    configuration is predicted (`planner.predict.calibrated`).
+    """
 
     hidden: _Count
     vocab: _Count
@@ -107,9 +109,11 @@ class LearntRun(Frozen):
 
 
 class LearntPhase(Frozen):
-    """What runs of reinforcement learning taught of a kind of phase (`generation`, `training`,
+    """Result of reinforcement-learning runs for one kind of phase (`generation`, `training`,
     `reading`, `transfer`, `moves`, `reward`): the factor on its predicted seconds, the standard
-    deviation of ln(measured / predicted) that a further run will show by it, and how many runs."""
+    deviation of ln(measured / predicted) to expect of the next run after that factor, and the
+    number of runs.
+    """
 
     name: str
     value: _Factor
@@ -118,12 +122,13 @@ class LearntPhase(Frozen):
 
 
 class LearntFigure(Frozen):
-    """How well a figure was predicted: runs, mean |predicted / measured - 1| before and after, each
-    run judged by the others (`error_left_out`; none of a single run), how wide the bars of further
-    runs are over those without calibration (`width`), and `spread`, the standard deviation of
-    ln(measured / predicted) that a further run like these will show by them.
+    """How accurate predictions of one figure were: the number of runs and the mean |predicted /
+    measured - 1| before and after calibration.
 
-    `measured`: lowest and highest value of the runs on each axis of
+    `error_left_out`: the same error when each run is predicted from the others; None for a single
+    run. `width`: width of a calibrated error bar relative to an uncalibrated one. `spread`:
+    standard deviation of ln(measured / predicted) to expect of the next similar run. `measured`:
+    lowest and highest value among the runs on each axis of
     `planner.predict.uncertainty.measured_range`.
     """
 
@@ -138,7 +143,7 @@ class LearntFigure(Frozen):
     @field_validator("measured", mode="before")
     @classmethod
     def _from_table(cls, given: Any) -> Any:
-        """`gpus = [8, 64]` in a file."""
+        """Accept the form that files use: `gpus = [8, 64]`."""
         if not isinstance(given, Mapping):
             return given
         return tuple(
@@ -148,7 +153,7 @@ class LearntFigure(Frozen):
 
 
 class Calibration(Frozen):
-    """What was learnt of a cluster, by which runs of which frameworks, and when."""
+    """Everything learnt about a cluster, from which runs and frameworks, and when."""
 
     date: str
     planner: str = ""
@@ -163,7 +168,7 @@ class Calibration(Frozen):
     @field_validator("factors", mode="before")
     @classmethod
     def _from_table(cls, given: Any) -> Any:
-        """[calibration.factors.NAME] tables, or `NAME = 0.93`."""
+        """Accept the forms that files use: [calibration.factors.NAME] tables, or `NAME = 0.93`."""
         if not isinstance(given, Mapping):
             return given
         return tuple(
@@ -172,11 +177,13 @@ class Calibration(Frozen):
         )
 
     def knows(self, framework: str) -> bool:
-        """Whether runs of a framework (the name of its profile) are among those learnt from."""
+        """Whether the calibration used runs of this framework (the name of its profile)."""
         return framework in self.frameworks
 
     def of(self, framework: str) -> dict[str, float]:
-        """Factors that hold for jobs of a framework: those of its software if it was measured."""
+        """Factors that apply to jobs of a framework. Software factors apply only if its runs were
+        used.
+        """
         told = {parameter.name for parameter in PARAMETERS if not parameter.software}
         return {
             factor.name: factor.value

@@ -1,9 +1,8 @@
-"""Fitted curves of compute kernels, and which of them apply to a GPU; coefficients of curves, and
-tables that take theirs from another (`like = "..."`).
+"""Fitted efficiency curves of compute kernels, and the choice of curves for a GPU.
 
-`efficiency/compute.toml` holds one table per architecture, one of what is taken alike on every GPU,
-and one of hosts. This module gives it a type and picks
-the table of a GPU; it computes no time.
+`efficiency/compute.toml` holds one table for each architecture, one that applies to every GPU, and
+one for hosts. A table may complete itself from another one (`like = "..."`). This module reads the
+tables and picks one for a GPU; it computes no times.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from hardware.schema import Gpu
 from hardware.settings import Coefficient, declared
 
 AttentionKernel = Literal["flash1", "flash2", "flash3_or_cudnn", "aiter", "aotriton"]
-# Types whose products draw the power of wide operands.
+# Types whose products draw as much power as wide operands.
 _WIDE = ("bf16", "fp16", "tf32", "fp32")
-# Where an architecture without a table of its own looks: the vendor's best documented one.
+# Default table of each vendor: its best documented architecture.
 VENDOR_FALLBACK = {"nvidia": "hopper", "amd": "cdna3"}
 
 
@@ -41,7 +40,7 @@ class Curve(Frozen):
         def __getattr__(self, figure: str) -> Coefficient: ...
 
     def values(self) -> dict[str, float]:
-        """Its figures by name."""
+        """The coefficients by name."""
         return {name: item.value for name, item in self if isinstance(item, Coefficient)}
 
 
@@ -52,10 +51,8 @@ class AttentionCurve(Curve):
 
 @declared(*FIGURES, "architecture")
 class ArchitectureCurves(Curve):
-    """Curves of one architecture.
-
-    `gpus`: the table is for GPUs whose names begin with these words, not for all of its
-    architecture.
+    """Curves of one architecture. A table with `gpus` applies only to GPUs whose names start with
+    one of those words.
     """
 
     name: str
@@ -70,7 +67,7 @@ class HostCurves(Curve):
 
 
 class ComputeCurves(Frozen):
-    """The curves that apply to one GPU. `provenance` says which table, and how sure it is."""
+    """The curves that apply to one GPU. `provenance` names their table and how reliable it is."""
 
     gpu: Gpu
     curves: ArchitectureCurves
@@ -78,7 +75,7 @@ class ComputeCurves(Frozen):
 
     @property
     def guessed(self) -> bool:
-        """Whether the GPU has a table of its own, whose rates nobody has measured on it."""
+        """Whether the GPU has its own table but nobody has measured its rates."""
         return bool(self.curves.gpus) and self.curves.sustained_share_16.provenance == "assumed"
 
     def sustained_share(self, dtype: str) -> float:
@@ -88,8 +85,9 @@ class ComputeCurves(Frozen):
         return kept.value * self.max_share(dtype)
 
     def max_share(self, dtype: str) -> float:
-        """Share of the peak that a short benchmark reaches: of `dtype`, else of 16 bit, else
-        what the architecture's other GPUs reach."""
+        """Share of the datasheet peak that a short benchmark reaches: in `dtype` if known, else in
+        16 bit, else the share reached by other GPUs of the architecture.
+        """
         for name in (dtype, "bf16" if dtype in _WIDE else "fp8", "bf16", "fp16"):
             measured = self.gpu.measured_matmul_flop_per_s.get(name)
             if measured is not None and name in self.gpu.peak_flop_per_s:
@@ -97,7 +95,7 @@ class ComputeCurves(Frozen):
         return self.curves.max_share.value
 
     def attention(self, kernel: str) -> AttentionCurve:
-        """Curve of a fused attention kernel; `auto`: the architecture's usual one."""
+        """Curve of a fused attention kernel; `auto` picks the usual one of the architecture."""
         wanted = self.curves.default_attention if kernel == "auto" else kernel
         known = self.curves.attention
         if wanted not in known:
@@ -110,8 +108,9 @@ class ComputeCurves(Frozen):
 
 
 def _over(base: Table, fields: Table) -> Table:
-    """An architecture's fields over those of the one it is `like`, its kernels over the same
-    kernel's; the GPUs that the other names are not its."""
+    """Complete `fields` from the architecture it is `like`; kernels of the same name are merged
+    field by field. The list of GPUs is not copied.
+    """
     kernels = fields.get("attention", {})
     chosen = {
         kernel: base["attention"].get(fields.get("like", kernel), {}) | fields
@@ -124,7 +123,9 @@ def _over(base: Table, fields: Table) -> Table:
 
 @cache
 def architecture_curves() -> dict[str, ArchitectureCurves]:
-    """All tables of `efficiency/compute.toml`, by architecture, over the figures of every GPU."""
+    """All tables of `efficiency/compute.toml` by architecture, completed from the table for every
+    GPU.
+    """
     file = _compute_toml()
     tables, every_gpu = file["architectures"], file["every_gpu"]
     return {
@@ -135,7 +136,7 @@ def architecture_curves() -> dict[str, ArchitectureCurves]:
 
 @cache
 def host_curves() -> HostCurves:
-    """The hosts of `efficiency/compute.toml`."""
+    """The host table of `efficiency/compute.toml`."""
     return HostCurves.model_validate(_compute_toml()["hosts"])
 
 
@@ -144,7 +145,7 @@ def _compute_toml() -> dict[str, Any]:
 
 
 def _table_of(gpu: Gpu) -> ArchitectureCurves:
-    """Table that names the GPU, else its architecture's, else its vendor's fallback."""
+    """The table that names the GPU, else its architecture's table, else its vendor's default."""
     tables = architecture_curves()
     words = f"{gpu.name}-"
     for table in tables.values():
@@ -174,8 +175,9 @@ Table = dict[str, Any]
 def inherit(
     name: str, tables: dict[str, Table], over: Callable[[Table, Table], Table] = or_
 ) -> Table:
-    """Table `name` completed from the table it is `like`, if any; `over`: lays its fields over the
-    copied ones."""
+    """Table `name` completed from the table it is `like`, if any. `over` merges its fields into the
+    copy.
+    """
     fields = dict(tables[name])
     origin = fields.pop("like", None)
     if origin is None:
@@ -186,7 +188,9 @@ def inherit(
 
 
 def as_extrapolated(entry: Any, origin: str) -> Any:
-    """A copied figure, labelled as taken from another table (`like`); an assumption stays one."""
+    """A figure copied from another table, relabelled as extrapolated; assumptions stay
+    assumptions.
+    """
     if not isinstance(entry, dict):
         return entry
     if "value" not in entry:

@@ -1,4 +1,4 @@
-"""The error of this package: what was given, the rule, the nearest fix."""
+"""The error type of this package. Messages state the input, the rule and the nearest fix."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ WHERE_TO_LOOK = "list them with: planner hardware"
 
 
 class HardwareError(ValueError):
-    """A GPU, cluster, price or hardware file that a user named is at fault."""
+    """A GPU, cluster, price or hardware file that the user named is wrong."""
 
 
-# Letters that are typed for digits.
+# Letters that are typed instead of digits.
 _LOOK_ALIKES = str.maketrans("oil", "011")
 
 
 def _look(name: str) -> str:
-    """A name as it looks: `H1OO` and `h100` are alike."""
+    """A name with look-alike letters made equal: `H1OO` and `h100` give the same text."""
     return name.lower().translate(_LOOK_ALIKES)
 
 
@@ -39,15 +39,16 @@ def unknown_name(what: str, given: str, known: Iterable[str]) -> HardwareError:
 
 
 def first_error(error: ValidationError) -> tuple[str, str]:
-    """The first field at fault, with dots, and what is wrong with it."""
+    """The first invalid field as a dotted path, and its problem."""
     first = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"])
     return field, first["msg"].removeprefix("Value error, ")
 
 
 def invalid_file(origin: str, error: ValidationError, known: Collection[str] = ()) -> HardwareError:
-    """Error that names the file and each field of it that is missing or wrong. `known`: its fields,
-    which say what a name that is none of them may mean."""
+    """Error that names the file and every missing or wrong field. `known` lists the valid fields,
+    from which a misspelt field gets its suggestion.
+    """
     problems = []
     for entry in error.errors(include_url=False):
         field = ".".join(str(part) for part in entry["loc"]) or "the file"

@@ -1,5 +1,6 @@
-"""Facts of the catalogue that are no machines: GPU generations, number formats, what owning costs,
-and where figures come from."""
+"""Catalogue entries that are not machines: GPU generations, number formats, costs of ownership, and
+sources.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ _Record = TypeVar("_Record", bound=Frozen)
 
 
 def records(kind: type[_Record], file: str) -> dict[str, _Record]:
-    """The tables of a file of the catalogue by name."""
+    """The tables of a catalogue file by name."""
     entries = shipped_toml("hardware", f"catalog/{file}").items()
     return {name: kind.model_validate(entry) for name, entry in entries}
 
 
 class Architecture(Frozen):
-    """One generation; `catalog/architectures.toml` says what each trait is, with its source."""
+    """One GPU generation. `catalog/architectures.toml` explains each trait and gives its source."""
 
     title: str
     cublas_workspace: str = ":4096:2:16:8"
@@ -37,12 +38,12 @@ class Architecture(Frozen):
 
 @cache
 def architectures() -> dict[str, Architecture]:
-    """Every generation of the catalogue by name."""
+    """Every GPU generation of the catalogue by name."""
     return records(Architecture, "architectures.toml")
 
 
 def architecture_named(name: str) -> Architecture:
-    """A generation by name. HardwareError lists them otherwise."""
+    """A GPU generation by name. HardwareError lists the known ones."""
     known = architectures()
     if name not in known:
         raise HardwareError(
@@ -61,11 +62,11 @@ ArchitectureName = Annotated[str, AfterValidator(_known)]
 
 
 class NumberFormat(Frozen):
-    """One format, as `catalog/formats.toml` has it.
+    """One number format of `catalog/formats.toml`.
 
-    `bits` includes the sign. `largest` is the largest finite number. Formats that scale blocks of
-    values have `block` values to a scale of `scale_bits`; elsewhere both are 0. `weights_only`:
-    weights are held in it, and no product is made in it.
+    `bits` includes the sign; `largest` is the largest finite number. Block-scaled formats store one
+    scale of `scale_bits` for every `block` values; both are 0 otherwise. `weights_only`: weights
+    may be stored in the format, but no matrix product runs in it.
     """
 
     bits: int
@@ -80,14 +81,14 @@ class NumberFormat(Frozen):
 
     @property
     def bytes_per_value(self) -> float:
-        """Bytes of one value with its share of the scale."""
+        """Bytes of one value, including its share of the block's scale."""
         scale = self.scale_bits / self.block if self.block else 0.0
         return (self.bits + scale) / 8
 
 
 @cache
 def load_formats() -> dict[str, NumberFormat]:
-    """The formats by name; the names are those of the catalogue's peak rates."""
+    """The number formats by name, as the catalogue's peak rates name them."""
     return records(NumberFormat, "formats.toml")
 
 
@@ -95,9 +96,9 @@ CapexScope = Literal["card", "node", "cluster"]
 
 
 class Figure(Frozen):
-    """A number with its unit, where it comes from and the time that it holds for.
+    """A number with its unit, its source and the date it applies to.
 
-    `source`: an id of `catalog/sources.toml`, `assumption`, or the option that gave it.
+    `source`: an id of `catalog/sources.toml`, `assumption`, or the option that supplied it.
     """
 
     value: float
@@ -108,17 +109,20 @@ class Figure(Frozen):
 
 
 class Capex(Frozen):
-    """Purchase price a GPU. `scope`: of the card alone, of a node, or of the whole cluster."""
+    """Purchase price per GPU. `scope`: for the card alone, as part of a node, or of a whole
+    cluster.
+    """
 
     price: Figure
     scope: CapexScope
 
 
 class Account(Frozen):
-    """A published run: how often it was interrupted, and what share of the time was useful.
+    """A published training run: how often it was interrupted, and what share of its time was
+    useful.
 
-    `interruptions`, `effective`: lowest and highest that the account allows. `state_bytes`: of a
-    checkpoint. `interval_s` between two: where it was published.
+    `interruptions`, `effective`: the lowest and highest values consistent with the publication.
+    `state_bytes`: size of a checkpoint. `interval_s`: time between checkpoints, where published.
     """
 
     gpus: int
@@ -133,10 +137,10 @@ class Account(Frozen):
 
 
 class Economics(Frozen):
-    """The content of `catalog/economics.toml`; GPUs by their catalogue names, accounts by theirs.
+    """The content of `catalog/economics.toml`, keyed by catalogue names of GPUs and runs.
 
-    `around`: what a cluster costs a GPU beside a card, and beside a node. `node_height`: rack
-    units of a node.
+    `around`: cost per GPU of everything around a card, or around a node. `node_height`: rack units
+    per node.
     """
 
     figures: Mapping[str, Figure]
@@ -149,15 +153,13 @@ class Economics(Frozen):
 
 @cache
 def load_economics() -> Economics:
-    """The economics of the catalogue."""
+    """The economic figures of the catalogue."""
     return Economics.model_validate(shipped_toml("hardware", "catalog/economics.toml"))
 
 
 class CatalogSource(Frozen):
-    """One entry of `catalog/sources.toml`.
-
-    `accessed` is empty where the figures were taken from the publication as generally known,
-    and it was not opened again while the catalogue was written.
+    """One entry of `catalog/sources.toml`. `accessed` is empty where the publication was not
+    reopened while the catalogue was written.
     """
 
     title: str

@@ -1,7 +1,7 @@
-"""Files that people give: read within limits of size, depth and number of values.
+"""Reading files that users supply, with limits on size, depth and number of values.
 
-What a file cannot be (missing, a folder, another format) is a HardwareError that names it. What
-the disk refuses (no permission, an error of reading) stays the OSError that it is, path included.
+A missing file, a folder or a wrong format raises a HardwareError that names it. Problems of the
+disk (permissions, read errors) stay an OSError, which includes the path.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ import tomli as tomllib
 from hardware.errors import HardwareError
 from hardware.plain_text import unguarded_cell
 
-# Plan files and lists of prices are the largest that people have.
+# The largest files that people have are plan files and price lists.
 MOST_BYTES = 64 * 2**20
-# Beyond any configuration that a person or a tool writes; deeper ones exhaust parsers.
+# Deeper than any configuration that a person or tool writes; even deeper ones exhaust parsers.
 DEEPEST = 64
 MOST_VALUES = 1_000_000
 # A front of 400 plans of 128 pipeline stages has 2 million.
 MOST_VALUES_OF_JSON = 4_000_000
 LARGEST_INTEGER = 2**63 - 1
-# What an OSError says of the name, not of the disk.
+# OSErrors that concern the name, not the disk.
 _NAME_AT_FAULT = (
     errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL,
 )  # fmt: skip
 
-# Where a shell puts a command's input: `planner explain /dev/stdin`, `<(planner search ...)`.
+# Where a shell provides a command's output: `planner explain /dev/stdin`, `<(planner search ...)`.
 _INPUTS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 
 
 def is_name_at_fault(error: OSError) -> bool:
-    """Whether another name would do: no such file, a folder, a name too long."""
+    """Whether the name is the problem: no such file, a folder, or too long a name."""
     return error.errno in _NAME_AT_FAULT
 
 
 def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
-    """The text of a user's file, without a byte order mark. HardwareError, OSError."""
+    """The text of a user's file, without byte order mark. Raises HardwareError or OSError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:
@@ -82,8 +82,9 @@ def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
 
 
 def demand_file(path: Path, found: os.stat_result) -> None:
-    """HardwareError for what is no ordinary file with something in it, nor a command's input: a
-    folder, a device, a pipe that nobody may ever fill."""
+    """Raise HardwareError unless the path is a regular file with content or a command's input.
+    Folders, devices and pipes that may never deliver anything are refused.
+    """
     if stat.S_ISDIR(found.st_mode):
         raise HardwareError(f"{path} is a folder; give the name of a file")
     if _is_empty(found):
@@ -94,12 +95,14 @@ def demand_file(path: Path, found: os.stat_result) -> None:
 
 
 def _is_empty(found: os.stat_result) -> bool:
-    """Also what the kernel makes while it is read, such as /proc/kmsg, which may wait for ever."""
+    """Whether the file has size 0. That includes kernel files such as /proc/kmsg, which may block
+    forever.
+    """
     return stat.S_ISREG(found.st_mode) and found.st_size == 0
 
 
 def json_content(text: str, origin: str) -> Any:
-    """The value of a JSON text. HardwareError names `origin`, line and column."""
+    """The value of a JSON text. HardwareError gives `origin`, line and column."""
     with _parsing(origin, "JSON"):
         content = json.loads(text, parse_constant=_no_number)
     demand_bounded(content, origin, MOST_VALUES_OF_JSON)
@@ -107,7 +110,7 @@ def json_content(text: str, origin: str) -> Any:
 
 
 def toml_content(text: str, origin: str) -> dict[str, Any]:
-    """The tables of a TOML text. HardwareError names `origin`, line and column."""
+    """The tables of a TOML text. HardwareError gives `origin`, line and column."""
     with _parsing(origin, "TOML"):
         content = tomllib.loads(text)
     demand_bounded(content, origin)
@@ -115,17 +118,17 @@ def toml_content(text: str, origin: str) -> dict[str, Any]:
 
 
 def shipped_text(package: str, name: str) -> str:
-    """A text of the package, as `shipped_text("hardware", "catalog/sources.toml")`."""
+    """A text file of a package: `shipped_text("hardware", "catalog/sources.toml")`."""
     return resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def shipped_toml(package: str, name: str) -> dict[str, Any]:
-    """The tables of a TOML text of the package."""
+    """The tables of a TOML file of a package."""
     return tomllib.loads(shipped_text(package, name))
 
 
 def csv_rows(text: str, origin: str, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """(number of its line, cells) of each row of a CSV text that holds any. HardwareError."""
+    """Yield (line number, cells) for each non-empty row of a CSV text. Raises HardwareError."""
     reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter, strict=True)
     try:
         for cells in reader:
@@ -138,11 +141,14 @@ def csv_rows(text: str, origin: str, delimiter: str = ",") -> Iterator[tuple[int
 def csv_table(
     text: str, origin: str, delimiter: str = ","
 ) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
-    """(header in lower case, `csv_rows` below it as cells by its names). HardwareError, too for a
-    name given twice and for a row of more cells than names."""
+    """The header in lower case, and the rows below it as (line number, cells by name).
+
+    Raises HardwareError, also for a column name given twice and for a row with more cells than
+    columns.
+    """
     rows = csv_rows(text, origin, delimiter)
     header = [name.strip().lower() for name in next(rows, (0, []))[1]]
-    # Counted once: a header of 100,000 names would take minutes compared pair by pair.
+    # Counted once, because comparing 100,000 names pair by pair would take minutes.
     for name, times in Counter(filter(None, header)).items():
         if times > 1:
             raise HardwareError(f"{origin} line 1: the header names {name} twice")
@@ -165,7 +171,7 @@ def _no_number(word: str) -> NoReturn:
 
 @contextmanager
 def _parsing(origin: str, format_name: str) -> Iterator[None]:
-    """What a parser raises, as a HardwareError that names the file."""
+    """Turn a parser's exceptions into a HardwareError that names the file."""
     wrong = f"{origin}: not valid {format_name}"
     try:
         yield
@@ -181,15 +187,16 @@ def _parsing(origin: str, format_name: str) -> Iterator[None]:
 
 
 def number_error(error: ValueError) -> str:
-    """What a parser says, without Python's advice on very long numbers."""
+    """A parser's message without Python's advice on very long numbers."""
     return "a number of thousands of digits" if "sys.set_int_max" in str(error) else str(error)
 
 
 def demand_bounded(content: Any, origin: str, most_values: int = MOST_VALUES) -> None:
-    """HardwareError for what is nested too deep or has too many values, and for values that
-    nothing can have: nan and inf, whole numbers beyond 64 bits, halves of characters.
+    """Raise HardwareError for content that is nested too deeply, has too many values, or has values
+    that no setting can have: nan, inf, integers beyond 64 bits, lone surrogates.
 
-    Values that a YAML file refers to again count again: one that refers to itself never ends.
+    A YAML value counts again at every reference to it, because a value that refers to itself would
+    never end.
     """
     level, depth, count = [content], 0, 1
     while level:

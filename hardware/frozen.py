@@ -1,4 +1,4 @@
-"""The base of all records that are read from files or written as JSON, and of those with names."""
+"""Base classes of records that are read from files or written as JSON."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from hardware.plain_text import demand_plain
 
 
 class Frozen(BaseModel):
-    """A record that stays as it is made, and takes no field that it does not have."""
+    """An immutable record that rejects unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Named(Frozen):
-    """A record whose texts are names, which reach scripts: none holds a control character."""
+    """A record whose text fields are names. Names reach scripts, so control characters are
+    rejected.
+    """
 
     @model_validator(mode="after")
     def _demand_plain_names(self) -> Self:

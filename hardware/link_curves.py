@@ -1,7 +1,7 @@
-"""Coefficient curves of collectives, and which of them apply to a cluster.
+"""Fitted coefficients of collectives, and the choice of coefficients for a cluster.
 
-`efficiency/collectives.toml` holds one table per kind of link. This module gives it a type and
-picks the kinds of a cluster; it computes no time.
+`efficiency/collectives.toml` holds one table for each kind of link. This module reads the tables
+and picks those of a cluster; it computes no times.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ Share = Annotated[float, Field(gt=0.0, le=1.0)]
 
 @declared(*FIGURES, "scale_up")
 class ScaleUpCurve(Curve):
-    """Links inside a domain. Shares are of the nominal rate per GPU and direction.
+    """Links inside a scale-up domain. Shares are relative to the nominal rate per GPU and
+    direction.
 
-    `root_gpus`: GPUs below one CPU socket (0: no such boundary). `staged`: through the host's
-    memory, of GPUs that cannot read each other's; for those named in `gpus` alone.
+    `root_gpus`: GPUs below one CPU socket; 0 means no such boundary. `staged`: GPUs without
+    peer-to-peer access exchange through host memory. A table with `gpus` applies only to those.
     """
 
     name: str
@@ -48,7 +49,7 @@ class ScaleUpCurve(Curve):
 
 @declared(*FIGURES, "scale_out")
 class ScaleOutCurve(Curve):
-    """Network between domains. Shares are of the nominal NIC rate."""
+    """Network between scale-up domains. Shares are relative to the nominal NIC rate."""
 
     name: str
     aliases: tuple[str, ...]
@@ -61,7 +62,7 @@ class ScaleOutCurve(Curve):
         most_nic_bytes_per_s: Coefficient | None = None
 
     def usable(self, nic_bytes_per_s: float) -> float:
-        """Share of a NIC's nominal rate that counts."""
+        """Share of a NIC's nominal rate that software can use."""
         if self.most_nic_bytes_per_s is None or nic_bytes_per_s <= 0.0:
             return 1.0
         return min(1.0, self.most_nic_bytes_per_s.value / nic_bytes_per_s)
@@ -89,7 +90,7 @@ class LinkCurves(_AnyLink):
 
     @property
     def provenance(self) -> Provenance:
-        """The weakest provenance among the parameters of both levels."""
+        """The weakest provenance among the coefficients of both levels."""
         levels = (self.scale_up, self.scale_out)
         found = {
             value.provenance
@@ -102,7 +103,9 @@ class LinkCurves(_AnyLink):
 
 
 class CurveTable(_AnyLink):
-    """The whole file. `channel_bytes_per_s`: what a ring takes of a GPU's links inside a node."""
+    """The whole file. `channel_bytes_per_s`: rate that one ring channel uses of a GPU's links
+    inside a node.
+    """
 
     channel_bytes_per_s: Coefficient
     scale_up: dict[str, ScaleUpCurve]
@@ -131,10 +134,10 @@ def _nearest(curves: list[ScaleUpCurve], bytes_per_s: float) -> ScaleUpCurve:
 
 
 def is_pcie_box(cluster: Cluster) -> bool:
-    """Whether GPUs of a node must talk over PCIe: the node holds several scale-up domains, or
-    exchange between its GPUs is switched off (`hardware.transport`).
+    """Whether GPUs of a node communicate over PCIe: the node has several scale-up domains, or
+    peer-to-peer access is switched off (`hardware.transport`).
 
-    Boxes whose GPUs are bridged in pairs count as PCIe, which errs on the slow side for pairs.
+    Nodes whose GPUs are bridged in pairs count as PCIe, which makes the pairs too slow.
     """
     return cluster.scale_up_domain_gpus < cluster.gpus_per_node or not cluster.peer_to_peer
 
@@ -153,7 +156,7 @@ def scale_up_curve(cluster: Cluster) -> ScaleUpCurve:
 
 
 def scale_out_curve(fabric: str) -> ScaleOutCurve:
-    """Curve of a fabric by any of its names; HardwareError lists them otherwise."""
+    """Curve of a fabric, by any of its names. HardwareError lists the known ones."""
     wanted = fabric.strip().lower().replace("_", "-").replace(" ", "-")
     curves = load_curve_table().scale_out
     for curve in curves.values():

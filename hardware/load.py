@@ -1,11 +1,11 @@
-"""Reading the catalogue, and what people write about their machines.
+"""Reading the catalogue, and finding GPUs and clusters by the names that people write.
 
-Files are parsed when they are asked for. The index of names reads each file's first paragraph
-only, which holds name and aliases.
+Files are parsed when needed. The index of names reads only the first paragraph of each file, which
+holds its name and aliases.
 
-People write a GPU in many ways: H100-80GB-SXM, h100 sxm5, ... Case, order, separators, the vendor's
-name, the kind of memory and the generation of a form factor do not tell GPUs apart; the model, the
-form factor and the size of the memory do.
+People spell a GPU in many ways: H100-80GB-SXM, h100 sxm5. The model, form factor and memory size
+identify a GPU. Case, order, separators, vendor, kind of memory and the generation of the form
+factor are ignored.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ _GPUS_TEXT = re.compile(
     r"^\s*(?P<count>[+-]?\d[\d_]*)\s*[x×*]\s*(?:(?P<per_node>[+-]?\d+)\s*[x×*]\s*)?(?P<name>\w(?:.*[\w)])?)\s*$",
     re.IGNORECASE | re.ASCII,
 )
-# Fields that describe the catalogue's shape itself, not what a user's cluster takes from it.
+# Fields that describe the catalogue entry itself and are not copied to a user's cluster.
 _ENTRY_FIELDS = ("name", "title", "aliases", "note", "gpu")
-# Two memories of one GPU, as printed, differ by no more: the stacks and what is left of them.
+# Largest relative difference between two printed memory sizes of the same GPU, such as total and
+# usable.
 _SAME_MEMORY = 0.03
 _UNITS = (1e9, 2.0**30)
 _SEVERAL = re.compile(r"[,;&]\s*[0-9]")
@@ -46,7 +47,7 @@ _EXAMPLES = "write COUNTxGPU (64xH100) or NODESxGPUS_PER_NODExGPU (8x8xH100)"
 
 
 class _Folder:
-    """Index of one folder of the catalogue: any spelling of a name or alias -> file."""
+    """Index of one catalogue folder: any spelling of a name or alias -> file."""
 
     def __init__(self, folder: str) -> None:
         self.names: dict[str, Path] = {}
@@ -79,7 +80,7 @@ def cluster_names() -> tuple[str, ...]:
 
 
 def _shipped(kind: type[_Record], path: Path) -> _Record:
-    """A file of the catalogue. HardwareError names its field at fault."""
+    """A file of the catalogue. HardwareError names the wrong field."""
     table = toml_content(path.read_text(encoding="utf-8"), str(path))
     try:
         return kind.model_validate(table)
@@ -97,8 +98,11 @@ def _to_gpu(path: Path) -> Gpu:
 
 
 def _gpu_path(name: str) -> Path | None:
-    """File of a GPU. A size of memory that no spelling has is that of the GPU of the other words if
-    it is within a few percent of the GPU's: what is printed is in GB or GiB, whole or usable."""
+    """The file of a GPU, or None.
+
+    A memory size that no spelling has is accepted if it is within a few percent of the GPU's
+    printed or usable memory, in GB or GiB.
+    """
     path = _folder("gpus").find(name)
     key, size = without_memory(name_key(name))
     if path is not None or size is None:
@@ -112,7 +116,7 @@ def _gpu_path(name: str) -> Path | None:
 
 
 def load_gpu_record(name: str) -> GpuRecord:
-    """A GPU with the provenance of every number. HardwareError for an unknown name."""
+    """A GPU with the source of every number. HardwareError for an unknown name."""
     return _read_gpu(_known_gpu(name))
 
 
@@ -137,7 +141,7 @@ def load_cluster_shape(name: str) -> ClusterShape:
 
 
 def _shape_of(name: str) -> ClusterShape | None:
-    """Node shape for the name of a GPU (its default shape) or of a shape."""
+    """The node shape of that name, or the default shape of the GPU of that name."""
     gpu_path = _gpu_path(name)
     if gpu_path is not None:
         return load_cluster_shape(_read_gpu(gpu_path).default_cluster)
@@ -146,7 +150,7 @@ def _shape_of(name: str) -> ClusterShape | None:
 
 
 def _gpu_of(name: str, shape: ClusterShape) -> Gpu:
-    """The named GPU, or that of `shape` when the name was the shape's."""
+    """The named GPU, or the GPU of `shape` if the name is a shape's."""
     return load_gpu(name if _gpu_path(name) else shape.gpu)
 
 
@@ -155,12 +159,12 @@ MOST_GPUS = 2**22
 
 
 def parse_gpus(text: str) -> Cluster:
-    """The cluster that `64xH100`, `8x8xH100-80GB-SXM` or `64xaws-p5` names.
+    """The cluster described by `64xH100`, `8x8xH100-80GB-SXM` or `64xaws-p5`.
 
-    The first form counts GPUs, in nodes of the GPU's default shape (64xH100: DGX H100); the
-    second nodes and GPUs per node; the name of a node shape may stand for that of a GPU, and a
-    cluster file, as in `64xmine.toml`, for that of a shape.
-    Fewer GPUs than a node holds make one partial node. HardwareError otherwise.
+    The first form gives the number of GPUs, in nodes of the GPU's default shape (H100: DGX H100).
+    The second gives nodes and GPUs per node. The name of a node shape, or a cluster file as in
+    `64xmine.toml`, may replace the GPU's name. Fewer GPUs than one node holds make one partial
+    node. Raises HardwareError for anything else.
     """
     if file := _GPUS_FILE.match(text):
         return load_cluster_file(Path(file["path"])).with_gpus(_positive(text, file["count"]))
@@ -202,7 +206,7 @@ def _check_node_size(text: str, shape: ClusterShape, per_node: int) -> None:
 
 
 def _reject_text(text: str) -> NoReturn:
-    """Raise the error for text that is not of the form, with the nearest fix."""
+    """Raise the error for text in another form, with the nearest fix."""
     turned = re.match(r"^\s*(.+?)\s*[:x*×]\s*([0-9]+)\s*$", text)
     bare = re.match(r"^\s*([0-9]+)[\s:-]*(.+?)\s*$", text)
     count, name = turned.group(2, 1) if turned else bare.group(1, 2) if bare else ("", "")
@@ -293,7 +297,7 @@ def _calibration(path: Path, given: Any) -> Calibration | None:
 
 
 def _user_gpu(path: Path, given: Any) -> Gpu:
-    """A GPU that a user's file names, or describes in a table. `given`: name or table."""
+    """The GPU that a user's file names or describes. `given`: a name or a table."""
     if isinstance(given, str):
         shape = _shape_of(given)
         try:
@@ -314,7 +318,9 @@ def _user_gpu(path: Path, given: Any) -> Gpu:
 
 
 def _name_of_like(origin: str, table: dict[str, Any]) -> str | None:
-    """`like = "dgx-h100"`, taken out of a user's table. HardwareError if it is no name."""
+    """Remove `like = "dgx-h100"` from a user's table and return it. HardwareError if it is not a
+    name.
+    """
     like = table.pop("like", None)
     if like is not None and (not isinstance(like, str) or not like.strip()):
         raise HardwareError(f"{origin}: field 'like' must be a catalogue name, not {like!r}")
@@ -329,7 +335,7 @@ def _base_gpu(path: Path, like: str) -> dict[str, Any]:
 
 
 def _base_shape(path: Path, like: str, table: dict[str, Any]) -> dict[str, Any]:
-    """Fields of the shape that completes a user's file; none if there is no such shape."""
+    """Fields of the shape that completes a user's file; empty if there is none."""
     if not like:
         return {}
     shape = _shape_of(like)
@@ -358,14 +364,14 @@ Key = tuple[str, ...]
 
 
 def name_key(name: str) -> Key:
-    """Sorted words of a name, in one spelling: `H100-80GB-SXM5` -> (80gb, h100, sxm)."""
+    """Sorted words of a name in normal spelling: `H100-80GB-SXM5` -> (80gb, h100, sxm)."""
     text = _FORM_FACTOR.sub(lambda match: f" {match[1] or match[2] or ''} ", name.lower())
     text = _MEMORY.sub(r"\1gb", _SEPARATORS.sub(" ", text))
     return tuple(sorted(set(text.split()) - _IRRELEVANT))
 
 
 def without_memory(key: Key) -> tuple[Key, float | None]:
-    """The key without the size of the memory, and that size as it is written, GB or GiB."""
+    """The key without its memory size, and that size as written, in GB or GiB."""
     sizes = [word for word in key if _SIZE.fullmatch(word)]
     if len(sizes) != 1:
         return key, None
@@ -379,7 +385,7 @@ class Fact(Quantity):
 
     @property
     def assumption(self) -> bool:
-        """Whether nobody published it."""
+        """Whether the number is an assumption that nobody published."""
         return self.source == ASSUMPTION
 
 
@@ -389,10 +395,10 @@ def gpu_facts(name: str) -> tuple[Fact, ...]:
 
 
 def cluster_facts(name: str) -> tuple[Fact, ...]:
-    """The same of a node shape."""
+    """All numbers of a node shape with unit and source. HardwareError for an unknown name."""
     return facts(load_cluster_shape(name).quantities())
 
 
 def facts(quantities: dict[str, Quantity]) -> tuple[Fact, ...]:
-    """Numbers of a record by their names."""
+    """Numbers of a record by name."""
     return tuple(Fact(name=name, **dict(one)) for name, one in quantities.items())

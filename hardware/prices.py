@@ -1,4 +1,4 @@
-"""List prices of rented GPUs: per GPU of a whole instance, host included."""
+"""Rental prices per GPU-hour, the host included."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hardware.ranges import LARGEST_PRICE
 PriceKind = Literal["on_demand", "reserved", "spot"]
 PRICE_KINDS: tuple[PriceKind, ...] = ("on_demand", "reserved", "spot")
 CATALOGUE_CURRENCY = "USD"
-# Columns of a price file; a price is given in one of the two columns of _AMOUNTS.
+# Columns of a price file. A price is in exactly one of the two columns of _AMOUNTS.
 _REQUIRED = ("gpu", "provider", "kind")
 _AMOUNTS = ("usd_per_gpu_hour", "price_per_gpu_hour")
 _OPTIONAL = ("currency", "date", "source", "instance", "instance_gpus", "note")
@@ -29,23 +29,23 @@ HEADER_RULE = (
 )
 
 
-# GPUs compute since then (CUDA, 2007).
+# The first year of GPU computing (CUDA).
 _FIRST_YEAR = 2007
 PriceOfGpu = Annotated[float, Field(ge=1e-6, le=LARGEST_PRICE)]
 
 
 def _first_day(text: str) -> datetime.date:
-    """The day of 2026-10-01, the first of 2026-10. ValueError if there is none."""
+    """The date 2026-10-01 for itself and for 2026-10. Raises ValueError for anything else."""
     return datetime.date.fromisoformat(text if text.count("-") == 2 else f"{text}-01")
 
 
 def age_days(text: str, today: datetime.date) -> int | None:
-    """Days since a date; None without one."""
+    """Days since a date; None if the text is empty."""
     return (today - _first_day(text)).days if text else None
 
 
 def _demand_date(text: str) -> str:
-    """A month or day that the calendar has, or nothing; a clock may be slow by a year."""
+    """Check that the text is empty or a real month or day, at most one year ahead of the clock."""
     if text:
         try:
             day = _first_day(text)
@@ -63,10 +63,10 @@ Date = Annotated[str, Field(pattern=r"^(\d{4}-\d{2}(-\d{2})?)?$"), AfterValidato
 
 
 class Price(Named):
-    """One row of `catalog/prices.csv`: price of a GPU for an hour, its share of the host included.
+    """One row of `catalog/prices.csv`: price per GPU-hour, including its share of the host.
 
-    `gpu` is a catalogue name; `date` is empty if unknown. `instance` of `instance_gpus` GPUs is
-    what was priced; None: the source prices single GPUs of unknown instances.
+    `gpu` is a catalogue name; `date` is empty if unknown. The price is that of `instance`, which
+    has `instance_gpus` GPUs; None if the source prices single GPUs of an unknown instance.
     """
 
     gpu: str
@@ -82,24 +82,23 @@ class Price(Named):
 
     @property
     def usd_per_gpu_hour(self) -> float:
-        """The price in US dollars. HardwareError in another currency."""
+        """The price in US dollars. HardwareError if it is in another currency."""
         if self.currency != CATALOGUE_CURRENCY:
             raise HardwareError(f"{self.provider}, {self.gpu}: priced in {self.currency}, not USD")
         return self.price_per_gpu_hour
 
     def age_days(self, today: datetime.date) -> int | None:
-        """Days since the price was read; None if its date is unknown. A month counts from its
-        first day."""
+        """Days since the price was read; None if unknown. A month counts from its first day."""
         return age_days(self.date, today)
 
 
 def load_prices(path: Path | None = None) -> tuple[Price, ...]:
-    """Prices of the catalogue, or of a user's CSV.
+    """Prices of the catalogue, or of a user's CSV file.
 
-    Columns in any order: gpu, provider, kind (on_demand, reserved, spot), and `usd_per_gpu_hour`,
-    or `price_per_gpu_hour` with `currency` (EUR); date (2026-10 or 2026-10-01), source, instance,
-    instance_gpus and note may be left out. GPU names may be spelled in any way. HardwareError
-    names file, line, and column or field at fault.
+    Columns in any order: gpu, provider, kind (on_demand, reserved, spot), and either
+    `usd_per_gpu_hour`, or `price_per_gpu_hour` with `currency` (EUR). Optional: date (2026-10 or
+    2026-10-01), source, instance, instance_gpus, note. GPU names may be spelled in any way.
+    HardwareError names the file, the line, and the wrong column or field.
     """
     origin = path or CATALOG / "prices.csv"
     rows = csv_rows(read_text(origin), str(origin))
@@ -109,7 +108,7 @@ def load_prices(path: Path | None = None) -> tuple[Price, ...]:
 
 
 def check_header(origin: Path, header: Sequence[str]) -> None:
-    """HardwareError with line and column if these are not the columns of a price file."""
+    """Raise HardwareError with line and column unless these are the columns of a price file."""
     seen: set[str] = set()
     for column, name in enumerate(header, start=1):
         where = f"{origin}, line 1, column {column}"
@@ -161,7 +160,7 @@ def _price(origin: Path, line: int, header: Sequence[str], cells: Sequence[str])
 
 
 def _cell_error(where: str, header: Sequence[str], error: ValidationError) -> HardwareError:
-    """The first cell at fault, with its column."""
+    """Error for the first wrong cell, with its column."""
     first = error.errors(include_url=False)[0]
     field = str(first["loc"][0])
     name = field if field in header else "usd_per_gpu_hour"

@@ -1,4 +1,4 @@
-"""Between which ends numbers of users lie; nothing heavy is imported."""
+"""Valid ranges of numbers that users supply. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from hardware.files import shipped_toml
 
-# Beyond any price of a GPU for an hour or a GPU's share of a cluster, in any currency.
+# Above any price per GPU-hour or per GPU of a cluster, in any currency.
 LARGEST_PRICE = 1e9
 
 _TABLES = shipped_toml("hardware", "catalog/ranges.toml")

@@ -1,7 +1,7 @@
-"""The catalogue's files, field by field: every number a `Quantity` with unit and source.
+"""The catalogue's files, field by field. Every number is a `Quantity` with unit and source.
 
-A person's own GPU or cluster file has the same fields; there, `"450 GB/s"` is short for
-`{ value = 450, unit = "GB/s" }`.
+Users' own GPU and cluster files have the same fields; there, `"450 GB/s"` is short for `{ value =
+450, unit = "GB/s" }`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hardware.units import (
     Size,
 )
 
-# `sharp = true` in a file: the generation of switches that the NICs are made for.
+# `sharp = true` in a file means the generation of switches that matches the NICs.
 AS_THE_NICS = "as the NICs"
 
 
@@ -98,15 +98,15 @@ class GpuRecord(_Record):
 class ClusterShape(_Record):
     """One file of `catalog/clusters`: the node that a cluster repeats.
 
-    `gpus_per_node` is what one operating system sees (NVL72: a compute tray of 4);
-    `scale_up_domain` how many GPUs reach each other over NVLink or xGMI (72). `nic_rate` is
-    one NIC's, per direction. `oversubscription` 2 means that the spine carries half of what
-    the nodes could send. `gpus_per_host_link`: GPUs below one switch whose copies to and from host
-    memory share its link. `scale_up_link` replaces the GPU's own figure where a node has less.
-    `leaf_nodes`: nodes below one leaf switch, or one set of rail leaves; where it is not stated it
-    follows on InfiniBand from the switches (`hardware.sharp.leaf_nodes`). `sharp`: generation of
-    switches that reduce for a job (`hardware.sharp`), or true; empty: none do.
-    `host_speed`, `host_launch_speed`: of one core, over a DGX A100's (`hardware.schema.Cluster`).
+    `gpus_per_node`: GPUs that one operating system sees (NVL72: 4, a compute tray).
+    `scale_up_domain`: GPUs that reach each other over NVLink or xGMI (NVL72: 72). `nic_rate`: per
+    NIC and direction. `oversubscription` 2 means that the spine carries half of what the nodes can
+    send. `gpus_per_host_link`: GPUs that share one link to host memory. `scale_up_link` replaces
+    the GPU's own rate in nodes that have less. `leaf_nodes`: nodes below one leaf switch or one set
+    of rail leaves; on InfiniBand it is derived from the switches if not given
+    (`hardware.sharp.leaf_nodes`). `sharp`: generation of switches that reduce for a job
+    (`hardware.sharp`), or true; empty if none do. `host_speed`, `host_launch_speed`: speed of one
+    core relative to a DGX A100 (`hardware.schema.Cluster`).
     """
 
     name: str
@@ -142,7 +142,7 @@ class ClusterShape(_Record):
     @field_validator("sharp", mode="before")
     @classmethod
     def _sharp_is_known(cls, given: object) -> str:
-        """A generation, or `true` for that of the NICs."""
+        """Check the generation; `true` means the generation that matches the NICs."""
         if isinstance(given, bool):
             return AS_THE_NICS if given else ""
         if not isinstance(given, str):
@@ -187,9 +187,9 @@ class ClusterShape(_Record):
         return with_sharp(cluster, "" if self.sharp == AS_THE_NICS else self.sharp)
 
     def resized(self, gpus_per_node: int) -> ClusterShape:
-        """This shape with smaller or larger nodes; NICs and host memory in proportion.
+        """This shape with smaller or larger nodes; NICs and host memory change in proportion.
 
-        A domain that spans nodes stays; one inside the node shrinks with it.
+        A domain that spans several nodes stays the same; one inside a node shrinks with it.
         """
         share = gpus_per_node / self.gpus_per_node.value
         domain = self.scale_up_domain.value
@@ -213,5 +213,5 @@ def _scaled(quantity: Quantity, value: float) -> Quantity:
 
 
 def as_table(record: _Record) -> dict[str, Any]:
-    """The record as its file has it, to be overlaid with a user's own fields."""
+    """The record as a file would contain it, so that a user's fields can replace some."""
     return {name: value for name, value in record if value not in (None, "", {})}

@@ -1,6 +1,6 @@
-"""What the planner reads of a machine: frozen, SI units, no provenance.
+"""Machines as the planner sees them: immutable, in SI units, without sources.
 
-Provenance stays in `hardware.records`, which mirror the catalogue's files.
+Sources stay in `hardware.records`, whose classes mirror the catalogue's files.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ FABRIC_TITLES: Mapping[str, str] = {name: row["title"] for name, row in FABRICS.
 
 
 class Gpu(Named):
-    """One accelerator as torch sees it: one device, one rank (MI250X: one of its two dies).
+    """One accelerator as torch sees it: one device, one rank (an MI250X counts as two).
 
-    `peak_flop_per_s`: dense datasheet peak by dtype; a dtype that is absent is not supported.
-    `hbm_bytes`: printed capacity; `hbm_usable_bytes`: what torch reports as total_memory, of
-    which a process loses `context_bytes` before its first tensor.
-    `scale_up_pair_bytes_per_s_per_direction`: the link between two GPUs of a mesh (xGMI, V100);
-    None behind a switch, where a pair has the whole rate.
+    `peak_flop_per_s`: dense datasheet peak by dtype; a missing dtype is not supported. `hbm_bytes`:
+    printed capacity. `hbm_usable_bytes`: torch's total_memory; a process loses `context_bytes` of
+    it before its first tensor. `scale_up_pair_bytes_per_s_per_direction`: rate between two GPUs of
+    a mesh (xGMI, V100); None behind a switch, where a pair can use the whole rate.
     """
 
     name: str
@@ -70,11 +69,11 @@ class Gpu(Named):
 
     @property
     def traits(self) -> Architecture:
-        """What software depends on in the GPU's generation."""
+        """Properties of the GPU's generation that software depends on."""
         return architecture_named(self.architecture)
 
     def peak(self, dtype: str) -> float:
-        """Dense datasheet peak in FLOP/s; HardwareError names the dtypes that this GPU has."""
+        """Dense datasheet peak in FLOP/s. HardwareError lists the dtypes that this GPU has."""
         try:
             return self.peak_flop_per_s[dtype]
         except KeyError:
@@ -85,20 +84,22 @@ class Gpu(Named):
 
 
 class Cluster(Named):
-    """Some GPUs in nodes of one shape.
+    """A number of GPUs in nodes of one shape.
 
-    A node with fewer GPUs than the shape has (`2xH100`) is a partial node: `gpus_per_node` is
-    what the job sees there, `node_gpus` what a complete node holds, and each GPU keeps its
-    share of a complete node's NICs. A scale-up domain may be smaller than a node (bridged
-    pairs, PCIe boxes: 1) or span nodes (NVL72: nodes of 4, domains of 72). `leaf_nodes`: nodes
-    among which no traffic crosses an oversubscribed spine, 0 where not known. `sharp`: generation
-    of InfiniBand switches that reduce for the job (`hardware.sharp`), empty where none do.
-    `host_speed`: how fast one core of the host runs what issues kernels (Python, autograd,
-    launches), over that of a DGX A100 (EPYC 7742); `host_launch_speed`: the same of bare launches
-    from compiled code. `calibration`: what its runs taught. What NCCL's variables switch off
-    (`hardware.transport`): `peer_to_peer`, exchange between GPUs without the host's memory;
-    `nvlink_reductions`, in the NVLink switches; `protocol_share`: of the bytes on a link that its
-    protocol leaves for data.
+    A job on fewer GPUs than a node holds (`2xH100`) uses a partial node: `gpus_per_node` is what
+    the job sees, `node_gpus` what a complete node holds, and each GPU keeps its share of the
+    complete node's NICs. A scale-up domain may be smaller than a node (bridged pairs; PCIe: 1) or
+    span nodes (NVL72: nodes of 4, domains of 72).
+
+    `leaf_nodes`: nodes that reach each other without an oversubscribed spine; 0 if unknown.
+    `sharp`: generation of InfiniBand switches that reduce for the job (`hardware.sharp`); empty if
+    none do. `host_speed`: speed at which one core of the host issues kernels (Python, autograd,
+    launches), relative to a DGX A100 (EPYC 7742); `host_launch_speed`: the same for launches from
+    compiled code. `calibration`: what its runs taught.
+
+    Settings that NCCL's variables can switch off (`hardware.transport`): `peer_to_peer`, exchange
+    between GPUs without host memory; `nvlink_reductions`, reductions in the NVLink switches.
+    `protocol_share`: share of the bytes on a link that carries data, after the protocol's overhead.
     """
 
     name: str
@@ -127,11 +128,11 @@ class Cluster(Named):
 
     @property
     def num_nodes(self) -> int:
-        """Nodes in use; the last may be partial."""
+        """Nodes in use. The last one may be partial."""
         return math.ceil(self.num_gpus / self.gpus_per_node)
 
     def with_gpus(self, num_gpus: int) -> Cluster:
-        """The same kind of nodes, another number of GPUs."""
+        """The same kind of nodes with another number of GPUs."""
         if num_gpus < 1:
             raise HardwareError(f"{num_gpus} GPUs: a cluster has at least 1")
         self.demand_network(num_gpus)
@@ -140,8 +141,9 @@ class Cluster(Named):
         )
 
     def with_nodes(self, nodes: int, per_node: int) -> Cluster:
-        """So many of the nodes, and so many GPUs of each; a domain that spans nodes has as many
-        fewer. Each GPU keeps its share of its node's NICs."""
+        """The cluster with `nodes` nodes and `per_node` GPUs in each. A domain that spans nodes
+        shrinks accordingly; each GPU keeps its share of its node's NICs.
+        """
         domain = self.scale_up_domain_gpus
         if domain > self.gpus_per_node:
             domain = max(1, domain // self.gpus_per_node) * per_node
@@ -156,12 +158,12 @@ class Cluster(Named):
         )
 
     def connects(self, num_gpus: int) -> bool:
-        """Whether so many GPUs reach each other: over a network, or inside a node or a rack."""
+        """Whether this many GPUs reach each other: over a network, or inside one node or rack."""
         inside = max(self.node_gpus, self.scale_up_domain_gpus)
         return self.nics_per_node > 0 or num_gpus <= inside
 
     def demand_network(self, num_gpus: int) -> None:
-        """HardwareError for more GPUs than reach each other without a network."""
+        """Raise HardwareError if this many GPUs cannot reach each other."""
         connected = max(self.node_gpus, self.scale_up_domain_gpus)
         if not self.connects(num_gpus):
             raise HardwareError(
@@ -185,7 +187,7 @@ class Cluster(Named):
         )
 
     def scale_up_phrase(self) -> str:
-        """`NVLink 450 GB/s`: what GPUs of a node or a rack exchange over."""
+        """The link between GPUs of a node or rack: `NVLink 450 GB/s`."""
         host_link = f"{self.gpu.host_link_bytes_per_s_per_direction / 1e9:g} GB/s"
         domain = self.scale_up_domain_gpus
         if not self.peer_to_peer:
@@ -198,7 +200,7 @@ class Cluster(Named):
         return f"{link} {rate:g} GB/s{scope}"
 
     def scale_out_phrase(self) -> str:
-        """`8×400 Gb/s InfiniBand`: what nodes exchange over."""
+        """The network between nodes: `8×400 Gb/s InfiniBand`."""
         title = FABRIC_TITLES.get(self.fabric, self.fabric)
         if self.nics_per_node == 0:
             return FABRIC_TITLES["none"]

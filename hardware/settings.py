@@ -1,4 +1,4 @@
-"""Records whose fields a TOML table declares: type, unit, default and meaning of each."""
+"""Record classes whose fields are declared in a TOML table: type, unit, default and meaning."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 def pairs(table: object) -> object:
-    """A table, perhaps of tables, as sorted pairs: profiles are hashable."""
+    """A table as sorted pairs, nested tables too, because profiles have to be hashable."""
     if not isinstance(table, dict):
         return table
     return tuple((name, pairs(value)) for name, value in sorted(table.items()))
 
 
 class Coefficient(Frozen):
-    """A figure with its unit and where it comes from; `fitted_on` names rows, if fitted."""
+    """A figure with its unit and provenance. `fitted_on` names the rows that it was fitted on, if
+    any.
+    """
 
     value: Annotated[float, Field(ge=0.0)]
     unit: Literal["1", "s", "1/s", "element", "B", "B/s", "FLOP/s"]
@@ -63,7 +65,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _field(row: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Type and default; a file must give what has no default and is not `or none`."""
+    """Type and default of a field. A field without a default that is not `or none` is required."""
     needed = "default" not in row and not row["type"].endswith(" or none")
     default = ... if needed else _frozen(row.get("default"))
     return _type(row["type"]), Field(default, description=row["meaning"])
@@ -71,12 +73,12 @@ def _field(row: Mapping[str, Any]) -> tuple[Any, Any]:
 
 @cache
 def declarations(package: str, file: str) -> Mapping[str, Declarations]:
-    """The tables of a TOML file of a package: table -> setting -> its declaration."""
+    """The tables of a package's TOML file: table -> setting -> declaration."""
     return shipped_toml(package, file)
 
 
 def declared(package: str, file: str, table: str) -> Callable[[type[Kind]], type[Kind]]:
-    """Gives a class a field for each setting of a table."""
+    """Class decorator that adds a field for each setting of a table."""
     rows = declarations(package, file)[table].items()
     fields: dict[str, Any] = {name: _field(row) for name, row in rows}
 
@@ -89,9 +91,9 @@ def declared(package: str, file: str, table: str) -> Callable[[type[Kind]], type
 
 
 class Settings(Frozen):
-    """A table of settings: numbers and switches, where it says nothing else to a type checker."""
+    """A table of settings. Unless a class declares otherwise, a type checker sees numbers."""
 
-    # Of each class there are two, without its fields and with them.
+    # Each class exists twice, without and with its fields.
     model_config = ConfigDict(defer_build=True)
 
     if TYPE_CHECKING:

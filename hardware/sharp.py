@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 
 class Generation(NamedTuple):
-    """A generation of switches that reduce large messages, the rate of the NICs it is for, and the
-    ports of a switch at that rate (QM8700, QM9700, Q3400)."""
+    """A generation of switches that reduce large messages, the NIC rate it is made for, and the
+    number of ports of one switch at that rate (QM8700, QM9700, Q3400).
+    """
 
     name: str
     switches: str
@@ -26,20 +27,20 @@ class Generation(NamedTuple):
     ports: int
 
 
-# SHARPv1 (EDR switches) reduces short messages alone. NVIDIA SHARP 3.9, "Using NVIDIA SHARP with
+# SHARPv1 (EDR switches) only reduces short messages. NVIDIA SHARP 3.9, "Using NVIDIA SHARP with
 # NVIDIA NCCL": ConnectX-6 HDR and Quantum HDR switches or above.
 GENERATIONS = (
     Generation("v2", "Quantum, HDR", 25e9, 40),
     Generation("v3", "Quantum-2, NDR", 50e9, 64),
     Generation("v4", "Quantum-X800, XDR", 100e9, 144),
 )
-# Streaming reductions at once on one switch (NVIDIA HPC-X 2.26, NCCL-RDMA-SHARP plugins): NCCL
-# makes one for each NIC, so a node with more NICs needs a leaf switch for each rail.
+# Most simultaneous streaming reductions on one switch (NVIDIA HPC-X 2.26, NCCL-RDMA-SHARP plugins).
+# NCCL makes one for each NIC, so nodes with more NICs need a leaf switch for each rail.
 STREAMS_PER_SWITCH = 2
 
 
 def generation(name: str) -> Generation:
-    """A generation by name. HardwareError lists them otherwise."""
+    """A generation by name. HardwareError lists the known ones."""
     wanted = name.strip().lower().removeprefix("sharp").lstrip("-")
     for one_generation in GENERATIONS:
         if one_generation.name == wanted:
@@ -50,7 +51,7 @@ def generation(name: str) -> Generation:
 
 
 def generation_of(cluster: Cluster) -> Generation | None:
-    """The generation of switches that the cluster's NICs are made for; None: none that reduces."""
+    """The switch generation that matches the cluster's NICs; None if no matching one can reduce."""
     fitting = [
         generation
         for generation in GENERATIONS
@@ -60,7 +61,7 @@ def generation_of(cluster: Cluster) -> Generation | None:
 
 
 def why_not(cluster: Cluster) -> str:
-    """Why the switches between a cluster's nodes cannot reduce, with the fix; empty if they can."""
+    """Why the cluster's switches cannot reduce, with the fix; empty if they can."""
     if cluster.gpu.vendor != "nvidia":
         return f"{cluster.gpu.name}: NCCL's plugin for SHARP drives NVIDIA GPUs alone"
     if cluster.fabric != "infiniband":
@@ -83,9 +84,8 @@ def why_not(cluster: Cluster) -> str:
 
 
 def with_sharp(cluster: Cluster, name: str = "") -> Cluster:
-    """The cluster with reductions in its switches: of a generation, else of its NICs' one.
-
-    HardwareError where they cannot reduce.
+    """The cluster with reductions in its switches, of the named generation or the one that matches
+    its NICs. HardwareError if its switches cannot reduce.
     """
     reason = why_not(cluster)
     if reason:
@@ -95,10 +95,10 @@ def with_sharp(cluster: Cluster, name: str = "") -> Cluster:
 
 
 def leaf_nodes(cluster: Cluster) -> int:
-    """Nodes of which no traffic among them crosses the spine of an InfiniBand network; 0: unknown.
+    """Number of nodes of an InfiniBand network whose traffic stays below the spine; 0 if unknown.
 
-    With r:1 oversubscription r/(r + 1) of a leaf switch's ports lead down. With rails these are as
-    many nodes; without, a node takes a port for each of its NICs.
+    With r:1 oversubscription, r/(r + 1) of a leaf switch's ports lead down. With rails that is also
+    the number of nodes; without rails, a node takes one port for each of its NICs.
     """
     one_generation_of = generation_of(cluster)
     if one_generation_of is None or cluster.nics_per_node == 0:

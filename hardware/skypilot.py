@@ -29,7 +29,7 @@ _GCP_LARGEST_A100 = (16, "a2-megagpu-16g")
 
 
 class _Row(NamedTuple):
-    """One row of a cloud's file."""
+    """One row of a cloud's price file."""
 
     path: Path
     line: int
@@ -55,7 +55,7 @@ class _Row(NamedTuple):
         return self.cells.get("AvailabilityZone") or self.cells["Region"]
 
     def gcp_host(self) -> str:
-        """Google Cloud's host of the row's accelerators."""
+        """The Google Cloud host type of this row's accelerators."""
         name, count = self.cells["AcceleratorName"], int(self.number("AcceleratorCount") or 0)
         if name == "A100" and count == _GCP_LARGEST_A100[0]:
             return _GCP_LARGEST_A100[1]
@@ -64,18 +64,19 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True)
 class SkypilotPrices:
-    """Prices read, the cheapest region of each instance; `skipped`: accelerators without a GPU
-    in the catalogue or without a price, and how many rows they had."""
+    """The prices read, in the cheapest region of each instance. `skipped`: accelerators that are
+    not in the catalogue or have no price, with their numbers of rows.
+    """
 
     prices: tuple[Price, ...]
     skipped: Mapping[str, int]
 
 
 def load_skypilot(path: Path) -> SkypilotPrices:
-    """Prices of a `vms.csv`, of a cloud's folder or of a folder of clouds.
+    """Prices of a `vms.csv` file, of a cloud's folder or of a folder of clouds.
 
-    The provider is the name of the folder that holds the file. HardwareError names file, line and
-    column at fault.
+    The folder that holds the file names the provider. HardwareError names the file, line and
+    column.
     """
     files = [path] if path.is_file() else sorted((*path.glob("vms.csv"), *path.glob("*/vms.csv")))
     if not files:
@@ -148,7 +149,7 @@ def _prices(cloud: str, rows: Sequence[_Row], skipped: Counter[str]) -> Iterator
 def _of_row(
     row: _Row, hosts: Mapping[tuple[str, str, str], float], is_gcp: bool
 ) -> Iterator[tuple[PriceKind, float, str]]:
-    """(kind, price of the whole instance, instance) of a row; none where a price is missing."""
+    """Yield (kind, price of the whole instance, instance) for each price of a row."""
     separate = is_gcp and not row.cells["InstanceType"]
     instance = row.gcp_host() if separate else row.cells["InstanceType"]
     for kind, column in _PRICE_COLUMNS:
@@ -161,7 +162,7 @@ def _of_row(
 
 
 def _hosts(rows: Sequence[_Row]) -> dict[tuple[str, str, str], float]:
-    """(instance, place, price column) -> price of a host without accelerators."""
+    """Prices of hosts without accelerators, by (instance, place, price column)."""
     return {
         (row.cells["InstanceType"], row.place, column): amount
         for row in rows

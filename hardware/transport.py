@@ -1,9 +1,9 @@
-"""What a run's environment does to the links that its collectives use: NCCL's variables (RCCL reads
-the same), and libfabric's.
+"""Effect of a run's environment variables on its links: NCCL's (RCCL reads the same) and
+libfabric's.
 
-A variable that is left from debugging can send everything over TCP sockets, or through the memory
-of the host, a tenth to a hundredth of the rate; the run only gets slower. `TransportSettings` are
-the variables' values; `transport_changes` says which of them change a cluster, and how.
+A variable left over from debugging can send everything over TCP sockets or through host memory, at
+a tenth to a hundredth of the rate, and the run gets slower without any error. `TransportSettings`
+holds the values of the variables; `transport_changes` says which of them change a cluster and how.
 
 Source: NCCL user guide, "Environment Variables" (docs.nvidia.com/deeplearning/nccl), and NCCL's
 transports (src/transport/*.cc, src/graph/paths.cc).
@@ -21,14 +21,13 @@ from hardware.frozen import Frozen
 if TYPE_CHECKING:
     from hardware.schema import Cluster
 
-# Fabrics that NCCL drives through verbs, and those that it reaches through a plugin (libfabric's,
-# or that of Google's GPUDirect-TCPX).
+# Fabrics that NCCL drives through verbs, and those that it reaches through a plugin (libfabric's or
+# Google's GPUDirect-TCPX).
 _VERBS = ("infiniband", "roce", "omni-path")
 _LIBFABRIC = ("efa", "slingshot")
 _PLUGIN = (*_LIBFABRIC, "tcpx")
-# Rates that are assumed of the interface that sockets take, bytes/s: of a fast port with an IP
-# address (IPoIB, RoCE, a cloud's own network), and of one that is named as Ethernet, which is often
-# the management network.
+# Assumed rates in bytes/s of the interface that sockets use: a fast port with an IP address (IPoIB,
+# RoCE, a cloud's own network), and one named as Ethernet, which is often the management network.
 FAST_PORT_BYTES_PER_S = 100e9 / 8
 ETHERNET_PORT_BYTES_PER_S = 25e9 / 8
 # Share of the wire that NCCL's protocols use for data: 8 of 16 bytes, 120 of 128 (NCCL
@@ -39,12 +38,13 @@ Protocol = Literal["", "LL", "LL128"]
 
 
 class TransportSettings(Frozen):
-    """Values of the variables, as NCCL understands them; the defaults are those without any.
+    """Values of the variables as NCCL understands them. The defaults are those of an empty
+    environment.
 
-    `interface`: names of `NCCL_SOCKET_IFNAME`; `nics`: how many NICs `NCCL_IB_HCA` names, 0 where
-    it leaves the choice to NCCL; `network`: of `NCCL_NET`; `libfabric`: whether NCCL reaches the
-    NICs through libfabric's plugin (EFA, Slingshot), whatever the fabric is called; `algorithm`:
-    whether `NCCL_ALGO` still allows reductions in the NVLink switches.
+    `interface`: the names in `NCCL_SOCKET_IFNAME`. `nics`: number of NICs that `NCCL_IB_HCA` names;
+    0 leaves the choice to NCCL. `network`: value of `NCCL_NET`. `libfabric`: NCCL reaches the NICs
+    through libfabric's plugin (EFA, Slingshot). `algorithm`: whether `NCCL_ALGO` still allows
+    reductions in the NVLink switches.
     """
 
     verbs: bool = True
@@ -62,7 +62,7 @@ class TransportSettings(Frozen):
     protocol: Protocol = ""
 
     def applied(self, cluster: Cluster) -> Cluster:
-        """The cluster as the collectives of such a run see it."""
+        """The cluster as the collectives of a run with these settings see it."""
         for change in transport_changes(self, cluster):
             cluster = change.apply(cluster)
         return cluster
@@ -70,8 +70,9 @@ class TransportSettings(Frozen):
 
 @dataclass(frozen=True)
 class TransportChange:
-    """One thing that variables change on a cluster: the variables, the consequence in words, and
-    the cluster after it."""
+    """One effect of variables on a cluster: the variables, the effect in words, and the changed
+    cluster.
+    """
 
     variables: tuple[str, ...]
     words: str
@@ -80,26 +81,26 @@ class TransportChange:
 
 # --- reading --------------------------------------------------------------------------------------
 
-# Variables that are costed here, in the order in which they are named.
+# Variables that are modelled here, in display order.
 VARIABLES = (
     "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "FI_PROVIDER", "NCCL_SOCKET_IFNAME",
     "NCCL_IB_HCA", "NCCL_NET_GDR_DISABLE", "NCCL_NET_GDR_LEVEL", "NCCL_IB_CUDA_SUPPORT",
     "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_NVLS_ENABLE", "NCCL_ALGO",
     "NCCL_PROTO", "FI_EFA_USE_DEVICE_RDMA", "FI_EFA_FORK_SAFE", "FI_EFA_SET_CUDA_SYNC_MEMOPS",
 )  # fmt: skip
-# Variables that only a machine with EFA has a use for.
+# Variables that only matter on machines with EFA.
 _OF_EFA = tuple(name for name in VARIABLES if name.startswith("FI_EFA_"))
 _INTEGER = re.compile(r"\s*([+-]?(?:0[xX][0-9a-fA-F]{1,8}|[0-9]{1,18}))")
 
 
 def _integer(text: str, unset: int) -> int:
-    """The whole number at the start of a value, as C reads it; `unset` where there is none."""
+    """The integer at the start of a value, as C's strtol reads it; `unset` if there is none."""
     match = _INTEGER.match(text)
     return int(match[1], 16 if "x" in match[1].lower() else 10) if match else unset
 
 
 def read_transport(values: Mapping[str, str]) -> TransportSettings:
-    """The settings that an environment's variables make."""
+    """The settings that result from an environment's variables."""
 
     def whole(name: str, unset: int) -> int:
         return _integer(values.get(name, ""), unset)
@@ -131,8 +132,9 @@ def read_transport(values: Mapping[str, str]) -> TransportSettings:
 
 
 def _choices(text: str) -> set[str]:
-    """Algorithms or protocols that a value leaves; none where it leaves all, or excludes some in a
-    form that is not costed (`^Tree`, lists by collective)."""
+    """Algorithms or protocols that a value allows. Empty if it allows all, or uses a form that is
+    not modelled (`^Tree`, lists by collective).
+    """
     if not text or text.startswith("^") or ":" in text:
         return set()
     return {name.strip().upper() for name in text.split(",")}
@@ -146,8 +148,9 @@ def _protocol(text: str) -> Protocol:
 
 
 def _named_nics(text: str) -> int:
-    """How many NICs a list names one by one: `mlx5_0,mlx5_1:1`. A prefix (`mlx5`) or an exclusion
-    (`^mlx5_2`) leaves the number to the node."""
+    """Number of NICs that a list names one by one: `mlx5_0,mlx5_1:1`. A prefix (`mlx5`) or an
+    exclusion (`^mlx5_2`) gives 0, because the number then depends on the node.
+    """
     if not text or text.startswith("^"):
         return 0
     names = {name.partition(":")[0].strip() for name in text.lstrip("=").split(",")} - {""}
@@ -158,7 +161,7 @@ def _named_nics(text: str) -> int:
 
 
 def transport_changes(settings: TransportSettings, cluster: Cluster) -> tuple[TransportChange, ...]:
-    """What settings change on a cluster; a variable that changes nothing there is left out."""
+    """The changes that settings make to a cluster. Variables without effect are left out."""
     return tuple(_changes(settings, cluster))
 
 
@@ -227,10 +230,10 @@ def _inside_nodes(settings: TransportSettings, cluster: Cluster) -> Iterator[Tra
 
 
 def _sockets(settings: TransportSettings, cluster: Cluster) -> tuple[str, ...]:
-    """The variables that send what leaves a node over TCP sockets; none where nothing does."""
+    """The variables that make traffic between nodes use TCP sockets; empty if none does."""
     fabric = cluster.fabric
     causes = {
-        # NCCL's own verbs carry nothing where libfabric's plugin does.
+        # NCCL's own verbs carry no traffic if libfabric's plugin does.
         "NCCL_IB_DISABLE": not settings.verbs and fabric in _VERBS and not settings.libfabric,
         "NCCL_NET": settings.network == "socket" and fabric != "ethernet",
         "NCCL_NET_PLUGIN": not settings.plugin and fabric.startswith(_PLUGIN),
@@ -240,13 +243,13 @@ def _sockets(settings: TransportSettings, cluster: Cluster) -> tuple[str, ...]:
 
 
 def is_loopback(settings: TransportSettings) -> bool:
-    """Whether NCCL may use the loopback interface alone, over which no other node is reached."""
+    """Whether NCCL may use only the loopback interface, which reaches no other node."""
     names = settings.interface.lstrip("=").split(",")
     return not settings.interface.startswith("^") and names == ["lo"]
 
 
 def _port(settings: TransportSettings, cluster: Cluster) -> tuple[float, str]:
-    """Assumed rate of what sockets go over, bytes/s of a node, and it in words."""
+    """Assumed rate of the port that sockets use, in bytes/s per node, and its name."""
     text = settings.interface
     named = [] if text.startswith("^") else [name for name in text.lstrip("=").split(",") if name]
     slow = bool(named) and not any(name.startswith("ib") for name in named)
@@ -268,8 +271,9 @@ def _scale_out(cluster: Cluster) -> float:
 
 
 def over_sockets(cluster: Cluster, node_bytes_per_s: float) -> Cluster:
-    """The cluster with TCP sockets between its nodes, of so many bytes/s a node and direction, over
-    as many fast ports as that takes."""
+    """The cluster with TCP sockets between its nodes, at `node_bytes_per_s` per node and direction,
+    spread over as many fast ports as that takes.
+    """
     ports = max(1, round(node_bytes_per_s / FAST_PORT_BYTES_PER_S))
     return cluster.model_copy(
         update={
@@ -292,8 +296,9 @@ def with_nics(cluster: Cluster, nics: int) -> Cluster:
 
 
 def without_gpu_direct(cluster: Cluster) -> Cluster:
-    """The cluster whose NICs read and write the host's memory: what a GPU sends goes up its host
-    link and down the NIC's, so each direction of a link carries every byte that is sent and every
-    one that is received. GPU and NIC share the link below one PCIe switch."""
+    """The cluster without GPUDirect RDMA. Data from a GPU goes up its host link and down the NIC's,
+    so each direction of a link carries every byte sent and every byte received. GPU and NIC share
+    the link below one PCIe switch.
+    """
     link = cluster.gpu.host_link_bytes_per_s_per_direction / cluster.gpus_per_host_link
     return cluster.model_copy(update={_SCALE_OUT: min(_scale_out(cluster), link / 2.0)})

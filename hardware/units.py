@@ -1,4 +1,4 @@
-"""A number with its unit and source. Units become SI here, once."""
+"""A number with its unit and source. This is the only place where units are converted to SI."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from hardware.frozen import Frozen
 ASSUMPTION = "assumption"
 USER = "user"
 
-# unit -> (what it measures, its size in SI units)
+# unit -> (its dimension, its size in SI units)
 UNITS: Mapping[str, tuple[str, float]] = shipped_toml("hardware", "catalog/units.toml")
 _SHORTHAND = re.compile(r"^\s*([0-9.eE+_]+)\s*([A-Za-z/]+)\s*$")
 
 
 class Quantity(Frozen):
-    """`{ value = 450, unit = "GB/s", source = "..." }`; a user's file may say "450 GB/s" or 8."""
+    """`{ value = 450, unit = "GB/s", source = "..." }`. A user's file may also say "450 GB/s"
+    or 8.
+    """
 
     value: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     unit: str
@@ -49,7 +51,7 @@ class Quantity(Frozen):
 
     @property
     def dimension(self) -> str:
-        """What the unit measures."""
+        """The dimension of the unit, such as bandwidth."""
         return UNITS[self.unit][0]
 
     @property

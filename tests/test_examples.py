@@ -85,10 +85,15 @@ def test_pages_show_the_true_output(page: Path) -> None:
     assert SCRIPT.comparable(text) == SCRIPT.comparable(SCRIPT.refreshed(text))
 
 
-def test_data_of_a_page_are_what_would_be_written() -> None:
-    """If this fails: python examples/refresh_readme.py docs/accuracy.md."""
-    for name, text in (file for table in SCRIPT.accuracy_data() for file in table.files().items()):
-        assert (ROOT / "docs" / "data" / name).read_text(encoding="utf-8") == text
+@pytest.mark.parametrize("page", SCRIPT.DATA)
+def test_data_of_a_page_are_what_would_be_written(page: str) -> None:
+    """If this fails: python examples/refresh_readme.py PAGE."""
+    up = "../" * (page.count("/") - 1)
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for table in SCRIPT.DATA[page]():
+        assert table.link(up) in text
+        for name, content in table.files().items():
+            assert (ROOT / "docs" / "data" / name).read_text(encoding="utf-8") == content
 
 
 def test_every_table_that_is_made_is_shown() -> None:

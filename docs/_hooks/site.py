@@ -76,13 +76,18 @@ def _table(path: Path) -> str:
         for one in fields
     )
     with path.with_suffix(".csv").open(encoding="utf-8", newline="") as file:
-        rows = [[html.escape(cell) for cell in row] for row in csv.reader(file)][1:]
+        rows = [[_cell(cell) for cell in row] for row in csv.reader(file)][1:]
     lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     head = f"<thead><tr>{''.join(heads)}</tr></thead>"
     # One line: a blank one would end the block, and its cells be read as Markdown.
     return f"<div class=data><table class=data>{head}<tbody>{lines}</tbody></table></div>".replace(
         "\n", " "
     )
+
+
+def _cell(text: str) -> str:
+    """A cell as HTML; words in backticks are code, as on the pages."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def on_post_build(config: MkDocsConfig) -> None:

@@ -46,15 +46,18 @@ def run_frameworks(name: str | None, as_json: bool, whole: bool) -> None:
 
 
 def run_schemas(name: str | None, as_json: bool) -> None:
+    from planner.cli.schemas import DOCUMENTS, schema_of
     from planner.report.said import table_of
-    from planner.report.schemas import SCHEMAS, schema_of
     from planner.report.tables import Report
 
     if name is not None:
         click.echo(json.dumps(schema_of(name), indent=1, ensure_ascii=False))
         return
     rows = [
-        {"name": known, "version": one.version, "words": one.words}
-        for known, one in SCHEMAS.items()
-    ]
+        {
+            "name": known, "version": one.version, "words": one.words,
+            "of": "input" if one.input else ", ".join(one.of),
+        }
+        for known, one in DOCUMENTS.items()
+    ]  # fmt: skip
     show(as_json, lambda: rows, lambda: Report((table_of("schemas.table", rows),)))

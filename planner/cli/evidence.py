@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -25,7 +25,6 @@ from planner.cli.output import (
 )
 from planner.cli.rl_calibrate import calibrate_rl, is_rl_evidence
 from planner.cli.rl_evidence import validate_rl
-from planner.evidence.fit.held_out import other_views
 from planner.evidence.learn.benches import bench_equations
 from planner.evidence.learn.calibrate import FigureFit, calibrate, calibration_of, fit_figure
 from planner.evidence.learn.cluster_file import cluster_text
@@ -48,6 +47,7 @@ from planner.evidence.rl.rows import rl_tables
 from planner.evidence.runs.document import csv_columns, csv_record, document
 from planner.evidence.runs.doubts import with_open_facts
 from planner.evidence.runs.families import Family, family_by
+from planner.evidence.runs.left_out import other_views
 from planner.evidence.runs.mapping import MappedRow, planned_row
 from planner.evidence.runs.predict import Prediction, predict_rows, recalibrated
 from planner.evidence.runs.rows import (
@@ -74,12 +74,14 @@ from planner.report.evidence import (
     validation_report,
 )
 from planner.report.tables import Report
-from planner.report.traced import Pair, snapshot_pairs, snapshot_report, trace_pairs, trace_report
+from planner.report.traced import (
+    panels_of_snapshots,
+    panels_of_trace,
+    snapshot_report,
+    trace_report,
+)
 from planner.search.explanation import pick_plan
 from planner.search.plan_file import read_plan, read_plan_file
-
-if TYPE_CHECKING:
-    pass
 
 
 def run_calibrate(paths: tuple[str, ...], **options: Any) -> None:
@@ -291,8 +293,7 @@ def run_validate(paths: tuple[str, ...], **options: Any) -> None:
         return
     predictions = with_open_facts(predictions)
     if plot is not None:
-        from planner.report.accuracy import time_chart
-        from planner.report.pages.studies import validation_page
+        from planner.report.pages.studies import time_chart, validation_page
 
         write_plot(
             plot, lambda: time_chart(predictions),
@@ -347,17 +348,16 @@ def run_trace(paths: tuple[str, ...], **options: Any) -> None:
     if snapshots and len(snapshots) < len(files):
         raise UsageError("give traces or memory snapshots, not both at once")
     content: Any
-    panels: dict[str, tuple[Sequence[Pair], str]]
     if snapshots:
         title, found = "Memory snapshots", [read_snapshot(path) for path in snapshots]
         content, report = _records(found), snapshot_report(found, plan)
-        panels = {f"{one.path}, at the peak": (snapshot_pairs(one, plan), "GiB") for one in found}
+        panels = panels_of_snapshots(found, plan)
     else:
         title, ranks = "Traced steps", _ranks(files, options["quiet"])
         patterns = findings(ranks)
         report = trace_report(ranks, patterns, plan)
         content = {"ranks": _records(ranks), "findings": [asdict(one) for one in patterns]}
-        panels = {"Where the step goes (median rank)": (trace_pairs(ranks, plan), "ms a step")}
+        panels = panels_of_trace(ranks, plan)
     if plot is not None:
         from planner.report.charts.measured import panels_chart
         from planner.report.pages.studies import pairs_page

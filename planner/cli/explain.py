@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from planner.cli.output import (
     compile_if_first_run,
     limited,
     print_report,
+    show,
     watched,
     write_result_plot,
 )
@@ -25,9 +27,11 @@ from planner.predict.configuration import decided_request
 from planner.predict.diagnosis.findings import Findings, findings_of
 from planner.predict.diagnosis.measured import Measured
 from planner.predict.evaluate import Proposal
-from planner.report.beside import Beside, beside_report
+from planner.predict.plan_text import plan_name
+from planner.report.beside import Beside, TwoPlans, beside_report
 from planner.report.charts.step_trace import step_trace
 from planner.report.explain import explanation_report
+from planner.report.verdict import PlanCard
 from planner.search.explanation import Explanation, explain, job_evaluator, pick_plan
 from planner.search.limit_results import Until
 from planner.search.plan_file import is_rl_file, read_plan
@@ -36,54 +40,71 @@ from planner.search.what_if import what_if
 
 
 def run(plan_file: str, number: int | None, other: int | None, **options: Any) -> None:
-    if is_rl_file(Path(plan_file)):
+    path = Path(plan_file)
+    if number is not None and other is not None:
+        _explain_two(path, number, other, options)
+        return
+    if is_rl_file(path):
         from planner.cli.rl import run_explain
 
-        run_explain(Path(plan_file), number, options | {"other": other})
-        return
-    if other is not None:
-        _explain_two(plan_file, number, other, options)
+        run_explain(path, number, options)
         return
     with limited(options["time_limit"]) as until:
-        _explain(plan_file, number, until, options)
+        _explain(path, number, until, options)
 
 
 # Options that ask for what is said of one plan alone, and how each is typed.
-_OF_ONE = {"trace": "--trace", "plot": "--plot", "with_what_if": "--what-if"}
+_OF_ONE = {
+    "trace": "--trace", "plot": "--plot", "with_what_if": "--what-if",
+    "measured_step_time": "--measured-step-time",
+    "measured_tokens_per_s": "--measured-tokens-per-s", "measured_mfu": "--measured-mfu",
+    "measured_memory": "--measured-memory",
+}  # fmt: skip
 
 
-def _explain_two(plan_file: str, number: int | None, other: int, options: dict[str, Any]) -> None:
+def _explain_two(path: Path, number: int, other: int, options: dict[str, Any]) -> None:
     """What differs between two plans of a file, and why one is faster."""
     for name, spelled in _OF_ONE.items():
         if options[name]:
             raise UsageError(f"{spelled} is of one plan; leave it out, or give one number")
-    result, number = read_plan(Path(plan_file), number)
-    beside = Beside(result, number, other)
-    if options["as_json"]:
-        click.echo(json.dumps(beside.record(), indent=1, allow_nan=False))
-    else:
-        print_report(beside_report(beside))
+    if number == other:
+        raise UsageError(f"plan {number} beside itself: give the numbers of two plans")
+    beside = _beside(path, number, other)
+    show(options["as_json"], beside.record, lambda: beside_report(beside))
 
 
-def _explain(plan_file: str, number: int | None, until: Until, options: dict[str, Any]) -> None:
+def _beside(path: Path, number: int, other: int) -> TwoPlans:
+    if not is_rl_file(path):
+        return Beside(read_plan(path, number)[0], number, other)
+    # Reinforcement learning imports engines, which no other plan needs.
+    from planner.report.rl_beside import RlBeside
+    from planner.search.rl.plan_file import read_rl_plan
+
+    return RlBeside(read_rl_plan(path, number)[0], number, other)
+
+
+def _explain(path: Path, number: int | None, until: Until, options: dict[str, Any]) -> None:
     trace = check_output(options["trace"], options["force"], "--trace")
     check_plot(options["plot"], options["force"], trace)
 
     measured = measured_of(options)
 
-    result, number = read_plan(Path(plan_file), number)
+    result, number = read_plan(path, number)
     findings = None if measured is None else _findings(result, number, measured)
     explanation = _explained(result, number, until, options)
     if trace is not None:
         text = json.dumps(step_trace(result.plans[number - 1], explanation.links), allow_nan=False)
         write_text(trace, text + "\n", force=options["force"])
-    write_result_plot(options["plot"], result, Path(plan_file), number)
+    write_result_plot(options["plot"], result, path, number)
     if options["as_json"] and findings is not None:
         click.echo(with_measured(explanation.model_dump(mode="json"), findings))
     elif options["as_json"]:
         click.echo(explanation.model_dump_json(indent=1))
     else:
-        print_report(explanation_report(explanation, findings))
+        plan = result.plans[number - 1]
+        start = f"planner launch {shlex.quote(str(path))} {number} -o run"
+        card = PlanCard(plan, f"Plan {number}, {plan_name(plan)}", start)
+        print_report(explanation_report(explanation, findings, card=card))
 
 
 def _findings(result: SearchResult, number: int, measured: Measured) -> Findings:

@@ -141,7 +141,7 @@ def run_evaluate(options: dict[str, Any]) -> None:
     if style == "text":
         if output is not None:
             write_text(output, to_json(result), force=options["force"])
-        print_report(rl_plan_report(result, 1, step))
+        print_report(rl_plan_report(result, 1, step, str(output) if output else None))
     else:
         _show(result, style, output, options)
     _draw(result, 1, options, output)
@@ -158,11 +158,6 @@ def run_explain(path: Path, number: int | None, options: dict[str, Any]) -> None
                 f"--{name.replace('_', '-')}: {path} holds plans of reinforcement learning, where "
                 "it has no meaning; leave it out, or draw the step with --plot FILE.html"
             )
-    if options.get("other") is not None:
-        raise UsageError(
-            f"{path} holds plans of reinforcement learning, of which one is explained at a time; "
-            "give one number"
-        )
     result, number = read_rl_plan(path, number)
     if options["with_what_if"]:
         compile_if_first_run(options["quiet"], options["time_limit"])
@@ -179,7 +174,7 @@ def run_explain(path: Path, number: int | None, options: dict[str, Any]) -> None
     if options["as_json"]:
         click.echo(explanation.model_dump_json(indent=1))
         return
-    print_report(rl_explanation_report(result, explanation, step))
+    print_report(rl_explanation_report(result, explanation, step, str(path)))
 
 
 def _draw(result: RlResult, number: int, options: dict[str, Any], written: Path | None) -> None:

@@ -22,8 +22,9 @@ class HbmReserve:
 
 @dataclass(frozen=True)
 class Resolution:
-    """How close plans of a complete front may lie: within this share of the step time and these
-    bytes one stands for another. By default the share to which plans are proven."""
+    """How close two plans of a complete front may be: plans within this share of the step time and
+    these bytes count as one. The default is the precision to which plans are proven.
+    """
 
     time: float = 0.001
     memory_bytes: float = 0.1 * 2**30
@@ -47,12 +48,12 @@ def parse_reserve(text: str, option: str = "--hbm-reserve") -> HbmReserve:
     return HbmReserve(share=share)
 
 
-# A finer one than plans are proven to, in time, and than the solver counts memory, says nothing.
+# A resolution finer than the precision of proofs, or of the solver's memory unit, is meaningless.
 FINEST, COARSEST_TIME = Resolution(memory_bytes=0.01 * 2**30), 0.1
 
 
 def parse_resolution(text: str) -> Resolution:
-    """`0.5%,1GiB`, or one of the two: the other is the usual one."""
+    """Parse `0.5%,1GiB`, or one of the two; the other one takes its default."""
     given: dict[str, float] = {}
     parts = text.split(",")
     for part in parts:

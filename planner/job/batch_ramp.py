@@ -1,4 +1,6 @@
-"""Batch ramps: growing global batches, each until so many tokens are trained on."""
+"""Batch ramps: global batches that grow during training, each used until a given number of
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from dataclasses import dataclass
 from planner.job.errors import UsageError
 from planner.job.quantities import parse_tokens, plural
 
-# More are no ramp that anyone ran: GPT-3's of Megatron's examples have 100.
+# More batches than any published ramp: GPT-3's in Megatron's examples has 100.
 MOST_BATCHES = 1024
 
 HINT = (
@@ -22,24 +24,27 @@ _MEGATRON = re.compile(r"^(\d{1,10}) (\d{1,10}) (\d{1,18})$", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A global batch: sequences, exact, or tokens, which plans meet within their tolerance."""
+    """A global batch in sequences, which is exact, or in tokens, which plans meet within a
+    tolerance.
+    """
 
     number: int
     in_tokens: bool = False
 
     def sequences(self, seq: int) -> float:
-        """Sequences of this many tokens."""
+        """Number of sequences of `seq` tokens."""
         return self.number / seq if self.in_tokens else float(self.number)
 
     def __str__(self) -> str:
-        """As people would say it."""
+        """The batch as people write it."""
         return f"{self.number:,} tokens" if self.in_tokens else plural(self.number, "sequence")
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRamp:
-    """Growing batches; `until`: the tokens, from the start of training, until which each but the
-    last holds, or sequences (`in_samples`)."""
+    """Growing batches. `until`: for each batch but the last, the tokens since the start of training
+    at which it ends, or sequences if `in_samples`.
+    """
 
     batches: tuple[Batch, ...]
     until: tuple[int, ...]
@@ -51,8 +56,9 @@ class BatchRamp:
 
 
 def read_ramp(text: str, gbs: int | None = None) -> BatchRamp:
-    """The ramp that a text says; `gbs`: the last batch, which Megatron's form leaves out.
-    UsageError says what is wrong with it."""
+    """Parse the text of a ramp. `gbs`: the last batch, which Megatron's form leaves out. Raises
+    UsageError.
+    """
     words = " ".join(text.split())
     if match := _MEGATRON.match(words):
         start, increment, samples = (int(number) for number in match.groups())
@@ -70,7 +76,9 @@ def read_ramp(text: str, gbs: int | None = None) -> BatchRamp:
 def _linear(
     text: str, start: Batch, end: Batch, increment: int, until: int, in_samples: bool
 ) -> BatchRamp:
-    """Equal increments over equal shares of the tokens, as Megatron's calculator made them."""
+    """Equal increments over equal shares of the tokens, as Megatron's batch-size calculator makes
+    them.
+    """
     grown = end.number - start.number
     if increment < 1 or grown < 1 or grown % increment:
         raise UsageError(
@@ -89,7 +97,7 @@ def _linear(
 
 
 def _steps(text: str, words: str) -> BatchRamp:
-    """`4M:252M,8M:2.87T,16M`."""
+    """Parse `4M:252M,8M:2.87T,16M`."""
     *first, last = (item.strip() for item in words.split(","))
     pairs = [item.partition(":") for item in first]
     if not first or ":" in last or len(first) >= MOST_BATCHES or not all(p[1] for p in pairs):

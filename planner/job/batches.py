@@ -1,4 +1,4 @@
-"""The global batch of a request, and those of its ramp."""
+"""The global batch of a request, and the batches of its ramp."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from planner.job.request_fields import RequestFields
 from planner.job.sample_rows import row_tokens
 from planner.job.samples import Samples
 
-# How far gradient accumulation may bring a step from the mean batch of a ramp.
+# Largest ratio by which gradient accumulation may move a step from the mean batch of a ramp.
 _AROUND = 0.25
 
 
 def global_batches(
     request: RequestFields, seq: int, samples: Samples, rows: int = 1
 ) -> tuple[BatchTarget, tuple[RampBatch, ...]]:
-    """The global batch of a request, and those that a ramp has before it; at the mean batch of a
-    ramp, all of them, and gradient accumulation that a schedule can run may lie around the mean. A
-    batch in tokens counts those of samples, not those of their padding."""
+    """The global batch of a request, and the batches of the ramp before it.
+
+    When a ramp is costed at its mean batch, all its batches are returned, and gradient accumulation
+    need not be a number that a schedule can run. A batch in tokens counts the tokens of samples
+    without padding.
+    """
     _demand_pretraining_of_a_ramp(request)
     if samples.lengths is not None:
         tokens = rows * row_tokens(samples, seq)
@@ -34,7 +37,7 @@ def global_batches(
 
 
 def _demand_pretraining_of_a_ramp(request: RequestFields) -> None:
-    """UsageError for a ramp of a job that is no pretraining."""
+    """Raise UsageError if a job with a batch ramp is not pretraining."""
     tuned = {
         "--lengths": request.lengths is not None,
         "--train": request.train != "full",
@@ -78,7 +81,7 @@ def _stated_batches(request: RequestFields, seq: int) -> tuple[BatchTarget, tupl
 def _target(
     request: RequestFields, gbs: int | None, gbs_tokens: int | None, seq: float
 ) -> BatchTarget:
-    """A global batch in sequences or in tokens. UsageError where it is given twice, or not."""
+    """A global batch given in sequences or in tokens. UsageError unless exactly one is given."""
     if (gbs_tokens is None) == (gbs is None):
         raise UsageError("give the global batch once: --gbs-tokens 4M, or --gbs 512 (sequences)")
     sequences = gbs or (gbs_tokens or 0) / seq

@@ -1,4 +1,4 @@
-"""Options that a request leaves out, and the defaults of the framework that stand for them."""
+"""Options that a request leaves out, and the defaults that take their place."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from planner.job.request_fields import RequestFields
 
 
 def defaults_taken(request: RequestFields, job: Job) -> tuple[str, ...]:
-    """The options that a request leaves out, or gives as they are by default, with the values that
-    its job has: `--seq 8192`. None of a run that launch files describe: there the files count."""
+    """The options that a request leaves out or sets to their defaults, with the job's values:
+    `--seq 8192`. Empty for a run that launch files describe, because the files decide there.
+    """
     return () if request.overrides.launched is not None else tuple(_taken(request, job))
 
 

@@ -1,4 +1,4 @@
-"""Errors that a user can mend, and how they read: what was given, the rule, the nearest fix."""
+"""Errors that a user can fix. Messages state the input, the rule and the nearest fix."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ if TYPE_CHECKING:
 
 
 class UsageError(ValueError):
-    """The user's input is at fault; the command line shows the message and exits with 2."""
+    """The user's input is wrong. The command line shows the message and exits with 2."""
 
 
 class NothingFitsError(Exception):
-    """No legal plan fits; carries the explanation; the command line exits with 1."""
+    """No legal plan fits. Carries the explanation; the command line exits with 1."""
 
 
 class CannotTellError(Exception):
-    """What was given is not enough for an answer; says what is missing and what supplies it; the
-    command line exits with 3."""
+    """The input is not enough for an answer. Says what is missing and where to get it; the command
+    line exits with 3.
+    """
 
 
 def demand_installed(whoever_needs: str, extra: str, *modules: str) -> None:
-    """UsageError if a library of an extra of this package is missing; before any work is done."""
+    """Raise UsageError, before any work is done, if a library of an optional extra is missing."""
     for name in modules:
         try:
             importlib.import_module(name)
@@ -36,18 +37,18 @@ def demand_installed(whoever_needs: str, extra: str, *modules: str) -> None:
 
 
 def unknown_name(what: str, given: str, known: Iterable[str], hint: str) -> UsageError:
-    """UsageError for a name that is not in a catalogue, with close matches and where to look."""
+    """UsageError for a name missing from a catalogue, with close matches and where to look."""
     matches = difflib.get_close_matches(given.lower(), list(known), n=3, cutoff=0.5)
     close = f" Did you mean {' or '.join(repr(m) for m in matches)}?" if matches else ""
     return UsageError(f"unknown {what} {given!r}.{close} ({hint})")
 
 
 class ModelError(UsageError):
-    """A model that cannot be found or read; the message says what, where and what would do."""
+    """A model that cannot be found or read. The message says what, where, and what would work."""
 
 
 def validation_message(error: ValidationError, where: str) -> str:
-    """Pydantic's findings on one line, led by the file they are about."""
+    """Pydantic's findings on one line, after the name of the file they are about."""
     findings = []
     for detail in error.errors():
         field = ".".join(str(part) for part in detail["loc"])

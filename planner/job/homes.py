@@ -1,4 +1,4 @@
-"""Which places of weights go together, and with a cluster: each refusal names its rule."""
+"""Where weights are stored: which places can be combined, and on which clusters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from planner.job.frameworks.profile import FrameworkProfile
 
 
 def demand_homes(profile: FrameworkProfile, cluster: Cluster) -> None:
-    """UsageError where a second copy of the weights cannot be, or its shards are elsewhere."""
+    """Raise UsageError if a second copy of the weights is impossible, or their shards live
+    elsewhere.
+    """
     size, node = int(profile.state.secondary_shards), cluster.gpus_per_node
     if not size:
         return

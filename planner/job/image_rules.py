@@ -1,7 +1,8 @@
-"""Rules by which families cut an image into patches, and how many tokens it becomes.
+"""How model families cut an image into patches, and how many tokens it becomes.
 
-Each follows the family's image processor in transformers 5.23; sizes are in pixels, tiles count
-across, then down. A rule of `planner/job/images.toml` names its kind here and the kind's numbers.
+Each rule follows the family's image processor in transformers 5.23. Sizes are in pixels; grids of
+tiles are (columns, rows). A rule of `planner/job/images.toml` names its function here and the
+function's parameters.
 """
 
 from __future__ import annotations
@@ -16,20 +17,23 @@ from planner.job.errors import UsageError
 from planner.job.vision import VisionSpec
 
 Rule = Mapping[str, Any]
-# A ratio of areas up to which LLaVA-OneVision keeps all features of an image.
+# Ratio of areas up to which LLaVA-OneVision keeps all features of an image.
 _KEPT_RATIO = 1.1
-# Qwen's processors refuse images whose sides differ more.
+# Qwen's processors refuse images with a larger ratio of their sides.
 _THINNEST = 200
-# The largest side that Idefics 3 scales an image to.
+# The largest side to which Idefics 3 scales an image.
 _IDEFICS_LIMIT = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class ImageCount:
-    """One image: tokens of the language model, tokens that the tower reads (patches and learned
-    ones), and how many of them one attends to in a layer without windows; `seen`: those that layers
-    of the language model attend to across, 0 where images stand in the row itself; `read`: share of
-    the patches that the projector reads, all but those of tiles that only pad."""
+    """Counts of one image: tokens of the language model, tokens that the tower reads (patches and
+    learned tokens), and the tokens that one of them attends to in a layer without windows.
+
+    `seen`: tokens that cross-attention layers of the language model attend to; 0 if images are
+    tokens of the sequence. `read`: share of the patches that the projector reads, which excludes
+    padding tiles.
+    """
 
     tokens: int
     patches: int
@@ -53,13 +57,15 @@ def whole(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount
 
 
 def capped(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
-    """An image shrunk to so many patches, then padded to whole squares of them (Kimi)."""
+    """An image is shrunk to a maximum number of patches, then padded to whole squares of patches
+    (Kimi).
+    """
     patches = fitted(vision, rule, width, height)
     return ImageCount(patches // vision.projector.merged + rule["around"], patches, patches)
 
 
 def fitted(vision: VisionSpec, rule: Rule, width: int, height: int) -> int:
-    """Patches of an image within limits of their number, and of a side's."""
+    """Number of patches of an image after limits on their number and on each side."""
     patch, most, longest = vision.tower.patch, rule["most_patches"], rule["most_side"]
     count = max(1.0, height // patch) * max(1.0, width // patch)
     limits = (math.sqrt(most / count), *(longest * patch / side for side in (height, width)))
@@ -92,8 +98,11 @@ def resized(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCou
 def fitted_sides(
     width: int, height: int, factor: int, limits: tuple[int, int], frames: tuple[int, int] = (1, 1)
 ) -> list[int]:
-    """(height, width) as multiples of `factor` pixels, within limits of the area, of that times
-    `frames`: as they count where it is compared, and where it is scaled. UsageError."""
+    """(height, width) as multiples of `factor` pixels, within limits of the area.
+
+    For videos the limits apply to the area times `frames`: one count when the area is compared,
+    another when it is scaled. Raises UsageError.
+    """
     if max(width, height) > _THINNEST * min(width, height):
         raise UsageError(
             f"an image of {width}x{height} pixels: the family takes none whose sides differ more "
@@ -112,7 +121,7 @@ def fitted_sides(
 
 
 def nearest_ratio(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
-    """Tiles in the grid of the nearest aspect, and a view of the whole (InternVL)."""
+    """Tiles in the grid with the nearest aspect ratio, and a view of the whole image (InternVL)."""
     across, down = _nearest_grid(rule["least"], rule["most"], rule["size"], width, height)
     tiles = across * down
     tiles += 1 if tiles > 1 else 0
@@ -122,8 +131,9 @@ def nearest_ratio(vision: VisionSpec, rule: Rule, width: int, height: int) -> Im
 
 @cache
 def _nearest_grid(least: int, most: int, size: int, width: int, height: int) -> tuple[int, int]:
-    """Of grids of so many tiles the one whose aspect is nearest the image's; of several of that
-    aspect, one with more tiles while the image has more than half of their area."""
+    """The grid with `least` to `most` tiles whose aspect ratio is nearest to the image's. Among
+    equal ratios, a grid with more tiles wins if the image covers more than half of its area.
+    """
     sides = range(1, most + 1)
     grids = sorted(
         ((a, d) for a in sides for d in sides if least <= a * d <= most), key=lambda g: g[0] * g[1]
@@ -138,9 +148,10 @@ def _nearest_grid(least: int, most: int, size: int, width: int, height: int) -> 
 
 
 def any_resolution(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
-    """Tiles of the best of a list of resolutions, without what pads the image, beside a view of the
-    whole; a token ends each row (LLaVA-NeXT). `most_tiles`: above the tokens of so many, the
-    features are shrunk (LLaVA-OneVision's anyres_max)."""
+    """Tiles of the best of a list of resolutions, without padding, beside a view of the whole
+    image; a token ends each row (LLaVA-NeXT). With more tokens than `most_tiles` tiles have, the
+    features are shrunk (LLaVA-OneVision's anyres_max).
+    """
     size, patch = rule["size"], vision.tower.patch
     side = size // patch
     down, across = _best_resolution(_grids(rule), width, height)
@@ -159,7 +170,9 @@ def any_resolution(vision: VisionSpec, rule: Rule, width: int, height: int) -> I
 
 
 def _grids(rule: Rule) -> tuple[tuple[int, int], ...]:
-    """Resolutions (height, width): those that the rule lists, or all of so many tiles a side."""
+    """Resolutions (height, width): those that the rule lists, or all up to a number of tiles per
+    side.
+    """
     if "grids" in rule:
         return tuple((down, across) for down, across in rule["grids"])
     sides = [rule["size"] * count for count in range(1, rule["side_tiles"] + 1)]
@@ -167,7 +180,7 @@ def _grids(rule: Rule) -> tuple[tuple[int, int], ...]:
 
 
 def _best_resolution(grids: Iterable[tuple[int, int]], width: int, height: int) -> tuple[int, int]:
-    """The resolution that keeps the most of an image, and of these wastes the least."""
+    """The resolution that keeps most of an image, and among those the one that wastes least."""
     best, wasted, found = 0, math.inf, (0, 0)
     for down, across in grids:
         scale = min(across / width, down / height)
@@ -179,9 +192,11 @@ def _best_resolution(grids: Iterable[tuple[int, int]], width: int, height: int) 
 
 
 def canvas(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
-    """Tiles of the canvas that enlarges an image the least, or shrinks it the least. Llama 4 adds a
-    view of the whole to more than one tile, and tokens between tiles; layers of Llama 3.2 attend to
-    the tiles across, whose unused ones are padded to `padded`."""
+    """Tiles of the canvas that enlarges an image least, or shrinks it least.
+
+    Llama 4 adds a view of the whole image if there are several tiles, and tokens between tiles.
+    Layers of Llama 3.2 cross-attend to the tiles; unused ones are padded to `padded`.
+    """
     size, most = rule["size"], rule["most"]
     across, down = _least_canvas(most, size, width, height)
     tiles = across * down
@@ -189,7 +204,7 @@ def canvas(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCoun
     if "padded" in rule:
         # All tiles of an image are one sequence.
         every = rule["padded"] * rule["tile_tokens"]
-        # The class tokens of tiles too are read.
+        # The class tokens of the tiles are read too.
         read = one / (one - vision.tower.class_tokens)
         return ImageCount(rule["around"], every, every, rule["padded"] * one, read)
     separators = tiles if tiles > 1 else 0
@@ -207,7 +222,9 @@ def _least_canvas(most: int, size: int, width: int, height: int) -> tuple[int, i
 
 
 def broken_rows(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
-    """Patches of an image within a longest side, and a token that ends each row (Pixtral)."""
+    """Patches of an image scaled to a longest side, with a token at the end of each row
+    (Pixtral).
+    """
     longest, patch = rule["longest"], vision.tower.patch
     merged = math.isqrt(vision.projector.merged)
     step = patch * merged
@@ -220,8 +237,9 @@ def broken_rows(vision: VisionSpec, rule: Rule, width: int, height: int) -> Imag
 
 
 def split(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
-    """An image scaled to a longest side and split into tiles, with tokens of their places, beside a
-    view of the whole (Idefics 3, SmolVLM)."""
+    """An image scaled to a longest side and split into tiles, with tokens for their positions,
+    beside a view of the whole image (Idefics 3, SmolVLM).
+    """
     size, longest = rule["size"], rule["longest"]
     height, width = _to_longest(height, width, longest)
     height, width = _below(height, width, _IDEFICS_LIMIT)
@@ -235,7 +253,7 @@ def split(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount
 
 
 def _to_longest(height: int, width: int, longest: int) -> tuple[int, int]:
-    """Sides where the longest is so long; the other one even."""
+    """(height, width) with the longer side scaled to `longest` and the other one even."""
     ratio = width / height
     if width >= height:
         shorter = int(longest / ratio)
@@ -254,8 +272,9 @@ def _below(height: int, width: int, most: int) -> tuple[int, int]:
 
 
 def high_definition(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
-    """Tiles of a grid that holds the image, of which padding is left out, with a token at the end
-    of each row, beside a view of the whole (Phi-4-multimodal)."""
+    """Tiles of a grid that covers the image, without padding, with a token at the end of each row,
+    beside a view of the whole image (Phi-4-multimodal).
+    """
     size, most, patch = rule["size"], rule["most"], vision.tower.patch
     across, down = math.ceil(width / size), math.ceil(height / size)
     if across * down > most:
@@ -277,9 +296,10 @@ def high_definition(vision: VisionSpec, rule: Rule, width: int, height: int) -> 
 
 
 def high_definition_3(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
-    """As many tiles across the longer side as the number of tiles allows, and those that the
-    shorter one needs then, beside a view of the whole; a token ends each row of patches, one stands
-    between. The tower reads the largest number of tiles (Phi-3-vision)."""
+    """As many tiles along the longer side as the maximum allows, and as many along the shorter side
+    as that needs, beside a view of the whole image. A token ends each row of patches, and one
+    stands in between. The tower always reads the maximum number of tiles (Phi-3-vision).
+    """
     size, most, tokens = rule["size"], rule["most"], rule["tokens"]
     ratio = max(width, height) / min(width, height)
     along = 1
@@ -296,13 +316,15 @@ def high_definition_3(vision: VisionSpec, rule: Rule, width: int, height: int) -
 
 
 def _half_places(side: int, tiles: int, padded: int) -> int:
-    """Every second place of each tile, of which the last `padded` places hold no image."""
+    """Every second position of each tile, without the last `padded` positions, which are
+    padding.
+    """
     held = side * tiles - padded
     return sum(tile * side + place < held for tile in range(tiles) for place in range(0, side, 2))
 
 
 def _tile(vision: VisionSpec, size: int) -> int:
-    """Tokens that the tower reads of a square of so many pixels a side."""
+    """Tokens that the tower reads for a square of `size` pixels a side."""
     return (size // vision.tower.patch) ** 2 + vision.tower.class_tokens
 
 

@@ -1,7 +1,7 @@
-"""The images of a sample: what `--images` says, and how many patches and tokens they are.
+"""The images of a sample: what `--images` means, and how many patches and tokens they are.
 
-`2x1024x768`: two images a sample of 1,024 by 768 pixels; `16x640x480@video`: a video of 16 frames.
-A family counts patches by a rule of its own (`planner/job/images.toml`).
+`2x1024x768`: two images of 1,024 by 768 pixels per sample. `16x640x480@video`: a video of 16
+frames. Families count patches by different rules (`planner/job/images.toml`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from planner.job.vision import ImageLoad, VisionSpec
 if TYPE_CHECKING:
     from constraints.condition import UserCondition
 
-# The largest side of an image, and the most images of a sample, that are read.
+# The largest side of an image, and the most images of a sample, that are accepted.
 _WIDEST, _MOST = 1 << 20, 4096
 _SIZE = re.compile(r"(?:(\d{1,9})x)?(\d{1,9})x(\d{1,9})(@video)?", re.ASCII)
-# Images so much smaller show whether a processor shrinks them.
+# An image smaller by this factor shows whether a processor shrinks larger ones.
 _SMALLER = 0.8
-# Text alone, for a model whose vision part is loaded all the same.
+# Text only, for a model whose vision part is loaded anyway.
 WITHOUT = "none"
 _HINT = (
     "write number, width and height in pixels, as 2x1024x768, frames of a video as "
@@ -37,7 +37,7 @@ _HINT = (
 
 @dataclass(frozen=True, slots=True)
 class ImageSize:
-    """So many images a sample of one size, in pixels, or frames of a video."""
+    """A number of images per sample of one size in pixels, or of frames of a video."""
 
     number: int
     width: int
@@ -46,7 +46,7 @@ class ImageSize:
 
 
 def read_images(text: str) -> ImageSize:
-    """What `--images` says. UsageError."""
+    """Parse the value of `--images`. Raises UsageError."""
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None:
         raise UsageError(f"--images {text}: {_HINT}")
@@ -61,8 +61,9 @@ def read_images(text: str) -> ImageSize:
 def image_load(
     model: ModelSpec, images: str | None, image_tokens: int | None, sample_tokens: float
 ) -> ImageLoad:
-    """The images of a batch whose samples have so many tokens on average, those of images
-    included. UsageError."""
+    """The images of a batch. `sample_tokens`: mean tokens of a sample, including those of its
+    images. Raises UsageError.
+    """
     if images is None and image_tokens is None:
         return ImageLoad() if model.vision is None else _usual(model.vision, sample_tokens)
     option = f"--images {images}" if images else f"--image-tokens {image_tokens}"
@@ -89,8 +90,7 @@ def image_load(
 
 
 def is_shrunk(vision: VisionSpec, size: ImageSize) -> bool:
-    """Whether images are larger than the family's processor leaves them: smaller ones are as many
-    patches."""
+    """Whether the family's processor shrinks images of this size."""
     usual, scale = usual_size(vision.rule), _SMALLER
     if size.video or size.width * size.height <= usual[0] * usual[1]:
         return False
@@ -100,8 +100,9 @@ def is_shrunk(vision: VisionSpec, size: ImageSize) -> bool:
 
 
 def stated_tokens(model: ModelSpec, images: str | None, image_tokens: int | None) -> int:
-    """Tokens of the images of a sample, as options state them; 0 where they state none.
-    UsageError."""
+    """Tokens of a sample's images as the options state them; 0 if they do not. Raises
+    UsageError.
+    """
     if model.vision is None or images == WITHOUT:
         return 0
     if images is None:
@@ -111,8 +112,9 @@ def stated_tokens(model: ModelSpec, images: str | None, image_tokens: int | None
 
 
 def counted(vision: VisionSpec, size: ImageSize, option: str) -> tuple[ImageCount, int]:
-    """One image, or a video, and how many a sample has; `option`: what errors call it.
-    UsageError."""
+    """One image or video, and how many a sample has. `option`: its name in errors. Raises
+    UsageError.
+    """
     try:
         if size.video:
             return video_count(vision, size.number, size.width, size.height), 1
@@ -122,7 +124,7 @@ def counted(vision: VisionSpec, size: ImageSize, option: str) -> tuple[ImageCoun
 
 
 def video_count(vision: VisionSpec, frames: int, width: int, height: int) -> ImageCount:
-    """What a video of so many frames is, by the family's rule. UsageError."""
+    """Counts of a video by the family's rule. Raises UsageError."""
     rule = image_rules()[vision.rule].get("video")
     if rule is None:
         having = ", ".join(name for name, row in image_rules().items() if "video" in row)
@@ -135,7 +137,7 @@ def video_count(vision: VisionSpec, frames: int, width: int, height: int) -> Ima
 
 
 def vision_conditions(model: ModelSpec) -> tuple[UserCondition, ...]:
-    """What a vision tower demands of the degrees."""
+    """Conditions on the degrees that a vision tower imposes."""
     from constraints.condition import user_condition
 
     if model.vision is None:
@@ -145,16 +147,17 @@ def vision_conditions(model: ModelSpec) -> tuple[UserCondition, ...]:
 
 
 def first_layers(model: ModelSpec) -> int:
-    """Fewest layers of a pipeline's first block: those to which the further projectors of a tower
-    on the first stage add (Megatron-Bridge 0.6.2, modelling_qwen3_vl/model.py)."""
+    """Fewest layers of a pipeline's first block, if further projectors of a tower on the first
+    stage add to its layers (Megatron-Bridge 0.6.2, modelling_qwen3_vl/model.py).
+    """
     vision = model.vision
     return len(vision.projector.taps) if vision and vision.place != "layers" else 0
 
 
 def _demands(vision: VisionSpec) -> Iterator[str]:
-    """Conditions on the degrees. A tower that is split needs whole heads on every rank (Megatron
-    adds heads to InternViT-6B's 25, examples/multimodal/config.py); for the last one see
-    `first_layers`."""
+    """Conditions on the degrees. A split tower needs whole heads on every rank (Megatron adds heads
+    to InternViT-6B's 25, examples/multimodal/config.py). For the last condition see `first_layers`.
+    """
     if vision.place == "layers":
         yield from ("tp == 1", "pp == 1", "cp == 1")
         return
@@ -163,34 +166,36 @@ def _demands(vision: VisionSpec) -> Iterator[str]:
     elif vision.tower.heads % 2 == 0:
         yield f"{vision.tower.heads} % tp == 0"
     if vision.tower.kind == "qwen3_vl":
-        # Its provider hands chunks no number of theirs (qwen3_vl_provider.py, `provide`).
+        # Its provider gives the chunks no numbers (qwen3_vl_provider.py, `provide`).
         yield "vpp == 1"
     if vision.projector.taps:
         yield f"layers // (pp*vpp) >= {len(vision.projector.taps)}"
 
 
 def image_side(rule: str) -> int:
-    """Pixels a side of the squares that a family cuts images into, or scales their longest side to;
-    0 where it does neither."""
+    """Side in pixels of the squares that a family cuts images into, or of the longest side that it
+    scales them to; 0 if it does neither.
+    """
     row = image_rules()[rule]
     return int(row.get("size") or row.get("longest") or 0)
 
 
 def usual_size(rule: str) -> tuple[int, int]:
-    """Width and height in pixels of the image that a family is taken to have unless told."""
+    """Width and height in pixels of the image that is assumed for a family by default."""
     width, height = image_rules()[rule]["usual"]
     return int(width), int(height)
 
 
 def image_count(vision: VisionSpec, width: int, height: int) -> ImageCount:
-    """What one image of a size in pixels is, by the family's rule. UsageError."""
+    """Counts of one image of a size in pixels, by the family's rule. Raises UsageError."""
     rule = image_rules()[vision.rule]
     return KINDS[rule["kind"]](vision, rule, width, height)
 
 
 def _usual(vision: VisionSpec, sample_tokens: float) -> ImageLoad:
-    """One image a sample of the size that the family takes at most, or the part of it that a sample
-    has room for."""
+    """One image per sample of the largest size that the family accepts, or the part of it that a
+    sample has room for.
+    """
     width, height = usual_size(vision.rule)
     one = image_count(vision, width, height)
     room = min(1.0, sample_tokens / one.tokens)
@@ -199,7 +204,7 @@ def _usual(vision: VisionSpec, sample_tokens: float) -> ImageLoad:
 
 
 def _load(one: ImageCount, number: float, sample_tokens: float) -> ImageLoad:
-    """So many images in samples of so many tokens."""
+    """The images of a batch, with `number` images in samples of `sample_tokens` tokens."""
     return ImageLoad(
         patches=number * one.patches / sample_tokens,
         span=one.span,
@@ -211,14 +216,14 @@ def _load(one: ImageCount, number: float, sample_tokens: float) -> ImageLoad:
 
 
 def of_tokens(vision: VisionSpec, tokens: int) -> ImageCount:
-    """One image of so many tokens. UsageError."""
+    """One image of a given number of tokens. Raises UsageError."""
     demand_tokens(tokens)
     patches = tokens * vision.projector.merged
     return ImageCount(tokens, patches, patches)
 
 
 def demand_tokens(tokens: int) -> None:
-    """UsageError for a number of tokens that no image has."""
+    """Raise UsageError for a number of tokens that no image can have."""
     if tokens < 1:
         raise UsageError(f"--image-tokens {tokens}: give a whole number from 1 on, as 1280")
 

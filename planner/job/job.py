@@ -1,4 +1,4 @@
-"""One training job: what is to be trained, on what, with which framework and batch."""
+"""One training job: the model, the samples, the framework and the batch."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
     from constraints.axes import ContextKind
     from constraints.condition import UserCondition
 
-# What a search demands by default, and from where on a verdict says that a plan fits.
+# Default minimum probability of a search, and the threshold for the verdict "fits".
 SURE_TO_FIT = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class BatchTarget:
-    """The global batch that is wanted.
+    """The target global batch.
 
-    `sequences`: the target; a plan takes the nearest multiple of dp·mbs within `tolerance`
-    (a share), or exactly it when `exact`.
+    `sequences`: a plan takes the nearest multiple of dp·mbs within `tolerance` (a share), or
+    exactly this number if `exact`.
     """
 
     sequences: float
@@ -62,7 +62,7 @@ class BatchTarget:
 
 @dataclass(frozen=True, slots=True)
 class RampBatch:
-    """A batch before the last, until so many tokens are trained on."""
+    """A batch of a ramp before its last one, and the number of tokens at which it ends."""
 
     batch: BatchTarget
     until_tokens: int
@@ -70,15 +70,13 @@ class RampBatch:
 
 @dataclass(frozen=True)
 class Job:
-    """A training job, every name already resolved.
+    """A training job with every name resolved.
 
-    `seq` in tokens: the longest row, of samples of unlike lengths (`samples`) too; `precision` is
-    that of the linear layers; `dtype` the mode that weights and saved tensors follow, whose values
-    `framework` already has (`in_mode`); `recompute` the modes that the search may use; `limits`
-    maps a degree to the values it may take, `conditions` are
-    what the user requires, forbids and fixes beside them;
-    `schedule` names the pipeline schedule (`planner.job.schedules`), None for 1F1B, interleaved
-    where vpp > 1; `context_kinds`: see `constraints.context_exchange`.
+    `seq`: tokens of the longest row. `precision`: that of the linear layers. `dtype`: the mode of
+    weights and saved tensors, already applied to `framework` (`in_mode`). `recompute`: the modes
+    that the search may use. `limits`: degree -> values it may take. `conditions`: what the user
+    requires, forbids and fixes. `schedule`: the pipeline schedule (`planner.job.schedules`); None
+    for 1F1B, interleaved if vpp > 1. `context_kinds`: see `constraints.context_exchange`.
     """
 
     model: ModelSpec
@@ -94,7 +92,7 @@ class Job:
     attention_kernel: str = "auto"
     recompute: tuple[RecomputeMode, ...] = ()
     reserve: HbmReserve = field(default_factory=HbmReserve)
-    # With which a searched plan must fit at least.
+    # Minimum probability of fitting for a plan that the search returns.
     fit_probability: float = SURE_TO_FIT
     resolution: Resolution = field(default_factory=Resolution)
     limits: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -103,44 +101,44 @@ class Job:
     expert_imbalance: float = 1.0
     allow_tp_across_domains: bool = False
     model_alias: str | None = None
-    # None: the framework's usual one. Share of optimizer state and update on the CPU.
+    # None for the framework's default. Share of optimizer state and update on the CPU.
     optimizer_kernel: OptimizerKernel | None = None
     optimizer_offload: float = 0.0
-    # The shares among which a search decides (`at_share`); empty: `optimizer_offload` is decided.
+    # Shares that a search chooses from (`at_share`); empty if `optimizer_offload` is fixed.
     offload_shares: tuple[float, ...] = ()
-    # Modules whose activations are kept on the host, and the sets of them among which a search
-    # decides (`at_choice`); empty: `activation_offload` is decided.
+    # Modules whose activations are kept on the host, and the sets that a search chooses from
+    # (`at_choice`); empty if `activation_offload` is fixed.
     activation_offload: Modules = ()
     offload_choices: tuple[Modules, ...] = ()
-    # Techniques of the framework in use, whose tables `framework` has, and the further sets of them
-    # among which a search decides (`at_choice`); empty: nothing is open.
+    # Techniques in use, already applied to `framework`, and the further sets that a search chooses
+    # from (`at_choice`); empty if nothing is open.
     techniques: tuple[str, ...] = ()
     technique_choices: tuple[tuple[str, ...], ...] = ()
-    # Of the groups of activations that can leave the GPU, those that do; a search takes all.
+    # Share of the activation groups able to leave the GPU that do; a search always uses all.
     offload_fraction: float = 1.0
     schedule: str | None = None
-    # Kinds of exchange of context parallelism among which the fastest is taken, and the ranks of
-    # the all-to-all inside `a2a+p2p`; 0: the most that may be.
+    # Kinds of context-parallel exchange, of which the fastest is used; and the ranks of the
+    # all-to-all inside `a2a+p2p` (0: as many as possible).
     context_kinds: tuple[ContextKind, ...] = ("p2p",)
     context_inner: int = 0
-    # The smaller global batches that the training starts with, growing.
+    # The smaller global batches at the start of the training, ascending.
     ramp: tuple[RampBatch, ...] = ()
-    # Layers of multi-token prediction that the model has, of which `model` may train none.
+    # Layers of multi-token prediction in the published model; `model` may train none of them.
     published_mtp: int = 0
-    # Modules of the published checkpoint beside the language model, which are not counted.
+    # Modules of the published checkpoint besides the language model, which are not counted.
     beside: tuple[str, ...] = ()
-    # CUBLAS_WORKSPACE_CONFIG; None: what the framework, else torch, has on the GPU.
+    # CUBLAS_WORKSPACE_CONFIG; None for the default of the framework, else torch's on this GPU.
     cublas_workspace_config: str | None = None
-    # The clusters among which the pipeline stages are divided; `cluster` is the first, as if all
-    # GPUs were of its kind. None: one cluster.
+    # The clusters that share the pipeline stages; `cluster` is the first one, as if all GPUs were
+    # of its kind. None for one cluster.
     pool: Pool | None = None
-    # How the weights are trained: all of them, a part, or adapters beside frozen ones.
+    # How the weights are trained: all, some, or adapters beside frozen ones.
     tuning: Tuning = FULL
-    # What training minimises, and what it is compared with.
+    # The training objective, and its reference model.
     objective: Objective = NEXT_TOKEN
-    # Models that a step reads forward beside the one that it trains.
+    # Models that a step reads forward besides the trained one.
     reads: tuple[Read, ...] = ()
-    # The word by which the framework was given, which may name a tool that runs its plans.
+    # The framework's name as given, which may be a tool that runs its plans.
     written_for: str = ""
 
     def __post_init__(self) -> None:
@@ -166,38 +164,40 @@ class Job:
             raise UsageError("one memory budget at a time: give a single --recompute budget=...")
 
     def row(self, mbs: int) -> Row:
-        """What a row of a micro-batch of so many rows holds and takes, on average."""
+        """The mean row of a micro-batch of `mbs` rows: what it contains and computes."""
         return row_of(self.samples, self.seq, mbs)
 
     @property
     def row_tokens(self) -> float:
-        """Tokens that count in a row, on average: `seq` where no row is padded."""
+        """Mean tokens of a row without padding; `seq` if no row is padded."""
         return self.seq if self.samples.lengths is None else row_tokens(self.samples, self.seq)
 
     @property
     def rows(self) -> int:
-        """Rows of a sample that are trained: a pair of answers is two."""
+        """Rows that are trained per sample; 2 for a pair of answers."""
         return 1 if self.objective.is_plain else self.objective.rules.rows
 
     @property
     def sample_tokens(self) -> float:
-        """Tokens that count in a sample, of all its rows."""
+        """Tokens of a sample without padding, over all its rows."""
         return self.rows * self.row_tokens
 
     @property
     def machines(self) -> tuple[Job, ...]:
-        """The job on each cluster of its pool, as if all GPUs were of its kind; itself on one."""
+        """The job on each cluster of its pool, as if all GPUs were of that kind; just itself
+        without a pool.
+        """
         if self.pool is None:
             return (self,)
         return tuple(replace(self, cluster=world, pool=None) for world in self.pool.worlds())
 
     def on_clusters(self, change: Callable[[Cluster], Cluster]) -> Job:
-        """The job with its cluster, or each of its pool, changed."""
+        """The job with `change` applied to its cluster, or to each cluster of its pool."""
         pool = None if self.pool is None else self.pool.changed(change)
         return replace(self, cluster=change(self.cluster), pool=pool)
 
     def on_gpus(self, count: int) -> Job:
-        """The job on so many GPUs of its machine; itself where that has as many."""
+        """The job on this many GPUs of its machine; itself if it has as many."""
         if self.cluster.num_gpus == count:
             return self
         return replace(self, cluster=self.cluster.with_gpus(count))
@@ -220,8 +220,11 @@ class Job:
 
     @property
     def optimizer_setting(self) -> OptimizerSetting:
-        """The optimizer with its kernel and offload. UsageError while the share is not decided,
-        but for paged states: on the GPU until something says that they have no room."""
+        """The optimizer with its kernel and offload.
+
+        UsageError while the offloaded share is undecided, except for paged states, which stay on
+        the GPU unless something says that they do not fit.
+        """
         if self.offload_shares and not self.optimizer.paged:
             raise UsageError(
                 "--optimizer-offload search: only a search decides the share; give a number from "
@@ -238,7 +241,7 @@ class Job:
 
     @property
     def on_host(self) -> Modules:
-        """Modules whose activations are kept on the host. UsageError while that is not decided."""
+        """Modules whose activations are kept on the host. UsageError while that is undecided."""
         if self.offload_choices:
             raise UsageError(
                 "--activation-offload search: only a search decides the modules; name them here, "
@@ -253,9 +256,10 @@ class Job:
         fraction: float = 1.0,
         techniques: tuple[str, ...] = (),
     ) -> Job:
-        """The job with this share of the optimizer on the CPU and the activations of these modules,
-        or a share of them, on the host, and these techniques of those that are open, decided;
-        recompute modes that do not work with them are left out."""
+        """The job with these choices made: the optimizer's share on the CPU, the modules whose
+        activations (or a share of them) are on the host, and the open techniques to use. Recompute
+        modes that are incompatible with them are removed.
+        """
         usable = usable_modes(self.framework, modules, self.recompute, self.precision)
         more = tuple(name for name in techniques if name not in self.techniques)
         profile, used = with_techniques(self.framework, more), (*self.techniques, *more)
@@ -274,9 +278,12 @@ class Job:
         )
 
     def decided(self) -> tuple[Job, ...]:
-        """The job at each share, set of modules and set of techniques that a search tries, least
-        offload first; itself if they were given. Sets that no recompute mode works with are left
-        out. UsageError with a fraction of the activations, which no search chooses."""
+        """The job at each combination of optimizer share, offloaded modules and techniques that a
+        search tries, least offload first; just itself if they were given.
+
+        Combinations without a compatible recompute mode are left out. UsageError with a fraction of
+        the activations, because no search chooses one.
+        """
         demand_all_leave(self.offload_fraction)
         if not (self.offload_shares or self.offload_choices or self.technique_choices):
             return (self,)
@@ -291,8 +298,9 @@ class Job:
     def _decided_as(
         self, share: float, modules: Modules, techniques: tuple[str, ...]
     ) -> Job | None:
-        """`at_choice`; None where techniques do not go with the optimizer or the offload: with what
-        was given alone the job itself is refused."""
+        """`at_choice`, or None if the techniques are incompatible with the optimizer or the
+        offload. If only the user's own choices are in force, the job is refused instead.
+        """
         if modules and refuses_offload(self.framework, techniques):
             return None
         try:
@@ -304,13 +312,13 @@ class Job:
 
     @property
     def memory_budget(self) -> float | None:
-        """torch's budget of kept activations, if a mode has one."""
+        """torch's budget of kept activations, if a recompute mode has one."""
         given = [mode.budget for mode in self.recompute if mode.budget is not None]
         return given[0] if given else None
 
     @property
     def least_zero(self) -> int:
-        """Lowest ZeRO stage that the optimizer's types and offload work with."""
+        """Lowest ZeRO stage that is compatible with the optimizer's types and the offload."""
         rules = self.framework.optimizer
         offload = rules.offload_least_zero if self.optimizer_on_cpu else 0
         if 0.0 < self.optimizer_on_cpu < 1.0:
@@ -320,29 +328,33 @@ class Job:
 
     @property
     def gradients_leave(self) -> bool:
-        """Whether gradients go to the host as backward makes them, from ZeRO-2 on."""
+        """Whether gradients move to the host as backward produces them, from ZeRO-2 on."""
         return self.framework.optimizer.offload_gradients and self.optimizer_on_cpu > 0.0
 
     @property
     def optimizer_on_cpu(self) -> float:
-        """Share of optimizer state and update on the CPU: none of a paged one's update."""
+        """Share of optimizer state and update on the CPU; 0 for a paged optimizer, which updates on
+        the GPU.
+        """
         return self._optimizer_at(self.optimizer_offload).on_cpu
 
     @property
     def pages_states(self) -> bool:
-        """Whether it is open if the states of a paged optimizer have room on the GPU."""
+        """Whether it is undecided if the states of a paged optimizer fit on the GPU."""
         return self.optimizer.paged and bool(self.offload_shares)
 
     @property
     def hbm_limit_bytes(self) -> float:
-        """Bytes per GPU that a plan may use: usable HBM less the reserve."""
+        """Bytes per GPU that a plan may use: usable HBM minus the reserve."""
         return self.reserve.limit_bytes(self.cluster.gpu.hbm_usable_bytes)
 
 
 def offered_exchanges(
     profile: FrameworkProfile, model: ModelSpec, seq: int
 ) -> tuple[ContextKind, ...]:
-    """Exchanges of context parallelism that a framework has for a model, the usual one first."""
+    """Exchanges of context parallelism that a framework supports for a model, the usual one
+    first.
+    """
     kinds = profile.parallelism.context_kinds
     if not profile.parallelism.context_in_transformer_engine:
         return kinds
@@ -353,7 +365,7 @@ def offered_exchanges(
 
 
 def searched_modes(job_model: ModelSpec, profile: FrameworkProfile) -> tuple[RecomputeMode, ...]:
-    """Recompute modes of a framework that make sense for a model and are tried unasked."""
+    """Recompute modes of a framework that apply to a model and are searched by default."""
     return tuple(
         mode
         for mode in profile.recompute
@@ -362,7 +374,7 @@ def searched_modes(job_model: ModelSpec, profile: FrameworkProfile) -> tuple[Rec
 
 
 def model_numbers(model: ModelSpec, seq: int) -> ModelNumbers:
-    """The model's shape as rules read it."""
+    """The model's dimensions as rules read them."""
     moe, space = model.moe, model.state_space
     return ModelNumbers(
         layers=model.layers,

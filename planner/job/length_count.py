@@ -1,6 +1,6 @@
-"""Tokens of texts, counted by a tokenizer: how `planner lengths` makes a file of lengths.
+"""Counting the tokens of texts with a tokenizer, for `planner lengths`.
 
-A row of the data holds a text, several texts that follow each other (a prompt and its answer), or a
+A row of the data holds a text, several texts in sequence (a prompt and its answer), or a
 conversation. Texts are read a few hundred at a time, however large the file is.
 """
 
@@ -18,14 +18,14 @@ from planner.job.errors import UsageError, demand_installed
 from planner.job.length_files import json_objects, opened, opened_parquet
 from planner.job.samples import demand_length
 
-# Columns that hold texts, as data sets name them, the likeliest first.
+# Usual names of columns with texts, most likely first.
 KNOWN = (
     ("messages",), ("conversations",), ("conversation",), ("text",), ("prompt", "completion"),
     ("prompt", "response"), ("instruction", "input", "output"), ("instruction", "output"),
     ("question", "answer"), ("content",),
 )  # fmt: skip
-# Tokens that a chat template adds to a message: the marks of its start and end, its role, newlines
-# (ChatML's `<|im_start|>role\n … <|im_end|>\n`; Llama 3's has as many).
+# Tokens that a chat template adds to a message: start and end marks, role, newlines (ChatML's
+# `<|im_start|>role\n … <|im_end|>\n`; Llama 3 adds the same number).
 MESSAGE_TOKENS = 5
 _LISTED = ("messages", "conversations", "conversation")
 _AT_A_TIME = 256
@@ -38,10 +38,10 @@ Row = tuple[str, dict[str, Any]]
 def count_lengths(
     path: Path, tokenizer: Path, columns: tuple[str, ...], message_tokens: int, tell: Tell
 ) -> Counter[int]:
-    """How many samples of a file have each length in tokens; those without a token are under 0.
+    """Number of samples of each length in tokens; samples without a token count under 0.
 
-    `columns`: those that hold the texts; where none is given, those of `KNOWN`. `tell(done, total)`
-    is told the bytes, or rows of a Parquet file, that are read. UsageError, OSError.
+    `columns`: the columns with the texts; if none are given, those of `KNOWN`. `tell(done, total)`
+    reports progress in bytes, or in rows of a Parquet file. Raises UsageError or OSError.
     """
     encoder = _encoder(tokenizer)
     rows = _rows(path, tell)
@@ -62,7 +62,7 @@ def _with_first(first: Row, rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def _encoder(path: Path) -> Any:
-    """The tokenizer of a `tokenizer.json`, or of a folder that holds one. UsageError."""
+    """The tokenizer of a `tokenizer.json` file or of a folder that holds one. Raises UsageError."""
     demand_installed("planner lengths needs", "lengths", "tokenizers")
     from tokenizers import Tokenizer
 
@@ -83,7 +83,9 @@ def _encoder(path: Path) -> Any:
 def _lengths(
     encoder: Any, rows: list[Row], names: tuple[str, ...], message_tokens: int
 ) -> Iterator[int]:
-    """Tokens of each row: of its texts together, and what a template adds to messages."""
+    """Tokens of each row: those of all its texts, plus `message_tokens` per message for the
+    template.
+    """
     texts: list[str] = []
     owners: list[int] = []
     added, chat = [0] * len(rows), False
@@ -102,7 +104,7 @@ def _lengths(
 
 
 def _texts(value: Any, name: str, where: str) -> Iterator[tuple[str, bool]]:
-    """(text, whether it is a message) of a value. UsageError for what is neither."""
+    """Yield (text, whether it is a message) for a value. UsageError if it is neither."""
     if value is None or value == "":
         return
     if isinstance(value, str) and name in _LISTED and value.lstrip().startswith("["):
@@ -126,7 +128,9 @@ def _parsed(text: str, where: str, name: str) -> Any:
 
 
 def _content(message: Any, where: str, name: str) -> str:
-    """The text of a message: `content`, or `value` as ShareGPT has it; of parts, their texts."""
+    """The text of a message: `content`, or `value` as in ShareGPT; the texts of its parts, if
+    any.
+    """
     if isinstance(message, dict):
         content = message.get("content", message.get("value"))
         if isinstance(content, list):
@@ -142,7 +146,7 @@ def _content(message: Any, where: str, name: str) -> str:
 
 
 def _columns(path: Path, row: dict[str, Any], given: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns of texts: those that were given, or known by their names. UsageError."""
+    """The columns with texts: the given ones, or those with known names. Raises UsageError."""
     names = list(row)
     missing = [name for name in given if name not in row]
     found = given or next((some for some in KNOWN if all(name in row for name in some)), ())
@@ -170,7 +174,7 @@ def _rows(path: Path, tell: Tell) -> Iterator[Row]:
 
 
 def _told(path: Path, tell: Tell, rows: Iterable[Row]) -> Iterator[Row]:
-    """Rows of a file of lines, telling about how many of its bytes are read."""
+    """Rows of a file of lines, reporting progress in bytes."""
     total = path.stat().st_size if path.is_file() else 0
     done = 0
     for number, (where, row) in enumerate(rows):

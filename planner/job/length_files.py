@@ -1,8 +1,8 @@
-"""Lengths from a file: a column of CSV, JSON lines or Parquet, read line by line.
+"""Sample lengths from a file: a column of CSV, JSON Lines or Parquet, read line by line.
 
-A column holds lengths, or lists of token ids, which are counted. Beside it a column of how many
-samples have each length may stand, as `planner lengths` writes, and columns of the images of a
-sample: how many, their width and height in pixels, frames of a video, or the tokens that they are.
+The column holds lengths, or lists of token ids, which are counted. Further columns may give the
+number of samples with each length, as `planner lengths` writes, and the images of a sample: how
+many, their width and height in pixels, frames of a video, or their tokens.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from planner.job.errors import UsageError, demand_installed
 from planner.job.samples import Lengths, demand_length, lengths_of
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
-# Names of a column of lengths, or of token ids, as tools write them, the likeliest first.
+# Usual names of columns with lengths or token ids, most likely first.
 NAMES = (
     "length", "lengths", "tokens", "num_tokens", "n_tokens", "token_count", "seq_len", "seqlen",
     "input_length", "input_ids", "token_ids", "text_tokens",
 )  # fmt: skip
-# Of a column of the tokens of text alone, beside which those of images count.
+# Names of columns with the tokens of text only, to which image tokens are added.
 TEXT_ALONE = ("text_tokens",)
 IMAGE_COLUMNS = ("images", "width", "height", "frames", "image_tokens")
 COUNTS = ("samples", "count", "counts", "number", "weight", "frequency")
-# The longest line of a file of samples: one of ten million token ids has 70 MB.
+# The longest accepted line: one of ten million token ids has 70 MB.
 _LONGEST_LINE = 2**28
 _SHOWN = 12
-# Where it stands, the length or token ids, how many samples, the columns of images.
+# Place in the file, length or token ids, number of samples, image columns.
 Row = tuple[str, Any, Any, tuple[Any, ...]]
 
 
 class Columns(NamedTuple):
-    """Names of a file's columns: lengths, how many samples have each, and those of images, in the
-    order of `IMAGE_COLUMNS`, without those that it has not."""
+    """Names of a file's columns: lengths, sample counts, and images in the order of
+    `IMAGE_COLUMNS`. Missing ones are left out.
+    """
 
     length: str
     counts: str | None
@@ -47,32 +48,33 @@ class Columns(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """All of them."""
+        """All column names."""
         return [self.length, *([self.counts] if self.counts else []), *self.images.values()]
 
     @property
     def text_alone(self) -> bool:
-        """Whether lengths leave images out."""
+        """Whether the lengths exclude the tokens of images."""
         return self.length.lower() in TEXT_ALONE
 
 
 class Sample(NamedTuple):
-    """Tokens of a sample, and what columns say of its images, None where they say nothing."""
+    """Tokens of a sample, and its image columns, with None where nothing is stated."""
 
     tokens: int
     images: tuple[int | None, ...] = ()
 
 
 def lengths_of_file(words: str) -> Lengths:
-    """The lengths in the file `words`, perhaps with `:COLUMN` behind it. UsageError, OSError."""
+    """The lengths in a file, given as PATH or PATH:COLUMN. Raises UsageError or OSError."""
     found = counts_of_file(words)
     name = f"{Path(words).name}: {sum(found.values()):,} samples"
     return lengths_of(((float(length), float(n)) for length, n in found.items()), name)
 
 
 def counts_of_file(words: str, option: str = "--lengths") -> Counter[int]:
-    """How many samples of a file have each length, whatever images they have; `option`: where its
-    name was given, "" for an argument. UsageError, OSError."""
+    """Number of samples of each length, whatever their images. `option`: where the name was given,
+    "" for an argument. Raises UsageError or OSError.
+    """
     found: Counter[int] = Counter()
     for sample, number in samples_of_file(words, option)[0].items():
         found[sample.tokens] += number
@@ -82,8 +84,9 @@ def counts_of_file(words: str, option: str = "--lengths") -> Counter[int]:
 def samples_of_file(
     words: str, option: str = "--lengths"
 ) -> tuple[Counter[Sample], tuple[str, ...], bool]:
-    """How many samples of a file are alike, the columns of images that it has, and whether lengths
-    are those of text alone. UsageError, OSError."""
+    """Number of samples of each kind, the image columns that the file has, and whether the lengths
+    are those of text alone. Raises UsageError or OSError.
+    """
     path, column = _path_and_column(words)
     said = f"{option} {path}".strip()
     if path.suffix.lower() == ".json":
@@ -103,7 +106,7 @@ def samples_of_file(
 
 
 def columns_of_file(words: str, option: str = "--lengths") -> Columns:
-    """The columns of a file. UsageError, OSError."""
+    """The columns of a file. Raises UsageError or OSError."""
     path, column = _path_and_column(words)
     return _rows(path, f"{option} {path}".strip(), column)[0]
 
@@ -116,7 +119,7 @@ def _path_and_column(words: str) -> tuple[Path, str | None]:
 
 
 def _rows(path: Path, said: str, column: str | None) -> tuple[Columns, Iterator[Row]]:
-    """The columns of a file, and its rows; `said`: what errors call it."""
+    """The columns and rows of a file. `said`: its name in errors."""
     if path.suffix.lower() == ".parquet":
         return _parquet_rows(path, said, column)
     if path.suffix.lower() in (".jsonl", ".ndjson"):
@@ -125,8 +128,9 @@ def _rows(path: Path, said: str, column: str | None) -> tuple[Columns, Iterator[
 
 
 def opened(path: Path, said: str) -> IO[str]:
-    """A user's file of samples, open as text; `said`: what errors call it. UsageError for a name
-    that is none, OSError."""
+    """Open a user's file of samples as text. `said`: its name in errors. UsageError for an invalid
+    name; OSError.
+    """
     try:
         demand_file(path, path.stat())
         return path.open(encoding="utf-8-sig", newline="")
@@ -139,7 +143,7 @@ def opened(path: Path, said: str) -> IO[str]:
 
 
 def lines_of(path: Path, said: str) -> Iterator[tuple[int, str]]:
-    """(number, text) of each line that holds something, one at a time."""
+    """Yield (number, text) of each non-empty line."""
     with opened(path, said) as stream:
         number = 0
         while True:
@@ -159,7 +163,7 @@ def lines_of(path: Path, said: str) -> Iterator[tuple[int, str]]:
 
 
 def json_objects(path: Path, said: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where it stands, object) of each line of a file of JSON lines. UsageError."""
+    """Yield (its place, object) for each line of a JSON Lines file. Raises UsageError."""
     for number, line in lines_of(path, said):
         where = f"{said}, line {number}"
         try:
@@ -185,7 +189,7 @@ def _csv_rows(path: Path, said: str, column: str | None) -> tuple[Columns, Itera
 
 
 def _bare_rows(reader: Any, header: list[str], said: str) -> Iterator[Row]:
-    """Lengths alone, without a line of names."""
+    """Rows of a file with lengths only and no header."""
     yield f"{said}, line 1", header[0], 1, ()
     for where, cells in _csv_lines(reader, 1, said):
         yield where, cells[0], 1, ()
@@ -202,7 +206,7 @@ def _cells(reader: Any, header: list[str], columns: Columns, said: str) -> Itera
 def _csv_lines(
     reader: Any, least: int, said: str, titles: int = 1
 ) -> Iterator[tuple[str, list[str]]]:
-    """(where it stands, cells) of each line with so many cells at least."""
+    """Yield (its place, cells) for each line with at least `least` cells."""
     try:
         for cells in reader:
             where = f"{said}, line {reader.line_num}"
@@ -232,7 +236,7 @@ def _entries(objects: Iterable[tuple[str, dict[str, Any]]], columns: Columns) ->
 
 
 def opened_parquet(path: Path, said: str) -> Any:
-    """A Parquet file, as pyarrow opens it; `said`: what an error calls it. UsageError."""
+    """Open a Parquet file with pyarrow. `said`: its name in errors. Raises UsageError."""
     import pyarrow
     from pyarrow import parquet
 
@@ -267,7 +271,7 @@ def _batches(file: Any, columns: Columns, where: str) -> Iterator[Row]:
 
 
 def _columns(path: Path, said: str, names: list[str], column: str | None) -> Columns:
-    """The columns of a file. UsageError where none has lengths."""
+    """The columns of a file. UsageError if none has lengths."""
     lower: Mapping[str, str] = {name.lower(): name for name in names}
     wanted = [column.lower()] if column else list(NAMES)
     found = next((lower[name] for name in wanted if name in lower), None)
@@ -283,8 +287,9 @@ def _columns(path: Path, said: str, names: list[str], column: str | None) -> Col
 
 
 def _image_columns(lower: Mapping[str, str], said: str) -> Mapping[str, str]:
-    """Columns of images, by what they say: sizes in pixels, or tokens. UsageError where half of a
-    size is missing, or both are there."""
+    """Image columns by meaning: sizes in pixels, or tokens. UsageError if a size is incomplete, or
+    if both are given.
+    """
     found = {name: lower[name] for name in IMAGE_COLUMNS if name in lower}
     sizes = [name for name in ("width", "height") if name in found]
     if len(sizes) == 1:
@@ -293,14 +298,15 @@ def _image_columns(lower: Mapping[str, str], said: str) -> Mapping[str, str]:
     if sizes and "image_tokens" in found:
         raise UsageError(f"{said}: has image_tokens beside width and height; keep one of them")
     if not sizes and "image_tokens" not in found:
-        # Names of other things, as a column of the paths of images.
+        # Columns with other content, such as paths of images.
         return {}
     return found
 
 
 def _counted(value: Any, where: str, least: int = 1) -> int:
-    """A length, or of a list of token ids their number; `least`: 0 where images count beside it.
-    UsageError."""
+    """A length, or the number of token ids in a list. `least`: 0 if image tokens are added later.
+    Raises UsageError.
+    """
     if isinstance(value, list):
         return demand_length(len(value), where)
     number = _whole(value, int)
@@ -314,7 +320,7 @@ def _counted(value: Any, where: str, least: int = 1) -> int:
 
 
 def _optional(value: Any, where: str) -> int | None:
-    """What a column of images says; a list has as many. UsageError."""
+    """The value of an image column; a list counts its items. Raises UsageError."""
     if value is None or value == "":
         return None
     number = len(value) if isinstance(value, list) else _whole(value, int)
@@ -334,7 +340,7 @@ def _number(value: Any, where: str) -> int:
 
 
 def _whole(value: Any, make: Callable[[str], int]) -> int | None:
-    """The whole number that a cell or a value is; None for anything else."""
+    """A cell or value as an integer; None for anything else."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""The texts of `--lengths`: one number, a mean, a named form, a histogram, or a file."""
+"""Values of `--lengths`: one number, a mean, a named form, a histogram, or a file."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ PROMPT_HINT = (
     "write prompt=LENGTHS,response=LENGTHS, as prompt=512..1024,response=lognormal:median=2500,"
     "p95=9000,max=16384"
 )
-# Classes of prompts, and of answers, whose pairs are added up.
+# Number of classes of prompts and of answers, all pairs of which are added up.
 _CLASSES_OF_PAIRS = 256
-# Standard deviation of ln(length) where only a mean is given, and of what would suit as well. Sets
-# of instructions have 0.6 (one task) to 1.1 (conversations of all kinds); 0.85 lies between.
+# Standard deviation of ln(length) if only a mean is given, and alternatives. Instruction data sets
+# have 0.6 (one task) to 1.1 (conversations of all kinds); 0.85 is in between.
 USUAL_SIGMA = 0.85
 OTHER_SIGMAS = (0.6, 1.1)
 _USUAL = "an instruction set's usual spread (lognormal, sigma 0.85)"
-# Of a lognormal, shares of the samples up to which its classes reach: even ones, then a tail of
-# ever rarer samples up to one in 100,000, as a data set has.
+# Upper quantiles of the classes of a lognormal: even ones, then a tail of ever rarer samples down
+# to one in 100,000, as in a data set.
 _EVEN = 400
 _TAIL = 200
 _RAREST = 1e-5
@@ -39,7 +39,7 @@ _HISTOGRAM_MOST = 10_000
 
 
 def read_lengths(text: str) -> Lengths:
-    """The lengths that a text says. UsageError says what is wrong, and what to write."""
+    """The lengths that a text describes. UsageError says what is wrong and what to write."""
     words = text.strip()
     if (formula := _formula(text, words)) is not None:
         return formula
@@ -55,7 +55,7 @@ def read_lengths(text: str) -> Lengths:
 
 
 def _formula(text: str, words: str) -> Lengths | None:
-    """The lengths of a named form, of prompts with answers, or of a range; None of other texts."""
+    """The lengths of a named form, of prompts with answers, or of a range; None for other texts."""
     name, _, rest = words.partition(":")
     if words.lower().startswith("prompt="):
         return whole_samples(*read_prompts(words))
@@ -67,8 +67,9 @@ def _formula(text: str, words: str) -> Lengths | None:
 
 
 def read_prompts(text: str) -> tuple[Lengths, Lengths]:
-    """Lengths of prompts and of the answers to them: `prompt=512..1024,response=mean=2500`, each in
-    any form but the other's. UsageError."""
+    """Lengths of prompts and of answers: `prompt=512..1024,response=mean=2500`, each in any form
+    but this one. Raises UsageError.
+    """
     words = text.strip()
     match = re.fullmatch(r"prompt=(.+?),\s*response=(.+)", words, re.IGNORECASE | re.DOTALL)
     if match is None or "prompt=" in match[2].lower():
@@ -78,7 +79,7 @@ def read_prompts(text: str) -> tuple[Lengths, Lengths]:
 
 
 def whole_samples(prompt: Lengths, response: Lengths) -> Lengths:
-    """Prompts with their answers, each as long as it happens to be, whatever the other is."""
+    """Lengths of prompts plus answers, assuming the two are independent."""
     parts = [_coarse(one) for one in (prompt, response)]
     both = ((a + b, x * y) for a, x in parts[0] for b, y in parts[1])
     unstated = tuple(whole_samples(prompt, other) for other in response.unstated)
@@ -87,8 +88,9 @@ def whole_samples(prompt: Lengths, response: Lengths) -> Lengths:
 
 
 def _coarse(lengths: Lengths) -> list[tuple[float, float]]:
-    """(tokens, share) of a few hundred classes at most: neighbours joined at their mean, the
-    longest kept, so that every pair of two distributions can be added up."""
+    """(tokens, share) of at most a few hundred classes. Neighbours are merged at their mean and the
+    longest is kept, so that every pair of two distributions can be added up.
+    """
     *pairs, longest = zip(lengths.tokens, lengths.shares, strict=True)
     each = -(-len(pairs) // _CLASSES_OF_PAIRS) or 1
     groups = [pairs[at : at + each] for at in range(0, len(pairs), each)]
@@ -101,7 +103,7 @@ def _mean_class(group: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _even_between(text: str, words: str) -> Lengths:
-    """`512..1024`: every length between the two is as frequent as the others."""
+    """`512..1024`: every length between the two is equally frequent."""
     low, _, high = words.partition("..")
     first, last = _length(text, low), _length(text, high)
     if first > last:
@@ -113,14 +115,15 @@ def _even_between(text: str, words: str) -> Lengths:
 
 
 def demand_lengths(text: str) -> None:
-    """UsageError for a text that says no lengths; a file is not opened."""
+    """Raise UsageError for a text that describes no lengths. Files are not opened."""
     if not is_file(text.strip()):
         read_lengths(text)
 
 
 def is_file(words: str) -> bool:
-    """Whether a text names a file: by its ending, or because there is one. Prompts with answers
-    are two texts, each of which may."""
+    """Whether a text names a file, by its ending or because the file exists. Prompts with answers
+    are two texts, each of which may.
+    """
     from planner.job.length_files import ENDINGS
 
     if words.lower().startswith("prompt="):
@@ -143,7 +146,9 @@ def _length(text: str, part: str) -> int:
 
 
 def lengths_of_mean(mean: int) -> Lengths:
-    """Lengths of a mean, with the usual spread; a narrower and a wider one suit as well."""
+    """Lengths with this mean and the usual spread, with a narrower and a wider distribution as
+    alternatives.
+    """
     origin = f"mean {mean:,} tokens, {_USUAL}"
     others = tuple(_lognormal(_median(mean, sigma), sigma, None, origin) for sigma in OTHER_SIGMAS)
     median = _median(mean, USUAL_SIGMA)
@@ -151,12 +156,12 @@ def lengths_of_mean(mean: int) -> Lengths:
 
 
 def _median(mean: float, sigma: float) -> float:
-    """Of a lognormal: mean = median·exp(sigma²/2)."""
+    """Median of a lognormal: mean = median·exp(sigma²/2)."""
     return mean / exp(sigma**2 / 2.0)
 
 
 def _lognormal_text(text: str, rest: str) -> Lengths:
-    """`median=600,p95=2500,max=8192`; `mean` in place of the median, `sigma` of `p95`."""
+    """Parse `median=600,p95=2500,max=8192`; `mean` may replace the median, and `sigma` `p95`."""
     given: dict[str, float] = {}
     for item in filter(None, rest.split(",")):
         name, _, value = (part.strip().lower() for part in item.partition("="))
@@ -181,7 +186,9 @@ def _lognormal_text(text: str, rest: str) -> Lengths:
 
 
 def _shape(text: str, given: dict[str, float]) -> tuple[float, float]:
-    """(median, sigma) of what is given: ln p95 = ln median + z·s, ln mean = ln median + s²/2."""
+    """(median, sigma) from the given values: ln p95 = ln median + z·s, ln mean = ln median +
+    s²/2.
+    """
     at95 = NormalDist().inv_cdf(0.95)
     if "sigma" in given:
         sigma = given["sigma"]
@@ -218,7 +225,8 @@ def _lognormal(
     origin: str,
     unstated: tuple[Lengths, ...] = (),
 ) -> Lengths:
-    """Classes of a lognormal: each stands for the samples between two shares of them, at its mean.
+    """Classes of a lognormal. Each class stands for the samples between two quantiles, at their
+    mean.
 
     Mean of a class between z-scores a and b: median·exp(s²/2)·(Phi(b-s) - Phi(a-s)) / (share).
     """
@@ -238,7 +246,7 @@ def _lognormal(
 
 
 def _histogram(text: str, words: str) -> Lengths:
-    """`256:0.5,1024:0.3`: shares or numbers of samples."""
+    """Parse `256:0.5,1024:0.3`: shares, or numbers of samples."""
     items = [item for item in words.replace(" ", "").split(",") if item]
     if len(items) > _HISTOGRAM_MOST:
         raise UsageError(

@@ -1,7 +1,7 @@
-"""What training minimises: next-token prediction, preferences, rewards, a teacher's logits.
+"""The training objective: next-token prediction, preferences, rewards, or a teacher's logits.
 
-`read_objective` reads what people write (`dpo:reference=copied`, `distill:teacher=70b`) into an
-`Objective`; `objectives.toml` says what each kind reads forward and backward for one sample.
+`read_objective` parses texts such as `dpo:reference=copied` and `distill:teacher=70b` into an
+`Objective`. `objectives.toml` says what each kind reads forward and backward for one sample.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KINDS: tuple[ObjectiveKind, ...] = get_args(ObjectiveKind)
 _SETTINGS = ("reference", "teacher", "logits")
 LOGITS: tuple[Logits, ...] = get_args(Logits)
 _HINT = "write lm, dpo, ipo, kto, orpo, simpo, cpo, reward or distill, as dpo:reference=copied"
-# What people call the places that a reference's figures come from.
+# Alternative names for the sources of the reference's figures.
 _CALLED = {
     "copy": "copied", "model": "copied", "ref-model": "copied", "adapter-off": "adapters-off",
     "adapters": "adapters-off", "disabled": "adapters-off", "off": "adapters-off",
@@ -34,7 +34,7 @@ _CALLED = {
 
 
 class ObjectiveRules(Named):
-    """What an objective computes for one sample; the fields of `objectives.toml`."""
+    """Work of an objective for one sample; the fields of `objectives.toml`."""
 
     name: str
     words: str
@@ -49,22 +49,21 @@ class ObjectiveRules(Named):
 
 @cache
 def objective_rules() -> Mapping[str, ObjectiveRules]:
-    """The rules of each objective, by its name."""
+    """The rules of each objective by name."""
     tables = shipped_toml("planner.job", "objectives.toml")
     return {name: ObjectiveRules(name=name, **entry) for name, entry in tables.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What training minimises. The default is next-token prediction.
+    """The training objective. The default is next-token prediction.
 
-    `reference`: where the figures of the model that a preference is compared with come from: a
-    second copy of the weights on the GPUs, the model with its adapters off, or a file that was
-    computed before; `teacher`: the model whose logits a student learns, by its name;
-    `logits`: all of a micro-batch at once, as the framework hands them or made fp32 by the trainer
-    (LLaMA-Factory), or a chunk of tokens' at a time (Liger's losses, those of TRL 1.16);
-    `loss`: whose code computes a policy's loss, a framework of reinforcement learning;
-    `answers`: of all tokens, the share of which it makes logits.
+    `reference`: source of the reference model's log-probabilities: a second copy of the weights on
+    the GPUs, the model with its adapters off, or a file computed before. `teacher`: name of the
+    model whose logits a student learns. `logits`: whole micro-batch at once, as the framework
+    returns them or converted to fp32 by the trainer (LLaMA-Factory), or a chunk of tokens at a time
+    (Liger's losses, TRL 1.16). `loss`: the reinforcement-learning framework whose code computes a
+    policy's loss. `answers`: the share of all tokens for which logits are computed.
     """
 
     kind: ObjectiveKind = "lm"
@@ -76,7 +75,7 @@ class Objective:
 
     @property
     def rules(self) -> ObjectiveRules:
-        """What it computes for one sample."""
+        """Work of the objective for one sample."""
         return objective_rules()[self.kind]
 
     @property
@@ -86,18 +85,20 @@ class Objective:
 
     @property
     def reads_answers(self) -> bool:
-        """Whether its loss is one of whole answers, as preferences and rewards are, in place of one
-        of tokens."""
+        """Whether the loss is over whole answers (preferences, rewards) instead of tokens."""
         return self.kind not in ("lm", "distill", "policy")
 
     @property
     def words(self) -> str:
-        """What it is, and its settings: `direct preference optimisation (dpo:reference=copied)`."""
+        """The objective and its settings in words: `direct preference optimisation
+        (dpo:reference=copied)`.
+        """
         return f"{self.rules.words} ({self})"
 
     def lighter(self) -> tuple[Objective, ...]:
-        """The same training with less in memory: a reference that is read once, before, in place of
-        a copy, logits in chunks, and both; none of next-token prediction."""
+        """Variants of the same training that need less memory: a precomputed reference instead of a
+        copy, logits in chunks, and both. Empty for next-token prediction.
+        """
         if self.kind in ("lm", "policy") or self.rules.scores:
             return ()
         chunked = replace(self, logits="chunked")
@@ -108,7 +109,7 @@ class Objective:
         return (*found, chunked, *(replace(one, logits="chunked") for one in found))
 
     def __str__(self) -> str:
-        """The text that reads as this."""
+        """The text that parses to this objective."""
         settings = {
             "reference": "" if self.reference == "none" else self.reference,
             "teacher": self.teacher or "",
@@ -122,8 +123,9 @@ NEXT_TOKEN = Objective()
 
 
 def read_objective(text: str, *, adapters: bool = False) -> Objective:
-    """What `--objective` says; `adapters`: whether adapters are trained, which decides the usual
-    reference. UsageError says what is wrong and the nearest fix."""
+    """Parse `--objective`. `adapters`: whether adapters are trained, which decides the default
+    reference. UsageError says what is wrong and the nearest fix.
+    """
     word, _, rest = text.strip().partition(":")
     kind = _kind(word)
     settings = _settings(text, rest)
@@ -166,7 +168,7 @@ def _settings(text: str, rest: str) -> dict[str, str]:
 def _with_reference(
     text: str, objective: Objective, given: str | None, adapters: bool
 ) -> Objective:
-    """With the reference that was given, else the usual one. UsageError."""
+    """Set the given reference, or the default one. Raises UsageError."""
     offered = objective.rules.references
     if not offered:
         if given is None or _reference_word(given) == "none":
@@ -201,7 +203,7 @@ def _reference_word(given: str) -> str:
 
 
 def _with_logits(text: str, objective: Objective, given: str | None) -> Objective:
-    """With all logits at once, or in chunks. UsageError."""
+    """Set whether logits are computed all at once or in chunks. Raises UsageError."""
     if given is None:
         return objective
     if objective.rules.scores:
@@ -217,7 +219,7 @@ def _with_logits(text: str, objective: Objective, given: str | None) -> Objectiv
 
 
 def _with_teacher(text: str, objective: Objective, given: str | None) -> Objective:
-    """With its teacher, which distillation alone has. UsageError."""
+    """Set the teacher, which only distillation has. Raises UsageError."""
     if (objective.kind == "distill") == (given is not None):
         return replace(objective, teacher=given)
     if given is None:

@@ -1,4 +1,6 @@
-"""Which activations a framework keeps on the host, and with what: each refusal names its rule."""
+"""Activations that a framework can keep on the host, and what that can be combined with. Each
+refusal names its rule.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ OFFLOAD_MODULES: Mapping[str, Any] = shipped_toml("planner.job", "offload_module
 
 
 def read_offload(text: str, profile: FrameworkProfile, model: ModelSpec) -> Modules:
-    """The modules that a text names, in the framework's order; `off`: none, `all`: those that the
-    model has. UsageError names the rule that the framework or the model sets."""
+    """The modules that a text names, in the framework's order. `off`: none; `all`: all that the
+    model has. UsageError names the rule of the framework or the model.
+    """
     names = [name.strip() for name in text.replace("+", ",").split(",")]
     if names == ["off"]:
         return ()
@@ -69,14 +72,14 @@ def _all_modules(profile: FrameworkProfile, model: ModelSpec) -> Modules:
 
 
 def spelled(modules: Modules, profile: FrameworkProfile, model: ModelSpec) -> str:
-    """What to type for some modules."""
+    """The text of `--activation-offload` for these modules."""
     if not modules:
         return "off"
     return "all" if modules == _all_modules(profile, model) else ",".join(modules)
 
 
 def has_module(name: str, model: ModelSpec) -> bool:
-    """Whether a model has what a module stands for."""
+    """Whether a model has the part that a module stands for."""
     need = OFFLOAD_MODULES.get(name, {}).get("needs")
     if need is None:
         return True
@@ -86,9 +89,8 @@ def has_module(name: str, model: ModelSpec) -> bool:
 def searched_offloads(
     profile: FrameworkProfile, model: ModelSpec, precision: str = "bf16"
 ) -> tuple[Modules, ...]:
-    """Sets of modules that a search tries, the least first, of those that a precision leaves.
-
-    UsageError if there is none.
+    """Sets of modules that a search tries in a precision, smallest first. UsageError if there is
+    none.
     """
     _demand_option("search", profile)
     rules = profile.activation_offload
@@ -109,7 +111,7 @@ def offload_refusal(
     mode: RecomputeMode,
     precision: str,
 ) -> str | None:
-    """Why a job does not train with the modules on the host under a mode; None if it does."""
+    """Why a job cannot keep these modules on the host under a recompute mode; None if it can."""
     rules, named = profile.activation_offload, f"{OPTION} {','.join(modules)}"
     if not modules:
         return None
@@ -157,17 +159,17 @@ def usable_modes(
     modes: Sequence[RecomputeMode],
     precision: str,
 ) -> tuple[RecomputeMode, ...]:
-    """Those of some recompute modes that work with the offload."""
+    """The recompute modes that are compatible with the offload."""
     return tuple(
         mode for mode in modes if offload_refusal(profile, modules, mode, precision) is None
     )
 
 
 def grouped_modules(profile: FrameworkProfile, modules: Modules) -> int:
-    """Groups of a layer that leave one after the other, where a framework has groups.
+    """Number of groups per layer that leave one after the other, in frameworks with groups.
 
-    A norm's is open until the residual behind its block is added, around those of its block
-    (megatron-core 0.19.2, transformer_layer.py).
+    A norm's group stays open until the residual behind its block is added, so it encloses the
+    groups of its block (megatron-core 0.19.2, transformer_layer.py).
     """
     if not profile.activation_offload.fraction_flags:
         return 0
@@ -179,7 +181,9 @@ def grouped_modules(profile: FrameworkProfile, modules: Modules) -> int:
 
 
 def check_fraction(fraction: float, offloads: bool, profile: FrameworkProfile) -> None:
-    """UsageError where a share of the activations cannot leave the GPU; `offloads`: any can."""
+    """Raise UsageError if a share of the activations cannot leave the GPU. `offloads`: whether any
+    can.
+    """
     if fraction == 1.0:
         return
     given = f"{FRACTION_OPTION} {fraction}"
@@ -200,7 +204,7 @@ def check_fraction(fraction: float, offloads: bool, profile: FrameworkProfile) -
 
 
 def demand_all_leave(fraction: float) -> None:
-    """UsageError where a search is asked for a fraction of the activations."""
+    """Raise UsageError if a search is asked for a fraction of the activations."""
     if fraction != 1.0:
         raise UsageError(
             f"{FRACTION_OPTION} {fraction:g}: a search offloads all activations of a module or "
@@ -210,7 +214,7 @@ def demand_all_leave(fraction: float) -> None:
 
 
 def offload_flags(profile: FrameworkProfile, modules: Modules, fraction: float = 1.0) -> str:
-    """How the framework spells the offload."""
+    """The framework's flags for the offload."""
     if not modules:
         return ""
     rules = profile.activation_offload

@@ -1,6 +1,6 @@
-"""Optimizers: what each keeps per parameter, how a spelling names one, and which a framework runs.
+"""Optimizers: what each stores per parameter, how it is spelled, and which frameworks run it.
 
-`adamw`, `muon`, ... are entries of `optimizers.toml`; `adamw:exp_avg=fp8,master=fp16` changes the
+`adamw`, `muon`, ... are entries of `optimizers.toml`. `adamw:exp_avg=fp8,master=fp16` changes the
 types of its states, of the master weights and of the gradients. Each refusal names its rule.
 """
 
@@ -30,21 +30,21 @@ ELEMENT_BYTES: Mapping[str, float] = {
 }
 _QUANTISED = ("int8", "int4")
 _SCALE_BYTES = 4.0
-# What a user may write for a state, for the master weights and for the gradients: the types of
+# Types that a user may write for a state, the master weights and the gradients: those of
 # Megatron-LM's --exp-avg-dtype, --main-params-dtype and --main-grads-dtype.
 _STATE_TYPES = ("fp32", "bf16", "fp16", "fp8")
 _MASTER_TYPES = ("fp32", "fp16")
 _GRADIENT_TYPES = ("fp32", "bf16")
-# AdamW's two fp32 moments, for the parameters that Muon leaves to it.
+# AdamW's two fp32 moments, for the parameters that Muon does not handle.
 ADAMW_STATE_BYTES = 8.0
 
 
 class Optimizer(Named):
-    """One optimizer as it is used; see `optimizers.toml`.
+    """One optimizer with its settings; see `optimizers.toml`.
 
-    `states`: type of each tensor of state; `master`, `gradient`: types of the master weights and
-    of the gradients, None as the framework has them. `name`: how it was spelled. `scope`: a row of
-    `planner.predict.optimizer_terms.UPDATES`. `paged`: states in unified memory.
+    `states`: type of each state tensor. `master`, `gradient`: types of master weights and
+    gradients; None for the framework's default. `name`: as the user spelled it. `scope`: a row of
+    `planner.predict.optimizer_terms.UPDATES`. `paged`: states are in unified memory.
     """
 
     name: str
@@ -63,33 +63,37 @@ class Optimizer(Named):
 
     @property
     def state_bytes(self) -> float:
-        """Bytes of state of a parameter in its scope, master weight apart."""
+        """Bytes of state per parameter in its scope, without the master weight."""
         return sum(self._bytes(dtype) for _, dtype in self.states)
 
     @property
     def traffic_bytes(self) -> float:
-        """Bytes per parameter that a step reads and writes of the states."""
+        """Bytes of state per parameter that a step reads and writes."""
         return 2.0 * self.state_bytes + self.extra_traffic_bytes
 
     @property
     def master_bytes(self) -> float | None:
-        """Bytes of a master weight; None: as the framework has it."""
+        """Bytes of a master weight; None for the framework's default."""
         return None if self.master is None else ELEMENT_BYTES[self.master]
 
     @property
     def gradient_bytes(self) -> float | None:
-        """Bytes of a gradient; None: as the framework has it."""
+        """Bytes of a gradient; None for the framework's default."""
         return None if self.gradient is None else ELEMENT_BYTES[self.gradient]
 
     @property
     def is_plain(self) -> bool:
-        """Whether all types are those that any framework has: fp32 states, its own weights."""
+        """Whether all types are the defaults: fp32 states, and the framework's own master weights
+        and gradients.
+        """
         item = self.master is None and self.gradient is None
         return item and all(dtype in ("fp32", *_QUANTISED) for _, dtype in self.states)
 
     @property
     def follows_weights(self) -> bool:
-        """Whether torch makes the states in the type of the weights: AdamW as it comes."""
+        """Whether torch creates the states in the type of the weights: AdamW with default
+        settings.
+        """
         return self.name == "adamw"
 
     def _bytes(self, dtype: str) -> float:
@@ -107,7 +111,7 @@ def _catalogue() -> dict[str, Optimizer]:
 
 @cache
 def _aliases() -> dict[str, str]:
-    """Names of the catalogue by the other words for them."""
+    """Alternative name -> catalogue name."""
     return {alias: name for name, one in _catalogue().items() for alias in one.aliases}
 
 
@@ -117,9 +121,9 @@ def optimizer_names() -> tuple[str, ...]:
 
 
 def load_optimizer(spelling: str) -> Optimizer:
-    """The optimizer that a spelling names: `NAME` or `NAME:KEY=TYPE,...`.
+    """The optimizer that a text describes: `NAME` or `NAME:KEY=TYPE,...`.
 
-    Keys: the names of its states, `master`, `grad`. UsageError with what is possible otherwise.
+    Keys: the names of its states, `master`, `grad`. UsageError lists what is possible.
     """
     name, colon, changes = spelling.strip().lower().partition(":")
     base = _base(name.strip().replace("_", "-"), spelling)
@@ -158,7 +162,7 @@ def _changed(base: Optimizer, changes: str, spelling: str) -> Optimizer:
 
 
 def _allowed(base: Optimizer, key: str) -> tuple[str, ...]:
-    """Types that a key may take; none if there is no such key."""
+    """Types that a key may take; empty if there is no such key."""
     types = {"master": _MASTER_TYPES, "grad": _GRADIENT_TYPES}
     quantised = any(dtype in _QUANTISED for _, dtype in base.states)
     if key in dict(base.states) and not quantised:
@@ -173,19 +177,20 @@ def _cannot_read(base: Optimizer, spelling: str, item: str) -> str:
     return f"--optimizer {spelling!r}: cannot read {item!r}; {options}; for example {example}"
 
 
-# Shares of the optimizer on the CPU that a search tries, where a framework takes any share. Each
-# costs a separate search; between two of them, time and memory of a layout are linear.
+# Shares of the optimizer on the CPU that a search tries, in frameworks that accept any share. Each
+# one is a separate search; between two of them, a layout's time and memory are linear.
 SEARCHED_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-# Those of states in unified memory: all of them have room on the GPU, or all come and go.
+# Shares for states in unified memory: all of them fit on the GPU, or all are swapped.
 PAGED_SHARES = (0.0, 1.0)
-# What the framework's default is, and needs no flag.
+# The framework's default, which needs no flag.
 _DEFAULT_TYPE = "fp32"
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerSetting:
     """An optimizer as a job uses it. `offload`: share of its states on the host, 0..1, and of its
-    update on the CPU unless they are paged."""
+    update on the CPU unless the states are paged.
+    """
 
     optimizer: Optimizer
     kernel: OptimizerKernel
@@ -198,18 +203,20 @@ class OptimizerSetting:
 
     @property
     def paged_out(self) -> float:
-        """Share of the states in unified memory that each update brings back from the host."""
+        """Share of the states in unified memory that each update has to fetch from the host."""
         return self.offload if self.optimizer.paged else 0.0
 
 
 def check_optimizer(profile: FrameworkProfile, setting: OptimizerSetting) -> None:
-    """UsageError if the framework lacks the optimizer, its types, its kernel or its offload."""
+    """Raise UsageError if the framework lacks the optimizer, its types, its kernel or its
+    offload.
+    """
     if refusal := optimizer_refusal(profile, setting):
         raise UsageError(refusal)
 
 
 def optimizer_refusal(profile: FrameworkProfile, setting: OptimizerSetting) -> str | None:
-    """Why a framework cannot run an optimizer as it is used; None if it can."""
+    """Why a framework cannot run an optimizer with these settings; None if it can."""
     return (
         _refusal(profile, setting.optimizer)
         or _kernel_refusal(profile, setting)
@@ -285,8 +292,11 @@ def _home_refusal(profile: FrameworkProfile, setting: OptimizerSetting) -> str |
 
 
 def _paged_refusal(setting: OptimizerSetting) -> str | None:
-    """The driver evicts the block that was used longest ago, and every update uses all in the same
-    order: if not all have room, each is gone when its turn comes."""
+    """Why a paged optimizer cannot be partly on the host.
+
+    The driver evicts the least recently used block, and every update uses all blocks in the same
+    order. If they do not all fit, each one is gone when its turn comes.
+    """
     if setting.offload in (0.0, 1.0):
         return None
     return (
@@ -297,7 +307,7 @@ def _paged_refusal(setting: OptimizerSetting) -> str | None:
 
 
 def searched_shares(profile: FrameworkProfile) -> tuple[float, ...]:
-    """Shares of the offload that a search tries, smallest first. UsageError if there is none."""
+    """Offloaded shares that a search tries, smallest first. UsageError if there is none."""
     kind = profile.optimizer.offload
     if kind == "none":
         raise UsageError(
@@ -310,8 +320,9 @@ def searched_shares(profile: FrameworkProfile) -> tuple[float, ...]:
 def shares_of(
     given: float | str, profile: FrameworkProfile, optimizer: Optimizer
 ) -> tuple[float, tuple[float, ...]]:
-    """The share of the optimizer that is on the host, and the shares among which that is open: of a
-    paged one all or nothing, as there is room."""
+    """The share of the optimizer that is on the host, and the shares that are still open: for a
+    paged optimizer all or nothing, depending on the room.
+    """
     if optimizer.paged and given in (0.0, "search"):
         return 0.0, PAGED_SHARES
     if isinstance(given, str):
@@ -320,7 +331,7 @@ def shares_of(
 
 
 def optimizer_flags(profile: FrameworkProfile, setting: OptimizerSetting) -> str:
-    """Flags of the optimizer's types and of its offload, as the framework spells them."""
+    """The framework's flags for the optimizer's types and its offload."""
     rules, optimizer = profile.optimizer, setting.optimizer
     names = dict(rules.type_flags)
     types = [*optimizer.states, ("master", optimizer.master), ("grad", optimizer.gradient)]
@@ -334,6 +345,6 @@ def optimizer_flags(profile: FrameworkProfile, setting: OptimizerSetting) -> str
         flags.insert(0, switch)
     if setting.on_cpu:
         offload = rules.offload_flags.format(share=f"{setting.on_cpu:g}")
-        # Types and offload of Megatron share one switch.
+        # Megatron has one switch for both types and offload.
         flags.append(offload.removeprefix(f"{switch} ") if flags and switch else offload)
     return " ".join(flags)

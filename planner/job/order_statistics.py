@@ -1,4 +1,4 @@
-"""Sums of independent draws from a distribution, and the largest of them, without drawing."""
+"""The sum and the largest of independent draws from a distribution, computed without sampling."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# Points of the distribution of a sum.
+# Number of points of the distribution of a sum.
 _POINTS = 2048
-# Deviations of a sum that its points reach to, beyond which lies less than one in a billion.
+# Deviations of a sum that its points cover; less than one in a billion is beyond.
 _REACH = 8.0
 
 
 class Distribution(NamedTuple):
-    """Values over their mean less 1, evenly apart, and their probabilities."""
+    """Equally spaced values, relative to their mean (value / mean - 1), and their probabilities."""
 
     values: Array
     shares: Array
@@ -27,22 +27,22 @@ class Distribution(NamedTuple):
         return float(self.values @ self.shares)
 
     def quantile(self, share: float) -> float:
-        """The value that this share of the draws does not exceed."""
+        """The value that a draw does not exceed with this probability."""
         return float(self.values[int(np.searchsorted(np.cumsum(self.shares), share))])
 
     def largest_of(self, count: float) -> Distribution:
-        """Of so many independent draws the largest: P(max <= x) = F(x)^n."""
+        """Distribution of the largest of `count` independent draws: P(max <= x) = F(x)^n."""
         reached = np.minimum(np.cumsum(self.shares), 1.0)
         reached[-1] = 1.0
         return Distribution(self.values, np.diff(np.maximum(reached, 0.0) ** count, prepend=0.0))
 
 
 def sum_of(values: Array, shares: Array, count: int) -> Distribution:
-    """The sum of so many independent draws, over its mean, less 1.
+    """Distribution of the sum of `count` independent draws, relative to its mean.
 
-    Shares are put on a grid that reaches `_REACH` deviations of the sum around its mean, each
-    between its two nearest points in proportion, and convolved by their discrete Fourier transform,
-    whose wrap-around then moves nothing.
+    Shares are put on a grid that covers `_REACH` deviations of the sum on each side of its mean,
+    each split between its two nearest points in proportion. The grid is convolved by discrete
+    Fourier transform, whose wrap-around is then negligible.
     """
     mean = float(values @ shares)
     around = values - mean
@@ -51,7 +51,7 @@ def sum_of(values: Array, shares: Array, count: int) -> Distribution:
     above = max(around.max(), min(around.max() * count, _REACH * deviation + around.max()))
     if deviation <= 1e-12 * mean:
         return Distribution(np.zeros(1), np.ones(1))
-    # Shares between two points widen the sum of few draws by a point each.
+    # Splitting shares between two points widens the sum of a few draws by one point each.
     margin = 2 + min(count, 64)
     step = (below + above) / (_POINTS - 2 * margin)
     place = around / step

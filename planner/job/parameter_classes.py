@@ -1,4 +1,5 @@
-"""Classes of parameters: how tensors are held, whether they are trained, which ranks share them.
+"""Classes of parameters: how tensors are stored, whether they are trained, and which ranks share
+them.
 
 Every row of the op table (`planner.predict.ops.rows.Op`) names the class of its parameters;
 `parameter_classes.toml` has a table for each class.
@@ -21,13 +22,13 @@ from planner.job.optimizers import ELEMENT_BYTES
 class ParameterClass(Named):
     """One class of parameters; see `parameter_classes.toml`.
 
-    `sharers`: the ranks that hold the same tensors, over which ZeRO divides them and gradients are
-    reduced (`planner.cost.codes.Sharers`). `format`: the number format of the tensors
-    (`hardware/catalog/formats.toml`), None as the framework holds weights. `gathered`: under
-    ZeRO-3 a rank holds its share and gathers the rest before use, or it holds all. `reduced`:
-    whether the sharers add up their gradients. `only_read`: of another model than the one that is
-    trained, which a step reads forward. `gradient`, `states`: types of the gradients and of
-    master weights and optimizer states, None as framework and optimizer have them.
+    `sharers`: the ranks that store the same tensors, over which ZeRO shards them and gradients are
+    reduced (`planner.cost.codes.Sharers`). `format`: number format of the tensors
+    (`hardware/catalog/formats.toml`); None for the framework's default. `gathered`: whether ZeRO-3
+    shards the tensors and gathers them before use; otherwise each rank stores all of them.
+    `reduced`: whether the sharers sum their gradients. `only_read`: belongs to another model than
+    the trained one, which is only read forward. `gradient`, `states`: types of the gradients, and
+    of master weights and optimizer states; None for the defaults of framework and optimizer.
     """
 
     name: str
@@ -53,31 +54,35 @@ class ParameterClass(Named):
 
     @property
     def packed(self) -> bool:
-        """Whether products cannot read the tensors, but a copy that is made before each use."""
+        """Whether matrix products need an unpacked copy of the tensors, made before each use."""
         return self.format is not None and load_formats()[self.format].weights_only
 
     @property
     def bytes_per_parameter(self) -> float | None:
-        """Bytes of one parameter with its share of scales; None: as the framework holds it."""
+        """Bytes per parameter with its share of scales; None for the framework's default."""
         return None if self.format is None else load_formats()[self.format].bytes_per_value
 
 
 @cache
 def parameter_classes() -> dict[str, ParameterClass]:
-    """The classes by name, in the order in which sums take them."""
+    """The classes by name, in the order in which sums list them."""
     tables = shipped_toml("planner.job", "parameter_classes.toml")
     every = (one for name, entry in tables.items() for one in _variants(name, entry))
     return {one.name: one for one in every}
 
 
 def class_name(kind: str, held: str | None, *, expert: bool = False) -> str:
-    """The class of that kind whose tensors are held in a format; None: as the framework does."""
+    """Name of the class of that kind whose tensors are stored in format `held`; None for the
+    framework's default.
+    """
     name = f"{kind}-expert" if expert else kind
     return name if held is None else f"{name}/{held}"
 
 
 def _variants(name: str, entry: Mapping[str, Any]) -> Iterator[ParameterClass]:
-    """A class as its table has it; with `formats` one for each, and the same for experts."""
+    """A class as its table defines it; with `formats` one for each format, and the same for
+    experts.
+    """
     given = dict(entry)
     formats = given.pop("formats", None)
     yield ParameterClass(name=name, **given)

@@ -1,10 +1,9 @@
-"""Images and videos of samples that a lengths file states, row by row.
+"""Images and videos of samples, as a lengths file states them row by row.
 
-Columns `images` (how many, 1 where a size is stated and no number), `width` and `height` in pixels,
-`frames` of a video, or `image_tokens`. Their tokens, by the family's rule, count in the length of
-the sample: a column `text_tokens` is text alone, and they are added to it; any other column of
-lengths has them already. Samples are then drawn with their images: what a tower reads follows the
-sample.
+Columns: `images` (how many; 1 if a size is stated but no number), `width` and `height` in pixels,
+`frames` of a video, or `image_tokens`. Image tokens count in the length of the sample. They are
+added to a column `text_tokens`, which is text alone; any other column of lengths already includes
+them. Samples are drawn together with their images, so what a tower reads follows the sample.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ from planner.job.vision import ImageLoad, VisionSpec
 
 
 class Pictured(NamedTuple):
-    """Samples with their images: lengths of all their tokens, `load`, the images of a batch of such
-    samples, and the most tokens that the images of one are."""
+    """Samples with their images: lengths including image tokens; `load`, the images of a batch of
+    such samples; and the most image tokens of one sample.
+    """
 
     lengths: Lengths
     load: ImageLoad
@@ -31,8 +31,9 @@ class Pictured(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """Of a sample's images: tokens of the row, patches, patches that one attends to and that the
-    projector reads, tokens that layers attend to across."""
+    """Counts of a sample's images: tokens in the row, patches, patches that one attends to, patches
+    that the projector reads, and tokens that cross-attention layers read.
+    """
 
     tokens: int = 0
     patches: int = 0
@@ -43,7 +44,7 @@ class _Seen(NamedTuple):
 
 @lru_cache(maxsize=64)
 def has_pictures(text: str, _: tuple[int, int]) -> bool:
-    """Whether a text names a file with columns of images."""
+    """Whether a text names a file with image columns."""
     from planner.job.length_files import columns_of_file
     from planner.job.length_text import is_file
 
@@ -54,8 +55,9 @@ def has_pictures(text: str, _: tuple[int, int]) -> bool:
 def pictured(
     text: str, _: tuple[int, int], vision: VisionSpec | None, name: str
 ) -> Pictured | None:
-    """The samples of a lengths file with columns of images, as a model sees them; None of other
-    texts. The second argument is the file's stamp: it is read again where that changes. UsageError.
+    """The samples of a lengths file with image columns, as a model reads them; None for other
+    texts. The second argument is the file's stamp, so that a changed file is read again. Raises
+    UsageError.
     """
     from planner.job.length_files import samples_of_file
     from planner.job.length_text import is_file
@@ -83,7 +85,7 @@ def pictured(
 
 
 def _load(rows: list[tuple[float, float, float]], sums: list[float]) -> ImageLoad:
-    """The images of a batch, for each token of its samples."""
+    """The images of a batch, per token of its samples."""
     tokens = sum(length * number for length, number, _ in rows)
     of_images, patches, spanned, read, across = sums
     if not patches:
@@ -102,7 +104,7 @@ def _load(rows: list[tuple[float, float, float]], sums: list[float]) -> ImageLoa
 def _seen(
     cells: Mapping[str, int | None], vision: VisionSpec | None, said: str, name: str
 ) -> _Seen:
-    """The images of a row of the file. UsageError."""
+    """The images in one row of the file. Raises UsageError."""
     number, width, height = cells.get("images"), cells.get("width"), cells.get("height")
     frames, tokens = cells.get("frames"), cells.get("image_tokens")
     sized = bool(width) and bool(height)
@@ -124,14 +126,14 @@ def _counted(vision: VisionSpec, size: ImageSize, said: str) -> _Seen:
 
 
 def _of(one: ImageCount, number: int) -> _Seen:
-    """So many images."""
+    """`number` equal images."""
     return _Seen(
         number * one.tokens, number * one.patches, float(one.span), one.read, number * one.seen
     )
 
 
 def _demand_room(length: int, seen: _Seen, said: str) -> None:
-    """UsageError where a sample is none, or is shorter than its images."""
+    """Raise UsageError if a sample is empty or shorter than its images."""
     if length < seen.tokens:
         raise UsageError(
             f"{said}: a sample of {length:,} tokens has images of {seen.tokens:,}; call the column "

@@ -1,4 +1,4 @@
-"""The GPUs that `--gpus` names: of one type, of several that share a job, or in several sizes."""
+"""The GPUs that `--gpus` names: one type, several types that share a job, or several sizes."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from hardware.load import gpu_names, parse_gpus
 from hardware.schema import Cluster
 from planner.job.errors import UsageError
 
-# Orders of the types along the pipeline are all tried: 4! of them.
+# All orders of the types along the pipeline are tried: 4! of them.
 MOST_TYPES = 4
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Clusters of one GPU type each, joined by the slower one's network."""
+    """Clusters of one GPU type each, joined by the slower cluster's network."""
 
     parts: tuple[Cluster, ...]
-    # What the user wrote for each part.
+    # The user's text for each cluster.
     texts: tuple[str, ...] = ()
 
     @property
     def num_gpus(self) -> int:
-        """All GPUs."""
+        """GPUs of all clusters."""
         return sum(part.num_gpus for part in self.parts)
 
     def worlds(self) -> tuple[Cluster, ...]:
-        """Each part as if the whole pool were of its kind: what its stages are costed on.
+        """For each cluster, the whole pool as if it were of that kind; stages on it are costed
+        there.
 
-        Nothing that crosses from one part to another uses a part's scale-up links, so a domain
-        ends with the part.
+        No traffic between clusters uses scale-up links, so a scale-up domain ends with its cluster.
         """
         return tuple(
             part.model_copy(
@@ -47,14 +47,15 @@ class Pool:
         )
 
     def changed(self, change: Callable[[Cluster], Cluster]) -> Pool:
-        """The pool with each of its clusters changed."""
+        """The pool with `change` applied to each of its clusters."""
         return replace(self, parts=tuple(map(change, self.parts)))
 
     @cached_property
     def places(self) -> tuple[tuple[int, ...], ...]:
-        """Part of each pipeline stage, for every size of a stage that fills each part and every
-        order of unlike parts along the pipeline; orders of one size after each other, that in
-        which the parts are written first."""
+        """The cluster of each pipeline stage, for every stage size that fills each cluster and
+        every order of unlike clusters along the pipeline. Orders of one stage size are adjacent;
+        the order in which the clusters are written comes first.
+        """
         each = gcd(*(part.num_gpus for part in self.parts))
         sizes = [size for size in range(1, each + 1) if each % size == 0]
         orders: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -68,13 +69,13 @@ class Pool:
         )
 
     def places_of(self, pp: int) -> tuple[int, ...]:
-        """Rows of `places` that have so many stages; none if the parts cannot be cut so."""
+        """Rows of `places` with `pp` stages; empty if the clusters cannot be split that way."""
         return tuple(row for row, place in enumerate(self.places) if len(place) == pp)
 
 
 @dataclass(frozen=True)
 class OneType:
-    """`64xH100`: a cluster."""
+    """`64xH100`: one cluster."""
 
     text: str
 
@@ -86,13 +87,15 @@ class SeveralTypes:
     text: str
 
     def pool(self) -> Pool:
-        """Clusters of one type each. UsageError."""
+        """One cluster for each type. Raises UsageError."""
         return parse_pool(self.text)
 
 
 @dataclass(frozen=True)
 class SeveralSizes:
-    """`64..1024xH100`: clusters of several sizes; of the kind `any` with every GPU there is."""
+    """`64..1024xH100`: clusters of several sizes; the type `any` means every GPU of the
+    catalogue.
+    """
 
     text: str
     first: int
@@ -100,15 +103,16 @@ class SeveralSizes:
     kind: str
 
     def texts(self) -> list[str]:
-        """Each cluster: numbers doubled from the first to the last, in whole nodes. UsageError."""
+        """The text of each cluster: sizes doubling from first to last, in whole nodes. Raises
+        UsageError.
+        """
         if not 1 <= self.first <= self.last:
             raise UsageError(f"--gpus {self.text}: give the smaller number first, as 64..1024xH100")
         kinds = gpu_names() if self.kind.lower() == "any" else (self.kind,)
         return [text for kind in kinds for text in self._whole_nodes(kind)]
 
     def _whole_nodes(self, kind: str) -> list[str]:
-        """Numbers of GPUs from the first to the last, in whole nodes where they are larger than
-        one."""
+        """Sizes from first to last, rounded to whole nodes above one node."""
         node = 1 if _NODES.match(kind) else parse_gpus(f"1x{kind}").node_gpus
         counts = dict.fromkeys(
             count if count <= node else count // node * node
@@ -124,7 +128,7 @@ class SeveralSizes:
 
 GpuWords = OneType | SeveralTypes | SeveralSizes
 
-# `any` without numbers: every doubling that people rent or buy.
+# `any` without numbers: every doubling in the sizes that people rent or buy.
 _ANY = "8..4096xany"
 _RANGE = re.compile(r"^\s*([0-9]{1,7})\s*\.\.\s*([0-9]{1,7})\s*[x×*]\s*([^\s+][^+]*?)\s*$")
 _ONE = re.compile(r"^\s*([0-9]{1,7})()\s*[x×*]\s*(any)\s*$", re.IGNORECASE)
@@ -132,7 +136,7 @@ _NODES = re.compile(r"^\d+\s*[x×*]\s*\S")
 
 
 def read_gpus(text: str) -> GpuWords:
-    """What a `--gpus` text names; the names are not looked up. UsageError for a broken range."""
+    """Parse `--gpus` without looking up the names. UsageError for a broken range."""
     asked = _ANY if text.strip().lower() == "any" else text
     match = _RANGE.match(asked) or _ONE.match(asked)
     if match is not None:
@@ -146,8 +150,7 @@ def read_gpus(text: str) -> GpuWords:
 
 
 def counts_between(first: int, last: int) -> tuple[int, ...]:
-    """Doublings of the first number up to the last, and the last. UsageError if they are not in
-    order."""
+    """`first` doubled repeatedly up to `last`, and `last`. UsageError if they are out of order."""
     if first < 1 or last < first:
         raise UsageError(f"--from {first} --to {last}: give numbers of GPUs in growing order")
     counts = [first]
@@ -157,7 +160,7 @@ def counts_between(first: int, last: int) -> tuple[int, ...]:
 
 
 def parse_one_type(text: str) -> Cluster:
-    """`parse_gpus` where GPUs of several types are not taken. UsageError."""
+    """`parse_gpus` for commands that do not accept GPUs of several types. Raises UsageError."""
     if isinstance(read_gpus(text), SeveralTypes):
         raise UsageError(
             f"--gpus {text}: only planner search, fit, evaluate, memory, and explain of plans take "
@@ -167,7 +170,7 @@ def parse_one_type(text: str) -> Cluster:
 
 
 def parse_pool(text: str) -> Pool:
-    """The pool that `32xH100+32xA100` names. UsageError with the nearest fix otherwise."""
+    """The pool that `32xH100+32xA100` names. UsageError with the nearest fix."""
     pieces = [piece.strip() for piece in text.split("+")]
     if not all(pieces):
         raise UsageError(f"--gpus {text!r}: write GPUs on both sides of +, as 32xH100+32xA100")

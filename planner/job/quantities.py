@@ -1,4 +1,4 @@
-"""Numbers as people read them, GiB, seconds, shares, counts; and tokens as they write them."""
+"""Numbers as text for people (GiB, seconds, shares, counts), and token counts that people write."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Value = TypeVar("Value")
 
 
 def stated(value: Value | None, otherwise: Value) -> Value:
-    """The value; the other one only where there is none, for 0 is a value."""
+    """`value` unless it is None; 0 counts as a value."""
     return otherwise if value is None else value
 
 
 def gib(size_bytes: float, digits: int = 1) -> str:
-    """Bytes in GiB (2^30), without the unit: the table's title names it."""
+    """Bytes in GiB (2^30) without the unit, which the table's title names."""
     text = f"{size_bytes / GIB:.{digits}f}"
     return text.removeprefix("-") if float(text) == 0 else text
 
 
 def seconds(time_s: float) -> str:
-    """Three significant digits or more: `1,230 s`, `9.84 s`, `0.412 s`, `3.1 ms`."""
+    """At least three significant digits: `1,230 s`, `9.84 s`, `0.412 s`, `3.1 ms`."""
     if time_s >= 100:
         return f"{time_s:,.0f} s"
     if time_s >= 10:
@@ -46,7 +46,7 @@ def share(part: float, digits: int = 1) -> str:
 
 def signed_share(part: float, digits: int = 1) -> str:
     """A relative difference: `+4.9 %`, `-0.5 %`, `+0.0 %`."""
-    # + 0.0: a rounded -0.0 is 0.
+    # Adding 0.0 turns a rounded -0.0 into 0.
     return f"{round(part * 100, digits) + 0.0:+.{digits}f} %"
 
 
@@ -69,7 +69,7 @@ def tflop_per_s(flop_per_s: float) -> str:
 
 
 def run_lengths(values: Iterable[int]) -> str:
-    """`4, 5×14, 4`: equal neighbours are counted."""
+    """`4, 5×14, 4`: runs of equal neighbours are counted."""
     runs = [(value, len(list(run))) for value, run in groupby(values)]
     return ", ".join(f"{value}×{count}" if count > 1 else f"{value}" for value, count in runs)
 
@@ -92,16 +92,16 @@ def plural(count: int, noun: str) -> str:
 
 
 def percent_sure(probability: float) -> str:
-    """A probability in percent, never printed as the certainty it is not."""
+    """A probability in percent, never rounded to certainty."""
     if probability > 0.99:
         return ">99 %"
     return "<1 %" if probability < 0.01 else f"{probability * 100:.0f} %"
 
 
-# Beyond any training: what one writes has at most these tokens.
+# The largest accepted number of tokens, beyond any training.
 MOST_TOKENS = 10**18
 
-# Separators stand before three digits; a comma elsewhere makes a list, not a number.
+# Separators precede three digits; a comma elsewhere separates a list.
 _QUANTITY = re.compile(
     r"^((?:[0-9]{1,3}(?:[,_][0-9]{3})+|[0-9]{1,19})(?:\.[0-9]{1,19})?)([kKmMgGbBtT]?)(i?)$"
 )
@@ -109,13 +109,16 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "b": 3, "t": 4}
 
 
 def parse_length(text: str) -> int:
-    """Tokens of a sequence: `32K` and `32Ki` are both 32,768, for lengths are powers of two."""
+    """Tokens of a sequence. `32K` and `32Ki` both mean 32,768, because lengths are powers of
+    two.
+    """
     return parse_tokens(text, 1024)
 
 
 def parse_tokens(text: str, thousand: int = 1000) -> int:
-    """`4M` = 4·10^6, `4Mi` = 4·2^20, also K, G (or B) and T; plain digits as they are. `thousand`:
-    what a K without an `i` stands for."""
+    """`4M` = 4·10^6, `4Mi` = 4·2^20, likewise K, G (or B) and T; plain digits stay as they are.
+    `thousand`: value of a K without an `i`.
+    """
     match = _QUANTITY.match(text.strip())
     if not match:
         raise UsageError(

@@ -1,14 +1,15 @@
-"""Samples on as many ranks as each needs: context parallelism whose groups follow the lengths.
+"""Context parallelism whose groups follow the sample lengths: each sample uses as many ranks as it
+needs.
 
-A rank holds `most` tokens at once (Megatron's --max-seqlen-per-dp-cp-rank, here the pack over cp),
-and a sample of l tokens is split over the least power of two of ranks that holds it. Short samples
-so exchange no keys and values. Two schedulers of Megatron-LM do it:
+A rank holds at most `most` tokens at once (Megatron's --max-seqlen-per-dp-cp-rank; here the pack
+size over cp). A sample is split over the smallest power of two of ranks that holds it, so short
+samples exchange no keys and values. Megatron-LM has two schedulers for this:
 
 * `dynamic-cp` (branch `dev`, core/datasets/data_schedule.py, DefaultDynamicCPScheduler): ranks are
-  filled up to `most` tokens, the longest samples first, short ones in the room that they leave;
+  filled up to `most` tokens, the longest samples first, short ones in the remaining room;
 * `hybrid-cp` (`main` and releases to 0.19, core/pipeline_parallel/hybrid_cp_schedule.py): each
-  sample is a pass of its own. Samples are laid on the group of their size with the least l²/ranks
-  until the ranks are within 5 %, or none of the right size is free; then all ranks wait.
+  sample is a pass of its own. Samples are placed on the group of their size with the smallest
+  l²/ranks until the ranks are within 5 %, or none of the right size is free; then all ranks wait.
 """
 
 from __future__ import annotations
@@ -26,17 +27,18 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-# Samples of a step at most that a schedule is made of; of a larger step a part, on as many fewer
-# ranks.
+# Most samples of a step for which a schedule is built. For a larger step, a part of it on
+# proportionally fewer ranks.
 MOST_DRAWN = 4096
-# Ranks of a phase are even within this share of the largest load (`delta` of next_hdp_group).
+# Ranks of a phase are balanced within this share of the largest load (`delta` of next_hdp_group).
 _EVEN = 0.05
 
 
 class Pass(NamedTuple):
-    """Forward and backward of a rank, of samples that are split over `ranks`: how many such passes
-    there are in all ranks, the tokens that the rank holds in each, and the length of the sample
-    that a token is in."""
+    """One forward and backward pass of a rank over samples that are split over `ranks`: the number
+    of such passes on all ranks, the tokens per rank in each, and the mean length of the sample that
+    a token belongs to.
+    """
 
     ranks: int
     passes: float
@@ -45,7 +47,7 @@ class Pass(NamedTuple):
 
 
 class Load(NamedTuple):
-    """Of a rank of each group in a phase of a step: tokens, squared lengths, passes."""
+    """Work of a rank of each group in one phase of a step: tokens, squared lengths, passes."""
 
     tokens: Floats
     squares: Floats
@@ -53,13 +55,15 @@ class Load(NamedTuple):
 
 
 def ranks_needed(length: float, most: float) -> int:
-    """Ranks that a sample is split over: the least power of two whose ranks hold it."""
+    """The smallest power of two of ranks that holds a sample."""
     return 1 << max(0, ceil(log2(length / most) - 1e-9))
 
 
 @cache
 def passes_of(lengths: Lengths, most: float, tokens: float, *, packed: bool) -> tuple[Pass, ...]:
-    """The passes in which so many tokens of samples are trained; `packed`: ranks are filled."""
+    """The passes that train `tokens` tokens of samples. `packed`: ranks are filled with several
+    samples.
+    """
     number = tokens / lengths.mean
     held: dict[int, list[tuple[float, float]]] = {}
     for length, share in zip(lengths.tokens, lengths.shares, strict=True):
@@ -69,7 +73,7 @@ def passes_of(lengths: Lengths, most: float, tokens: float, *, packed: bool) -> 
 
 
 def _class_passes(ranks: int, pairs: list[tuple[float, float]]) -> Pass:
-    """Samples of one size of groups, each a pass of its own on every rank of its group."""
+    """Samples that need `ranks` ranks, each a pass of its own on every rank of its group."""
     number = sum(count for _, count in pairs)
     tokens = sum(length * count for length, count in pairs)
     squares = sum(length**2 * count for length, count in pairs)
@@ -77,7 +81,7 @@ def _class_passes(ranks: int, pairs: list[tuple[float, float]]) -> Pass:
 
 
 def _filled(found: list[Pass], most: float) -> list[Pass]:
-    """The passes with ranks filled up to `most` tokens by samples that need one rank."""
+    """The passes after filling ranks up to `most` tokens with samples that need one rank."""
     short = next((one for one in found if one.ranks == 1), None)
     if short is None:
         return found
@@ -97,8 +101,9 @@ def _filled(found: list[Pass], most: float) -> list[Pass]:
 
 @cache
 def drawn(lengths: Lengths, number: float) -> tuple[Floats, float]:
-    """(lengths of a step's samples at even shares of the distribution, the longest first, the part
-    of the step that they are)."""
+    """Lengths of a step's samples, at equally spaced quantiles, longest first; and the part of the
+    step that they represent.
+    """
     import numpy as np
 
     count = int(min(max(1, round(number)), MOST_DRAWN))
@@ -109,13 +114,14 @@ def drawn(lengths: Lengths, number: float) -> tuple[Floats, float]:
 
 
 def packed_squares(lengths: Floats, ranks: float, most: float) -> tuple[float, float, float]:
-    """(squared lengths of the slowest rank, summed over micro-batches; those of the slowest
-    micro-batch; micro-batches) of a step whose ranks are filled, `lengths` falling.
+    """For a step whose ranks are filled, with `lengths` descending: squared lengths of the slowest
+    rank summed over micro-batches, those of its slowest micro-batch, and the number of
+    micro-batches.
 
-    A micro-batch takes `ranks` places of `most` tokens. Half of the room on a long sample's ranks
-    is taken to be filled by other long ones, half by short ones. The slowest rank has l²/ranks of
+    A micro-batch has `ranks` places of `most` tokens. Half of the room on a long sample's ranks is
+    assumed to be filled by other long samples, half by short ones. The slowest rank has l²/ranks of
     a long sample, or `most` times l of short ones. The last micro-batch is not full: its samples
-    are split over more ranks. Within 8 % of a mean rank's squares of simulated schedules
+    are split over more ranks. Within 8 % of the mean rank's squares in simulated schedules
     (`tests/job/test_rank_groups.py`).
     """
     import numpy as np
@@ -143,8 +149,9 @@ def packed_squares(lengths: Floats, ranks: float, most: float) -> tuple[float, f
 
 
 def stacked_loads(lengths: Floats, ranks: int, most: float) -> list[Load]:
-    """The phases of a step whose samples (`lengths` fall) are passes of their own, as `hybrid-cp`
-    lays them on ranks."""
+    """The phases of a step whose samples (descending `lengths`) are passes of their own, placed on
+    ranks as `hybrid-cp` does.
+    """
     waiting: dict[int, list[float]] = {}
     for length in lengths:
         waiting.setdefault(min(ranks_needed(length, most), ranks), []).append(float(length))
@@ -157,19 +164,19 @@ def stacked_loads(lengths: Floats, ranks: int, most: float) -> list[Load]:
 
 
 class _Group:
-    """Ranks that samples are split over, with the samples laid on them."""
+    """Ranks that share each of their samples, with the samples placed on them."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks, self.lengths, self.load = ranks, list[float](), 0.0
 
     def add(self, length: float) -> None:
-        """Lay one more sample on the ranks."""
+        """Place one more sample on the ranks."""
         self.lengths.append(length)
         self.load += length**2 / self.ranks
 
 
 def _phase(waiting: dict[int, list[float]], ranks: int) -> Load:
-    """One phase: takes samples out of `waiting`, which holds them by the size of their groups."""
+    """Build one phase, taking samples from `waiting`, which lists them by group size."""
     groups: list[_Group] = []
     sizes = sorted((size for size, left in waiting.items() if left), reverse=True)
     for size in sizes:
@@ -182,8 +189,9 @@ def _phase(waiting: dict[int, list[float]], ranks: int) -> Load:
 
 
 def _lay(waiting: list[float], groups: list[_Group], most: float) -> None:
-    """Lay samples, the longest (last) first, each on the group with the least load; where other
-    groups wait with a load of `most`, until these have it too."""
+    """Place samples, longest (last) first, each on the group with the least load, until all groups
+    have a load of `most`.
+    """
     heap = [(group.load, at) for at, group in enumerate(groups)]
     while waiting and heap:
         load, at = heap[0]
@@ -194,7 +202,7 @@ def _lay(waiting: list[float], groups: list[_Group], most: float) -> None:
 
 
 def _spread(groups: list[_Group], ranks: int) -> list[_Group]:
-    """Groups of which the smallest take the ranks that are free, each twice as many."""
+    """Give the free ranks to the smallest groups, each doubling in size."""
     while (free := ranks - sum(group.ranks for group in groups)) > 0:
         smallest = min(groups, key=lambda group: group.ranks)
         if smallest.ranks > free:

@@ -1,6 +1,6 @@
 """Models that a step reads forward without training: a reference, a teacher, the policy itself.
 
-A read is a forward pass without gradients: it keeps no activation, has no gradient and no state.
+Such a read is a forward pass that keeps no activations and has no gradients or optimizer states.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ ReadName = Literal["policy", "reference", "teacher"]
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A model that is read `times` for each row that is trained.
+    """A model that is read `times` for each trained row.
 
-    `copied`: it has weights of its own on the GPUs; `plain`: without the adapters of the model
-    that is trained; `model`: another one than that, a teacher's.
+    `copied`: it has its own weights on the GPUs. `plain`: it is the trained model without its
+    adapters. `model`: another model, such as a teacher.
     """
 
     name: ReadName
@@ -30,7 +30,7 @@ class Read:
 
 
 def reads_of(objective: Objective, teacher: ModelSpec | None) -> tuple[Read, ...]:
-    """What a step of an objective reads, in the order in which it does."""
+    """The reads of a step with this objective, in order."""
     rules, found = objective.rules, []
     if rules.policy_rows:
         found.append(Read("policy", rules.policy_rows // rules.rows))

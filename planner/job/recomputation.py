@@ -1,4 +1,4 @@
-"""Which layers may recompute in a mode, as the rules over layouts ask, and how that is written."""
+"""The layers that may recompute in a mode, in the form that layout rules use, and its flags."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from planner.job.recompute import Module, RecomputeMode
 def recomputation(mode: RecomputeMode, framework: FrameworkProfile) -> Recomputation:
     """How many layers may recompute in a mode.
 
-    Only `full` recomputation, layer by layer, can be limited to some layers, where the framework
-    can say so; module lists, checkpoints of several layers and of every k-th hold for all.
+    Only `full` recomputation, layer by layer, can be limited to some layers, if the framework can
+    express it. Module lists, checkpoints of several layers and of every k-th layer apply to all
+    layers.
     """
     if mode.mask == Module.NOTHING:
         return "none"
@@ -31,10 +32,10 @@ def recomputation(mode: RecomputeMode, framework: FrameworkProfile) -> Recomputa
 
 
 def layer_modes(job: Job, mode: RecomputeMode) -> tuple[RecomputeMode, ...]:
-    """Modes that layers of one plan may take: `mode`, then others of the job, where the framework
-    can say so.
+    """Recompute modes that the layers of one plan may use: `mode`, then other modes of the job, if
+    the framework can express a mixture.
 
-    Others only that hold layer by layer: no checkpoints of several layers, no memory budgets.
+    The others must work layer by layer: no checkpoints of several layers, no memory budgets.
     """
     kind = recomputation(mode, job.framework)
     mixes = kind == "free" and job.framework.parallelism.recompute_layers == "mixed"
@@ -47,7 +48,7 @@ def layer_modes(job: Job, mode: RecomputeMode) -> tuple[RecomputeMode, ...]:
 
 
 def layout_flags(mode: RecomputeMode, framework: FrameworkProfile, layout: Layout) -> str:
-    """How the framework spells the modes of a layout; `mode`: that of all its other shapes.
+    """The framework's flags for the recompute modes of a layout. `mode`: the mode of its shape.
 
     Partial `full` recomputation is the method `block`.
     """
@@ -56,7 +57,7 @@ def layout_flags(mode: RecomputeMode, framework: FrameworkProfile, layout: Layou
         modes = ((framework.recompute_mode(name), row) for name, row in layout.recomputed.items())
         return "; ".join(_by_stage(one, row) for one, row in modes)
     if not mode.some_layers or layers == layout.stage_layers:
-        # All layers, though asked for by their number.
+        # All layers, although requested by their number.
         uniform = forms.uniform_flags.format(layers=1) if mode.block else ""
         return uniform or mode.flags
     if layers is None:
@@ -68,6 +69,6 @@ def layout_flags(mode: RecomputeMode, framework: FrameworkProfile, layout: Layou
 
 
 def _by_stage(mode: RecomputeMode, counts: Sequence[int]) -> str:
-    """A mode's flags, and the layers of each stage that it is for."""
+    """A mode's flags, and the number of layers on each stage that use it."""
     layers = ", ".join(str(count) for count in counts)
     return f"{mode.flags} (layers by stage: {layers})".strip()

@@ -25,19 +25,19 @@ from planner.job.errors import UsageError, unknown_name
 if TYPE_CHECKING:
     from planner.job.specs import ModelSpec
 
-# Layers of each stage that recompute: in the one mode that is asked for, or in each mode.
+# Recomputing layers of each stage, in the one requested mode or in each mode.
 Recomputed = Sequence[int] | Mapping[str, Sequence[int]]
 
 
 class Module(IntFlag):
     """Parts of a layer; a recompute mode is a union of these.
 
-    The names follow Megatron-core's `--recompute-modules`; FULL is `--recompute-granularity
-    full` (torch: checkpointing the whole block), SELECTIVE_OP is torchtitan's per-op policy
-    that keeps the output of every second matmul and of attention, BUDGET torch's memory budget,
-    which drops what `planner.predict.ops.checkpoint` chooses. MLP_UP and MLP_ACT are what JAX's
-    policies by name run again: gate, up and activation of a dense feed-forward block, or the
-    activation alone of any, but not the last product, whose output backward does not read.
+    The names follow Megatron-Core's `--recompute-modules`. FULL is `--recompute-granularity full`
+    (torch: checkpointing the whole block). SELECTIVE_OP is torchtitan's per-op policy, which keeps
+    attention and every second matmul. BUDGET is torch's memory budget, which drops what
+    `planner.predict.ops.checkpoint` chooses. MLP_UP and MLP_ACT are JAX's policies by name:
+    recompute gate, up and activation of a dense FFN, or the activation of any FFN, but not the last
+    product, whose output backward does not read.
     """
 
     NOTHING = 0
@@ -59,7 +59,7 @@ Applies = Literal["always", "moe", "mla", "eager-attention", "dense", "shared-ex
 
 
 class RecomputedModule(NamedTuple):
-    """A part that may recompute by itself, and what a model must have for it: `words` says it."""
+    """A part that can be recomputed by itself. `words` says what a model must have for it."""
 
     part: Module
     needs: Applies = "always"
@@ -80,10 +80,11 @@ RECOMPUTED: Mapping[str, RecomputedModule] = {
 
 @declared("planner.job", "settings.toml", "recomputing")
 class RecomputeForms(Settings):
-    """What a framework can say about recomputation beyond its listed modes, and with which flags.
+    """Forms of recomputation that a framework can express besides its listed modes, with their
+    flags.
 
-    Texts are templates with `{modules}` or `{layers}`; an empty one means that there is no such
-    form.
+    Texts are templates with `{modules}` or `{layers}`; an empty text means that the form does not
+    exist.
     """
 
     if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class RecomputeForms(Settings):
         stops_early: bool = False
 
     def flags_of(self, modules: Sequence[str]) -> str:
-        """Flags of a mode by its modules; a checkpoint for each whole layer."""
+        """Flags of a mode given by modules, with one checkpoint per layer."""
         if list(modules) == ["FULL"]:
             return self.uniform_flags.format(layers=1)
         spelled = {str(module.part.name): name for name, module in RECOMPUTED.items()}
@@ -105,19 +106,19 @@ class RecomputeForms(Settings):
 
 
 class RecomputeMode(Frozen):
-    """One value of `--recompute`: which modules are run again in backward, in which layers.
+    """One value of `--recompute`: which modules are recomputed, in which layers.
 
-    `every`: in every n-th layer; `span`: layers of one checkpoint; `block`: layers of each
-    block that recompute (0: not limited by the mode); `budget`: torch's memory budget, 0..1.
+    `every`: in every n-th layer. `span`: layers of one checkpoint. `block`: layers of each block
+    that recompute; 0 for no limit. `budget`: torch's memory budget, 0..1.
     """
 
     name: str
     modules: tuple[str, ...]
     # Only for models with this feature.
     applies: Applies = "always"
-    # Tried by the search without being asked for.
+    # Tried by the search by default.
     searched: bool = True
-    # How the framework spells it; empty where its forms say that.
+    # The framework's flags; empty if its forms provide them.
     flags: str = ""
     every: Annotated[int, Field(ge=1)] = 1
     span: Annotated[int, Field(ge=1)] = 1
@@ -143,12 +144,12 @@ class RecomputeMode(Frozen):
 def read_mode(
     text: str, framework: str, listed: Sequence[RecomputeMode], forms: RecomputeForms
 ) -> RecomputeMode:
-    """The mode that a text spells. UsageError names the rule that the framework sets."""
+    """The recompute mode that a text spells. UsageError names the framework's rule."""
     return _Spelling(text, framework, listed, forms).mode()
 
 
 class _Spelling(NamedTuple):
-    """A text, and the modes and forms that a framework has."""
+    """A text to parse, with the modes and forms that a framework has."""
 
     text: str
     framework: str
@@ -172,7 +173,7 @@ class _Spelling(NamedTuple):
         raise unknown_name("recompute mode", self.text, known, hint)
 
     def _offered(self) -> list[str]:
-        """Every form of mode that a framework has, in words."""
+        """Every form of mode that the framework has, in words."""
         modules, forms = self.forms.modules, self.forms
         words = {
             f"any of {'+'.join(modules)}": modules,
@@ -189,7 +190,9 @@ class _Spelling(NamedTuple):
         return UsageError(text)
 
     def _layers(self, method: str, layers: int) -> RecomputeMode:
-        """Full recompute: every k-th layer (`/`), several at once, or the first of each block."""
+        """Full recomputation of every k-th layer (`/`), of several at once, or of the first of each
+        block.
+        """
         forms = self.forms
         name, count, template, example = {
             "/": (f"full/{layers}", "every", forms.every_flags, "full/2"),
@@ -225,7 +228,7 @@ class _Spelling(NamedTuple):
         return RecomputeMode(name=name, modules=("BUDGET",), budget=share, flags=flags)
 
     def _selective(self, names: Sequence[str]) -> RecomputeMode:
-        """Selective recomputation of the named modules, in the framework's order."""
+        """Selective recomputation of named modules, in the framework's order."""
         known = self.forms.modules
         for name in names:
             if name not in RECOMPUTED:
@@ -245,7 +248,7 @@ class _Spelling(NamedTuple):
 
 
 def demand_parts(mode: RecomputeMode, model: ModelSpec) -> None:
-    """UsageError if a mode names modules of which the model has none."""
+    """Raise UsageError if a mode names modules that the model does not have."""
     for name, module in RECOMPUTED.items():
         if module.part in mode.mask and not has_part(module.needs, model):
             raise UsageError(
@@ -255,7 +258,7 @@ def demand_parts(mode: RecomputeMode, model: ModelSpec) -> None:
 
 
 def has_part(need: Applies, model: ModelSpec, *, eager: bool = False) -> bool:
-    """Whether a model (and its attention) has what a mode applies to."""
+    """Whether a model (and its attention kernel) has the part that a mode applies to."""
     moe = model.moe
     return {
         "always": True,

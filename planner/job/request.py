@@ -1,4 +1,4 @@
-"""The request that users and rooms pass on: its fields, and what follows from them."""
+"""The planning request that commands pass on, and what follows from its fields."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from hardware.schema import Cluster
-from planner.job import resolve
+from planner.job import lookups, resolve
 from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.job import Job
 from planner.job.models.catalog import ResolvedModel
@@ -21,33 +21,34 @@ class Request(RequestFields):
         return resolve.resolve(self)
 
     def find_model(self) -> ResolvedModel:
-        """The model that `model` names, without biases where the request says so."""
-        return resolve.find_model(self)
+        """The model named by `model`, without biases if the request says so."""
+        return lookups.find_model(self)
 
     def find_framework(self) -> FrameworkProfile:
-        """The profile that `framework` names; on AMD's GPUs that of the framework in its place."""
-        return resolve.find_framework(self)
+        """The profile named by `framework`, or the one that replaces it on AMD's GPUs."""
+        return lookups.find_framework(self)
 
     def find_cluster(self) -> Cluster:
-        """The machine that the request names. UsageError where it names none, or two."""
-        return resolve.find_cluster(self)
+        """The machine of the request. UsageError unless it names exactly one."""
+        return lookups.find_cluster(self)
 
     # --- other requests, as the fields that change ------------------------------------------------
 
     def launched_as(self, launched: Launched) -> dict[str, Any]:
-        """The run of launch files as files that say something else have it."""
+        """Changes that turn the run of launch files into another one."""
         return {"overrides": replace(self.overrides, launched=launched)}
 
     def with_technique(self, name: str) -> dict[str, Any]:
-        """A technique of the framework is used too."""
+        """Changes that add a technique of the framework."""
         if self.overrides.launched is not None:
             return self.launched_as(self.overrides.launched.using(name))
         left = tuple(other for other in self.without if other != name)
         return {"use": (*self.use, name), "without": left}
 
     def with_sequence_parallel(self) -> dict[str, Any] | None:
-        """Tensor-parallel ranks split the sequence too; None where they do, as far as the
-        framework has it."""
+        """Changes that add sequence parallelism; None if it is already on, as far as the framework
+        has it.
+        """
         launched = self.overrides.launched
         if launched is None:
             return None if self.sequence_parallel else {"sequence_parallel": True}
@@ -56,8 +57,9 @@ class Request(RequestFields):
         return self.launched_as(launched.without(NO_SEQUENCE_PARALLEL))
 
     def on_gpus(self, count: int) -> dict[str, Any] | None:
-        """Another number of the same GPUs, as one would type them; None where a file describes the
-        machine."""
+        """Changes for another number of the same GPUs, as one would type them; None if a file
+        describes the machine.
+        """
         if self.gpus is None:
             return None
         number, _, name = self.gpus.partition("x")

@@ -1,5 +1,4 @@
-"""What a user asks for, as typed and serialisable data, and what is known of a job beside that, in
-place of what resolving would look up."""
+"""The fields of a planning request, and the overrides that replace what resolving would look up."""
 
 from __future__ import annotations
 
@@ -32,20 +31,20 @@ if TYPE_CHECKING:
     from constraints.condition import UserCondition
 
 
-# The variation of a launched profile whose tensor-parallel ranks keep the whole sequence.
+# The variation of a launched profile in which tensor-parallel ranks keep the whole sequence.
 NO_SEQUENCE_PARALLEL = "no-sequence-parallel"
 
 
 @dataclass(frozen=True)
 class Started:
-    """Processes that a launch starts, one a GPU, on a part of the machine that it is given."""
+    """The processes that a launch starts, one per GPU, on a part of the given machine."""
 
     nodes: int
     per_node: int
 
     @property
     def processes(self) -> int:
-        """On all nodes together."""
+        """Processes on all nodes together."""
         return self.nodes * self.per_node
 
     def part_of(self, cluster: Cluster) -> Cluster:
@@ -55,12 +54,12 @@ class Started:
 
 @dataclass(frozen=True)
 class Launched:
-    """A run that files describe: what they say of it stands, and nothing is left to choose.
+    """A run that launch files describe. Their settings are final, and nothing is left to choose.
 
-    `variations`: names of what their settings change in the framework's profile, with the tables
-    that each changes; a technique is used under its name and not used under `no-` and its name.
-    `transport`: what NCCL's variables make of the links; `started`: the processes that the files
-    start, where they leave GPUs of the machine idle.
+    `variations`: names of settings that change the framework's profile, with the tables that each
+    changes. A technique is on under its name, and off under `no-` and its name. `transport`: the
+    effect of NCCL's variables on the links. `started`: the processes that the files start, if they
+    leave GPUs idle.
     """
 
     variations: Mapping[str, Tables] = field(default_factory=dict)
@@ -68,21 +67,22 @@ class Launched:
     started: Started | None = None
 
     def without(self, *names: str) -> Launched:
-        """Without some of its variations."""
+        """The run without some of its variations."""
         kept = {name: self.variations[name] for name in self.variations if name not in names}
         return replace(self, variations=kept)
 
     def using(self, technique: str) -> Launched:
-        """With a technique of its framework in use, which the profile has tables for."""
+        """The run with a technique of its framework switched on."""
         kept = self.without(f"no-{technique}").variations
         return replace(self, variations={**kept, technique: {}})
 
 
 @dataclass(frozen=True)
 class Overrides:
-    """`model`: what is trained, in place of the model that the request names. `mean_batch`: the
-    batch, in sequences, at which a job with a ramp is costed, in place of its last one.
-    `launched`: the run of launch files, None for a job that is planned."""
+    """`model`: trained instead of the model that the request names. `mean_batch`: the batch, in
+    sequences, at which a job with a ramp is costed instead of the last one. `launched`: the run of
+    launch files; None for a job that is planned.
+    """
 
     model: ModelSpec | None = None
     mean_batch: float | None = None
@@ -90,36 +90,40 @@ class Overrides:
 
 
 class RequestFields(Named):
-    """A planning request in the user's words.
+    """A planning request in the user's words. Raises UsageError (a ValueError) if it cannot be
+    resolved.
 
-    model: alias, catalogue name, or path to config.json / TOML. gpus: `64xH100`, or `cluster`: a
-    TOML file. Batch: exactly one of `gbs_tokens` and `gbs` (sequences), or `batch_ramp`
-    (`planner.job.batch_ramp`), whose last batch it is. `dtype`: weights in 16
-    bits, in fp32 under autocast, or fp32 throughout; None: the framework's usual mode. `attention`:
-    None as the framework has it. `schedule`:
-    name of a pipeline schedule; None for the framework's usual. `optimizer_offload`: share of the
-    optimizer on the CPU, or `search`, which lets the search choose it for each plan;
-    `activation_offload`: modules whose activations are kept on the host, `off` or `search`, and
-    `activation_offload_fraction` of them (1 in a search). limits: degree name to allowed values.
-    `require`, `forbid`, `fix`: conditions on the degrees (`constraints.condition`), as "tp*cp <=
-    8", "zero == 3", "mbs=1". `cp_comm_type`: how context parallelism exchanges (Megatron's
-    --cp-comm-type); None: a search takes the fastest that the framework has; `cp_sizes`: ranks of
-    the two levels of `a2a+p2p`. `fit_probability`: with which a plan must fit its GPUs at least,
-    by the error of memory predictions; `resolution`: how close plans of a complete front may lie,
-    in step time and memory (`parse_resolution`). `use`, `without`: techniques of the framework
-    (`planner.job.frameworks.techniques`) that are used, or are not. `sharp`: InfiniBand switches
-    reduce (`planner.predict.sharp`). `precision` fp32 or tf32 means fp32 weights, gradients and
-    activations too. `sequence_parallel`, `gradient_as_bucket_view`, `set_to_none`:
-    `planner.job.frameworks.switches`; `cublas_workspace_config`: the environment variable's value;
-    `mtp_layers`: of multi-token prediction that are trained, None as the framework does by default;
-    `bias` False: linear layers and norms without biases; `train`, `freeze`: how the weights are
-    trained, and modules that nothing trains (`planner.job.tuning.read_tuning`); `objective`: what
-    training minimises (`planner.job.objective.read_objective`). `lengths` of the
-    samples (`planner.job.length_text`), None where rows are cut from one text; `packing`,
-    `balance`: how they become rows (`planner.job.samples`), None as the framework does; `seq` is
-    then the longest that is kept, or the tokens of a pack; `images` of a sample
-    (`planner.job.images`), or the tokens that they are. Raises UsageError (ValueError) for what
-    does not resolve.
+    `model`: alias, catalogue name, or path to a config.json or TOML file. `gpus`: `64xH100`; or
+    `cluster`: a TOML file. Batch: exactly one of `gbs_tokens` and `gbs` (sequences), or
+    `batch_ramp` (`planner.job.batch_ramp`), whose last batch it is.
+
+    `dtype`: 16-bit weights, fp32 weights under autocast, or fp32 throughout; None for the
+    framework's default. `precision` fp32 or tf32 also means fp32 weights, gradients and
+    activations. `attention`: None for the framework's default. `schedule`: name of a pipeline
+    schedule; None for the framework's default. `optimizer_offload`: share of the optimizer on the
+    CPU, or `search` to let the search choose it for each plan. `activation_offload`: modules whose
+    activations are kept on the host, `off`, or `search`; `activation_offload_fraction`: share of
+    them (1 in a search).
+
+    `limits`: degree -> allowed values. `require`, `forbid`, `fix`: conditions on the degrees
+    (`constraints.condition`), such as "tp*cp <= 8", "zero == 3", "mbs=1". `cp_comm_type`: exchange
+    of context parallelism (Megatron's --cp-comm-type); None lets a search take the fastest one.
+    `cp_sizes`: ranks of the two levels of `a2a+p2p`. `fit_probability`: minimum probability that a
+    plan fits its GPUs, given the error of memory predictions. `resolution`: how close plans of a
+    complete front may be in step time and memory (`parse_resolution`). `use`, `without`: techniques
+    of the framework to use or to avoid (`planner.job.frameworks.techniques`). `sharp`: InfiniBand
+    switches reduce (`planner.predict.sharp`).
+
+    `sequence_parallel`, `gradient_as_bucket_view`, `set_to_none`: see
+    `planner.job.frameworks.switches`. `cublas_workspace_config`: value of the environment variable.
+    `mtp_layers`: layers of multi-token prediction to train; None for the framework's default.
+    `bias` False: no biases in linear layers and norms. `train`, `freeze`: how the weights are
+    trained, and frozen modules (`planner.job.tuning.read_tuning`). `objective`: see
+    `planner.job.objective.read_objective`. `lengths`: lengths of the samples
+    (`planner.job.length_text`); None if rows are cut from one text. `packing`, `balance`: how
+    samples become rows (`planner.job.samples`); None for the framework's default. With lengths,
+    `seq` is the longest sample that is kept, or the tokens of a pack. `images`: images of a sample
+    (`planner.job.images`), or their number of tokens.
     """
 
     model: str
@@ -136,7 +140,7 @@ class RequestFields(Named):
     images: str | None = None
     image_tokens: int | None = None
     framework: str = "megatron-core"
-    # The word that the framework was given by, where it is not its profile's name: `trl`.
+    # The framework's name as given, if it differs from the profile's: `trl`.
     written_for: str = Field(default="", exclude_if=lambda word: not word)
     precision: str = "bf16"
     dtype: DtypeModeName | None = None
@@ -172,13 +176,13 @@ class RequestFields(Named):
     train: str = "full"
     freeze: tuple[str, ...] = ()
     objective: str = "lm"
-    # What is known beside the user's words; no part of a plan file.
+    # Facts from other sources than the user's words; not part of a plan file.
     overrides: Overrides = Field(default=Overrides(), exclude=True, repr=False)
 
     @model_validator(mode="before")
     @classmethod
     def _precision_of_dtype(cls, given: Any) -> Any:
-        """Products in fp32 where the dtype mode says fp32 and nobody said how they are made."""
+        """Default to fp32 products if the dtype mode is fp32 and no precision is given."""
         if isinstance(given, dict) and given.get("dtype") == "fp32":
             return {"precision": "fp32"} | given
         return given
@@ -186,7 +190,9 @@ class RequestFields(Named):
     @model_validator(mode="before")
     @classmethod
     def _word_of_framework(cls, given: Any) -> Any:
-        """The framework's word, which may name a tool that runs another's plans."""
+        """Keep the framework's name as given; it may name a tool that runs another framework's
+        plans.
+        """
         word = given.get("framework") if isinstance(given, dict) else None
         if not isinstance(word, str) or "written_for" in given:
             return given
@@ -196,7 +202,9 @@ class RequestFields(Named):
     @field_validator("framework")
     @classmethod
     def _profile_of_framework(cls, name: str) -> str:
-        """The profile that the name means; what nobody knows is refused where it is resolved."""
+        """The profile of that name. Unknown names are refused later, when the request is
+        resolved.
+        """
         try:
             return profile_named(name)
         except UsageError:
@@ -204,7 +212,7 @@ class RequestFields(Named):
 
     @property
     def framework_word(self) -> str:
-        """The framework as it was given, else by its profile's name."""
+        """The framework's name as given, else the name of its profile."""
         word = self.written_for
         return (
             word
@@ -214,11 +222,11 @@ class RequestFields(Named):
 
     @property
     def gpu_words(self) -> GpuWords | None:
-        """What `gpus` names: GPUs of one type or of several; None where a file describes them."""
+        """The parsed `gpus`; None if a file describes the machine."""
         return None if self.gpus is None else read_gpus(self.gpus)
 
     def conditions(self) -> tuple[UserCondition, ...]:
-        """What the user requires, forbids and fixes, read. ConstraintError if it cannot be."""
+        """The parsed conditions of the user. ConstraintError if one cannot be read."""
         from constraints.condition import user_condition
 
         given = (

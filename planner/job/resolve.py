@@ -1,22 +1,19 @@
-"""From a request to its `Job`: every name looked up, every choice that stands made.
+"""From a request to its `Job`: look up every name and make every fixed choice.
 
-What a request's `overrides` say takes the place of what would be looked up: the model, the machine
-that is used, the profile as the settings of a launch change it.
+A request's `overrides` replace what would be looked up: the model, the machine in use, and the
+profile as the settings of a launch change it.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from constraints.axes import ContextKind
-from hardware.load import load_cluster_file, parse_gpus
 from hardware.schema import Cluster
-from hardware.sharp import why_not, with_sharp
 from planner.job.amounts import Resolution, parse_reserve, parse_resolution
 from planner.job.batches import global_batches
 from planner.job.errors import UsageError
-from planner.job.frameworks.adapters import check_tuning, tuned_profile, tuning_conditions
+from planner.job.frameworks.adapters import tuned_profile, tuning_conditions
 from planner.job.frameworks.demands import Demand, demand_conditions
 from planner.job.frameworks.losses import (
     demand_adapters,
@@ -30,14 +27,10 @@ from planner.job.frameworks.profile import (
     check_precision,
     demand_arithmetic,
     frameworks_with,
-    load_framework,
     on_gpu,
-    profile_on,
-    with_tables,
 )
 from planner.job.frameworks.switches import (
     Switches,
-    framework_sharp,
     kept_techniques,
     refuses_offload,
     site_of,
@@ -50,8 +43,15 @@ from planner.job.frameworks.techniques import TechniqueDecision, decide
 from planner.job.frameworks.workspaces import workspace_bytes
 from planner.job.images import vision_conditions
 from planner.job.job import Job, offered_exchanges, searched_modes
-from planner.job.models.catalog import ResolvedModel, load_model
-from planner.job.objective import Objective, read_objective
+from planner.job.lookups import (
+    find_framework,
+    find_model,
+    job_cluster,
+    teacher_of,
+    trained_model,
+    tuning_of,
+)
+from planner.job.objective import read_objective
 from planner.job.offload import (
     OPTION,
     Modules,
@@ -62,7 +62,7 @@ from planner.job.offload import (
     usable_modes,
 )
 from planner.job.optimizers import load_optimizer, shares_of
-from planner.job.pool import GpuWords, Pool, SeveralTypes
+from planner.job.pool import Pool, SeveralTypes
 from planner.job.reads import reads_of
 from planner.job.recompute import RecomputeMode, demand_parts
 from planner.job.request_fields import RequestFields
@@ -71,13 +71,11 @@ from planner.job.sampling import (
     demand_answers,
     sample_conditions,
     samples_of,
-    states_images,
 )
 from planner.job.schedules import schedule_name
 from planner.job.seen import with_images
 from planner.job.specs import ModelSpec
-from planner.job.towers import part_targets
-from planner.job.tuning import PARTS, PROJECTOR, VISION_TOWER, Tuning, read_tuning
+from planner.job.tuning import Tuning
 from planner.job.unmodelled import modules_not_modelled
 
 
@@ -90,8 +88,9 @@ def resolve(request: RequestFields) -> Job:
 
 
 def _on_pool(request: RequestFields, pool: Pool) -> Job:
-    """The job on several clusters: on each it is the same, so techniques that one of them does not
-    have are left out."""
+    """The job on several clusters. It is the same on each, so techniques that one of them lacks are
+    left out.
+    """
     jobs = [_on_cluster(request.model_copy(update={"gpus": text})) for text in pool.texts]
     used = [set(job.techniques) for job in jobs]
     if left := used[0].union(*used) - used[0].intersection(*used):
@@ -125,14 +124,14 @@ def _on_cluster(request: RequestFields) -> Job:
     dtype = _dtype(request, framework)
     profile = framework.in_mode(dtype)
     model = trained_model(request, resolved.spec, profile)
-    tuning = _tuning(request, model, profile)
+    tuning = tuning_of(request, model, profile)
     model = model.with_frozen(tuning.frozen_layers)
     objective = read_objective(request.objective, adapters=tuning.has_adapters)
     model = model.with_scores() if objective.rules.scores else model
     samples, seq = samples_of(request, profile, model)
     demand_answers(request, profile, samples, objective)
     samples, model = with_images(request, model, profile, tuning, samples, seq)
-    cluster = _job_cluster(request, profile)
+    cluster = job_cluster(request, profile)
     profile = switched(profile, _switches(request), cluster.num_gpus)
     decision = _techniques(request, profile, model, cluster, tuning, samples)
     offered, profile = profile, with_techniques(profile, decision.used, decision.unused)
@@ -198,149 +197,22 @@ def _on_cluster(request: RequestFields) -> Job:
         cublas_workspace_config=request.cublas_workspace_config,
         tuning=tuning,
         objective=objective,
-        reads=reads_of(objective, _teacher(objective, model, profile)),
+        reads=reads_of(objective, teacher_of(objective, model, profile)),
     )
 
 
 def _demands(request: RequestFields, profile: FrameworkProfile) -> tuple[Demand, ...]:
-    """Files of a launch may run what no file is written for."""
+    """Conditions of the framework. Launch files may run jobs for which no file would be written."""
     return profile.demands if request.overrides.launched is None else ()
-
-
-# --- model, framework, machine --------------------------------------------------------------------
-
-
-def find_model(request: RequestFields) -> ResolvedModel:
-    """The model that is given, else that of the request's name, without biases where the request
-    says so."""
-    spec = request.overrides.model
-    if spec is not None:
-        return ResolvedModel(spec=spec, name=spec.name, asked=spec.name)
-    found = load_model(request.model)
-    sees = request.images or request.image_tokens or states_images(request.lengths)
-    if sees or set(request.freeze) & set(PARTS):
-        found = found.with_vision()
-    if request.bias:
-        return found
-    return found.model_copy(update={"spec": found.spec.without_biases()})
-
-
-def find_framework(request: RequestFields) -> FrameworkProfile:
-    """The profile that `framework` names; on AMD's GPUs that of the framework in its place; as the
-    settings change it, that of a launch."""
-    named, launched = load_framework(request.framework), request.overrides.launched
-    if launched is not None:
-        for tables in launched.variations.values():
-            named = with_tables(named, tables)
-        return named
-    if request.gpus is None and request.cluster is None:
-        return named
-    gpu = find_cluster(request).gpu
-    return profile_on(named, gpu.name, gpu.vendor)
-
-
-def find_cluster(request: RequestFields) -> Cluster:
-    """The machine that the request names, of a launch the part that it starts processes on.
-    UsageError where it names none, or two."""
-    if (request.gpus is None) == (request.cluster is None):
-        raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
-    if request.cluster is not None:
-        machine = load_cluster_file(Path(request.cluster))
-    else:
-        machine = _machine_of(request.gpu_words)
-    launched = request.overrides.launched
-    started = launched.started if launched else None
-    return machine if started is None else started.part_of(machine)
-
-
-def _machine_of(words: GpuWords | None) -> Cluster:
-    """GPUs of one type; of several, as many as all of them, of the first type."""
-    match words:
-        case SeveralTypes():
-            return words.pool().worlds()[0]
-        case _:
-            return parse_gpus(words.text if words else "")
-
-
-def _job_cluster(request: RequestFields, profile: FrameworkProfile) -> Cluster:
-    """The machine, with what its switches do for the framework; that of a launch as NCCL's
-    variables let it be used, with switches that reduce where they can. UsageError, HardwareError.
-    """
-    machine, launched = find_cluster(request), request.overrides.launched
-    if launched is None:
-        return framework_sharp(machine, profile, request.sharp)
-    cluster = launched.transport.applied(machine)
-    if request.sharp and profile.parallelism.sharp_groups and not why_not(cluster):
-        return with_sharp(cluster, cluster.sharp)
-    return cluster.model_copy(update={"sharp": ""})
-
-
-def trained_model(request: RequestFields, model: ModelSpec, profile: FrameworkProfile) -> ModelSpec:
-    """A model as the framework trains it."""
-    chunked = model.with_scan_chunks(profile.scan_chunk)
-    return chunked.with_mtp(_trained_mtp(request, model, profile))
-
-
-def _trained_mtp(request: RequestFields, model: ModelSpec, profile: FrameworkProfile) -> int:
-    """Layers of multi-token prediction that are trained: as asked or as a launch's files have
-    them, else as the framework does by default. UsageError where it has none."""
-    asked, overrides = request.mtp_layers, request.overrides
-    if overrides.launched and overrides.model and profile.mtp != "never":
-        return model.mtp_layers
-    if asked and profile.mtp == "never":
-        having = frameworks_with(lambda other: other.mtp != "never")
-        raise UsageError(
-            f"--mtp-layers {asked}: {profile.name} trains without multi-token "
-            f"prediction; frameworks that have it: {', '.join(having)}"
-        )
-    usual = model.mtp_layers if profile.mtp == "model" else 0
-    return usual if asked is None else asked
-
-
-def _tuning(request: RequestFields, model: ModelSpec, profile: FrameworkProfile) -> Tuning:
-    """How the weights are trained. UsageError where model or framework cannot be trained so."""
-    tuning = read_tuning(request.train, request.freeze).checked(model)
-    check_tuning(profile, tuning)
-    return _with_missed_parts(tuning, model, profile)
-
-
-def _with_missed_parts(tuning: Tuning, model: ModelSpec, profile: FrameworkProfile) -> Tuning:
-    """How the weights are trained where adapters find no layer of a part, which then stays frozen:
-    by names that its layers have not, or Megatron's, whose layers have other names than those of
-    transformers' tower (Megatron-Bridge 0.6.2, peft/lora.py)."""
-    vision = model.vision
-    if vision is None or not tuning.has_adapters:
-        return tuning
-    copied = profile.towers.place(vision.rule) == "copied"
-    missed = (
-        part
-        for part in (VISION_TOWER, PROJECTOR)
-        if part not in (*tuning.frozen, *tuning.whole)
-        and (copied or not part_targets(tuning, part, vision.tower.kind))
-    )
-    return replace(tuning, frozen=(*tuning.frozen, *missed))
-
-
-def _teacher(objective: Objective, model: ModelSpec, profile: FrameworkProfile) -> ModelSpec | None:
-    """The model whose logits a student learns. UsageError where the two cannot be compared."""
-    if objective.teacher is None:
-        return None
-    teacher = load_model(objective.teacher).spec.with_scan_chunks(profile.scan_chunk).with_mtp(0)
-    if teacher.vocab != model.vocab:
-        raise UsageError(
-            f"--objective {objective}: {teacher.name} has a vocabulary of {teacher.vocab:,}, "
-            f"{model.name} one of {model.vocab:,}, and their logits are compared one by one; give "
-            "a teacher of the same family"
-        )
-    return teacher
 
 
 # --- precision, techniques, offload ---------------------------------------------------------------
 
 
 def _dtype(request: RequestFields, framework: FrameworkProfile) -> DtypeModeName:
-    """The dtype mode: fp32 with products in fp32 or TF32, else as asked or usual. UsageError
-    where precision and mode contradict each other."""
+    """The dtype mode: fp32 if products are in fp32 or TF32, else as asked or the default.
+    UsageError if precision and mode contradict each other.
+    """
     wide = request.precision in FP32_PRECISIONS
     dtype = request.dtype or ("fp32" if wide else framework.usual_mode)
     if wide == (dtype == "fp32"):
@@ -364,8 +236,9 @@ def _techniques(
     request: RequestFields, profile: FrameworkProfile, model: ModelSpec, cluster: Cluster,
     tuning: Tuning, samples: Samples,
 ) -> TechniqueDecision:  # fmt: skip
-    """Techniques of the framework that the job uses, and those that a search decides. Of a launch
-    what its files say, whether or not they work there."""
+    """Techniques that the job uses, and those that a search decides on. A launch uses what its
+    files say, even if it does not work there.
+    """
     launched = request.overrides.launched
     if launched is None:
         inside = not request.allow_tp_across_domains
@@ -379,8 +252,9 @@ def _techniques(
 
 
 def _offloaded(request: RequestFields, model: ModelSpec) -> str:
-    """The modules of `activation_offload`, of a launch without those that the model has not:
-    Megatron passes them over."""
+    """The modules of `activation_offload`. For a launch, without those that the model lacks,
+    because Megatron ignores them.
+    """
     if request.overrides.launched is None:
         return request.activation_offload
     names = [name for name in request.activation_offload.split(",") if has_module(name, model)]
@@ -388,7 +262,7 @@ def _offloaded(request: RequestFields, model: ModelSpec) -> str:
 
 
 def _offload_fraction(request: RequestFields, model: ModelSpec) -> float:
-    """`activation_offload_fraction`; all where a launch leaves no module to offload a part of."""
+    """`activation_offload_fraction`; 1 if a launch offloads no module."""
     none = request.overrides.launched is not None and _offloaded(request, model) == "off"
     return 1.0 if none else request.activation_offload_fraction
 
@@ -396,7 +270,7 @@ def _offload_fraction(request: RequestFields, model: ModelSpec) -> float:
 def _activation_offload(
     request: RequestFields, profile: FrameworkProfile, model: ModelSpec
 ) -> tuple[Modules, tuple[Modules, ...]]:
-    """The modules that were given, and the sets among which the search decides if it does."""
+    """The given modules, and the sets that the search chooses from, if it does."""
     text = _offloaded(request, model)
     if text == "off":
         return (), ()
@@ -440,7 +314,7 @@ def _context_kinds(
     seq: int,
     samples: Samples,
 ) -> tuple[ContextKind, ...]:
-    """Kinds of exchange of context parallelism that may be taken. UsageError."""
+    """The kinds of exchange that context parallelism may use. Raises UsageError."""
     offered, kind = profile.parallelism.context_kinds, request.cp_comm_type
     if request.cp_sizes and (kind != "a2a+p2p" or len(request.cp_sizes) != 2):
         raise UsageError(
@@ -448,7 +322,7 @@ def _context_kinds(
         )
     kinds = offered_exchanges(profile, model, seq)
     if samples.by_sample:
-        # Groups of two levels are made once, for one number of ranks.
+        # Groups of two levels are created once, for one number of ranks.
         kinds = tuple(one for one in kinds if one != "a2a+p2p")
         if kind == "a2a+p2p":
             raise UsageError(
@@ -465,15 +339,16 @@ def _context_kinds(
 def _launched_exchanges(
     kind: ContextKind | None, kinds: tuple[ContextKind, ...], profile: FrameworkProfile
 ) -> tuple[ContextKind, ...]:
-    """What the files say, or the framework's default; whether its kernels have it, the rules
-    check."""
+    """The exchange that the files set, or the framework's default. Rules check whether its kernels
+    support it.
+    """
     if kind is None:
         return kinds[:1]
     return kinds if profile.parallelism.context_in_transformer_engine else (kind,)
 
 
 def _schedule(request: RequestFields, profile: FrameworkProfile) -> str | None:
-    """The schedule asked for, or the framework's usual one. UsageError if it has none such."""
+    """The requested schedule, or the framework's default. UsageError if it has no such schedule."""
     offered = profile.parallelism.schedules
     if request.schedule is None:
         usual = offered[0]

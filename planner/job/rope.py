@@ -1,4 +1,4 @@
-"""Rotary positions, and how they reach beyond the length of pretraining."""
+"""Rotary positions, and how they are extended beyond the pretraining length."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ _PositiveNumber = Annotated[float, Field(gt=0.0, strict=True, allow_inf_nan=Fals
 
 
 class RopeScaling(Named):
-    """How rotary frequencies are stretched beyond the pretraining length, in Hugging Face's kinds.
+    """How rotary frequencies are stretched beyond the pretraining length, by Hugging Face's kinds.
 
-    `linear`: all divided by `factor`; `llama3`: those slower than `original_positions` /
-    `low_frequency` divided, those faster than / `high_frequency` kept (Llama 3.1); `yarn`: between
-    `beta_slow` and `beta_fast` rotations over `original_positions`, whole numbers where `truncate`
-    (arXiv 2309.00071), scores scaled by `attention_factor` or by both `mscale`s (DeepSeek-V2,
-    arXiv 2405.04434); `longrope`: a factor for each frequency; `dynamic`: by the length at hand.
+    `linear`: all are divided by `factor`. `llama3`: frequencies slower than `original_positions` /
+    `low_frequency` are divided, those faster than / `high_frequency` are kept (Llama 3.1). `yarn`:
+    interpolates between `beta_slow` and `beta_fast` rotations over `original_positions`, rounded if
+    `truncate` (arXiv 2309.00071); scores are scaled by `attention_factor` or by both `mscale`s
+    (DeepSeek-V2, arXiv 2405.04434). `longrope`: one factor for each frequency. `dynamic`: depends
+    on the current length.
     """
 
     kind: Literal["linear", "dynamic", "llama3", "yarn", "longrope"]
@@ -39,8 +40,9 @@ class RopeScaling(Named):
 
 
 class RopeSpec(Named):
-    """Rotary positions. `local_theta`: the base of layers with windows, which are then not
-    stretched (Gemma 3); None: as all others."""
+    """Rotary positions. `local_theta`: base of layers with windows, which are then not stretched
+    (Gemma 3); None if it is the same for all layers.
+    """
 
     theta: _PositiveNumber = 10000.0
     local_theta: _PositiveNumber | None = None

@@ -1,8 +1,7 @@
-"""Rows of a micro-batch, made of samples: the tokens that count in a row, those that are computed,
-and the length that each computed token attends to.
+"""The rows of a micro-batch, made from samples: real tokens, computed tokens, and attended lengths.
 
-A row is a sample with its padding, or a pack. What a micro-batch computes follows from its rows;
-how much micro-batches differ from each other, `planner.predict.unequal` says.
+A row is a sample with its padding, or a pack of samples. The cost of a micro-batch follows from its
+rows; `planner.predict.unequal` describes how much micro-batches differ from each other.
 """
 
 from __future__ import annotations
@@ -20,23 +19,26 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-# Packs are made of as many samples as fill so many, between these bounds: their mean fill and mean
-# squared lengths then err by less than 1 %.
+# Number of packs that are made, between these limits. Their mean fill and mean squared lengths then
+# err by less than 1 %.
 _PACKS = 400
 _FEWEST, _MOST = 4096, 40_000
 _SEED = 7
-# Micro-batches of a training on which memory is sized: 100,000 samples, three times, ten at a time.
+# Number of micro-batches in a training for which memory is sized: 100,000 samples, three epochs,
+# ten per micro-batch.
 _MICRO_BATCHES = 30_000
-# The sampler that groups by length sorts so many micro-batches of a step at a time
-# (transformers, trainer_pt_utils.py, get_length_grouped_indices: `mega_batch_mult`).
+# The sampler that groups by length sorts this many micro-batches of a step at a time (transformers,
+# trainer_pt_utils.py, get_length_grouped_indices: `mega_batch_mult`).
 SORTED_BATCHES = 50
 
 
 class Row(NamedTuple):
-    """Of a row of a micro-batch on average: tokens that count, tokens that are computed, the length
-    that a computed token attends to (sum of squared lengths over tokens), samples; `most`: tokens
-    of a row of the longest micro-batch of a training; `patches` of images, and `most_patches` of a
-    row of the micro-batch with most of them."""
+    """The mean row of a micro-batch: real tokens, computed tokens, the length that a computed token
+    attends to (sum of squared lengths over tokens), and samples.
+
+    `most`: tokens of a row in the longest micro-batch of a training. `patches`: patches of its
+    images. `most_patches`: patches of a row in the micro-batch with the most.
+    """
 
     counted: float
     computed: float
@@ -48,8 +50,9 @@ class Row(NamedTuple):
 
 
 class Packs(NamedTuple):
-    """Packs of a size: the share of their tokens that count, and of each the sum of its samples'
-    squared lengths, and patches of their images."""
+    """Packs of one size: the share of real tokens, and for each pack the sum of its samples'
+    squared lengths and the patches of their images.
+    """
 
     fill: float
     squares: Floats
@@ -57,7 +60,9 @@ class Packs(NamedTuple):
 
 
 def row_of(samples: Samples, seq: int, mbs: int) -> Row:
-    """A row of a micro-batch of `mbs` rows; `seq`: the limit, or the size of a pack."""
+    """The mean row of a micro-batch of `mbs` rows. `seq`: the length limit, or the size of a
+    pack.
+    """
     row, lengths = _row_of(samples, seq, mbs), samples.lengths
     if lengths is None or not lengths.mean_patches:
         return row
@@ -85,7 +90,8 @@ def _row_of(samples: Samples, seq: int, mbs: int) -> Row:
     counted = packs.fill * seq
     within = samples.packing == "pack-varlen"
     if samples.by_sample:
-        # Megatron's main branch trains what fills a pack up with its last sample (sft_dataset.py).
+        # Megatron's main branch trains the filler of a pack as part of its last sample
+        # (sft_dataset.py).
         computed = float(seq) if samples.balance == "hybrid-cp" else counted
         return Row(counted, computed, lengths.attended, counted / lengths.mean, float(seq))
     attended = float(packs.squares.mean()) / seq if within else float(seq)
@@ -93,20 +99,21 @@ def _row_of(samples: Samples, seq: int, mbs: int) -> Row:
 
 
 def row_tokens(samples: Samples, seq: int) -> float:
-    """Tokens that count in a row on average, whatever the micro-batch."""
+    """Mean real tokens of a row, whatever the micro-batch."""
     return row_of(samples, seq, 1).counted
 
 
 def longest_of(lengths: Lengths, balance: Balance, mbs: int) -> tuple[float, float]:
-    """Mean, and mean square, of the longest of the samples of a micro-batch."""
+    """Mean and mean square of the longest sample in a micro-batch."""
     tokens, shares = longest_classes(lengths, balance, mbs)
     return float(tokens @ shares), float((tokens**2) @ shares)
 
 
 @cache
 def most_together(lengths: Lengths, count: int) -> float:
-    """Tokens of so many samples together, in the micro-batch with most of a training: one in
-    `_MICRO_BATCHES`, or with the longest sample in it."""
+    """Tokens of `count` samples in the largest micro-batch of a training: the largest of
+    `_MICRO_BATCHES`, or one with the longest sample.
+    """
     import numpy as np
 
     from planner.job.order_statistics import sum_of
@@ -118,11 +125,11 @@ def most_together(lengths: Lengths, count: int) -> float:
 
 @cache
 def longest_classes(lengths: Lengths, balance: Balance, mbs: int) -> tuple[Floats, Floats]:
-    """(lengths, shares) of the longest of the samples of a micro-batch.
+    """(lengths, shares): the distribution of the longest sample in a micro-batch.
 
-    Drawn at random: P(longest <= l) = F(l)^mbs. Grouped by length (`balance` tokens): samples are
-    sorted, `SORTED_BATCHES` micro-batches at a time, and the longest of the j-th of these is about
-    the sample at j/`SORTED_BATCHES` of the distribution: the order statistic of rank j·mbs of
+    Random order: P(longest <= l) = F(l)^mbs. Grouped by length (`balance` tokens): samples are
+    sorted, `SORTED_BATCHES` micro-batches at a time, and the longest of the j-th micro-batch is
+    about the sample at quantile j/`SORTED_BATCHES`: the order statistic of rank j·mbs of
     `SORTED_BATCHES`·mbs draws, at its mean rank.
     """
     import numpy as np
@@ -141,8 +148,7 @@ def longest_classes(lengths: Lengths, balance: Balance, mbs: int) -> tuple[Float
 
 @cache
 def packs_of(lengths: Lengths, size: int, packer: Packer) -> Packs:
-    """Packs that a packer makes of samples of these lengths, drawn evenly over the distribution and
-    then shuffled."""
+    """Packs that a packer makes of samples drawn evenly over the distribution and then shuffled."""
     import numpy as np
 
     drawn = int(min(max(_PACKS * size / lengths.mean, _FEWEST), _MOST))
@@ -158,14 +164,16 @@ def packs_of(lengths: Lengths, size: int, packer: Packer) -> Packs:
     packed = _best_fit if packer == "best-fit" else _next_fit
     bins = packed(zip(fit, patches, strict=True), size)
     filled = np.array([held for held, *_ in bins])
-    # The last ones lack what the next samples of a larger set would fill.
+    # The last packs lack the samples that a larger data set would add.
     whole = filled[:-1] if len(filled) > 1 else filled
     _, squares, seen = (np.array(column) for column in zip(*bins, strict=True))
     return Packs(float(whole.mean() / size), squares, seen)
 
 
 def _cut_patches(tokens: Floats, patches: Floats, size: int) -> Floats:
-    """Patches of the images of samples that begin in each pack of texts that follow each other."""
+    """Image patches of each pack, if consecutive texts are cut into packs; an image counts where
+    its sample begins.
+    """
     import numpy as np
 
     begins = np.cumsum(tokens) - tokens
@@ -176,7 +184,7 @@ def _cut_patches(tokens: Floats, patches: Floats, size: int) -> Floats:
 
 
 def _cut_squares(tokens: Floats, size: int) -> Floats:
-    """Sums of squares of texts that follow each other and are cut at every multiple of `size`."""
+    """Sums of squared lengths, if consecutive texts are cut at every multiple of `size`."""
     import numpy as np
 
     ends = np.cumsum(tokens)
@@ -189,12 +197,12 @@ def _cut_squares(tokens: Floats, size: int) -> Floats:
     return sums
 
 
-# Of a pack: tokens, the sum of squares, patches.
+# A pack's tokens, sum of squares and patches.
 Pack = tuple[float, float, float]
 
 
 def _next_fit(samples: Iterable[tuple[float, float]], size: int) -> list[Pack]:
-    """Packs of (tokens, patches): a sample that does not fit opens the next one."""
+    """Packs of (tokens, patches): a sample that does not fit opens the next pack."""
     bins, held, squares, seen = [], 0.0, 0.0, 0.0
     for length, patches in samples:
         if held + length > size:
@@ -205,8 +213,9 @@ def _next_fit(samples: Iterable[tuple[float, float]], size: int) -> list[Pack]:
 
 
 def _best_fit(samples: Iterable[tuple[float, float]], size: int) -> list[Pack]:
-    """Packs of (tokens, patches): samples in falling order, each into the fullest pack that has
-    room."""
+    """Packs of (tokens, patches): longest samples first, each into the fullest pack that has
+    room.
+    """
     rooms: list[tuple[float, int]] = []
     bins: list[list[float]] = []
     for length, patches in sorted(((float(a), float(b)) for a, b in samples), reverse=True):

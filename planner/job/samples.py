@@ -1,9 +1,8 @@
 """Lengths of samples, and how samples become the rows of a micro-batch.
 
-Pretraining has neither: its rows are cut from one long text and all have `--seq` tokens. Samples
-for fine-tuning have many lengths, and are padded or packed (`--packing`). Three sums then differ
-that are one in pretraining: tokens that count (those of samples), tokens that are computed (padding
-included), and squared lengths, on which attention's cost depends.
+In pretraining, rows are cut from one long text and all have `--seq` tokens. Fine-tuning samples
+have many lengths and are padded or packed (`--packing`). Three sums then differ: real tokens,
+computed tokens (with padding), and squared lengths, which decide the cost of attention.
 """
 
 from __future__ import annotations
@@ -22,13 +21,12 @@ from planner.job.errors import UsageError
 
 Packing = Literal["limit", "longest", "padding-free", "pack", "pack-varlen"]
 Balance = Literal["none", "tokens", "flop", "hybrid-cp", "dynamic-cp"]
-# How samples are put into packs: texts follow each other and are cut at the end of a pack; the next
-# sample that does not fit opens another pack; each sample goes into the fullest pack with room;
-# there are no packs.
+# How samples are packed: texts are concatenated and cut at the end of a pack; a sample that does
+# not fit opens the next pack; each sample goes into the fullest pack with room; no packs.
 Packer = Literal["cut", "next-fit", "best-fit", "none"]
 PACKINGS: tuple[Packing, ...] = get_args(Packing)
 BALANCES: tuple[Balance, ...] = get_args(Balance)
-# Words for people by rule.
+# Description of each rule.
 PACKING_WORDS: Mapping[Packing, str] = {
     "limit": "each sample padded to the limit",
     "longest": "padded to the longest of each micro-batch",
@@ -36,7 +34,7 @@ PACKING_WORDS: Mapping[Packing, str] = {
     "pack": "packed, with attention over the whole pack",
     "pack-varlen": "packed, with attention within each sample",
 }
-# Packings with which each balance goes.
+# Packing rules that are compatible with each balance rule.
 BALANCED: Mapping[Balance, tuple[Packing, ...]] = {
     "none": PACKINGS,
     "tokens": ("longest", "padding-free"),
@@ -44,9 +42,9 @@ BALANCED: Mapping[Balance, tuple[Packing, ...]] = {
     "hybrid-cp": ("pack-varlen",),
     "dynamic-cp": ("pack-varlen",),
 }
-# Balances under which the groups of context parallelism follow each sample (`rank_groups`).
+# Balance rules under which the context-parallel groups follow each sample (`rank_groups`).
 BY_SAMPLE: tuple[Balance, ...] = ("hybrid-cp", "dynamic-cp")
-# Words for people by balance.
+# Description of each balance rule.
 BALANCE_WORDS: Mapping[Balance, str] = {
     "none": "",
     "tokens": "balanced by tokens",
@@ -54,20 +52,19 @@ BALANCE_WORDS: Mapping[Balance, str] = {
     "hybrid-cp": "each on the ranks that it needs, one after the other",
     "dynamic-cp": "each on the ranks that it needs, filled by short ones (Megatron's dev branch)",
 }
-# Classes of a distribution at most; more lengths are joined with their neighbours, at their mean.
+# Most classes of a distribution; more lengths are merged with their neighbours at their mean.
 MOST_LENGTHS = 1024
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """A distribution of lengths: `tokens` of a sample, rising, and the share of the samples that
-    has each; shares add up to 1.
+    """A distribution of lengths: ascending `tokens` of a sample, and the share of samples with each
+    length; shares add up to 1.
 
-    `origin`: where it comes from, for people. `unstated`: lengths that would suit what was given
-    as well, where that leaves the spread open: a narrower and a wider distribution. `open_ended`:
-    a form without a longest sample, of which the rarest are cut wherever a limit is. `patches`: of
-    images, that a vision tower reads of a sample of each length on average; none where samples are
-    text. `most_patches`: of one sample.
+    `origin`: its source, for messages. `unstated`: a narrower and a wider distribution that also
+    match what was given, if the spread is open. `open_ended`: a form without a longest sample,
+    which is cut wherever a limit is. `patches`: mean image patches of a sample of each length;
+    empty for text. `most_patches`: the most of one sample.
     """
 
     tokens: tuple[float, ...]
@@ -80,7 +77,7 @@ class Lengths:
 
     @cached_property
     def mean(self) -> float:
-        """Tokens of a sample on average."""
+        """Mean tokens of a sample."""
         return fsum(length * share for length, share in zip(self.tokens, self.shares, strict=True))
 
     @cached_property
@@ -92,13 +89,13 @@ class Lengths:
 
     @cached_property
     def mean_patches(self) -> float:
-        """Patches of a sample's images on average."""
+        """Mean image patches of a sample."""
         return fsum(
             number * share for number, share in zip(self.patches, self.shares, strict=False)
         )
 
     def at_least(self, tokens: int) -> Lengths:
-        """The same samples, none shorter than so many tokens."""
+        """The same samples with a minimum length."""
         if self.shortest >= tokens:
             return self
         raised = (
@@ -110,13 +107,13 @@ class Lengths:
         return replace(made, open_ended=self.open_ended)
 
     def below(self, tokens: int) -> float:
-        """Share of the samples that are shorter."""
+        """Share of samples shorter than `tokens`."""
         return fsum(
             share for length, share in zip(self.tokens, self.shares, strict=True) if length < tokens
         )
 
     def with_patches(self, patches: float) -> Lengths:
-        """The same samples, each with images of so many patches."""
+        """The same samples, each with images of this many patches."""
         others = tuple(other.with_patches(patches) for other in self.unstated)
         each = (patches,) * len(self.tokens)
         return replace(self, patches=each, most_patches=patches, unstated=others)
@@ -133,24 +130,24 @@ class Lengths:
 
     @property
     def attended(self) -> float:
-        """Length of the sample that a token of the data is in, on average: E(l²)/E(l)."""
+        """Mean length of the sample that a token belongs to: E(l²)/E(l)."""
         return self.squared / self.mean
 
     def quantile(self, share: float) -> float:
-        """Length that this share of the samples does not exceed."""
+        """The length that this share of samples does not exceed."""
         for length, reached in zip(self.tokens, accumulate(self.shares), strict=True):
             if reached >= share - 1e-12:
                 return length
         return self.tokens[-1]
 
     def above(self, limit: float) -> float:
-        """Share of the samples that are longer than a limit."""
+        """Share of samples longer than a limit."""
         return fsum(
             share for length, share in zip(self.tokens, self.shares, strict=True) if length > limit
         )
 
     def cut(self, limit: int) -> Lengths:
-        """The samples cut at a limit: what is longer ends there."""
+        """The samples truncated at a limit."""
         if self.longest <= limit:
             return self
         patches = self.patches or (0.0,) * len(self.tokens)
@@ -165,7 +162,7 @@ class Lengths:
 def lengths_of(
     counted: Iterable[tuple[float, float]], origin: str, unstated: tuple[Lengths, ...] = ()
 ) -> Lengths:
-    """The distribution of (length, how many samples have it), in any order."""
+    """The distribution of (length, number of samples) pairs, in any order."""
     weights: dict[float, float] = {}
     for length, number in counted:
         weights[length] = weights.get(length, 0.0) + number
@@ -182,13 +179,14 @@ def lengths_of(
 def pictured_lengths_of(
     counted: Iterable[tuple[float, float, float]], origin: str, most: float
 ) -> Lengths:
-    """The distribution of (length, how many samples have it, patches of their images), in any
-    order; `most`: patches of one sample."""
+    """The distribution of (length, number of samples, image patches) triples, in any order. `most`:
+    most patches of one sample.
+    """
     counted = list(counted)
     made = lengths_of(((length, number) for length, number, _ in counted), origin)
     sums = [[0.0, 0.0] for _ in made.tokens]
     for length, number, patches in counted:
-        # Classes that were joined stand at their mean: the nearest one.
+        # Merged classes are at their mean, so take the nearest one.
         at = min(bisect_left(made.tokens, length), len(sums) - 1)
         if at and length - made.tokens[at - 1] < made.tokens[at] - length:
             at -= 1
@@ -199,7 +197,7 @@ def pictured_lengths_of(
 
 
 def demand_length(number: int, where: str) -> int:
-    """A length that a sample may have. UsageError."""
+    """Check that a sample may have this length. Raises UsageError."""
     if not 1 <= number <= LONGEST_SEQ:
         raise UsageError(
             f"{where}: a sample of {number:,} tokens; lengths are 1 to {LONGEST_SEQ:,} tokens"
@@ -208,7 +206,9 @@ def demand_length(number: int, where: str) -> int:
 
 
 def _joined(pairs: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most `MOST_LENGTHS` classes, the longest kept: neighbours become one at their mean."""
+    """At most `MOST_LENGTHS` classes: neighbours are merged at their mean, and the longest is
+    kept.
+    """
     if len(pairs) <= MOST_LENGTHS:
         return pairs
     *pairs, longest = pairs
@@ -223,10 +223,11 @@ def _joined(pairs: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True)
 class Samples:
-    """How a job's samples become rows. `lengths` None: rows are cut from one text (pretraining).
+    """How a job's samples become rows. `lengths` is None if rows are cut from one text
+    (pretraining).
 
-    `lengths` are cut at the limit already; `cut`: share of the samples that this shortened;
-    `raised`: share that is shorter than its images, whose tokens it then has.
+    `lengths` are already cut at the limit; `cut`: share of samples that this shortened. `raised`:
+    share of samples that were shorter than their images and take the length of those.
     """
 
     lengths: Lengths | None = None
@@ -238,12 +239,12 @@ class Samples:
 
     @property
     def differ(self) -> bool:
-        """Whether rows of a micro-batch may take unlike time: attention, or all, differs."""
+        """Whether rows may take different times, for attention or for everything."""
         return self.lengths is not None and self.packing not in ("limit", "pack")
 
     @property
     def by_sample(self) -> bool:
-        """Whether the ranks of context parallelism that share a sample follow its length."""
+        """Whether the number of context-parallel ranks follows the length of each sample."""
         return self.balance in BY_SAMPLE
 
     @property
@@ -252,16 +253,18 @@ class Samples:
         return self.packing in ("pack", "pack-varlen")
 
     def spread_as(self, lengths: Lengths) -> Samples:
-        """The same with other lengths, of which nothing is open."""
+        """The same with other lengths, without alternatives."""
         return replace(self, lengths=replace(lengths, unstated=()))
 
 
 @dataclass(frozen=True)
 class Offered:
-    """What a framework does with samples: its rules, the usual one first, each with how it fills
-    packs; whether a micro-batch holds one pack alone; what balances demand of the degrees;
-    `limit`: tokens at which samples are cut there where nobody says;
-    `answers`: the rules of its trainers for preferences and rewards; where it says so."""
+    """How a framework treats samples.
+
+    Its packing rules, the default first, each with how it fills packs; whether a micro-batch holds
+    just one pack; conditions of balance rules on the degrees; `limit`: tokens at which samples are
+    cut by default; `answers`: packing rules of its trainers for preferences and rewards.
+    """
 
     packings: Mapping[Packing, Packer]
     balances: tuple[Balance, ...]
@@ -273,7 +276,7 @@ class Offered:
 
     @property
     def usual(self) -> Packing:
-        """What it does unless told otherwise."""
+        """The default packing rule."""
         return next(iter(self.packings))
 
 
@@ -283,7 +286,7 @@ def _offered() -> Mapping[str, Any]:
 
 
 def offered_by(framework: str, family: str) -> Offered:
-    """What a framework, or the family of its versions, does with samples (`samples.toml`)."""
+    """How a framework, or the family of its versions, treats samples (`samples.toml`)."""
     tables = _offered()
     row = tables.get(framework) or tables.get(family) or tables["other"]
     return Offered(
@@ -298,7 +301,7 @@ def offered_by(framework: str, family: str) -> Offered:
 
 
 def frameworks_that(packing: str | None = None, balance: str | None = None) -> list[str]:
-    """Frameworks of the table that have a rule of packing, or of balance."""
+    """Frameworks that support a packing rule, or a balance rule."""
     return [
         name
         for name, row in _offered().items()

@@ -32,15 +32,14 @@ if TYPE_CHECKING:
     from constraints.condition import UserCondition
     from planner.job.request_fields import RequestFields
 
-# A pack holds so many samples of the mean length at least, unless the model's usual length is
-# shorter.
+# Fewest samples of mean length in a pack, unless the model's usual length is shorter.
 SAMPLES_A_PACK = 8
 
 
 def samples_of(
     request: RequestFields, profile: FrameworkProfile, model: ModelSpec
 ) -> tuple[Samples, int]:
-    """How a request's samples become rows, and the tokens of a row at most. UsageError."""
+    """How a request's samples become rows, and the most tokens of a row. Raises UsageError."""
     if request.lengths is None:
         _demand_positions(request, model)
         for option, value in (("packing", request.packing), ("balance", request.balance)):
@@ -65,8 +64,9 @@ def samples_of(
 def demand_answers(
     request: RequestFields, profile: FrameworkProfile, samples: Samples, objective: Objective
 ) -> None:
-    """UsageError where an objective reads whole answers and the framework's trainers for those do
-    not make rows so."""
+    """Raise UsageError if an objective reads whole answers and the framework's trainers for it
+    cannot make rows that way.
+    """
     launched = request.overrides.launched is not None
     if samples.lengths is None or not objective.reads_answers or launched:
         return
@@ -80,8 +80,9 @@ def demand_answers(
 
 
 def sample_conditions(profile: FrameworkProfile, samples: Samples) -> tuple[UserCondition, ...]:
-    """What rows of samples demand of the degrees: where the framework says so, a micro-batch is one
-    pack, whose length says how large it is; and some rules of balance go with few degrees."""
+    """Conditions that rows of samples impose on the degrees. In some frameworks a micro-batch is
+    one pack, whose length sets its size; some balance rules allow only few degrees.
+    """
     from constraints.condition import user_condition
 
     offered = offered_by(profile.name, profile.family)
@@ -95,8 +96,9 @@ def sample_conditions(profile: FrameworkProfile, samples: Samples) -> tuple[User
 def images_of_samples(
     request: RequestFields, model: ModelSpec, mean: float, limit: int
 ) -> ImageLoad | None:
-    """The images of a batch that the file of lengths states, for each token of samples that have so
-    many on average where they are cut at a limit; None where it states none. UsageError."""
+    """The images of a batch that the lengths file states, per token of its samples. `mean`: mean
+    tokens of a sample, cut at `limit`. None if the file states no images. Raises UsageError.
+    """
     found = _pictured(request, model)
     if found is None:
         return None
@@ -111,7 +113,7 @@ def images_of_samples(
 
 
 def states_images(text: str | None) -> bool:
-    """Whether `--lengths` names a file with columns of images. UsageError, OSError."""
+    """Whether `--lengths` names a file with image columns. Raises UsageError or OSError."""
     return text is not None and has_pictures(text, _stamp(text))
 
 
@@ -121,8 +123,9 @@ def _seen_lengths(request: RequestFields, model: ModelSpec) -> Lengths | None:
 
 
 def _pictured(request: RequestFields, model: ModelSpec) -> Pictured | None:
-    """Samples with their images, where the file of lengths has columns of them. UsageError where
-    images are given twice."""
+    """Samples with their images, if the lengths file has image columns. UsageError if images are
+    given twice.
+    """
     text = request.lengths
     if text is None:
         return None
@@ -136,12 +139,12 @@ def _pictured(request: RequestFields, model: ModelSpec) -> Pictured | None:
 
 @lru_cache(maxsize=16)
 def _lengths(text: str, _: tuple[int, int]) -> Lengths:
-    """`read_lengths`, once as long as the file stays as it is: a request is resolved often."""
+    """`read_lengths`, cached while the file is unchanged, because a request is resolved often."""
     return read_lengths(text)
 
 
 def _stamp(text: str) -> tuple[int, int]:
-    """(time, size) of the file that a text names, zeros where it names none."""
+    """(time, size) of the file that a text names; zeros if it names none."""
     for name in (text.strip(), text.strip().rpartition(":")[0]):
         try:
             found = Path(name).stat()
@@ -152,7 +155,9 @@ def _stamp(text: str) -> tuple[int, int]:
 
 
 def _packing(request: RequestFields, offered: Offered, profile: FrameworkProfile) -> Packing:
-    """The rule that was given, else the framework's usual one. UsageError where it has it not."""
+    """The given packing rule, else the framework's default. UsageError if the framework lacks
+    it.
+    """
     packing = request.packing or offered.usual
     if request.overrides.launched is not None:
         return packing
@@ -177,7 +182,7 @@ def _balance(
     packing: Packing,
     model: ModelSpec,
 ) -> Balance:
-    """How rows are balanced. UsageError where the framework, or the packing, has it not."""
+    """The balance rule. UsageError if the framework or the packing rule does not allow it."""
     balance = request.balance or "none"
     if balance == "none" or request.overrides.launched is not None:
         return balance
@@ -202,8 +207,9 @@ def _balance(
 
 
 def _demand_positions(request: RequestFields, model: ModelSpec) -> None:
-    """UsageError for a sequence beyond a table of learned positions. Of a launch file that was read
-    its check says so, beside all else that is wrong with it."""
+    """Raise UsageError for a sequence beyond a table of learned positions. For a launch file its
+    check reports this along with everything else that is wrong.
+    """
     seq, most = request.seq, model.longest_seq
     if seq is not None and seq > most and request.overrides.launched is None:
         raise UsageError(
@@ -215,9 +221,10 @@ def _demand_positions(request: RequestFields, model: ModelSpec) -> None:
 def _limit(
     request: RequestFields, lengths: Lengths, packing: Packing, model: ModelSpec, offered: Offered
 ) -> int:
-    """Tokens of a row at most: `--seq`, else what the samples and the model suggest; of a form
-    without a longest sample where the framework's tools cut. UsageError where the longest sample is
-    beyond the model's positions."""
+    """The most tokens of a row: `--seq`, else what samples and model suggest. For forms without a
+    longest sample, the length at which the framework's tools cut. UsageError if the longest sample
+    exceeds the model's positions.
+    """
     given, most = request.seq, model.max_positions
     reach = min(given or lengths.longest, lengths.longest)
     if reach > most and (model.longest_seq == most or (given is None and not lengths.open_ended)):
@@ -236,8 +243,9 @@ def _limit(
 
 
 def pack_length(lengths: Lengths, longest: int, model: ModelSpec) -> int:
-    """Tokens of a pack where nobody says: a power of two that holds the longest sample, and several
-    of the mean one where the model's usual length allows."""
+    """Default tokens of a pack: a power of two that holds the longest sample, and several mean ones
+    if the model's usual length allows.
+    """
     several = min(SAMPLES_A_PACK * lengths.mean, float(model.pretraining_seq))
     wanted = max(longest, int(several))
     return max(longest, min(1 << (wanted - 1).bit_length(), model.max_positions))

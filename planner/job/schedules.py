@@ -1,4 +1,4 @@
-"""Pipeline schedules by name: what each is, and what it demands of a plan.
+"""Pipeline schedules by name: what each one is, and its conditions on a plan.
 
 The closed forms are in `planner.cost.schedule`, the orders in `planner.predict.pipeline_simulator`.
 """
@@ -19,7 +19,7 @@ Placement = Literal["straight", "folded", "mirrored"]
 
 @dataclass(frozen=True)
 class PipelineSchedule:
-    """`code`: SCHEDULE_* of `planner.cost.schedule`; the rows of `schedules.toml`."""
+    """One schedule, a row of `schedules.toml`. `code`: SCHEDULE_* of `planner.cost.schedule`."""
 
     name: str
     code: int
@@ -30,7 +30,7 @@ class PipelineSchedule:
 
     @property
     def splits_backward(self) -> bool:
-        """Gradients of weights are made apart from those of inputs."""
+        """Whether gradients of weights are computed apart from those of inputs."""
         return self.code >= 2
 
 
@@ -39,7 +39,9 @@ SCHEDULES = {name: PipelineSchedule(name, **row) for name, row in _ROWS}
 
 
 def schedule_name(text: str) -> str:
-    """Name of a schedule, aliases resolved, case and `_` ignored. UsageError if there is none."""
+    """Name of a schedule with aliases resolved, ignoring case and `_`. UsageError if there is
+    none.
+    """
     wanted = text.strip().lower().replace("_", "-")
     for schedule in SCHEDULES.values():
         if wanted in (schedule.name, *schedule.aliases):
@@ -48,12 +50,12 @@ def schedule_name(text: str) -> str:
 
 
 def schedule_named(name: str | None) -> PipelineSchedule:
-    """A schedule; None: 1F1B, interleaved where vpp > 1."""
+    """The schedule of that name; None gives 1F1B, interleaved if vpp > 1."""
     return SCHEDULES[name or USUAL]
 
 
 def plan_schedule(name: str | None, pp: int, vpp: int) -> str:
-    """The schedule that a plan runs; 1F1B stands for a pipeline of one stage."""
+    """The schedule that a plan runs; 1F1B for a pipeline of one stage."""
     if pp == 1:
         return USUAL
     if name is None or name in ("1f1b", "interleaved"):

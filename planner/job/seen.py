@@ -1,4 +1,4 @@
-"""The images of a job's samples: with the model that reads them, and in the samples' lengths."""
+"""Add a job's images to its model and to the lengths of its samples."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ def with_images(
     samples: Samples,
     seq: int,
 ) -> tuple[Samples, ModelSpec]:
-    """The samples with their images, and the model with those of a batch, its tower as it is
-    trained. UsageError."""
+    """The samples with their images, and the model with a batch's images and its tower as it is
+    trained. Raises UsageError.
+    """
     samples = _with_room(request, samples, model)
     model = _seeing(request, model, profile, tuning, samples, seq)
     return _with_patches(samples, model), model
@@ -40,7 +41,7 @@ def _seeing(
     samples: Samples,
     seq: int,
 ) -> ModelSpec:
-    """The model with the images of a batch, and its tower as it is trained. UsageError."""
+    """The model with a batch's images, and its tower as it is trained. Raises UsageError."""
     mean = samples.lengths.mean if samples.lengths else float(seq)
     images = images_of_samples(request, model, mean, seq)
     if images is None:
@@ -54,8 +55,9 @@ def _seeing(
 
 
 def _with_room(request: RequestFields, samples: Samples, model: ModelSpec) -> Samples:
-    """The samples, each with the tokens of its images at least: those count in its length.
-    UsageError where the longest has no room for them."""
+    """The samples, each at least as long as its images. UsageError if the longest has no room for
+    them.
+    """
     tokens, lengths = stated_tokens(model, request.images, request.image_tokens), samples.lengths
     if lengths is None or not tokens:
         return samples
@@ -69,7 +71,7 @@ def _with_room(request: RequestFields, samples: Samples, model: ModelSpec) -> Sa
 
 
 def _with_patches(samples: Samples, model: ModelSpec) -> Samples:
-    """The samples with the patches of images, as many in each where no file states them."""
+    """The samples with image patches, the same number in each unless a file states them."""
     lengths, patches = samples.lengths, model.images.patches
     if lengths is None or lengths.patches or not patches:
         return samples

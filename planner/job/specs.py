@@ -1,7 +1,7 @@
-"""What a training job is made of: the model's shape and the job around it.
+"""The shape of a model, and of its parts.
 
-Both are frozen pydantic models: they validate what a person wrote, and from then on are plain
-facts. Nothing here knows a framework, a GPU or a cost.
+The classes are immutable pydantic models: they validate what a person wrote, and are plain facts
+from then on. They know no framework, GPU or cost.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Share = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Constant = bool | int | Finite | tuple[Finite, ...]
 
-# `state`: a state of fixed size in place of keys and values; `both`: that beside full attention, of
-# the same input (Falcon-H1); `none`: a layer is a feed-forward block alone (Nemotron-H).
+# `state`: a fixed-size state instead of keys and values; `both`: that beside full attention on the
+# same input (Falcon-H1); `none`: the layer is just a feed-forward block (Nemotron-H).
 AttentionKind = Literal["full", "sliding", "cross", "state", "both", "none"]
 FfnKind = Literal["dense", "moe", "none"]
 
@@ -37,7 +37,9 @@ BIASES = ("qkv_bias", "attention_out_bias", "mlp_bias", "head_bias", "norm_bias"
 
 class _Frozen(Named):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy that derives its cached properties anew; pydantic would copy their values."""
+        """A copy that computes its cached properties again; pydantic would copy their old
+        values.
+        """
         copied = super().model_copy(update=update, deep=deep)
         for name, var in vars(type(self)).items():
             if isinstance(var, cached_property):
@@ -62,12 +64,13 @@ class MlaSpec(_Frozen):
 class StateSpaceSpec(_Frozen):
     """Mixer of `state` layers: a recurrence over a state of head_dim x state for each head.
 
-    `mamba2`: SSD (arXiv 2405.21060, section 7); `mamba1`: selective scan (arXiv 2312.00752), whose
-    heads are single channels, with steps from a projection of `step_rank`, and with `inner_norms`
-    Jamba's norms of steps, B and C; `gated_delta`: gated delta net (arXiv 2412.06464) as in
-    Qwen3-Next; `lightning`: linear attention of MiniMax-01 (arXiv 2501.08313). `groups`: heads of
-    B and C (of keys and queries), which `heads` share; `conv`: width of the causal convolution
-    before the recurrence, 0 without one; `chunk`: tokens that are computed as one product;
+    `mamba2`: SSD (arXiv 2405.21060, section 7). `mamba1`: selective scan (arXiv 2312.00752), whose
+    heads are single channels, with time steps from a projection of rank `step_rank`; `inner_norms`:
+    Jamba's norms of time steps, B and C. `gated_delta`: gated delta net (arXiv 2412.06464) as in
+    Qwen3-Next. `lightning`: linear attention of MiniMax-01 (arXiv 2501.08313).
+
+    `groups`: heads of B and C (of keys and queries), shared by `heads`. `conv`: width of the causal
+    convolution before the recurrence; 0 for none. `chunk`: tokens computed as one product.
     `gated_norm`: a norm before the output projection.
     """
 
@@ -92,33 +95,34 @@ class StateSpaceSpec(_Frozen):
 
     @property
     def inner(self) -> int:
-        """Summed width of the heads."""
+        """Total width of the heads."""
         return self.heads * self.head_dim
 
     @property
     def key_width(self) -> int:
-        """Summed width of B (of the keys); C (queries) is as wide."""
+        """Total width of B (of the keys); C (queries) has the same width."""
         return self.groups * self.state
 
 
 class MoeSpec(_Frozen):
     """The experts of a mixture-of-experts layer.
 
-    `ffn` is the width of one routed expert, `shared_ffn` the summed width of the shared experts
-    (0: none), `shared_gate` a learned scalar gate on them (Qwen2-MoE), `router_bias` a trained
-    bias per expert, `score_correction_bias` an untrained one (DeepSeek-V3: a buffer, not
-    counted as a parameter), `expert_bias` biases inside the experts (gpt-oss). Experts are chosen
-    from the best `top_groups` of `groups` groups (DeepSeek-V3, arXiv 2412.19437, section 2.1.2),
-    by the sum of the best two or the `max` of a group (`group_score`; DeepSeek-V2: max), and their
-    weights are divided by their sum where `normalised`, then multiplied by `weight_scale`; with
-    `weights_on_input` they multiply the experts' inputs (Llama 4). `clamp`: limit of the experts'
-    shifted SwiGLU (gpt-oss). `latent`: width to which tokens are projected before they are sent to
-    experts, and back after (Nemotron-3-Super's LatentMoE); None: hidden.
+    `ffn`: width of one routed expert. `shared_ffn`: total width of the shared experts; 0 for none.
+    `shared_gate`: a learned scalar gate on them (Qwen2-MoE). `router_bias`: a trained bias per
+    expert. `score_correction_bias`: an untrained one (DeepSeek-V3; a buffer, not a parameter).
+    `expert_bias`: biases inside the experts (gpt-oss). `clamp`: limit of the experts' shifted
+    SwiGLU (gpt-oss). `latent`: width to which tokens are projected before they go to experts, and
+    from which they are projected back (Nemotron-3-Super's LatentMoE); None for hidden.
 
-    How the router learns to balance: `bias_update_rate` moves the correction bias each step,
-    `aux_loss` weighs the loss of load over a `batch` or a `sequence`, `z_loss` that of large
-    logits; `capacity_factor` None drops no tokens. `router_fp32`: the router's product must be in
-    fp32; else the framework chooses.
+    Experts are chosen from the best `top_groups` of `groups` groups (DeepSeek-V3, arXiv 2412.19437,
+    section 2.1.2), by the sum of the best two or the `max` of a group (`group_score`; DeepSeek-V2:
+    max). Their weights are divided by their sum if `normalised`, then multiplied by `weight_scale`.
+    With `weights_on_input` they multiply the experts' inputs (Llama 4).
+
+    Load balancing: `bias_update_rate` moves the correction bias each step. `aux_loss` weighs the
+    load loss over a `batch` or a `sequence`; `z_loss` weighs that of large logits.
+    `capacity_factor` None drops no tokens. `router_fp32`: the router's product must be in fp32;
+    otherwise the framework chooses.
     """
 
     experts: Positive
@@ -153,22 +157,22 @@ class MoeSpec(_Frozen):
 
 
 class LayerKind(_Frozen):
-    """One kind of transformer layer; layers of a kind cost the same."""
+    """One kind of transformer layer. All layers of a kind cost the same."""
 
     attention: AttentionKind = "full"
     ffn: FfnKind = "dense"
-    # Nothing trains it: one of the first layers of a model whose lower part is frozen.
+    # The layer is frozen, as one of the first layers of a model whose lower part is frozen.
     frozen: bool = False
     # `vision`: a layer of the tower, whose tokens are patches of images.
     module: Literal["language", "vision"] = "language"
-    # A learned number scales what each block adds, as in all that attend across to images.
+    # A learned number scales each block's output, as in all layers that cross-attend to images.
     gated: bool = False
-    # It runs, and nobody reads what it makes.
+    # It runs, but its output is unused.
     unread: bool = False
 
     @property
     def parts(self) -> str:
-        """What it has, in words: `full/dense`, `state`."""
+        """Its parts in words: `full/dense`, `state`."""
         marks = (name if getattr(self, name) else "none" for name in ("gated", "unread", "frozen"))
         parts = (self.attention, self.ffn, *marks)
         words = "/".join(part for part in parts if part != "none")
@@ -176,7 +180,7 @@ class LayerKind(_Frozen):
 
 
 def tower_kinds(tower: TowerSpec, *, frozen: bool = False) -> tuple[LayerKind, ...]:
-    """Kind of each layer of a vision tower; `frozen`: nothing trains it."""
+    """Kind of each layer of a vision tower. `frozen`: the tower is not trained."""
     last, read = tower.layers - tower.gated_layers, tower.layers - tower.unread
     return tuple(
         LayerKind(
@@ -220,7 +224,7 @@ class ModelSpec(_Frozen):
     tied_embeddings: bool = False
     position: Literal["rope", "learned", "alibi", "none"] = "rope"
     rope: RopeSpec = RopeSpec()
-    # Part of each head that rotates.
+    # Share of each head that is rotated.
     rotary_share: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     qkv_bias: bool = False
     attention_out_bias: bool = False
@@ -235,16 +239,17 @@ class ModelSpec(_Frozen):
     # `head` = a norm over each head's width, shared by heads (Qwen3, Gemma 3); `full` = over the
     # whole projected width (OLMo 2).
     qk_norm: Literal["none", "head", "full"] = "none"
-    # Queries and keys of layers with windows are divided by their length (Llama 4: in its chunks).
+    # Queries and keys of layers with windows are normalised to unit length (Llama 4: in its
+    # chunks).
     qk_l2_norm: bool = False
     # A learned logit per head that takes part in the softmax (gpt-oss).
     attention_sinks: bool = False
     # Scores and logits are capped: cap * tanh(x / cap) (Gemma 2, arXiv 2408.00118, section 2).
     attention_softcap: PositiveNumber | None = None
     logits_softcap: PositiveNumber | None = None
-    # Factor of the scores; None: one over the root of the head's width (Gemma 2 and 3 state it).
+    # Factor of the scores; None for one over the root of the head's width (Gemma 2 and 3 state it).
     attention_scale: PositiveNumber | None = None
-    # Queries, keys and values are cut at this size (OLMo 1, DBRX).
+    # Queries, keys and values are clipped at this value (OLMo 1, DBRX).
     qkv_clip: PositiveNumber | None = None
     sliding_window: Positive | None = None
     # A sigmoid gate as wide as the queries on attention's output (Qwen3-Next).
@@ -257,13 +262,14 @@ class ModelSpec(_Frozen):
     layer_kinds: tuple[LayerKind, ...] = ()
     # Extra multi-token-prediction layers (DeepSeek-V3), not part of `layers`.
     mtp_layers: NonNegative = 0
-    # One score a row in place of logits: the head of a reward model has no vocabulary.
+    # One score per row instead of logits: the head of a reward model has no vocabulary.
     scores: bool = False
-    # What reads images, and the images of a batch; the shape above is the language model's.
+    # The part that reads images, and the images of a batch; the shape above is the language
+    # model's.
     vision: VisionSpec | None = None
     images: ImageLoad = NO_IMAGES
-    # What else changes training, neither shape nor cost: keys of transformers whose values are not
-    # the class's (Granite's multipliers, noise of the router, dropout that the config states).
+    # Settings that change training but neither shape nor cost: transformers keys with values other
+    # than the class default (Granite's multipliers, router noise, dropout).
     constants: tuple[tuple[str, Constant], ...] = ()
     source: str = ""
 
@@ -297,7 +303,7 @@ class ModelSpec(_Frozen):
         return self.model_copy(update=dict.fromkeys(BIASES, False) | {"moe": moe})
 
     def with_mtp(self, layers: int) -> ModelSpec:
-        """The model trained with so many layers of multi-token prediction."""
+        """The model trained with this many layers of multi-token prediction."""
         return self if layers == self.mtp_layers else self.model_copy(update={"mtp_layers": layers})
 
     @property
@@ -311,15 +317,16 @@ class ModelSpec(_Frozen):
         return self.model_copy(update=changed)
 
     def with_scan_chunks(self, tokens: int) -> ModelSpec:
-        """The model whose Mamba-2 scans are in chunks of so many tokens, which changes no result;
-        0: in its own."""
+        """The model whose Mamba-2 scans use chunks of this many tokens, which changes no result; 0
+        for its own.
+        """
         space = self.state_space
         if not tokens or space is None or space.kind != "mamba2" or space.chunk == tokens:
             return self
         return self.model_copy(update={"state_space": space.model_copy(update={"chunk": tokens})})
 
     def with_frozen(self, layers: int) -> ModelSpec:
-        """The model whose first layers nothing trains."""
+        """The model with its first layers frozen."""
         if not layers:
             return self
         kinds = (
@@ -329,7 +336,7 @@ class ModelSpec(_Frozen):
         return self.model_copy(update={"layer_kinds": tuple(kinds)})
 
     def without_frozen(self) -> ModelSpec:
-        """The model as it is built, whatever is trained."""
+        """The model without any layer marked as frozen."""
         if self.vision is not None and (self.vision.frozen or self.vision.place != "layers"):
             whole = self.vision.model_copy(update={"frozen": False, "place": "layers"})
             return self.model_copy(update={"vision": whole}).without_frozen()
@@ -356,8 +363,9 @@ class ModelSpec(_Frozen):
 
     @property
     def longest_seq(self) -> int:
-        """Tokens that a sequence may have at most: a table of learned positions ends there, and
-        all other positions go on."""
+        """Longest possible sequence in tokens: the size of a table of learned positions; other
+        positions have no end.
+        """
         return self.max_positions if self.position == "learned" else LONGEST_SEQ
 
     @property
@@ -367,19 +375,20 @@ class ModelSpec(_Frozen):
 
     @property
     def special_attention(self) -> bool:
-        """Whether queries are wider than values, or scores have windows or sinks."""
+        """Whether queries are wider than values, or attention has windows or sinks."""
         windows = self.sliding_window is not None or self.attention_sinks
         return self.mla is not None or windows
 
     @property
     def has_attention(self) -> bool:
-        """Whether some layers attend."""
+        """Whether any layer has attention."""
         return any(kind.attention not in ("state", "none") for kind in self.kinds)
 
     @property
     def mtp_kind(self) -> LayerKind:
-        """Kind of a multi-token-prediction layer: the last layer's, or where attention and
-        feed-forward are separate layers, one of each (Nemotron-3: `*E`)."""
+        """Kind of a multi-token-prediction layer: that of the last layer, or one of each if
+        attention and feed-forward are separate layers (Nemotron-3: `*E`).
+        """
         last = self.kind_sequence[-1]
         if "none" not in (last.attention, last.ffn):
             return last
@@ -387,13 +396,14 @@ class ModelSpec(_Frozen):
 
     @cached_property
     def kind_indices(self) -> tuple[int, ...]:
-        """For each layer the index of its kind in `kinds`."""
+        """For each layer, the index of its kind in `kinds`."""
         return tuple(self.kinds.index(kind) for kind in self.kind_sequence)
 
     @cached_property
     def piece_sequence(self) -> tuple[LayerKind, ...]:
-        """Kind of every layer that a pipeline is cut into, in order: the vision tower's unless it
-        stands with the embeddings, then the language model's."""
+        """Kind of every layer that a pipeline is split into, in order: the vision tower's, unless
+        it stands with the embeddings, then the language model's.
+        """
         if self.vision is None or self.vision.place != "layers":
             return self.kind_sequence
         tower = tower_kinds(self.vision.tower, frozen=self.vision.frozen)
@@ -401,29 +411,29 @@ class ModelSpec(_Frozen):
 
     @cached_property
     def piece_kinds(self) -> tuple[LayerKind, ...]:
-        """The distinct kinds of these."""
+        """The distinct kinds in `piece_sequence`."""
         return tuple(dict.fromkeys(self.piece_sequence))
 
     @cached_property
     def piece_indices(self) -> tuple[int, ...]:
-        """For each of these layers the index of its kind in `piece_kinds`."""
+        """For each layer of `piece_sequence`, the index of its kind in `piece_kinds`."""
         return tuple(self.piece_kinds.index(kind) for kind in self.piece_sequence)
 
     @property
     def query_width(self) -> int:
-        """Summed width of the query heads."""
+        """Total width of the query heads."""
         if self.mla:
             return self.heads * (self.mla.qk_nope_head_dim + self.mla.qk_rope_head_dim)
         return self.heads * self.head_dim
 
     @property
     def kv_width(self) -> int:
-        """Summed width of the key heads (MHA/GQA/MQA)."""
+        """Total width of the key heads (MHA/GQA/MQA)."""
         return self.kv_heads * self.head_dim
 
     @property
     def rotary_width(self) -> int:
-        """Elements of a query head that rotary positions turn."""
+        """Elements of a query head that rotary positions rotate."""
         if self.mla:
             return self.mla.qk_rope_head_dim
         return int(self.head_dim * self.rotary_share)

@@ -1,4 +1,4 @@
-"""A vision tower's layers as those of a model, whose tokens are patches."""
+"""A vision tower's layers in the form of a model's layers whose tokens are patches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planner.job.tuned_layers import ALL_LINEAR, in_groups
 from planner.job.tuning import VISION_TOWER, Tuning
 from planner.job.vision import TowerSpec
 
-# Layers of towers that have the names of a language model's, where peft finds them by these names.
+# Tower layers with the same names as a language model's, where peft finds them by these names.
 _SAME_NAMES: Mapping[str, tuple[str, ...]] = {
     "qwen2_5_vl": ("gate", "up", "down"),
     "clip": ("q", "k", "v"),
@@ -26,7 +26,7 @@ _SAME_NAMES: Mapping[str, tuple[str, ...]] = {
 
 @cache
 def tower_model(tower: TowerSpec) -> ModelSpec:
-    """The shape that the op table's rows of a tower are made from."""
+    """The shape from which the op table's rows of a tower are made."""
     return ModelSpec(
         name="vision tower",
         family=f"vision_{tower.kind}",
@@ -54,8 +54,9 @@ def tower_model(tower: TowerSpec) -> ModelSpec:
 
 
 def part_targets(tuning: Tuning, part: str, kind: str = "") -> tuple[str, ...]:
-    """Layers of a tower of such a kind, or of the projector, that have adapters: those of the names
-    that are asked for, or all."""
+    """Linear layers with adapters in one kind of tower layer, or in the projector: those whose
+    names are requested, or all.
+    """
     if not tuning.has_adapters or ALL_LINEAR in tuning.targets:
         return tuning.targets
     named = _SAME_NAMES.get(kind, ()) if part == VISION_TOWER else ()

@@ -1,4 +1,4 @@
-"""Linear layers of a model by the names that adapters are put on, with their widths."""
+"""A model's linear layers under the names used for adapters, with their widths."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from planner.job.specs import ModelSpec
 
 EXPERTS, ALL_LINEAR = "experts", "all-linear"
-# What a word for several layers stands for. peft's `all-linear` leaves the head out
-# (src/peft/tuners/tuners_utils.py, _maybe_include_all_linear_layers); routers are no linear layers
-# of transformers since its version 5.
+# Layers that a group name stands for. peft's `all-linear` leaves the head out
+# (src/peft/tuners/tuners_utils.py, _maybe_include_all_linear_layers). Since version 5, routers are
+# not linear layers in transformers.
 _ATTENTION = ("q", "k", "v", "q-down", "q-up", "kv-down", "kv-up", "o")
 _MLP = ("gate", "up", "down", "shared-gate", "shared-up", "shared-down")
 GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -22,25 +22,25 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class LinearLayer:
-    """Widths of the input and the output of a linear layer; of experts the narrowest of each."""
+    """Input and output width of a linear layer; for experts the narrowest of each."""
 
     inputs: int
     outputs: int
 
     @property
     def narrowest(self) -> int:
-        """The largest rank that its weight can have."""
+        """The highest rank that its weight can have."""
         return min(self.inputs, self.outputs)
 
 
 def in_groups(names: Iterable[str]) -> Iterator[str]:
-    """Names of layers, each group as the layers in it."""
+    """Names of layers, with each group expanded into its layers."""
     for name in names:
         yield from GROUPS.get(name, (name,))
 
 
 def linear_layers(model: ModelSpec) -> dict[str, LinearLayer]:
-    """The linear layers of a model, by the planner's names, in the order of a layer."""
+    """The linear layers of a model by the planner's names, in the order of a layer."""
     layers = _attention(model) | _states(model) | _feed_forward(model)
     return layers | {"head": LinearLayer(model.hidden, model.vocab)}
 

@@ -1,8 +1,9 @@
-"""How the weights of a model are trained: all of them, a part, or adapters beside frozen ones.
+"""How the weights of a model are trained: all of them, some of them, or adapters beside frozen
+ones.
 
-`read_tuning` reads what people write (`lora:rank=16,targets=all-linear,base=nf4-double`, and the
-modules of `--freeze`) into a `Tuning`; `Tuning.checked` compares it with a model. Words for linear
-layers: those of `linear_layers`, or groups of them (`all-linear`, `attention`, `mlp`).
+`read_tuning` parses `lora:rank=16,targets=all-linear,base=nf4-double` and the modules of `--freeze`
+into a `Tuning`; `planner.job.tuning_checks` checks it against a model. Linear layers are named as
+in `linear_layers`, or in groups (`all-linear`, `attention`, `mlp`).
 """
 
 from __future__ import annotations
@@ -16,30 +17,29 @@ from hardware.facts import load_formats
 from planner.job.bounds import WIDEST
 from planner.job.errors import UsageError, unknown_name
 from planner.job.specs import ModelSpec
-from planner.job.tuned_layers import EXPERTS, GROUPS, LinearLayer, in_groups, linear_layers
+from planner.job.tuned_layers import EXPERTS, GROUPS, in_groups, linear_layers
 
 Method = Literal["full", "lora", "qlora", "dora"]
 AdapterPrecision = Literal["fp32", "bf16", "fp16"]
 METHODS: tuple[Method, ...] = get_args(Method)
 ADAPTER_PRECISIONS: tuple[AdapterPrecision, ...] = get_args(AdapterPrecision)
 
-# What people take where they say nothing: the rank of most recipes, every linear layer of the
-# layers (QLoRA, arXiv 2305.14314, section 4: adapters on all of them match full tuning), and the
-# base of QLoRA's paper.
+# Defaults: the rank of most recipes, every linear layer of the layers (QLoRA, arXiv 2305.14314,
+# section 4: adapters on all of them match full tuning), and the base format of QLoRA's paper.
 USUAL_RANK = 16
 USUAL_TARGETS = ("all-linear",)
 QLORA_BASE = "nf4-double"
 
 _OF_BITSANDBYTES = ("nf4", "nf4-double", "int8")
 
-# Modules that may be frozen, or trained whole beside adapters, besides linear layers.
+# Modules besides linear layers that may be frozen, or trained in full beside adapters.
 WHOLE_MODULES = ("embeddings", "head", "norms")
 # The parts of a vision-language model.
 VISION_TOWER, PROJECTOR, LANGUAGE_MODEL = "vision_tower", "projector", "language_model"
 PARTS = (VISION_TOWER, PROJECTOR, LANGUAGE_MODEL)
-# Those that may be trained whole beside adapters of the language model.
-_WHOLE_PARTS = (VISION_TOWER, PROJECTOR)
-_LAYERS = re.compile(r"layers:(\d{1,6})", re.ASCII)
+# Parts that may be trained in full beside adapters of the language model.
+WHOLE_PARTS = (VISION_TOWER, PROJECTOR)
+FIRST_LAYERS = re.compile(r"layers:(\d{1,6})", re.ASCII)
 _HINT = "write full, lora, qlora or dora, as lora:rank=16,targets=all-linear,base=nf4-double"
 
 
@@ -47,13 +47,13 @@ _HINT = "write full, lora, qlora or dora, as lora:rank=16,targets=all-linear,bas
 class Tuning:
     """How weights are trained. The default trains all of them.
 
-    `rank`: of the adapters; `alpha`: their scale, which costs nothing; `targets`: linear layers
-    that have adapters, or groups of them; `base`: number format of the frozen linear layers
-    (`hardware/catalog/formats.toml`), None as the framework holds weights; `adapter`: type of the
-    adapters' weights, None as the library has it; `dropout`: of the adapters' inputs; `whole`:
-    modules, or parts of a vision-language model, that are trained in full beside adapters (peft's
-    `modules_to_save`, or scripts that switch their gradients on); `frozen`: modules
-    that nothing trains, `layers:8` for the first eight layers.
+    `rank`: rank of the adapters. `alpha`: their scale, which costs nothing. `targets`: linear
+    layers with adapters, or groups of them. `base`: number format of the frozen linear layers
+    (`hardware/catalog/formats.toml`); None for the framework's default. `adapter`: type of the
+    adapters' weights; None for the library's default. `dropout`: dropout of the adapters' inputs.
+    `whole`: modules, or parts of a vision-language model, that are trained in full beside adapters
+    (peft's `modules_to_save`, or scripts that enable their gradients). `frozen`: frozen modules;
+    `layers:8` means the first eight layers.
     """
 
     method: Method = "full"
@@ -68,12 +68,12 @@ class Tuning:
 
     @property
     def has_adapters(self) -> bool:
-        """Whether adapters are trained, and the weights beside them are frozen."""
+        """Whether adapters are trained while the other weights are frozen."""
         return self.method != "full"
 
     @property
     def unties(self) -> bool:
-        """Whether trained copies of a tied table stand beside it, one for each use of it."""
+        """Whether a tied table gets a trained copy for each of its uses."""
         return self.has_adapters and bool({"embeddings", "head"} & set(self.whole))
 
     @property
@@ -88,55 +88,45 @@ class Tuning:
 
     @property
     def is_prepared(self) -> bool:
-        """Whether peft's prepare_model_for_kbit_training casts what is not packed to fp32: beside
-        weights that bitsandbytes quantised, not beside GPTQ's (src/peft/utils/other.py)."""
+        """Whether peft's prepare_model_for_kbit_training casts unpacked weights to fp32. It does
+        beside weights that bitsandbytes quantised, not beside GPTQ's (src/peft/utils/other.py).
+        """
         return self.base in _OF_BITSANDBYTES
 
     @property
     def frozen_layers(self) -> int:
-        """How many layers, from the first on, nothing trains."""
-        found = (_LAYERS.fullmatch(name) for name in self.frozen)
+        """Number of frozen layers at the start of the model."""
+        found = (FIRST_LAYERS.fullmatch(name) for name in self.frozen)
         return max((int(match[1]) for match in found if match), default=0)
 
     @property
     def frozen_modules(self) -> tuple[str, ...]:
-        """Modules that nothing trains in any layer, groups as the layers in them."""
-        named = (name for name in self.frozen if not _LAYERS.fullmatch(name) and name not in PARTS)
+        """Modules that are frozen in every layer, with groups expanded."""
+        named = (
+            name for name in self.frozen if not FIRST_LAYERS.fullmatch(name) and name not in PARTS
+        )
         language = _WHOLE_LANGUAGE if LANGUAGE_MODEL in self.frozen else ()
         return tuple(in_groups((*named, *language)))
 
     def freezes(self, part: str) -> bool:
-        """Whether nothing trains a part of a vision-language model (`PARTS`)."""
+        """Whether a part of a vision-language model (`PARTS`) is frozen."""
         return part in self.frozen
 
     def adapted(self, model: ModelSpec) -> tuple[str, ...]:
-        """Linear layers of a model that have adapters, in the model's order."""
+        """A model's linear layers with adapters, in the model's order."""
         if not self.has_adapters:
             return ()
         wanted = set(in_groups(self.targets)) - set(self.frozen_modules)
         return tuple(name for name in linear_layers(model) if name in wanted)
 
-    def checked(self, model: ModelSpec) -> Tuning:
-        """Itself, if it can train the model. UsageError says what does not fit the model."""
-        layers = linear_layers(model)
-        _demand_modules(self, model, layers)
-        if self.has_adapters:
-            _demand_adapters(self, model, layers)
-        elif _trains_nothing(self, model, layers):
-            raise UsageError(
-                f"--freeze {' '.join(self.frozen)} leaves nothing of {model.name} to train; leave "
-                "a module out, as the last layers"
-            )
-        return self
-
     @property
     def words(self) -> str:
-        """The text that reads as this, with what is frozen."""
+        """The text that parses to this tuning, including the frozen modules."""
         frozen = f", frozen: {' '.join(self.frozen)}" if self.frozen else ""
         return f"{self}{frozen}"
 
     def __str__(self) -> str:
-        """The text that reads as this, without what is frozen."""
+        """The text that parses to this tuning, without the frozen modules."""
         if not self.has_adapters:
             return self.method
         settings = {
@@ -156,7 +146,7 @@ FULL = Tuning()
 
 
 def read_tuning(text: str, freeze: Iterable[str] = ()) -> Tuning:
-    """What `--train` and `--freeze` say. UsageError says what is wrong and the nearest fix."""
+    """Parse `--train` and `--freeze`. UsageError says what is wrong and the nearest fix."""
     method, _, rest = text.strip().partition(":")
     name = method.strip().lower()
     if name not in METHODS:
@@ -173,7 +163,7 @@ def read_tuning(text: str, freeze: Iterable[str] = ()) -> Tuning:
 
 
 def _named(freeze: str) -> list[str]:
-    """The modules that one `--freeze` names. UsageError where it names none."""
+    """The modules of one `--freeze`. UsageError if it names none."""
     items = [item for item in freeze.split(",") if item.strip()]
     if not items:
         raise UsageError(
@@ -197,7 +187,7 @@ def _full(text: str, settings: Mapping[str, tuple[str, ...]], frozen: tuple[str,
 
 
 def _with_base(text: str, tuning: Tuning) -> Tuning:
-    """LoRA of a base in 8 or 4 bits is QLoRA, whatever it was called."""
+    """Turn LoRA on a base of 8 or 4 bits into QLoRA, whatever it was called."""
     if tuning.method == "qlora" and tuning.base is None:
         raise UsageError(
             f"--train {text}: qlora holds the frozen weights in 4 or 8 bits; give base=nf4, or lora"
@@ -206,7 +196,7 @@ def _with_base(text: str, tuning: Tuning) -> Tuning:
 
 
 def _settings(text: str, rest: str) -> dict[str, tuple[str, ...]]:
-    """Settings by name; an item without a name goes on with the list before it."""
+    """Settings by name; an item without a name continues the list before it."""
     found: dict[str, tuple[str, ...]] = {}
     last = ""
     for item in filter(None, (part.strip() for part in rest.split(","))):
@@ -267,7 +257,7 @@ def _number(name: str, values: tuple[str, ...], low: float, high: float, hint: s
 
 
 def _demand_layers(targets: tuple[str, ...], frozen: tuple[str, ...]) -> None:
-    """UsageError where adapters are put on a part of a vision-language model by its name."""
+    """Raise UsageError if a part of a vision-language model is named as a target of adapters."""
     for name in targets:
         part = _CALLED.get(name.lower(), name.lower())
         if part not in PARTS:
@@ -295,7 +285,7 @@ def _targets(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
 
 
 def _whole(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
-    known = (*WHOLE_MODULES, *_WHOLE_PARTS)
+    known = (*WHOLE_MODULES, *WHOLE_PARTS)
     return replace(tuning, whole=tuple(_known(name, known, "--train whole=") for name in values))
 
 
@@ -311,7 +301,7 @@ def _base(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
     return replace(tuning, base=name)
 
 
-# What libraries call formats.
+# Names of formats in libraries.
 _BASES = {
     "nf4-double-quant": "nf4-double", "4bit": "nf4", "bnb-4bit": "nf4", "8bit": "int8",
     "bnb-8bit": "int8", "gptq": "gptq4", "gptq-int4": "gptq4", "awq": "gptq4",
@@ -339,16 +329,16 @@ _READ: Mapping[str, Callable[[Tuning, tuple[str, ...]], Tuning]] = {
 
 # --- words for modules ----------------------------------------------------------------------------
 
-# Every linear layer that some model has.
+# Every linear layer that any model has.
 _ALL = (
     "q", "k", "v", "q-down", "q-up", "kv-down", "kv-up", "o", "gate", "up", "down", "shared-gate",
     "shared-up", "shared-down", "router", EXPERTS, "state-in", "state-out", "head",
 )  # fmt: skip
-# All that a language model is made of.
+# All parts of a language model.
 _WHOLE_LANGUAGE = (*WHOLE_MODULES, *_ALL)
-# Layers that read one tensor, which frameworks multiply at once: costed as one row.
-_TOGETHER = (("q", "k", "v"), ("gate", "up"), ("shared-gate", "shared-up"))
-# What Hugging Face, Megatron and torchtune call them.
+# Layers with the same input, which frameworks multiply at once; costed as one row.
+TOGETHER = (("q", "k", "v"), ("gate", "up"), ("shared-gate", "shared-up"))
+# Names of these layers in Hugging Face, Megatron and torchtune.
 _CALLED = {
     "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "out_proj": "o", "output_proj": "o",
     "gate_proj": "gate", "up_proj": "up", "down_proj": "down", "q_a_proj": "q-down",
@@ -362,8 +352,7 @@ _CALLED = {
 
 
 def _known(name: str, known: Iterable[str], option: str) -> str:
-    """The planner's word for a module of `option`. UsageError lists the words that may stand
-    there."""
+    """The planner's name for a module given to `option`. UsageError lists the possible names."""
     wanted = _CALLED.get(name.lower(), name.lower())
     words = tuple(known)
     if wanted not in words:
@@ -374,92 +363,9 @@ def _known(name: str, known: Iterable[str], option: str) -> str:
 def _frozen(name: str) -> str:
     text = re.sub(r"\s", "", name).lower()
     if text.startswith("layers"):
-        match = _LAYERS.fullmatch(text)
+        match = FIRST_LAYERS.fullmatch(text)
         if match is None or not int(match[1]):
             raise UsageError(f"--freeze {name}: write layers:8 for the first eight layers")
         return text
     groups = tuple(group for group in GROUPS if group != "all-linear")
     return _known(text, (*WHOLE_MODULES, *PARTS, *groups, *_ALL[:-1], "layers:8"), "--freeze")
-
-
-# --- against a model ------------------------------------------------------------------------------
-
-
-def _demand_modules(tuning: Tuning, model: ModelSpec, layers: Mapping[str, LinearLayer]) -> None:
-    """UsageError if a frozen module or a whole one is none of the model."""
-    if tuning.frozen_layers > model.layers:
-        raise UsageError(
-            f"--freeze layers:{tuning.frozen_layers}: {model.name} has {model.layers} layers; give "
-            f"layers:{model.layers - 1} or fewer"
-        )
-    for name in tuning.frozen:
-        if name in PARTS:
-            if model.vision is None:
-                raise UsageError(
-                    f"--freeze {name}: {model.name} reads text alone and has no such part; leave "
-                    "it out"
-                )
-            continue
-        words = set(in_groups((name,)))
-        if _LAYERS.fullmatch(name) or name in WHOLE_MODULES or words & set(layers):
-            continue
-        raise UsageError(f"--freeze {name}: {model.name} has no {name}; it has {_listed(layers)}")
-    for together in _TOGETHER:
-        some = [name for name in together if name in tuning.frozen_modules and name in layers]
-        if some and len(some) < sum(name in layers for name in together):
-            raise UsageError(
-                f"--freeze {' '.join(some)}: {', '.join(together)} are trained or frozen together; "
-                f"give --freeze {','.join(together)}"
-            )
-    parts = [name for name in tuning.whole if name in PARTS]
-    if parts and model.vision is None:
-        raise UsageError(
-            f"--train whole={'+'.join(parts)}: {model.name} reads text alone and has no such part; "
-            "leave it out"
-        )
-    if both := set(tuning.whole) & set(tuning.frozen):
-        raise UsageError(
-            f"--train whole={'+'.join(sorted(both))}: --freeze freezes it as well; leave it out of "
-            "one of them"
-        )
-
-
-def _demand_adapters(tuning: Tuning, model: ModelSpec, layers: Mapping[str, LinearLayer]) -> None:
-    """UsageError if no adapter can be put where it is wanted."""
-    for name in tuning.targets:
-        if not set(in_groups((name,))) & set(layers):
-            raise UsageError(
-                f"--train targets={name}: {model.name} has no layer {name}; it has "
-                f"{_listed(layers)}"
-            )
-    adapted = tuning.adapted(model)
-    if not adapted or tuning.frozen_layers == model.layers:
-        raise UsageError(
-            f"--freeze {' '.join(tuning.frozen)} freezes every layer that has adapters, and leaves "
-            f"nothing of {model.name} to train; freeze fewer layers"
-        )
-    # A router is as narrow as there are experts, and recipes put adapters of their rank there too.
-    wide = [name for name in adapted if name != "router"] or adapted
-    narrowest = min(wide, key=lambda name: layers[name].narrowest)
-    width = layers[narrowest].narrowest
-    if tuning.rank > width:
-        raise UsageError(
-            f"--train rank={tuning.rank}: {narrowest} of {model.name} is {width:,} wide, and no "
-            f"weight has a larger rank than that; give rank={width} or less"
-        )
-
-
-def _trains_nothing(tuning: Tuning, model: ModelSpec, layers: Mapping[str, LinearLayer]) -> bool:
-    """Whether no linear layer, embedding or head is left that something trains."""
-    frozen = set(tuning.frozen_modules)
-    ends = {"embeddings"} if model.tied_embeddings else {"embeddings", "head"}
-    if model.vision is not None and not (
-        tuning.freezes(VISION_TOWER) and tuning.freezes(PROJECTOR)
-    ):
-        return False
-    inside = tuning.frozen_layers < model.layers and not set(layers) - {"head"} <= frozen
-    return ends <= frozen and not inside
-
-
-def _listed(layers: Mapping[str, LinearLayer]) -> str:
-    return ", ".join(layers)

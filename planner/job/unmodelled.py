@@ -1,4 +1,6 @@
-"""Kinds of training that are not modelled: refused by name, with the nearest help."""
+"""Kinds of training that are not modelled. They are refused by name, with the nearest
+alternative.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ def _kinds() -> Sequence[Mapping[str, str]]:
 
 
 def refuse_unmodelled(name: str, where: str) -> None:
-    """UsageError if `name` asks for a kind of training that is not modelled. `where`: what holds
-    the name, as `--lora-rank` or `framework 'trl'`."""
+    """Raise UsageError if `name` asks for a kind of training that is not modelled. `where`: the
+    place of the name, such as `--lora-rank` or `framework 'trl'`.
+    """
     wanted = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
     for kind in _kinds():
         if re.fullmatch(kind["names"], wanted):
@@ -29,7 +32,7 @@ def refuse_unmodelled(name: str, where: str) -> None:
 
 
 def modules_not_modelled(model: str, left_out: tuple[str, ...]) -> str:
-    """Why a model that has modules beside its language model is not predicted, with what helps."""
+    """Why a model with modules besides its language model is not predicted, and what helps."""
     return (
         f"{model} has {', '.join(left_out)} beside its language model: only language models are "
         "modelled. Nearest help: its text_config alone, as a config.json of its own, plans the "

@@ -1,9 +1,9 @@
-"""Rules by which families cut a video into patches, and how many tokens it becomes.
+"""How model families cut a video into patches, and how many tokens it becomes.
 
-A video is frames of one size, which a program has taken already. Each rule follows the family's
-video processor in transformers 5.23; `planner/job/images.toml` has their numbers, below the rule of
-the family's images: `marks` are tokens of text around each part (time stamps), about as many as
-the family's tokenizer makes of them.
+A video is a number of frames of one size, already sampled by a program. Each rule follows the
+family's video processor in transformers 5.23; `planner/job/images.toml` has the parameters, below
+the family's image rule. `marks` is the number of text tokens around each part (time stamps),
+approximately as the family's tokenizer makes them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from planner.job.vision import VisionSpec
 
 
 def pairs(vision: VisionSpec, rule: Rule, frames: int, width: int, height: int) -> ImageCount:
-    """Frames are patches two by two, each pair an image of its own; `of_all`: limits of the area
-    are those of all frames together (Qwen3-VL), else of each (Qwen2-VL)."""
+    """Two frames share each patch, and each pair of frames is an image of its own. `of_all`: limits
+    of the area apply to all frames together (Qwen3-VL), else to each (Qwen2-VL).
+    """
     tower = vision.tower
     parts = math.ceil(frames / tower.frames)
     limits = rule["least_pixels"], rule["most_pixels"]
@@ -34,7 +35,7 @@ def pairs(vision: VisionSpec, rule: Rule, frames: int, width: int, height: int) 
 
 
 def pooled(vision: VisionSpec, rule: Rule, frames: int, width: int, height: int) -> ImageCount:
-    """Every frame is a square, whose features are shrunk to half of each side (LLaVA-OneVision)."""
+    """Every frame is a square whose features are shrunk to half of each side (LLaVA-OneVision)."""
     del width, height
     side = rule["size"] // vision.tower.patch
     one = side * side + vision.tower.class_tokens
@@ -49,8 +50,9 @@ def tiles(vision: VisionSpec, rule: Rule, frames: int, width: int, height: int) 
 
 
 def chunks(vision: VisionSpec, rule: Rule, frames: int, width: int, height: int) -> ImageCount:
-    """Frames in chunks whose patches attend to each other, and are one frame's tokens in their mean
-    (Kimi K2.5)."""
+    """Frames are grouped in chunks whose patches attend to each other; the mean over a chunk gives
+    the tokens of one frame (Kimi K2.5).
+    """
     parts = math.ceil(frames / rule["frames"])
     one = fitted(vision, rule, width, height)
     tokens = parts * (one // vision.projector.merged + rule["marks"])

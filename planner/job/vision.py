@@ -1,10 +1,9 @@
-"""The vision part of a model: a tower of layers that reads patches of images, and a projector that
-hands the language model what the tower makes of them.
+"""The vision part of a model: a tower of layers that reads image patches, and a projector that
+passes the tower's output to the language model.
 
-A tower's layers are layers of a transformer whose tokens are patches, which attend to all patches
-of their image, or to those of their window. `planner.job.towers` gives the shape that the op
-table's rows are made from; `ImageLoad` says how many patches there are for each token of the
-language model.
+A tower's layers are transformer layers whose tokens are patches. They attend to all patches of
+their image, or to those of their window. `planner.job.towers` gives the shape from which the op
+table's rows are made; `ImageLoad` says how many patches there are per token of the language model.
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ from planner.job.bounds import MOST_LAYERS, WIDEST
 _Positive = Annotated[int, Field(gt=0, strict=True, le=WIDEST)]
 _NonNegative = Annotated[int, Field(ge=0, strict=True, le=WIDEST)]
 _Share = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-# Colours of a pixel.
+# Colour channels of a pixel.
 _CHANNELS = 3
 
 
 class TowerSpec(Named):
-    """Shape of a vision tower. Widths in elements, `patch` in pixels a side.
+    """Shape of a vision tower. Widths in elements, `patch` in pixels per side.
 
-    `kind`: whose implementation it has, as frameworks' rules for families know it, `vision_` before
-    it; `frames`: frames of a video that one patch spans; `positions`: rows of a learned table, 0
-    without one; `rotary`: rotary positions; `class_tokens`: learned tokens before an image's
-    patches; `full_layers`: layers that attend to the whole image, where all others have a window of
-    `window` patches (None: all do); `norm_before`, `norm_after`: norms around the layers;
-    `norm_after_read`: whether the projector reads what the latter makes; `layer_scale`: a learned
-    factor a channel on what each block adds (InternVL); `gated_layers`: last layers where that is a
-    learned number; `tiles`: tiles of an image that are one row of patches, with learned positions
-    for each of `aspects` shapes (Llama 3.2); `outputs`: layers, from 0 on, whose outputs the
-    projector reads beside the last one's; `unread`: last layers that run and that nobody reads
-    (LLaVA takes what the last but one makes).
+    `kind`: name of the implementation in frameworks' family rules, where it has the prefix
+    `vision_`. `frames`: video frames per patch. `positions`: rows of a learned table; 0 for none.
+    `rotary`: rotary positions. `class_tokens`: learned tokens before an image's patches.
+    `full_layers`: layers that attend to the whole image while all others use a window of `window`
+    patches; None if all do. `norm_before`, `norm_after`: norms around the layers.
+    `norm_after_read`: whether the projector reads the output of the latter. `layer_scale`: a
+    learned factor per channel on each block's output (InternVL). `gated_layers`: number of last
+    layers with one learned factor instead. `tiles`: tiles of an image that form one row of patches,
+    with learned positions for each of `aspects` grids (Llama 3.2). `outputs`: layers, from 0 on,
+    whose outputs the projector reads besides the last one's. `unread`: last layers that run
+    although their output is unused (LLaVA reads the second-last layer).
     """
 
     kind: str = "vit"
@@ -84,8 +83,9 @@ class TowerSpec(Named):
 
     @property
     def of_tiles(self) -> int:
-        """Learned values of the places of tiles: before and behind the first layers one a channel
-        of each tile of each shape, and its factor; one for each patch of these too."""
+        """Learned values for tile positions: before and after the first layers, one per channel of
+        each tile of each grid with a factor; and one for each patch of these.
+        """
         if not self.tiles:
             return 0
         tables = (self.aspects + 1) * self.tiles * self.hidden
@@ -93,26 +93,27 @@ class TowerSpec(Named):
 
     @property
     def embeds_linearly(self) -> bool:
-        """Whether a linear layer embeds patches, which adapters and quantised formats take, not a
-        convolution (Llama 4)."""
+        """Whether patches are embedded by a linear layer, which takes adapters and quantised
+        formats, instead of a convolution (Llama 4).
+        """
         return self.kind == "llama4"
 
     @property
     def patch_values(self) -> int:
-        """Values of a patch, which its embedding multiplies."""
+        """Input values of a patch, which its embedding multiplies."""
         return _CHANNELS * self.frames * self.patch**2
 
 
 class ProjectorSpec(Named):
-    """What stands between tower and language model.
+    """The layers between the tower and the language model.
 
-    `merged`: patches that become one token, side by side or, where `pooled`, as their mean;
-    `widths`: of its linear layers, the input first, of which the first `plain` ones have no
-    activation behind them; `learned`: vectors of the language model's
-    width that end rows of patches, `row_ends` of the width that its first layer reads;
-    `norm_width`: of the norm before them, 0 without one; `taps`: layers of the tower, from 0 on,
-    each of which a further projector reads that adds to the first layers of the language model
-    (Qwen3-VL's deepstack), and whose norm is `tap_norm_width` wide.
+    `merged`: patches that become one token, concatenated or, if `pooled`, averaged. `widths`:
+    widths of its linear layers, starting with the input; the first `plain` layers have no
+    activation after them. `learned`: vectors of the language model's width that end rows of
+    patches. `row_ends`: vectors of the input width for the same purpose. `norm_width`: width of the
+    norm before the layers; 0 for none. `taps`: layers of the tower, from 0 on, each read by a
+    further projector that adds to the first layers of the language model (Qwen3-VL's deepstack) and
+    whose norm has width `tap_norm_width`.
     """
 
     merged: _Positive = 1
@@ -130,10 +131,11 @@ class ProjectorSpec(Named):
 
 
 class VisionSpec(Named):
-    """A model's vision part; `rule`: how its family counts the tokens of an image; `frozen`:
-    nothing trains the tower; `input_rows`: rows of the language model's embeddings for marks of
-    images, which its head has not; `place`: among the layers, or with the embeddings on the first
-    pipeline stage, split over tensor parallelism or copied to all of its ranks."""
+    """A model's vision part. `rule`: how its family counts the tokens of an image. `frozen`: the
+    tower is not trained. `input_rows`: embedding rows for image markers, which the output head
+    lacks. `place`: among the layers, or with the embeddings on the first pipeline stage, split over
+    tensor-parallel ranks or copied to all of them.
+    """
 
     rule: str
     tower: TowerSpec
@@ -144,13 +146,15 @@ class VisionSpec(Named):
 
 
 class ImageLoad(Frozen):
-    """The images of a batch. `patches`: that the tower reads, for each token of a row of the
-    language model; `span`: patches that one patch attends to in a layer without windows, those of
-    its image or tile; `read`: share of the patches that the projector reads; `tokens`: share of the
-    language model's tokens that are images'; `across`: tokens of its images that each token of a
-    sample attends to across, of which there are `seen` for each token of the row; `usual`: the
-    image that is taken where nobody says what the samples have; `shrunk`: those that were asked
-    for, where the family's processor makes them smaller."""
+    """The images of a batch.
+
+    `patches`: patches that the tower reads, per token of a row of the language model. `span`:
+    patches that one patch attends to in a layer without windows (those of its image or tile).
+    `read`: share of the patches that the projector reads. `tokens`: share of the language model's
+    tokens that come from images. `across`: image tokens that each token of a sample cross-attends
+    to; `seen`: the number of them per token of the row. `usual`: the image that is assumed by
+    default. `shrunk`: the requested images, if the family's processor makes them smaller.
+    """
 
     patches: _Share = 0.0
     span: _Positive = 1

@@ -1,4 +1,4 @@
-"""Files that commands write: whole or not at all, and over no other file unasked."""
+"""Files that commands write: completely or not at all, and never over another file unless asked."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from planner.job.errors import UsageError
 
 
 def refuse_to_overwrite(path: Path, force: bool, option: str = "-o") -> None:
-    """UsageError if nothing could be written there, before any work is done.
+    """Raise UsageError, before any work is done, if the file could not be written.
 
-    A link is never followed or replaced: what it points to may be anybody's.
+    A link is never followed or replaced, because its target may belong to somebody else.
     """
     if path.is_symlink():
         raise UsageError(f"{path} is a link to {path.readlink()}; give {option} a file itself")
@@ -37,8 +37,9 @@ def refuse_to_overwrite(path: Path, force: bool, option: str = "-o") -> None:
 
 
 def toml_text(content: Mapping[str, Any], digits: int = 4) -> str:
-    """A TOML document of values, tables and lists of tables; numbers with so many digits, and
-    nothing where a value is None."""
+    """A TOML document of values, tables and lists of tables, with `digits` significant digits. None
+    values are left out.
+    """
     import tomlkit
 
     return tomlkit.dumps(_plain(content, digits))
@@ -57,8 +58,9 @@ def _plain(value: Any, digits: int) -> Any:
 
 
 def picked(record: object, names: str) -> dict[str, Any]:
-    """Some attributes of a record as a table's values, their names as words: `name`, or
-    `title=path.to.it` of one further in. Records and mappings among them become tables."""
+    """Attributes of a record as a table. A name is `name`, or `title=path.to.it` for a nested one.
+    Nested records and mappings become tables.
+    """
     pairs = (word.rpartition("=") for word in names.split())
     return {title or path: _value_at(record, path) for title, _, path in pairs}
 
@@ -73,8 +75,9 @@ def _value_at(record: object, path: str) -> Any:
 def csv_text(
     columns: Iterable[str], rows: Iterable[Mapping[str, Any]], *, guarded: bool = True
 ) -> str:
-    """A table with a header; a cell that a row has not is empty. `guarded`: texts are no formulas
-    to a spreadsheet."""
+    """A CSV table with a header; missing cells are empty. `guarded`: protect texts from being read
+    as formulas by a spreadsheet.
+    """
     text = io.StringIO()
     write_csv(text, columns, rows, guarded=guarded)
     return text.getvalue()
@@ -87,7 +90,7 @@ def write_csv(
     *,
     guarded: bool = True,
 ) -> None:
-    """`csv_text` into an open file, row by row."""
+    """Write `csv_text` to an open file, row by row."""
     writer = csv.DictWriter(file, list(columns), restval="", lineterminator="\n")
     writer.writeheader()
     for row in rows:
@@ -96,15 +99,15 @@ def write_csv(
 
 
 def write_text(path: Path, text: str, *, force: bool) -> None:
-    """Write a file atomically: a reader sees the old content or the new, never a part.
+    """Write a file atomically: a reader sees the old content or the new one, never a part.
 
-    Without `force` a file that came to be while the command worked stays (UsageError).
+    Without `force`, a file that appeared while the command ran is kept (UsageError).
     """
     write_bytes(path, text.encode(), force=force)
 
 
 def write_bytes(path: Path, content: bytes, *, force: bool) -> None:
-    """`write_text` for bytes. OSError names the file that was to be written."""
+    """`write_text` for bytes. OSError names the target file."""
     refuse_to_overwrite(path, force)
     with naming(path), staged(path, content) as temporary:
         if force:
@@ -116,9 +119,9 @@ def write_bytes(path: Path, content: bytes, *, force: bool) -> None:
 def markdown_table(
     titles: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = ()
 ) -> str:
-    """A table without a line break at its end; `right`: columns that are aligned to the right.
+    """A Markdown table without final line break. `right`: columns that are aligned to the right.
 
-    A `|` inside a cell is escaped, a line break becomes a blank.
+    A `|` in a cell is escaped, and a line break becomes a blank.
     """
     rule = ("--:" if index in right else "---" for index in range(len(titles)))
     return "\n".join((_line(titles), f"|{'|'.join(rule)}|", *(_line(row) for row in rows)))
@@ -131,7 +134,7 @@ def _line(cells: Sequence[str]) -> str:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """An OSError from inside, as one that names the file that the user gave."""
+    """Re-raise an OSError so that it names the file that the user gave."""
     try:
         yield
     except OSError as error:
@@ -140,9 +143,10 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def staged(path: Path, content: bytes) -> Iterator[Path]:
-    """A new file beside `path` that holds the content, safely on the disk; whoever does not move it
-    into its place leaves nothing."""
-    # A separate name: the file's may be as long as names can be.
+    """A temporary file beside `path` with the content, flushed to disk. It is deleted unless the
+    caller moves it into place.
+    """
+    # A new name, because the file's own may already have the maximum length.
     temporary = path.parent / f".planner-{secrets.token_hex(8)}"
     mode = path.stat().st_mode & 0o777 if path.exists() else None
     handle = os.open(temporary, _NEW_FILE, 0o666 if mode is None else 0o600)
@@ -162,7 +166,7 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
 def _place(temporary: Path, path: Path) -> None:
-    """Move a file to a name that nothing has."""
+    """Move a file to a name that does not exist yet."""
     try:
         path.hardlink_to(temporary)
     except FileExistsError:

@@ -1,8 +1,8 @@
-"""A folder that a command writes: only files that an earlier run wrote are replaced.
+"""Folders that a command writes. Only files that an earlier run wrote are replaced.
 
-Beside the files lies a record of them with their hashes. A file of the record whose content is
-another was edited: it is kept beside the new one, as NAME.yours. Whatever the record does not name
-is the user's: it is never opened, moved or deleted, and neither is any folder or link.
+A record beside the files lists them with their hashes. A listed file whose content differs was
+edited: it is kept beside the new one as NAME.yours. Files that the record does not list belong to
+the user: they are never opened, moved or deleted, and neither is any folder or link.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ YOURS = ".yours"
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """What became of earlier files: `kept` under a new name (old -> new), and `removed`, which an
-    earlier run wrote, nobody edited, and this run does not write."""
+    """Changes to earlier files: `kept` under a new name (old -> new), and `removed`, unedited files
+    of an earlier run that this run does not write.
+    """
 
     kept: Mapping[str, str]
     removed: tuple[str, ...]
 
 
 def refuse_folder(path: Path, force: bool) -> None:
-    """UsageError if nothing could be written into the folder, before any work is done."""
+    """Raise UsageError, before any work is done, if the folder could not be written."""
     if path.is_symlink():
         raise UsageError(f"{path} is a link to {path.readlink()}; give -o the folder itself")
     if path.exists() and not path.is_dir():
@@ -52,9 +53,9 @@ def refuse_folder(path: Path, force: bool) -> None:
 def write_folder(
     path: Path, files: Mapping[str, str | bytes], force: bool, together: str = ""
 ) -> Replaced:
-    """Write all files or none of them. UsageError, OSError.
+    """Write all files or none of them. Raises UsageError or OSError.
 
-    `together`: a file without which edited ones mean nothing; it is kept whenever one of them is.
+    `together`: a file that edited files depend on; it is kept whenever one of them is.
     """
     refuse_folder(path, force)
     path = path.absolute()
@@ -96,7 +97,9 @@ def _hash(content: bytes) -> str:
 
 
 def _written_before(path: Path) -> dict[str, str]:
-    """Name -> hash of what earlier runs wrote; empty where no record says it. UsageError."""
+    """Name -> hash of the files that earlier runs wrote; empty without a record. Raises
+    UsageError.
+    """
     record = path / RECORD
     if record.is_symlink():
         raise UsageError(f"{record} is a link; give another folder to -o")
@@ -116,14 +119,15 @@ def _written_before(path: Path) -> dict[str, str]:
 
 
 def _is_inside(name: str) -> bool:
-    """Whether a name is one of a file in the folder; a record may come from anybody."""
+    """Whether a name stays inside the folder. A record may come from anybody."""
     parts = Path(name).parts
     return bool(parts) and not Path(name).is_absolute() and ".." not in parts
 
 
 def refuse_names(path: Path, names: Iterable[str]) -> dict[str, str]:
-    """UsageError where a name that is wanted is a user's, or a link or folder leads elsewhere.
-    Returns what earlier runs wrote, with hashes."""
+    """Raise UsageError if a needed name belongs to the user, or a link or folder leads elsewhere.
+    Returns what earlier runs wrote, with hashes.
+    """
     written, wanted = _written_before(path), set(names)
     for name in sorted(wanted | written.keys()):
         file = path / name
@@ -141,7 +145,7 @@ def refuse_names(path: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def _kept_names(path: Path, written: Mapping[str, str], together: str) -> dict[str, str]:
-    """Edited files, each with the name under which it is kept; all have the same ending."""
+    """Edited files, each with the name under which it is kept; all get the same ending."""
     edited = [
         name
         for name, digest in written.items()
@@ -158,7 +162,7 @@ def _kept_names(path: Path, written: Mapping[str, str], together: str) -> dict[s
 
 @contextmanager
 def _folders_made(path: Path, files: Mapping[str, str | bytes]) -> Iterator[None]:
-    """The folders of some files; those that were made and are empty in the end are taken away."""
+    """Create the folders of some files; new folders that stay empty are removed at the end."""
     made: list[Path] = []
     try:
         for folder in sorted({(path / name).parent for name in files} | {path}):

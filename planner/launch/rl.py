@@ -1,8 +1,5 @@
-"""A plan of reinforcement learning, written as launch files: what every framework's writer gets.
-
-A writer is a module of `planner.launch.dialects.rl` with the functions of `RlWriter`; its settings
-are read back equal by the reader of the same framework.
-"""
+"""A plan of reinforcement learning, written as launch files, and the frameworks that it is written
+for. What is written is read back equal by the reader of the same framework."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import importlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Protocol
 
 from planner.job.errors import UsageError
@@ -23,12 +19,8 @@ from planner.predict.rl.plan import RlLayout
 
 # Variables that are the user's: name -> (default, meaning); no default: it has to be set.
 Asked = Mapping[str, tuple[str, str]]
-# Framework of reinforcement learning -> the module that writes for it.
-WRITERS: Mapping[str, str] = MappingProxyType(
-    {"verl": "verl_writer", "nemo-rl": "nemo_writer", "trl": "trl_writer"}
-)
-
-
+# Frameworks of reinforcement learning that launch files are written for.
+WRITERS = ("verl", "nemo-rl", "trl")
 # The plan that a folder is made for, beside its launch files.
 PLAN_FILE = "plan.json"
 # Variables of the scripts that name models.
@@ -88,7 +80,7 @@ class RlLaunch:
 
 
 class RlWriter(Protocol):
-    """The module of a framework that writes."""
+    """The module that writes."""
 
     def files(self, launch: RlLaunch) -> Files:
         """The folder's files but for the plan; only called without refusals."""
@@ -104,8 +96,7 @@ def writer_of(framework: str) -> RlWriter:
             f"nothing writes launch files of reinforcement learning for {framework}: give "
             f"--framework, one of {', '.join(WRITERS)}, and search for it with --rl-framework"
         )
-    module = f"planner.launch.dialects.rl.{WRITERS[framework]}"
-    writer: RlWriter = importlib.import_module(module)
+    writer: RlWriter = importlib.import_module("planner.launch.dialects.rl.writer")
     return writer
 
 
@@ -129,10 +120,10 @@ def launch_note(launch: RlLaunch) -> str | None:
     return None
 
 
-def _refusals(launch: RlLaunch) -> Iterator[Refusal]:
-    """What the framework of a plan cannot express of it (`launch.toml` of the dialect)."""
+def names_of(launch: RlLaunch) -> dict[str, object]:
+    """What rows of the dialect's tables may name of a launch."""
     job, layout = launch.job, launch.layout
-    names = {
+    return {
         "launch": launch,
         "job": job,
         "layout": layout,
@@ -143,5 +134,9 @@ def _refusals(launch: RlLaunch) -> Iterator[Refusal]:
         "tuning": job.trainer.tuning,
         "even": len(set(layout.trainer.layout.stage_layers)) == 1,
     }
-    for table in ("every", job.framework.name):
-        yield from said_refusals("rl", table, names)
+
+
+def _refusals(launch: RlLaunch) -> Iterator[Refusal]:
+    """What the framework of a plan cannot express of it (`launch.toml` of the dialect)."""
+    for table in ("every", launch.job.framework.name):
+        yield from said_refusals("rl", table, names_of(launch))

@@ -11,14 +11,14 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from types import CodeType
-from typing import Any
+from types import CodeType, MappingProxyType
+from typing import Any, cast
 
 from planner.job.job import Job
 from planner.job.quantities import gib, percent_sure, seconds, share
 from planner.launch.contract import VARIABLES, ExplainedSetting, Launch, Refusal, Variable
 from planner.launch.options import Options, last
-from planner.launch.read.found import Edit, Placed, Problem
+from planner.launch.read.found import Edit, Placed, Problem, Severity
 from planner.launch.registry import dialect_toml
 from planner.launch.settings_text import SettingsSection, WrittenSetting
 
@@ -117,15 +117,28 @@ def said_problems(
         if not holds(row.get("when"), names):
             continue
         rule = row.get("rule", "not-predictable")
+        usual = "warning" if rule == "not-predictable" else "error"
         yield Problem(
             rule,
             filled_in(row["text"], names),
-            row.get("severity", "warning" if rule == "not-predictable" else "error"),
+            cast(Severity, filled_in(row.get("severity", usual), names)),
             document.place(*row.get("at", at)),
             filled_in(row.get("fix", ""), names),
             tuple(Edit(key, filled_in(value, names)) for key, value in row.get("set", {}).items()),
             row.get("late", False),
         )
+
+
+class _Places(Placed):
+    """Stands for a file where the places of settings are known, not their keys."""
+
+    def place(self, *keys: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(keys))
+
+
+def problems_at(dialect: str, table: str, *places: str, **names: object) -> tuple[Problem, ...]:
+    """`said_problems` at some places."""
+    return tuple(said_problems(dialect, table, names, _Places(), *places))
 
 
 def said_refusals(dialect: str, table: str, names: Names) -> Iterator[Refusal]:
@@ -157,34 +170,52 @@ def said_environment(
 def said_variables(
     dialect: str, launch: Launch, table: str = "variables", **more: object
 ) -> tuple[Variable, ...]:
-    """The user's variables: rows of fields of `Variable`, or of a `kind` and what makes it."""
+    """The user's variables: rows of fields of `Variable`, or of a `kind` and what makes it. Braces
+    are expressions, except in a text that names a shell variable (`${NAME}`)."""
     names, found = names_of(launch) | more, []
     for row in dialect_toml(dialect, "launch.toml")[table]:
-        given = {key: value for key, value in row.items() if key not in ("when", "kind")}
-        if holds(row.get("when"), names):
-            found.append(VARIABLES[row["kind"]](**given) if "kind" in row else Variable(**given))
+        if not holds(row.get("when"), names):
+            continue
+        given: dict[str, Any] = {
+            key: filled_in(text, names) if isinstance(text, str) and "${" not in text else text
+            for key, text in row.items()
+            if key not in ("when", "kind")
+        }
+        found.append(VARIABLES[row["kind"]](**given) if "kind" in row else Variable(**given))
     return tuple(found)
 
 
-def said_settings(dialect: str, title: str, names: Names, options: Options) -> SettingsSection:
-    """The section of a configuration that the table of its title says.
+def said_settings(
+    dialect: str, table: str, names: Names, options: Options, title: str | None = None
+) -> SettingsSection:
+    """The section of a configuration that a table describes, under `title` or the table's name.
 
-    A row has `value`, an expression, under `key`, or under the key of the option that `ours` names
-    among the run's; with `spelled` the option says how the value is written. `why`: the comment
-    above it, where `why_when` holds; `told = false`: not in the README.
+    A row has an expression `value` under `key`, or under the key of the option that `ours` names,
+    without that option's own table unless the section is the whole file (`title` ""); with
+    `spelled` the option says how the value is written. `why`: the comment above it, where
+    `why_when` holds; `told = false`: the README leaves it out.
     """
-    settings = []
-    for row in dialect_toml(dialect, "launch.toml")[title]:
+    settings, title = [], table if title is None else title
+    for row in dialect_toml(dialect, "launch.toml")[table]:
         if not holds(row.get("when"), names):
             continue
         value, why = evaluated(row["value"], names), row.get("why", "")
         option = options.get(row.get("ours", ""))
+        key = filled_in(row["key"], names) if option is None else option.key
         settings.append(
             WrittenSetting(
-                row["key"] if option is None else last(option),
+                last(option) if option and title else key,
                 option.text(value) if option and row.get("spelled") else value,
                 filled_in(why, names) if holds(row.get("why_when"), names) else "",
                 row.get("told", True),
             )
         )
     return SettingsSection(title, tuple(settings))
+
+
+def said_values(
+    dialect: str, table: str, names: Names, options: Options = MappingProxyType({})
+) -> dict[str, Any]:
+    """The settings of a table of `said_settings`, as key and value."""
+    section = said_settings(dialect, table, names, options, title="")
+    return {setting.key: setting.value for setting in section.settings}

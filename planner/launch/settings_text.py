@@ -53,7 +53,8 @@ def section_choices(sections: Sequence[SettingsSection]) -> Iterator[ExplainedSe
             if setting.why and setting.told:
                 text = json.dumps(setting.value)
                 shown = text if len(text) < 60 else f"{text[:56]} ..."
-                yield ExplainedSetting(f"{section.title}.{setting.key} = {shown}", setting.why)
+                name = f"{section.title}.{setting.key}".lstrip(".")
+                yield ExplainedSetting(f"{name} = {shown}", setting.why)
 
 
 def comment(text: str, indent: int = 0) -> list[str]:
@@ -157,3 +158,8 @@ def filled(name: str, /, **values: Value) -> str:
         return "".join(f"{match['indent']}{line}\n" if line else "\n" for line in texts)
 
     return _NAME.sub(fill, template)
+
+
+def piece(name: str, /, **values: Value) -> str:
+    """A filled template without its last line break, to stand in another template."""
+    return filled(name, **values).rstrip("\n")

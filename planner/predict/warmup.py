@@ -1,7 +1,7 @@
-"""Compiling the cost core before its first use: on two processors by two processes, with progress.
+"""Compiles the cost core before its first use: by two processes if possible, with progress.
 
 Machine code goes to the user's cache (`planner.cost._machine_code`), where later processes find it.
-Where that cannot be, each process compiles what it calls.
+Without a cache, each process compiles what it calls.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from planner.cost.tables import FrameworkInputs, JobInputs
 from planner.job.errors import CannotTellError
 
 Progress = Callable[[str, int, int], None]
-# How often who waits for the compiler looks at the clock.
+# Seconds between two looks at the clock while the compiler works.
 _LOOKS_UP_S = 0.1
 
-# Those of the second half share most of their functions, which a process compiles once; they take
-# another process about as long as the first ones this.
+# Entries of the second group share most of their functions, which a process compiles only once:
+# the second process takes about as long for them as the first one for the first group.
 _HERE = (
     compiled.cost_keys, compiled.on_one.cost_shapes, compiled.on_several.cost_shapes,
 )  # fmt: skip
@@ -42,8 +42,7 @@ _FOR_POOLS = (compiled.on_several.cost_shapes, compiled.on_several.bound_shapes)
 
 
 def missing(pools: bool = False) -> list[Entry]:
-    """Entries that a search calls and that are not in the cache; those that only `pools` call
-    too."""
+    """Entries that a search calls and that the cache lacks; with `pools` also those for pools."""
     wanted = [entry for entry in (*_HERE, *_BESIDE) if pools or entry not in _FOR_POOLS]
     return [entry for entry in wanted if not entry.is_on_disk()]
 
@@ -51,10 +50,10 @@ def missing(pools: bool = False) -> list[Entry]:
 def warm_up(
     progress: Progress | None = None, deadline: float | None = None, pools: bool = False
 ) -> None:
-    """Compile what is `missing`; `progress` is told (what, done, total).
+    """Compile what is `missing`; `progress` gets (what, done, total).
 
-    LLVM hears no signal while it works, so that is done in a thread: Ctrl-C ends the waiting, and
-    so does `deadline` (`time.perf_counter`): CannotTellError.
+    LLVM hears no signal while it works, so it runs in a thread; Ctrl-C ends the waiting, and so
+    does `deadline` (`time.perf_counter`): CannotTellError.
     """
     wanted = missing(pools)
     if not wanted:
@@ -67,7 +66,7 @@ def warm_up(
     def compile_all() -> None:
         try:
             _compile_all(wanted, beside if helper else [], helper, progress)
-        except BaseException as error:  # noqa: BLE001 (raised again by who waits)
+        except BaseException as error:  # noqa: BLE001 (the waiting thread raises it again)
             failed.append(error)
 
     worker = threading.Thread(target=compile_all, daemon=True)
@@ -98,7 +97,7 @@ def _compile_all(
     helper: subprocess.Popen[bytes] | None,
     progress: Progress | None,
 ) -> None:
-    """Compile all entries, those `beside` by the helper."""
+    """Compile all entries, those `beside` with the helper."""
     here = [entry for entry in wanted if entry not in beside]
     for done, entry in enumerate(here):
         if progress:
@@ -108,7 +107,7 @@ def _compile_all(
         if progress:
             progress(_text(beside[-1]), len(here), len(wanted))
         helper.wait()
-        # Loads what the helper compiled; compiles it where that failed.
+        # Loads what the helper compiled, or compiles it if the helper failed.
         for entry in beside:
             _compile(entry)
     if progress:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from planner.predict.plan_text import (
     schedule_text,
     techniques_text,
 )
-from planner.predict.uncertainty.differences import plan_ratio
+from planner.predict.uncertainty.differences import Ratio, plan_ratio
 from planner.report.differences import beside_text, is_mixture
 from planner.report.said import table_of, words_of
 from planner.report.tables import Block, Notes, as_report
@@ -63,25 +64,75 @@ class TermPair:
         return self.more / GIB
 
 
-@dataclass(frozen=True)
-class Beside:
-    """Two plans of a search, by their numbers from 1."""
+class TwoPlans(ABC):
+    """Two plans of a file, by their numbers from 1. Times in seconds, sizes in bytes."""
 
-    result: SearchResult
     number: int
     other: int
+    ratio: Ratio
+    names: tuple[str, str]
+    step_s: tuple[float, float]
+    peak_bytes: tuple[float, float]
+    # Titles of the tables of seconds and of bytes, in `words/beside.toml`.
+    titles: tuple[str, str] = ("time", "memory")
 
     @property
-    def plans(self) -> tuple[Plan, Plan]:
-        """The two plans. UsageError for numbers that the file does not have."""
-        return pick_plan(self.result, self.number), pick_plan(self.result, self.other)
+    @abstractmethod
+    def settings(self) -> tuple[Setting, ...]:
+        """Settings that differ."""
+
+    @property
+    @abstractmethod
+    def time(self) -> tuple[TermPair, ...]:
+        """Seconds of a step that either has, by what they are spent on."""
+
+    @property
+    @abstractmethod
+    def memory(self) -> tuple[TermPair, ...]:
+        """Bytes of the fullest GPU that either has, by what they are."""
+
+    @property
+    def sentences(self) -> Iterator[str]:
+        """The answer: which is faster and lighter, and by what."""
+        (name, other_name), (one, another) = self.names, self.peak_bytes
+        yield words_of(
+            "beside.headline", ratio=beside_text(self.ratio), memory=_lighter(another - one),
+            name=name, other_name=other_name, number=self.number, other=self.other,
+        )  # fmt: skip
+        if told := largest(self.time, self.step_s[0], seconds):
+            yield words_of("beside.slower", terms=told)
+        if told := largest(self.memory, one, lambda size: f"{gib(size)} GiB"):
+            yield words_of("beside.heavier", terms=told)
+
+    def record(self) -> dict[str, Any]:
+        """The same for `--json`: seconds and bytes."""
+        return {
+            "plans": [self.number, self.other],
+            "step_time_s": [*self.step_s],
+            "ratio": self.ratio.model_dump(),
+            "peak_bytes": [*self.peak_bytes],
+            "settings": [asdict(item) for item in self.settings],
+            "time_s": [asdict(item) for item in self.time],
+            "memory_bytes": [asdict(item) for item in self.memory],
+            "summary": " ".join(self.sentences),
+        }
+
+
+class Beside(TwoPlans):
+    """Two plans of a search. UsageError for numbers that the file does not have."""
+
+    def __init__(self, result: SearchResult, number: int, other: int) -> None:
+        self.number, self.other = number, other
+        self.plans = one, another = pick_plan(result, number), pick_plan(result, other)
+        self.ratio = plan_ratio(one, another, is_mixture(result.job))
+        self.names = plan_name(one), plan_name(another)
+        self.step_s = one.step_time_s, another.step_time_s
+        self.peak_bytes = one.peak_bytes, another.peak_bytes
 
     @property
     def settings(self) -> tuple[Setting, ...]:
         """Settings that differ."""
-        one, another = (_settings(plan) for plan in self.plans)
-        pairs = ((words, one[words], another[words]) for words in one)
-        return tuple(Setting(*pair) for pair in pairs if pair[1] != pair[2])
+        return differing(*map(_settings, self.plans))
 
     @property
     def time(self) -> tuple[TermPair, ...]:
@@ -93,47 +144,17 @@ class Beside:
         """Terms of the fullest stage's peak that either has."""
         return _pairs(MEMORY_WORDS, *(plan.stages[plan.heaviest_stage] for plan in self.plans))
 
-    @property
-    def sentences(self) -> Iterator[str]:
-        """The answer: which is faster and lighter, and by what."""
-        one, another = self.plans
-        ratio = plan_ratio(one, another, is_mixture(self.result.job))
-        names = {"name": plan_name(one), "other_name": plan_name(another)}
-        memory = _lighter(another.peak_bytes - one.peak_bytes)
-        numbers = {"number": self.number, "other": self.other}
-        yield words_of(
-            "beside.headline", ratio=beside_text(ratio), memory=memory, **names, **numbers
-        )
-        if told := _largest(self.time, one.step_time_s, seconds):
-            yield words_of("beside.slower", terms=told)
-        if told := _largest(self.memory, one.peak_bytes, lambda size: f"{gib(size)} GiB"):
-            yield words_of("beside.heavier", terms=told)
-
-    def record(self) -> dict[str, Any]:
-        """The same for `--json`: seconds and bytes."""
-        one, another = self.plans
-        ratio = plan_ratio(one, another, is_mixture(self.result.job))
-        return {
-            "plans": [self.number, self.other],
-            "step_time_s": [one.step_time_s, another.step_time_s],
-            "ratio": {"value": ratio.value, "low": ratio.low, "high": ratio.high},
-            "peak_bytes": [one.peak_bytes, another.peak_bytes],
-            "settings": [asdict(item) for item in self.settings],
-            "time_s": [asdict(item) for item in self.time],
-            "memory_bytes": [asdict(item) for item in self.memory],
-            "summary": " ".join(self.sentences),
-        }
-
 
 @as_report
-def beside_report(beside: Beside) -> Iterator[Block]:
+def beside_report(beside: TwoPlans) -> Iterator[Block]:
     """The report of two plans."""
-    number, other = beside.number, beside.other
+    numbers: dict[str, Any] = {"number": beside.number, "other": beside.other}
+    time, memory = beside.titles
     yield Notes(tuple(beside.sentences))
     if beside.settings:
-        yield table_of("beside.differs", beside.settings, number=number, other=other)
-    yield table_of("beside.time", beside.time, number=number, other=other)
-    yield table_of("beside.memory", beside.memory, number=number, other=other)
+        yield table_of("beside.differs", beside.settings, **numbers)
+    yield table_of(f"beside.{time}", beside.time, **numbers)
+    yield table_of(f"beside.{memory}", beside.memory, **numbers)
 
 
 def compared(plan: Plan) -> dict[str, Any]:
@@ -175,6 +196,12 @@ def _settings(plan: Plan) -> dict[str, str]:
     }
 
 
+def differing(one: Mapping[str, str], another: Mapping[str, str]) -> tuple[Setting, ...]:
+    """Settings of two plans, by their words, that are not the same."""
+    pairs = (Setting(words, one[words], another[words]) for words in one)
+    return tuple(pair for pair in pairs if pair.one != pair.another)
+
+
 def _pairs(words: dict[str, str], one: object, another: object) -> tuple[TermPair, ...]:
     pairs = (
         TermPair(text, float(getattr(one, name)), float(getattr(another, name)))
@@ -183,7 +210,7 @@ def _pairs(words: dict[str, str], one: object, another: object) -> tuple[TermPai
     return tuple(pair for pair in pairs if pair.one or pair.another)
 
 
-def _largest(pairs: Sequence[TermPair], whole: float, written: Callable[[float], str]) -> str:
+def largest(pairs: Sequence[TermPair], whole: float, written: Callable[[float], str]) -> str:
     """`2.3 s more on recompute, 0.8 s less on exposed TP traffic`: the largest differences."""
     large = [pair for pair in pairs if abs(pair.more) > _LEAST_SHARE * whole]
     large.sort(key=lambda pair: -abs(pair.more))

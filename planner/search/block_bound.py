@@ -1,10 +1,10 @@
-"""A lower bound on the step time of one shape, by whole blocks of layers.
+"""A lower bound on the step time of one shape, computed from whole blocks of layers.
 
 `planner.cost.tight_bounds` lets every block of a stage be as cheap as the cheapest run of layers,
-all at once. Here each stage holds whole blocks: of sizes that its chunks may have, each with the
-kinds of some run of the model's layers; and all stages together hold every layer of each kind.
-Where exactly blocks start is left open, so no layout is lost and the bound holds. It needs no
-solver; it is made for the few shapes that come first in a search.
+all at the same time. Here each stage holds whole blocks: their sizes are ones that its chunks may
+have, and their kinds those of some run of the model's layers. All stages together hold every layer
+of each kind. Where exactly a block starts is left open, so no layout is excluded and the bound is
+valid. It needs no solver, and is used for the few shapes that come first in a search.
 """
 
 from __future__ import annotations
@@ -23,60 +23,64 @@ from planner.search.limit_results import Spent
 from planner.search.stages import StageSeconds, StagesThatHold
 from planner.search.terms import ShapeTerms
 
-# Multiple of the mean stage's seconds up to which stages are looked at.
+# Stages are examined up to this multiple of the mean stage's seconds.
 MOST_OF_MEAN = 2.5
-# Stages at the start of the pipeline of which each may show most traffic at the end of a step.
+# Number of first stages each of which may expose the most traffic at the end of a step.
 SHOWS = 6
-# Starts of unlike runs with which this bound takes no more than seconds, over a stage's chunks, and
-# milliseconds, in a chunk.
+# Number of starts of unlike runs up to which this bound takes no more than seconds over a stage's
+# chunks, and milliseconds in one chunk.
 _MOST_STARTS = 64
 _FEW_STARTS = 16
-# Layers of a model with which it takes seconds, however they are mixed.
+# Number of layers up to which it takes seconds, however they are mixed.
 _FEW_LAYERS = 64
 # Most places that the layers of all stages may have together.
 _MOST_PLACES = 1 << 16
-# How often the weights of these stages are bettered, and what is near enough to the best.
+# Iterations that improve the stages' weights, and the precision at which they stop.
 _TURNS = 6
 _NEAR = 2e-3
 
-# Seconds of work: for a place of all stages together and an option; for a group of stages, and a
-# holding there and stage; for a sum of runs that was formed, and a call that formed some.
+# Seconds of work: per place of all stages and option; per group of stages, holding and stage; per
+# sum of runs formed, and per call that formed some.
 TOGETHER_S, GROUP_S, HELD_S, SUM_S, CALL_S = 3e-10, 2e-4, 7e-8, 2e-8, 3e-5
-# Rounding of the seconds of a stage that is just quick enough.
+# Rounding tolerance for the seconds of a stage that is only just fast enough.
 _SAME = 1e-12
 
 
 def applies(ctx: LayoutContext) -> bool:
-    """Whether this bound holds for layouts of a shape, looks at more than one, and pays."""
+    """Whether this bound is valid for layouts of a shape, there are several of them, and it is
+    worth its time.
+    """
     shared = ctx.recomputation == "shared"
     plain = ctx.placement == "straight" and ctx.recomputation != "free"
-    # Where kinds hardly repeat, chunks with some layers that recompute may hold millions of sums.
+    # If kinds hardly repeat, chunks with some recomputing layers may have millions of sums.
     few = ctx.layers <= _FEW_LAYERS or sum(sequence(ctx.kinds).repeats) * ctx.vpp <= _MOST_STARTS
     choice = few if shared else ctx.blocks > 1
     return plain and choice and sequence(ctx.kinds).coded
 
 
 def is_quick(ctx: LayoutContext) -> bool:
-    """Whether kinds of layers repeat enough for this bound to come before any other."""
+    """Whether kinds of layers repeat enough to try this bound before any other."""
     return sum(sequence(ctx.kinds).repeats) <= _FEW_STARTS
 
 
 @dataclass(frozen=True)
 class Bound:
-    """`step_s`: a lower bound in seconds. `stage_layers`: how many layers each stage holds where
-    it is attained, as far as this bound looks; () if it says only that more is not needed."""
+    """`step_s`: a lower bound in seconds. `stage_layers`: layers of each stage in the layout that
+    attains it, as far as this bound can tell; empty if it only shows that the target cannot be
+    beaten.
+    """
 
     step_s: float
     stage_layers: tuple[int, ...] = ()
 
     def over(self, before: Bound | None) -> Bound:
-        """This bound, with the layers of an earlier one of the shape where it has none."""
+        """This bound, taking the layers from an earlier bound of the same shape if it has none."""
         if before is None:
             return self
         return Bound(max(self.step_s, before.step_s), self.stage_layers or before.stage_layers)
 
 
-# Says nothing.
+# The bound says nothing.
 NO_BOUND = Bound(0.0)
 
 
@@ -87,16 +91,16 @@ def least_step(
     each_s: Array | None = None,
     spent: Spent | None = None,
 ) -> Bound:
-    """No layout of the shape within its memory limit has a shorter step.
+    """A lower bound on the step time of every layout of the shape within its memory limit.
 
-    At most `enough_s`: more is not asked for. `each_s[n - 1]`: bounds that are known where every
-    block recomputes n layers ("shared" only). `spent`: the work is counted there; what is not
-    looked at once it is over leaves no bound.
+    The search stops at `enough_s`, because a higher bound is not needed. `each_s[n - 1]`: known
+    bounds if every block recomputes n layers ("shared" only). `spent`: counts the work; what is not
+    examined before it runs out gives no bound.
     """
     seconds, memory, spent = StageSeconds(terms, ctx), StagesThatHold(ctx), spent or Spent()
     if ctx.recomputation != "shared":
         return BlockBound(seconds, memory, 0, spent).least_step(enough_s)
-    # With all layers first: what that takes leaves little to look at with fewer.
+    # All layers come first, because their cost leaves few smaller cases to examine.
     least = BlockBound(seconds, memory, ctx.layers, spent).least_step(enough_s)
     for each in range(seconds.longest_block(least.step_s) - 1, 0, -1):
         if each_s is not None and each_s[each - 1] >= least.step_s:
@@ -111,10 +115,10 @@ def least_step(
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """What stages may hold: of each option its place (`BlockBound.place`), its seconds, and the
-    traffic that it shows and drains at the end of a step (`StageSeconds.boundary_s`).
+    """The options of every stage. For each option: its place (`BlockBound.place`), its seconds, and
+    the traffic at the end of a step that it exposes and drains (`StageSeconds.boundary_s`).
 
-    `of_stage[stage]`: first and last + 1 of its options; several stages may have the same.
+    `of_stage[stage]`: range of its options; several stages may share one.
     """
 
     of_stage: Integers
@@ -125,8 +129,9 @@ class Options:
 
     @cached_property
     def by_stage(self) -> tuple[Options, Integers]:
-        """(the same with separate options for the stages that may show most traffic, the stage
-        of each option: `SHOWS` for all others)."""
+        """The options, with separate copies for the stages that may expose the most traffic; and
+        the stage of each option (`SHOWS` for all others).
+        """
         count, rows = len(self.places), self.of_stage.copy()
         items, stages = [np.arange(count)], [np.full(count, SHOWS)]
         for stage in range(min(SHOWS, len(rows))):
@@ -144,7 +149,7 @@ class Options:
 
 @dataclass(frozen=True)
 class BlockBound:
-    """The bound of a shape; `each`: layers of every block that recompute ("shared" only)."""
+    """The bound of one shape. `each`: layers of every block that recompute ("shared" only)."""
 
     seconds: StageSeconds
     memory: StagesThatHold
@@ -157,7 +162,7 @@ class BlockBound:
         return self.seconds.ctx
 
     def least_step(self, enough_s: float) -> Bound:
-        """Least step time, at most `enough_s`."""
+        """Lower bound on the step time, at most `enough_s`."""
         seconds = self.seconds
         most_s = seconds.slowest_within_s(enough_s)
         cap_s = min(most_s, MOST_OF_MEAN * seconds.plain_s / self.ctx.pp)
@@ -177,10 +182,10 @@ class BlockBound:
         return Bound(step_s, self.least_added(options, slowest_s)[1])
 
     def least_added_s(self, options: Options, least_s: float, cap_s: float, most_s: float) -> float:
-        """What stages add at least to a step whose slowest stage takes `least_s` or longer.
+        """Least time that the stages add to a step whose slowest stage takes `least_s` or longer.
 
-        A slowest stage that takes longer costs its seconds, so only a little longer counts;
-        nothing where no stage waits for it, up to the `most_s` that is asked.
+        A slowest stage that takes longer costs its own extra seconds, so only slightly longer ones
+        matter. 0 if no stage waits for it; at most `most_s`.
         """
         weight, floor_s = self.seconds.weight, self.seconds.floor_s
         saved_s = self.least_added(options, least_s)[0] - floor_s
@@ -200,11 +205,12 @@ class BlockBound:
         return self._least_together(options.of_stage, options.places, options.taken_s, True)[0]
 
     def least_added(self, options: Options, most_s: float) -> tuple[float, tuple[int, ...]]:
-        """(seconds, layers of each stage there) that stages which take at most so long, and hold
-        all layers, add to a step at least.
+        """(seconds, layers of each stage): the least time that stages of at most `most_s` seconds
+        add to a step while they hold all layers.
 
-        They add the traffic of the stage that shows most, so at least any mean of what they show,
-        and the best mean is near to that: each time some weight moves to the stage that shows most.
+        They add the traffic of the stage that exposes most. This is at least any weighted mean over
+        the stages, and the best mean is close to it. Each iteration moves some weight to the stage
+        that exposes most.
         """
         weights = np.eye(1, SHOWS)[0]
         best: tuple[float, tuple[int, ...]] = (-inf, ())
@@ -222,8 +228,9 @@ class BlockBound:
     def _with_weights(
         self, options: Options, most_s: float, weights: Array
     ) -> tuple[float, tuple[int, ...], Array]:
-        """(seconds, layers of each stage, what each of the first stages shows, s) where stages add
-        least, with a mean of what they show."""
+        """(seconds, layers of each stage, seconds that each of the first stages exposes) where
+        stages add least, for one weighted mean of the exposed seconds.
+        """
         item, stages = options.by_stage
         behind = np.append(weights.sum() - np.cumsum(weights), 0.0)
         adds_s = self.seconds.terms.bubble_share * item.taken_s - behind[stages] * item.drained_s
@@ -242,7 +249,7 @@ class BlockBound:
     def _least_together(
         self, of_stage: Integers, places: Integers, seconds: Array, largest: bool
     ) -> tuple[float, Integers]:
-        """(the least that all stages take together, the option of each stage with which)."""
+        """The least total time of all stages, and the option of each stage that gives it."""
         looked_at = (self.end + 1) * int((of_stage[:, 1] - of_stage[:, 0]).sum())
         self.spent.work_s += TOGETHER_S * looked_at
         together = np.empty((self.ctx.pp + 1, self.end + 1))
@@ -254,14 +261,14 @@ class BlockBound:
 
     @cached_property
     def end(self) -> int:
-        """The place of all layers."""
+        """The place of all layers together."""
         return int(self.place(np.array([self.ctx.totals]))[0])
 
     def place(self, counts: Integers) -> Integers:
-        """Numbers for so many layers of each kind; that of a sum is the sum of the numbers.
+        """A number for these layer counts by kind. The number of a sum is the sum of the numbers.
 
-        Digits: layers of the rarest kind first, those of all kinds last. Where there would be too
-        many numbers common kinds have no digit: a relaxation.
+        Digits: layers of the rarest kind first, the total last. If that gives too many numbers,
+        common kinds have no digit, which relaxes the problem.
         """
         number = np.zeros(len(counts), dtype=np.int64)
         for kind in self._rare_kinds:
@@ -270,13 +277,13 @@ class BlockBound:
 
     @cached_property
     def _rare_kinds(self) -> list[int]:
-        """Kinds but the most numerous, rarest first, as many as `_MOST_PLACES` allow."""
+        """All kinds but the most numerous, rarest first, as many as `_MOST_PLACES` allow."""
         order = np.argsort(self.ctx.totals, kind="stable")[:-1]
         places = (self.ctx.layers + 1) * np.cumprod(np.array(self.ctx.totals)[order] + 1)
         return [int(kind) for kind in order[places <= _MOST_PLACES]]
 
     def options(self, cap_s: float) -> Options:
-        """What every stage may hold within a time."""
+        """Everything that each stage may hold within a time."""
         parts = [_NONE]
         numbers = [0] * self.ctx.pp
         for blocks, stages in self.seconds.groups(self._most_layers(cap_s)):
@@ -300,7 +307,7 @@ class BlockBound:
     def _option(
         self, stage: int, held: Integers, taken_s: Array
     ) -> tuple[Integers, Array, Array, Array]:
-        """Places, seconds, traffic shown and drained of what a stage may hold."""
+        """Places, seconds, exposed and drained traffic of the options of a stage."""
         shown_s = drained_s = np.zeros_like(taken_s)
         if stage < SHOWS:
             shown_s, drained_s = self.seconds.boundary_s(stage, held)
@@ -312,7 +319,9 @@ class BlockBound:
         return int(max(0.0, min(most_layers * (1.0 + _SAME), float(self.ctx.layers))))
 
     def _held(self, blocks: tuple[Block, ...], most_s: float) -> Integers:
-        """[holding, number] of what a stage's blocks may hold in a time, and more."""
+        """[holding, number]: a superset of the layers that a stage's blocks may hold within a
+        time.
+        """
         most_layers = self._most_layers(most_s)
         recompute = Recompute(self.ctx.recomputation, min(self.each, most_layers))
         found = holdings(sequence(self.ctx.kinds), blocks, recompute, most_layers)

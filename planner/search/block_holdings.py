@@ -1,9 +1,8 @@
-"""Which layers a pipeline stage may hold: sums over its blocks of runs of the model's layers.
+"""The layers that a pipeline stage may hold: sums over its blocks of runs of the model's layers.
 
-A block's run starts no earlier than behind the fewest layers that the blocks before it must hold,
-and ends no later than before the fewest of those behind it. Where the kinds of layers repeat, most
-blocks may hold the same runs, and most stages of most shapes the same sums: they are worked out
-once in a process.
+A block's run starts no earlier than after the fewest layers that the blocks before it must hold,
+and ends no later than before the fewest of the blocks after it. Where kinds of layers repeat, most
+blocks may hold the same runs and most stages the same sums, so these are computed once per process.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ _LARGEST_CODE = 2**62
 
 @dataclass(frozen=True, eq=False)
 class Sequence:
-    """The kinds of a model's layers, first to last; one object a model.
+    """The kinds of a model's layers, first to last; one object per model.
 
-    A run has one number of layers for each kind, and one of those that recompute. These numbers are
-    digits of a code to the base layers + 1; the highest digit is the number of all layers. Codes
-    add up as the numbers do.
+    A run has one count of layers for each kind, and one count of recomputing layers for each kind.
+    These counts are the digits of a code in base layers + 1; the highest digit is the total. Codes
+    add up as the counts do.
     """
 
     kinds: tuple[int, ...]
 
     @property
     def layers(self) -> int:
-        """Layers of the model."""
+        """Number of layers of the model."""
         return len(self.kinds)
 
     @cached_property
     def prefix(self) -> tuple[list[int], list[int]]:
-        """By n: code of the first n layers, and what is added where they recompute."""
+        """By n: the code of the first n layers, and what recomputing them adds."""
         half = len(self.weights) // 2
         each = [self.weights[kind] + self.weights[-1] for kind in self.kinds]
         again = [self.weights[half + kind] for kind in self.kinds]
@@ -50,17 +49,17 @@ class Sequence:
 
     @cached_property
     def weights(self) -> list[int]:
-        """What one more of each number adds to a code; the last: one more layer of any kind."""
+        """Increment of a code for one more of each count; the last one is the total."""
         return [(self.layers + 1) ** digit for digit in range(2 * max(self.kinds) + 3)]
 
     @property
     def coded(self) -> bool:
-        """Whether codes stay small enough."""
+        """Whether codes are small enough for integers."""
         return self.weights[-1] * (self.layers + 1) < _LARGEST_CODE
 
     @cached_property
     def repeats(self) -> tuple[int, int]:
-        """(s, p): from layer s on every layer is of the kind of that p layers later."""
+        """(s, p): from layer s on, every layer has the kind of the layer p places later."""
         found = [(self._settled(period), period) for period in range(1, self.layers + 1)]
         return min(found, key=sum)
 
@@ -79,11 +78,11 @@ def sequence(kinds: tuple[int, ...]) -> Sequence:
 
 
 class Block(NamedTuple):
-    """Runs that a block may hold: of the model's first layers, of its last ones, or of any from
-    layer `first` on, at most `width` behind it (0: all that there are).
+    """The runs that a block may hold: the model's first layers, its last ones, or any run from
+    layer `first` on that starts at most `width` layers later (0: anywhere).
 
-    `least`: fewest layers; `fewer`: how many it may have less than any other chunk of its stage;
-    0: the others may have one less than it, as it than they.
+    `least`: fewest layers. `fewer`: by how many layers it may fall short of the other chunks of its
+    stage; with 0, the others may also have one layer less than it.
     """
 
     place: Literal["first", "middle", "last"]
@@ -94,15 +93,18 @@ class Block(NamedTuple):
 
 
 class Recompute(NamedTuple):
-    """Whether all layers recompute, none, or (`shared`) so many of `each` block, or all it has."""
+    """Whether all layers recompute, or none; or (`shared`) the same number of `each` block, as far
+    as it has that many.
+    """
 
     mode: str
     each: int
 
 
 def stage_blocks(ctx: LayoutContext, stage: int, most_layers: int) -> tuple[Block, ...]:
-    """The blocks of a stage: equal for stages that may hold the same, up to `most_layers`
-    layers."""
+    """The blocks of a stage; equal for stages that may hold the same, up to `most_layers`
+    layers.
+    """
     return tuple(_block(ctx, block, most_layers) for block in ctx.stage_blocks(stage))
 
 
@@ -122,8 +124,9 @@ def _block(ctx: LayoutContext, block: int, most_layers: int) -> Block:
 
 
 class Holdings(NamedTuple):
-    """[holding, number]: layers of each kind, then those of each kind that recompute. `sums` that
-    were formed to find them, in so many `calls`."""
+    """[holding, number]: layers of each kind, then recomputing layers of each kind. `sums`: how
+    many were formed to find them, in how many `calls`.
+    """
 
     numbers: Integers
     sums: int
@@ -134,7 +137,7 @@ class Holdings(NamedTuple):
 def holdings(
     model: Sequence, blocks: tuple[Block, ...], recompute: Recompute, most_layers: int
 ) -> Holdings:
-    """What a stage of at most `most_layers` layers may hold, and perhaps more."""
+    """A superset of the layers that a stage of at most `most_layers` layers may hold."""
     limit = (most_layers + 1) * model.weights[-1]
     found, formed, calls = [np.zeros(0, dtype=np.int64)], 0, 0
     for sizes in _chunk_sizes(blocks, most_layers):
@@ -152,7 +155,9 @@ def holdings(
 
 
 def _chunk_sizes(blocks: tuple[Block, ...], most_layers: int) -> Iterator[list[range]]:
-    """Sizes that the chunks of a stage may have together, or more (rule chunks-balanced)."""
+    """A superset of the sizes that the chunks of a stage may have together (rule
+    chunks-balanced).
+    """
     if len(blocks) == 1:
         yield [range(blocks[0].least, most_layers + 1)]
         return
@@ -168,7 +173,7 @@ def _chunk_sizes(blocks: tuple[Block, ...], most_layers: int) -> Iterator[list[r
 
 @lru_cache(maxsize=1 << 14)
 def run_codes(model: Sequence, block: Block, recompute: Recompute, size: int) -> frozenset[int]:
-    """Codes of the runs of `size` layers that a block may hold; the first of them recompute."""
+    """Codes of the runs of `size` layers that a block may hold. Its first layers recompute."""
     taken = {"none": 0, "all": size}.get(recompute.mode, min(recompute.each, size))
     held, again = model.prefix
     return frozenset(

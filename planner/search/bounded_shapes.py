@@ -1,6 +1,6 @@
-"""Lower bounds on the sample time of one job's shapes, by limits of a memory ladder.
+"""Lower bounds on the sample time of a job's shapes under each limit of a memory ladder.
 
-Each is tightened only when its shape comes first in a search.
+A bound is tightened only when its shape comes first in a search.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from planner.search.limit_results import LIMIT_STEP, LIMIT_STEPS, SLOWEST, Spent
 from planner.search.stages import StageSeconds, StagesThatHold
 from planner.search.terms import RECOMPUTE_CODES, ShapeTerms, layout_context, shape_terms, within
 
-# Shapes whose bounds are worked out between two looks at the clock.
+# Number of shapes whose bounds are computed between two checks of the clock.
 _CHUNK = 4096
-# Work of a bound besides what its parts count, s.
+# Seconds of work of a bound besides that of its parts.
 BOUND_S = 1e-3
 # How often bounds are tightened: by `planner.cost.tight_bounds`, then by whole blocks.
 TIGHTEST = 2
 
 
 class BoundedShapes:
-    """Costed shapes of one job under a memory limit. `tie`: shares of a time that do not matter.
+    """Costed shapes of one job under a memory limit. `tie`: relative time differences that do not
+    matter.
 
-    `spent`: the work of bounds is counted there; once it is over, none gets tighter than it is.
+    `spent`: counts the work of bounds; once it runs out, no bound is tightened further.
     """
 
     def __init__(
@@ -55,36 +56,36 @@ class BoundedShapes:
         self.columns = columns
         self.limit_bytes = limit_bytes
         self.spent = spent or Spent()
-        # Best sample time known of other jobs that are searched with this one.
+        # Best known sample time of other jobs that are searched together with this one.
         self.best_beside = np.inf
         self._tight_bounds: dict[tuple[int, int], Array] = {}
-        # What solves start from: the last bound by whole blocks, wherever it is attained.
+        # Starting points of solves: the last bound by whole blocks, where it is attained.
         self._hints: dict[tuple[int, int], Bound] = {}
         self._prices: dict[object, Prices] = {}
-        # Whether bounds by whole blocks pay: not where a rough answer will do.
+        # Whether bounds by whole blocks are worthwhile; not if a rough answer will do.
         self._whole_blocks = tie <= OPTIMAL_WITHIN
         # By shape, within `limit_bytes`.
         self._linear: dict[int, tuple[ShapeTerms, LayoutContext]] = {}
 
     @cached_property
     def sample_s(self) -> Floats:
-        """Pace of every shape in its even layout."""
+        """Seconds per sample of every shape in its even layout."""
         return np.asarray(self.costed.steps[:, f.STEP_TIME] / self.columns["gbs"])
 
     @cached_property
     def peak(self) -> Floats:
-        """Peak bytes of every shape in its even layout, of the largest memory."""
+        """Peak bytes of every shape in its even layout, scaled to the largest memory."""
         return self.cost_model.peaks(self.costed)
 
     @cached_property
     def recomputations(self) -> tuple[Recomputation, ...]:
-        """Per recompute mode of the job, how many layers may recompute."""
+        """For each recompute mode of the job, how many layers may recompute."""
         job = self.cost_model.job
         return tuple(recomputation(mode, job.framework) for mode in job.recompute)
 
     @cached_property
     def only_even(self) -> np.ndarray:
-        """Shapes that have no other layout than the even one: their cost is exact."""
+        """Shapes whose only layout is the even one; their cost is exact."""
         whole = np.array(
             [recomputation in ("none", "all") for recomputation in self.recomputations]
         )
@@ -97,12 +98,12 @@ class BoundedShapes:
 
     @cached_property
     def limits(self) -> Floats:
-        """The memory ladder, from the limit down."""
+        """The memory ladder, highest limit first."""
         return np.asarray(self.limit_bytes * LIMIT_STEP ** np.arange(LIMIT_STEPS))
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Shapes whose plain bounds let them matter: light enough, and not far too slow."""
+        """Shapes that may matter by their plain bounds: light enough and not far too slow."""
         steps = self.costed.steps
         light = steps[:, f.STEP_PEAK_BOUND] <= self.limit_bytes
         best = self.best_even()
@@ -116,24 +117,24 @@ class BoundedShapes:
 
     @cached_property
     def bounds(self) -> Floats:
-        """[rows, limits]: no layout of the shape within the limit has a better sample time.
+        """[rows, limits]: lower bounds on the sample time of the shape's layouts within each limit.
 
-        The plain ones of the kernel, until a search looks at the shape (`_bound`).
+        The kernel's plain bounds, until a search examines the shape (`_bound`).
         """
         self._tightened = np.zeros((len(self.rows), len(self.limits)), dtype=np.int8)
         rows = self.rows
         exact = self.only_even[rows]
         fits = self.peak[rows][:, None] <= self.limits[None, :]
         even = np.where(fits, self.sample_s[rows][:, None], np.inf)
-        # Rung from which on the bounds of a shape are more than the plain ones.
+        # Limit from which on the bounds of a shape are better than the plain ones.
         self._bounded = np.where(exact, 0, len(self.limits))
         return np.where(exact[:, None], even, self._plain_sample_times)
 
     def descend(self, limits: Floats) -> None:
-        """Take other memory limits, falling.
+        """Switch to other memory limits, in descending order.
 
-        Bounds that hold within more memory hold within less: a shape starts from those, or from the
-        plain ones where no limit so far was as large.
+        Bounds that hold under a higher limit hold under a lower one. A shape starts from those, or
+        from the plain ones if no earlier limit was as high.
         """
         above = np.searchsorted(-self.limits, -limits, side="right") - 1
         inherited = np.where(above >= 0, self.bounds[:, above], 0.0)
@@ -145,23 +146,28 @@ class BoundedShapes:
 
     @cached_property
     def _plain_sample_times(self) -> Floats:
-        """[rows, limits]: no layout has a better sample time; infinite where none can fit."""
+        """[rows, limits]: plain lower bounds on the sample time; infinite where no layout can
+        fit.
+        """
         steps = self.costed.steps[self.rows]
         light = steps[:, f.STEP_PEAK_BOUND][:, None] <= self.limits[None, :]
         sample_times = steps[:, f.STEP_TIME_BOUND] / self.columns["gbs"][self.rows]
         return np.where(light, sample_times[:, None], np.inf)
 
     def least_bound(self, index: int, enough: float) -> float:
-        """No layout of any shape within a limit is faster, s a sequence; where none beats `enough`,
-        more is not looked for."""
+        """Seconds per sequence that no layout of any shape within a limit beats. Stops as soon as
+        no bound is below `enough`.
+        """
         bound = self.bounds[:, index]
         known = float(bound[self._bounded <= index].min(initial=enough))
         self._bound(np.flatnonzero((self._bounded > index) & (bound < known)), index)
         return float(self.bounds[:, index].min(initial=np.inf))
 
     def _bound(self, positions: np.ndarray, index: int) -> None:
-        """Raise the bounds of shapes to those of `bounds.bound_shapes`, from a limit on; those that
-        have them from a higher one on, or where the search is over, keep theirs."""
+        """Raise the bounds of shapes, at this limit and lower ones, to those of
+        `bounds.bound_shapes`. Shapes that already have them keep theirs, and so do all once the
+        search is over.
+        """
         positions = positions[self._bounded[positions] > index]
         for start in range(0, len(positions), _CHUNK):
             if self.spent.is_over:
@@ -173,7 +179,9 @@ class BoundedShapes:
         self._bounded[positions] = index
 
     def _bound_seconds(self, positions: np.ndarray, index: int) -> Floats:
-        """[shapes, limits] bounds on the step time from a limit on, s."""
+        """[shapes, limits]: lower bounds on the step time in seconds, at this limit and lower
+        ones.
+        """
         codes = np.array(
             [RECOMPUTE_CODES[recomputation] for recomputation in self.recomputations],
             dtype=np.float64,
@@ -193,7 +201,9 @@ class BoundedShapes:
         return table
 
     def _tighten(self, position: int, index: int, target: float) -> float:
-        """The next tighter bound on the sample time within a limit; it holds within lower ones."""
+        """The next tighter bound on the sample time within a limit, which also holds within lower
+        limits.
+        """
         self._tightened[position, index] += 1
         if self._tightened[position, index] < TIGHTEST:
             gbs = float(self.columns["gbs"][self.rows[position]])
@@ -204,7 +214,7 @@ class BoundedShapes:
         return float(self.bounds[position, index])
 
     def _tighten_block(self, position: int, index: int, target: float) -> None:
-        """Raise a bound to the tightest, and keep what a solve starts from."""
+        """Raise a bound to the tightest one, and keep the layout from which a solve starts."""
         self.spent.work_s += BOUND_S
         found = self._block_bound(position, index, target)
         self._hints[position, index] = found.over(self._hints.get((position, index)))
@@ -215,9 +225,9 @@ class BoundedShapes:
         self.bounds[position, index:] = np.maximum(self.bounds[position, index:], sample_s)
 
     def _block_bound(self, position: int, index: int, target: float) -> Bound:
-        """The tightest bound, up to the target; no seconds where it says nothing more.
+        """The tightest bound, up to the target; 0 seconds if it says nothing new.
 
-        Without a plan to beat any layout will do, and that is CP-SAT's to find.
+        Without a plan to beat, any layout will do, and finding one is CP-SAT's task.
         """
         row = int(self.rows[position])
         found = NO_BOUND
@@ -235,7 +245,7 @@ class BoundedShapes:
         return found
 
     def linear(self, row: int, limit_bytes: float) -> tuple[ShapeTerms, LayoutContext]:
-        """The linear terms of a shape, and what layout rules read of it under a memory limit."""
+        """The linear terms of a shape, and the inputs of layout rules under a memory limit."""
         if row not in self._linear:
             self._linear[row] = self._linear_terms(row)
         terms, ctx = self._linear[row]
@@ -251,8 +261,9 @@ class BoundedShapes:
         return self.cost_model.job.recompute[int(self.columns["recompute"][row])]
 
     def _tight_s(self, position: int, index: int) -> Array:
-        """`planner.cost.tight_bounds` of a shape at a limit: [n - 1] seconds where every block
-        recomputes n layers, else one figure; 0 where the schedule has none."""
+        """`planner.cost.tight_bounds` of a shape at a limit: [n - 1] seconds if every block
+        recomputes n layers, else one figure; 0 for schedules without such a bound.
+        """
         if (position, index) in self._tight_bounds:
             return self._tight_bounds[position, index]
         model, row = self.cost_model, int(self.rows[position])

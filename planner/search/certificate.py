@@ -1,12 +1,12 @@
-"""Whether the proof that a search wrote down holds: no solver runs here.
+"""Check the proof that a search wrote into its plan file, without running a solver.
 
     python -m planner.search.certificate plans.json
 
-Every plan is costed again in its layout, and the rules are asked again. That nothing better exists
-rests on bounds: within each memory limit of the proof every configuration is bounded from below
-again, by the cost core and by whole blocks of layers. What those leave open rests on CP-SAT, which
-the proof must say of the very configuration and limit; such bounds are held against every layout
-that is known, and counted.
+Every plan is costed again in its layout and checked against the rules. That nothing better exists
+rests on bounds: within each memory limit of the proof, every configuration is bounded from below
+again, by the cost core and by whole blocks of layers. The rest relies on CP-SAT; the proof must
+state its bound for exactly that configuration and limit. Those bounds are compared with every known
+layout, and counted.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from planner.search.result import LimitBound, Proof, SearchResult, SolverBound
 from planner.search.search import launchable_shares
 from planner.search.shares import CostedJob, CostedShares
 
-# Figures that differ by less are the same: of another order of sums, or of a bisection.
+# Differences below this are rounding: another order of sums, or a bisection.
 SAME = 1e-7
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`problems`: what does not hold; none: the plans are as good as they say.
+    """`problems`: what is wrong; empty if the plans are as good as they claim.
 
-    `limits`: memory limits at which `legal` configurations were bounded; `by_solver`:
-    configurations of which some bound rests on CP-SAT alone.
+    `limits`: memory limits at which `legal` configurations were bounded. `by_solver`:
+    configurations with a bound that rests on CP-SAT alone.
     """
 
     problems: tuple[str, ...]
@@ -56,9 +56,9 @@ class Verdict:
 
 
 def verify(result: SearchResult, launch: LaunchNotes = SILENT) -> Verdict:
-    """Check a search's plans and proof. `launch`: what the search knew of launch writers.
+    """Check a search's plans and proof. `launch`: what the launch writers said during the search.
 
-    UsageError where the request itself is refused.
+    UsageError if the request itself is refused.
     """
     if result.proof is None:
         return Verdict(("it holds no proof",))
@@ -75,14 +75,14 @@ def verify(result: SearchResult, launch: LaunchNotes = SILENT) -> Verdict:
 
 @dataclass(frozen=True)
 class PlanChecks:
-    """The plans of a result against the rules and the cost core."""
+    """Checks a result's plans against the rules and the cost core."""
 
     shares: CostedShares
     result: SearchResult
     proof: Proof
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with plans."""
+        """Yield what is wrong with the plans."""
         for number, plan in enumerate(self.result.plans, start=1):
             yield from (f"plan {number}: {problem}" for problem in self._plan(plan))
         if self.result.recommended != recommended(self.result.plans):
@@ -119,8 +119,9 @@ class PlanChecks:
 
 
 def _chosen(job: Job, plan: Plan) -> bool:
-    """Whether a job is at the choice of a plan: what is offloaded, and the techniques that it uses
-    at these degrees."""
+    """Whether a job matches a plan's choices: what is offloaded, and the techniques in use at these
+    degrees.
+    """
     return (
         job.optimizer_offload == plan.optimizer_offload
         and job.activation_offload == plan.activation_offload
@@ -133,7 +134,9 @@ def _sample_s(plan: Plan) -> float:
 
 
 def _status_problems(plan: Plan, peak: float, proof: Proof) -> Iterator[str]:
-    """A plan may miss by its gap what some limit proves of all plans as light as `peak`."""
+    """A plan may be slower than the proven bound for plans no heavier than `peak` by its gap at
+    most.
+    """
     allowed = OPTIMAL_WITHIN if plan.status == "optimal" else plan.gap
     least = _sample_s(plan) * (1.0 - allowed) * (1.0 - SAME)
     if not any(one.limit_bytes >= peak and one.sample_s >= least for one in proof.limits):
@@ -143,7 +146,7 @@ def _status_problems(plan: Plan, peak: float, proof: Proof) -> Iterator[str]:
 def _missing_problems(
     points: Sequence[tuple[float, float]], proof: Proof, resolution: Resolution
 ) -> Iterator[str]:
-    """Gaps of a complete front of (seconds a sequence, bytes), in which a plan could lie."""
+    """Gaps in a complete front of (seconds per sequence, bytes) where another plan could exist."""
     for (_, heavy), (slow, peak) in pairwise(sorted(points)):
         least = slow / (1.0 + resolution.time + OPTIMAL_WITHIN)
         light = (heavy - resolution.memory_bytes) * (1.0 - SAME)
@@ -159,16 +162,16 @@ def _same(one: float, other: float) -> bool:
 
 
 class LimitChecks:
-    """The bounds of a proof against bounds of every configuration."""
+    """Compares the bounds of a proof with fresh bounds of every configuration."""
 
     def __init__(self, shares: CostedShares, proof: Proof) -> None:
         self.shares, self.proof = shares, proof
-        # Configurations of which a bound rests on CP-SAT: (choice, row).
+        # Configurations with a bound that rests on CP-SAT: (choice, row).
         self.on_trust: set[tuple[int, int]] = set()
         self._claims: dict[tuple[int, int], list[SolverBound]] = {}
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with bounds."""
+        """Yield what is wrong with the bounds."""
         yield from self._take_claims()
         limits = sorted(self.proof.limits, key=lambda one: -one.limit_bytes)
         for choice, costed_job in enumerate(self.shares.jobs):
@@ -185,7 +188,7 @@ class LimitChecks:
                     self.on_trust.add((choice, row))
 
     def _take_claims(self) -> Iterator[str]:
-        """CP-SAT's bounds by configuration; those that an even layout refutes are a problem."""
+        """Store CP-SAT's bounds by configuration; yield those that an even layout contradicts."""
         for claim in self.proof.by_solver:
             known = 0 <= claim.choice < len(self.shares.jobs)
             costed_job = self.shares.jobs[claim.choice if known else 0]
@@ -210,7 +213,7 @@ class LimitChecks:
 
 
 class UnsolvedBounds(BoundedShapes):
-    """Bounds of one job's configurations within falling limits."""
+    """Bounds of one job's configurations within descending limits."""
 
     def __init__(self, costed_job: CostedJob, limits: Sequence[LimitBound]) -> None:
         largest = likely_limit_bytes(costed_job.job, costed_job.job.fit_probability)
@@ -220,7 +223,7 @@ class UnsolvedBounds(BoundedShapes):
         self.limits = np.array([limit.limit_bytes for limit in limits], dtype=np.float64)
 
     def below(self, index: int, sample_s: float) -> list[int]:
-        """Configurations of which no bound shows that all their layouts take so long."""
+        """Configurations that no bound excludes from having a layout faster than `sample_s`."""
         least = sample_s * (1.0 - SAME)
         self._bound(np.flatnonzero(self.bounds[:, index] < least), index)
         open_positions = np.flatnonzero(self.bounds[:, index] < least).tolist()
@@ -237,7 +240,7 @@ class UnsolvedBounds(BoundedShapes):
 
 
 def main() -> None:
-    """Verify a plan file; exit status 1 if it does not hold."""
+    """Verify a plan file. Exit status 1 if the proof does not hold."""
     if len(sys.argv) != 2:
         raise SystemExit("usage: python -m planner.search.certificate plans.json")
     try:

@@ -1,4 +1,4 @@
-"""Changes of a job that may make it fit, as its user would type them, and of its hardware."""
+"""Changes to a job, as its user would type them, or to its hardware, that may make it fit."""
 
 from __future__ import annotations
 
@@ -26,23 +26,22 @@ from planner.search.result import ChangeKind
 from planner.search.trial import try_job
 
 SHORTEST_SEQUENCE = 512
-# Optimizers with less state, the nearest to AdamW first.
+# Optimizers with less state, the most similar to AdamW first.
 SMALLER_OPTIMIZERS = ("adamw-bf16", "adamw-fp8", "adamw-8bit", "adamw-4bit")
 OFFLOADED_SHARES = (0.25, 0.5, 0.75, 1.0)
 TOLERANCES = (0.1, 0.2)
-# Frameworks in use today that shard further than Megatron-LM does.
+# Frameworks in use today that shard more than Megatron-LM.
 SHARDING_FRAMEWORKS = ("torchtitan", "deepspeed")
-# Numbers of GPUs tried one by one, and nodes beyond the present ones that always are.
+# Numbers of GPUs that are tried one by one, and further nodes that are always tried.
 COUNTS_TRIED = 64
 NODES_BEYOND = 4
 MOST_DOUBLINGS, POOL_DOUBLINGS = 10, 2
-# Work for one change: enough to find a plan, not to prove it the fastest. Changes differ by more.
+# Work per change: enough to find a plan, but not to prove it the fastest. Changes differ by more.
 EFFORT = Effort(most_solves=6, most_work_s=1.0, tie=0.02)
-# Work to learn whether anything fits at all.
+# Work to find out if anything fits at all.
 PROBE = replace(EFFORT, any_plan=True)
 
-# What hardware gets better by, and which numbers of the cost core are multiplied together: every
-# product gains.
+# Factor by which hardware improves, and the numbers of the cost core that it multiplies together.
 MORE_HBM_BYTES = 8 * 2**30
 FASTER_LINKS = 2.0
 FASTER_CHIP = 1.1
@@ -52,11 +51,11 @@ _HBM = ("hbm_bytes_per_s",)
 
 @dataclass(frozen=True)
 class Change:
-    """One change of a job: what to type, or a sentence, and the job after it.
+    """One change to a job: the option to type, or a sentence, and the job after it.
 
-    `gpus`: how many of them must be used; `complete`: every smaller change of its kind comes before
-    it. `factors`: on rates of the cost core; `more_bytes`: of each GPU's memory; without
-    `keeps_plan` the plan cannot stay as it is.
+    `gpus`: how many GPUs must be used. `complete`: every smaller change of its kind comes before
+    it. `factors`: multiply rates of the cost core. `more_bytes`: added to each GPU's memory.
+    `keeps_plan`: whether the plan may stay as it is.
     """
 
     text: str
@@ -71,7 +70,7 @@ class Change:
 
     @cached_property
     def job(self) -> Job:
-        """The job after it. UsageError for what no request may ask."""
+        """The job after the change. UsageError if no request may ask for it."""
         return self.make()
 
 
@@ -80,8 +79,9 @@ Changes = Iterator[Change]
 
 @dataclass(frozen=True)
 class Situation:
-    """The job in which nothing fits. `gpus`: how many of the given ones it can use; `until`: when
-    trying changes ends."""
+    """A job in which nothing fits. `gpus`: how many of the given GPUs it can use. `until`: when to
+    stop trying changes.
+    """
 
     request: Request
     job: Job
@@ -89,7 +89,9 @@ class Situation:
     until: Until = field(default_factory=Until)
 
     def changed(self, text: str, **changes: object) -> Change:
-        """The request with some fields changed, on as many GPUs unless it asks for others."""
+        """A change of some request fields, on the same number of GPUs unless the fields say
+        otherwise.
+        """
         same = self.request.model_dump() | {"overrides": self.request.overrides}
         plain = Change(text, lambda: Request(**(same | changes)).resolve())
         return plain if "gpus" in changes else replace(plain, gpus=self.gpus)
@@ -102,9 +104,10 @@ MakeChanges = Callable[[Situation], Changes]
 
 
 class Choice(NamedTuple):
-    """A choice of the user that narrows the search. `kind`: of change that drops it alone, empty
-    where smaller ones come first; `name`: the option, without its values where these are a list;
-    `left`: fields of the request without it."""
+    """A choice of the user that narrows the search. `kind`: kind of change that only drops it;
+    empty if smaller changes come first. `name`: the option, without its values if these are a list.
+    `left`: request fields without it.
+    """
 
     kind: str
     name: str
@@ -112,7 +115,7 @@ class Choice(NamedTuple):
 
 
 def choices_of(request: Request) -> dict[str, Choice]:
-    """The choices of the user that narrow the search, by what was typed."""
+    """The choices of the user that narrow the search, by the text that was typed."""
     choices: dict[str, Choice] = {}
     for condition in request.conditions():
         given = getattr(request, condition.verb)
@@ -151,7 +154,7 @@ def _option(degree: str) -> str:
 
 
 def without(kind: str) -> MakeChanges:
-    """Each choice of a kind dropped."""
+    """Changes that drop one choice of a kind each."""
 
     def changes(at: Situation) -> Changes:
         for choice in choices_of(at.request).values():
@@ -162,7 +165,7 @@ def without(kind: str) -> MakeChanges:
 
 
 def larger_degree(name: str) -> MakeChanges:
-    """The next larger values of a degree that the user limited."""
+    """Changes to the next larger values of a degree that the user limited."""
 
     def changes(at: Situation) -> Changes:
         values = at.request.limits.get(name, ())
@@ -174,7 +177,7 @@ def larger_degree(name: str) -> MakeChanges:
 
 
 def tensor_degrees(at: Situation) -> Changes:
-    """More tp: the limit lifted step by step, then beyond the NVLink domain."""
+    """Changes to more tp: raise the limit step by step, then go beyond the NVLink domain."""
     yield from larger_degree("tp")(at)
     cluster = at.job.cluster
     several = cluster.num_gpus > cluster.scale_up_domain_gpus
@@ -183,7 +186,7 @@ def tensor_degrees(at: Situation) -> Changes:
 
 
 def recompute_modes(at: Situation) -> Changes:
-    """Modes beside those that the user chose, those that free least first."""
+    """Changes to recompute modes besides those that the user chose, those that save least first."""
     if at.request.recompute is None:
         return
     names = {mode.name for mode in at.job.recompute}
@@ -193,7 +196,7 @@ def recompute_modes(at: Situation) -> Changes:
 
 
 def everything(at: Situation) -> Changes:
-    """All of the user's choices dropped together."""
+    """The change that drops all of the user's choices together."""
     choices = choices_of(at.request)
     if len(choices) > 1:
         free = at.changed(
@@ -207,7 +210,7 @@ def everything(at: Situation) -> Changes:
 
 
 def larger_values(name: str, option: str, values: Sequence[float]) -> MakeChanges:
-    """Larger values of a number of the request, where it is one."""
+    """Changes to larger values of a numeric request field."""
 
     def changes(at: Situation) -> Changes:
         now = getattr(at.request, name)
@@ -219,14 +222,17 @@ def larger_values(name: str, option: str, values: Sequence[float]) -> MakeChange
 
 
 def batch_tolerance(at: Situation) -> Changes:
-    """A looser tolerance of the batch: more replica counts and micro-batches divide it."""
+    """Changes to a looser batch tolerance, so that more replica counts and micro-batches divide the
+    batch.
+    """
     if at.request.gbs_tokens is not None:
         yield from larger_values("gbs_tolerance", "--gbs-tolerance", TOLERANCES)(at)
 
 
 def techniques(at: Situation) -> Changes:
-    """Techniques that a search takes only where somebody asks, but for those that need a package;
-    which of them save memory, the searches tell."""
+    """Changes that add a technique which is only used on request and needs no further package. The
+    searches show which of them save memory.
+    """
     request, profile = at.request, at.job.framework
     inside = not request.allow_tp_across_domains
     site = site_of(
@@ -251,13 +257,13 @@ def techniques(at: Situation) -> Changes:
 
 
 def lighter_objectives(at: Situation) -> Changes:
-    """The same objective without a copy of its reference, and without all logits at once."""
+    """Changes to the same objective without a copied reference, and without all logits at once."""
     for objective in at.job.objective.lighter():
         yield at.changed(f"--objective {objective}", objective=str(objective))
 
 
 def smaller_optimizers(at: Situation) -> Changes:
-    """Optimizers with less state, and those whose states may leave the GPU."""
+    """Changes to optimizers with less state, and to those whose states may leave the GPU."""
     for name in SMALLER_OPTIMIZERS:
         if load_optimizer(name).state_bytes < at.job.optimizer.state_bytes:
             yield at.changed(f"--optimizer {name}", optimizer=name)
@@ -267,7 +273,7 @@ def smaller_optimizers(at: Situation) -> Changes:
 
 
 def activation_offloads(at: Situation) -> Changes:
-    """Activations of more modules on the host, where the framework has it."""
+    """Changes that offload the activations of more modules, if the framework can."""
     profile = at.job.framework
     if at.request.activation_offload == "search" or not profile.activation_offload.modules:
         return
@@ -284,7 +290,9 @@ def dtypes(at: Situation) -> Changes:
 
 
 def shorter_sequences(at: Situation) -> Changes:
-    """Halved sequences; the batch keeps its tokens, and of samples that are padded its number."""
+    """Changes to sequences of half the length. The batch keeps its tokens, or its number of samples
+    if they are padded.
+    """
     if at.job.ramp and at.job.batch.exact:
         return  # each of its batches would have to follow
     factor = 2
@@ -300,7 +308,7 @@ def shorter_sequences(at: Situation) -> Changes:
 
 
 def framework_changes(at: Situation) -> Changes:
-    """A framework with a higher ZeRO stage."""
+    """Changes to a framework with a higher ZeRO stage."""
     zero_stage = max(at.job.framework.parallelism.zero_stages)
     if max(at.request.limits.get("zero", (zero_stage,))) < zero_stage:
         return
@@ -315,9 +323,9 @@ def framework_changes(at: Situation) -> Changes:
 
 
 def more_gpus(at: Situation) -> Changes:
-    """More GPUs, the smallest number first: GPUs of a node, then whole nodes.
+    """Changes to more GPUs, smallest number first: GPUs of one node, then whole nodes.
 
-    Doublings show first how far to look; where none of them fits, only a few nodes more are tried.
+    Doubling shows first how far to look. If no doubling fits, only a few more nodes are tried.
     """
     if at.job.pool is not None:
         yield from _larger_pools(at, at.job.pool)
@@ -335,7 +343,7 @@ def more_gpus(at: Situation) -> Changes:
 
 
 def _larger_pools(at: Situation, pool: Pool) -> Changes:
-    """All clusters of a pool doubled, and again."""
+    """Changes that double all clusters of a pool, repeatedly."""
     for doubling in range(1, POOL_DOUBLINGS + 1):
         gpus = "+".join(
             f"{part.num_gpus << doubling}x{text.rpartition('x')[2]}"
@@ -359,7 +367,7 @@ def _enough_doubled(at: Situation) -> int | None:
 
 
 def _on_gpus(at: Situation, count: int) -> Change:
-    """Another number of GPUs, in the cluster file where it has one."""
+    """Change to another number of GPUs, written into the cluster file if there is one."""
     changes = at.request.on_gpus(count)
     if changes is None:
         return Change(f"num_gpus = {count} in the cluster file", lambda: at.job.on_gpus(count))
@@ -367,10 +375,10 @@ def _on_gpus(at: Situation, count: int) -> Change:
 
 
 def other_gpus(at: Situation) -> Changes:
-    """GPUs with more memory that are no step back otherwise, the smallest first.
+    """Changes to GPUs with more memory that are not worse in other ways, smallest memory first.
 
-    Of the same vendor, in NVLink domains at least as large, at least as fast in the precision.
-    Of equals a part at its full power comes before the same part held below it.
+    They have the same vendor, NVLink domains at least as large, and at least the same speed in the
+    precision. Among equals, a part at full power comes before the same part with a power limit.
     """
     if at.job.pool is not None:
         return
@@ -389,8 +397,9 @@ def other_gpus(at: Situation) -> Changes:
 
 
 def hardware_changes(job: Job) -> Changes:
-    """Memory, links and arithmetic a little better than the catalogue's; what a job does not use is
-    left out."""
+    """Slightly better memory, links and arithmetic than the catalogue's, as far as the job uses
+    them.
+    """
 
     def better(name: str, text: str, factors: Factors, to: Job = job) -> Change:
         return Change(text, lambda: to, "hardware", name, factors=factors)
@@ -414,7 +423,7 @@ def hardware_changes(job: Job) -> Changes:
 
 
 def more_hbm(job: Job, size_bytes: float) -> Job:
-    """The job on GPUs with more memory and nothing else changed."""
+    """The job on GPUs with more memory and no other change."""
 
     def larger(cluster: Cluster) -> Cluster:
         gpu = cluster.gpu
@@ -426,7 +435,7 @@ def more_hbm(job: Job, size_bytes: float) -> Job:
     return job.on_clusters(larger)
 
 
-# What makes a job fit, kind by kind.
+# Changes that may make a job fit, by kind.
 KINDS: Mapping[str, MakeChanges] = {
     "condition": without("condition"),
     "limit": without("limit"),

@@ -1,9 +1,9 @@
-"""From the fastest plan within each of a ladder of memory limits to the exact front.
+"""From the fastest plan within each limit of a memory ladder to the exact front.
 
 Between two limits of the ladder there may be a plan that is lighter than the upper one's and faster
-than the lower one's. So each gap is searched again just below the plan above it, until none is left
-in which a plan could lie: the epsilon-constraint method (Haimes et al. 1971), at the resolution
-that is asked for (`planner.job.job.Resolution`).
+than the lower one's. Each gap is therefore searched again just below the plan above it, until no
+gap is left in which a plan could lie: the epsilon-constraint method (Haimes et al. 1971), at the
+requested resolution (`planner.job.amounts.Resolution`).
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from planner.search.front import ALIKE, SAVING, thin
 from planner.search.limit_results import SLOWEST, TIE, LimitResult, Point
 from planner.search.shares import SharesExplorer
 
-# Share of the peak by which plans lie apart that are looked for below one that is not proven.
+# Below an unproven plan, lighter plans are sought at this share of its peak.
 COARSE_MEMORY = 0.03
-# No two plans of a complete front are closer than this share of the step time and these bytes, and
-# no plan is missing that lies further from all of them, unless another resolution is asked for.
+# Default resolution: no two plans of a complete front are closer than this share of the step time
+# and these bytes, and every plan that is missing is that close to one of them.
 USUAL = Resolution()
 TIME, MEMORY_BYTES = USUAL.time, USUAL.memory_bytes
 
 
-# Of the points of a front that to recommend.
+# Picks the point to recommend from a front.
 Recommend = Callable[[Sequence[Point]], Point]
 
 
 def fastest_plan(
     explorer: SharesExplorer, limit_bytes: float, memory_bytes: float
 ) -> list[LimitResult]:
-    """The fastest plan within a limit, then lighter ones that are as fast, to within TIE."""
+    """The fastest plan within a limit, then lighter ones that are as fast to within TIE."""
     found = explorer.within([limit_bytes], [np.inf])
     return lighter_plans(explorer, found, _sample_s(found[0]) * (1.0 + TIE) ** 2, memory_bytes)
 
 
 def _is_known(results: Sequence[LimitResult], limit_bytes: float, sample_s: float) -> bool:
-    """Whether no plan within a limit is faster."""
+    """Whether it is known that no plan within a limit is faster."""
     return any(one.limit_bytes >= limit_bytes and one.bound >= sample_s for one in results)
 
 
 def lighter_plans(
     explorer: SharesExplorer, found: Sequence[LimitResult], most_s: float, memory_bytes: float
 ) -> list[LimitResult]:
-    """`found`, and below its last plan the front's plans one by one, up to a sample time."""
+    """`found`, followed by the front's plans below its last one, up to a sample time."""
     results = list(found)
     while (point := results[-1].point) is not None and not explorer.stopped:
         if point.peak <= memory_bytes:
             break
-        # What is not proven is no front to the last byte either.
+        # An unproven result is not exact to the last byte anyway.
         proven = results[-1].gap <= OPTIMAL_WITHIN
         step = memory_bytes if proven else max(memory_bytes, COARSE_MEMORY * point.peak)
         lighter = explorer.within([point.peak - step], [most_s])
@@ -65,8 +65,9 @@ def lighter_plans(
 def as_fast(
     explorer: SharesExplorer, first: Sequence[LimitResult], memory_bytes: float
 ) -> list[LimitResult]:
-    """`first` (`fastest_plan`), and all of the front that is as fast, within ALIKE: of these plans
-    one is recommended, so they are looked for however short a front is wanted."""
+    """`first` (from `fastest_plan`), and all plans of the front that are as fast to within ALIKE.
+    One of these is recommended, so they are found however short a front is wanted.
+    """
     most_s = (1.0 + ALIKE) * min(_sample_s(limit_result) for limit_result in first) * (1.0 + TIE)
     return lighter_plans(explorer, first, most_s, memory_bytes)
 
@@ -80,7 +81,9 @@ def front(
     resolution: Resolution,
     recommend: Recommend,
 ) -> list[LimitResult]:
-    """Plans as fast as the fastest alone, the short front of so many, or the complete one."""
+    """The plans as fast as the fastest, the short front of about `short` plans, or the complete
+    front.
+    """
     found = as_fast(explorer, fastest_plan(explorer, limit_bytes, MEMORY_BYTES), MEMORY_BYTES)
     if not fastest_only and short is None:
         found = complete_front(explorer, found, resolution.memory_bytes)
@@ -91,11 +94,12 @@ def front(
 
 
 def at_resolution(points: Sequence[Point], resolution: Resolution, best: Point) -> list[Point]:
-    """Points of a front, fastest first, without those for which another stands: that is as fast and
-    heavier by less than the bytes, or as light and slower by no more than the share.
+    """Points of a front, fastest first, without those that another one represents.
 
-    `best`, which is recommended, always stays: of those as fast as it, to within the share, it is
-    the one. Of all others the lightest as fast as the fastest that no kept one stands for.
+    A point represents another if it is as fast and heavier by less than the resolution's bytes, or
+    as light and slower by no more than its share. `best`, the recommended point, always stays and
+    represents the points as fast as it. Among the others, the lightest one as fast as the fastest
+    unrepresented point stays.
     """
     if resolution == USUAL or not points:
         return list(points)
@@ -120,8 +124,9 @@ def _without_coarse_gaps(
     resolution: Resolution,
     recommend: Recommend,
 ) -> list[LimitResult]:
-    """Results with those between points that stay `at_resolution`, in which a plan could lie for
-    which none of them stands."""
+    """Results without gaps between the points kept by `at_resolution`, where an unrepresented plan
+    could lie.
+    """
     results, asked = list(found), set[float]()
     while resolution != USUAL and not explorer.stopped:
         points = undominated(_points([explorer.as_good(result) for result in results]))
@@ -153,10 +158,10 @@ def _without_coarse_gaps(
 def complete_front(
     explorer: SharesExplorer, first: Sequence[LimitResult], memory_bytes: float
 ) -> list[LimitResult]:
-    """The fastest plans with all that are lighter, down to the lightest that is not far too slow.
+    """The fastest plans and all lighter ones, down to the lightest that is not far too slow.
 
-    `first`: `as_fast`; `memory_bytes`: resolution. What was left undecided when the search was
-    stopped is in the gaps.
+    `first`: from `as_fast`. `memory_bytes`: resolution. If the search was stopped, the gaps show
+    what is undecided.
     """
     found, fastest = list(first), min(_sample_s(limit_result) for limit_result in first)
     while (point := found[-1].point) is not None and point.sample_s <= SLOWEST * fastest:
@@ -170,11 +175,11 @@ def complete_front(
 def short_front(
     explorer: SharesExplorer, first: Sequence[LimitResult], memory_bytes: float, most: int
 ) -> list[LimitResult]:
-    """The fastest plans, and lighter ones until there are `most` between which people would choose
+    """The fastest plans, and lighter ones until there are `most` that people would choose between
     (`thin_points`).
 
-    `first`: `as_fast`. No plan is left out that is as fast as one of those chosen, to within TIE,
-    and lighter by `memory_bytes`; between them the front is not looked at.
+    `first`: from `as_fast`. No plan is missing that is as fast as a chosen one, to within TIE, and
+    lighter by `memory_bytes`. Plans between the chosen ones are not searched for.
     """
     found, fastest = list(first), min(_sample_s(limit_result) for limit_result in first)
     point = found[-1].point
@@ -182,7 +187,7 @@ def short_front(
         return found
 
     def enough(below: Sequence[LimitResult]) -> bool:
-        # The last may yet be replaced by a lighter one that is as fast.
+        # The last one may still be replaced by a lighter one that is as fast.
         return len(_chosen([*first, *below])) > most
 
     found += explorer.ladder(point.peak - memory_bytes, fastest, enough)
@@ -202,7 +207,7 @@ def short_front(
 def _lighter_as_fast(
     explorer: SharesExplorer, points: Sequence[Point], memory_bytes: float
 ) -> list[LimitResult]:
-    """Where there are any: plans as fast as points, to within TIE, and lighter."""
+    """Plans as fast as these points, to within TIE, and lighter, if there are any."""
     limits = [point.peak - memory_bytes for point in points]
     most_s = [point.sample_s * (1.0 + TIE) ** 2 for point in points]
     lighter = zip(explorer.within(limits, most_s), most_s, strict=True)
@@ -214,7 +219,7 @@ def _chosen(results: Sequence[LimitResult]) -> list[Point]:
 
 
 def _not_far_too_slow(results: Sequence[LimitResult], fastest: float) -> list[LimitResult]:
-    """The results with plans up to SLOWEST; the first if there is none."""
+    """The results with plans up to SLOWEST; just the first result if there are none."""
     return [one for one in results if _sample_s(one) <= SLOWEST * fastest] or list(results[:1])
 
 
@@ -225,7 +230,7 @@ def _points(results: Sequence[LimitResult]) -> list[Point]:
 def _without_gaps(
     explorer: SharesExplorer, ladder: Sequence[LimitResult], memory_bytes: float
 ) -> list[LimitResult]:
-    """Rungs by falling limit, between which no plan could lie."""
+    """Results at descending limits between which no other plan could lie."""
     found = list(ladder)
     while not explorer.stopped:
         gaps = [
@@ -248,8 +253,9 @@ def _sample_s(limit_result: LimitResult) -> float:
 
 
 def undominated(points: Sequence[Point]) -> list[Point]:
-    """Points, fastest first, of which none is both lighter and as fast as another, to within TIE:
-    of points as fast the lightest stands for all."""
+    """Points, fastest first, none of which is heavier and no faster than another, to within TIE.
+    Among equally fast points the lightest stays.
+    """
     kept: list[Point] = []
     fastest = -np.inf
     for point in sorted(dict.fromkeys(points), key=lambda point: (point.sample_s, point.peak)):
@@ -264,7 +270,7 @@ def undominated(points: Sequence[Point]) -> list[Point]:
 
 
 def thin_points(points: Sequence[Point]) -> list[Point]:
-    """Points of a front, fastest first, thinned to those between which people would choose."""
+    """Points of a front, fastest first, reduced to those that people would choose between."""
     sample_s = np.array([point.sample_s for point in points])
     peak = np.array([point.peak for point in points])
     kept = thin(sample_s, peak, np.arange(len(points)), ALIKE, SAVING)

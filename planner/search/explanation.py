@@ -1,6 +1,6 @@
-"""Why a plan is what it is: memory and time by term, assumptions, and its neighbours.
+"""Why a plan is what it is: memory and time by term, assumptions, and neighbouring configurations.
 
-Typed data only; `planner.report.explain` says how it reads.
+Typed data only; `planner.report.explain` turns it into text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Evaluator = Callable[[Degrees, str], Plan]
 Outcome = Literal["slower", "faster", "equal", "does-not-fit", "not-legal"]
 
-# Times the memory of a GPU, where that shall not bind.
+# Multiple of a GPU's memory that is used where memory must not be a limit.
 _NO_LIMIT = 1000.0
 # Two plans whose sample time differs by less than this share are called equal.
 SAME_SPEED = 0.0005
@@ -61,13 +61,13 @@ class StageGroup(Frozen):
 
 
 class NeighbourReport(Frozen):
-    """What became of a neighbour. `faster_by`: tokens/s over the plan's, minus one.
+    """The outcome for one neighbour. `faster_by`: its tokens/s over the plan's, minus one.
 
-    `reason` is the term of the step that explains the difference most (its field in plans)
-    and `reason_s` by how many seconds, at the plan's batch; `slowest_stage`: forward and backward
-    of the slowest pipeline stage over the mean of all; `text` the rule that it breaks, or
-    the user's conditions that it does not obey. `ratio`: its seconds a token over the plan's, with
-    the ends of the 80 % interval; None in results written before the field existed.
+    `reason`: the time term (a field of plans) that explains the difference most, and `reason_s` its
+    seconds at the plan's batch. `slowest_stage`: forward and backward time of the slowest pipeline
+    stage over the mean. `text`: the rule or the user's conditions that it breaks. `ratio`: its
+    seconds per token over the plan's with the 80 % interval; None in results written before the
+    field existed.
     """
 
     change: str
@@ -86,7 +86,7 @@ class NeighbourReport(Frozen):
 
 
 class StagePlace(Frozen):
-    """Neighbouring pipeline stages on GPUs of one type; `ranks`: the first and the last."""
+    """Consecutive pipeline stages on GPUs of one type. `ranks`: first and last rank."""
 
     gpu: str
     stages: tuple[int, ...]
@@ -95,14 +95,14 @@ class StagePlace(Frozen):
 
 
 class Explanation(Frozen):
-    """Everything that `planner explain` shows of one plan.
+    """Everything that `planner explain` shows about one plan.
 
-    `places`: which stages live where, if there are several types of GPUs. `not_used`: techniques
-    that a search would try, which a plan that is given goes without. `compute`: parts of the
-    step's compute term by what bounds them; `profile`: layers op by op, with their collectives.
-    Both are empty on GPUs of several types. `ratio_to_first`: seconds a token over those of the
-    first plan, with the ends of the 80 % interval; None of the first itself. `vision`: seconds of a
-    step and bytes of the peak that are the vision tower's and its projector's.
+    `places`: where the stages are, if there are several GPU types. `not_used`: techniques that a
+    search would try and this given plan does not use. `compute`: parts of the compute term by their
+    bottleneck. `profile`: layers op by op, with their collectives. Both are empty on several GPU
+    types. `ratio_to_first`: seconds per token over the first plan's, with the 80 % interval; None
+    for the first plan. `vision`: seconds of a step and peak bytes of the vision tower and its
+    projector.
     """
 
     number: int
@@ -125,7 +125,9 @@ class Explanation(Frozen):
 
 
 def _not_used(job: Job, plan: Plan) -> tuple[str, ...]:
-    """Those of `Explanation.not_used`; what ends waiting for the CPU is named where it waits."""
+    """Techniques for `Explanation.not_used`, except those that only end waiting for the CPU, which
+    are named where the waiting is shown.
+    """
     site = site_of(
         job.framework, job.model, job.cluster, inside=True, tuning=job.tuning, samples=job.samples
     )
@@ -145,10 +147,10 @@ def explain(
     evaluator: Evaluator | None = None,
     until: Until | None = None,
 ) -> Explanation:
-    """Explain plan `number` (from 1). Without an `evaluator` there are no neighbours; those for
-    which no time is left count as untried in `until`.
+    """Explain plan `number` (from 1). Without `evaluator` there are no neighbours; with no time
+    left, they count as untried in `until`.
 
-    Raises UsageError if there is no such plan.
+    UsageError if there is no such plan.
     """
     plan = pick_plan(result, number)
     profile = step_profile(job, plan)
@@ -178,10 +180,10 @@ def explain(
 
 
 def stage_places(plan: Plan) -> tuple[StagePlace, ...]:
-    """Which stages and ranks live on which GPUs, where clusters of several share a plan.
+    """The stages and ranks on each kind of GPU, if clusters of several kinds share a plan.
 
-    The pipeline is the outermost of the ranks' axes in every framework here that has one, so a
-    stage takes tp·cp·dp ranks in a row.
+    The pipeline is the outermost rank axis in every framework that has one, so a stage occupies
+    tp·cp·dp consecutive ranks.
     """
     each = plan.degrees.gpus // plan.degrees.pp
     found = []
@@ -194,10 +196,12 @@ def stage_places(plan: Plan) -> tuple[StagePlace, ...]:
 
 
 def job_evaluator(job: Job, plan: Plan, until: Until | None = None) -> Evaluator:
-    """Costs configurations of a job, whatever limits and conditions it sets on the degrees.
+    """A function that costs configurations of a job, ignoring its limits and conditions on the
+    degrees.
 
-    Beside a searched plan each gets its best layout (CP-SAT), since the plan has its own;
-    beside an evaluated one the plan's layout where it can have it, else the even one.
+    To compare with a searched plan, each configuration gets its best layout (CP-SAT), as the plan
+    has. To compare with an evaluated plan, it gets that plan's layout if possible, else the even
+    one.
     """
     from planner.predict.configuration import Configuration, place_of
     from planner.predict.cost_model import CostModel
@@ -210,7 +214,7 @@ def job_evaluator(job: Job, plan: Plan, until: Until | None = None) -> Evaluator
         free = replace(job, limits={}, conditions=(), recompute=(mode,))
         moved = (degrees.tp, degrees.cp) != (plan.degrees.tp, plan.degrees.cp)
         if moved and plan.cp_comm_type not in ("", "p2p"):
-            # How heads are exchanged was chosen for these two degrees.
+            # The exchange of heads was chosen for these two degrees.
             kinds = offered_exchanges(job.framework, job.model, job.seq)
             free = replace(free, context_kinds=kinds, context_inner=0)
         if broken := broken_rules(free, degrees):
@@ -226,8 +230,9 @@ def job_evaluator(job: Job, plan: Plan, until: Until | None = None) -> Evaluator
 
 
 def _layout(plan: Plan, neighbour: Configuration, cost_model: CostModel, effort: Effort) -> Layout:
-    """Layout of a neighbour, which has the even one, see `job_evaluator`: the fastest that fits as
-    surely as was asked, else the fastest that fits, else the fastest."""
+    """Layout of a neighbour (see `job_evaluator`): the fastest that fits as surely as requested,
+    else the fastest that fits, else the fastest.
+    """
     from planner.predict.configuration import in_mode
     from planner.predict.uncertainty.likely import likely_limit_bytes
     from planner.search.explorer import Explorer
@@ -263,17 +268,17 @@ def pick_plan(result: SearchResult, number: int) -> Plan:
 
 
 def memory_terms(stage: StageMemory) -> tuple[Term, ...]:
-    """Terms of a stage's peak, without those that are zero at that moment."""
+    """Terms of a stage's peak memory, without those that are zero then."""
     return _terms(MEMORY_WORDS, stage, stage.peak)
 
 
 def time_terms(plan: Plan) -> tuple[Term, ...]:
-    """Terms of the step time, without those that are zero."""
+    """Terms of the step time that are not zero."""
     return _terms(TIME_WORDS, plan.time, plan.step_time_s)
 
 
 def _compute_terms(profile: StepProfile | None, plan: Plan) -> tuple[Term, ...]:
-    """Parts of the compute term, shares of the whole step."""
+    """Parts of the compute term, as shares of the whole step."""
     parts = profile.compute_parts if profile else {}
     return tuple(
         Term(name=name, label=name, amount=amount, share=amount / plan.step_time_s)
@@ -291,7 +296,7 @@ def _terms(labels: dict[str, str], source: object, total: float) -> tuple[Term, 
 
 
 def stage_groups(plan: Plan) -> tuple[StageGroup, ...]:
-    """Neighbouring stages that differ in nothing but their index, together."""
+    """Consecutive stages that differ only in their index, grouped."""
 
     def likeness(stage: StageMemory) -> tuple[object, ...]:
         return tuple(stage.model_dump(exclude={"stage"}).values())
@@ -304,9 +309,10 @@ def stage_groups(plan: Plan) -> tuple[StageGroup, ...]:
 
 
 def assumptions(plan: Plan, job: Job, request: Request) -> tuple[Assumption, ...]:
-    """What the plan, the framework profile and the hardware catalogue take for granted, and the
-    options that the request leaves to them; not how far the plan lies outside what was measured,
-    which stands with the error bar."""
+    """Assumptions of the plan, the framework profile and the hardware catalogue, and options left
+    to their defaults. How far the plan is outside the measured range is shown with the error bar
+    instead.
+    """
     taken = ", ".join(defaults_taken(request, job))
     return (
         *((Assumption(about="not given", text=f"as by default: {taken}"),) if taken else ()),
@@ -327,7 +333,7 @@ def assumptions(plan: Plan, job: Job, request: Request) -> tuple[Assumption, ...
 def neighbour_reports(
     plan: Plan, request: Request, job: Job, evaluator: Evaluator, until: Until | None = None
 ) -> tuple[NeighbourReport, ...]:
-    """Every neighbour costed and compared with the plan, as far as the time lasts."""
+    """Cost every neighbour and compare it with the plan, as far as time allows."""
     from planner.predict.evaluate import Proposal
 
     given = Proposal(request, plan.degrees, plan.recompute)
@@ -364,7 +370,7 @@ def _report(plan: Plan, near: Neighbour, evaluator: Evaluator, job: Job) -> Neig
 
 
 def slowest_stage(plan: Plan) -> float:
-    """Forward and backward of the slowest pipeline stage over the mean of all."""
+    """Forward and backward time of the slowest pipeline stage over the mean."""
     stage_s = [stage.forward_s + stage.backward_s for stage in plan.stages]
     return max(stage_s) * len(stage_s) / sum(stage_s)
 
@@ -393,8 +399,8 @@ def _outcome(other: Plan, faster_by: float) -> Outcome:
 def main_difference(plan: Plan, other: Plan) -> tuple[str, float]:
     """The time term that explains a difference in sample time most, and its seconds.
 
-    The other plan's times are scaled to the plan's batch. Of terms that push the way of the
-    total, the largest.
+    The other plan's times are scaled to this plan's batch. Only terms with the sign of the total
+    count.
     """
     scale = plan.gbs_tokens / other.gbs_tokens
     ours, theirs = plan.time.model_dump(), other.time.model_dump()

@@ -1,9 +1,9 @@
-"""Epsilon-constraint search: the fastest plan under each of a ladder of memory limits.
+"""Epsilon-constraint search: the fastest plan under each limit of a memory ladder.
 
-At each limit the shapes are visited in order of their bound at that limit. A shape is skipped once
-its bound cannot beat the best plan by more than TIE; the others get their layout from CP-SAT, and
-the kernel costs what it finds. So for each limit the gap between the best plan and the least bound
-of all layouts of all shapes is known, not hoped for.
+At each limit the shapes are visited in order of their lower bound. A shape is skipped once its
+bound cannot beat the best plan by more than TIE. Other shapes get their layout from CP-SAT, and the
+kernel costs what it finds. So the gap between the best plan and the lowest bound of all layouts is
+known at each limit.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ from planner.search.layout_model import (
 from planner.search.limit_results import Effort, LimitResult, Look, Point, Spent
 from planner.search.result import SolverBound
 
-# Rounding of floats: bounds that differ by less are the same.
+# Tolerance for rounding of floats.
 _SAME = 1e-12
-# Solves that decided nothing, after which a shape is not looked at first, and not at all.
+# Number of undecided solves after which a shape is no longer tried first, and no longer tried at
+# all.
 IN_VAIN = (2, 4)
-# Shapes that get the bounds of the cost core together.
+# Number of shapes that get bounds from the cost core together.
 _BOUNDED_AT_ONCE = 1024
 
 
 class Explorer(BoundedShapes):
-    """Finds the limits of one job's costed shapes under a memory limit."""
+    """Finds the fastest plan of one job's costed shapes within each memory limit."""
 
     def __init__(
         self,
@@ -62,19 +63,19 @@ class Explorer(BoundedShapes):
         self.effort = effort
         self.solved: list[Point] = []
         self.solved_rows: set[int] = set()
-        # What CP-SAT proved.
+        # Bounds that CP-SAT proved.
         self.solver_bounds: list[SolverBound] = []
         # Rows that may still hold a better plan within some limit.
         self.undecided: set[int] = set()
-        # (position, limit) of shapes that were solved there -> what was to be beaten.
+        # (position, limit) of shapes solved there -> the time they had to beat.
         self._asked: dict[tuple[int, int], float] = {}
-        # (position, limit, whether a long one) of walks; by row, the blocks and the recomputed
-        # layers of the last layout that one found.
+        # (position, limit, whether long) of walks done; and by row, the blocks and recomputing
+        # layers of the last layout that a walk found.
         self._walked: set[tuple[int, int, bool]] = set()
         self._starts: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-        # Solves of a row that decided nothing.
+        # Number of undecided solves of a row.
         self._in_vain: Counter[int] = Counter()
-        # Called now and then while a limit is looked at.
+        # Called regularly while a limit is examined.
         self.working: Callable[[], None] = lambda: None
         # Index of this job among those searched with it.
         self.source = 0
@@ -84,9 +85,10 @@ class Explorer(BoundedShapes):
         self._asked, self._walked = {}, set()
 
     def look(self, index: int, look: Look, beside: float) -> Point | None:
-        """The fastest plan known at one limit after a look at the shapes that may beat it.
+        """The fastest plan known at one limit, after examining the shapes that may beat it.
 
-        `beside`: best sample time known elsewhere; layouts that do not beat it are not looked for.
+        `beside`: best sample time known from other jobs; layouts that do not beat it are not
+        searched for.
         """
         best = self.best_known(float(self.limits[index]))
         known = min(beside, np.inf if best is None else best.sample_s)
@@ -104,7 +106,8 @@ class Explorer(BoundedShapes):
                 for pushed in self._bound_next(waiting, (bound, position), index, target):
                     heappush(waiting, pushed)
                 continue
-            # Out of work: no bound of the others, which are all higher, makes the gap smaller.
+            # No work is left. The other bounds are all higher, so none of them could reduce the
+            # gap.
             if self._exhausted(look) and self._tightened[position, index] > 0:
                 break
             if self._tightened[position, index] < TIGHTEST:
@@ -116,7 +119,7 @@ class Explorer(BoundedShapes):
             if walks:
                 best = self._better(best, self._walk(position, index, target, look), target)
                 target = beside if best is None else min(beside, best.sample_s)
-            # CP-SAT, which may prove more, takes far longer than a walk.
+            # CP-SAT may prove more but takes far longer than a walk.
             later = walks and not look.again and np.isfinite(target)
             beaten = bound * (1.0 + look.tie) >= target
             if later or beaten or self._hopeless(position, look, walks):
@@ -127,8 +130,9 @@ class Explorer(BoundedShapes):
         return best
 
     def _hopeless(self, position: int, look: Look, walks: bool) -> bool:
-        """Whether so many solves of a shape within other limits decided nothing that others come
-        first: its bound stays as it is."""
+        """Whether solves of this shape within other limits were undecided so often that others come
+        first. Its bound then stays as it is.
+        """
         most = 1 if walks else IN_VAIN[look.again]
         return self._in_vain[int(self.rows[position])] >= most
 
@@ -137,7 +141,7 @@ class Explorer(BoundedShapes):
         return point if point is not None and point.sample_s < target else best
 
     def result(self, index: int, beside: float) -> LimitResult:
-        """What is known at a limit once it has been looked at."""
+        """The result at a limit after it was examined."""
         limit = float(self.limits[index])
         best = self.best_known(limit)
         target = beside if best is None else min(beside, best.sample_s)
@@ -147,7 +151,7 @@ class Explorer(BoundedShapes):
         return LimitResult(limit, best, bound)
 
     def _open(self, index: int, target: float, tie: float) -> list[tuple[float, int]]:
-        """(bound, position) of the shapes that may have a layout of use at a limit."""
+        """(bound, position) of the shapes that may have a useful layout at a limit."""
         bound = self.bounds[:, index]
         beats = bound * (1.0 + tie) < target
         useful = np.flatnonzero(beats & np.isfinite(bound) & ~self.only_even[self.rows])
@@ -156,7 +160,9 @@ class Explorer(BoundedShapes):
     def _bound_next(
         self, waiting: list[tuple[float, int]], first: tuple[float, int], index: int, target: float
     ) -> list[tuple[float, int]]:
-        """Bound the shapes that come next and may be of use, taken off `waiting`; their bounds."""
+        """Take the next shapes that may be useful off `waiting`, tighten their bounds, and return
+        those.
+        """
         taken = [first[1]]
         while waiting and len(taken) < _BOUNDED_AT_ONCE:
             if waiting[0][0] * (1.0 + self.effort.tie) >= target:
@@ -167,8 +173,9 @@ class Explorer(BoundedShapes):
         return [pair for pair in zip(bounds, taken, strict=True) if pair[0] < np.inf]
 
     def _ask_again(self, index: int, best: Point | None, beside: float, look: Look) -> Point | None:
-        """Solve once more what was left undecided, where a better plan has been found since: that
-        there is nothing below a nearer target is easier to prove."""
+        """Solve undecided shapes once more if a better plan has been found since. Proving that
+        nothing lies below a nearer target is easier.
+        """
         for (position, at), before in list(self._asked.items()):
             target = beside if best is None else min(beside, best.sample_s)
             bound = self.bounds[position, index]
@@ -187,7 +194,7 @@ class Explorer(BoundedShapes):
         return spent.work_s >= look.until_s or (most is not None and spent.solves >= most)
 
     def best_known(self, limit: float) -> Point | None:
-        """The fastest of all even layouts and all solved ones within a limit."""
+        """The fastest of all even and all solved layouts within a limit."""
         points = [point for point in self.solved if point.peak <= limit]
         even = self._fastest_even[self.peak[self._fastest_even] <= limit]
         if len(even):
@@ -196,15 +203,16 @@ class Explorer(BoundedShapes):
 
     @cached_property
     def _fastest_even(self) -> np.ndarray:
-        """Shapes whose even layouts are as fast as any that is no heavier, and fit."""
+        """Shapes that fit and whose even layouts are as fast as any that is no heavier."""
         fitting = np.flatnonzero(self.peak <= self.limit_bytes)
         order = fitting[np.lexsort((self.sample_s[fitting], self.peak[fitting]))]
         sample_s = self.sample_s[order]
         return np.sort(order[sample_s <= np.minimum.accumulate(sample_s)])
 
     def as_good(self, point: Point) -> Point:
-        """The lightest of all costed layouts that are neither slower nor heavier than one; of
-        equally light ones the fastest."""
+        """The lightest costed layout that is neither slower nor heavier than a point; among equally
+        light ones the fastest.
+        """
         even = np.flatnonzero((self.sample_s <= point.sample_s) & (self.peak <= point.peak))
         order = np.lexsort((self.sample_s[even], self.peak[even]))
         points = [point, *(self.even_point(row) for row in even[order[:1]].tolist())]
@@ -225,8 +233,9 @@ class Explorer(BoundedShapes):
         return walk.applies(self.linear(int(self.rows[position]), float(self.limits[index]))[1])
 
     def _walk(self, position: int, index: int, target: float, look: Look) -> Point | None:
-        """A layout of a shape that beats `target` at a limit, found by a walk; a short one, then a
-        long one from there."""
+        """A layout of a shape that beats `target` at a limit, found by a short walk and then a long
+        one from there.
+        """
         row, key = int(self.rows[position]), (position, index, look.again)
         if key in self._walked:
             return None
@@ -252,7 +261,7 @@ class Explorer(BoundedShapes):
     def _solve(self, position: int, index: int, target: float) -> Point | None:
         """Solve one shape at one limit for a layout that beats `target` by more than a tie.
 
-        What its bound turns out to be holds for lower limits too.
+        The resulting bound holds for lower limits too.
         """
         row, limit = int(self.rows[position]), float(self.limits[index])
         self._asked[position, index] = target
@@ -292,9 +301,10 @@ class Explorer(BoundedShapes):
         within_s: tuple[float, float] = (0.0, np.inf),
         hint: Bound = NO_BOUND,
     ) -> LayoutSolution:
-        """The layout of one shape under a memory limit: that of the bound, or CP-SAT's.
+        """The layout of one shape under a memory limit: the one that attains its bound, or
+        CP-SAT's.
 
-        `hint`: the bound by whole blocks from which to start.
+        `hint`: the bound by whole blocks to start from.
         """
         terms, ctx = self.linear(row, limit_bytes)
         attained = self._attained(row, ctx, within_s, hint)
@@ -306,8 +316,9 @@ class Explorer(BoundedShapes):
     def _attained(
         self, row: int, ctx: LayoutContext, within_s: tuple[float, float], hint: Bound
     ) -> LayoutSolution | None:
-        """The layout at which the bound by whole blocks is attained, if it is a layout, and as near
-        to the bound as CP-SAT would have to come."""
+        """The layout that attains the bound by whole blocks, if it is legal and as close to the
+        bound as CP-SAT would have to come; else None.
+        """
         layout = first_layout(ctx, hint.stage_layers) if hint.stage_layers else None
         if layout is None:
             return None
@@ -318,22 +329,22 @@ class Explorer(BoundedShapes):
         return LayoutSolution("optimal", layout, within_s[0], gap, step_s=step_s)
 
     def cost(self, row: int, layout: Layout) -> Point:
-        """The kernel's figures for a layout."""
+        """Cost a layout with the kernel."""
         step, _ = self.step_and_stages(row, layout)
         sample_s = float(step[f.STEP_TIME]) / float(self.columns["gbs"][row])
         place = self.cost_model.place(self.costed, row)
         return Point(row, layout, sample_s, self.cost_model.weighed_peak(step, place), self.source)
 
     def step_and_stages(self, row: int, layout: Layout) -> tuple[Array, Array]:
-        """(STEP_* of a layout, STAGE_* of its stages)."""
+        """(STEP_* values of a layout, STAGE_* values of its stages)."""
         configuration = self.configuration(row, layout)
         found = cost_layout(self.cost_model, self.costed, row, configuration)
         return found.step, found.stages
 
     def configuration(self, row: int, layout: Layout) -> Configuration:
-        """A shape in a layout."""
+        """The configuration of a shape in a layout."""
         return Configuration.of_row(self.cost_model.job, self.columns, row, layout)
 
     def unable_to_improve(self) -> int:
-        """Shapes never solved whose bounds show that they cannot improve any plan found."""
+        """Number of shapes that were never solved because their bounds exclude an improvement."""
         return len(self.sample_s) - len(self.solved_rows | self.undecided)

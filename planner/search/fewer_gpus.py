@@ -1,4 +1,4 @@
-"""Whether a job is faster on some of its GPUs: where no degrees divide all of their nodes well."""
+"""Check whether a job is faster on some of its GPUs, if no degrees divide all of its nodes well."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from planner.job.quantities import seconds, share
 from planner.job.request import Request
 from planner.search.result import SearchResult
 
-# Degrees are products of small primes: nodes in numbers with a larger factor get a
-# second look.
+# Degrees are products of small primes, so numbers of nodes with a larger prime factor are checked.
 _DIVIDES_WELL = 7
 _DIVIDES_BEST = 3
-# Fewer than this share of the nodes are not looked at.
+# Smaller shares of the nodes are not tried.
 _LEAST_SHARE = 0.75
 _WORTH_SAYING = 1.01
 
@@ -21,8 +20,9 @@ _WORTH_SAYING = 1.01
 def faster_on_fewer(
     request: Request, result: SearchResult, search: Callable[[Request], SearchResult]
 ) -> str:
-    """A note of fewer nodes on which the job is faster; empty where there are none, or where it was
-    not looked for. `search`: for the fastest plan of a request."""
+    """A note that the job is faster on fewer nodes; empty if it is not, or was not tried. `search`:
+    finds the fastest plan of a request.
+    """
     each = request.resolve().cluster.gpus_per_node
     nodes = result.job.num_gpus // each
     whole = result.job.used_gpus == result.job.num_gpus == nodes * each
@@ -44,7 +44,7 @@ def faster_on_fewer(
 
 
 def fewer_nodes(nodes: int) -> int:
-    """The next smaller number of nodes that divides well; 0 where this does, or none is near."""
+    """The next smaller number of nodes that divides well; 0 if this one does, or none is near."""
     if nodes < 1 or _largest_prime(nodes) <= _DIVIDES_WELL:
         return 0
     fewer = next(n for n in range(nodes - 1, 0, -1) if _largest_prime(n) <= _DIVIDES_BEST)
@@ -52,7 +52,7 @@ def fewer_nodes(nodes: int) -> int:
 
 
 def _largest_prime(number: int) -> int:
-    """Its largest prime factor; 1 of 1."""
+    """The largest prime factor of a number; 1 for 1."""
     factor, largest = 2, 1
     while factor * factor <= number:
         if number % factor:

@@ -1,7 +1,7 @@
-"""Does it fit: by the search that finds plans, with the largest sequence and model that do.
+"""Answer "does it fit?" with the search, and find the longest sequence and largest model that fit.
 
-What fits, and how, is the answer of `find_plans` for the same request: this asks it again for
-longer sequences and other models, and for nothing but whether a plan exists.
+`find_plans` answers what fits and how; this module calls it for longer sequences and other models,
+only to learn if a plan exists.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from planner.search.trial import try_job
 
-# Sequences are looked for at powers of two from here on.
+# Sequence lengths are tried at powers of two from here on.
 _SHORTEST_SEQ = 256
-# What is tried where the training of all weights does not fit.
+# Trainings to try if training all weights does not fit.
 ADAPTERS = ("lora", "qlora")
-# What is looked for, in words.
+# Descriptions for progress messages.
 WHAT = {"seq": "longest sequence", "model": "largest model"}
-# Sequences of a batch that nobody stated, for each GPU.
+# Default number of sequences per GPU in a batch.
 SEQUENCES_PER_GPU = 8
 
 
 class Largest(Frozen):
-    """The largest value of one quantity that was found to fit, all else as asked.
+    """The largest value of one quantity that was found to fit, with everything else as requested.
 
-    `value`: a number of tokens or a model's name; None: none of those tried fits. `beyond`: the
-    next larger one that was tried and does not, empty if all fit; `proven`: no plan exists for it
-    within the cost model; `exact`: nothing between the two was left untried. `plan`: one that has
+    `value`: a number of tokens or a model's name; None if none of those tried fits. `beyond`: the
+    next larger value tried that does not fit; empty if all fit. `proven`: no plan exists for it
+    within the cost model. `exact`: no value between the two was left untried. `plan`: a plan for
     `value`.
     """
 
@@ -57,8 +57,9 @@ class Largest(Frozen):
 
 
 class OtherTraining(Frozen):
-    """Another training of the same model that fits where the training of all weights does not: of
-    adapters beside frozen weights. `trained`: parameters of them."""
+    """Training of the same model with adapters that fits although training all weights does not.
+    `trained`: number of adapter parameters.
+    """
 
     request: Request
     trained: int
@@ -66,9 +67,9 @@ class OtherTraining(Frozen):
 
 
 class FitAnswer(Frozen):
-    """Whether a job fits its GPUs. `result`: the search's, if it does; `why`: what stands in the
-    way and what would fit, if not; `other`: another training that fits then; `untried`: what the
-    time limit left out."""
+    """Whether a job fits its GPUs. `result`: the search's result, if it does. `why`: why not, and
+    what would fit. `other`: another training that fits. `untried`: what the time limit cut off.
+    """
 
     planner_version: str = __version__
     request: Request
@@ -80,14 +81,14 @@ class FitAnswer(Frozen):
 
     @property
     def verdict(self) -> FitVerdict:
-        """Whether it fits, in the words of every command."""
+        """Whether it fits, in the words that every command uses."""
         if self.why is not None:
             return self.why.verdict
         return "cannot tell" if self.best is None else fit_verdict(self.best.fit_probability)
 
     @property
     def best(self) -> Plan | None:
-        """The plan to use, where one fits."""
+        """The plan to use, if one fits."""
         if self.result is None:
             return None
         return self.result.plans[max(self.result.recommended, 1) - 1]
@@ -105,9 +106,9 @@ def does_it_fit(
     progress: Progress | None = None,
     launch: LaunchNotes = SILENT,
 ) -> FitAnswer:
-    """Search for plans; then the longest sequence and the largest model that fit.
+    """Search for plans, then for the longest sequence and the largest model that fit.
 
-    UsageError as `find_plans`. `until`: when the chain of searches ends.
+    UsageError as in `find_plans`. `until`: when all searches end.
     """
     until = until or Until()
     result, why = None, None
@@ -131,7 +132,7 @@ def does_it_fit(
 
 
 def fitting_plan(request: Request, time_limit_s: float | None = None) -> Plan | None:
-    """The plan that a search recommends; None if none fits, or none was found."""
+    """The plan that a search recommends; None if none fits or none was found."""
     try:
         found = find_plans(
             request, top=1, time_limit_s=time_limit_s, fastest_only=True, relaxed=False
@@ -142,9 +143,10 @@ def fitting_plan(request: Request, time_limit_s: float | None = None) -> Plan | 
 
 
 def _other_training(request: Request, until: Until, tell: Progress) -> OtherTraining | None:
-    """Adapters beside frozen weights in 16 bits, else in 4, of the framework itself or of the one
-    that people train them with; the latter on shorter sequences where they have to be. None where
-    not all weights were asked for, or nothing fits."""
+    """Adapters beside frozen weights in 16 bits, else in 4 bits, with the framework itself or the
+    usual one for adapters; the latter on shorter sequences if necessary. None if the request does
+    not train all weights, or nothing fits.
+    """
     if read_tuning(request.train, request.freeze) != FULL:
         return None
     tried = list(_adapter_requests(request))
@@ -160,7 +162,7 @@ def _other_training(request: Request, until: Until, tell: Progress) -> OtherTrai
 
 
 def _adapter_requests(request: Request) -> Iterator[Request]:
-    """Requests to try, the one that changes least first."""
+    """Requests to try, smallest change first."""
     seq = request.resolve().seq
     for train in ADAPTERS:
         yield request.model_copy(update=_with_adapters(request, train))
@@ -171,7 +173,7 @@ def _adapter_requests(request: Request) -> Iterator[Request]:
 
 
 def _with_adapters(request: Request, train: str) -> dict[str, str | int]:
-    """What changes of a request that trains adapters instead."""
+    """The fields of a request that change if it trains adapters."""
     tuning, profile = read_tuning(train), request.find_framework()
     rules = profile.adapters
     if tuning.method in rules.methods and tuning.base in (None, *rules.bases):
@@ -181,7 +183,7 @@ def _with_adapters(request: Request, train: str) -> dict[str, str | int]:
 
 
 def _trial(request: Request, effort: Effort) -> tuple[Plan | None, bool]:
-    """(a plan that fits, as fast as such an effort finds; without one, whether that is proven)."""
+    """(the fastest fitting plan found with this effort or None, whether its absence is proven)."""
     trial = try_job(request.resolve, effort=effort)
     return (None, True) if trial is None else (trial.plan(), trial.proven)
 
@@ -199,7 +201,9 @@ def _longest(request: Request, until: Until, tell: Progress) -> Largest | None:
 
 
 def _same_tokens(request: Request, seq: int, length: int) -> dict[str, str | int]:
-    """The sequence length, with the batch in sequences as it is: what fits hangs on these."""
+    """The sequence length, with the batch in sequences unchanged, because fitting depends on
+    these.
+    """
     if request.lengths is not None:
         return {"seq": length}
     gbs = request.gbs if request.gbs is not None else max(1, (request.gbs_tokens or seq) // seq)
@@ -210,8 +214,9 @@ def _same_tokens(request: Request, seq: int, length: int) -> dict[str, str | int
 
 
 def _largest_model(request: Request, until: Until, tell: Progress) -> Largest | None:
-    """Of the catalogue's models of the same kind (dense, or mixtures), at the same length, which
-    their positions must allow."""
+    """The largest catalogue model of the same kind (dense or mixture) that fits at the same length,
+    which its positions must allow.
+    """
     job = request.resolve()
     specs = {name: load_model(name).spec for name in model_names()}
     alike = {
@@ -235,8 +240,9 @@ def _largest(
     until: Until,
     tell: Progress,
 ) -> Largest | None:
-    """The last of `names`, in order of size, that fits, by doubling steps from `start` and then
-    halving; None if time ran out before anything was known."""
+    """The last of `names`, in order of size, that fits, found by doubling steps from `start` and
+    then bisection. None if time ran out before anything was known.
+    """
     found: dict[int, tuple[Plan | None, bool]] = {}
 
     def tried(index: int, effort: Effort) -> tuple[Plan | None, bool]:

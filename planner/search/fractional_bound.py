@@ -1,10 +1,10 @@
-"""A lower bound on the step time of one shape, by layers in any order and in fractions.
+"""A lower bound on the step time of one shape, with layers in any order and in fractions.
 
-A linear programme shares the layers of each kind out to the stages, and lets fractions of them
-recompute, where `planner.search.block_bound` does not apply: kinds of layers that hardly repeat.
-What is used of its solution are prices, of a stage's seconds and of its bytes. At any prices, what
-all layers cost in their cheapest places bounds every layout from below (Lagrange), so the bound
-holds however exact the solver was.
+It is for models whose kinds of layers hardly repeat, where `planner.search.block_bound` does not
+apply. A linear programme distributes the layers of each kind over the stages and lets fractions of
+them recompute. Only the prices of its solution are used, for a stage's seconds and for its bytes.
+At any prices, the cost of all layers in their cheapest places bounds every layout from below
+(Lagrange), so the bound is valid however exact the solver was.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from planner.search.stages import StageSeconds, StagesThatHold
 if TYPE_CHECKING:
     from ortools.linear_solver.pywraplp import Constraint, Variable
 
-# Holding more than the memory by this share costs as long as the step that is to be beaten.
+# Exceeding the memory by this share costs as much as the step that is to be beaten.
 _TOO_MUCH = 1e-3
 
 
-# Work of a linear programme, s a stage.
+# Seconds of work of a linear programme per stage.
 PRICES_S = 3e-4
-# Shares of the slowest stage's seconds [stage], which sum to one; seconds of the step for a whole
-# memory [moment, stage], and for a layer less than must recompute [stage].
+# Shares of the slowest stage's seconds [stage], which sum to one; seconds of the step per whole
+# memory [moment, stage], and per layer missing from those that must recompute [stage].
 Prices = tuple[Array, Array, Array]
 
 
@@ -40,11 +40,12 @@ def least_step_s(
     known: dict[object, Prices],
     spent: Spent,
 ) -> float:
-    """No layout of the shape within its memory has a shorter step; more than `enough_s`, s, is not
-    asked for. `known`: prices of shapes like it, which may be enough for this one. `spent`: counts
-    the work."""
+    """A lower bound in seconds on the step time of every layout of the shape within its memory; at
+    most `enough_s`. `known`: prices of similar shapes, which may suffice. `spent`: counts the work.
+    """
     ctx, none, every = seconds.ctx, np.zeros(seconds.ctx.pp), np.full(seconds.ctx.pp, np.inf)
-    # Blocks that share a number recompute no layer, or at least one of all that must hold any.
+    # With one number for all blocks, no layer recomputes, or at least one in each block that must
+    # have any.
     alone = ctx.may_part
     blocks = [
         float(sum(min(1, ctx.least_layers(block, alone)) for block in ctx.stage_blocks(stage)))
@@ -70,8 +71,9 @@ def least_step_s(
 
 @dataclass(frozen=True)
 class FractionalBound:
-    """The bound of a shape whose stages recompute `least` to `most` layers (infinite: all that
-    they hold)."""
+    """The bound of a shape whose stages recompute `least` to `most` layers (infinite: all they
+    hold).
+    """
 
     seconds: StageSeconds
     memory: StagesThatHold
@@ -79,7 +81,7 @@ class FractionalBound:
     most: Array
 
     def at(self, prices: Prices, enough_s: float) -> float:
-        """Least step time at some prices, at most `enough_s`."""
+        """Lower bound on the step time at some prices, at most `enough_s`."""
         seconds, (pinned, each) = self.seconds, self.memory.shares
         slowest_prices, byte_prices, again_prices = prices
         second_prices = seconds.weight * slowest_prices + seconds.terms.bubble_share
@@ -95,7 +97,7 @@ class FractionalBound:
         return min(enough_s, step_s + seconds.rest_s)
 
     def best_prices(self, enough_s: float) -> Prices:
-        """Those of the dual solution."""
+        """The prices of the dual solution."""
         programme = _Programme(self, enough_s)
         for stage in range(self.seconds.ctx.pp):
             held = programme.held(stage)
@@ -105,8 +107,9 @@ class FractionalBound:
 
 
 class _Programme:
-    """The linear programme of a bound: the layers of each kind on each stage, then those of them
-    that recompute; seconds of the slowest stage; and shares by which any memory is exceeded."""
+    """The linear programme of a bound. Variables: layers of each kind on each stage, then those
+    that recompute; seconds of the slowest stage; and the excess over any memory limit.
+    """
 
     def __init__(self, bound: FractionalBound, enough_s: float) -> None:
         from ortools.linear_solver import pywraplp
@@ -125,14 +128,16 @@ class _Programme:
     def _row(
         self, low: float, high: float, variables: Sequence[Variable], factors: Sequence[float]
     ) -> Constraint:
-        """A weighted sum of variables between two ends."""
+        """A constraint on a weighted sum of variables."""
         constraint = self.solver.Constraint(low, high)
         for variable, factor in zip(variables, factors, strict=True):
             constraint.SetCoefficient(variable, factor)
         return constraint
 
     def held(self, stage: int) -> list[Variable]:
-        """What a stage holds, with the seconds that it adds to the step."""
+        """Variables of what a stage holds, with the seconds that it adds to the step as
+        objective.
+        """
         totals, seconds = self.ctx.totals, self.bound.seconds
         held = [self.solver.NumVar(0.0, float(total), "") for total in (*totals, *totals)]
         for number, second_s in zip(held, seconds.number_s[stage].tolist(), strict=True):
@@ -140,7 +145,7 @@ class _Programme:
         return held
 
     def add_layers(self, stage: int, held: list[Variable]) -> None:
-        """All layers on some stage, and as many that recompute as must and may."""
+        """Place all layers on some stage, with the allowed number of recomputing ones."""
         layers, recomputed = held[: self.ctx.kind_count], held[self.ctx.kind_count :]
         all_again, none_again = np.isinf(self.bound.least[stage]), not self.bound.most[stage]
         least = 0.0 if all_again else float(self.bound.least[stage])
@@ -152,7 +157,7 @@ class _Programme:
             self._row(least, 0.0, [recomputed[kind], layers[kind]], [1.0, -float(not none_again)])
 
     def add_limits(self, stage: int, held: list[Variable]) -> None:
-        """No stage is slower than the slowest, or holds more than its memory at any moment."""
+        """No stage is slower than the slowest, or uses more than its memory in any phase."""
         seconds = self.bound.seconds
         most_s, factors = -float(seconds.vocab_s[stage]), seconds.number_s[stage].tolist()
         self.in_time.append(self._row(-np.inf, most_s, [*held, self.slowest], [*factors, -1.0]))
@@ -161,7 +166,7 @@ class _Programme:
             self.in_memory.append(self._row(-np.inf, most, [*held, self.beyond], shares))
 
     def prices(self) -> Prices:
-        """The dual solution; without one any prices will do."""
+        """Prices from the dual solution; any prices are valid if there is none."""
         pp = self.ctx.pp
         if self.solver.Solve() != self.solver.OPTIMAL:
             moments = len(self.bound.memory.shares[0])

@@ -26,12 +26,12 @@ _NESTED = {
 }  # fmt: skip
 
 
-# Of samples of unlike lengths: what becomes of them, and figures.
+# For samples of unlike lengths: how they become rows, and figures.
 _OF_SAMPLES = ("packing", "balance", "samples_per_s", "computed_tokens_per_s", "mfu_counted")
 
 
 def plan_frame(plans: Sequence[Plan]) -> pd.DataFrame:
-    """One row a plan; units are the frame's `attrs["units"]`, too."""
+    """One row per plan. The units are also in the frame's `attrs["units"]`."""
     import pandas as pd
 
     frame = pd.DataFrame([plan_row(plan) for plan in plans], columns=list(COLUMNS))
@@ -40,7 +40,7 @@ def plan_frame(plans: Sequence[Plan]) -> pd.DataFrame:
 
 
 def plan_row(plan: Plan) -> dict[str, Any]:
-    """The columns of a plan."""
+    """The columns of one plan."""
     row: dict[str, Any] = plan.degrees.model_dump()
     row |= plan.model_dump(exclude=_NESTED)
     row |= {
@@ -61,7 +61,7 @@ def plan_row(plan: Plan) -> dict[str, Any]:
 
 
 def csv_text(frame: pd.DataFrame) -> str:
-    """A frame as CSV, lists as `8/9/10`."""
+    """A frame as CSV, with lists written as `8/9/10`."""
     joined = frame.map(
         lambda cell: guarded_cell("/".join(map(str, cell)) if isinstance(cell, list) else cell)
     )

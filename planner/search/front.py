@@ -1,7 +1,6 @@
-"""Pareto geometry: step time per sequence against peak memory, say, all to be small.
+"""Pareto geometry for points whose coordinates should all be small, such as step time and memory.
 
-Pure functions over arrays. Ties go to the lower index, so the order of
-the input decides, and nothing else.
+Pure functions over arrays. Ties go to the lower index, so only the order of the input decides them.
 """
 
 from __future__ import annotations
@@ -9,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-# A front that is printed leaves out plans that save less time or memory than these shares beside
-# another: what `thin` and `without_near` are given.
+# A printed front leaves out plans that save less time or memory than these shares: the arguments of
+# `thin` and `without_near`.
 ALIKE = 0.01
 SAVING = 0.05
 
@@ -19,11 +18,12 @@ Indices = NDArray[np.int64]
 
 
 def thin(sample_s: Floats, peak: Floats, order: Indices, tie: float, saving: float) -> Indices:
-    """A front, fastest first, without points that say little: the fastest of each group stays.
+    """A front, fastest first, without uninformative points; the fastest of each group stays.
 
-    Going down in memory, a point is kept if it saves the share `saving` of the last kept one's
-    peak. A point within `tie` of the last kept one's sample time takes its place when it saves that
-    much: nobody would choose the heavier of two equally fast plans, the fastest excepted.
+    Going down in memory, a point is kept if it saves the share `saving` of the last kept point's
+    peak. A point within `tie` of the last kept one's sample time replaces it if it saves that much,
+    because nobody would choose the heavier of two equally fast plans. The fastest point always
+    stays.
     """
     kept: list[int] = []
     for index in order.tolist():
@@ -44,24 +44,24 @@ def thin(sample_s: Floats, peak: Floats, order: Indices, tie: float, saving: flo
 def nondominated(table: Floats) -> Indices:
     """Rows that no other row dominates, in order of the first column; one of equal rows.
 
-    `table`: [points, dimensions], each to be small. No row is nowhere worse and somewhere better
-    than a kept one.
+    `table`: [points, dimensions]; smaller is better. No row is at least as good in every column and
+    better in one than a kept row.
     """
     keys = tuple(table[:, column] for column in range(table.shape[1] - 1, -1, -1))
     order = np.lexsort((np.arange(len(table)), *keys))
     kept: list[int] = []
     for index in order.tolist():
-        # Rows before it in the order are the only ones that may be nowhere worse.
+        # Only rows before it in the order can be at least as good everywhere.
         if not (table[kept] <= table[index]).all(axis=1).any():
             kept.append(index)
     return np.array(kept, dtype=np.int64)
 
 
 def without_near(table: Floats, order: Indices, tie: float, saving: float) -> Indices:
-    """Rows of a front, smallest first column first, without those that say little.
+    """Rows of a front, smallest first column first, without uninformative ones.
 
-    A row is left out if a kept one is within `tie` or less of it in the first column and it saves
-    less than the share `saving` of that one in every other.
+    A row is left out if it is within `tie` of a kept one in the first column and saves less than
+    the share `saving` in every other column.
     """
     kept: list[int] = []
     for index in order.tolist():

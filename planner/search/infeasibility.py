@@ -1,6 +1,6 @@
-"""Why nothing fits, as typed data: the rules that exclude each other, and changes that were tried.
+"""Why nothing fits, as typed data: the rules that contradict each other, and the changes tried.
 
-`planner.search.infeasible` finds it out; `planner.report.fit` says how it reads.
+`planner.search.infeasible` determines it; `planner.report.fit` turns it into text.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from planner.predict.plan import Plan
 from planner.predict.plan_text import FitVerdict, fit_verdict
 from planner.search.frame import plan_row
 
-# Among what was left untried: which of the user's choices take part in the conflict.
+# Listed as untried: finding the user's choices that take part in the conflict.
 UNDECIDED_RULES = "rules in conflict"
 
 
 class ConflictingRule(Frozen):
-    """One rule of a conflict, with its numbers. `name`: of the option or rule."""
+    """One rule of a conflict, with its numbers. `name`: name of the option or rule."""
 
     name: str
     text: str
 
 
 class Relaxation(Frozen):
-    """The smallest change of one kind after which a plan was found, and the plan.
+    """The smallest change of one kind with which a plan was found, and the plan.
 
-    `kind`: one of `planner.search.changes.KINDS`, or `everything`; `change` is what to add to the
-    command, or to leave out. `smallest`: nothing smaller of the kind that was tried fits.
+    `kind`: one of `planner.search.changes.KINDS`, or `everything`. `change`: what to add to or
+    remove from the command. `smallest`: no smaller change of the kind that was tried fits.
     """
 
     kind: str
@@ -41,18 +41,18 @@ class Relaxation(Frozen):
 
     @property
     def seconds_per_token(self) -> float:
-        """What relaxations are ordered by: their batches may differ a little."""
+        """Sort key of relaxations, because their batches may differ slightly."""
         return self.plan.step_time_s / self.plan.gbs_tokens
 
 
 class WhyNothingFits(Frozen):
-    """`conflict`: rules that together exclude every plan, none of which could be left out of it;
-    `layouts`: why other splits of the lightest configuration's layers do not help, if that was
-    established. `proven`: no plan exists within the cost model; otherwise none was found within
-    the effort. `untried`: kinds of changes that the time limit or Ctrl-C (`stopped`) cut off;
-    `in_vain`: of each kind without a plan, the last change that was tried. `riskier`: plans that
-    fit less surely than the request asks, fastest first. `lightest`: the configuration that needs
-    least memory; `unmodelled`: what the framework has besides that might make it fit.
+    """`conflict`: a minimal set of rules that together exclude every plan. `layouts`: why other
+    splits of the lightest configuration's layers do not help, if established. `proven`: no plan
+    exists within the cost model; otherwise none was found with the effort allowed. `untried`: kinds
+    of changes cut off by the time limit or Ctrl-C (`stopped`). `in_vain`: for each kind without a
+    plan, the last change tried. `riskier`: plans that fit less surely than requested, fastest
+    first. `lightest`: the configuration that needs least memory. `unmodelled`: features of the
+    framework that might make it fit but are not modelled.
     """
 
     outcome: Literal["nothing-fits"] = "nothing-fits"
@@ -74,28 +74,31 @@ class WhyNothingFits(Frozen):
 
     @property
     def best_probability(self) -> float:
-        """Probability to fit of the surest plan of the job that is known."""
+        """Highest known probability of fitting of any plan of the job."""
         known = (*self.riskier, *(() if self.lightest is None else (self.lightest,)))
         return max((plan.fit_probability for plan in known), default=0.0)
 
     @property
     def verdict(self) -> FitVerdict:
-        """Whether the job fits, in the words of its surest plan; nobody can tell where something
-        that is not modelled might make it fit."""
+        """Whether the job fits, judged by its surest plan; "cannot tell" if something that is not
+        modelled might make it fit.
+        """
         words = fit_verdict(self.best_probability)
         certain = words in {"does not fit", "probably does not fit"}
         return "cannot tell" if certain and (self.unmodelled or not self.proven) else words
 
     @property
     def cut(self) -> str:
-        """What ended the search before all changes were tried; an empty text if nothing did."""
+        """The event that ended the search before all changes were tried; empty if there was
+        none.
+        """
         if not self.untried:
             return ""
         reason = "the time limit" if self.stopped == "time-limit" else "an interrupt"
         return f"{reason} came first: not, or not all, tried: {', '.join(self.untried)}"
 
     def sentences(self) -> str:
-        """The whole in plain lines."""
+        """The whole explanation in plain lines."""
         first = "no configuration fits" if self.proven else "no configuration was found that fits"
         lines = [f"{first}:", *(f"  - {rule.text}" for rule in (*self.conflict, *self.layouts))]
         if self.relaxations:
@@ -108,23 +111,23 @@ class WhyNothingFits(Frozen):
         return "\n".join(lines)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row a relaxation, with the columns of its plan (`planner.search.frame`)."""
+        """One row per relaxation, with the columns of its plan (`planner.search.frame`)."""
         return [
             one.model_dump(include={"kind", "change", "smallest"}) | plan_row(one.plan)
             for one in self.relaxations
         ]
 
 
-# Is told why nothing fits before what would is searched.
+# Called with the reason before the search for what would fit.
 Verdict = Callable[[WhyNothingFits], None]
 
 
 def silent(_why: WhyNothingFits) -> None:
-    """Tell nobody."""
+    """A progress callback that does nothing."""
 
 
 def relaxation_sentence(relaxation: Relaxation) -> str:
-    """The change, what it leads to, and how surely that fits."""
+    """The change, its effect, and how surely it fits."""
     time = relaxation.plan.step_time
     middle, low, high = (
         _digits(item) for item in (relaxation.plan.step_time_s, time.low, time.high)
@@ -135,12 +138,12 @@ def relaxation_sentence(relaxation: Relaxation) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three digits, never with an exponent: 1,020 and 9.84."""
+    """Three significant digits without an exponent: 1,020 and 9.84."""
     return f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}"
 
 
 class DoesNotFitError(NothingFitsError):
-    """Every legal configuration exceeds the memory; `why` says which rules exclude it."""
+    """Every legal configuration exceeds the memory. `why` names the rules that exclude them."""
 
     def __init__(self, why: WhyNothingFits) -> None:
         self.why = why

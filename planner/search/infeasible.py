@@ -1,4 +1,4 @@
-"""Why nothing fits: a minimal set of the user's choices and rules, then what would fit."""
+"""Find out why nothing fits: a minimal set of the user's choices and rules, and what would fit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from planner.search.trial import try_job
 
 # Kinds of changes that do not build on each other.
 _INDEPENDENT = ("condition", "limit")
-# Kinds that need other machines, and those after which another model is trained.
+# Kinds that need other machines, and those that change the trained model.
 _MACHINES = ("gpus", "gpu-type")
 _OTHER_TRAINING = ("optimizer", "dtype", "sequence", "batch")
 
@@ -40,13 +40,12 @@ def nothing_fits(
     riskier: tuple[Plan, ...] = (),
     verdict: Verdict = silent,
 ) -> DoesNotFitError:
-    """The error to raise when no plan fits; searches what would, if `relaxed`.
+    """The error to raise when no plan fits; with `relaxed`, search what would fit.
 
-    `verdict` is told that nothing fits, and why, before that search begins.
-
-    The explorer's deadline holds for all of it; Ctrl-C ends it with what is known. Where the
-    offload was open, the sentences are about its largest share: the lightest. `riskier`: plans that
-    may fit, but less surely than was asked.
+    `verdict` is called with the explanation before that search begins. The explorer's deadline
+    applies to everything, and Ctrl-C ends it with what is known. If the offload was open, the
+    explanation is about its largest share, the lightest. `riskier`: plans that may fit, but less
+    surely than requested.
     """
     until = Until(explorer.effort.deadline)
     with until.interruptible():
@@ -75,7 +74,7 @@ def _explained(
     explorer: SharesExplorer,
     until: Until,
 ) -> tuple[WhyNothingFits, Situation]:
-    """(why nothing fits, without what would; the job on the GPUs that are used)."""
+    """(why nothing fits, without what would fit; the job on the GPUs in use)."""
     explorer.progress("finding the rules in conflict", 0, 1)
     if shares.untried:
         until.over("choices of the offload")
@@ -87,7 +86,7 @@ def _explained(
         trial = try_job(freed.resolve)
         if trial is not None:
             shares, explorer = trial.shares, trial.explorer
-    # The user's choices that make no difference to whether something fits.
+    # Choices of the user that have no influence on fitting.
     others = tuple(text for text in dropped_choices(request) if text not in guilty)
     innocent = () if undecided else others
     proven = explorer.climb(0)
@@ -118,8 +117,9 @@ def _explained(
 
 
 def unmodelled_savings(lightest: Plan, job: Job) -> tuple[str, ...]:
-    """Savings of the framework that are not modelled, if together they might make the lightest
-    plan fit."""
+    """Savings of the framework that are not modelled, if together they might make the lightest plan
+    fit.
+    """
     savings = job.framework.unmodelled_savings
     terms = {term for saving in savings for term in saving.terms}
     stage = lightest.stages[lightest.heaviest_stage]
@@ -130,10 +130,10 @@ def unmodelled_savings(lightest: Plan, job: Job) -> tuple[str, ...]:
 def guilty_choices(
     request: Request, fits: Callable[[Request], bool]
 ) -> tuple[tuple[str, ...], Request]:
-    """Choices of the user without any of which something fits, and the request with only them.
+    """A minimal set of the user's choices that prevents fitting, and the request with just those.
 
-    Deletion filter: a choice is dropped for good whenever nothing fits without it either, so
-    what is left is minimal; () if the memory alone excludes every plan.
+    Deletion filter: a choice is dropped for good if nothing fits without it either. Empty if memory
+    alone excludes every plan.
     """
     kept: list[str] = []
     while left := [one for one in dropped_choices(request).items() if one[0] not in kept]:
@@ -146,7 +146,7 @@ def guilty_choices(
 
 
 def _fitting(request: Request, job: Job) -> bool:
-    """Whether a less narrow request has a plan on the GPUs that are used now."""
+    """Whether a less narrow request has a plan on the GPUs in use."""
     trial = try_job(request.resolve, gpus=job.cluster.num_gpus)
     return trial is not None and trial.limit_result.point is not None
 
@@ -155,8 +155,9 @@ def _fitting(request: Request, job: Job) -> bool:
 
 
 def find_relaxations(at: Situation, progress: Progress) -> tuple[list[Relaxation], list[str]]:
-    """(the smallest change of each kind that was verified to give a plan, easiest first; of each
-    kind without, the last change that was tried)."""
+    """(the smallest verified change of each kind that gives a plan, easiest first; for each other
+    kind, the last change tried).
+    """
     found: list[Relaxation] = []
     in_vain: list[str] = []
     for index, (kind, changes) in enumerate(KINDS.items()):
@@ -170,17 +171,18 @@ def find_relaxations(at: Situation, progress: Progress) -> tuple[list[Relaxation
 
 
 def _ease(relaxation: Relaxation) -> tuple[int, float]:
-    """Options before changes of what is trained, and those before other machines; the fastest of
-    each first."""
+    """Sort key: options, then changes of what is trained, then other machines; fastest first in
+    each.
+    """
     rank = 2 if relaxation.kind in _MACHINES else 1 if relaxation.kind in _OTHER_TRAINING else 0
     return rank, relaxation.seconds_per_token
 
 
 def _smallest(at: Situation, kind: str, tries: Changes) -> tuple[list[Relaxation], list[str]]:
-    """The first change that fits safely, and the first that at least probably fits, if smaller;
-    the last change that was tried if none does.
+    """The first change that fits safely and, if smaller, the first that at least probably fits; or
+    the last change tried if none fits.
 
-    Of changes that do not build on each other, each that fits, and each that does not.
+    Of changes that do not build on each other, every one that fits and every one that does not.
     """
     found: list[Relaxation] = []
     in_vain: list[str] = []

@@ -1,4 +1,4 @@
-"""What launch writers say of a search's job and plans: handed in by who knows the writers."""
+"""Objections of launch writers to a search's job and plans, supplied by the caller."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planner.job.request import Request
 from planner.predict.plan import Plan
 
 
-# Functions by name: notes travel to other processes.
+# Functions by name, because notes are sent to other processes.
 def _no_note(_: Job) -> str | None:
     return None
 
@@ -21,8 +21,9 @@ def _no_notes(_: Sequence[Plan], __: Request, ___: Job) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class LaunchNotes:
-    """`of_job`: why a framework's writer could launch no plan of a job; `of_plans`: which of a
-    search's plans it refuses, and why. None where it takes them."""
+    """`of_job`: why the framework's writer could launch no plan of a job. `of_plans`: which plans
+    it refuses, and why. None if it accepts them.
+    """
 
     of_job: Callable[[Job], str | None] = _no_note
     of_plans: Callable[[Sequence[Plan], Request, Job], str | None] = _no_notes

@@ -1,11 +1,11 @@
-"""The CP-SAT model of one shape: which layers on which stage, and how many recompute.
+"""The CP-SAT model of one shape: which layers are on which stage, and how many recompute.
 
-Minimises the step time T·d = (m·d - n)·max + n·sum + d·(exposed traffic + optimizer), the form of
-`planner.cost.pipeline.pipeline_time_s`, under the layout rules. Symbols: m = grad_acc, n/d = the
-schedule's bubble share (1F1B: 1/vpp), rounded down; max, sum: forward plus backward of a
+It minimises the step time T·d = (m·d - n)·max + n·sum + d·(exposed traffic + optimizer), the form
+of `planner.cost.pipeline.pipeline_time_s`, under the layout rules. Symbols: m = grad_acc; n/d = the
+schedule's bubble share (1F1B: 1/vpp), rounded down; max, sum: forward plus backward time of a
 micro-batch on the slowest stage (GPipe: the longest forward plus the longest backward) and on all
-stages. A solve starts from the usual split, or from that at which a bound is attained. Where no
-layout is legal, a minimal set of rules says why.
+stages. A solve starts from the usual split, or from the one that attains a bound. If no layout is
+legal, a minimal set of rules says why.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ if TYPE_CHECKING:
 
 # Work allowed for one solve, in CP-SAT's deterministic seconds.
 DETERMINISTIC_TIME_S = 0.2
-# A layout this near to its bound counts as solved; half of what is promised, as the bound of some
-# schedules (ZB-V) is itself short of what they cost.
+# A layout this close to its bound counts as solved. It is half of the promised gap, because the
+# bound of some schedules (ZB-V) is itself below their cost.
 GAP_LIMIT = 0.5 * OPTIMAL_WITHIN
 
 
 @dataclass(frozen=True)
 class SolverOptions:
-    """How CP-SAT runs; equal options give equal layouts unless `wall_s` (seconds) cuts a solve.
+    """How CP-SAT runs. Equal options give equal layouts unless `wall_s` (seconds) cuts a solve
+    short.
 
-    One thread a solve: interleaved search with more repeats itself too, but takes several times
-    the work for the same optimum.
+    One thread per solve: interleaved search with more threads is repeatable too, but needs several
+    times the work for the same optimum.
     """
 
     seed: int = 0
@@ -51,9 +52,9 @@ class SolverOptions:
 class LayoutSolution:
     """`bound_s`: no layout of the shape within the memory limit has a shorter step.
 
-    `gap`: (objective - bound) / objective, in the solver's own rounded numbers. `unknown`:
-    neither a layout nor a proof was found within the effort allowed. `effort_s`: work done, in
-    CP-SAT's deterministic seconds. `step_s`: the objective of the layout, which rounds down.
+    `gap`: (objective - bound) / objective, in the solver's rounded numbers. `unknown`: neither a
+    layout nor a proof was found within the effort allowed. `effort_s`: work in CP-SAT's
+    deterministic seconds. `step_s`: the layout's objective, which rounds down.
     """
 
     status: Literal["optimal", "feasible", "infeasible", "unknown"]
@@ -71,11 +72,11 @@ def solve_layout(
     within_s: tuple[float, float] = (0.0, inf),
     start: tuple[int, ...] = (),
 ) -> LayoutSolution:
-    """The fastest layout of a shape that obeys every layout rule.
+    """The fastest layout of a shape that satisfies every layout rule.
 
-    `within_s`: step times between which an answer is wanted. The lower end is a bound already
-    proven; without a layout faster than the upper end the answer is `infeasible`, with that end
-    as its bound. `start`: layers of each stage to try first; (): those of the usual split.
+    `within_s`: range of step times of interest. Its lower end is an already proven bound. If no
+    layout beats its upper end, the answer is `infeasible` with that end as the bound. `start`:
+    layers of each stage to try first; () for the usual split.
     """
     cp_model = solver_module.cp_model()
     options = options or SolverOptions()
@@ -111,8 +112,9 @@ def solve_layout(
 
 
 def _stop_within(units: float) -> CpSolverSolutionCallback:
-    """Ends a solve at a layout of so many units: near enough to the bound it started from, which
-    CP-SAT would go on to prove again, in numbers that it rounds."""
+    """Ends a solve once a layout costs at most `units`. That is close enough to the initial bound,
+    which CP-SAT would otherwise prove again in rounded numbers.
+    """
     cp_model = solver_module.cp_model()
 
     class Stop(cp_model.CpSolverSolutionCallback):  # type: ignore[misc,name-defined]
@@ -124,17 +126,17 @@ def _stop_within(units: float) -> CpSolverSolutionCallback:
 
 
 def _break_symmetry(model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
-    """With one kind of layer a stage's chunks are interchangeable: let the larger come first."""
+    """With one kind of layer a stage's chunks are interchangeable: put the larger ones first."""
     if ctx.kind_count > 1 or ctx.layouts != "any" or ctx.placement != "straight":
         return
-    # Only the first block may be empty: it is no twin of the next chunk then.
+    # Only the first block may be empty, and then it is not interchangeable with the next chunk.
     first = ctx.pp + 1 if ctx.standalone_vocab else ctx.pp
     for block in range(first, ctx.blocks):
         model.add(variables.layers[block - ctx.pp] >= variables.layers[block])
 
 
 def make_solver(options: SolverOptions) -> CpSolver:
-    """A solver that repeats itself: fixed seed, work counted instead of wall time."""
+    """A repeatable solver: fixed seed, and limits on work instead of wall time."""
     solver: CpSolver = solver_module.cp_model().CpSolver()
     solver.parameters.random_seed = options.seed
     solver.parameters.num_workers = 1
@@ -143,10 +145,10 @@ def make_solver(options: SolverOptions) -> CpSolver:
         solver.parameters.max_time_in_seconds = max(0.0, options.wall_s)
     solver.parameters.relative_gap_limit = GAP_LIMIT
     solver.parameters.cp_model_probing_level = 1
-    # Layouts are few whole numbers: cuts of the relaxation cost more than they save, up to a
+    # Layouts are a few small integers: cuts of the relaxation cost more than they save, up to a
     # quarter of a search.
     solver.parameters.cut_level = 0
-    # Ctrl-C belongs to the whole search, not to the solve that happens to run.
+    # Ctrl-C ends the whole search, not just the current solve.
     solver.parameters.catch_sigint_signal = False
     return solver
 
@@ -171,10 +173,10 @@ def read_layout(solver: CpSolver, variables: LayoutVariables, ctx: LayoutContext
 
 
 def layout_conflict(ctx: LayoutContext) -> tuple[str, ...]:
-    """Names of rules that together exclude every layout, none of which could be left out.
+    """Names of a minimal set of rules that together exclude every layout.
 
-    The memory rule appears once a stage (`stage-memory[0]`). Empty if a layout exists. CP-SAT's
-    sufficient set of assumptions comes first, then a deletion filter makes it minimal.
+    The memory rule appears once per stage (`stage-memory[0]`). Empty if a layout exists. CP-SAT's
+    sufficient set of assumptions comes first; a deletion filter then makes it minimal.
     """
     core = _sufficient(ctx, None)
     for name in core:
@@ -185,7 +187,7 @@ def layout_conflict(ctx: LayoutContext) -> tuple[str, ...]:
 
 
 def _sufficient(ctx: LayoutContext, names: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Assumed rules that suffice for infeasibility, among `names` (None: all); () if feasible."""
+    """Assumed rules among `names` (None: all) that suffice for infeasibility; () if feasible."""
     cp_model = solver_module.cp_model()
     model = cp_model.CpModel()
     variables = make_variables(model, ctx, explain=True)
@@ -208,7 +210,7 @@ def hint(
     ctx: LayoutContext,
     start: tuple[int, ...],
 ) -> None:
-    """Start from `first_blocks`."""
+    """Let the solver start from `first_blocks`."""
     blocks, again = first_blocks(ctx, start)
     for layer, wanted in zip(variables.layers, blocks, strict=True):
         model.add_hint(layer, wanted)
@@ -217,7 +219,7 @@ def hint(
 
 
 def first_layout(ctx: LayoutContext, start: tuple[int, ...]) -> Layout | None:
-    """The layout of `first_blocks`, if it obeys every rule."""
+    """The layout of `first_blocks`, if it satisfies every rule."""
     layout = _with_counts(*first_blocks(ctx, start), ctx)
     return layout if all(rule.check(layout, ctx) for rule in LAYOUT_RULES) else None
 
@@ -225,25 +227,26 @@ def first_layout(ctx: LayoutContext, start: tuple[int, ...]) -> Layout | None:
 def first_blocks(
     ctx: LayoutContext, start: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(layers of each block, how many of them recompute): the usual split or that of `start`, as
-    few layers recomputed as fit there.
+    """(layers of each block, recomputing layers of each block): the usual split or that of `start`,
+    with as few recomputing layers as fit.
 
-    `start`: layers of each stage; (): the usual ones.
+    `start`: layers of each stage; () for the usual ones.
     """
     blocks = chunks(start, ctx) if start else ctx.usual_split
     return blocks, _fewest_recomputed(blocks, ctx)
 
 
 def chunks(stage_layers: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...]:
-    """Layers of each block: a stage's chunks as equal as they can be, that with the head the
-    smallest."""
+    """Layers of each block: a stage's chunks as equal as possible, and the one with the head the
+    smallest.
+    """
     blocks = [0] * ctx.blocks
     last = ctx.blocks - 1
     for stage, layers in enumerate(stage_layers):
         stage_blocks = ctx.stage_blocks(stage)
         left = layers
         if stage_blocks[-1] == last and len(stage_blocks) > 1:
-            # The other chunks hold `fewer` more than this one.
+            # The other chunks hold `fewer` more layers than this one.
             fewer = max(1, ctx.fewer_layers(last))
             even = -(((len(stage_blocks) - 1) * fewer - layers) // len(stage_blocks))
             blocks[last] = max(ctx.least_layers(last), even)
@@ -254,7 +257,7 @@ def chunks(stage_layers: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...]
 
 
 def _fewest_recomputed(blocks: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...]:
-    """Recomputed layers of each block: in partial modes the smallest common number that fits."""
+    """Recomputing layers of each block; in partial modes the smallest common number that fits."""
     if ctx.recomputation in ("none", "all"):
         return blocks if ctx.recomputation == "all" else (0,) * len(blocks)
     for most in range(1, max(blocks)):

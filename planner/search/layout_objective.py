@@ -1,4 +1,5 @@
-"""The objective of the layout model: the step time of a layout in whole units, rounded to one side.
+"""The objective of the layout model: a layout's step time in integer units, rounded in one
+direction.
 
 `planner.search.layout_model` states its form.
 """
@@ -22,26 +23,26 @@ if TYPE_CHECKING:
 
 Rounding = Callable[[float], int]
 
-# A bubble share that is no simple fraction is rounded down to a multiple of one over this: with
-# large coefficients the solver's linear relaxation gets slow.
+# A bubble share that is not a simple fraction is rounded down to a multiple of one over this. Large
+# coefficients make the solver's linear relaxation slow.
 SHARE_STEPS = 256
-# CP-SAT adds up in 64 bits; a model with larger sums is not given to it.
+# CP-SAT sums in 64 bits; models with larger sums are not given to it.
 LARGEST_INTEGER = 2**60
-# A bound in seconds, brought to whole units, is loosened by what rounding terms down can cost.
+# A bound in seconds is loosened by the possible error of rounding terms down to units.
 ROUNDING = 1e-3
 
 
 def share_fraction(share: float, vpp: int) -> tuple[int, int]:
-    """The bubble share as a fraction, exact for 1/vpp, else rounded down to SHARE_STEPS."""
+    """The bubble share as a fraction: exact for 1/vpp, else rounded down to SHARE_STEPS."""
     if share * vpp == 1.0:
         return 1, vpp
-    # Where it is a fraction, drains are cut by vpp too: a multiple keeps them whole.
+    # If it is a fraction, drains are divided by vpp too; a multiple keeps them whole.
     scale = SHARE_STEPS * vpp
     return floor(share * scale), scale
 
 
 class Objective:
-    """Step time of a layout in whole time units, never above what the kernel says."""
+    """Step time of a layout in integer time units, never above the kernel's figure."""
 
     def __init__(
         self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext, terms: ShapeTerms
@@ -53,7 +54,7 @@ class Objective:
         self.share, self.scale = share_fraction(terms.bubble_share, terms.vpp)
         stages = range(ctx.pp)
         self.layers = [variables.stage(variables.kind_layers, s, ctx) for s in stages]
-        # Of each stage those that recompute; none where no layer may.
+        # Recomputing layers of each stage; empty if no layer may recompute.
         again = variables.kind_recomputed
         self.again = [variables.stage(again, s, ctx) for s in stages] if again else []
         columns = list(linear.TIME_TERMS)
@@ -65,12 +66,12 @@ class Objective:
         self.horizon = ceil(longest_s / self.unit_s) + 1
 
     def largest(self) -> int:
-        """No sum in the model is larger."""
+        """An upper bound on every sum in the model."""
         weight = (self.terms.grad_acc + self.terms.pp + 2) * self.scale
         return 2 * weight * self.horizon
 
     def seconds(self, value: float) -> float:
-        """Step time of an objective value, constants included."""
+        """Step time of an objective value, including constants."""
         fixed_s = float(self.terms.scalars[linear.SCALAR_FIXED_S])
         return value * self.unit_s / self.scale + fixed_s
 
@@ -101,7 +102,7 @@ class Objective:
         return weight * slowest + self.share * sum(times) + tail
 
     def _seconds(self, columns: Sequence[int]) -> list[Expression]:
-        """Seconds of each stage in some columns; recomputation belongs to the backward pass."""
+        """Seconds of each stage for some columns; recomputation belongs to the backward pass."""
         stages = range(self.terms.pp)
         sums = [self._sum(stage, columns, floor) for stage in stages]
         if linear.TERM_BACKWARD not in columns:
@@ -112,7 +113,7 @@ class Objective:
         ]
 
     def _largest(self, candidates: Sequence[Expression]) -> IntVar:
-        """A variable at least as large as each; minimised, the largest of them."""
+        """A variable at least as large as each candidate; minimisation makes it the maximum."""
         largest = self._variable()
         for candidate in candidates:
             self.model.add(largest >= candidate)
@@ -135,7 +136,9 @@ class Objective:
     def _sum(
         self, stage: int, columns: Sequence[int], rounding: Rounding, count: float = 1.0
     ) -> Expression:
-        """Seconds of a stage in some columns, `count` times: layers and what is pinned there."""
+        """Seconds of a stage for some columns, times `count`: its layers and what is pinned
+        there.
+        """
         terms = self.terms
         per_layer = count * terms.layers[stage][:, list(columns)].sum(axis=1)
         pinned = self._units(count * float(terms.stage[stage, list(columns)].sum()), rounding)
@@ -148,12 +151,12 @@ class Objective:
         return self._weighted(self.again[stage], seconds, rounding)
 
     def _backward(self, stage: int, count: float = 1.0) -> Expression:
-        """At least the seconds of `count` backward passes of a stage."""
+        """A lower bound on the seconds of `count` backward passes of a stage."""
         backward = self._sum(stage, (linear.TERM_BACKWARD,), ceil, count)
         return backward + self._recompute(stage, ceil, count)
 
     def _optimizer(self) -> Expression:
-        """The slowest stage's optimizer step."""
+        """Optimizer time of the slowest stage."""
         stages = range(self.terms.pp)
         return self._largest(
             [self._sum(stage, (linear.TERM_OPTIMIZER,), floor) for stage in stages]
@@ -162,7 +165,7 @@ class Objective:
     def _traffic(self) -> Expression:
         """d times the exposed gradient reduction and weight gathering at the end of the step.
 
-        A stage's traffic waits for nobody during the drain of the earlier stages' backward.
+        A stage's traffic delays nobody while the earlier stages drain their backward passes.
         """
         terms = self.terms
         bases = [linear.SCALAR_REDUCE_BASE, linear.SCALAR_ALL_GATHER_BASE]
@@ -189,7 +192,9 @@ class Objective:
     def _unhidden(
         self, stage: int, hidden: Mapping[int, float], based: Mapping[int, float]
     ) -> Expression:
-        """Seconds of a stage's traffic that never hide, and of what it slows: rounded as one."""
+        """Seconds of a stage's traffic that can never be hidden, plus the compute that it slows
+        down, rounded together.
+        """
         layer, stage_s = self.terms.layers[stage], self.terms.stage[stage]
         per_layer, pinned_s = layer[:, linear.TERM_SHARED], float(stage_s[linear.TERM_SHARED])
         for column, share in hidden.items():
@@ -202,7 +207,7 @@ class Objective:
         self, stage: int, column: int, hidden: Mapping[int, float], based: Mapping[int, float],
         window_s: Expression,
     ) -> Expression:  # fmt: skip
-        """Seconds of the share that may hide and finds no room: max(0, h·seconds - room)."""
+        """Seconds of the hideable share for which there is no room: max(0, h·seconds - room)."""
         share = hidden[column]
         pinned_s = share * float(self.terms.stage[stage, column] + based[column])
         per_layer = share * self.terms.layers[stage][:, column]

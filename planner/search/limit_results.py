@@ -1,4 +1,4 @@
-"""What a search finds at each limit of a memory ladder, how long it looks, who may end it."""
+"""Results of a search at each limit of a memory ladder, its effort, and what may end it."""
 
 from __future__ import annotations
 
@@ -17,38 +17,39 @@ from constraints.rule import Layout
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search.layout_model import SolverOptions
 
-# What a search does not look for: a plan faster by less. Half of what `optimal` allows, the other
-# half is for the solver, and for the lighter of two plans that are as fast.
+# Smaller improvements are not sought. It is half of the gap that `optimal` allows; the other half
+# is for the solver, and for the lighter one of two equally fast plans.
 TIE = 0.5 * OPTIMAL_WITHIN
-# Rungs of the memory ladder: each is this share of the one above.
+# Ratio of two neighbouring limits of the memory ladder.
 LIMIT_STEP = 0.93
 LIMIT_STEPS = 24
-# Plans slower than this many times the fastest are not looked for.
+# Plans slower than this multiple of the fastest are not sought.
 SLOWEST = 1.5
 # Work for all layouts of one search (`Spent.work_s`); with a time limit, this share of its seconds.
 MOST_WORK_S = 24.0
 WORK_OF_TIME = 0.8
-# Plans that are better by this share are looked for first.
+# Plans that are better by this share are sought first.
 COARSE = 0.01
-# Shares of the work that is left, at the first limit and at each of the others: for a first word of
-# each choice, for plans that are better by COARSE, and for all others.
+# Shares of the remaining work for the first limit and for each other limit: for a first result of
+# each choice, for plans better by COARSE, and for all others.
 FIRST_SHARES, LATER_SHARES = (0.1, 0.25, 0.2), (0.04, 0.15, 0.15)
-# One more solve: its model is made and read. A deterministic second of CP-SAT.
+# Work of one more solve, to build and read its model, and of one deterministic second of CP-SAT.
 SOLVE_S, CP_SAT_S = 0.03, 1.5
 
 Progress = Callable[[str, int, int], None]
-# Seconds between two words of it.
+# Seconds between two progress reports.
 SAY_EVERY_S = 0.25
-# What ended a search before its limits on work did.
+# Events that end a search before its limits on work do.
 Stopped = Literal["", "time-limit", "interrupted"]
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to search. Without `time_limit_s` (wall time) the outcome repeats exactly.
+    """How long to search. Without `time_limit_s` (wall time) the result is repeatable.
 
-    `started_s`: when that time began, in `time.perf_counter`. `most_work_s`: of `Spent.work_s`.
-    `tie`: a plan is not improved by less than this share. `any_plan`: the first that fits will do.
+    `started_s`: start of that time, in `time.perf_counter`. `most_work_s`: limit on `Spent.work_s`.
+    `tie`: improvements smaller than this share are not sought. `any_plan`: stop at the first plan
+    that fits.
     """
 
     options: SolverOptions = field(default_factory=SolverOptions)
@@ -61,16 +62,16 @@ class Effort:
 
     @property
     def deadline(self) -> float | None:
-        """When all searching ends, in `time.perf_counter`; None: never."""
+        """When all searching ends, in `time.perf_counter`; None for never."""
         return None if self.time_limit_s is None else self.started_s + self.time_limit_s
 
 
 @dataclass(frozen=True)
 class Point:
-    """A costed layout. `sample_s`: seconds of step time per sequence; `peak`: bytes, on several
-    machines as many of the largest memory as that share of it which the fullest GPU takes.
+    """A costed layout. `sample_s`: seconds of step time per sequence. `peak`: bytes; on several
+    machines, the fullest GPU's share times the largest memory.
 
-    `source`: whose rows these are, where several costed jobs are searched as one.
+    `source`: the job that it belongs to, if several costed jobs are searched as one.
     """
 
     row: int
@@ -82,7 +83,7 @@ class Point:
 
 @dataclass(frozen=True)
 class LimitResult:
-    """The fastest plan found within a memory limit, and the bound that no plan beats."""
+    """The fastest plan found within a memory limit, and a bound that no plan beats."""
 
     limit_bytes: float
     point: Point | None
@@ -90,8 +91,9 @@ class LimitResult:
 
     @property
     def gap(self) -> float:
-        """Share of the sample time that a better plan could save at most; where no plan was found,
-        whether there may be one."""
+        """The largest share of the sample time that a better plan could save; without a plan, 1 or
+        0 by whether one may exist.
+        """
         if self.point is None:
             return 0.0 if np.isinf(self.bound) else 1.0
         return max(0.0, 1.0 - self.bound / self.point.sample_s)
@@ -99,20 +101,21 @@ class LimitResult:
 
 @dataclass
 class Ending:
-    """What ends searches that share it: a deadline (`time.perf_counter`, None: none), or Ctrl-C.
-    `stopped`: which of these did."""
+    """The end of searches that share it: a deadline (`time.perf_counter`, None for none) or Ctrl-C.
+    `stopped`: which one came.
+    """
 
     deadline: float | None = None
     stopped: Stopped = ""
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the deadline, just above 0 after it; None without one."""
+        """Seconds until the deadline, slightly above 0 after it; None without one."""
         return None if self.deadline is None else max(1e-3, self.deadline - time.perf_counter())
 
     @property
     def is_over(self) -> bool:
-        """Whether something ended it; the deadline does once it has passed."""
+        """Whether the deadline has passed or Ctrl-C was pressed."""
         late = self.deadline is not None and time.perf_counter() >= self.deadline
         if late and not self.stopped:
             self.stopped = "time-limit"
@@ -122,7 +125,7 @@ class Ending:
     def interruptible(self) -> Iterator[None]:
         """Let a first Ctrl-C end the searches instead of raising; a second one raises as usual.
 
-        Signals reach the main thread only, and somebody else's handler, or none, stays: elsewhere
+        Only the main thread receives signals, and another program's handler is kept. In those cases
         this does nothing.
         """
         main = threading.current_thread() is threading.main_thread()
@@ -145,8 +148,8 @@ class Ending:
 class Spent(Ending):
     """Work done so far by explorers that are searched as one.
 
-    `work_s`: counted, not measured, so that a search repeats exactly; about seconds of one
-    processor. `limits` looked at. `held`: what stages may hold, as far as it was counted.
+    `work_s`: counted rather than measured, so that a search is repeatable; roughly processor
+    seconds. `limits`: limits examined. `held`: what stages may hold, as far as it was counted.
     """
 
     solves: int = 0
@@ -162,21 +165,24 @@ class Spent(Ending):
 
 @dataclass(frozen=True)
 class Look:
-    """One look at the shapes that may beat a plan, by more than `tie`, until so much work is done
-    in all. `again`: what was left undecided is asked again."""
+    """One round over the shapes that may beat a plan by more than `tie`, until a total amount of
+    work is done. `again`: retry what was undecided.
+    """
 
     tie: float
     until_s: float
     again: bool = False
 
     def part(self, spent: Spent, left: int) -> Look:
-        """The look at one of so many jobs that are `left` and share the work."""
+        """The share of this round for one of `left` remaining jobs that share the work."""
         return replace(self, until_s=spent.work_s + (self.until_s - spent.work_s) / left)
 
 
 def looks(effort: Effort, spent: Spent) -> Iterator[Look]:
-    """The looks at one limit: at what is far better first, so that a good plan is known soon, and
-    at what is hardly better with the share of the work that leaves something for other limits."""
+    """The rounds at one limit. The first seeks much better plans, so that a good one is known soon;
+    later ones seek slightly better plans with a share of the work that leaves some for other
+    limits.
+    """
     quick, coarse, fine = FIRST_SHARES if spent.limits == 0 else LATER_SHARES
     spent.limits += 1
     for tie, share, again in (
@@ -188,13 +194,15 @@ def looks(effort: Effort, spent: Spent) -> Iterator[Look]:
 
 @dataclass
 class Until(Ending):
-    """The end of a chain of searches; it knows what was asked for after that, each once."""
+    """The end of a chain of searches. It remembers what was requested after that, each thing
+    once.
+    """
 
     _untried: dict[str, None] = field(default_factory=dict)
 
     @property
     def untried(self) -> tuple[str, ...]:
-        """What was cut off."""
+        """Everything that was cut off."""
         return tuple(self._untried)
 
     def effort(self, effort: Effort) -> Effort:
@@ -202,7 +210,7 @@ class Until(Ending):
         return replace(effort, time_limit_s=self.seconds_left, started_s=time.perf_counter())
 
     def over(self, what: str) -> bool:
-        """Whether no time is left for `what`, which then counts as untried."""
+        """Whether no time is left for `what`, which is then recorded as untried."""
         if self.is_over:
             self._untried[what] = None
         return bool(self.stopped)

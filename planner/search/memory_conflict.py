@@ -1,4 +1,4 @@
-"""Sentences with numbers: what the lightest configuration needs, and why no split of it fits."""
+"""Sentences with numbers: the memory of the lightest configuration, and why no split of it fits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from planner.search.explorer import Explorer
 from planner.search.infeasibility import ConflictingRule
 from planner.search.layout_model import layout_conflict
 
-# Terms under so many GiB are shown together.
+# Terms below this many GiB are shown together.
 _SHOWN_GIB = 0.05
 
 
@@ -38,9 +38,10 @@ def lightest_plan(explorer: Explorer) -> Plan:
 
 
 def memory_rule(explorer: Explorer, dropped: tuple[str, ...] = ()) -> ConflictingRule:
-    """What the heaviest stage of the lightest configuration needs, against what is there.
+    """Memory that the heaviest stage of the lightest configuration needs, compared with what is
+    available.
 
-    `dropped`: choices of the user that the job is without, since nothing fits either way.
+    `dropped`: choices of the user that the job ignores here, because nothing fits either way.
     """
     row = lightest_row(explorer)
     stages = explorer.step_and_stages(row, explorer.even_point(row).layout)[1]
@@ -99,7 +100,7 @@ def _degrees(explorer: Explorer, row: int) -> str:
 
 
 def _parts(stage: Array) -> str:
-    """Every memory term of a stage, the largest first; they add up to its peak."""
+    """Every memory term of a stage, largest first; they add up to its peak."""
     columns = f.MEMORY_COLUMNS.items()
     sizes = {MEMORY_WORDS[name]: float(stage[column]) / GIB for name, column in columns}
     shown = {label: size for label, size in sizes.items() if size >= _SHOWN_GIB}
@@ -110,7 +111,9 @@ def _parts(stage: Array) -> str:
 
 
 def layout_rules(explorer: Explorer) -> tuple[ConflictingRule, ...]:
-    """Rules that exclude every layout of the lightest shape, minimal; () if one is possible."""
+    """A minimal set of rules that exclude every layout of the lightest shape; () if one is
+    possible.
+    """
     job = explorer.cost_model.job
     ctx = explorer.linear(lightest_row(explorer), explorer.limit_bytes)[1]
     if ctx.blocks == 1:
@@ -138,9 +141,9 @@ def _layout_sentence(name: str, sentence: str, job: Job, ctx: LayoutContext) -> 
 
 
 def capacities_text(ctx: LayoutContext, stages: list[int], model: ModelSpec) -> str:
-    """How many layers each stage's memory holds: `stages 0-2 each hold at most 17`.
+    """How many layers each stage's memory can hold: `stages 0-2 each hold at most 17`.
 
-    Of the kind of layer for which the stages have too little room together, if there is one.
+    It counts the kind of layer for which the stages together have too little room, if there is one.
     """
     kind, most = _scarcest(ctx, stages)
     parts = []
@@ -161,8 +164,9 @@ def capacities_text(ctx: LayoutContext, stages: list[int], model: ModelSpec) -> 
 
 
 def _scarcest(ctx: LayoutContext, stages: list[int]) -> tuple[int | None, list[int]]:
-    """(kind, most of it on each stage) where stages lack most room; without a kind: runs of any
-    layers."""
+    """(kind, its maximum on each stage) where the stages lack most room; kind None means runs of
+    any layers.
+    """
     found: list[tuple[int | None, list[int]]] = [(None, [capacity(ctx, stage) for stage in stages])]
     totals = [ctx.layers]
     if ctx.kind_count > 1:
@@ -174,7 +178,9 @@ def _scarcest(ctx: LayoutContext, stages: list[int]) -> tuple[int | None, list[i
 
 
 def _kind_name(model: ModelSpec, kind: int) -> str:
-    """What tells a kind of layer from the model's others: `MoE`, `sliding-attention`."""
+    """A name that distinguishes a kind of layer from the model's others: `MoE`,
+    `sliding-attention`.
+    """
     one_kind, kinds = model.piece_kinds[kind], model.piece_kinds
     if "none" in (one_kind.attention, one_kind.ffn):
         return one_kind.parts
@@ -187,8 +193,7 @@ def _kind_name(model: ModelSpec, kind: int) -> str:
 
 
 def capacity(ctx: LayoutContext, stage: int) -> int:
-    """Most consecutive layers of the model that a stage's memory holds, recomputed where it
-    helps."""
+    """Most consecutive layers that a stage's memory can hold, with recomputation where it helps."""
     for count in range(ctx.layers, 0, -1):
         runs = {
             tuple(row[start + count] - row[start] for row in ctx.prefix)
@@ -200,7 +205,7 @@ def capacity(ctx: LayoutContext, stage: int) -> int:
 
 
 def kind_capacity(ctx: LayoutContext, stage: int, kind: int) -> int:
-    """Most layers of one kind that a stage's memory holds."""
+    """Most layers of one kind that a stage's memory can hold."""
     for count in range(ctx.totals[kind], 0, -1):
         if _holds(ctx, stage, [count if index == kind else 0 for index in range(ctx.kind_count)]):
             return count

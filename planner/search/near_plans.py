@@ -1,7 +1,8 @@
-"""The plans that the fastest of a search was chosen from, as far as that flatters it.
+"""The plans that compete with a search's fastest one, for the optimism of choosing the best of
+many.
 
-Plans of the same degrees and micro-batch share nearly all of their error, so of these only the
-fastest counts (`planner.predict.uncertainty.selection`).
+Plans with the same degrees and micro-batch share nearly all of their error, so only the fastest of
+each such group counts (`planner.predict.uncertainty.selection`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _DEGREES = ("tp", "pp", "cp", "ep")
 
 
 def rivals_of(explorers: Iterable[Explorer], gpu: str = "") -> list[Standing]:
-    """Where the plans stand that fit and are near the fastest, layers split evenly."""
+    """Standings of the plans that fit and are close to the fastest, with layers split evenly."""
     explorers = tuple(explorers)
     least = min((_fastest_s(explorer) for explorer in explorers), default=np.inf)
     return [
@@ -39,7 +40,7 @@ def _fastest_s(explorer: Explorer) -> float:
 
 
 def _near(explorer: Explorer, limit_s: float, gpu: str) -> Iterator[Standing]:
-    """The plans of one explorer up to so many seconds a sequence."""
+    """Standings of one explorer's plans up to `limit_s` seconds per sequence."""
     rows = np.flatnonzero(_fits(explorer) & (explorer.sample_s <= limit_s))
     names = (*_DEGREES, "mbs")
     keys = np.array([explorer.columns[name][rows] for name in names], dtype=np.int64).T
@@ -48,15 +49,16 @@ def _near(explorer: Explorer, limit_s: float, gpu: str) -> Iterator[Standing]:
 
 
 def fastest_of_each(keys: NDArray[np.int64], seconds: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Where the fastest of the plans of equal keys are, a row of them for each plan."""
+    """Index of the fastest plan in each group of equal keys, where each plan is a row of keys."""
     order = np.argsort(seconds, kind="stable")
     _, first = np.unique(keys[order], axis=0, return_index=True)
     return np.sort(order[first])
 
 
 def _standing(explorer: Explorer, row: int, gpu: str) -> Standing:
-    """Where a shape in its even layout stands, as plans stand
-    (`planner.predict.uncertainty.differences.standing_of`)."""
+    """The standing of a shape in its even layout
+    (`planner.predict.uncertainty.differences.standing_of`).
+    """
     job, step = explorer.cost_model.job, explorer.costed.steps[row]
     column = {name: int(explorer.columns[name][row]) for name in (*_DEGREES, "mbs", "zero", "dp")}
     kinds = (*job.context_kinds, "p2p")

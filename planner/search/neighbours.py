@@ -12,19 +12,18 @@ from planner.predict.plan import Degrees
 if TYPE_CHECKING:
     from planner.predict.evaluate import Proposal
 
-    # What differs, as `tp 8 (dp 1)`, and the configuration that has it.
+    # The difference, such as `tp 8 (dp 1)`, and the configuration that has it.
     Neighbour = tuple[str, Proposal]
 
-# Which degree gives or takes the factor of two when another changes, in order of preference.
+# The degree that gives or takes a factor of two when another one changes, in order of preference.
 _COMPENSATION = {"tp": ("dp", "pp", "cp"), "pp": ("dp", "tp", "cp"), "cp": ("dp", "pp", "tp")}
 
 
 def neighbours(plan: Proposal, job: Job, gbs: int) -> Iterator[Neighbour]:
-    """Each degree one step up and down, where such a step exists on the same GPUs.
+    """Each degree one step up and down, if that is possible on the same GPUs.
 
-    What follows from a step follows: dp (else pp or tp) makes up for the GPUs, grad_acc for
-    the batch of `gbs` sequences, as nearly as it can. Whether a neighbour is legal is for the rules
-    to say.
+    Other degrees follow: dp (else pp or tp) compensates for the GPUs, and grad_acc for the batch of
+    `gbs` sequences, as closely as possible. The rules decide if a neighbour is legal.
     """
     for changes in _steps(plan.degrees, job, gbs):
         yield _step(plan, job, gbs, changes)
@@ -32,7 +31,7 @@ def neighbours(plan: Proposal, job: Job, gbs: int) -> Iterator[Neighbour]:
 
 
 def _steps(degrees: Degrees, job: Job, gbs: int) -> Iterator[dict[str, int]]:
-    """Degrees that change together, the first of which is the step itself."""
+    """Degrees that change together; the first is the step itself."""
     yield from _splits(degrees, job)
     yield from _experts(degrees, job)
     yield from _chunks(degrees, job)
@@ -43,7 +42,7 @@ def _steps(degrees: Degrees, job: Job, gbs: int) -> Iterator[dict[str, int]]:
 
 
 def _splits(degrees: Degrees, job: Job) -> Iterator[dict[str, int]]:
-    """tp, pp and cp doubled and halved."""
+    """tp, pp and cp, each doubled and halved."""
     for name, compensations in _COMPENSATION.items():
         if not _offered(name, job):
             continue
@@ -74,7 +73,7 @@ def _experts(degrees: Degrees, job: Job) -> Iterator[dict[str, int]]:
 
 
 def _chunks(degrees: Degrees, job: Job) -> Iterator[dict[str, int]]:
-    """vpp to the next larger and smaller number that splits the layers as evenly."""
+    """vpp changed to the next larger and smaller number that splits the layers as evenly."""
     pp, vpp = degrees.pp, degrees.vpp
     fixed = job.schedule not in (None, "interleaved", "zb-h1")
     if pp == 1 or fixed or not job.framework.parallelism.interleaved:
@@ -119,7 +118,9 @@ def _step(plan: Proposal, job: Job, gbs: int, changes: dict[str, int]) -> Neighb
 
 
 def _complete(degrees: Degrees, before: Degrees, job: Job, gbs: int) -> Degrees:
-    """Degrees that follow: etp with tp, fewer chunks on fewer layers, grad_acc for the batch."""
+    """Set the dependent degrees: etp with tp, fewer chunks on fewer layers, grad_acc for the
+    batch.
+    """
     follows = job.model.moe is not None and before.etp == before.tp
     etp = degrees.tp if follows else before.etp
     vpp = 1 if degrees.pp == 1 else min(degrees.vpp, max(1, job.model.layers // degrees.pp))

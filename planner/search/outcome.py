@@ -1,5 +1,6 @@
-"""What a `SearchResult` says of its front: the order in which plans are shown, the one to take,
-whether the search was cut short, and the proof."""
+"""Conclusions from a front: the order of its plans, the recommended one, whether the search was cut
+short, and the proof.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ from planner.search.shares import SharesExplorer
 
 
 def front_points(limit_results: Sequence[LimitResult], stopped: Stopped) -> list[Point]:
-    """The undominated points, fastest first; KeyboardInterrupt if Ctrl-C came before there were
-    any."""
+    """The undominated points, fastest first. KeyboardInterrupt if Ctrl-C came before there were
+    any.
+    """
     points = undominated([result.point for result in limit_results if result.point is not None])
     if not points and stopped == "interrupted":
         raise KeyboardInterrupt
@@ -45,10 +47,10 @@ def of_front(
     resolution: Resolution,
 ) -> dict[str, Any]:
     """The fields of a `SearchResult` that follow from its front: the plans of its points, the best
-    `top` by `sort`, and how surely none is missing.
+    `top` by `sort`, and how certain it is that none is missing.
 
-    The one to take is always among them, however few are wanted. `plan_of(point, gap)`: the plan
-    of a point. `whole`: all of the front was searched, of which points stay `at_resolution`.
+    The recommended plan is always included. `plan_of(point, gap)` makes the plan of a point.
+    `whole`: the complete front was searched, and its points were reduced by `at_resolution`.
     """
     costed = {point: plan_of(point, gap_of(limit_results, point)) for point in points}
     if whole:
@@ -81,18 +83,20 @@ def of_front(
 
 
 def best_point(plan_of: Callable[[Point, float], Plan], points: Sequence[Point]) -> Point:
-    """The point to recommend of a front, fastest first."""
+    """The point to recommend of a front, given fastest first."""
     near = [point for point in points if point.sample_s <= points[0].sample_s * (1.0 + ALIKE)]
     return near[recommended([plan_of(point, 0.0) for point in near]) - 1]
 
 
 def gap_of(limit_results: Sequence[LimitResult], point: Point) -> float:
-    """What a plan of no more memory could still save: the tightest limit that holds the point."""
+    """The share that a plan with no more memory could still save, from the tightest limit that
+    holds the point.
+    """
     return min(limit_result.gap for limit_result in limit_results if limit_result.point == point)
 
 
 def proof_of(limit_results: Sequence[LimitResult], explorer: SharesExplorer) -> Proof:
-    """What no plan beats within each memory limit, and what of that is CP-SAT's word."""
+    """The proven bound within each memory limit, and which bounds rest on CP-SAT alone."""
     return Proof(
         limits=tuple(
             LimitBound(limit_bytes=result.limit_bytes, sample_s=result.bound)
@@ -103,8 +107,9 @@ def proof_of(limit_results: Sequence[LimitResult], explorer: SharesExplorer) -> 
 
 
 def job_summary(job: Job, num_gpus: int) -> JobSummary:
-    """The resolved job, on the GPUs that it uses, in words and totals; on several clusters peaks
-    are means. `num_gpus`: how many were given."""
+    """The resolved job in words and totals, on the GPUs that it uses. On several clusters peak
+    rates are means. `num_gpus`: how many were given.
+    """
     jobs, count = job.machines, parameter_count(job.model)
     parts = job.pool.parts if job.pool else (job.cluster,)
     used, gpus = sum(part.num_gpus for part in parts), [part.gpu for part in parts]
@@ -139,11 +144,11 @@ def job_summary(job: Job, num_gpus: int) -> JobSummary:
     )
 
 
-# Probabilities of fitting that differ by less are not told apart: each rests on few measured
+# Smaller differences in the probability of fitting are ignored, because it rests on few measured
 # peaks.
 AS_SURE = 0.05
 
-# What plans may be sorted by: whether more is better.
+# Fields that plans may be sorted by, and whether more is better.
 SORT_KEYS: dict[str, bool] = {
     "tokens_per_s": True,
     "tokens_per_s_per_gpu": True,
@@ -155,16 +160,17 @@ SORT_KEYS: dict[str, bool] = {
 
 
 def sort_value(plan: Plan, sort: str) -> float:
-    """A plan's place in an order by one of SORT_KEYS: smaller comes first."""
+    """Sort key of a plan by one of SORT_KEYS; smaller comes first."""
     value = float(getattr(plan, sort))
     return -value if SORT_KEYS[sort] else value
 
 
 def recommended(plans: Sequence[Plan]) -> int:
-    """Number, from 1, of the plan to take where nothing else counts; 0 without plans.
+    """Number, from 1, of the plan to recommend; 0 without plans.
 
-    Of the plans as fast as the fastest, within ALIKE, the fastest that fits as surely as any of
-    them, within AS_SURE: a layer recomputed or twenty chunks a stage are not worth a point of it.
+    Among the plans as fast as the fastest, to within ALIKE, it is the fastest one that fits as
+    surely as any of them, to within AS_SURE. Recomputing a layer or having twenty chunks per stage
+    is not worth a small gain.
     """
     most = max((plan.tokens_per_s for plan in plans), default=0.0)
     fast = [(plan, n) for n, plan in enumerate(plans, 1) if plan.tokens_per_s * (1 + ALIKE) >= most]
@@ -174,7 +180,7 @@ def recommended(plans: Sequence[Plan]) -> int:
 
 
 def stop_notes(stopped: Stopped, time_limit_s: float | None) -> tuple[str, ...]:
-    """That the search was cut short."""
+    """Notes that the search was cut short."""
     if not stopped:
         return ()
     late = f"stopped by the time limit of {time_limit_s or 0:g} s"

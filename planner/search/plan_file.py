@@ -24,18 +24,18 @@ from planner.search.result import SearchResult
 _MADE_BY = "make one with: planner search ... -o plans.json"
 
 
-# What plan files of reinforcement learning say that they are.
+# The kind that reinforcement-learning plan files state.
 RL_KIND: Literal["reinforcement learning"] = "reinforcement learning"
 
 
 def is_rl_file(path: Path) -> bool:
-    """Whether a file holds plans of reinforcement learning. UsageError for one that is no JSON."""
+    """Whether a file holds reinforcement-learning plans. UsageError if it is not JSON."""
     document = read_json(path)
     return isinstance(document, dict) and document.get("kind") == RL_KIND
 
 
 def to_json(result: SearchResult) -> str:
-    """The content of a plan file."""
+    """The content of a plan file as JSON."""
     return result.model_dump_json(indent=1) + "\n"
 
 
@@ -67,14 +67,15 @@ def _check_version(path: Path, document: dict[str, Any]) -> None:
 
 
 def _from_version_1(_: dict[str, Any], request: dict[str, Any]) -> None:
-    """Plans of version 1: a short front, thinned, with the default chance of fitting or none."""
+    """Version 1 to 2: plans were a short, thinned front, with the default probability of fitting or
+    none.
+    """
     if request.get("activation_offload_fraction") == "search":
         request["activation_offload_fraction"] = 1.0  # each plan has its own
 
 
 def _from_version_2(document: dict[str, Any], request: dict[str, Any]) -> None:
-    """Layouts of version 2 call multi-token prediction away from the loss `mtp_apart`; its plans
-    use no techniques."""
+    """Version 2 to 3: `mtp_apart` is renamed to `mtp_standalone`; plans use no techniques."""
     for _, layout in _layouts(document):
         if "mtp_apart" in layout:
             layout["mtp_standalone"] = layout.pop("mtp_apart")
@@ -91,13 +92,14 @@ def _offered(request: dict[str, Any]) -> tuple[Technique, ...]:
 
 
 def _unused_before_3(request: dict[str, Any]) -> list[str]:
-    """Techniques that plans of version 2 did without: all that their profile did not count on."""
+    """Techniques that plans of version 2 did not use: all but those that their profile assumed."""
     return [one.name for one in _offered(request) if one.use != "asked" and not one.without]
 
 
 def _from_version_3(_: dict[str, Any], request: dict[str, Any]) -> None:
-    """Requests of version 3 have an option for CUDA graphs, and searches took three techniques only
-    where they were asked for."""
+    """Version 3 to 4: requests had an option for CUDA graphs, and searches used three techniques
+    only on request.
+    """
     use, without = ([*_list(request.get(name))] for name in ("use", "without"))
     use += ["cuda-graphs"] if request.pop("cuda_graphs", False) else []
     unused = _unused_before_3(request)
@@ -107,7 +109,7 @@ def _from_version_3(_: dict[str, Any], request: dict[str, Any]) -> None:
 
 
 def _from_version_4(document: dict[str, Any], request: dict[str, Any]) -> None:
-    """Of two techniques that are on since, plans of version 4 may do without."""
+    """Version 4 to 5: plans may lack two techniques that have been on by default since."""
     used = [_list(plan.get("techniques")) for plan in _plans(document)]
     without = _list(request.get("without"))
     offered = _unused_before_3(request)
@@ -117,8 +119,9 @@ def _from_version_4(document: dict[str, Any], request: dict[str, Any]) -> None:
 
 
 def _from_version_5(document: dict[str, Any], _: dict[str, Any]) -> None:
-    """Layouts of version 5 have the layers that recompute in the plan's mode apart from those of
-    `others`, and zeros where none do."""
+    """Version 5 to 6: layers that recompute in the plan's mode were stored apart from those of
+    `others`, with zeros if there were none.
+    """
     for plan, layout in _layouts(document):
         modes = {plan.get("recompute"): layout.get("recomputed"), **layout.pop("others", {})}
         layout["recomputed"] = {
@@ -127,7 +130,9 @@ def _from_version_5(document: dict[str, Any], _: dict[str, Any]) -> None:
 
 
 def _from_version_6(_: dict[str, Any], request: dict[str, Any]) -> None:
-    """Plans of version 6 train the multi-token prediction that their model was published with."""
+    """Version 6 to 7: plans train the multi-token prediction that their model was published
+    with.
+    """
     request.setdefault("mtp_layers", None)
     if request["mtp_layers"] is None and _framework(request).mtp != "never":
         with suppress(UsageError):  # a model whose file is gone is told where it is needed
@@ -149,7 +154,7 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-# What makes version n + 1 of version n, from 1 on.
+# Conversions from version n to version n + 1, starting with 1.
 _STEPS = (_from_version_1, _from_version_2, _from_version_3, _from_version_4, _from_version_5,
           _from_version_6)  # fmt: skip
 
@@ -170,7 +175,7 @@ def _result(path: Path, document: Any) -> SearchResult:
 
 
 def demand_whole(path: Path, result: SearchResult) -> None:
-    """UsageError for a plan whose parts contradict each other, as no command writes it."""
+    """Raise UsageError for a plan whose parts contradict each other, which no command writes."""
     if not 0 <= result.recommended <= len(result.plans):
         raise UsageError(f"{path}: field 'recommended' is no plan of the file; {_MADE_BY}")
     for number, plan in enumerate(result.plans):
@@ -187,7 +192,7 @@ def demand_whole(path: Path, result: SearchResult) -> None:
 
 
 class _Point(BaseModel):
-    """Which plan of which cluster a plan of the front over clusters is."""
+    """Identifies a plan of one cluster on the front over several clusters."""
 
     cluster: str
     plan: Annotated[int, Field(ge=1)]
@@ -200,7 +205,9 @@ def _invalid(path: Path, error: ValidationError, table: str = "") -> UsageError:
 
 
 def _wrong_field(plan: Plan) -> str:
-    """The first field whose length or index is not that of the plan's stages; empty if none is."""
+    """The first field whose length or index does not match the plan's stages; empty if all
+    match.
+    """
     pp, layout = plan.degrees.pp, plan.layout
     layers = (*layout.block_layers, *chain(*layout.recomputed.values()))
     agrees = {
@@ -215,11 +222,11 @@ def _wrong_field(plan: Plan) -> str:
 
 
 def read_plan(path: Path, number: int | None) -> tuple[SearchResult, int]:
-    """The result that holds plan `number` of a file, or the recommended one, and the plan's number
-    in that result.
+    """The result that contains plan `number` of a file (default: the recommended one), and the
+    plan's number in that result.
 
-    In the file of a search of one cluster the two numbers are the same; that of several clusters
-    numbers the plans of its front. UsageError says what is wrong.
+    For a search of one cluster the two numbers are equal; the file of several clusters numbers the
+    plans of its front. UsageError says what is wrong.
     """
     document = read_json(path)
     if not isinstance(document, dict) or "points" not in document or "results" not in document:

@@ -1,4 +1,4 @@
-"""The outcome of a search, which a plan file holds, and of searches after a change of the job."""
+"""The result of a search, which a plan file stores, and of searches after a change to the job."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Counts(Frozen):
-    """How many shapes a search looked at, and how fast.
+    """How many shapes a search examined, and how fast.
 
-    considered: enumerated; legal: passed every rule; fitting: fit every stage's HBM in their
-    even layout; solved: given to CP-SAT; skipped: proven unable to improve the front.
-    `seconds`: wall time of the search; `costing_seconds`: of the compiled kernel alone.
+    considered: enumerated; legal: passed every rule; fitting: fit every stage's HBM in their even
+    layout; solved: given to CP-SAT; skipped: proven unable to improve the front. `seconds`: wall
+    time of the search; `costing_seconds`: that of the compiled kernel.
     """
 
     considered: int
@@ -62,18 +62,18 @@ class JobSummary(Frozen):
     optimizer: str
     seq: int
     batch_target_sequences: float
-    # How the weights are trained, and how many of them, where not all are.
+    # How the weights are trained, and how many of them, if not all.
     tuning: str = ""
-    # What training minimises, where that is not next-token prediction.
+    # The training objective, if it is not next-token prediction.
     objective: str = ""
     trained_parameters: int = 0
     notes: tuple[str, ...] = ()
-    # Numbers of the hardware that nobody published: true of every plan, beside its own
+    # Unpublished numbers of the hardware, which concern every plan in addition to its own
     # `assumptions`. Empty in plan files written before the field existed.
     assumed: tuple[str, ...] = ()
 
 
-# A bound, infinite where nothing fits. JSON has no infinity: there it is null.
+# A bound; infinite if nothing fits. JSON has no infinity and stores null.
 Seconds = Annotated[
     float,
     BeforeValidator(lambda value: math.inf if value is None else value),
@@ -82,16 +82,19 @@ Seconds = Annotated[
 
 
 class LimitBound(Frozen):
-    """No plan whose peak is within `limit_bytes` takes fewer seconds a sequence than `sample_s`."""
+    """No plan whose peak is within `limit_bytes` takes fewer than `sample_s` seconds per
+    sequence.
+    """
 
     limit_bytes: float
     sample_s: Seconds
 
 
 class SolverBound(Frozen):
-    """The same of the layouts of one configuration, by CP-SAT's word. `choice`: which of the jobs
-    that differ in what is offloaded and in techniques; `parts`: the clusters of a pool that the
-    stages are on."""
+    """A `LimitBound` for the layouts of one configuration that rests on CP-SAT. `choice`: which of
+    the jobs that differ in offload and techniques. `parts`: the clusters of a pool that the stages
+    are on.
+    """
 
     choice: int = 0
     degrees: Degrees
@@ -102,7 +105,9 @@ class SolverBound(Frozen):
 
 
 class Proof(Frozen):
-    """What makes the plans of a search optimal, for `planner.search.certificate` to verify."""
+    """The bounds that make a search's plans optimal, which `planner.search.certificate` can
+    verify.
+    """
 
     limits: tuple[LimitBound, ...]
     by_solver: tuple[SolverBound, ...] = ()
@@ -114,10 +119,10 @@ ChangeKind = Literal["hardware", "gpus", "choice"]
 class WhatIfRow(Frozen):
     """One change and the best plan after it.
 
-    Times in seconds at the batch of the plan that is asked about. `effect_s`, `effect`: longer
-    (shorter: negative) than the best plan now, and as a share of it; `resolved`: larger than what
-    the searches can tell apart. `kept_effect`: the same for the plan as it is, None where the
-    change leaves it as it is not. None throughout where nothing legal fits: `note` says why.
+    Times are in seconds at the batch of the plan in question. `effect_s`, `effect`: difference from
+    the best plan now (negative: shorter), absolute and as a share. `resolved`: the difference is
+    larger than the searches' own precision. `kept_effect`: the same for the plan kept as it is;
+    None if the change does not affect it. All are None if nothing legal fits; `note` says why.
     """
 
     kind: ChangeKind
@@ -144,8 +149,8 @@ class WhatIfRow(Frozen):
 class BindingConstraint(Frozen):
     """A constraint of the plan, and whether lifting it was shown to shorten the step.
 
-    `row`: name of the change that lifts it, or loosens it (memory: 8 GiB more, of which `stage`
-    holds `held_bytes` now).
+    `row`: name of the change that lifts or loosens it (memory: 8 GiB more; `stage` now uses
+    `held_bytes`).
     """
 
     name: str
@@ -156,10 +161,10 @@ class BindingConstraint(Frozen):
 
 
 class WhatIf(Frozen):
-    """`best_s`: the best plan now under the same memory limit, at this plan's batch, which the
-    effects are relative to; `limit_bytes`: largest predicted peak of the plans compared, which
-    fits with `fit_probability`, or is the plan's own where it was `chosen_for_memory`. `untried`:
-    changes for which no time was left.
+    """`best_s`: step time of the best plan now under the same memory limit, at this plan's batch;
+    effects are relative to it. `limit_bytes`: largest predicted peak of the plans compared. It fits
+    with probability `fit_probability`, or is the plan's own peak if the plan was
+    `chosen_for_memory`. `untried`: changes for which no time was left.
     """
 
     step_time_s: float
@@ -177,11 +182,11 @@ class WhatIf(Frozen):
 class SearchResult(Frozen):
     """Pareto front of a search (tokens/s against peak HBM), fastest first.
 
-    `complete`: no plan is missing that lies further from all of these than the resolution of
-    `planner.search.exact_front`. `riskier`: faster plans that fit less surely than was asked.
-    `proven`: every shape left out was shown unable to improve the front. `gap`: share of its step
-    time by which a better plan may exist at most, somewhere on the front, shown or not; None in
-    files written before the field existed. `stopped`: what cut the search short, if anything did.
+    `complete`: every plan that is missing lies within the resolution of one of these
+    (`planner.search.exact_front`). `riskier`: faster plans that fit less surely than requested.
+    `proven`: every shape left out was shown unable to improve the front. `gap`: largest share of
+    the step time that a better plan could save anywhere on the front; None in files written before
+    the field existed. `stopped`: what cut the search short, if anything.
     """
 
     version: int = PLAN_FILE_VERSION
@@ -190,11 +195,11 @@ class SearchResult(Frozen):
     job: JobSummary
     counts: Counts
     plans: tuple[Plan, ...]
-    # Numbers, from 1, of the plans between which people would choose, and of the one to take.
+    # Numbers, from 1, of the plans that people would choose between, and of the recommended one.
     shown: tuple[int, ...] = ()
     recommended: int = 0
     riskier: tuple[Plan, ...] = ()
-    # What the recommended plan would gain by techniques that somebody has to ask for. Empty in plan
+    # Gains of the recommended plan from techniques that are used only on request. Empty in plan
     # files written before the field existed.
     unused: tuple[UnusedTechnique, ...] = ()
     complete: bool = False
@@ -205,7 +210,8 @@ class SearchResult(Frozen):
     rule_counts: dict[str, int] = Field(default_factory=dict)
     # None in files written before the field existed.
     proof: Proof | None = None
-    # What the fastest plan owes to its error; None in files written before the field existed.
+    # How much of the fastest plan's lead may be prediction error; None in files written before the
+    # field existed.
     luck: Luck | None = None
 
     def noted(self, *notes: str) -> Self:
@@ -213,12 +219,13 @@ class SearchResult(Frozen):
         return self.model_copy(update={"notes": (*self.notes, *notes)}) if notes else self
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a plan, fastest first, as the search sorted them. Columns, their units and what
-        they mean: `planner.search.frame.COLUMNS`, and the frame's `attrs["units"]`."""
+        """One row per plan, in the order of the search. Columns with units and meanings:
+        `planner.search.frame.COLUMNS`, and the frame's `attrs["units"]`.
+        """
         return plan_frame(self.plans)
 
     def __repr__(self) -> str:
-        """One line: the job, how many plans, and the one to take."""
+        """One line: the job, the number of plans, and the recommended one."""
         number = self.recommended or 1
         take = f"; take plan {number}: {self.plans[number - 1]!r}" if self.plans else ""
         where = f"{self.job.model} on {self.job.num_gpus:,} {self.job.gpu}"
@@ -227,11 +234,14 @@ class SearchResult(Frozen):
     __str__ = __repr__
 
     def plot(self, figure: Literal["front", "heat"] = "front") -> Any:
-        """An Altair chart, which notebooks show: the `front` of tokens/s of a GPU against peak
-        memory, GiB, with the shapes that were considered, which are costed again; or `heat`, the
-        best shape for each pair of values of two degrees. UsageError without the extra `plot`."""
+        """An Altair chart for notebooks.
+
+        `front`: tokens/s per GPU against peak memory in GiB, with all shapes considered, which are
+        costed again. `heat`: the best shape for each pair of values of two degrees. UsageError
+        without the extra `plot`.
+        """
         return displays().plot_result(self, figure)
 
     def _repr_html_(self) -> str:
-        """What notebooks show of a search: the plans to choose between, as a table."""
+        """The view of a search in notebooks: a table of the plans to choose from."""
         return displays().result_html(self)

@@ -1,7 +1,7 @@
-"""What the rule of padding or packing costs a job, and how long its packs should be.
+"""The cost of padding or packing for a job, and the best length of its packs.
 
-Each other rule of the framework is searched for its fastest plan on the same samples a step, so
-that what padding costs is known with an error of its own: that of two plans' ratio.
+Each other packing rule of the framework is searched for its fastest plan with the same samples per
+step. The cost of padding is then a ratio of two plans with its own error.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from planner.predict.uncertainty.differences import Ratio, plan_ratio
 from planner.search.limit_results import Effort
 from planner.search.trial import TRIAL_EFFORT, try_job
 
-# Packs so many times the shortest sensible one are tried.
+# Multiples of the shortest sensible pack length that are tried.
 _TIMES = (2, 4)
-# A longer pack, or another rule, that is faster by less is not worth it.
+# A longer pack, or another rule, that gains less is not worth it.
 _LEAST_GAIN = 1.01
 
 
 def with_pack_length(request: Request, effort: Effort) -> Request:
-    """The request with the length of its packs, of a few the one with the fastest plan, where
-    nobody gave one; else itself. A step keeps its samples."""
+    """The request with the best of a few pack lengths, if none was given; else unchanged. The
+    samples per step stay the same.
+    """
     if request.seq is not None or request.lengths is None:
         return request
     job = request.resolve()
@@ -46,7 +47,7 @@ def with_pack_length(request: Request, effort: Effort) -> Request:
 
 
 def pack_note(asked: Request, taken: Request) -> Iterator[str]:
-    """Which length of packs a search took, and of which, where nobody gave one."""
+    """A note on the pack length that a search chose, and from which, if none was given."""
     if asked.seq is not None or asked.lengths is None:
         return
     job = asked.resolve()
@@ -60,8 +61,9 @@ def pack_note(asked: Request, taken: Request) -> Iterator[str]:
 
 
 def _longer_packs(request: Request, job: Job, times: int) -> Request | None:
-    """With packs so many times as long; None beyond the model's positions, and where as many
-    samples fill no whole number of them."""
+    """The request with packs `times` as long; None beyond the model's positions, or if the samples
+    fill no whole number of them.
+    """
     seq = times * job.seq
     if seq > job.model.max_positions or (request.gbs or times) % times:
         return None
@@ -70,13 +72,13 @@ def _longer_packs(request: Request, job: Job, times: int) -> Request | None:
 
 
 def _rate(request: Request, effort: Effort) -> float:
-    """Tokens that count a second of the fastest plan that fits; 0 without one."""
+    """Real tokens per second of the fastest plan that fits; 0 without one."""
     plan = _fastest(request, effort)
     return 0.0 if plan is None else plan.tokens_per_s
 
 
 def _fastest(request: Request, effort: Effort) -> Plan | None:
-    """The fastest plan that such an effort finds; None without one, and once the time is over."""
+    """The fastest plan found with this effort; None without one, and once time is up."""
     limits: dict[str, Any] = {"time_limit_s": effort.time_limit_s, "started_s": effort.started_s}
     if effort.deadline is not None and time.perf_counter() >= effort.deadline:
         return None
@@ -87,7 +89,9 @@ def _fastest(request: Request, effort: Effort) -> Plan | None:
 
 
 def rule_notes(request: Request, job: Job, best: Plan, effort: Effort) -> Iterator[str]:
-    """What padding takes of a plan's work, and what other rules of the framework would gain."""
+    """Notes on the share of a plan's work that is padding, and on what other packing rules would
+    gain.
+    """
     if best.samples is None or request.overrides.launched is not None:
         return
     padding = 1.0 - best.tokens_per_s / best.samples.computed_tokens_per_s
@@ -104,8 +108,9 @@ def rule_notes(request: Request, job: Job, best: Plan, effort: Effort) -> Iterat
 
 
 def _other_rules(request: Request, job: Job, best: Plan) -> Iterator[Request]:
-    """The request under each other rule of packing and of balance that its framework has, with as
-    many tokens that count a step, or a little more or less."""
+    """The request under each other packing and balance rule of its framework, with about as many
+    real tokens per step.
+    """
     samples, offered = job.samples, offered_by(job.framework.name, job.framework.family)
     same = {"gbs": None, "gbs_tokens": best.gbs_tokens, "gbs_tolerance": 0.25}
     rules = offered.answers if job.objective.reads_answers else tuple(offered.packings)
@@ -132,5 +137,5 @@ def _gain_text(other: Request, best: Plan, plan: Plan, *, mixture: bool) -> str:
 
 
 def _faster(times: Ratio) -> Ratio:
-    """A ratio of rates from one of times."""
+    """Convert a ratio of times to a ratio of rates."""
     return Ratio(value=1.0 / times.value, low=1.0 / times.high, high=1.0 / times.low)

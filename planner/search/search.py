@@ -41,11 +41,11 @@ from planner.search.shares import CostedJob, CostedShares, SharesExplorer, cost_
 from planner.search.trial import try_job
 from planner.search.unused import mtp_note, unused_techniques
 
-# Costing every configuration once may take so many seconds, whatever the time limit.
+# Costing every configuration once may take this many seconds, whatever the time limit.
 COSTING_S = 2.0
-# Plans that may fit, less surely than asked, that are shown at most.
+# Most plans shown that may fit, but less surely than requested.
 MOST_RISKIER = 5
-# Share of a search's work that they are worth besides.
+# Further share of a search's work to find those.
 RISKIER_WORK = 0.1
 
 
@@ -63,23 +63,24 @@ def find_plans(
     launch: LaunchNotes = SILENT,
     verdict: Verdict = silent,
 ) -> SearchResult:
-    """Pareto front of plans, tokens/s against peak memory of a GPU: complete at the request's
-    `resolution`, among plans that fit as surely as it asks.
+    """Pareto front of plans, tokens/s against peak memory per GPU, among plans that fit as surely
+    as requested; complete at the request's `resolution`.
 
-    `top`: most plans returned, the best by `sort` (a field of Plan, see SORT_KEYS), the recommended
-    one always among them. `seed`: of the layout solver: an equal seed repeats the result exactly,
-    unless `time_limit_s` cuts the search short: it begins with the call, and costing every
-    configuration once, which is what even the worst front needs, has at least COSTING_S. Ctrl-C,
-    once plans are known, ends it like a time limit: the best front so far, which says so in
-    `stopped`. `progress(what, done, total)` is called as it goes. `fastest_only`: look only for
-    plans as fast as the fastest, of which one is recommended; what lies below them on the front is
-    not searched.
-    `short`: look only for plans as fast as the fastest, and for lighter ones until there are so
-    many between which people would choose; the recommended plan is the same. `relaxed`: where
-    nothing fits, search what would; `verdict` is told before that. `launch`: what launch writers
-    say of the job and its plans, which becomes a note.
-    UsageError if no configuration is legal; NothingFitsError if none fits; CannotTellError if the
-    time is over before every configuration is costed.
+    `top`: most plans returned, the best by `sort` (a field of Plan, see SORT_KEYS); the recommended
+    one is always included. `seed`: seed of the layout solver. Equal seeds give equal results unless
+    `time_limit_s` cuts the search short. The limit starts with the call; costing every
+    configuration once, which even the worst front needs, gets at least COSTING_S. Ctrl-C, once
+    plans are known, ends the search like a time limit, with the best front so far and a reason in
+    `stopped`.
+
+    `progress(what, done, total)` is called regularly. `fastest_only`: find only plans as fast as
+    the fastest, one of which is recommended. `short`: find those and lighter plans, until there are
+    this many that people would choose between; the recommended plan is the same. `relaxed`: if
+    nothing fits, search for what would; `verdict` is called before that. `launch`: what launch
+    writers say about the job and its plans, which becomes a note.
+
+    UsageError if no configuration is legal; NothingFitsError if none fits; CannotTellError if time
+    is up before every configuration is costed.
     """
     if sort not in SORT_KEYS:
         raise unknown_name("sort key", sort, SORT_KEYS, "known: " + ", ".join(SORT_KEYS))
@@ -134,7 +135,9 @@ def find_plans(
 
 
 def _luck(plans: Sequence[Plan], job: Job, explorer: SharesExplorer) -> Luck:
-    """What the fastest plan of a search owes to the error of its prediction."""
+    """How much of the fastest plan's lead may be prediction error, because it was chosen as the
+    best of many.
+    """
     fastest = max(plans, key=lambda plan: plan.tokens_per_s)
     winner = standing_of(fastest, "", job.model.moe is not None)
     return luck_of(winner, rivals_of(explorer.explorers))
@@ -143,9 +146,9 @@ def _luck(plans: Sequence[Plan], job: Job, explorer: SharesExplorer) -> Luck:
 def _riskier(
     shares: CostedShares, explorer: SharesExplorer, points: Sequence[Point]
 ) -> tuple[Plan, ...]:
-    """Plans that are faster than all that fit surely enough, and may fit: fastest first.
+    """Plans that are faster than all that fit surely enough and may fit, fastest first.
 
-    Among plans whose predicted peak lies within the memory there is.
+    Only plans whose predicted peak is within the available memory.
     """
     if explorer.stopped:
         return ()
@@ -168,8 +171,9 @@ def _riskier(
 
 
 def _costed_in_time(job: Job, launch: LaunchNotes, effort: Effort) -> CostedShares:
-    """`launchable_shares`, for COSTING_S even where the time limit is shorter: without costs there
-    is no answer at all."""
+    """`launchable_shares` with at least COSTING_S seconds, even if the time limit is shorter,
+    because there is no answer without costs.
+    """
     deadline = effort.deadline
     try:
         with until(None if deadline is None else max(deadline, effort.started_s + COSTING_S)):
@@ -184,8 +188,9 @@ def _costed_in_time(job: Job, launch: LaunchNotes, effort: Effort) -> CostedShar
 def launchable_shares(
     job: Job, launch: LaunchNotes = SILENT, deadline: float | None = None
 ) -> CostedShares:
-    """The job costed at each choice of what is offloaded, but for choices with which the framework
-    could not launch it where it could without."""
+    """The job costed at each choice of offload. Choices that the framework could not launch are
+    left out if others can be launched.
+    """
     launchable = launch.of_job(job.decided()[0]) is None
 
     def cost(job: Job) -> CostedJob:
@@ -212,7 +217,7 @@ def _counts(shares: CostedShares, explorer: SharesExplorer, seconds: float) -> C
 
 
 def alone_notes(request: Request, job: Job, best: Plan) -> Iterator[str]:
-    """What each cluster of a pool does alone, so that one sees what the others add."""
+    """Notes on what each cluster of a pool achieves alone, to show what the others add."""
     best_sample_s = best.step_time_s / best.gbs
     for text in job.pool.texts if job.pool else ():
         trial = try_job(request.model_copy(update={"gpus": text}).resolve)
@@ -230,8 +235,9 @@ def alone_notes(request: Request, job: Job, best: Plan) -> Iterator[str]:
 
 
 def _share_notes(shares: CostedShares) -> Iterator[str]:
-    """Which shares of the optimizer, and activations of which modules, were searched; that the time
-    limit came before some of it."""
+    """Notes on the optimizer shares and offloaded modules that were searched, and on those that the
+    time limit cut off.
+    """
     jobs, left_out = [job.job for job in shares.jobs], shares.left_out
     if shares.untried:
         yield (

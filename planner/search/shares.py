@@ -1,10 +1,10 @@
-"""A job costed, and searched as one front at every choice of what it leaves open: the share of the
-optimizer and the modules' activations that are kept on the host, and techniques.
+"""Cost a job, and search it as one front, over every choice that it leaves open: the share of the
+optimizer and the activations that are kept on the host, and techniques.
 
-None of these enters the shapes or the layouts, only what the update of a parameter or a layer costs
-and keeps, and which recompute modes work with it. So the job is costed once at each choice, and the
-explorers climb together: at each limit they share the best plan known, and its bound is the least
-of theirs. A plan is optimal only if no layout at any choice beats it.
+These choices do not affect shapes or layouts, only the cost and memory of an update or a layer, and
+which recompute modes are compatible. So the job is costed once for each choice, and the explorers
+proceed together: at each limit they share the best known plan, and the lowest of their bounds
+counts. A plan is optimal only if no layout with any choice beats it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from planner.search.limit_results import (
 
 @dataclass(frozen=True)
 class CostedJob:
-    """A job with every legal shape costed in its even layout; `seconds`: of the kernel."""
+    """A job with every legal shape costed in its even layout. `seconds`: time of the kernel."""
 
     candidates: Candidates
     cost_model: CostModel
@@ -53,11 +53,11 @@ class CostedJob:
 
     @property
     def job(self) -> Job:
-        """The job, on the GPUs that are used."""
+        """The job on the GPUs in use."""
         return self.candidates.job
 
     def keep(self, rows: Mask) -> CostedJob:
-        """The job with some of its shapes."""
+        """The job with only some of its shapes."""
         columns = {name: values[rows] for name, values in self.candidates.columns.items()}
         costed = replace(
             self.costed, steps=self.costed.steps[rows], shapes=self.costed.shapes[rows]
@@ -66,8 +66,9 @@ class CostedJob:
         return replace(self, candidates=candidates, costed=costed)
 
     def explorer(self, effort: Effort, probability: float | None = None) -> Explorer:
-        """Search of this job's layouts among plans that fit with at least `probability`, or as
-        surely as the job asks."""
+        """An explorer of this job's layouts among plans that fit with at least `probability`, by
+        default as surely as the job asks.
+        """
         least = self.job.fit_probability if probability is None else probability
         return Explorer(
             self.cost_model,
@@ -79,8 +80,9 @@ class CostedJob:
 
 
 def cost_job(job: Job, factors: Factors | None = None) -> CostedJob:
-    """Enumerate the legal shapes of a job and cost them, with `factors` on the hardware's numbers.
-    UsageError if there are none."""
+    """Enumerate and cost the legal shapes of a job. `factors`: applied to the hardware's numbers.
+    UsageError if there are none.
+    """
     candidates = legal_candidates(job)
     job = candidates.job
     return cost_candidates(candidates, CostModel(job, factors))
@@ -88,7 +90,8 @@ def cost_job(job: Job, factors: Factors | None = None) -> CostedJob:
 
 def cost_candidates(candidates: Candidates, cost_model: CostModel) -> CostedJob:
     """Cost the shapes of a job."""
-    # The first call of a process loads the kernels, or compiles them: not part of their speed.
+    # The first call in a process loads or compiles the kernels, which does not count as their
+    # speed.
     cost_model.cost_shapes({name: values[:1] for name, values in candidates.columns.items()})
     started = time.perf_counter()
     costed = cost_model.cost_shapes(candidates.columns)
@@ -96,17 +99,17 @@ def cost_candidates(candidates: Candidates, cost_model: CostModel) -> CostedJob:
 
 
 Enough = Callable[[Sequence[LimitResult]], bool]
-# None: what is costed is beside the point.
+# None costs nothing.
 Cost = Callable[[Job], CostedJob | None]
 
 
 @dataclass(frozen=True)
 class CostedShares:
-    """A job costed at each choice of what is offloaded and of techniques, least first; a decided
-    one once.
+    """A job costed at each choice of offload and techniques, smallest first; just once if nothing
+    is open.
 
-    `left_out`: the job at choices at which no shape is legal on the same GPUs; `untried`: at those
-    that a deadline left no time for.
+    `left_out`: choices at which no shape is legal on the same GPUs. `untried`: choices for which a
+    deadline left no time.
     """
 
     jobs: tuple[CostedJob, ...]
@@ -115,7 +118,7 @@ class CostedShares:
 
     @property
     def job(self) -> Job:
-        """The job at the smallest share, on the GPUs that are used."""
+        """The job at the smallest choice, on the GPUs in use."""
         return self.jobs[0].job
 
     @property
@@ -124,7 +127,9 @@ class CostedShares:
         return sum(job.seconds for job in self.jobs)
 
     def plan(self, point: Point, gap: float) -> Plan:
-        """The plan of a point that a search has found; `gap`: the share that it may still lose."""
+        """The plan of a point that a search found. `gap`: the share that a better plan may still
+        save.
+        """
         costed_job = self.jobs[point.source]
         columns = costed_job.candidates.columns
         return configured_plan(
@@ -137,7 +142,7 @@ class CostedShares:
 
     @property
     def rule_counts(self) -> dict[str, int]:
-        """Shapes that each rule removed, over all shares."""
+        """Number of shapes that each rule removed, over all choices."""
         counts: dict[str, int] = {}
         for job in self.jobs:
             for name, count in job.candidates.report.removed.items():
@@ -151,8 +156,9 @@ class CostedShares:
         probability: float | None = None,
         limit_bytes: float | None = None,
     ) -> SharesExplorer:
-        """Search of all layouts at all shares, among plans that fit with at least `probability` (as
-        the job asks); `limit_bytes`: a tighter limit on the peak."""
+        """An explorer of all layouts at all choices, among plans that fit with at least
+        `probability` (default: as the job asks). `limit_bytes`: a tighter limit on the peak.
+        """
         solves = effort.most_solves
         pooled = replace(effort, most_solves=None if solves is None else solves * len(self.jobs))
         explorers = [job.explorer(pooled, probability) for job in self.jobs]
@@ -163,10 +169,10 @@ class CostedShares:
 
 
 def cost_shares(job: Job, cost: Cost = cost_job, deadline: float | None = None) -> CostedShares:
-    """Cost a job at each share that it leaves open. UsageError if no shape is legal at any.
+    """Cost a job at each choice that it leaves open. UsageError if no shape is legal at any.
 
-    What is legal with offload is legal without, so the smallest share says how many GPUs are used.
-    One is always costed, the others until `deadline` (`time.perf_counter`).
+    A shape that is legal with offload is legal without, so the smallest choice decides how many
+    GPUs are used. At least one choice is costed, the others until `deadline` (`time.perf_counter`).
     """
     decided, costed, left_out = job.decided(), list[CostedJob](), list[Job]()
     for position, other in enumerate(decided):
@@ -186,7 +192,9 @@ def cost_shares(job: Job, cost: Cost = cost_job, deadline: float | None = None) 
 
 
 def _replaced(job: Job, costed: Sequence[CostedJob]) -> int | None:
-    """Which costed job is this one but for a technique that takes the place of plans that wait."""
+    """Index of the costed job that equals this one except for a technique that replaces plans that
+    wait.
+    """
     waiting = {one.name for one in job.framework.techniques if one.least_waiting}
     added = [name for name in job.techniques if name in waiting]
     rest = tuple(name for name in job.techniques if name not in added)
@@ -199,10 +207,11 @@ def _replaced(job: Job, costed: Sequence[CostedJob]) -> int | None:
 
 
 def _replace_waiting(plain: CostedJob, job: Job) -> tuple[CostedJob, ...]:
-    """A job without its configurations that wait for the CPU, and these under a technique that ends
-    that: neither slower nor heavier, so each configuration is searched once.
+    """The job without the configurations that wait for the CPU, and these with a technique that
+    ends the waiting. They are then neither slower nor heavier, so each configuration is searched
+    only once.
 
-    Which of them wait, their even layouts say.
+    The even layouts tell which ones wait.
     """
     least = max(one.least_waiting for one in job.framework.techniques if one.name in job.techniques)
     steps, columns = plain.costed.steps, plain.candidates.columns
@@ -234,10 +243,10 @@ def _legal(job: Job, cost: Cost) -> CostedJob | None:
 
 
 class SharesExplorer:
-    """A search for the fastest plans within falling memory limits: explorers of one job at several
-    shares, as one. Points name theirs in `source`.
+    """Searches for the fastest plans within descending memory limits with one explorer per choice.
+    Points name theirs in `source`.
 
-    Unless `complete`, the time limit left shares without an explorer: nothing is proven then.
+    Unless `complete`, the time limit left choices without an explorer, and nothing is proven.
     """
 
     def __init__(
@@ -263,11 +272,11 @@ class SharesExplorer:
 
     @property
     def stopped(self) -> Stopped:
-        """What cut the search short, if anything did."""
+        """The event that cut the search short, if any."""
         return self.spent.stopped
 
     def working(self) -> None:
-        """Say how far the search is, now and then."""
+        """Report progress from time to time."""
         if time.perf_counter() - self._said_s >= SAY_EVERY_S:
             self._say()
 
@@ -288,7 +297,7 @@ class SharesExplorer:
         return [float(limit) for limit in self.explorers[0].limits]
 
     def _found(self) -> str:
-        """Tokens/s of the best plan so far at the limit that is looked at."""
+        """Tokens/s of the best plan so far at the current limit."""
         if self._best is None:
             return ""
         tokens_per_s = self.explorers[0].cost_model.job.sample_tokens / self._best.sample_s
@@ -297,8 +306,9 @@ class SharesExplorer:
     def ladder(
         self, limit_bytes: float, fastest: float, enough: Enough = lambda _results: False
     ) -> list[LimitResult]:
-        """The results from a limit down, until nothing fits, plans take far longer than `fastest`,
-        seconds per sequence that are known, or those so far are `enough`."""
+        """The results from a limit down, until nothing fits, plans are far slower than `fastest`
+        (seconds per sequence), or the results are `enough`.
+        """
         indices = range(LIMIT_STEPS)
         self.descend([limit_bytes * LIMIT_STEP**index for index in indices])
         results: list[LimitResult] = []
@@ -318,20 +328,23 @@ class SharesExplorer:
     def within(
         self, limits: Sequence[float], target_sample_times: Sequence[float]
     ) -> list[LimitResult]:
-        """The fastest plan within each of some falling limits, of those that beat a sample time."""
+        """The fastest plan within each of some descending limits, if it beats the target sample
+        time.
+        """
         self.descend(limits)
         with self.spent.interruptible():
             return list(map(self.climb, range(len(limits)), target_sample_times))
 
     def descend(self, limits: Sequence[float]) -> None:
-        """Take other memory limits, falling, bytes, at all shares."""
+        """Switch to other memory limits in bytes, descending, for all choices."""
         for explorer in self.explorers:
             explorer.descend(np.asarray(limits, dtype=np.float64))
 
     def climb(self, index: int, target_sample_s: float = np.inf) -> LimitResult:
-        """The fastest plan at one limit, over all shares, and the bound that none beats.
+        """The fastest plan at one limit over all choices, and a bound that none beats.
 
-        What is not faster than `target_sample_s` is not looked for, and nothing is proven of it.
+        Plans no faster than `target_sample_s` are not searched for, and nothing is proven about
+        them.
         """
         limit = float(self.explorers[0].limits[index])
         known = [explorer.best_known(limit) for explorer in self.explorers]
@@ -348,8 +361,9 @@ class SharesExplorer:
         return LimitResult(limit, best, min(self._least_bound, *bounds))
 
     def as_good(self, result: LimitResult) -> LimitResult:
-        """The result with the lightest costed layout that is as good as its plan: undominated among
-        all that were costed, in exact numbers."""
+        """The result with the lightest costed layout that is as good as its plan, so that no costed
+        layout dominates it.
+        """
         if result.point is None:
             return result
         points = [explorer.as_good(result.point) for explorer in self.explorers]
@@ -360,7 +374,7 @@ class SharesExplorer:
         return sum(len(explorer.solved_rows) for explorer in self.explorers)
 
     def unable_to_improve(self) -> int:
-        """Shapes never solved whose bounds show that they cannot improve any plan found."""
+        """Number of shapes that were never solved because their bounds exclude an improvement."""
         return sum(explorer.unable_to_improve() for explorer in self.explorers)
 
 
@@ -369,7 +383,7 @@ def _target(best: Point | None, target_sample_s: float) -> float:
 
 
 def _fastest(points: Sequence[Point]) -> Point | None:
-    """The fastest, of equals the lightest, then that of the smallest share."""
+    """The fastest point; among equals the lightest, then the one of the smallest choice."""
     return min(
         points,
         key=lambda point: (point.sample_s, point.peak, point.source, point.row),

@@ -1,8 +1,8 @@
-"""CP-SAT's Python module, imported without pandas.
+"""Import CP-SAT's Python module without pandas.
 
 pandas takes several times as long to import as the solver, which needs it for functions over series
-that no model here uses. While the solver's module is imported a stand-in takes the place of pandas;
-whoever calls such a function later gets the real one.
+that are not used here. A stand-in replaces pandas during the import; calling such a function later
+loads the real one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ _PANDAS = "pandas"
 
 
 class _Pandas(ModuleType):
-    """Stands for pandas: the classes that annotations name, and the real module for all else."""
+    """A stand-in for pandas: the classes that annotations name, and the real module for everything
+    else.
+    """
 
     def __init__(self, **annotated: type) -> None:
         super().__init__(_PANDAS)

@@ -1,7 +1,7 @@
 """Costs of one shape as linear terms: floats from the compiled core, integers for the solver.
 
-Seconds round down and bytes round up, so that the solver's objective is a lower bound of the
-kernel's step time and a layout that it calls fitting does fit.
+Seconds round down and bytes round up. The solver's objective is therefore a lower bound of the
+kernel's step time, and a layout that it calls fitting really fits.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from planner.job.recompute import RecomputeMode
 from planner.predict.configuration import job_placement, plain_context
 from planner.predict.cost_model import CostedShapes, CostModel
 
-# Rounding each layer up costs at most 130 layers · 16 KiB = 2 MiB of a stage.
+# Rounding each layer up costs at most 130 layers · 16 KiB = 2 MiB per stage.
 MEMORY_UNIT_BYTES = 16 * 1024
 # The time unit is this share of a layer's forward and backward pass. Finer units cost the solver
-# seconds on some models: its linear relaxation dislikes large coefficients.
+# seconds on some models, because large coefficients slow its linear relaxation.
 TIME_RESOLUTION = 1 / 2_000
 
 
@@ -40,12 +40,12 @@ TIME_RESOLUTION = 1 / 2_000
 class ShapeTerms:
     """Linear terms of one shape; columns TERM_*, SCALAR_* of `planner.cost.linear`.
 
-    `layers[stage, kind]` of a layer on a stage; `stage[stage]` summed over embedding, head and MTP
-    (and a copy of the vocabulary table); `memory`: bytes at every phase. `scalars`: least traffic
-    and longest transfers of any machine. `rooms[stage]`: bytes of live tensors that a limit on
-    reserved memory, of the largest, leaves on each stage, as a line: constant and slope.
-    `bubble_share`: see `planner.cost.schedule`, at most that of any layout. `ordered`: kinds of
-    layers follow each other.
+    `layers[stage, kind]`: a layer on a stage. `stage[stage]`: sum of embedding, head and MTP (and a
+    copy of the vocabulary table). `memory`: bytes in every phase. `scalars`: least traffic and
+    longest transfers of any machine. `rooms[stage]`: bytes of live tensors that a limit on reserved
+    memory leaves on each stage, as a line (constant, slope), relative to the largest memory.
+    `bubble_share`: see `planner.cost.schedule`; at most that of any layout. `ordered`: each kind of
+    layers forms one run.
     """
 
     pp: int
@@ -63,7 +63,9 @@ class ShapeTerms:
 
     @cached_property
     def unlimited(self) -> MemoryNumbers:
-        """Stage memory in units of MEMORY_UNIT_BYTES: use rounded up, savings down; no limit."""
+        """Stage memory in units of MEMORY_UNIT_BYTES without a limit: use is rounded up, savings
+        down.
+        """
         memory = self.memory
         done = np.array([memory.done, memory.done_again])
         least = done.min(axis=(0, 2))
@@ -95,12 +97,12 @@ class ShapeTerms:
 
     @property
     def layer(self) -> Array:
-        """[kind, TERM_*] of a layer, the most of any stage."""
+        """[kind, TERM_*] of a layer, the maximum over stages."""
         return np.asarray(self.layers.max(axis=0))
 
     @property
     def head_layers(self) -> int:
-        """How many layers take as long as what is pinned to the head's stage, rounded."""
+        """Number of layers that take as long as the pieces pinned to the head's stage, rounded."""
         passes = list(linear.BOTH_PASSES)
         layer_s = float(self.layer[:, passes].sum(axis=1).mean())
         return round(float(self.stage[-1, passes].sum()) / layer_s) if layer_s > 0.0 else 0
@@ -112,13 +114,13 @@ class ShapeTerms:
 
     @property
     def boundary_hidden(self) -> tuple[float, float]:
-        """Shares of the gradients' reduction and of the weights' gather that may be hidden."""
+        """Shares of the gradient reduction and of the weight gather that can be hidden."""
         share = schedule.boundary_hideable(self.framework.schedule, self.vpp)
         framework = self.framework
         return share * framework.hide_gradient_reduction, share * framework.hide_parameter_gather
 
 
-# Which of the bounds holds, by how many layers may recompute.
+# Selects the bound that is valid for the number of layers that may recompute.
 RECOMPUTE_CODES: dict[Recomputation, int] = {
     "none": bounds.RECOMPUTE_NONE,
     "all": bounds.RECOMPUTE_ALL,
@@ -130,7 +132,7 @@ RECOMPUTE_CODES: dict[Recomputation, int] = {
 def shape_terms(
     cost_model: CostModel, costed: CostedShapes, row: int, mode: Recomputation
 ) -> ShapeTerms:
-    """The linear terms of one costed shape; `mode`: how many layers may recompute."""
+    """The linear terms of one costed shape. `mode`: how many layers may recompute."""
     shape, place = costed.shapes[row], cost_model.place(costed, row)
     job, framework = cost_model.job_inputs, cost_model.framework_inputs
     pp, code = int(shape[f.SHAPE["pp"]]), RECOMPUTE_CODES[mode]
@@ -140,7 +142,7 @@ def shape_terms(
     share = bounds.shape_bubble_share(
         rows(shape, f.SHAPE_ROW), least, cost_model.totals, total_s, code, framework, len(alone)
     )
-    # With two copies of the model each does its part of the micro-batches.
+    # With two copies of the model, each handles its part of the micro-batches.
     scalars = np.min([one.scalars for one in alone], axis=0)
     longest = linear.SCALAR_FIXED_S
     scalars[longest] = max(one.scalars[longest] for one in alone)
@@ -168,7 +170,7 @@ def shape_terms(
 
 @dataclass(frozen=True)
 class MachineTerms:
-    """What a shape takes with all stages on one machine; `room`: see `ShapeTerms.rooms`."""
+    """Terms of a shape with all stages on one machine. `room`: see `ShapeTerms.rooms`."""
 
     terms: Array
     scalars: Array
@@ -192,8 +194,9 @@ def machine_terms(
 
 
 def merged_phases(alone: Sequence[MemoryPhases], place: Sequence[int]) -> MemoryPhases:
-    """Bytes of the phases of stages, each on its own machine; what counts once however many layers
-    there are, as where it is most."""
+    """Phase memory of stages that are each on their own machine. What is counted once takes its
+    largest value.
+    """
     if len(alone) == 1:
         return alone[0]
     by_stage = [
@@ -205,14 +208,14 @@ def merged_phases(alone: Sequence[MemoryPhases], place: Sequence[int]) -> Memory
 
 
 def pinned_terms(terms: Array, pp: int, job: JobInputs, code: int, costs: Array) -> Array:
-    """[stage, TERM_*] of the pieces that are pinned to stages; `code`: SCHEDULE_*."""
+    """[stage, TERM_*] of the pieces that are pinned to stages. `code`: SCHEDULE_*."""
     counts = np.zeros((job.pieces, pp))
     place_vocab_layers(counts, pp, job, code)
     vocab_layers = slice(job.kinds, job.pieces)
     stage: Array = counts[vocab_layers].T @ terms[vocab_layers]
     if schedule.copies_of_model(code, float(pp)) > 1.0:
         return stage + stage[::-1]
-    # The copy is of the vocabulary table, without learned positions.
+    # The copy contains the vocabulary table without learned positions.
     first, embedding = terms[job.kinds], costs[job.kinds]
     of_class = f.PIECE_PARAMETERS + int(embedding[f.PIECE_TABLE_CLASS])
     share = embedding[f.PIECE_TABLE] / embedding[of_class]
@@ -224,8 +227,9 @@ def pinned_terms(terms: Array, pp: int, job: JobInputs, code: int, costs: Array)
 
 
 def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
-    """Stage memory under a limit on the largest memory, rounded down; what a stage on a smaller one
-    has less room counts as taken there."""
+    """Stage memory under a limit on the largest memory, rounded down. Missing room of a stage on a
+    smaller GPU counts as used there.
+    """
     (fixed, slopes), memory = terms.rooms.T, terms.unlimited
     # [stage] live bytes that the limit on reserved memory leaves.
     live = (limit_bytes - fixed) / slopes
@@ -245,7 +249,7 @@ def _up(sizes: Array) -> list[Any]:
 
 
 def _tuples(whole: Array) -> list[Any]:
-    """Rows of a table as tuples of ints, with a third axis of tuples."""
+    """Rows of a table as tuples of ints; a third axis becomes nested tuples."""
     found = whole.astype(np.int64).tolist()
     return [tuple(map(tuple, row)) if whole.ndim > 2 else tuple(row) for row in found]
 
@@ -253,8 +257,9 @@ def _tuples(whole: Array) -> list[Any]:
 def layout_context(
     terms: ShapeTerms, job: Job, mode: RecomputeMode, limit_bytes: float
 ) -> LayoutContext:
-    """What the layout rules read for one shape under a memory limit: its recompute mode alone,
-    and no solver lets multi-token prediction stand apart."""
+    """The inputs of layout rules for one shape under a memory limit, with its recompute mode alone
+    and without standalone multi-token prediction, which the solver never tries.
+    """
     return replace(
         plain_context(job, terms.pp, terms.vpp, mode),
         memory=memory_numbers(terms, limit_bytes),
@@ -265,5 +270,5 @@ def layout_context(
 
 
 def within(ctx: LayoutContext, terms: ShapeTerms, limit_bytes: float) -> LayoutContext:
-    """The same under another memory limit."""
+    """The context under another memory limit."""
     return ctx if ctx.memory is None else replace(ctx, memory=memory_numbers(terms, limit_bytes))

@@ -1,4 +1,4 @@
-"""One changed job, searched for its fastest plan: what every relaxation and what-if rests on."""
+"""Search one changed job for its fastest plan. Every relaxation and what-if uses this."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from planner.search.shares import CostedShares, SharesExplorer, cost_job, cost_s
 TRIAL_EFFORT = Effort(most_solves=16, most_work_s=4.0)
 
 
-# A layout that is known: index into `CostedShares.jobs`, row, layout.
+# A known layout: index into `CostedShares.jobs`, row, layout.
 Known = tuple[int, int, Layout]
 
 
@@ -37,7 +37,7 @@ class Trial:
 
     @property
     def proven(self) -> bool:
-        """Whether the outcome is proven, be it a plan or that there is none."""
+        """Whether the outcome, a plan or none, is proven."""
         if self.limit_result.point is None:
             return bool(np.isinf(self.limit_result.bound))
         return self.limit_result.gap <= OPTIMAL_WITHIN
@@ -56,14 +56,14 @@ def search_costed(
     effort: Effort = TRIAL_EFFORT,
     known: Iterable[Known] = (),
 ) -> Trial:
-    """The fastest plan of a job that fits with at least `probability` (as the job asks), over its
-    costed shares.
+    """The fastest plan of a job that fits with at least `probability` (default: as the job asks),
+    over its costed choices.
 
     `limit_bytes`: a tighter limit on the predicted peak. `known`: layouts to beat.
     """
     explorer = shares.explorer(effort, None, probability, limit_bytes)
     for one_explorer in explorer.explorers:
-        # Only the first limit is climbed: no bounds are needed below it.
+        # Only the first limit is examined, so no bounds are needed below it.
         one_explorer.limits = one_explorer.limits[:1]
     for source, row, layout in known:
         one_explorer = explorer.explorers[source]
@@ -81,10 +81,10 @@ def try_job(
     effort: Effort = TRIAL_EFFORT,
     known: Callable[[CostedShares], Iterable[Known]] | None = None,
 ) -> Trial | None:
-    """Search a changed job; None if nothing is legal there, or not so many `gpus` are used.
+    """Search a changed job; None if nothing is legal there, or fewer than `gpus` GPUs are used.
 
-    `levels`: probabilities to fit with, of which the first counts at which a plan is found.
-    `factors`: on the hardware's numbers. The others: of `search_costed`.
+    `levels`: probabilities of fitting; the first one with which a plan is found counts. `factors`:
+    applied to the hardware's numbers. The others: see `search_costed`.
     """
     try:
         job = make()

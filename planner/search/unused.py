@@ -1,8 +1,8 @@
-"""What a plan would gain by techniques that a search does not take unless somebody asks.
+"""Gains of a plan from techniques that a search only uses on request.
 
-A search takes nothing that changes the numbers that a training computes. Each technique that was
-left out for that, or that is costed only where it is asked for, is costed once on the plan to take,
-so that the user knows what asking for it is worth.
+A search uses nothing that changes the numbers of a training. Each technique left out for that
+reason, or costed only on request, is costed once on the recommended plan, so that the user knows
+what it is worth.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from planner.job.quantities import GIB, plural, share
 from planner.predict.configuration import decided_job
 from planner.predict.plan import Degrees, Plan
 
-# A plan that is less than this share faster is not worth a line.
+# Smaller gains in speed are not worth a line.
 LEAST_GAIN = 0.001
-# From this share of the peak on less memory is worth a line too.
+# Savings from this share of the peak on are worth a line too.
 LEAST_SAVING = 0.02
 
 
 class UnusedTechnique(Frozen):
-    """A technique that a plan goes without, and what it would gain.
+    """A technique that a plan does not use, and its gain.
 
-    `effect`: what it changes, as `planner.job.frameworks.techniques.Technique`; `faster_by`:
-    tokens/s over the plan's, minus one; `saved_bytes`: less at the peak. `degrees`: what else
-    changes, in words; `needs`: packages beyond the framework's.
+    `effect`: what it changes, as in `planner.job.frameworks.techniques.Technique`. `faster_by`:
+    tokens/s over the plan's, minus one. `saved_bytes`: reduction of the peak. `degrees`: other
+    changes, in words. `needs`: packages besides the framework's.
     """
 
     name: str
@@ -50,17 +50,18 @@ class UnusedTechnique(Frozen):
 def unused_techniques(
     job: Job, plan: Plan, excluded: tuple[str, ...] = ()
 ) -> tuple[UnusedTechnique, ...]:
-    """Techniques that the search of a job did not take because nobody asked for them, and that
-    would make its plan faster or lighter, the fastest first. `excluded`: the user wants none of
-    these."""
+    """Techniques that the search did not use because nobody asked, and that would make the plan
+    faster or lighter, fastest first. `excluded`: techniques that the user does not want.
+    """
     wanted = [one for one in _left_out(job, plan) if one.name not in excluded]
     gains = [gain for one in wanted if (gain := _gain(job, plan, one)) is not None]
     return tuple(sorted(gains, key=lambda one: -one.faster_by))
 
 
 def _left_out(job: Job, plan: Plan) -> Iterator[Technique]:
-    """Techniques that somebody would have to ask for, and that are possible where the job trains.
-    None beside one that takes the framework's place, which has its own."""
+    """Techniques that are used only on request and would work for this job. None beside a technique
+    that replaces the framework's profile, which has its own.
+    """
     inside = not job.allow_tp_across_domains
     sites = [
         site_of(
@@ -77,8 +78,9 @@ def _left_out(job: Job, plan: Plan) -> Iterator[Technique]:
 
 
 def _gain(job: Job, plan: Plan, technique: Technique) -> UnusedTechnique | None:
-    """The gain by a technique at the plan's own degrees and layers; the best where its profile
-    shards otherwise. None where a rule forbids it there, or where it gains nothing."""
+    """The gain of a technique at the plan's own degrees and layers, with the best sharding stage if
+    its profile shards differently. None if a rule forbids it or it gains nothing.
+    """
     costed = _plans(job, plan, technique)
     if not costed:
         return None
@@ -101,8 +103,9 @@ def _gain(job: Job, plan: Plan, technique: Technique) -> UnusedTechnique | None:
 
 
 def mtp_note(job: Job, plan: Plan) -> tuple[str, ...]:
-    """What the model's own multi-token prediction, which the framework leaves out by default, would
-    cost a plan."""
+    """A note on the cost of the model's own multi-token prediction, which the framework leaves out
+    by default.
+    """
     published = job.published_mtp
     if job.model.mtp_layers or not published:
         return ()
@@ -128,8 +131,9 @@ def mtp_note(job: Job, plan: Plan) -> tuple[str, ...]:
 
 
 def _plans(job: Job, plan: Plan, technique: Technique) -> list[Plan]:
-    """The plan with the technique, with each stage of sharding that its profile has; none where a
-    rule forbids it."""
+    """The plan with the technique, for each sharding stage of its profile; empty if a rule forbids
+    it.
+    """
     degrees, plans = [plan.degrees], list[Plan]()
     if technique.profile:
         stages = load_framework(technique.profile).parallelism.zero_stages
@@ -145,8 +149,9 @@ def _plans(job: Job, plan: Plan, technique: Technique) -> list[Plan]:
 
 
 def _again(job: Job, plan: Plan, degrees: Degrees) -> Plan:
-    """A plan's layers and recomputation, for another job or other degrees. UsageError where a rule
-    forbids it."""
+    """A plan's layers and recomputation for another job or other degrees. UsageError if a rule
+    forbids it.
+    """
     from planner.predict.configuration import Configuration, place_of
     from planner.predict.evaluate import checked, evaluated
 

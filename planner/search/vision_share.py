@@ -1,4 +1,4 @@
-"""What of a plan's step and of its memory is the vision tower's and its projector's."""
+"""The part of a plan's step time and memory that belongs to the vision tower and its projector."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from planner.predict.pictures import VISION
 from planner.predict.plan import Plan
 
 _TOWER, _PROJECTOR = "vision tower", "projector"
-# What names of a tower's layers begin with, and of a projector's rows.
+# Prefixes of the names of a tower's layers and of a projector's rows.
 _LAYER, _BEHIND = "vision ", f"{VISION}projector"
 
 
 class Share(NamedTuple):
-    """Seconds or bytes of a part, and their share of the step or of the peak."""
+    """Seconds or bytes of a part, and its share of the step or the peak."""
 
     name: str
     label: str
@@ -30,8 +30,9 @@ class Share(NamedTuple):
 
 
 def vision_shares(job: Job, plan: Plan, profile: StepProfile | None) -> tuple[Share, ...]:
-    """Seconds of a step in the tower and in the projector, and bytes of the heaviest stage's peak
-    that are kept of each; empty where a step sees no image."""
+    """Seconds of a step in the tower and in the projector, and their bytes of the heaviest stage's
+    peak. Empty if a step has no images.
+    """
     if job.model.vision is None or not job.model.images.patches or profile is None:
         return ()
     return (*_seconds(plan, profile), *_bytes(job, plan))
@@ -49,7 +50,7 @@ def _seconds(plan: Plan, profile: StepProfile) -> Iterator[Share]:
 
 
 def _parts(layer: LayerProfile) -> Iterator[tuple[str, float]]:
-    """(part, seconds) of one layer of a tower, or of an end with what stands beside it."""
+    """(part, seconds) of one tower layer, or of an end layer with the parts beside it."""
     if layer.name.startswith(_LAYER):
         whole = sum(op.forward_s + op.backward_s for op in layer.ops)
         yield _TOWER, whole + layer.waiting_s + layer.accumulation_s + layer.again_s
@@ -78,7 +79,7 @@ def _bytes(job: Job, plan: Plan) -> Iterator[Share]:
 
 
 def _held_share(job: Job) -> float:
-    """Share of the weights' bytes that the vision part has."""
+    """The vision part's share of the weights' bytes."""
     sizes = {True: 0.0, False: 0.0}
     for index, piece in enumerate(job_pieces(job)):
         kinds = job.model.piece_kinds
@@ -90,7 +91,7 @@ def _held_share(job: Job) -> float:
 
 
 def _held(name: str, job: Job) -> float:
-    """Bytes that a weight of a class is held in."""
+    """Bytes in which a weight of a parameter class is stored."""
     one = parameter_classes()[name]
     held = one.bytes_per_parameter
     if held is None and not (one.trained or one.only_read) and job.framework.adapters.frozen_bytes:

@@ -1,10 +1,10 @@
-"""Good layouts of models whose kinds of layers mix, found by a walk from layout to layout.
+"""Good layouts of models whose kinds of layers mix, found by walking from layout to layout.
 
-Where chunks are short and kinds hardly repeat, CP-SAT often finds no layout within its share of the
-work. Here one or two layers at a time move from block to block, each time to the best of those
-random neighbours that were visited least (a tabu search, Glover 1989). A step is good if it leaves
-the stages less above the seconds and the bytes that are wanted; once all are within these, fewer
-seconds are wanted. The walk proves nothing: it gives CP-SAT a plan to beat.
+If chunks are short and kinds hardly repeat, CP-SAT often finds no layout within its share of the
+work. The walk moves one or two layers at a time between blocks, each time to the best of some
+random neighbours that were visited least (a tabu search, Glover 1989). A step is good if it reduces
+the excess of the stages over the wanted seconds and bytes. Once all are within these, fewer seconds
+are wanted. The walk proves nothing; it gives CP-SAT a plan to beat.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ from planner.search.limit_results import Spent
 from planner.search.stages import StageSeconds, StagesThatHold
 from planner.search.terms import ShapeTerms
 
-# Steps of a short walk and of a long one, and neighbours of which each takes the best.
+# Steps of a short walk and of a long one, and number of neighbours per step.
 STEPS, MOST_STEPS, NEIGHBOURS = 100, 400, 128
-# Blocks with which a walk pays.
+# Numbers of blocks for which a walk is worthwhile.
 _MOST_BLOCKS = 256
-# Weight of the bytes that are too many, as a share of the limit, beside that of seconds.
+# Weight of excess bytes, as a share of the limit, relative to that of seconds.
 _OF_MEMORY = 2.0
-# A layout this near to the bound ends a walk.
+# A layout this close to the bound ends a walk.
 _NEAR = 5e-4
-# How far from what was wanted towards the bound the next wish lies.
+# The next target is this far from the current one towards the bound.
 _TOWARDS = 0.5
-# Work of a step, s: whatever its size, and for each block of a neighbour and kind of layer.
+# Seconds of work per step: a constant, and per block of a neighbour and kind of layer.
 STEP_S, BLOCK_S = 4e-4, 1.5e-8
 
 
 def applies(ctx: LayoutContext) -> bool:
-    """Whether a walk can find what CP-SAT might not: kinds that mix, and blocks to choose."""
+    """Whether a walk may find what CP-SAT might not: kinds that mix, and several possible
+    blocks.
+    """
     free = ctx.layouts == "any" and ctx.placement == "straight" and not ctx.offload_modules
     counted = ctx.recomputation != "free"
     return free and counted and not ctx.in_order and 1 < ctx.blocks <= _MOST_BLOCKS
@@ -49,8 +51,9 @@ def applies(ctx: LayoutContext) -> bool:
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk through the layouts of a shape; a state is a row of the layers of each block, and how
-    many of each block recompute ("shared" only, else 0)."""
+    """A walk through the layouts of a shape. A state is a row of the layers of each block, and how
+    many of each block recompute ("shared" only, else 0).
+    """
 
     terms: ShapeTerms
     ctx: LayoutContext
@@ -61,14 +64,14 @@ class Walk:
     ) -> Iterator[Layout]:
         """Layouts within the memory limit, each with a shorter slowest stage than the last.
 
-        `start`, `each`: layers of each block, and those of them that recompute. `within_s`: the
-        bound on the step time and what is to be beaten. `steps`: most that are made.
+        `start`, `each`: layers of each block, and recomputing ones. `within_s`: the bound on the
+        step time and the time to beat. `steps`: most steps of the walk.
         """
         random, state = np.random.default_rng(steps), np.array([*start, each])
         seen, states = Counter[bytes](), state[None]
         least_s, wanted_s = (self.seconds.slowest_within_s(one_s) for one_s in within_s)
         mean_s, best_s = self.seconds.plain_s / self.ctx.pp, wanted_s
-        # A step of one micro-batch waits for no stage: nothing is known of the slowest.
+        # A step of one micro-batch waits for no stage, so nothing is known about the slowest one.
         least_s = max(least_s, mean_s) if least_s < inf else mean_s
         for _ in range(steps):
             if self.spent.is_over or not len(states) or wanted_s <= 0.0:
@@ -90,7 +93,7 @@ class Walk:
 
     @cached_property
     def seconds(self) -> StageSeconds:
-        """Seconds of what stages hold."""
+        """The stages' seconds as functions of their layers."""
         return StageSeconds(self.terms, self.ctx)
 
     @cached_property
@@ -99,19 +102,20 @@ class Walk:
 
     @cached_property
     def _prefix(self) -> Integers:
-        """[n, kind] of the first n layers."""
+        """[n, kind]: counts among the first n layers."""
         return np.array(self.ctx.prefix, dtype=np.int64).T
 
     @cached_property
     def _least(self) -> tuple[Integers, Integers]:
-        """([block] fewest layers, how many each may have less than others of its stage)."""
+        """([block] fewest layers, [block] how many fewer it may have than others of its stage)."""
         blocks = range(self.ctx.blocks)
         least = [self.ctx.least_layers(block) for block in blocks]
         return np.array(least), np.array([self.ctx.fewer_layers(block) for block in blocks])
 
     def _neighbours(self, state: Integers, random: np.random.Generator) -> Integers:
-        """States in which one or two layers moved to other blocks, or every block recomputes one
-        layer more or less, that obey the rules over blocks."""
+        """Legal states in which one or two layers moved to other blocks, or every block recomputes
+        one layer more or less.
+        """
         states = np.tile(state, (NEIGHBOURS + 2, 1))
         moved = np.arange(NEIGHBOURS)
         for some in (moved, moved[::2]):
@@ -124,13 +128,13 @@ class Walk:
         return states[self._legal(states)]
 
     def _legal(self, states: Integers) -> NDArray[np.bool_]:
-        """[state]: whether no block is too short, and a stage's chunks are balanced."""
+        """[state]: whether no block is too short and the chunks of each stage are balanced."""
         blocks, (least, fewer) = states[:, :-1], self._least
         shape = (len(states), self.ctx.vpp, self.ctx.pp)
         chunks = blocks.reshape(shape)
         longest = chunks.max(axis=1)
         short = (chunks + fewer.reshape(shape[1:])).min(axis=1)
-        # The last block may be shorter than the others, not longer by more than one layer.
+        # The last block may be shorter than the others, or longer by one layer at most.
         others = chunks.copy()
         others[:, -1, -1] = np.where(self.ctx.vpp > 1, self.ctx.layers, others[:, -1, -1])
         balanced = (longest <= short) & (longest <= others.min(axis=1) + 1)
@@ -139,12 +143,12 @@ class Walk:
 
     @staticmethod
     def _least_seen(states: Integers, seen: Counter[bytes]) -> Integers:
-        """Those of the states at which the walk has been least often."""
+        """The states that the walk has visited least often."""
         times = np.array([seen[state.tobytes()] for state in states], dtype=np.int64)
         return np.asarray(states[times == times.min(initial=MOST_STEPS)])
 
     def _held(self, states: Integers) -> tuple[Array, Array]:
-        """[state, stage] seconds of a micro-batch, and shares of the memory limit."""
+        """[state, stage]: seconds of a micro-batch, and shares of the memory limit."""
         ctx, sizes = self.ctx, states[:, :-1]
         self.spent.work_s += STEP_S + BLOCK_S * sizes.size * ctx.kind_count
         ends = np.cumsum(sizes, axis=1)

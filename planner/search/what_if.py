@@ -1,4 +1,4 @@
-"""Solves a plan's job again under one change at a time."""
+"""Solve a plan's job again with one change at a time."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from planner.search.result import BindingConstraint, WhatIf, WhatIfRow
 from planner.search.shares import CostedShares
 from planner.search.trial import Known, Trial, try_job
 
-# The search after a change starts from the plans known: what is left is to find another one.
+# The search after a change starts from known plans, so only a better one has to be found.
 EFFORT = Effort(most_solves=16, most_work_s=1.0)
 # A plan this much slower than the fastest was chosen for its memory.
 CHOSEN_FOR_MEMORY = 0.015
-# What a row says of its plan as the plan does.
+# Fields that a row copies from its plan.
 _OF_THE_PLAN = (
     "degrees", "recompute", "optimizer_offload", "activation_offload",
     "activation_offload_fraction", "peak_bytes",
@@ -42,14 +42,12 @@ def what_if(
     progress: Progress | None = None,
     until: Until | None = None,
 ) -> WhatIf:
-    """Marginal values around `plan`, a plan of `job` (on the GPUs that are used).
+    """Marginal values around `plan`, a plan of `job` (on the GPUs in use).
 
-    A job whose offload is open stays open: more memory may need less of it.
-
-    Every number comes from a search that repeats itself exactly, unless `until` ends them all;
-    what it cut off is `untried`. A plan that is slower than the
-    fastest was chosen for its memory: it is compared with plans no heavier than itself. UsageError
-    for a plan that offloads a fraction of its activations.
+    A job whose offload is open stays open, because more memory may need less of it. All numbers
+    come from repeatable searches, unless `until` ends them; what it cuts off is `untried`. A plan
+    that is slower than the fastest was chosen for its memory, so it is compared with plans no
+    heavier than itself. UsageError for a plan that offloads a fraction of its activations.
     """
     demand_all_leave(plan.activation_offload_fraction)
     silent = progress or (lambda _what, _done, _total: None)
@@ -57,7 +55,7 @@ def what_if(
 
 
 class _Solver:
-    """The plan that is asked about, and the best plan as things are."""
+    """The plan in question, and the best plan without a change."""
 
     def __init__(
         self, request: Request, job: Job, plan: Plan, progress: Progress, until: Until
@@ -81,7 +79,7 @@ class _Solver:
         self.base_s = self.at_batch(best)
 
     def best_now(self) -> tuple[Plan | None, float]:
-        """The best plan as things are, and by how much a better one could be faster."""
+        """The best plan without a change, and the share by which a better one could be faster."""
         trial = self.trial(self.as_is)
         return (None, 0.0) if trial is None else (trial.plan(), trial.limit_result.gap)
 
@@ -124,12 +122,12 @@ class _Solver:
             yield Change("tp beyond its NVLink domain", lambda: free, name="tp-in-domain")
 
     def placed(self, request: Request) -> Job:
-        """The job of a request, on the GPUs that are used."""
+        """The job of a request, on the GPUs in use."""
         job = request.resolve()
         return replace(job, cluster=job.cluster.with_gpus(self.job.cluster.num_gpus))
 
     def more_nodes(self) -> Change:
-        """One more node; where no configuration uses all its GPUs, the fewest more that work."""
+        """One more node, or the fewest further nodes with which a configuration uses all GPUs."""
         cluster = self.job.cluster
         step = cluster.gpus_per_node
         counts = range(cluster.num_gpus + step, 2 * cluster.num_gpus + 1, step)
@@ -141,7 +139,7 @@ class _Solver:
     # --- one change ---------------------------------------------------------------------------
 
     def limit_of(self, change: Change) -> float:
-        """Largest predicted peak that is allowed after a change, bytes."""
+        """Largest predicted peak in bytes that is allowed after a change."""
         limit = likely_limit_bytes(change.job, self.probability)
         if self.limit_bytes is None:
             return limit
@@ -159,8 +157,9 @@ class _Solver:
         )
 
     def known(self, shares: CostedShares) -> Iterator[Known]:
-        """The plan that is asked about and the best one now, each at its own share of the offload:
-        a search after a change starts from them. See `search_costed`."""
+        """The plan in question and the best one now, each at its own choice of offload. Searches
+        after a change start from them; see `search_costed`.
+        """
         plans = {id(item): item for item in (self.plan, self.now)}.values()
         for (source, costed), plan in product(enumerate(shares.jobs), plans):
             if not _same_offload(costed.job, plan):
@@ -172,13 +171,13 @@ class _Solver:
             yield from ((source, row, plan.layout) for row in rows)
 
     def again(self, plan: Plan, change: Change) -> Plan:
-        """A plan with its degrees and layout as they are, costed after a change."""
+        """A plan with its degrees and layout unchanged, costed after a change."""
         configuration = Configuration.of_plan(change.job, plan)
         model = CostModel(configuration.job, change.factors)
         return configured_plan(configuration, model, "evaluated")
 
     def at_batch(self, plan: Plan) -> float:
-        """Step time of a plan at the batch of the one that is asked about, s."""
+        """Step time in seconds of a plan at the batch of the plan in question."""
         return plan.step_time_s * self.plan.gbs_tokens / plan.gbs_tokens
 
     def row(self, change: Change) -> WhatIfRow:
@@ -222,7 +221,9 @@ class _Solver:
     # --- what binds ---------------------------------------------------------------------------
 
     def constraints(self, rows: list[WhatIfRow]) -> tuple[BindingConstraint, ...]:
-        """The memory limit, the user's choices and tp's domain: what lifting each is worth."""
+        """The value of lifting each constraint: the memory limit, the user's choices and tp's
+        domain.
+        """
         plan = self.plan
         held = {"stage": plan.heaviest_stage, "held_bytes": plan.peak_bytes}
         named = [("memory", row, held) for row in rows if row.name == "hbm"]
@@ -258,7 +259,7 @@ def _shortens(row: WhatIfRow) -> bool:
 
 
 def _same_offload(one: Job | Plan, plan: Plan) -> bool:
-    """Whether as much is on the host."""
+    """Whether the same things are on the host."""
     same = one.optimizer_offload == plan.optimizer_offload
     same = same and one.activation_offload == plan.activation_offload
     fraction = one.activation_offload_fraction if isinstance(one, Plan) else one.offload_fraction

@@ -10,8 +10,8 @@ of ln(predicted) by the logarithms of the cluster's rates, with their spreads σ
 (`planner.evidence.learn.priors`). Then what like configurations share: d are the distances of
 `AXES`, each with a weight. a is what a configuration has for itself.
 
-p, l, a and the weights are the likeliest of the published sweeps (`planner.tune.fit`) and ship in
-`errors.toml`, with `folds` that each leave a tenth of the sources out.
+p, l, a and the weights are the likeliest of the published sweeps (`tests.fit.sweep_fit`) and ship
+in `errors.toml`, with `folds` that each leave a tenth of the sources out.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.evidence.fit.held_out import left_out
 from planner.evidence.learn.linear import equations
 from planner.evidence.learn.priors import model_without
+from planner.evidence.runs.left_out import left_out
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.rows import MeasuredRow, grouped
 from planner.tune.belief import Belief

@@ -12,8 +12,10 @@ from planner.job.request import Request
 from planner.report.beside import Beside, beside_report, compared
 from planner.search.plan_file import to_json
 from planner.search.result import SearchResult
+from planner.search.rl.result import RlResult
 from planner.search.search import find_plans
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, run_cli
+from tests.cli.test_rl_evidence import SEARCH
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +61,33 @@ def test_on_the_command_line(result: SearchResult, run: Run, tmp_path: Path) -> 
     assert record["plans"] == [1, 2] and record["ratio"]["low"] <= record["ratio"]["value"]
     refused = run("explain", str(path), "1", "2", "--what-if")
     assert refused.exit_code == 2 and "is of one plan" in refused.stderr
+    itself = run("explain", str(path), "2", "2")
+    assert itself.exit_code == 2 and "beside itself" in itself.stderr
+
+
+@pytest.fixture(scope="module")
+def rl_plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("rl") / "plans.json"
+    run_cli(*SEARCH, "-q", "-o", str(path))
+    return path
+
+
+def test_plans_of_reinforcement_learning(rl_plans: Path, run: Run) -> None:
+    result = RlResult.model_validate_json(rl_plans.read_text(encoding="utf-8"))
+    last = len(result.plans)
+    one, another = result.plans[0], result.plans[-1]
+    record = json.loads(run("explain", str(rl_plans), "1", str(last), "--json").stdout)
+    assert record["step_time_s"] == [one.step_s, another.step_s]
+    ratio = record["ratio"]
+    assert ratio["low"] < ratio["value"] == pytest.approx(another.step_s / one.step_s)
+    assert ratio["value"] < ratio["high"]
+    sums = [sum(pair[side] for pair in record["time_s"]) for side in ("one", "another")]
+    assert sums == pytest.approx([one.step_s, another.step_s])
+    held = [sum(pair[side] for pair in record["memory_bytes"]) for side in ("one", "another")]
+    assert held == pytest.approx(record["peak_bytes"])
+    assert record["settings"]
+    text = run("explain", str(rl_plans), "1", str(last)).stdout
+    assert text.startswith(f"Plan {last} is ") and "Seconds of each phase" in text
+    assert max(map(len, text.splitlines())) <= 80
+    missing = run("explain", str(rl_plans), "1", str(last + 1))
+    assert missing.exit_code == 2 and f"plans 1 to {last}" in missing.stderr

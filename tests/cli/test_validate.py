@@ -51,7 +51,7 @@ def write(path: Path, *changes: Mapping[str, str]) -> str:
 
 
 def test_the_published_runs_are_predicted_within_what_was_reached(tmp_path: Path) -> None:
-    """Every fourth of each file; all of them: `python -m planner.report.accuracy`."""
+    """Every fourth of each file; all of them: `python -m tests.fit.accuracy`."""
     for file in PUBLISHED.glob("*.csv"):
         header, *rows = file.read_text(encoding="utf-8").splitlines(keepends=True)
         (tmp_path / file.name).write_text("".join((header, *rows[::4])), encoding="utf-8")

@@ -13,8 +13,8 @@ from hardware.errors import HardwareError
 from hardware.load import gpu_names, load_gpu
 from planner.cost import compute
 from planner.cost.inputs import GpuInputs
-from planner.evidence.fit.compute_fit import FIGURE_KERNELS, loss, pattern_search, read_figures
 from planner.predict.cost_tables import gpu_inputs
+from tests.fit.compute_fit import FIGURE_KERNELS, loss, pattern_search, read_figures
 
 A100 = gpu_inputs(load_gpu("A100-PCIe-80GB"), "bf16", "flash2")
 H100 = gpu_inputs(load_gpu("H100-SXM5-80GB"), "bf16", "auto")

@@ -6,21 +6,43 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from planner.job.data_tables import Column, DataTable
 from planner.job.models.catalog import load_model, model_names
 from planner.job.specs import ModelSpec
+from planner.job.written import markdown_table
 from planner.launch.architecture import ArchitectureRow, Table, departures, fields_of, refusals
 from planner.launch.options import GONE, SWITCH, DialectOption, run_options
 from planner.launch.registry import dialects, table_of, targets
+from tests.documents.data_tables import Column, DataTable
 
 PAGE = Path(__file__).parents[2] / "docs" / "dialects.md"
-_HEAD = """# How each launch target says a model and its run
+_PAGE = """# How each launch target says a model and its run
 
-Made by `python -m tests.documents.dialects` from the tables that the writers use (the folders below
-`planner/launch/dialects`); a test holds it. A field
-of the architecture is written under the target's key, or known to be what the target does unasked
-(`unless`), refused by name, or departs by name: then the folder's README and `planner launch` say
-what the target does in its place.
+`python -m tests.documents.dialects` makes this page from the tables that the writers use (the
+folders below `planner/launch/dialects`), and a test holds it. For each field of a model's
+architecture, a target does one of four things:
+
+* it has a key for the field, and the writer sets it;
+* it does what the model asks without being told (`unless`), and nothing is written;
+* it cannot do it, and the model is refused by name;
+* it does something else, which the folder's README and `planner launch` name.
+
+{models}
+
+## Models of the catalogue
+
+{counts}
+
+{catalogue}
+
+### Where a target differs from a model
+
+{departures}
+
+## How a plan runs
+
+Each dialect has one table, for writing, for reading and for `check --fix`.
+
+{runs}
 """
 _FIELDS = (
     Column("target", "Launch targets that say a model alike.", number=False),
@@ -40,9 +62,16 @@ _SETTINGS = (
 )
 
 
+_DEPARTURES = (
+    Column("what", "What a target does in place of what the model asks for.", number=False),
+    Column("targets", "The targets that do it.", number=False),
+    Column("models", "The models that it concerns.", number=False),
+)
+
+
 @cache
-def tables() -> tuple[DataTable, DataTable]:
-    """How targets say a model, and how they say its run."""
+def tables() -> tuple[DataTable, DataTable, DataTable, DataTable]:
+    """How targets say a model, which models they take, where they differ, how they say a run."""
     fields = [row for names in _alike() for row in _target(names)]
     settings = [
         (dialect, name, *_option(option))
@@ -52,15 +81,26 @@ def tables() -> tuple[DataTable, DataTable]:
     ]
     return (
         DataTable("dialect-models", "Fields of a model, by target", _FIELDS, fields),
+        _catalogue(),
+        DataTable("departures", "Differences by model", _DEPARTURES, [*_departures()]),
         DataTable("dialect-runs", "Settings of a run, by dialect", _SETTINGS, settings),
     )
 
 
 def page_text() -> str:
     """The page, as it should be."""
-    models, runs = tables()
-    how = "## How a plan runs\n\nOne table a dialect, for writing, reading and `check --fix`."
-    return f"{_HEAD}\n{models.link}\n{_catalogue()}\n{how}\n\n{runs.link}\n"
+    models, catalogue, departures, runs = tables()
+    counts = (
+        (target, f"{sum(row[at] != _REFUSED for row in catalogue.rows)} of {len(catalogue.rows)}")
+        for at, target in enumerate(targets(), 1)
+    )
+    return _PAGE.format(
+        models=models.link(),
+        counts=markdown_table(("target", "models it takes"), counts, (1,)),
+        catalogue=catalogue.link(),
+        departures=departures.link(),
+        runs=runs.link(),
+    )
 
 
 def _alike() -> list[list[str]]:
@@ -91,9 +131,8 @@ def _target(names: list[str]) -> Iterator[Sequence[str]]:
 def _cells(field: str, table: Table) -> tuple[str, str, str]:
     rows = [row for row in table if field in row.fields]
     keys = ", ".join(row.key for row in rows if row.key)
-    defaults = ", ".join(
-        f"{row.default!r}" for row in rows if row.key and row.default not in (..., None)
-    )
+    unasked = [row.default for row in rows if row.key and row.default is not ...]
+    defaults = ", ".join(repr(default) for default in unasked if default is not None)
     also = {
         "may be refused": any(row.refuses is not ArchitectureRow(()).refuses for row in rows),
         "may depart": any(row.departs is not ArchitectureRow(()).departs for row in rows),
@@ -101,36 +140,46 @@ def _cells(field: str, table: Table) -> tuple[str, str, str]:
     return keys, defaults, ", ".join(word for word, has in also.items() if has)
 
 
-def _catalogue() -> str:
-    models = [load_model(name).spec for name in model_names()]
-    lines = ["\n## Models of the catalogue\n\n| target | has |\n|---|---|\n"]
-    for target in targets():
-        refused = {
-            model.name: bool(refusals(table_of(target, model), model, "", "")) for model in models
-        }
-        lines.append(f"| {target} | {_shorter_list(refused)} |\n")
-    return "".join((*lines, "\n### What departs\n\n", *_departures(models)))
+_TAKEN, _DIFFERS, _REFUSED = "yes", "differs", "no"
 
 
-def _shorter_list(refused: dict[str, bool]) -> str:
-    """How many a target takes, and which: or those it refuses, where they are fewer."""
-    has = [name for name, no in refused.items() if not no]
-    without = [name for name, no in refused.items() if no]
-    named = "all but " + ", ".join(without) if len(without) < len(has) else ", ".join(has)
-    return f"{len(has)} of {len(refused)}: {named}"
+@cache
+def _catalogue_models() -> list[ModelSpec]:
+    return [load_model(name).spec for name in model_names()]
 
 
-def _departures(models: list[ModelSpec]) -> Iterator[str]:
-    """Each sentence with the models and targets that it is of."""
-    found: dict[str, dict[str, None]] = {}
-    for model in models:
-        tables = (table_of(target, model) for target in targets())
-        for table in {id(table): table for table in tables}.values():
-            if not refusals(table, model, "", ""):
+def _catalogue() -> DataTable:
+    """Each model of the catalogue, and which targets take it."""
+    meaning = "Whether {} trains the model: yes, no, or with a difference that is named."
+    columns = (
+        Column("model", "Name that --model takes.", number=False),
+        *(Column(target, meaning.format(target), number=False) for target in targets()),
+    )
+    rows = [
+        (model.name, *(_taken(table_of(target, model), model) for target in targets()))
+        for model in _catalogue_models()
+    ]
+    return DataTable("dialect-catalogue", "Models, by target", columns, rows)
+
+
+def _taken(table: Table, model: ModelSpec) -> str:
+    if refusals(table, model, "", ""):
+        return _REFUSED
+    return _DIFFERS if [*departures(table, model)] else _TAKEN
+
+
+def _departures() -> Iterator[Sequence[str]]:
+    """Each sentence with the targets and models that it is of."""
+    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for model in _catalogue_models():
+        for target in targets():
+            table = table_of(target, model)
+            if _taken(table, model) == _DIFFERS:
                 for sentence in departures(table, model):
-                    found.setdefault(sentence, {})[model.name] = None
-    for sentence, names in found.items():
-        yield f"* {sentence[0].upper()}{sentence[1:]}: {', '.join(names)}.\n"
+                    names, models = found.setdefault(sentence, ({}, {}))
+                    names[target] = models[model.name] = None
+    for sentence, (names, models) in found.items():
+        yield f"{sentence[0].upper()}{sentence[1:]}.", ", ".join(names), ", ".join(models)
 
 
 if __name__ == "__main__":

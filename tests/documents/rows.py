@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from planner.cli.program import planner_command
 from planner.job.written import markdown_table
+from tests.documents.data_tables import Column, DataTable
 
 _SCALES = {
     "B": 1.0,
@@ -130,21 +131,65 @@ def layers_bytes(words: str) -> float:
     )
 
 
-def page(documents: Sequence[Document]) -> str:
-    """The Markdown page."""
-    lines = [
-        "# The documents",
-        "",
-        "The memory model started from five texts. Each formula, table and worked example of them,",
-        "what the program says and by which command, and who is right. Written by",
-        "`python -m tests.documents`; a test asserts that it is what the program says.",
-        "",
+_COLUMNS = (
+    Column("number", "Letter of the text, and number of the row in it.", number=False),
+    Column("what", "The formula, the entry of a table, or the example.", number=False),
+    Column("theirs", "What the text says.", number=False),
+    Column("ours", "What the program says.", number=False),
+    Column("by", "The command or the function that says it.", number=False),
+    Column("verdict", "Whether they agree, and else who is right and why.", number=False),
+)
+
+
+def table(documents: Sequence[Document]) -> DataTable:
+    """All rows as data."""
+    rows = [
+        (number, row.what, row.theirs, row.ours, row.by, row.verdict.replace("**", ""))
+        for number, row in _numbered(documents)
     ]
+    return DataTable("documents", "All formulas, tables and examples", _COLUMNS, rows)
+
+
+def _numbered(documents: Sequence[Document]) -> Iterator[tuple[str, Row]]:
     for document in documents:
-        lines += [f"## {document.letter}. {document.title}", "", document.by, ""]
-        rows = (
-            (f"{document.letter}{index}", row.what, row.theirs, row.ours, row.by, row.verdict)
-            for index, row in enumerate(document.rows, 1)
-        )
-        lines += [markdown_table(("#", "what", "theirs", "ours", "by", "verdict"), rows), ""]
-    return "\n".join(lines)
+        for index, row in enumerate(document.rows, 1):
+            yield f"{document.letter}{index}", row
+
+
+def page(documents: Sequence[Document]) -> str:
+    """The Markdown page: the texts, and the rows in which they are wrong."""
+    texts = (
+        (one.letter, one.title, one.by, str(len(one.rows)), str(len([*_errata(one.rows)])))
+        for one in documents
+    )
+    wrong = (
+        (number, row.what, row.verdict.removeprefix("**erratum**").lstrip(": "))
+        for number, row in _numbered(documents)
+        if row in [*_errata([row])]
+    )
+    return _PAGE.format(
+        texts=markdown_table(("", "text", "by", "rows", "errata"), texts, (3, 4)),
+        data=table(documents).link(),
+        errata=markdown_table(("", "what", "what is wrong"), wrong),
+    )
+
+
+def _errata(rows: Sequence[Row]) -> Iterator[Row]:
+    return (row for row in rows if row.verdict.startswith("**erratum**"))
+
+
+_PAGE = """# The documents
+
+The memory model started from five texts. The table below lists each formula, table and
+worked example in them: what the text says, what the program says, by which command, and who is
+right. Most agree; the errata are below. `python -m tests.documents` writes this page and its
+table, and a test asserts that they are what the program says today.
+
+{texts}
+
+{data}
+
+## Errata
+
+{errata}
+"""

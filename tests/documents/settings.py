@@ -16,8 +16,8 @@ from hardware.frozen import Frozen
 from hardware.settings import Coefficient
 from planner.cost.inputs import GpuInputs
 from planner.cost.tables import FrameworkInputs
-from planner.job.data_tables import Column, DataTable
 from planner.job.frameworks.tables import TABLES, settings_of
+from tests.documents.data_tables import Column, DataTable
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 _HEAD = """# Settings that the cost core reads
@@ -100,7 +100,7 @@ def tables() -> tuple[DataTable, DataTable, DataTable]:
 
 def page_text() -> str:
     """The page, as it should be."""
-    settings, kernels, derived = (f"\n{table.link}\n" for table in tables())
+    settings, kernels, derived = (f"\n{table.link()}\n" for table in tables())
     titles = "".join(f"* `[{table}]`: {title}\n" for table, title in TABLES.items())
     return f"{_HEAD}\n{titles}{settings}{_CURVES}{kernels}{_DERIVED}{derived}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.job.data_tables import FOLDER
+from tests.documents.data_tables import FOLDER
 from tests.documents.dialects import PAGE, page_text, tables
 
 

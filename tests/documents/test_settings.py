@@ -6,7 +6,6 @@ from hardware.curves import ArchitectureCurves, AttentionCurve
 from hardware.settings import Coefficient
 from planner.cost.inputs import GpuInputs
 from planner.cost.tables import FrameworkInputs
-from planner.job.data_tables import FOLDER
 from planner.job.frameworks.tables import TABLES, settings_of
 from planner.predict.cost_tables import (
     derived_inputs,
@@ -15,6 +14,7 @@ from planner.predict.cost_tables import (
     profile_settings,
 )
 from tests.cost.jobs import make_job
+from tests.documents.data_tables import FOLDER
 from tests.documents.settings import PAGE, meanings, page_text, tables
 
 

@@ -1,4 +1,4 @@
-"""Public launch files, checked as their users would: the table of `docs/public_launch_files.csv`.
+"""Public launch files, checked as their users would: `docs/data/public-launch-files.csv`.
 
     python -m tests.launch.public_files FOLDER [--half "held-out 2"]
 
@@ -31,7 +31,7 @@ from planner.launch.check.world import stated_gpus
 from planner.launch.read.found import Found, Hints
 from planner.launch.read.launch import read_launch
 
-TABLE = Path(__file__).parents[2] / "docs" / "public_launch_files.csv"
+TABLE = Path(__file__).parents[2] / "docs" / "data" / "public-launch-files.csv"
 HALVES = ("development", *(f"held-out {number}" for number in range(1, 27)))
 # prediction: of what the file asks for; right refusal: says what is missing, not modelled or
 # broken; wrong: neither, or of something else; cannot tell: it takes the machine to know.

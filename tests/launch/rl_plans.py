@@ -93,7 +93,7 @@ def drawn(framework: str, seed: int) -> RlLaunch:
             sequences=256 if framework == "trl" else draw.choice((128, 256, 1024)),
         ),
         behind,
-        trainer_leaves=framework == "verl" and draw.random() < 0.5,
+        trainer_leaves=framework == "nemo-rl" or (framework == "verl" and draw.random() < 0.5),
         streams=_streams(framework, behind, draw),
         way=draw.choice(_WAYS[framework]) if separate else "",
     )

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 
 from planner.cli.program import planner_command
 from planner.job.errors import UsageError
-from planner.launch.check.rl import rl_layout, rl_request
+from planner.launch.check.rl import rl_check, rl_layout, rl_request
 from planner.launch.dialects.hf.sampling import sampling_names
 from planner.launch.dialects.hf.unmodelled import hf_names
-from planner.launch.dialects.rl import nemo_writer, trl_writer, verl_writer
 from planner.launch.dialects.rl.settings import table
+from planner.launch.dialects.rl.writer import settings_of
 from planner.launch.read.found import Found, Hints
 from planner.launch.read.launch import read_launch
 from planner.launch.rl import WRITERS, RlLaunch, rl_files, writer_of
@@ -88,16 +88,39 @@ def test_what_is_written_reads_back_equal(framework: str, seed: int, tmp_path: P
     assert job.trainer.seq == own.trainer.seq
 
 
+# Plans without context parallelism: a plan takes its fastest exchange, files the usual one.
+_ALIKE = [
+    (framework, seed) for framework in ("verl", "nemo-rl") for seed in range(10)
+    if drawn(framework, seed).degrees.cp == 1
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("framework", "seed"), _ALIKE)
+def test_files_are_predicted_as_the_plan_that_they_run(
+    framework: str, seed: int, tmp_path: Path
+) -> None:
+    launch = drawn(framework, seed)
+    found = read_back(launch, tmp_path)
+    check = rl_check(found, launch.request.trainer.gpus, None)
+    planned = rl_step(launch.job, launch.layout)
+    assert check.step is not None
+    assert check.step.step_s == pytest.approx(planned.step_s, rel=1e-9)
+    peaks = {side: phase.peak_bytes for side, phase in planned.peaks.items()}
+    assert {side: phase.peak_bytes for side, phase in check.step.peaks.items()} == pytest.approx(
+        peaks, rel=1e-9
+    )
+
+
 def test_every_setting_is_one_that_the_framework_has() -> None:
     """verl's own configuration, which Hydra refuses to extend without a plus; NeMo-RL's, whose
     arguments of vLLM are free; GRPOConfig and RLOOConfig of TRL."""
     for seed in SEEDS:
-        verl = {key for key in verl_writer.settings_of(drawn("verl", seed)) if key[0] != "+"}
+        verl = {key for key in settings_of(drawn("verl", seed)) if key[0] != "+"}
         assert verl - table("verl").keys() - {"model_engine"} == set()
-        nemo = nemo_writer.settings_of(drawn("nemo-rl", seed))
+        nemo = settings_of(drawn("nemo-rl", seed))
         free = ("policy.generation.vllm_kwargs.",)
         assert {key for key in nemo if not key.startswith(free)} <= table("nemo").keys()
-        trl = trl_writer.settings_of(drawn("trl", seed)).keys()
+        trl = settings_of(drawn("trl", seed)).keys()
         assert trl <= sampling_names() | hf_names("trainer") | {"use_peft", *_ADAPTERS}
 
 

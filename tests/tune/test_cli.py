@@ -17,11 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 
 import planner.cli.tune
 from planner.cli.program import planner_command
+from planner.cli.schemas import schema_of
 from planner.tune.loop import Ending
 from planner.tune.runners import process
 from planner.tune.work import StudyWork
@@ -155,7 +157,9 @@ def test_a_study_on_slurm(plans: Path, slurm: Path, trains: Trains, tmp_path: Pa
 
 def test_forms_of_the_answer(plans: Path) -> None:
     done = tune(plans, "--on", "slurm", "-o", "a", "--json", "--quiet", "--trials", 1, *MUCH)
-    assert json.loads(done.stdout)["reason"] in ("trials", "no trial pays")
+    study = json.loads(done.stdout)
+    assert study["reason"] in ("trials", "no trial pays")
+    jsonschema.validate(study, schema_of("tune"))
     assert done.stderr == ""
     again = tune("--resume", "a", "--csv", "--trials", 1)
     [row] = csv.DictReader(io.StringIO(again.stdout))

@@ -13,7 +13,7 @@ from planner.tune.errors import (
     log_odds_of_scales,
     shipped_scales,
 )
-from planner.tune.fit import Sweep, fitted
+from tests.fit.sweep_fit import Sweep, fitted
 
 _WEIGHTS = dict.fromkeys(AXES, 0.2)
 

@@ -26,8 +26,7 @@ from hardware.errors import HardwareError
 from hardware.files import csv_table, read_text
 from hardware.schema import Cluster
 from planner.cost.inputs import GpuInputs, LinkInputs
-from planner.evidence.fit.collective_fit import CollectiveRow, predict_s
-from planner.evidence.fit.compute_fit import times_s
+from planner.evidence.learn.kernels import collective_s, kernel_s
 from planner.evidence.learn.linear import Equations, Factors, tangent
 from planner.evidence.learn.logs import text_lines
 from planner.evidence.runs.rows import grouped
@@ -184,20 +183,17 @@ def predicted_s(bench: Bench, gpu: GpuInputs, links: LinkInputs) -> float:
     match bench.kind:
         case "gemm":
             shape = (one["m"], one["n"], one["k"], one.get("batch", 1.0), 2.0)
-            return float(times_s("gemm", np.array([shape]), gpu)[0])
+            return kernel_s("gemm", shape, gpu)
         case "attention":
             width, length = one["head_dim"], one["seq"]
             causal, backward = one.get("causal", 1.0), one.get("backward", 0.0)
-            shape9 = (
-                one["batch"], length, length, one["heads"], width, width, causal, 0.0, backward
-            )  # fmt: skip
-            return float(times_s("attention", np.array([shape9]), gpu)[0])
+            sides = (one["batch"], length, length, one["heads"], width, width, causal, 0.0)
+            return kernel_s("attention", (*sides, backward), gpu)
         case "copy" | "optimizer":
             return gpu.kernel_floor_s + one["bytes"] / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
         case _:
             nodes = max(1, round(one.get("nodes", 1.0)))
-            row = CollectiveRow("", nodes, round(one["gpus"]), bench.kind, one["bytes"], 0.0, "")
-            return predict_s(row, links)
+            return collective_s(bench.kind, one["bytes"], round(one["gpus"]), nodes, links)
 
 
 def bench_inputs(cluster: Cluster, factors: Factors) -> tuple[GpuInputs, LinkInputs]:

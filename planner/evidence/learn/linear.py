@@ -26,7 +26,7 @@ ModelOf = Callable[[Job, Factors], CostModel]
 
 class LearningModel(CostModel):
     """The cost model of a job with given factors instead of its cluster's, and perhaps constants
-    of `planner.evidence.fit.step_fit` multiplied."""
+    of `planner.evidence.runs.constants` multiplied."""
 
     def __init__(self, job: Job, learnt: Factors, constants: Factors | None = None) -> None:
         super().__init__(job, constants or {})

@@ -1,20 +1,17 @@
 """How far clusters differ from the catalogue: the prior spread of each parameter.
 
-    python -m planner.evidence.learn.priors > planner/evidence/data/learning_priors.toml
-
 Runs of one source, GPU and framework are a cluster. Every cluster's factors are taken to be drawn
 from one distribution about 1; its standard deviations and the noise of a run are those under which
 the clusters' runs are likeliest (expectation maximisation of the linear model of
 `planner.evidence.learn.posterior`). Runs are predicted by constants that leave their source out, so
-that the spread is what a stranger's cluster will show.
+that the spread is what a stranger's cluster will show. `tests.fit.learning_prior_fit` writes those
+that ship.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cache
 from typing import NamedTuple
 
@@ -22,9 +19,6 @@ import numpy as np
 
 from hardware.calibration import Figure, parameters_of
 from hardware.files import shipped_toml
-from planner.evidence.fit.command import rows_of_errors, run
-from planner.evidence.fit.held_out import multiplied, shipped
-from planner.evidence.fit.step_fit import spread_out
 from planner.evidence.learn.linear import (
     Equations,
     LearningModel,
@@ -33,17 +27,11 @@ from planner.evidence.learn.linear import (
     measured_log,
 )
 from planner.evidence.learn.posterior import Array, Prior
-from planner.evidence.runs.predict import Prediction, predict_rows
-from planner.evidence.runs.rows import grouped
-from planner.job.written import toml_text
+from planner.evidence.runs.left_out import left_out_factors, multiplied
+from planner.evidence.runs.predict import Prediction
+from planner.evidence.runs.rows import grouped, spread_out
 
-COMMAND = "python -m planner.evidence.learn.priors"
 _FILE = "data/learning_priors.toml"
-_ABOUT = """\
-# Prior spreads of calibration's factors: standard deviations of their logarithms over
-# clusters of published runs, and `noise` of ln(measured / predicted) of a run beside
-# them (planner/evidence/learn/priors.py).
-"""
 FIGURES: tuple[Figure, ...] = ("time", "memory")
 # Spread before any cluster is seen; and limits: beyond, the linear picture is no guide.
 _START, _LEAST, _MOST = 0.15, 1e-3, 0.5
@@ -99,8 +87,7 @@ def published(predictions: Iterable[Prediction], figure: Figure) -> Published:
 
 def model_without(source: str) -> ModelOf:
     """Cost models by the constants that leave a source out."""
-    item = shipped().get(source)
-    factors = item.factors if item else {}
+    factors = left_out_factors().get(source, {})
     return lambda job, learnt: LearningModel(job, learnt, multiplied(job, factors))
 
 
@@ -133,36 +120,9 @@ def fitted_prior(runs: Published, *, without: str = "") -> Prior:
     return Prior(np.minimum(np.sqrt(variances), _MOST), float(np.sqrt(noise)))
 
 
-def render(priors: dict[Figure, Prior]) -> str:
-    """The TOML file."""
-    tables = {
-        figure: {
-            "noise": prior.noise,
-            **{
-                one.name: float(spread)
-                for one, spread in zip(parameters_of(figure), prior.spreads, strict=True)
-            },
-        }
-        for figure, prior in priors.items()
-    }
-    head = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": COMMAND}
-    return _ABOUT + toml_text(head | tables)
-
-
 @cache
 def shipped_prior(figure: Figure) -> Prior:
     """The prior of `planner/evidence/data/learning_priors.toml`."""
     table = shipped_toml("planner.evidence", _FILE)[figure]
     spreads: Array = np.array([table[one.name] for one in parameters_of(figure)])
     return Prior(spreads, float(table["noise"]))
-
-
-def main(paths: Sequence[str]) -> None:
-    """Write the file to standard output."""
-    predictions = predict_rows(rows_of_errors(paths))
-    priors = {figure: fitted_prior(published(predictions, figure)) for figure in FIGURES}
-    sys.stdout.write(render(priors))
-
-
-if __name__ == "__main__":
-    run(main, sys.argv[1:])

@@ -7,7 +7,7 @@ the year matters, those of its year, shrunk to those of its framework. Any sourc
 
 `silence` is how likely a fact that nobody states is what the framework does by default, whatever
 those weights are (1: only the default is predicted); both are fitted by
-`planner.evidence.fit.prior_fit`.
+`tests.fit.prior_fit`.
 """
 
 from __future__ import annotations

@@ -163,6 +163,13 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
     return groups
 
 
+def spread_out(runs: Sequence[Item], most: int = 60) -> Sequence[Item]:
+    """At most so many runs of a source, evenly spread: further ones say little new."""
+    if len(runs) <= most:
+        return runs
+    return [runs[round(index * len(runs) / most)] for index in range(most)]
+
+
 def demand_measurements(row: MeasuredRow) -> None:
     """UsageError names file, line and column of a measurement that is no positive number."""
     for column in MEASURED_COLUMNS:

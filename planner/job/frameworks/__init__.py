@@ -1,1 +1,1 @@
-"""Framework profiles, one TOML file each."""
+"""Framework profiles, one TOML file for each."""

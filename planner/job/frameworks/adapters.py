@@ -1,4 +1,6 @@
-"""Training of a part of the weights: which frameworks have it, and what it changes there."""
+"""Training of adapters or of a part of the weights: which frameworks support it, and what it
+changes.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,16 @@ if TYPE_CHECKING:
     from constraints.condition import UserCondition
 
 _FP32 = 4.0
-# LayerNorms under autocast keep an fp32 copy of their input, and each product casts what they make;
-# powers, of which GELU's approximation is made, are fp32 too.
+# LayerNorms under autocast keep an fp32 copy of their input, and each product casts their output.
+# Powers, which GELU's approximation uses, are fp32 too.
 _CAST_NORMS = {"layernorm_input_bytes": _FP32, "unfused_gelu_bytes": 14.0}
 
 
 def usual_framework(tuning: Tuning, gpus: int, *, splits: bool = False) -> str:
-    """The framework that people train adapters with: transformers and peft on one GPU, FSDP on
-    several, DeepSpeed for bases that FSDP does not shard; `splits`: over tensor or pipeline
-    parallelism, which Megatron-Bridge has."""
+    """The usual framework for adapters: transformers with peft on one GPU, FSDP on several,
+    DeepSpeed for base formats that FSDP cannot shard, and Megatron-Bridge if `splits` (tensor or
+    pipeline parallelism).
+    """
     if splits and tuning.base is None and tuning.method in _of("megatron-bridge").methods:
         return "megatron-bridge"
     if gpus == 1:
@@ -44,7 +47,7 @@ def _of(name: str) -> AdapterRules:
 
 
 def check_tuning(profile: FrameworkProfile, tuning: Tuning) -> None:
-    """UsageError if the framework cannot train so; names those that can."""
+    """Raise UsageError if the framework cannot train this way; names those that can."""
     if not tuning.has_adapters:
         return
     rules = profile.adapters
@@ -69,13 +72,13 @@ def check_tuning(profile: FrameworkProfile, tuning: Tuning) -> None:
 
 
 def tuned_profile(profile: FrameworkProfile, tuning: Tuning, model: ModelSpec) -> FrameworkProfile:
-    """The profile as it runs a model with adapters over weights in 16 bits.
+    """The profile as it runs a model with adapters beside 16-bit weights.
 
-    Beside norms in fp32 quantised layers hand on what type they are given, so that the stream
-    between layers, gate, up and the activation are fp32 as well: those of a base that was prepared
+    Quantised layers return the type of their input. After a norm in fp32, the stream between
+    layers, gate, up and the activation are therefore fp32 too. Norms are in fp32 in a base prepared
     for training (peft, src/peft/utils/other.py, prepare_model_for_kbit_training; bitsandbytes,
-    nn/modules.py, Linear4bit.forward), and LayerNorms under autocast, which computes them and hands
-    on what they make in fp32 (torch, autocast_mode.h).
+    nn/modules.py, Linear4bit.forward), and LayerNorms are under autocast, which computes and
+    returns them in fp32 (torch, autocast_mode.h).
     """
     if tuning.has_adapters:
         profile = _with_units(profile, tuning, model)
@@ -91,9 +94,10 @@ def tuned_profile(profile: FrameworkProfile, tuning: Tuning, model: ModelSpec) -
 def part_profile(
     profile: FrameworkProfile, tuning: Tuning, norm: str, own: str, *, begins: bool = False
 ) -> FrameworkProfile:
-    """The profile of a language model with norms of the kind `norm` as it runs another part with
-    norms of the kind `own`: LayerNorms, which autocast computes in fp32, beside RMSNorms; `begins`:
-    its stream between layers begins with one."""
+    """The profile of a language model with norms of kind `norm`, as it runs another part of the
+    model with norms of kind `own`. Under autocast LayerNorms run in fp32 and RMSNorms do not.
+    `begins`: the part's stream between layers starts with a norm.
+    """
     if own == norm or not tuning.has_adapters or profile.mode != "bf16":
         return profile
     wide = _is_wide(profile, tuning, own) and not _is_wide(profile, tuning, norm)
@@ -114,23 +118,24 @@ def _is_prepared(profile: FrameworkProfile, tuning: Tuning) -> bool:
 
 
 def _is_wide(profile: FrameworkProfile, tuning: Tuning, norm: str) -> bool:
-    """Whether quantised layers are given fp32, and hand it on."""
+    """Whether quantised layers receive fp32 inputs and return fp32."""
     casts = _casts(profile, norm) and tuning.base is not None
     return _is_prepared(profile, tuning) or casts
 
 
 def _with_cast_norms(profile: FrameworkProfile, tuning: Tuning) -> FrameworkProfile:
     saved = dict(_CAST_NORMS)
-    # Products of quantised layers are none of autocast's.
+    # Autocast does not apply to products of quantised layers.
     saved["linear_inputs_shared"] = tuning.base is not None
-    # Of scale and shift, unless they are fp32 already.
+    # Casts of scale and shift, unless they are already fp32.
     saved["norm_weight_copy_bytes"] = 0.0 if _is_prepared(profile, tuning) else 2 * _FP32
     return with_tables(profile, {"saved": saved})
 
 
 def _with_units(profile: FrameworkProfile, tuning: Tuning, model: ModelSpec) -> FrameworkProfile:
-    """Each matrix of an adapter is gathered by itself where it is a unit of FSDP; adapters that are
-    fused with their products are left out of it (fms-acceleration)."""
+    """Profile in which each adapter matrix that is an FSDP unit is gathered by itself. Adapters
+    fused with their base product are excluded (fms-acceleration).
+    """
     rules = profile.adapters
     if not rules.unit_gather_s or rules.fused_kernels:
         return profile
@@ -142,8 +147,9 @@ def _with_units(profile: FrameworkProfile, tuning: Tuning, model: ModelSpec) -> 
 
 
 def _with_temporaries(profile: FrameworkProfile, tuning: Tuning) -> FrameworkProfile:
-    """Temporaries of an update are as wide as what it updates: twice those of 16 bits where all
-    that is trained are adapters in fp32."""
+    """Profile whose optimizer temporaries have the width of the updated weights: twice that of 16
+    bits if only fp32 adapters are trained.
+    """
     held = tuning.adapter or profile.adapters.weight_type
     if held != "fp32" or tuning.whole:
         return profile
@@ -163,7 +169,7 @@ def _in_fp32(profile: FrameworkProfile) -> FrameworkProfile:
                 "plain_activation_tensors": factor * saved.plain_activation_tensors,
                 "unfused_gelu_bytes": 16.0,
                 "expert_bytes": _FP32,
-                # Attention casts values, and a cast is no part of a wider tensor.
+                # Attention casts the values, and the cast is not part of a wider tensor.
                 "value_is_view": False,
             },
             "kernels": {
@@ -175,7 +181,7 @@ def _in_fp32(profile: FrameworkProfile) -> FrameworkProfile:
 
 
 def tuning_conditions(profile: FrameworkProfile, tuning: Tuning) -> tuple[UserCondition, ...]:
-    """What the way of training demands of the degrees."""
+    """Conditions on the degrees that follow from how the weights are trained."""
     from constraints.condition import user_condition
 
     if tuning.base is None or profile.adapters.quantised_tensor:
@@ -188,7 +194,8 @@ _UNHOOKED = ("qwen3_vl", "moonvit", "intern_vit")
 
 
 def hooks_tower(tuning: Tuning, profile: FrameworkProfile, tower: TowerSpec) -> bool:
-    """Whether a library that asks for gradients of all embeddings, for checkpoints beside adapters,
-    has the tower's patch embedding among them (transformers 5, enable_input_require_grads)."""
+    """Whether the hook that requests gradients of all embeddings (for checkpointing beside
+    adapters) also covers the tower's patch embedding (transformers 5, enable_input_require_grads).
+    """
     asks = tuning.has_adapters and bool(profile.adapters.hooks_inputs)
     return asks and tower.kind not in _UNHOOKED

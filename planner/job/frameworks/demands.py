@@ -1,5 +1,8 @@
-"""What a framework demands of the degrees for some models and ways of training, where no capability
-of `constraints/capabilities.toml` says it: `[[demands]]` of its file."""
+"""Conditions on the degrees that a framework imposes for some models and kinds of training.
+
+They are the `[[demands]]` of its file, for cases that no capability of
+`constraints/capabilities.toml` expresses.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,12 @@ if TYPE_CHECKING:
 
 
 class Demand(Frozen):
-    """`needs`: a condition on the degrees, as `--require` takes it; `of`: who needs it, for people.
+    """`needs`: a condition on the degrees, in the syntax of `--require`. `of`: what needs it, for
+    messages.
 
-    It stands for models of no family of `families_but` (none: of every one), where all weights are
-    trained (`trains`), where frozen ones are held in a format of `bases`, or where samples become
-    rows by a rule of `packings`.
+    It applies to models outside `families_but` (if given), if all weights are trained (`trains`),
+    if frozen weights are stored in one of the formats `bases`, or if samples are packed by one of
+    the rules `packings`.
     """
 
     needs: str
@@ -31,7 +35,7 @@ class Demand(Frozen):
     packings: tuple[Packing, ...] = ()
 
     def stands(self, model: ModelSpec, tuning: Tuning, samples: Samples) -> bool:
-        """Whether a job has to obey it."""
+        """Whether the condition applies to a job."""
         packed = samples.lengths is not None and samples.packing in self.packings
         return (
             model.family not in self.families_but
@@ -44,7 +48,7 @@ class Demand(Frozen):
 def demand_conditions(
     demands: tuple[Demand, ...], model: ModelSpec, tuning: Tuning, samples: Samples
 ) -> tuple[UserCondition, ...]:
-    """The conditions of those that stand for a job."""
+    """The conditions that apply to a job."""
     from constraints.condition import user_condition
 
     return tuple(

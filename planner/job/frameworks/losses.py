@@ -1,5 +1,6 @@
-"""What an objective makes of a framework's profile: the logits that its loss holds and moves, and
-whether the framework trains for it at all."""
+"""How an objective changes a framework's profile: the logits that its loss stores and moves, and
+whether the framework supports it at all.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ from planner.job.objective import Objective
 if TYPE_CHECKING:
     from constraints.condition import UserCondition
 
-# Bytes a logit that the loss row of the op table moves, forward and backward, at a `loss_traffic`
+# Bytes per logit that the loss row of the op table moves, forward and backward, at a `loss_traffic`
 # of 1 (`planner.predict.ops.table`).
 LOSS_ROW_BYTES = 22.0
-# Tensors of a loss that multiplies by the head's weights itself, a chunk of tokens at a time; one
-# chunk's logits and their gradient, as of Liger's (`liger-kernels` of hf-transformers.toml).
+# A loss that multiplies by the head's weights itself, a chunk of tokens at a time: the logits and
+# gradients of one chunk, as in Liger (`liger-kernels` of hf-transformers.toml).
 _CHUNKED: Tables = {
     "saved": {
         "linear_loss": True,
@@ -36,10 +37,10 @@ _CHUNKED: Tables = {
     },
     "kernels": {"loss_traffic": 0.45},
 }
-# Liger's losses on sequences: logits of one pair, or one row where rows are unpaired, with their
-# gradients, made in forward. Counted on the losses of DPO, ORPO, SimPO and CPO of liger-kernel 0.6,
-# operators one by one: 16.0 bytes a logit of a pair (DPO without a reference 14.0), whatever the
-# number of pairs. What they move: as torch's cross-entropy.
+# Liger's losses over sequences: logits and gradients of one pair (one row if unpaired), computed in
+# forward. Counted operator by operator on the DPO, ORPO, SimPO and CPO losses of liger-kernel 0.6:
+# 16.0 bytes per logit of a pair (DPO without a reference 14.0), whatever the number of pairs. They
+# move as many bytes as torch's cross-entropy.
 _OF_ROWS: Mapping[str, float] = {
     "linear_loss": True,
     "logits_saved_bytes": 0.0,
@@ -47,7 +48,7 @@ _OF_ROWS: Mapping[str, float] = {
     "logits_forward_bytes": 16.0,
 }
 _OF_ROWS_TRAFFIC = 2.0
-# A score a row, in place of logits.
+# One score per row instead of logits.
 _SCORES: Tables = {
     "saved": {
         "linear_loss": True,
@@ -58,13 +59,13 @@ _SCORES: Tables = {
 }
 
 
-# Logits as a loss is handed them: in fp32 or 16 bits by a trainer; of a part of the vocabulary, or
-# all of it, as the model's output is.
+# Logits as a loss receives them: in fp32 or 16 bits from a trainer, for a part of the vocabulary,
+# or as the model returns them.
 Handed = Literal["fp32", "half", "sharded", "whole"]
 
 
 class LossBytes(Named):
-    """Bytes a logit; the fields of `losses.toml`."""
+    """Bytes per logit; the fields of `losses.toml`."""
 
     name: str
     saved: float
@@ -77,8 +78,9 @@ class LossBytes(Named):
 
 @cache
 def loss_bytes(kind: str, logits: Handed, framework: str = "") -> LossBytes | None:
-    """What a loss on logits of a type holds and moves; None for one that keeps the framework's
-    cross-entropy. `framework`: whose loss it is, where that has one of its own."""
+    """Bytes that a loss on logits of a type stores and moves; None if it uses the framework's
+    cross-entropy. `framework`: the framework that brings its own implementation of the loss.
+    """
     tables: Mapping[str, Any] = shipped_toml("planner.job", "losses.toml")
     found = {
         table.get("framework", ""): table[logits]
@@ -90,8 +92,9 @@ def loss_bytes(kind: str, logits: Handed, framework: str = "") -> LossBytes | No
 
 
 def demand_adapters(profile: FrameworkProfile, objective: Objective, *, has_adapters: bool) -> None:
-    """UsageError if the framework trains for an objective with adapters alone, and there are
-    none."""
+    """Raise UsageError if the framework supports an objective only with adapters and there are
+    none.
+    """
     if objective.kind in profile.adapter_objectives and not has_adapters:
         raise UsageError(
             f"--objective {objective}: {profile.name} has {objective.rules.words} for adapters "
@@ -100,7 +103,7 @@ def demand_adapters(profile: FrameworkProfile, objective: Objective, *, has_adap
 
 
 def demand_objective(profile: FrameworkProfile, objective: Objective) -> None:
-    """UsageError if the framework does not train for an objective."""
+    """Raise UsageError if the framework does not support an objective."""
     kind = objective.kind
     if kind in ("lm", "policy") or kind in profile.objectives:
         return
@@ -114,9 +117,11 @@ def demand_objective(profile: FrameworkProfile, objective: Objective) -> None:
 def objective_conditions(
     profile: FrameworkProfile, objective: Objective
 ) -> tuple[UserCondition, ...]:
-    """What an objective demands of the degrees. KTO takes mismatched answers from its own
-    micro-batch: of one sample there are none, and TRL refuses it (kto_trainer.py: "batch size must
-    be > 1")."""
+    """Conditions on the degrees that follow from an objective.
+
+    KTO takes its mismatched answers from its own micro-batch. A micro-batch of one sample has none,
+    and TRL refuses it (kto_trainer.py: "batch size must be > 1").
+    """
     from constraints.condition import user_condition
 
     if objective.kind != "kto" or profile.loss_logits == "tokens":
@@ -126,8 +131,9 @@ def objective_conditions(
 
 @cache
 def with_objective(profile: FrameworkProfile, objective: Objective) -> FrameworkProfile:
-    """The profile as it trains for an objective; one object for equal arguments. UsageError where
-    it does not."""
+    """The profile as it trains for an objective; equal arguments give the same object. UsageError
+    if the framework does not support it.
+    """
     demand_objective(profile, objective)
     if objective.is_plain:
         return profile
@@ -156,14 +162,15 @@ def with_objective(profile: FrameworkProfile, objective: Objective) -> Framework
 
 
 def _with_note(profile: FrameworkProfile, note: str) -> FrameworkProfile:
-    """The profile with what was taken for granted of this loss in place of the usual one's."""
+    """The profile with the assumption about this loss in place of the one about the usual loss."""
     kept = (text for text in profile.assumptions if text != _OF_TOKENS)
     return profile.model_copy(update={"assumptions": (*kept, note)})
 
 
 def _by_rows(profile: FrameworkProfile, objective: Objective) -> FrameworkProfile:
-    """The profile with a loss of Liger's, that of a teacher apart, which takes tokens; else as it
-    is: each token has its own loss."""
+    """The profile with Liger's loss over rows. Distillation keeps its own, because each token has a
+    loss.
+    """
     tokens = profile.loss_logits == "tokens" or objective.teacher is not None
     if tokens or objective.kind in ("lm", "policy"):
         return profile
@@ -171,13 +178,13 @@ def _by_rows(profile: FrameworkProfile, objective: Objective) -> FrameworkProfil
     return with_tables(profile, {"saved": saved, "kernels": {"loss_traffic": _OF_ROWS_TRAFFIC}})
 
 
-# What profiles say of a loss that is not this one's.
+# Notes in profiles about losses other than this one.
 _OF_TOKENS = "fp32 logits and an unfused cross-entropy"
 _OF_CHUNKS = "the loss makes a chunk of logits at a time"
 
 
 def _note(profile: FrameworkProfile, objective: Objective) -> str:
-    """What was taken for granted of the logits."""
+    """The assumption made about the logits."""
     if profile.name == "torchtune":
         return "the loss is handed all logits of a micro-batch, and is not compiled"
     text = "the loss is handed all logits of a micro-batch, as by TRL 1.10"
@@ -186,13 +193,14 @@ def _note(profile: FrameworkProfile, objective: Objective) -> str:
     return text
 
 
-# 16-bit logits beside their fp32 copy, as the model's forward ends.
+# 16-bit logits beside their fp32 copy, at the end of the model's forward pass.
 _CAST_BYTES = 6.0
 
 
 def _own_loss(profile: FrameworkProfile, objective: Objective) -> LossBytes | None:
-    """The loss of an objective where it is not the framework's cross-entropy on tokens, and makes
-    logits."""
+    """The loss of an objective that makes logits but does not use the framework's cross-entropy;
+    else None.
+    """
     if profile.saved.linear_loss:
         return None
     if objective.kind == "policy":
@@ -203,7 +211,7 @@ def _own_loss(profile: FrameworkProfile, objective: Objective) -> LossBytes | No
 
 
 def handed_logits(profile: FrameworkProfile, objective: Objective) -> Handed:
-    """Type of the logits that a loss on sequences, or a policy's, works on."""
+    """Type of the logits that a sequence loss or policy loss works on."""
     if objective.kind == "policy" and loss_bytes("policy", "fp32", objective.loss) is None:
         return "sharded" if profile.parallelism.vocabulary_padded else "whole"
     wide = objective.logits == "fp32" or profile.loss_logits == "fp32"
@@ -211,7 +219,7 @@ def handed_logits(profile: FrameworkProfile, objective: Objective) -> Handed:
 
 
 def read_bytes(profile: FrameworkProfile, objective: Objective) -> float:
-    """Bytes a logit that the loss of a model that is only read moves."""
+    """Bytes per logit that the loss moves for a model that is only read."""
     found = _own_loss(profile, objective)
     if found is not None:
         return objective.answers * found.read
@@ -219,20 +227,22 @@ def read_bytes(profile: FrameworkProfile, objective: Objective) -> float:
 
 
 def reading_bytes(profile: FrameworkProfile, objective: Objective) -> float:
-    """Bytes a logit that are alive beyond what is kept for backward while a reference or a teacher
-    is read; 0 where that happens before the policy's forward."""
+    """Bytes per logit in memory, besides what is kept for backward, while a reference or teacher is
+    read; 0 if that happens before the policy's forward.
+    """
     found = _own_loss(profile, objective)
     return found.reading if found is not None else 0.0
 
 
 def reading_peak_bytes(profile: FrameworkProfile, objective: Objective) -> float:
-    """Bytes a logit that are alive, at most, as a pass reads a policy: of the loss of a chunk at a
-    time, and of the framework's own cross-entropy, as in a forward pass that trains."""
+    """Peak bytes per logit while a pass reads the policy, for losses over chunks and for the
+    framework's own cross-entropy, as in a training forward pass.
+    """
     found = _own_loss(profile, objective)
     if found is not None and found.reading:
         return objective.answers * found.reading
     return profile.saved.logits_forward_bytes + profile.saved.logits_saved_bytes
 
 
-# Of the framework's cross-entropy (`planner.predict.ops.table`).
+# For the framework's cross-entropy (`planner.predict.ops.table`).
 _FORWARD_BYTES = 14.0

@@ -1,8 +1,7 @@
-"""What people call frameworks: the one list of names that every command takes.
+"""Names of frameworks: the one list of names that every command accepts.
 
-A name is a profile's own, or one of the `names` in its file. What a command needs besides, the
-target that writes or the dialect that reads its files, follows from the profile
-(`planner.launch.registry`).
+A name is a profile's own, or one of the `names` in its file. The dialect that reads and writes its
+launch files follows from the profile (`planner.launch.registry`).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def framework_names() -> tuple[str, ...]:
 
 @cache
 def _other_names() -> Mapping[str, str]:
-    """Every other word for a profile, as the profiles' files say in `names`."""
+    """Alternative name -> profile, from the `names` in the profiles' files."""
     return {
         word: name
         for name in framework_names()
@@ -40,22 +39,22 @@ def _other_names() -> Mapping[str, str]:
 
 @cache
 def known_names() -> tuple[str, ...]:
-    """Every name that a command takes: profiles, and other words for them."""
+    """Every name that a command accepts: profiles and their alternative names."""
     return (*framework_names(), *_other_names())
 
 
 def names_of(profile: str) -> tuple[str, ...]:
-    """The other names of a profile."""
+    """The alternative names of a profile."""
     return tuple(word for word, name in _other_names().items() if name == profile)
 
 
 def plain_name(name: str) -> str:
-    """A name as the lists have it: in small letters, with dashes."""
+    """A name in lower case, with dashes."""
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
 def profile_named(name: str) -> str:
-    """The profile that a name means: case and `_`/`-` ignored. UsageError for an unknown name."""
+    """The profile of that name, ignoring case and `_`/`-`. UsageError for an unknown name."""
     wanted = plain_name(name)
     if wanted in framework_names():
         return wanted

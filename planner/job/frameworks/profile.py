@@ -1,7 +1,8 @@
-"""What a training framework can express, what it keeps for backward, and what it overlaps.
+"""The profile of a training framework: the plans it can express, the tensors it keeps for backward,
+and the communication it overlaps.
 
-One TOML file a framework in this folder; this module gives the file a type. A *mechanism*
-(which copy a norm keeps, which collective hides behind what) belongs here; a *rate* belongs in
+Each framework has one TOML file in this folder; this module defines its type. A *mechanism* (which
+copy a norm keeps, which collective hides behind what) belongs here; a *rate* belongs in
 `hardware/efficiency`.
 """
 
@@ -40,10 +41,10 @@ from planner.job.objective import ObjectiveKind
 from planner.job.recompute import RecomputeForms, RecomputeMode, read_mode
 from planner.job.unmodelled import refuse_unmodelled
 
-# Precisions of products whose weights, gradients and activations are fp32 too: products in fp32, or
-# in TF32 where torch may (torch.backends.cuda.matmul.allow_tf32).
+# Precisions of products that also mean fp32 weights, gradients and activations: products in fp32,
+# or in TF32 if torch allows it (torch.backends.cuda.matmul.allow_tf32).
 FP32_PRECISIONS = ("fp32", "tf32")
-# Names of tables of a profile -> values in them.
+# Name of a profile's table -> values in it.
 Tables = Mapping[str, Mapping[str, Any]]
 
 Changes = Annotated[tuple[tuple[str, bool | float], ...], BeforeValidator(pairs)]
@@ -59,14 +60,13 @@ class _Mode(Frozen):
 
 
 class DtypeMode(_Mode):
-    """What a dtype mode changes in the tables `saved`, `state` and `kernels`."""
+    """Changes that a dtype mode makes to the tables `saved`, `state` and `kernels`."""
 
     name: Literal["amp", "fp32"]
 
 
 class FamilyRule(Frozen):
-    """What the implementation of some model families changes in the table `saved`, in one dtype
-    mode or in all of them."""
+    """Changes to the table `saved` for some model families, in one dtype mode or in all."""
 
     names: tuple[str, ...]
     modes: tuple[DtypeModeName, ...] = ("bf16", "amp", "fp32")
@@ -74,55 +74,56 @@ class FamilyRule(Frozen):
 
 
 class PrecisionMode(_Mode):
-    """What linear layers in fp8 or fp4 change in the tables `saved`, `state` and `kernels`.
+    """Changes that linear layers in fp8 or fp4 make to the tables `saved`, `state` and `kernels`.
 
-    Transformer Engine keeps the quantised input of each product instead of the 16-bit one, and
-    may keep the weights quantised too.
+    Transformer Engine keeps the quantised input of each product instead of the 16-bit one, and may
+    keep the weights quantised too.
     """
 
     precisions: tuple[str, ...]
 
 
 class OlderGpus(_Mode):
-    """What GPUs before Ampere change in the tables `saved`, `state` and `kernels`."""
+    """Changes to the tables `saved`, `state` and `kernels` on GPUs before Ampere."""
 
 
 class UnmodelledSaving(Frozen):
-    """Something of the framework that saves memory and is not modelled. `terms`: of a stage's
-    memory (`planner.predict.plan.StageMemory`) that it can take away at most."""
+    """A memory saving of the framework that is not modelled. `terms`: terms of a stage's memory
+    (`planner.predict.plan.StageMemory`) that it may remove.
+    """
 
     words: str
     terms: tuple[Literal["weights", "gradients", "optimizer", "gather_buffers"], ...]
 
 
 class FusedAttention(Frozen, extra="allow"):
-    """Fused attention kernel by the GPU's architecture, a field each of those that need one.
+    """Fused attention kernel by GPU architecture, with a field for each architecture that needs
+    one.
 
-    auto: the GPU's usual, the vendor's own, as on every architecture that is not named.
-
-    Transformer Engine brings the vendor's (cuDNN, AITER), torch and flash-attn FlashAttention-2; on
-    AMD torch calls the vendor's since 2.9 (before, AOTriton's). `special`: in place of cuDNN's for
-    latent attention, windows and sinks (`ModelSpec.special_attention`).
+    `auto` is the vendor's own kernel, as on every architecture that is not named. Transformer
+    Engine ships the vendor's (cuDNN, AITER); torch and flash-attn use FlashAttention-2; torch on
+    AMD calls the vendor's since 2.9 (AOTriton's before). `special`: replaces cuDNN's for latent
+    attention, windows and sinks (`ModelSpec.special_attention`).
     """
 
     __pydantic_extra__: dict[ArchitectureName, AttentionKernel | Literal["auto"]]
     special: AttentionKernel | Literal["auto"] = "auto"
 
     def on(self, architecture: str, *, special: bool) -> str:
-        """Kernel on an architecture of the catalogue, of a model's special attention or others."""
+        """The kernel on an architecture, for a model with or without special attention."""
         usual = str(getattr(self, architecture, "auto"))
         replaced = special and self.special != "auto" and usual == "flash3_or_cudnn"
         return self.special if replaced else usual
 
 
 class TowerRules(Frozen):
-    """Where the framework has a vision tower and its projector, families by how they count the
-    tokens of an image (`planner/job/images.toml`).
+    """Where the framework places a vision tower with its projector, by image rule
+    (`planner/job/images.toml`).
 
-    `first_stage`: with the embeddings on the first pipeline stage, not among the layers; there
-    `copied` families are whole on every tensor-parallel rank and unaware of context parallelism,
-    and of `recomputed` ones layers run again as the language model's do. `among`: families whose
-    towers it has not, which are planned among the layers.
+    `first_stage`: on the first pipeline stage with the embeddings, not among the layers. There,
+    towers in `copied` are complete on every tensor-parallel rank and ignore context parallelism,
+    and those in `recomputed` recompute like the language model. `among`: towers that the framework
+    does not support, which are planned among the layers.
     """
 
     first_stage: bool = False
@@ -131,14 +132,14 @@ class TowerRules(Frozen):
     among: tuple[str, ...] = ()
 
     def place(self, rule: str) -> Literal["layers", "split", "copied"]:
-        """Where a family's tower stands (`planner.job.vision.VisionSpec.place`)."""
+        """Where a tower with this image rule stands (`planner.job.vision.VisionSpec.place`)."""
         if not self.first_stage or rule in self.among:
             return "layers"
         return "copied" if rule in self.copied else "split"
 
 
 class Launched(Frozen):
-    """What a framework's launch files are written by, and the GPUs that they start on."""
+    """The program that writes a framework's launch files, and the GPUs that it supports."""
 
     target: str = ""
     """The launch target that writes the framework's plans; none where it is empty."""
@@ -153,14 +154,15 @@ class FrameworkProfile(Frozen):
     """One framework at one version."""
 
     name: str
-    # The profile at the root of those it extends: its versions share their error bars.
+    # The profile at the root of the `extends` chain. All versions of a framework share its error
+    # bars.
     family: str = ""
     version: str
     summary: str
-    # Other words for it.
+    # Alternative names.
     names: tuple[str, ...] = ()
     launch: Launched = Launched()
-    # Whether people would start a run with it today; else it accounts for published runs or texts.
+    # Whether people would start a run with it today. Other profiles only explain published runs.
     listed: bool = True
     sources: tuple[str, ...]
     precisions: tuple[str, ...]
@@ -180,37 +182,38 @@ class FrameworkProfile(Frozen):
     towers: TowerRules = TowerRules()
     activation_offload: ActivationOffload = ActivationOffload()
     techniques: Techniques = ()
-    # Dtype modes besides `bf16`, which the tables above describe, and the one that they have now.
+    # Dtype modes besides `bf16`, which the tables above describe; and the mode they are in now.
     modes: tuple[DtypeMode, ...] = ()
     mode: DtypeModeName = "bf16"
-    # Model families whose implementation keeps other tensors; a later rule overrides an earlier.
+    # Model families whose implementation keeps other tensors. Later rules override earlier ones.
     families: tuple[FamilyRule, ...] = ()
-    # Multi-token prediction: only where somebody asks (Megatron's --mtp-num-layers, torchtitan's
-    # num_mtp_layers: none by default), as the model has it, or not at all.
+    # Multi-token prediction: only on request (Megatron's --mtp-num-layers and torchtitan's
+    # num_mtp_layers default to none), as the model has it, or not at all.
     mtp: Literal["asked", "model", "never"] = "asked"
-    # Objectives beside next-token prediction that it trains for, and what their losses are handed:
-    # each token's cross-entropy as in pretraining, or all logits, in fp32 or in 16 bits.
+    # Objectives besides next-token prediction that it supports, and the input of their losses: each
+    # token's cross-entropy as in pretraining, or all logits in fp32 or 16 bits.
     objectives: tuple[ObjectiveKind, ...] = ()
     loss_logits: Literal["tokens", "fp32", "half"] = "tokens"
-    # Those of them that it has for adapters alone.
+    # Objectives among these that it supports only with adapters.
     adapter_objectives: tuple[ObjectiveKind, ...] = ()
-    # Tokens of a chunk of Mamba-2's scans, where the framework has its own; 0: the model's.
+    # Tokens per chunk of Mamba-2's scans, if the framework sets its own; 0 for the model's.
     scan_chunk: int = 0
-    # What fp8 and fp4 change; a precision that is not listed changes no tensor.
+    # Effects of fp8 and fp4. A precision that is not listed changes no tensor.
     low_precision: tuple[PrecisionMode, ...] = ()
-    # The one that people train in unless they say otherwise.
+    # The default precision.
     usual_mode: DtypeModeName = "bf16"
-    # Its tables on GPUs before Ampere, where a kernel of its own does not run.
+    # Changes on GPUs before Ampere, where one of its kernels does not run.
     before_ampere: OlderGpus | None = None
     assumptions: tuple[str, ...] = ()
     unmodelled_savings: tuple[UnmodelledSaving, ...] = ()
-    # Conditions on the degrees for some models and ways of training.
+    # Conditions on the degrees for some models and kinds of training.
     demands: tuple[Demand, ...] = ()
 
     def in_mode(self, name: str) -> FrameworkProfile:
-        """The profile under a dtype mode: `bf16` (16-bit weights), `amp` (autocast over fp32
-        weights) or `fp32`; UsageError lists the framework's modes otherwise. One that is in that
-        mode stays as it is, with what techniques made of it since."""
+        """The profile in a dtype mode: `bf16` (16-bit weights), `amp` (autocast over fp32 weights)
+        or `fp32`. A profile already in that mode is returned unchanged, with the changes that
+        techniques made. UsageError lists the framework's modes.
+        """
         if name in ("bf16", self.mode):
             return self
         for mode in self.modes:
@@ -220,30 +223,32 @@ class FrameworkProfile(Frozen):
         raise unknown_name("dtype mode", name, known, f"{self.name} has: {', '.join(known)}")
 
     def saved_of(self, family: str) -> SavedTensors:
-        """Rules for tensors kept for backward of a model family, in the profile's dtype mode."""
+        """Sizes of the tensors kept for backward in a model family, in the profile's dtype mode."""
         return _saved_of(self, family)
 
     def in_precision(self, name: str) -> FrameworkProfile:
-        """The profile as it trains with linear layers in precision `name`."""
+        """The profile as it trains linear layers in precision `name`."""
         for mode in self.low_precision:
             if name in mode.precisions:
                 return _with_mode(self, mode)
         return self
 
     def usual_etp(self, *, experts: bool, tp: int, ep: int) -> int:
-        """Tensor parallelism inside experts where nobody says it: Megatron takes that of the other
-        layers (parallel_state.py, `expert_tensor_parallel_size is None`); without a degree of its
-        own an expert is whole under expert parallelism, and split like other layers else."""
+        """Default tensor parallelism of experts. Megatron uses that of the other layers
+        (parallel_state.py, `expert_tensor_parallel_size is None`). Frameworks without a separate
+        degree keep experts whole under expert parallelism and split them like other layers
+        otherwise.
+        """
         if not experts:
             return 1
         return tp if self.parallelism.expert_tensor or ep == 1 else 1
 
     def technique(self, name: str) -> Technique | None:
-        """The technique of that name; None where the framework has none such."""
+        """The technique of that name; None if the framework has no such technique."""
         return next((one for one in self.techniques if one.name == name), None)
 
     def recompute_mode(self, name: str) -> RecomputeMode:
-        """The mode that `name` spells (`planner.job.recompute.read_mode`); UsageError otherwise."""
+        """The mode that `name` spells (`planner.job.recompute.read_mode`). Raises UsageError."""
         return read_mode(name, self.name, self.recompute, self.recomputing)
 
 
@@ -288,7 +293,7 @@ def on_gpu(profile: FrameworkProfile, architecture: str) -> FrameworkProfile:
 
 
 def check_precision(profile: FrameworkProfile, precision: str) -> None:
-    """UsageError if the framework does not train in a precision; names those that do."""
+    """Raise UsageError if the framework does not train in a precision; names those it supports."""
     if precision in profile.precisions:
         return
     refuse_unmodelled(precision, f"precision {precision!r}")
@@ -301,8 +306,9 @@ def check_precision(profile: FrameworkProfile, precision: str) -> None:
 
 
 def demand_arithmetic(profile: FrameworkProfile, gpu: Gpu, precision: str) -> None:
-    """HardwareError if a GPU does not compute in a precision; names the first that it and the
-    framework have."""
+    """Raise HardwareError if a GPU does not compute in a precision; names the first one that both
+    GPU and framework support.
+    """
     try:
         gpu.peak(precision)
     except HardwareError as error:
@@ -313,18 +319,18 @@ def demand_arithmetic(profile: FrameworkProfile, gpu: Gpu, precision: str) -> No
         raise HardwareError(f"{error}; give {fix}") from None
 
 
-# From the one that most people train in.
+# The most common precision first.
 _PRECISIONS = ("bf16", "fp16", "fp32")
 
 
 def frameworks_with(has: Callable[[FrameworkProfile], object]) -> tuple[str, ...]:
-    """Names of the frameworks that have something."""
+    """Names of the frameworks for which `has` is true."""
     return tuple(name for name in framework_names() if has(load_framework(name)))
 
 
 @cache
 def load_framework(name: str) -> FrameworkProfile:
-    """Profile by any of its names. Raises UsageError with close matches."""
+    """Profile by any of its names. UsageError shows close matches."""
     wanted = profile_named(name)
     try:
         profile = FrameworkProfile.model_validate(_table(wanted))
@@ -338,8 +344,9 @@ def load_framework(name: str) -> FrameworkProfile:
 
 
 def _table(name: str) -> dict[str, Any]:
-    """A framework's TOML file, on top of the one it `extends`: tables merge, the rest replaces;
-    techniques that it `lacks` go, all of them with `*`."""
+    """A framework's TOML file merged over the file it `extends`: tables merge, other values are
+    replaced, and techniques that it `lacks` are removed (`*`: all).
+    """
     loads = shipped_toml("planner.job.frameworks", f"{name}.toml")
     parent = loads.pop("extends", None)
     if parent is None:
@@ -355,7 +362,7 @@ def _table(name: str) -> dict[str, Any]:
 
 
 def _merged(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """A table with changes to it; tables of tables, as those of techniques, merge too."""
+    """A table with changes applied; nested tables, such as techniques, are merged too."""
     nested = {
         key: _merged(table[key], value)
         for key, value in changes.items()
@@ -365,8 +372,9 @@ def _merged(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def profile_on(profile: FrameworkProfile, gpu: str, vendor: str) -> FrameworkProfile:
-    """The profile that a job of one takes on a vendor's GPUs: itself, or that of the framework in
-    its place. UsageError where the framework has no release for them."""
+    """The profile that a job uses on a vendor's GPUs: this one, or the one that replaces it there.
+    UsageError if the framework has no release for them.
+    """
     launch = profile.launch
     if not (launch.target and launch.cuda and vendor == "amd"):
         return profile

@@ -1,9 +1,8 @@
-"""What a person changes of how a framework trains, one option each: a profile with it in place; and
-what techniques of the framework demand of a plan.
+"""Options that change how a framework trains, and conditions that its techniques impose on a plan.
 
-The options are torch's and Megatron's own switches, so each says which tables of the profile it
-is; readers of launch files use the same tables (`planner.launch.check.request`). The switches of a
-cluster's network are among them: whether they reduce for a framework (SHARP).
+The options are torch's and Megatron's own switches. Each says which tables of the profile it
+changes; readers of launch files use the same tables (`planner.launch.check.request`). In-network
+reduction (SHARP) is one of them.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from planner.job.tuning import FULL, Tuning
 _ONE_TEXT = Samples()
 NO_SEQUENCE_PARALLEL: Tables = {"parallelism": {"sequence_parallel": "never"}}
 # Gradients are views of DDP's buckets, which live from the first step to the last (torch,
-# DistributedDataParallel). DDP divides nothing: ZeRO-0.
+# DistributedDataParallel). DDP shards nothing: ZeRO-0.
 BUCKET_VIEW: Tables = {
     "state": {"ddp_bucket_copies": 0.0, "persistent_gradients": True},
     "parallelism": {"zero_stages": (0,)},
@@ -51,8 +50,7 @@ KEPT_GRADIENTS: Tables = {"state": {"persistent_gradients": True}}
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """Options of a job that change its framework's profile; each as the framework has it unless
-    given."""
+    """Options of a job that change its framework's profile. None keeps the framework's default."""
 
     sequence_parallel: bool = True
     gradient_as_bucket_view: bool = False
@@ -61,8 +59,9 @@ class Switches:
 
 @cache
 def switched(profile: FrameworkProfile, switches: Switches, world: int) -> FrameworkProfile:
-    """The profile as the options change it, for a job of `world` GPUs; one object for equal
-    arguments. UsageError for an option that the framework has not."""
+    """The profile with the options applied, for a job on `world` GPUs; equal arguments give the
+    same object. UsageError for an option that the framework lacks.
+    """
     if not switches.sequence_parallel:
         profile = _noted(with_tables(profile, NO_SEQUENCE_PARALLEL), "no sequence parallelism")
     if switches.gradient_as_bucket_view:
@@ -77,7 +76,7 @@ def switched(profile: FrameworkProfile, switches: Switches, world: int) -> Frame
 
 
 def has_technique(profile: FrameworkProfile, technique: Technique) -> bool:
-    """Whether a profile is already as a technique makes it."""
+    """Whether a profile already includes the changes of a technique."""
     return with_tables(profile, technique.changes(used=True)) == profile
 
 
@@ -85,8 +84,9 @@ def has_technique(profile: FrameworkProfile, technique: Technique) -> bool:
 def with_techniques(
     profile: FrameworkProfile, used: tuple[str, ...], unused: tuple[str, ...] = ()
 ) -> FrameworkProfile:
-    """The profile with some of its techniques, and without others; one object for equal
-    arguments."""
+    """The profile with the techniques `used` and without `unused`; equal arguments give the same
+    object.
+    """
     for technique in profile.techniques:
         if technique.name in used and technique.profile:
             other = load_framework(technique.profile).in_mode(profile.mode)
@@ -106,13 +106,13 @@ def _technique_note(technique: Technique) -> str:
 
 
 def _without_notes(profile: FrameworkProfile, ended: tuple[str, ...]) -> FrameworkProfile:
-    """The profile without assumptions that no longer hold."""
+    """The profile without the assumptions that no longer hold."""
     kept = tuple(text for text in profile.assumptions if text not in ended)
     return profile.model_copy(update={"assumptions": kept})
 
 
 def _noted(profile: FrameworkProfile, note: str) -> FrameworkProfile:
-    """The profile, saying beside its answers what was switched."""
+    """The profile with a note about what was switched, shown with answers."""
     return profile.model_copy(update={"assumptions": (*profile.assumptions, note)})
 
 
@@ -143,10 +143,11 @@ def _has_ddp(profile: FrameworkProfile) -> bool:
 
 
 def framework_sharp(cluster: Cluster, profile: FrameworkProfile, asked: bool) -> Cluster:
-    """The cluster with what its switches do for a framework.
+    """The cluster with the in-network reductions that the framework can use.
 
-    `asked`: the user wants SHARP (`--sharp`); then UsageError or HardwareError say why it cannot
-    be. A cluster that has it, under a framework that cannot name a communicator, goes without.
+    `asked`: the user asked for SHARP (`--sharp`); UsageError or HardwareError then says why it is
+    impossible. A framework that cannot name a communicator trains without SHARP on a cluster that
+    has it.
     """
     if profile.parallelism.sharp_groups:
         return with_sharp(cluster, cluster.sharp) if asked else cluster
@@ -162,7 +163,7 @@ def framework_sharp(cluster: Cluster, profile: FrameworkProfile, asked: bool) ->
 def technique_conditions(
     profile: FrameworkProfile, names: Iterable[str]
 ) -> tuple[UserCondition, ...]:
-    """What techniques that a plan must use demand of its degrees."""
+    """Conditions on the degrees that the required techniques impose."""
     from constraints.condition import user_condition
 
     found = (profile.technique(name) for name in names)
@@ -176,7 +177,7 @@ def technique_conditions(
 def technique_refusal(
     profile: FrameworkProfile, names: Iterable[str], mode: RecomputeMode
 ) -> str | None:
-    """Why a recompute mode does not go with techniques in use; None if it does."""
+    """Why a recompute mode cannot be combined with the techniques in use; None if it can."""
     for name in names:
         technique = profile.technique(name)
         if technique is None:
@@ -194,8 +195,9 @@ def site_of(
     profile: FrameworkProfile, model: ModelSpec, cluster: Cluster, *, inside: bool,
     tuning: Tuning = FULL, samples: Samples = _ONE_TEXT,
 ) -> Site:  # fmt: skip
-    """Where a job trains, as techniques ask. `inside`: tensor parallelism stays inside a scale-up
-    domain."""
+    """The properties of a job that decide which techniques apply. `inside`: tensor parallelism
+    stays inside a scale-up domain.
+    """
     linked = cluster.scale_up_domain_gpus >= cluster.gpus_per_node
     linked = linked and cluster.gpu.traits.kernels_send
     split = profile.parallelism.sequence_parallel == "with-tp"
@@ -217,8 +219,9 @@ def site_of(
 def kept_techniques(
     offered: FrameworkProfile, profile: FrameworkProfile, names: Iterable[str]
 ) -> tuple[str, ...]:
-    """Techniques in use, in the order of the profile that `offered` them, once some have made it
-    `profile`."""
+    """Techniques in use, in the order of the profile `offered`, given that `profile` already
+    includes some.
+    """
     used = tuple(names)
     return tuple(
         one.name
@@ -228,7 +231,7 @@ def kept_techniques(
 
 
 def refuses_offload(profile: FrameworkProfile, names: Iterable[str]) -> str:
-    """The technique among some beside which no activations are offloaded; empty if none is."""
+    """The first technique that excludes activation offload; empty if none does."""
     found = (profile.technique(name) for name in names)
     return next((one.name for one in found if one and "OFFLOAD" in one.refuses), "")
 
@@ -236,6 +239,6 @@ def refuses_offload(profile: FrameworkProfile, names: Iterable[str]) -> str:
 def unrefused_modes(
     profile: FrameworkProfile, names: Iterable[str], modes: Iterable[RecomputeMode]
 ) -> tuple[RecomputeMode, ...]:
-    """The modes that go with all techniques in use."""
+    """The recompute modes that all techniques in use allow."""
     used = tuple(names)
     return tuple(mode for mode in modes if technique_refusal(profile, used, mode) is None)

@@ -1,5 +1,6 @@
-"""Tables of a framework's profile whose settings `settings.toml` declares, and these as people read
-them: type, unit, default, meaning, source."""
+"""Tables of a framework's profile, whose settings `settings.toml` declares with type, unit,
+default, meaning and source.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ SETTINGS = "planner.job", "settings.toml"
 
 @declared(*SETTINGS, "saved")
 class SavedTensors(Settings):
-    """Bytes per element of what autograd keeps, where frameworks differ.
+    """Bytes per element of tensors that autograd keeps, where frameworks differ.
 
-    `*_families` name model families (`ModelSpec.family`) whose implementation there differs;
-    `*` stands for all. Sizes called `*_per_*` say what they multiply.
+    `*_families` name model families (`ModelSpec.family`) whose implementation differs; `*` stands
+    for all. Names with `*_per_*` say what they multiply.
     """
 
     if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class TrainingState(Settings):
 
 @declared(*SETTINGS, "adapters")
 class AdapterRules(Settings):
-    """Which adapters the framework trains beside frozen weights, and how it holds both."""
+    """The adapters that the framework can train, and how it stores them and the frozen weights."""
 
     if TYPE_CHECKING:
         methods: tuple[str, ...] = ()
@@ -63,12 +64,12 @@ class AdapterRules(Settings):
 
 @declared(*SETTINGS, "overlap")
 class Overlap(Settings):
-    """What the framework hides: shares of a collective that may run beside compute."""
+    """Shares of each collective that the framework can overlap with compute."""
 
 
 @declared(*SETTINGS, "kernels")
 class Kernels(Settings):
-    """How the framework issues work."""
+    """How the framework launches kernels."""
 
     if TYPE_CHECKING:
         dispatcher: str = ""
@@ -79,13 +80,14 @@ class Kernels(Settings):
 
 @declared(*SETTINGS, "outside")
 class Outside(Settings):
-    """Memory outside live tensors; each with its evidence in the framework's file."""
+    """Memory besides live tensors; the framework's file has the evidence for each."""
 
 
 @declared(*SETTINGS, "full_memory")
 class FullMemorySettings(Settings):
-    """What runs did whose allocator had next to nothing left
-    (`planner.predict.uncertainty.full_memory`)."""
+    """Behaviour of runs whose allocator had almost no memory left
+    (`planner.predict.uncertainty.full_memory`).
+    """
 
     if TYPE_CHECKING:
         allocator: str = ""
@@ -108,7 +110,7 @@ class ActivationOffload(Settings):
 
 @declared(*SETTINGS, "optimizer")
 class OptimizerRules(Settings):
-    """Which optimizers the framework runs, with which kernels, and what it moves to the CPU."""
+    """The optimizers that the framework runs, their kernels, and what it can move to the CPU."""
 
     if TYPE_CHECKING:
         families: tuple[str, ...] = ()
@@ -126,7 +128,7 @@ class OptimizerRules(Settings):
 
 
 _CAPABILITIES = "constraints", "capabilities.toml"
-# Tables of a framework's file that hold settings, in the order in which they are shown.
+# Tables of a framework's file that hold settings, in display order.
 TABLES = {
     "parallelism": "Parallelism",
     "saved": "Bytes per element kept for backward",
@@ -143,7 +145,9 @@ TABLES = {
 
 
 class DeclaredSetting(NamedTuple):
-    """One declared setting. `default`: None where a file must give it or where that is it."""
+    """One declared setting. `default` is None if a file must give the value, or if None is the
+    default.
+    """
 
     table: str
     name: str
@@ -156,7 +160,7 @@ class DeclaredSetting(NamedTuple):
 
 @cache
 def settings_of(table: str) -> tuple[DeclaredSetting, ...]:
-    """The settings of one of TABLES, in the order of their declaration."""
+    """The settings of one of TABLES, in order of declaration."""
     file = _CAPABILITIES if table == "parallelism" else SETTINGS
     rows = declarations(*file)[table].items()
     return tuple(_declared(table, name, row) for name, row in rows)

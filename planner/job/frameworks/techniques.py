@@ -1,12 +1,11 @@
-"""Techniques that a framework offers beside its degrees: overlap, dispatchers, rank order, …
+"""Techniques of a framework besides its degrees: overlap, dispatchers, rank order and so on.
 
-A profile is a set of defaults; each technique says what it changes in the profile's tables, where
-it works, how it is switched on, and what measured it. A search uses those that are on wherever they
-work, tries the searched ones with and without, and the rest where they are asked for. A technique
-that changes the numbers that a training computes, or trades time for memory, is never on and never
-searched: somebody has to ask for it, and a search says what it would gain
-(`planner.search.unused`), or, where nothing fits, that a plan with it does
-(`planner.search.changes`).
+A profile is a set of defaults. Each technique says what it changes in the profile's tables, where
+it works, how it is switched on, and what measured it. A search uses the ones that are on by default
+wherever they work, tries the searched ones with and without, and uses the rest only on request. A
+technique that changes the numbers of a training, or trades time for memory, is always on request
+only. A search reports what it would gain (`planner.search.unused`) or, if nothing fits, that a plan
+with it does (`planner.search.changes`).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Changes = Annotated[
 ]
 
 
-# What of a training a technique is for; `one-shape`: micro-batches that are all alike.
+# Properties of a training that a technique may need. `one-shape`: all micro-batches are alike.
 Applies = Literal[
     "all", "moe", "moe-layers", "adapters", "plain-adapters", "quantised", "one-shape"
 ]
@@ -37,9 +36,10 @@ Applies = Literal[
 
 @declared(*SETTINGS, "technique")
 class Technique(Settings):
-    """One technique of a framework. `tables`: what it changes in the profile; `autocast`: what
-    besides where autocast runs over fp32 weights; `without`: what the profile is without it, where
-    the profile counts on it."""
+    """One technique of a framework. `tables`: its changes to the profile. `autocast`: further
+    changes under autocast over fp32 weights. `without`: the changes if it is off, for techniques
+    that the profile assumes to be on.
+    """
 
     tables: Changes = ()
     autocast: Changes = ()
@@ -66,26 +66,26 @@ class Technique(Settings):
 
     @property
     def frees_gradients(self) -> bool:
-        """Whether no gradient waits for the end of backward with it."""
+        """Whether each gradient is freed during backward, so that none waits for its end."""
         return bool(self.changes(used=True).get("state", {}).get("updates_in_backward"))
 
     @property
     def moves_weights(self) -> bool:
-        """Whether shards of weights leave the GPU between uses with it."""
+        """Whether shards of weights leave the GPU between uses."""
         return "weights_home" in self.changes(used=True).get("state", {})
 
     @property
     def moves_states(self) -> bool:
-        """Whether states that the CPU updates are on a drive with it."""
+        """Whether optimizer states that the CPU updates are stored on a drive."""
         return "states_home" in self.changes(used=True).get("state", {})
 
     @property
     def usual_flags(self) -> str:
-        """Its flags in words for any job: `...` for what only a job tells."""
+        """Its flags for an unspecified job, with `...` for values that depend on the job."""
         return re.sub(r"\{\w+\}", "...", self.flags)
 
     def changes(self, *, used: bool, mode: str = "bf16") -> Mapping[str, Mapping[str, Any]]:
-        """What the profile's tables become with it, or without, in a dtype mode."""
+        """The changes to the profile's tables with it, or without it, in a dtype mode."""
         tables = {name: dict(values) for name, values in (self.tables if used else self.without)}
         for name, values in self.autocast if used and mode == "amp" else ():
             tables[name] = tables.get(name, {}) | dict(values)
@@ -93,7 +93,7 @@ class Technique(Settings):
 
 
 def _named(table: object) -> object:
-    """A table of techniques by name as a list of them."""
+    """Turn a table of techniques by name into a list."""
     if not isinstance(table, dict):
         return table
     return tuple({"name": name} | values for name, values in table.items())
@@ -104,11 +104,13 @@ Techniques = Annotated[tuple[Technique, ...], BeforeValidator(_named)]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a job trains, as techniques ask: whether the model is a mixture of experts, whether
-    NVLink links all ranks of tensor parallelism, which split the sequence, the model's family,
-    whether attention and experts are layers of their own, whether the profile was changed by other
-    options, whose GPUs they are, how the weights are trained, and whether micro-batches of samples
-    differ."""
+    """The properties of a job that decide which techniques apply.
+
+    Whether the model has experts; whether NVLink joins all tensor-parallel ranks; whether those
+    split the sequence; the model's family; whether attention and experts are separate layers;
+    whether other options changed the profile; the vendor of the GPUs; how the weights are trained;
+    and whether micro-batches differ in length.
+    """
 
     mixture: bool
     linked: bool
@@ -120,7 +122,7 @@ class Site:
     differ: bool = False
 
     def obstacle(self, technique: Technique) -> str:
-        """Why a technique cannot work there; empty if it can."""
+        """Why a technique cannot work for this job; empty if it can."""
         if lacked := self._lacked(technique.applies):
             return lacked
         if technique.families and self.family not in technique.families:
@@ -130,7 +132,9 @@ class Site:
         return self._machine_obstacle(technique)
 
     def _lacked(self, applies: str) -> str:
-        """What model and training lack of what a technique applies to; empty if nothing."""
+        """The property of model or training that a technique needs and this job lacks; empty if
+        none.
+        """
         if applies.startswith("moe") and not self.mixture:
             return "only mixtures of experts have it"
         if applies == "moe-layers" and self.separate:
@@ -138,7 +142,7 @@ class Site:
         return self._training_lacks(applies)
 
     def _training_lacks(self, applies: str) -> str:
-        """What training lacks of what a technique applies to."""
+        """The property of the training that a technique needs and this job lacks; empty if none."""
         if applies == "one-shape" and self.differ:
             return "it replays micro-batches of one shape, and samples of unlike lengths have many"
         if applies.endswith("adapters") and not self.tuning.has_adapters:
@@ -150,7 +154,7 @@ class Site:
         return ""
 
     def _machine_obstacle(self, technique: Technique) -> str:
-        """Why a technique cannot work on the GPUs and their links."""
+        """Why a technique cannot work on these GPUs and links; empty if it can."""
         if technique.cuda and self.vendor != "nvidia":
             return f"its kernels are written in CUDA, and the GPUs are {self.vendor.upper()}'s"
         if technique.linked and not self.linked:
@@ -163,20 +167,19 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class TechniqueDecision:
-    """Names of the techniques that a job uses, and of those that its search decides."""
+    """Names of the techniques that a job uses, and of those that its search decides on."""
 
     used: tuple[str, ...] = ()
     open: tuple[str, ...] = ()
-    # Those that put another profile in place, tried without the others.
+    # Techniques that switch to another profile, tried without the others.
     alone: tuple[str, ...] = ()
-    # Those of the used ones that were asked for, and those of the framework that are not used.
+    # The used techniques that were requested, and the framework's techniques that are not used.
     demanded: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
 
     @property
     def choices(self) -> tuple[tuple[str, ...], ...]:
-        """Every set of the open ones, the smallest first, then other profiles. None if nothing is
-        open."""
+        """Every subset of the undecided techniques, smallest first, then other profiles."""
         sets = (combinations(self.open, size) for size in range(len(self.open) + 1))
         every = [one_set for sizes in sets for one_set in sizes]
         every += [(name,) for name in self.alone]
@@ -190,7 +193,7 @@ def decide(
     excluded: tuple[str, ...],
     site: Site,
 ) -> TechniqueDecision:
-    """What a job uses of the techniques that a framework offers. UsageError for what it has not."""
+    """Decide which of a framework's techniques a job uses. UsageError for unknown ones."""
     known = {one.name: one for one in offered}
     for option, names in (("--with", asked), ("--without", excluded)):
         for name in names:
@@ -213,7 +216,7 @@ def decide(
     return TechniqueDecision(
         used,
         tuple(one.name for one in searched if not one.profile),
-        # Another profile lacks what was asked for.
+        # The other profile lacks a requested technique.
         tuple(one.name for one in searched if one.profile and not asked),
         tuple(name for name in used if name in asked),
         tuple(one.name for one in offered if one.name not in used),

@@ -1,4 +1,4 @@
-"""cuBLAS workspaces as torch allocates them: one for each thread that calls the library."""
+"""cuBLAS workspaces as torch allocates them, one for each thread that calls the library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planner.job.errors import UsageError
 # The environment variable that cuBLAS and torch read.
 CUBLAS_WORKSPACE_CONFIG = "CUBLAS_WORKSPACE_CONFIG"
 _KIB = 1024
-# The thread of forward and that of backward.
+# One thread runs forward, another one backward.
 _THREADS = 2
 _FORM = re.compile(r"(:\d{1,9}:\d{1,9})+")
 
@@ -18,7 +18,7 @@ _FORM = re.compile(r"(:\d{1,9}:\d{1,9})+")
 def torch_workspaces(architecture: str, config: str | None = None) -> float:
     """Bytes of torch's workspaces on a GPU: 2 x 8,519,680 on Ampere, 2 x 33,554,432 on Hopper.
 
-    `config`: CUBLAS_WORKSPACE_CONFIG where it is set. UsageError if it is not of its form.
+    `config`: value of CUBLAS_WORKSPACE_CONFIG, if set. UsageError if it is malformed.
     """
     return _THREADS * workspace_bytes(config or architecture_named(architecture).cublas_workspace)
 

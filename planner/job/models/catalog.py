@@ -1,7 +1,7 @@
 """From what a person typed (`70b`, `Llama-3.1-8B`, a path) to a model.
 
-A catalogue name is a file name in this folder, so resolving one reads only `aliases.toml` and
-that model's file.
+A catalogue name is a file name in this folder, so resolving one reads only `aliases.toml` and that
+model's file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from planner.job.vision import VisionSpec
 
 _FOLDER = Path(__file__).parent
 _ALIAS_FILE = _FOLDER / "aliases.toml"
-# Endings of Hugging Face names that change weights, not shape.
+# Suffixes of Hugging Face names that change weights, not shape.
 _SHAPELESS_SUFFIXES = ("instruct", "chat", "it", "base", "hf", "thinking")
 _RELEASE = re.compile(r"\d{4}")
 
@@ -33,12 +33,11 @@ _RELEASE = re.compile(r"\d{4}")
 class ResolvedModel(Frozen):
     """A model and how it was found.
 
-    `alias_of` is the catalogue name when something else was typed. `exact_parameters` is counted
-    by the reference implementation, without multi-token-prediction layers; None when unknown.
-    `left_out`: modules of the whole model that the shape does not count, as a vision tower, where
-    the file describes the whole model; `beside`: those of the published checkpoint, where the file
-    describes the language model; `vision`: what of these reads images, if that is known, and
-    `vision_vocab`: entries of the vocabulary with it, where there are more.
+    `alias_of`: the catalogue name, if something else was typed. `exact_parameters`: counted by the
+    reference implementation, without multi-token-prediction layers; None if unknown. `left_out`:
+    modules of the described model that the shape does not count, such as a vision tower. `beside`:
+    modules of the published checkpoint that the file does not describe. `vision`: the part of these
+    that reads images, if known. `vision_vocab`: size of the vocabulary with it, if larger.
     """
 
     spec: ModelSpec
@@ -55,8 +54,7 @@ class ResolvedModel(Frozen):
     vision_vocab: int | None = None
 
     def with_vision(self) -> ResolvedModel:
-        """The whole model, with the vision part that the shape leaves out; itself if there is
-        none."""
+        """The model with the vision part that its shape leaves out; itself if there is none."""
         if self.vision is None:
             return self
         vocab = self.vision_vocab or self.spec.vocab
@@ -70,12 +68,12 @@ def model_names() -> tuple[str, ...]:
 
 
 def short_names() -> tuple[str, ...]:
-    """Other names that people give catalogue models: 70b, llama-3-405b."""
+    """Other names of catalogue models: 70b, llama-3-405b."""
     return tuple(_alias_tables()["aliases"])
 
 
 def load_model(name_or_path: str | Path) -> ResolvedModel:
-    """The model meant by an alias, a catalogue or Hugging Face name, or a path.
+    """The model named by an alias, a catalogue name, a Hugging Face name or a path.
 
     A path leads to a Hugging Face config.json, a folder that holds one, or a model TOML.
     """
@@ -97,7 +95,7 @@ def load_model(name_or_path: str | Path) -> ResolvedModel:
 
 
 def catalog_name(asked: str) -> str | None:
-    """The catalogue name meant by a name, alias or Hugging Face name; None when unknown."""
+    """The catalogue name for a name, alias or Hugging Face name; None if unknown."""
     for spelling in _spellings(asked):
         for table in (_names_by_key(), _other_names()):
             if spelling in table:
@@ -106,15 +104,15 @@ def catalog_name(asked: str) -> str | None:
 
 
 def not_in_catalogue(asked: str) -> str:
-    """That the catalogue has no model of that name, with the reason where one is known."""
+    """Message that the catalogue has no such model, with the reason if one is known."""
     refusal = unplanned_name(_spellings(asked))
     return f"{asked}: {refusal}" if refusal else f"the catalogue does not know the model {asked}"
 
 
 def _key(name: str) -> str:
-    """Spelling without case and separators: `Llama-3.1_8B` and `llama3.1 8b` are one name.
+    """Spelling without case and separators: `Llama-3.1_8B` and `llama3.1 8b` are the same name.
 
-    The point stays: gpt3-13b is not gpt3-1.3b.
+    The decimal point stays: gpt3-13b is not gpt3-1.3b.
     """
     return re.sub(r"[^a-z0-9.]", "", name.lower())
 
@@ -149,7 +147,7 @@ def _other_names() -> dict[str, str]:
 
 
 def _repository_of(name: str) -> str:
-    """The Hugging Face repository that a catalogue model describes: the first of its name."""
+    """The Hugging Face repository of a catalogue model: the first one in its name."""
     repositories = _alias_tables()["huggingface"].items()
     return next((repository for repository, named in repositories if named == name), "")
 
@@ -162,12 +160,14 @@ def _alias_tables() -> dict[str, dict[str, str]]:
 
 @cache
 def _shipped(name: str, asked: str) -> ResolvedModel:
-    """A model of the catalogue; once a process, for `fit` and tests ask for each many times."""
+    """A model of the catalogue, read once per process, because `fit` and tests ask for each many
+    times.
+    """
     return _from_toml(_FOLDER / f"{name}.toml", asked, None if asked == name else name)
 
 
 def family_style(family: str) -> dict[str, Any]:
-    """The style that most catalogue models of a family have; empty where there is none of it."""
+    """The style that most catalogue models of a family share; empty if the family is unknown."""
     from planner.job.models.toml_file import STYLE
 
     specs = [load_model(name).spec for name in model_names()] if family != "custom" else []
@@ -201,7 +201,9 @@ def _from_toml(path: Path, asked: str, alias_of: str | None = None) -> ResolvedM
 
 
 def beside_notes(beside: tuple[str, ...]) -> tuple[str, ...]:
-    """That a published checkpoint has more than the language model, which alone is counted."""
+    """Notes that a published checkpoint has modules besides the language model, which alone is
+    counted.
+    """
     if not beside:
         return ()
     more = " and a ".join(beside)
@@ -209,7 +211,9 @@ def beside_notes(beside: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _existing_path(asked: str) -> Path | None:
-    """The path, unless nothing is there or the text cannot be one (too long, unknown ~user)."""
+    """The path if something exists there; None otherwise, also for text that cannot be a path (too
+    long, unknown ~user).
+    """
     if not asked.strip():
         return None
     try:

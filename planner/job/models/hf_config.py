@@ -19,7 +19,7 @@ from planner.job.models.unplanned import unplanned_type
 from planner.job.specs import ModelSpec
 
 _WRAPPERS: Mapping[str, str] = TABLES["wrappers"]
-# What only a table of a module states, and what names a module without such a table.
+# Keys that only a module's table has, and words that name a module without such a table.
 _SIZES = frozenset({
     "hidden_size", "num_hidden_layers", "depth", "num_layers", "d_model", "embed_dim",
     "encoder_layers", "width", "layers", "architectures", "vt_hidden_size",
@@ -28,8 +28,8 @@ _MODULES = (
     "is_encoder_decoder", "mm_vision_tower", "vision_tower", "audio_tower", "speech_encoder",
 )  # fmt: skip
 _TEXT, _TIED = "text_config", "tie_word_embeddings"
-# A config does not say how long the pretraining sequences were; longer contexts than this come
-# from later stages in the models whose reports tell (Llama 3, Qwen 2.5, DeepSeek-V3).
+# A config does not state the length of pretraining sequences. Longer contexts than this come from
+# later stages in models with a report (Llama 3, Qwen 2.5, DeepSeek-V3).
 _LONGEST_ASSUMED_SEQ = 8192
 
 
@@ -39,20 +39,21 @@ def supported_model_types() -> tuple[str, ...]:
 
 
 def family_of_type(model_type: str) -> str:
-    """The family of a language model's type: another type's where only positions differ."""
+    """The family of a language model's type. Types that differ only in positions share a family."""
     found: str = TABLES["families"].get(model_type, model_type)
     return found
 
 
 def language_key(wrapper: object) -> str:
-    """Key of the language model in a multimodal type's config; empty where its keys are beside the
-    tower's table."""
+    """Key of the language model in a multimodal config; empty if its keys are at the top level,
+    beside the tower's table.
+    """
     found = TABLES["nested"].get(wrapper, _TEXT) if isinstance(wrapper, str) else _TEXT
     return str(found)
 
 
 def language_type(wrapper: str) -> str:
-    """Type of the language model in a multimodal type's text_config where none is stated."""
+    """Default type of the language model in the text_config of a multimodal type."""
     return _WRAPPERS[wrapper]
 
 
@@ -65,8 +66,9 @@ def read_config_json(path: Path) -> dict[str, object]:
 
 
 class HfModel(NamedTuple):
-    """A config.json as it was read. `notes`: what was assumed, and keys that nobody knows;
-    `left_out`: modules beside the language model, which the shape does not count."""
+    """A parsed config.json. `notes`: assumptions, and keys that are unknown. `left_out`: modules
+    besides the language model, which the shape does not count.
+    """
 
     spec: ModelSpec
     notes: tuple[str, ...]
@@ -74,14 +76,14 @@ class HfModel(NamedTuple):
 
 
 def model_from_hf_config(config: Mapping[str, object], where: str) -> ModelSpec:
-    """The shape of the language model that a config describes, as `read_hf_model` reads it."""
+    """The shape of the language model that a config describes; see `read_hf_model`."""
     return read_hf_model(config, where).spec
 
 
 def read_hf_model(whole: Mapping[str, object], where: str) -> HfModel:
-    """What a config describes; keys it leaves out take transformers' class defaults.
+    """The model that a config describes. Missing keys take transformers' class defaults.
 
-    `where` names the file in errors, and its folder the model where the config has no name.
+    `where` names the file in errors; its folder names the model if the config has no name.
     """
     model_type, config, where_inside = _language_model(whole, where)
     fields = Fields(config, where_inside, class_defaults(model_type))
@@ -109,8 +111,9 @@ def read_hf_model(whole: Mapping[str, object], where: str) -> HfModel:
 def modules_left_out(
     whole: Mapping[str, object], config: Mapping[str, object], asked: Collection[str]
 ) -> tuple[str, ...]:
-    """Modules that a config nests beside its language model (a vision tower, an audio encoder), or
-    inside it without being read: tables that state the sizes of layers."""
+    """Modules that a config nests beside its language model (a vision tower, an audio encoder) or
+    inside it without being read, recognised by their tables of layer sizes.
+    """
     tables = {**whole, **config} if whole is not config else config
     nested = (
         key
@@ -120,7 +123,7 @@ def modules_left_out(
         and key not in asked
         and _SIZES & value.keys()
     )
-    # Encoders and decoders of one config, and towers that are named by their checkpoint.
+    # Encoder-decoder configs, and towers that are named by their checkpoint.
     named = (key for key in _MODULES if whole.get(key) or config.get(key))
     return tuple(dict.fromkeys((*nested, *named)))
 
@@ -145,7 +148,7 @@ def _sizes_by_default(fields: Fields) -> Iterator[str]:
 
 @cache
 def known_keys() -> frozenset[str]:
-    """Keys that mean something to some configuration class, or are known to mean nothing."""
+    """Keys that some configuration class uses, or that are known to have no effect."""
     return frozenset(str(shipped_toml("planner.job", "hf_keys.toml")["names"]).split())
 
 
@@ -155,8 +158,9 @@ def _defaults() -> dict[str, dict[str, Any]]:
 
 
 def class_defaults(model_type: str) -> dict[str, object]:
-    """What a configuration class of transformers takes for the keys that a file leaves out; None:
-    any value counts as that."""
+    """Defaults of a transformers configuration class for missing keys. None: any value counts as
+    the default.
+    """
     stated = dict(_defaults()["classes"][model_type])
     like = stated.pop("like", None)
     base = class_defaults(like) if like else _defaults()["common"]
@@ -166,7 +170,7 @@ def class_defaults(model_type: str) -> dict[str, object]:
 def _language_model(
     config: Mapping[str, object], where: str
 ) -> tuple[str, Mapping[str, object], str]:
-    """Type and config of the language model, which a multimodal config nests in text_config."""
+    """Type and config of the language model, which multimodal configs nest in text_config."""
     if "peft_type" in config:
         base = config.get("base_model_name_or_path") or "NAME"
         raise ModelError(
@@ -185,7 +189,7 @@ def _language_model(
     inside = f"{where} ({key})"
     fallback = unwrapped if _is_supported(unwrapped) else None
     if key != _TEXT:
-        # Whose head is one of its own unless the whole says otherwise (internvl_chat).
+        # Its head is untied unless the whole config says otherwise (internvl_chat).
         nested = {**nested, _TIED: config.get(_TIED, False)}
     return _supported(nested.get("model_type", fallback), inside), nested, inside
 
@@ -213,7 +217,9 @@ def _supported(model_type: object, where: str) -> str:
 
 
 def _pretraining_seq(fields: Fields) -> int:
-    """The context before it was extended where the config tells, else a bounded max_positions."""
+    """Context length before it was extended, if the config tells; else max_positions with an upper
+    limit.
+    """
     for table in ("rope_scaling", "rope_parameters"):
         original = fields.table(table).get("original_max_position_embeddings")
         if isinstance(original, int) and original > 0:

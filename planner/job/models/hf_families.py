@@ -1,4 +1,5 @@
-"""One reader a model family: config keys -> ModelSpec fields, as `hf_readers.toml` lists them.
+"""One reader for each model family: config keys -> ModelSpec fields, as `hf_readers.toml` lists
+them.
 
 Each reader follows the modelling file of transformers 5.23.0 of the same name: which projections
 have a bias, which norms exist, which layers have experts or a window.
@@ -50,7 +51,9 @@ def falcon(fields: Fields) -> SpecFields:
 
 
 def _falcon_kv_heads(fields: Fields) -> int:
-    """`num_kv_heads` counts only in the new architecture; before it, one or all."""
+    """`num_kv_heads` applies only in the new architecture; before it, there is one or as many as
+    query heads.
+    """
     heads = fields.positive("num_attention_heads")
     if fields.flag("multi_query") and not fields.flag("new_decoder_architecture"):
         return 1
@@ -72,7 +75,7 @@ gpt2 = family(
 
 
 def gpt_bigcode(fields: Fields) -> SpecFields:
-    """GPT-2 with one key and value head for all queries, unless `multi_query` is false."""
+    """GPT-2 with one key/value head for all queries, unless `multi_query` is false."""
     shape = gpt2(fields)
     return shape | {"kv_heads": 1 if fields.flag("multi_query") else shape["heads"]}
 
@@ -89,7 +92,7 @@ def opt(fields: Fields) -> SpecFields:
         **shape,
         **LAYERNORM_WITH_BIASES,
         "position": "learned",
-        # Two rows of its table are of no position (OPTLearnedPositionalEmbedding).
+        # Two rows of its table belong to no position (OPTLearnedPositionalEmbedding).
         "max_positions": shape["max_positions"] + 2,
         **flags(norm_bias=affine, norm_weight=affine)(fields),
         **biases("enable_bias")(fields),
@@ -97,7 +100,9 @@ def opt(fields: Fields) -> SpecFields:
 
 
 def _beside(block: str) -> Reader:
-    """Attention and FFN side by side where `use_parallel_residual` says so; `block`: how."""
+    """Attention and FFN in parallel if `use_parallel_residual` is set. `block`: the form of the
+    parallel block.
+    """
     return lambda fields: {"block": block if fields.flag("use_parallel_residual") else "pre"}
 
 
@@ -121,7 +126,7 @@ def qwen_moe(fields: Fields) -> SpecFields:
 
 
 def qwen_moe_shared(fields: Fields) -> SpecFields:
-    """The same with a gated expert that all tokens share, where there is one."""
+    """`qwen_moe` with a gated expert that all tokens share, if there is one."""
     read, shared = qwen_moe(fields), fields.non_negative("shared_expert_intermediate_size")
     gated = {"shared_ffn": shared, "shared_gate": shared > 0}
     return read | {"moe": read["moe"].model_copy(update=gated)}
@@ -139,7 +144,7 @@ def qwen3_window(fields: Fields) -> SpecFields:
 def mla(fields: Fields) -> SpecFields:
     fields.refuse("attention_bias", "latent attention is read without biases")
     spec = MlaSpec.model_validate(fields.keyed("mla"))
-    # config.json's head_dim is the rotary part only; ours is a query head's whole width.
+    # config.json's head_dim is only the rotary part; ModelSpec's is a query head's whole width.
     return {"mla": spec, "head_dim": spec.qk_nope_head_dim + spec.qk_rope_head_dim}
 
 
@@ -194,7 +199,9 @@ def _llama4_moe_layers(fields: Fields) -> list[bool]:
 
 
 def _llama4_chunks(fields: Fields) -> SpecFields:
-    """Layers with rotary positions attend within chunks, the others to everything."""
+    """Layers with rotary positions attend within chunks; the others attend to the whole
+    sequence.
+    """
     layers = fields.positive("num_hidden_layers")
     rotary = fields.binary("no_rope_layers", layers)
     if rotary is None:
@@ -206,14 +213,14 @@ def _llama4_chunks(fields: Fields) -> SpecFields:
 
 
 def mllama_layers(fields: Fields) -> SpecFields:
-    """Llama 3.2 Vision's: those that are listed attend across to images."""
+    """Llama 3.2 Vision: the listed layers cross-attend to images."""
     layers = fields.positive("num_hidden_layers")
     across = fields.indices("cross_attention_layers", below=layers) or []
     kinds: list[AttentionKind] = ["cross" if i in across else "full" for i in range(layers)]
     return {"attention": kinds}
 
 
-# Where the functions are that `hf_readers.toml` names.
+# Modules with the functions that `hf_readers.toml` names.
 _PARTS = {**vars(hf_parts), **vars(hf_states), **globals()}
 
 
@@ -241,7 +248,7 @@ READERS: dict[str, Reader] = {name: _reader(**row) for name, row in ROWS.items()
 
 
 def spec_fields(model_type: str, fields: Fields) -> SpecFields:
-    """ModelSpec fields of a config: the family's reader, then the layer kinds it implies."""
+    """ModelSpec fields of a config: from the family's reader, then the layer kinds it implies."""
     read = READERS[model_type](fields)
     layers, has_experts = read["layers"], "moe" in read
     if "layer_kinds" in read:

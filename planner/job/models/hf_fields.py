@@ -1,4 +1,4 @@
-"""Typed access to the keys of a Hugging Face config.json, with the class defaults behind them."""
+"""Typed access to the keys of a Hugging Face config.json, falling back to class defaults."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MISSING = object()
 
 
 class Fields:
-    """A config's keys; a key that is absent takes the family's class default.
+    """A config's keys. A missing key takes the family's class default.
 
-    A key that is present and null counts as stated: `"sliding_window": null` is no window even
-    where the class default has one.
+    A key that is present and null counts as stated: `"sliding_window": null` means no window even
+    if the class default has one.
     """
 
     def __init__(
@@ -28,12 +28,12 @@ class Fields:
         self._config = config
         self._defaults = defaults
         self.where = where
-        # Keys that were looked up under every spelling, and the sizes that only a default gave.
+        # Keys that were looked up, in every spelling, and the sizes that came from a default.
         self.asked: set[str] = set()
         self.by_default: dict[str, int] = {}
 
     def positive(self, key: str) -> int:
-        """A positive integer that must be stated or have a class default."""
+        """A positive integer that is stated or has a class default."""
         found, value = self._find(key)
         if value is _MISSING:
             raise self.error(f"{found} is missing; expected a positive integer")
@@ -43,7 +43,7 @@ class Fields:
         return number
 
     def side(self, key: str) -> int:
-        """A positive integer, or two that are equal, as of a square's sides."""
+        """A positive integer, or a list of two equal ones, such as the sides of a square."""
         found, value = self._find(key)
         if isinstance(value, list) and value and all(item == value[0] for item in value):
             value = value[0]
@@ -52,50 +52,50 @@ class Fields:
         return self._integer(found, value, minimum=1)
 
     def kind(self) -> str:
-        """The `model_type`, empty where none is stated."""
+        """The `model_type`; empty if not stated."""
         value = self._config.get("model_type")
         return value if isinstance(value, str) else ""
 
     def optional_positive(self, key: str) -> int | None:
-        """A positive integer, or None where it is null or absent without default."""
+        """A positive integer, or None if it is null, or missing without a default."""
         found, value = self._known(key)
         return None if value is None else self._integer(found, value, minimum=1)
 
     def optional_number(self, key: str) -> float | None:
-        """A positive number, or None where it is null or absent without default."""
+        """A positive number, or None if it is null, or missing without a default."""
         found, value = self._known(key)
         if value is not None and not (_is_number(value) and value > 0):
             raise self._wrong(found, value, "a positive number")
         return None if value is None else float(value)
 
     def number(self, key: str, default: float = 0.0) -> float:
-        """A number of at least zero; null and absent give `default`."""
+        """A number of at least zero; `default` if null or missing."""
         found, value = self._known(key)
         if value is not None and not (_is_number(value) and value >= 0):
             raise self._wrong(found, value, "a number of at least 0")
         return default if value is None else float(value)
 
     def non_negative(self, key: str, default: int = 0) -> int:
-        """An integer of at least zero; null and absent give `default`."""
+        """An integer of at least zero; `default` if null or missing."""
         found, value = self._known(key)
         return default if value is None else self._integer(found, value, minimum=0)
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """A boolean; null and absent give `default`."""
+        """A boolean; `default` if null or missing."""
         found, value = self._known(key, default)
         if not isinstance(value, bool):
             raise self._wrong(found, value, "true or false")
         return value
 
     def text(self, key: str) -> str:
-        """A string that must be stated or have a class default."""
+        """A string that is stated or has a class default."""
         found, value = self._known(key)
         if not isinstance(value, str):
             raise self._wrong(found, value, "a string")
         return value
 
     def strings(self, key: str, length: int) -> list[str] | None:
-        """A list of `length` strings, or None where it is null or absent."""
+        """A list of `length` strings, or None if null or missing."""
         found, value = self._known(key)
         if value is None:
             return None
@@ -106,17 +106,17 @@ class Fields:
         return value
 
     def names(self, key: str) -> list[str] | None:
-        """A list of strings of any length, or None where it is null or absent."""
+        """A list of strings of any length, or None if null or missing."""
         _, value = self._find(key)
         return self.strings(key, len(value) if isinstance(value, list) else 0)
 
     def optional_rank(self, key: str) -> int | None:
-        """A positive integer, or None where it is `auto`, null or absent."""
+        """A positive integer, or None if `auto`, null or missing."""
         _, value = self._find(key)
         return None if value == "auto" else self.optional_positive(key)
 
     def indices(self, key: str, below: int) -> list[int] | None:
-        """A list of layer indices, each below `below`, or None where it is null or absent."""
+        """A list of layer indices, each less than `below`, or None if null or missing."""
         found, value = self._known(key)
         if value is None:
             return None
@@ -128,14 +128,14 @@ class Fields:
         return indices
 
     def index(self, key: str, default: int) -> int:
-        """An index, from the end where it is below 0; null and absent give `default`."""
+        """An index, counted from the end if negative; `default` if null or missing."""
         found, value = self._known(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(found, value, "one index of a layer")
         return value
 
     def pairs(self, key: str) -> list[list[int]] | None:
-        """A list of pairs of positive integers, or None where it is null or absent."""
+        """A list of pairs of positive integers, or None if null or missing."""
         found, value = self._known(key)
         if value is None:
             return None
@@ -145,7 +145,7 @@ class Fields:
         return [[self._integer(found, side, minimum=1) for side in pair] for pair in value]
 
     def binary(self, key: str, length: int) -> list[int] | None:
-        """A list of `length` zeros and ones, or None where it is null, empty or absent."""
+        """A list of `length` zeros and ones, or None if null, empty or missing."""
         found, value = self._known(key)
         if value is None or value == []:
             return None
@@ -155,21 +155,21 @@ class Fields:
         return [int(item) for item in value]
 
     def table(self, key: str) -> Mapping[str, object]:
-        """A nested object; empty where it is null or absent."""
+        """A nested object; empty if null or missing."""
         found, value = self._known(key, {})
         if not isinstance(value, dict):
             raise self._wrong(found, value, "an object")
         return value
 
     def nested(self, key: str, inner: str) -> Mapping[str, object]:
-        """A table within a table; empty where it is null or absent."""
+        """A table within a table; empty if null or missing."""
         value = self.table(key).get(inner)
         if value is not None and not isinstance(value, dict):
             raise self._wrong(f"{key}.{inner}", value, "an object")
         return value or {}
 
     def others(self, defaults: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
-        """Keys stated with another value than the family's class default, or `defaults`."""
+        """Keys whose value differs from the family's class default and from `defaults`."""
         known = {key: self._defaults.get(key, default) for key, default in defaults.items()}
         stated = {key: self._config.get(key) for key in known}
         return tuple(
@@ -179,12 +179,12 @@ class Fields:
         )
 
     def keyed(self, table: str) -> dict[str, Any]:
-        """Fields of a spec whose keys a table of `hf_readers.toml` names."""
+        """ModelSpec fields, read from the keys that a table of `hf_readers.toml` names."""
         rows = TABLES["keys"][table].items()
         return {name: getattr(self, how)(key) for name, (how, key) in rows}
 
     def refuse(self, key: str, reason: str) -> None:
-        """Raise where a flag asks for a variant that ModelSpec cannot describe."""
+        """Raise ModelError if a flag asks for a variant that ModelSpec cannot describe."""
         if self.flag(key):
             raise self.error(f"{key}=true is not supported: {reason}")
 
@@ -207,7 +207,7 @@ class Fields:
         return key, value
 
     def _known(self, key: str, default: object = None) -> tuple[str, Any]:
-        """The key as it is written and its value; `default` where that is null or absent."""
+        """The key as written, and its value; `default` if null or missing."""
         found, value = self._find(key)
         return found, default if value is _MISSING or value is None else value
 

@@ -1,4 +1,6 @@
-"""What several families of Hugging Face configs state alike, rotary positions among it."""
+"""Readers for keys that several families of Hugging Face configs share, such as rotary
+positions.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,12 @@ from planner.job.rope import RopeScaling, RopeSpec
 from planner.job.specs import AttentionKind, MoeSpec
 
 SpecFields = dict[str, Any]
-# Config keys -> fields of ModelSpec: of a whole family, or a part of it that several share.
+# Config keys -> fields of ModelSpec, for a whole family or a part that several families share.
 Reader = Callable[[Fields], SpecFields]
-# How far a step moves the bias of an expert; no config states it (DeepSeek-V3, arXiv 2412.19437,
-# section 4.2).
+# Update rate of the expert bias, which no config states (DeepSeek-V3, arXiv 2412.19437, section
+# 4.2).
 BIAS_UPDATE_RATE = 1e-3
-# Experts chosen by sigmoids and a bias that balances, as DeepSeek-V3's.
+# Experts chosen by sigmoids with a balancing bias, as in DeepSeek-V3.
 SIGMOID_ROUTED: Mapping[str, Any] = {
     "score": "sigmoid", "score_correction_bias": True, "bias_update_rate": BIAS_UPDATE_RATE,
     "router_fp32": True,
@@ -24,7 +26,9 @@ _ATTENTION: Mapping[str, AttentionKind] = TABLES["attention"]
 
 
 def family(*parts: Reader, **fixed: Any) -> Reader:
-    """A family's reader: the trunk, then its parts in turn, then what holds for all its models."""
+    """Build a family's reader: the trunk, then its parts in order, then values fixed for the
+    family.
+    """
 
     def read(fields: Fields) -> SpecFields:
         found = trunk(fields)
@@ -36,17 +40,17 @@ def family(*parts: Reader, **fixed: Any) -> Reader:
 
 
 def flags(**keys: str) -> Reader:
-    """Fields that are flags, each with its key."""
+    """Reader of boolean fields, each from its key."""
     return lambda fields: {name: fields.flag(key) for name, key in keys.items()}
 
 
 def biases(key: str) -> Reader:
-    """One flag for the biases of all projections of a layer."""
+    """Reader of one flag for the biases of all projections of a layer."""
     return flags(qkv_bias=key, attention_out_bias=key, mlp_bias=key)
 
 
 def refused(key: str, reason: str) -> Reader:
-    """Nothing but an error where a flag asks for a variant that ModelSpec cannot describe."""
+    """Reader that raises if a flag asks for a variant that ModelSpec cannot describe."""
 
     def read(fields: Fields) -> SpecFields:
         fields.refuse(key, reason)
@@ -56,7 +60,7 @@ def refused(key: str, reason: str) -> Reader:
 
 
 def trunk(fields: Fields) -> SpecFields:
-    """What every family states in the same way."""
+    """Fields that every family states in the same way."""
     heads = fields.positive("num_attention_heads")
     return {
         "layers": fields.positive("num_hidden_layers"),
@@ -77,7 +81,9 @@ def trunk(fields: Fields) -> SpecFields:
 
 
 def experts(fields: Fields, width: str = "intermediate_size", **more: object) -> MoeSpec:
-    """What configs with experts state in the same way; `width`: key of an expert's FFN."""
+    """Fields that configs with experts state in the same way. `width`: key of an expert's FFN
+    width.
+    """
     known: SpecFields = {
         "experts": fields.positive("num_experts"),
         "top_k": fields.positive("num_experts_per_tok"),
@@ -88,7 +94,7 @@ def experts(fields: Fields, width: str = "intermediate_size", **more: object) ->
 
 
 def mixture(**more: Any) -> Reader:
-    """Experts as wide as `intermediate_size`, of which `more` always holds."""
+    """Reader of experts of width `intermediate_size`; `more`: values fixed for the family."""
     return lambda fields: {"moe": experts(fields, **more)}
 
 
@@ -96,7 +102,7 @@ plain_mixture = mixture()
 
 
 def _rotary_share(fields: Fields) -> float:
-    """`partial_rotary_factor`, which newer configs state in rope_parameters."""
+    """`partial_rotary_factor`, which newer configs put in rope_parameters."""
     stated = fields.table("rope_parameters").get("partial_rotary_factor")
     if isinstance(stated, int | float):
         return float(stated)
@@ -113,13 +119,13 @@ def _split_head_dim(fields: Fields) -> int:
     return hidden // heads
 
 
-# `attention_bias` puts a bias on the query, key, value and output projections.
+# `attention_bias` adds a bias to the query, key, value and output projections.
 attention_bias = flags(qkv_bias="attention_bias", attention_out_bias="attention_bias")
 mlp_bias = flags(mlp_bias="mlp_bias")
 
 
 def windows(fields: Fields, window: int | None, derived: list[AttentionKind]) -> SpecFields:
-    """Attention kind of every layer: `layer_types` where stated, else what the class derives."""
+    """Attention kind of every layer: `layer_types` if stated, else what the class derives."""
     stated = fields.strings("layer_types", len(derived))
     kinds = derived if stated is None else [_attention_kind(fields, name) for name in stated]
     return {"attention": kinds, "sliding_window": window if "sliding" in kinds else None}
@@ -133,14 +139,16 @@ def _attention_kind(fields: Fields, name: str) -> AttentionKind:
 
 
 def window_everywhere(fields: Fields) -> SpecFields:
-    """`sliding_window`, where it is not null, holds in every layer (Mistral, Mixtral, Phi-3)."""
+    """`sliding_window` applies to every layer unless it is null (Mistral, Mixtral, Phi-3)."""
     window = fields.optional_positive("sliding_window")
     layers = fields.positive("num_hidden_layers")
     return windows(fields, window, ["sliding" if window else "full"] * layers)
 
 
 def window_pattern(fields: Fields) -> SpecFields:
-    """All but every n-th layer slide (Gemma 2: n = 2, Gemma 3: 6, gpt-oss: 2)."""
+    """Every n-th layer has full attention, the others a sliding window (Gemma 2: n = 2, Gemma 3: 6,
+    gpt-oss: 2).
+    """
     period = fields.positive("sliding_window_pattern")
     layers = range(fields.positive("num_hidden_layers"))
     kinds: list[AttentionKind] = ["sliding" if (i + 1) % period else "full" for i in layers]
@@ -148,7 +156,7 @@ def window_pattern(fields: Fields) -> SpecFields:
 
 
 def window_switch(fields: Fields, slides: Callable[[int], bool]) -> SpecFields:
-    """Qwen: no window unless `use_sliding_window`; then in the layers that `slides` names."""
+    """Qwen: no window unless `use_sliding_window`; then in the layers that `slides` selects."""
     on = fields.flag("use_sliding_window")
     window = fields.optional_positive("sliding_window") if on else None
     layers = range(fields.positive("num_hidden_layers"))
@@ -157,7 +165,7 @@ def window_switch(fields: Fields, slides: Callable[[int], bool]) -> SpecFields:
 
 
 def late_window(fields: Fields) -> SpecFields:
-    """Qwen 2 and 3: the layers from `max_window_layers` on slide."""
+    """Qwen 2 and 3: sliding windows from layer `max_window_layers` on."""
     first = fields.non_negative("max_window_layers")
     return window_switch(fields, lambda index: index >= first)
 
@@ -170,7 +178,7 @@ LAYERNORM_WITH_BIASES: SpecFields = {
 
 
 def _groups(fields: Fields, correction_bias: bool) -> SpecFields:
-    """Groups of experts; with `topk_method` greedy all compete, as in DeepSeek-V2-Lite."""
+    """Groups of experts. With `topk_method` greedy all experts compete, as in DeepSeek-V2-Lite."""
     if not correction_bias and fields.text("topk_method") == "greedy":
         return {}
     return {
@@ -204,12 +212,12 @@ def shared_and_routed(fields: Fields, correction_bias: bool) -> SpecFields:
 
 
 def qkv_clip(fields: Fields) -> SpecFields:
-    """`clip_qkv` bounds queries, keys and values."""
+    """`clip_qkv` limits the values of queries, keys and values."""
     return {"qkv_clip": fields.optional_number("clip_qkv")}
 
 
 SCALING_KEYS: Mapping[str, str] = TABLES["scaling"]
-# Names of one kind.
+# Different names of the same kind.
 _KINDS = {"su": "longrope"}
 # Layers of a nested table: {"full_attention": {...}, "sliding_attention": {...}}.
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -246,7 +254,7 @@ def _scaling(fields: Fields, table: Mapping[str, object]) -> RopeScaling | None:
         raise fields.error(f"rope_type is {kind!r}; expected a string")
     values = {name: table[key] for key, name in SCALING_KEYS.items() if table.get(key) is not None}
     if kind in ("su", "longrope") or "original_positions" not in values:
-        # Phi-3 states it beside the table; else it is the length that the model was made for.
+        # Phi-3 states it beside the table; otherwise it is the model's original length.
         longest = fields.optional_positive("original_max_position_embeddings")
         values.setdefault("original_positions", longest)
     return RopeScaling.model_validate({"kind": _KINDS.get(kind, kind), **values})

@@ -26,7 +26,7 @@ _SYMBOLS = {
 
 
 def nemotron_layers(fields: Fields) -> SpecFields:
-    """Layers are one of mixer, attention, feed-forward or experts each; no positions."""
+    """Each layer is a mixer, attention, feed-forward block or experts; no position embedding."""
     pattern = _nemotron_pattern(fields)
     found: SpecFields = {
         "layers": len(pattern),
@@ -52,7 +52,7 @@ def nemotron_layers(fields: Fields) -> SpecFields:
 
 
 def _nemotron_pattern(fields: Fields) -> str:
-    """`hybrid_override_pattern`, or the same as a list of names."""
+    """`hybrid_override_pattern`, or the equivalent list of names."""
     named = fields.names("layers_block_type") or fields.names("layer_types")
     if named is None:
         return fields.text("hybrid_override_pattern")
@@ -68,12 +68,12 @@ def _space(fields: Fields, table: str, **more: Any) -> StateSpaceSpec:
 
 
 def mamba2(fields: Fields) -> SpecFields:
-    """Mamba-2 alone: mixers, no feed-forward blocks."""
+    """Only Mamba-2 mixers, no feed-forward blocks."""
     return _mixers_alone(fields, _space(fields, "mamba2"))
 
 
 def mamba(fields: Fields) -> SpecFields:
-    """Mamba-1 alone."""
+    """Only Mamba-1 mixers."""
     inner = fields.positive("expand") * fields.positive("hidden_size")
     return _mixers_alone(fields, _mamba1(fields, inner, "use_bias", "time_step_rank", "state_size"))
 
@@ -137,7 +137,7 @@ def _in_period(fields: Fields, part: str, index: int) -> bool:
 
 
 def bamba(fields: Fields) -> SpecFields:
-    """Mamba-2 with attention in the layers listed, a feed-forward block in each."""
+    """Mamba-2, with attention in the listed layers, and a feed-forward block in every layer."""
     layers = fields.positive("num_hidden_layers")
     listed = fields.indices("attn_layer_indices", below=layers) or []
     attention: list[AttentionKind] = ["full" if i in listed else "state" for i in range(layers)]
@@ -148,7 +148,7 @@ def bamba(fields: Fields) -> SpecFields:
 
 
 def _attention(fields: Fields, layers: int) -> list[AttentionKind] | None:
-    """`layer_types`, where stated."""
+    """`layer_types`, if stated."""
     stated = fields.strings("layer_types", layers)
     if stated is None:
         return None
@@ -173,7 +173,7 @@ def granite_hybrid(fields: Fields) -> SpecFields:
 
 
 def falcon_h1(fields: Fields) -> SpecFields:
-    """Attention and Mamba-2 side by side in every layer."""
+    """Attention and Mamba-2 in parallel in every layer."""
     return {
         "attention": ["both"] * fields.positive("num_hidden_layers"),
         "state_space": _space(fields, "hybrid_mamba2", gated_norm=fields.flag("mamba_rms_norm")),
@@ -201,8 +201,9 @@ def minimax(fields: Fields) -> SpecFields:
 
 
 def delta_nets(fields: Fields) -> SpecFields:
-    """Gated delta nets, in every fourth layer attention with a gate; chunks of 64 tokens
-    (flash-linear-attention)."""
+    """Gated delta nets, and gated attention in every fourth layer; chunks of 64 tokens
+    (flash-linear-attention).
+    """
     layers = fields.positive("num_hidden_layers")
     period = fields.positive("full_attention_interval")
     stated = fields.strings("layer_types", layers)

@@ -1,7 +1,7 @@
-"""Vision part of a Hugging Face config.json -> VisionSpec, by kinds of towers and of projectors, as
-`hf_vision.toml` lists them by model type.
+"""The vision part of a Hugging Face config.json -> VisionSpec.
 
-Each follows the modelling file of transformers 5.23: biases, norms, positions, what is merged.
+`hf_vision.toml` lists the kind of tower and projector of each model type. Each reader follows the
+modelling file of transformers 5.23: biases, norms, positions, how patches are merged.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from pydantic import ValidationError
 from hardware.files import shipped_toml
 from planner.job.errors import ModelError, validation_message
 from planner.job.models.hf_fields import Fields
+from planner.job.models.hf_projectors import PROJECTORS, Shape, positions
 from planner.job.vision import ProjectorSpec, TowerSpec, VisionSpec
-
-Shape = dict[str, Any]
 
 
 @cache
@@ -38,28 +37,29 @@ def vision_types() -> tuple[str, ...]:
 
 
 class TypeParts(NamedTuple):
-    """How the vision part of a type is read, by name: its tower and its projector."""
+    """Names of the readers of a model type's tower and projector."""
 
     tower: str
     projector: str
 
 
 def type_parts(model_type: str) -> TypeParts:
-    """The parts of a type among `vision_types`."""
+    """The readers of a type in `vision_types`."""
     row = _tables()[model_type]
     return TypeParts(row["tower"], row["projector"])
 
 
 def vision_key(model_type: str) -> str:
-    """Key of the table that describes the tower of a type."""
+    """Key of the config table that describes the tower."""
     return str(_tables().get(model_type, {}).get("table", "vision_config"))
 
 
 def read_vision(
     model_type: str, config: Mapping[str, object], hidden: int, where: str
 ) -> VisionSpec | None:
-    """The vision part of a model whose language model is `hidden` wide; None where the config has
-    none, or one that nobody knows."""
+    """The vision part of a model whose language model has width `hidden`; None if the config has
+    none, or an unknown one.
+    """
     row = _tables().get(model_type)
     given = config.get(vision_key(model_type))
     if row is None or given is None:
@@ -72,7 +72,7 @@ def read_vision(
     try:
         unread = _unread(row, whole, tower)
         shape = TowerSpec.model_validate(_TOWERS[row["tower"]](tower) | unread)
-        projector = _PROJECTORS[row["projector"]](tower, whole, shape, hidden)
+        projector = PROJECTORS[row["projector"]](tower, whole, shape, hidden)
         return VisionSpec(
             rule=_rule(row["rule"], tower),
             input_rows=row.get("input_rows", 0),
@@ -84,7 +84,9 @@ def read_vision(
 
 
 def _unread(row: Mapping[str, Any], whole: Fields, tower: Fields) -> Shape:
-    """Last layers that nobody reads, where a type says which hidden state its projector reads."""
+    """Number of last tower layers whose output is unused, for types that select an earlier hidden
+    state.
+    """
     usual = row.get("feature_layer")
     if usual is None:
         return {}
@@ -98,13 +100,14 @@ def _unread(row: Mapping[str, Any], whole: Fields, tower: Fields) -> Shape:
     return {"unread": layers - state}
 
 
-# Rules of models that Idefics 3 and SmolVLM name alike, by the side of a tile in pixels.
+# Image rules that Idefics 3 and SmolVLM share a name for, by the tile's side in pixels.
 _SPLIT = {364: "idefics3", 384: "smolvlm", 512: "smolvlm2"}
 
 
 def _rule(rule: str, tower: Fields) -> str:
-    """Models of one type may have tiles of another size, and Pixtral is of LLaVA's type, with a
-    tower of its own."""
+    """The image rule. Models of one type may use different tile sizes; Pixtral has LLaVA's type
+    with another tower.
+    """
     if rule == "llava" and tower.kind() == "pixtral":
         return "pixtral"
     if rule in _SPLIT.values():
@@ -113,7 +116,7 @@ def _rule(rule: str, tower: Fields) -> str:
 
 
 def _trunk(fields: Fields) -> Shape:
-    """What towers of Hugging Face's own names state alike."""
+    """Fields that towers with Hugging Face's usual key names share."""
     return {
         "layers": fields.positive("num_hidden_layers"),
         "hidden": fields.positive("hidden_size"),
@@ -124,13 +127,9 @@ def _trunk(fields: Fields) -> Shape:
 
 
 def _first_stated(fields: Fields, *keys: str) -> int:
-    """A size under the first of its names that the config states, or that has a default."""
+    """A size under the first of several names that the config states or that has a default."""
     found = (fields.optional_positive(key) for key in keys)
     return next((size for size in found if size), 0) or fields.positive(keys[-1])
-
-
-def _places(fields: Fields) -> int:
-    return (fields.side("image_size") // fields.side("patch_size")) ** 2
 
 
 # --- towers ---------------------------------------------------------------------------------------
@@ -179,7 +178,7 @@ def qwen3_vl(fields: Fields) -> Shape:
 
 
 def clip(fields: Fields) -> Shape:
-    """CLIP's, whose last norm is of the class token alone, which nobody reads."""
+    """CLIP's tower. Its last norm only applies to the class token, which is unused."""
     if fields.kind() == "siglip_vision_model":
         return unread_siglip(fields)
     if fields.kind() == "pixtral":
@@ -187,7 +186,7 @@ def clip(fields: Fields) -> Shape:
     return _trunk(fields) | {
         "kind": "clip",
         "patch_bias": False,
-        "positions": _places(fields) + 1,
+        "positions": positions(fields) + 1,
         "class_tokens": 1,
         "activation": "quick_gelu",
         "norm_before": True,
@@ -199,14 +198,14 @@ def clip(fields: Fields) -> Shape:
 def siglip(fields: Fields) -> Shape:
     return _trunk(fields) | {
         "kind": "siglip",
-        "positions": _places(fields),
+        "positions": positions(fields),
         "norm_after": True,
         "activation": "gelu_pytorch_tanh",
     }
 
 
 def unread_siglip(fields: Fields) -> Shape:
-    """SigLIP's, whose layers a projector reads before the last norm (LLaVA-OneVision)."""
+    """SigLIP's tower. The projector reads its layers before the last norm (LLaVA-OneVision)."""
     return siglip(fields) | {"norm_after_read": False}
 
 
@@ -219,7 +218,7 @@ def internvl(fields: Fields) -> Shape:
     bias = fields.flag("attention_bias")
     return _trunk(fields) | {
         "kind": "internvl",
-        "positions": (_places(fields) + 1) * fields.flag("use_absolute_position_embeddings"),
+        "positions": (positions(fields) + 1) * fields.flag("use_absolute_position_embeddings"),
         "class_tokens": 1,
         "layer_scale": True,
         "norm": "layernorm" if plain else "rmsnorm",
@@ -230,11 +229,12 @@ def internvl(fields: Fields) -> Shape:
 
 
 def intern_vit(fields: Fields) -> Shape:
-    """InternVL's own, with one product of queries, keys and values, and no norm behind the layers
-    (OpenGVLab/InternVL, internvl/model/internvl_chat/modeling_intern_vit.py)."""
+    """InternVL's tower, with one fused QKV projection and no norm after the layers
+    (OpenGVLab/InternVL, internvl/model/internvl_chat/modeling_intern_vit.py).
+    """
     return _trunk(fields) | {
         "kind": "intern_vit",
-        "positions": _places(fields) + 1,
+        "positions": positions(fields) + 1,
         "class_tokens": 1,
         "layer_scale": True,
         "norm": "layernorm" if fields.text("norm_type") == "layer_norm" else "rmsnorm",
@@ -244,14 +244,16 @@ def intern_vit(fields: Fields) -> Shape:
 
 
 def phi3_clip(fields: Fields) -> Shape:
-    """CLIP's large one for 336 pixels, which the modelling file of Phi-3-vision has as a constant
-    (image_embedding_phi3_v.py, CLIP_VIT_LARGE_PATCH14_336_CONFIG)."""
+    """CLIP large for 336 pixels, which Phi-3-vision's modelling file has as a constant
+    (image_embedding_phi3_v.py, CLIP_VIT_LARGE_PATCH14_336_CONFIG).
+    """
     return clip(fields)
 
 
 def moonvit(fields: Fields) -> Shape:
-    """Kimi's: a learned table of positions that is resized to each image, beside rotary ones. Its
-    sizes have other names in the checkpoints' own config."""
+    """Kimi's tower: a learned position table that is resized to each image, and rotary positions.
+    The checkpoints' configs use other names for its sizes.
+    """
     sizes = {
         "layers": ("vt_num_hidden_layers", "num_hidden_layers"),
         "hidden": ("vt_hidden_size", "hidden_size"),
@@ -289,7 +291,7 @@ def llama4(fields: Fields) -> Shape:
     return _trunk(fields) | {
         "kind": "llama4",
         "patch_bias": False,
-        "positions": _places(fields) + 1,
+        "positions": positions(fields) + 1,
         "class_tokens": 1,
         "rotary": True,
         "norm_before": True,
@@ -298,8 +300,10 @@ def llama4(fields: Fields) -> Shape:
 
 
 def mllama(fields: Fields) -> Shape:
-    """Llama 3.2 Vision's: all tiles of an image are one row; layers with learned numbers on what
-    their blocks add follow those without, of which some are read beside the last."""
+    """Llama 3.2 Vision's tower. All tiles of an image form one row. Gated layers (a learned factor
+    on each block's output) follow the ungated ones; the outputs of some ungated layers are read
+    besides the last.
+    """
     first, then = fields.positive("num_hidden_layers"), fields.positive("num_global_layers")
     ratios = fields.pairs("supported_aspect_ratios")
     return {
@@ -311,7 +315,7 @@ def mllama(fields: Fields) -> Shape:
         "ffn": fields.positive("intermediate_size"),
         "patch": fields.side("patch_size"),
         "patch_bias": False,
-        "positions": _places(fields) + 1,
+        "positions": positions(fields) + 1,
         "class_tokens": 1,
         "tiles": fields.positive("max_num_tiles"),
         "aspects": 8 if ratios is None else len(ratios),
@@ -321,114 +325,6 @@ def mllama(fields: Fields) -> Shape:
         "norm_before": True,
         "norm_after": True,
     }
-
-
-# --- projectors -----------------------------------------------------------------------------------
-
-
-def merger(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """Qwen's: a norm of each patch, four patches side by side, two layers; deepstack's of four."""
-    del whole
-    merged = tower.positive("spatial_merge_size") ** 2
-    wide = merged * shape.hidden
-    taps = tuple(tower.indices("deepstack_visual_indexes", below=shape.layers) or ())
-    norm = shape.norm
-    return {
-        "merged": merged,
-        "widths": (wide, wide, hidden),
-        "norm": norm,
-        "norm_width": shape.hidden,
-        "taps": taps,
-        "tap_norm_width": wide if taps else 0,
-    }
-
-
-def moonvit_projector(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """Kimi's: a norm of each patch, squares of patches side by side, two layers."""
-    del whole
-    merged = tower.side("merge_kernel_size") ** 2
-    wide = merged * shape.hidden
-    return {"merged": merged, "widths": (wide, wide, hidden), "norm_width": shape.hidden}
-
-
-def across(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """Llama 3.2 Vision's: one layer over the outputs of several layers side by side."""
-    del tower, whole
-    return {"widths": (shape.hidden * (1 + len(shape.outputs)), hidden)}
-
-
-def single(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """PaliGemma's: one layer."""
-    del tower, whole
-    return {"widths": (shape.hidden, hidden)}
-
-
-def phi3_projector(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """Phi-3-vision's: four patches side by side, two layers; a learned vector of the same width
-    ends each row of patches, another stands between the tiles and the view of the whole."""
-    del tower, whole
-    wide = 4 * shape.hidden
-    return {"merged": 4, "widths": (wide, hidden, hidden), "row_ends": 2}
-
-
-def linear_pair(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """LLaVA's: two layers; from NeXT on a learned vector ends each row of patches."""
-    del tower
-    rows = int(whole.kind() in ("llava_next", "llava_onevision"))
-    bias = whole.flag("multimodal_projector_bias", default=True)
-    return {"widths": (shape.hidden, hidden, hidden), "bias": bias, "learned": rows}
-
-
-def internvl_projector(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """A norm of the patches that are put together, and two layers."""
-    del tower
-    ratio = whole.number("downsample_ratio", default=0.5)
-    merged = round(1.0 / ratio) ** 2
-    wide = merged * shape.hidden
-    return {"merged": merged, "widths": (wide, hidden, hidden), "norm_width": wide}
-
-
-def gemma3(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """The mean of squares of patches, a norm of it, one layer without bias."""
-    tokens = whole.optional_positive("mm_tokens_per_image") or 256
-    return {
-        "merged": _places(tower) // tokens,
-        "pooled": True,
-        "widths": (shape.hidden, hidden),
-        "bias": False,
-        "norm": "rmsnorm",
-        "norm_width": shape.hidden,
-    }
-
-
-def mistral3(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """A norm of each patch, a layer over the four of a token, and two more."""
-    del tower
-    merged = (whole.optional_positive("spatial_merge_size") or 2) ** 2
-    widths = (merged * shape.hidden, shape.hidden, hidden, hidden)
-    return {
-        "merged": merged,
-        "widths": widths,
-        "plain": 1,
-        "bias": whole.flag("multimodal_projector_bias"),
-        "norm": "rmsnorm",
-        "norm_width": shape.hidden,
-    }
-
-
-def shuffled(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """Squares of patches side by side, one layer without bias."""
-    del tower
-    merged = (whole.optional_positive("scale_factor") or 2) ** 2
-    return {"merged": merged, "widths": (merged * shape.hidden, hidden), "bias": False}
-
-
-def llama4_projector(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """Four patches side by side, two layers, and one to the language model; none has a bias."""
-    del whole
-    merged = round(1.0 / tower.number("pixel_shuffle_ratio", default=0.5)) ** 2
-    into, out = tower.positive("projector_input_dim"), tower.positive("projector_output_dim")
-    return {"merged": merged, "widths": (merged * shape.hidden, into, out, hidden), "bias": False}
 
 
 _TOWERS: Mapping[str, Callable[[Fields], Shape]] = {
@@ -446,17 +342,4 @@ _TOWERS: Mapping[str, Callable[[Fields], Shape]] = {
     "phi3_clip": phi3_clip,
     "moonvit": moonvit,
     "mllama": mllama,
-}
-_PROJECTORS: Mapping[str, Callable[[Fields, Fields, TowerSpec, int], Shape]] = {
-    "merger": merger,
-    "linear_pair": linear_pair,
-    "internvl": internvl_projector,
-    "gemma3": gemma3,
-    "mistral3": mistral3,
-    "shuffled": shuffled,
-    "llama4": llama4_projector,
-    "moonvit": moonvit_projector,
-    "single": single,
-    "across": across,
-    "phi3": phi3_projector,
 }

@@ -1,4 +1,4 @@
-"""Which kind every layer of a model is, from the compact ways in which models state it."""
+"""The kind of each layer of a model, from the compact forms in which models state it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from planner.job.specs import AttentionKind, FfnKind, LayerKind, ModelSpec
 def layer_kinds(
     attention: Sequence[AttentionKind], moe: Sequence[bool], has_experts: bool
 ) -> tuple[LayerKind, ...]:
-    """Kinds first to last, or () where ModelSpec's default holds (full attention, one FFN kind)."""
+    """Kinds first to last, or () if ModelSpec's default applies (full attention, one kind of
+    FFN).
+    """
     uniform = all(kind == "full" for kind in attention) and all(m is has_experts for m in moe)
     if uniform:
         return ()
@@ -32,7 +34,7 @@ SYMBOLS: Mapping[str, LayerKind] = {
 
 
 def hybrid_kinds(pattern: str, where: str) -> tuple[LayerKind, ...]:
-    """Kind of each layer of a hybrid's pattern, `M-M*-E`; `where` names its place in errors."""
+    """Kind of each layer in a hybrid's pattern, `M-M*-E`. `where`: its place, for errors."""
     unknown = [symbol for symbol in pattern if symbol not in SYMBOLS]
     if unknown or not pattern:
         raise ModelError(
@@ -46,7 +48,9 @@ def hybrid_kinds(pattern: str, where: str) -> tuple[LayerKind, ...]:
 
 
 def layer_pattern(model: ModelSpec) -> str:
-    """The pattern of a model whose mixers and blocks are separate layers, or empty."""
+    """The pattern of a model whose mixers and blocks are separate layers; empty for other
+    models.
+    """
     delta = model.state_space is not None and model.state_space.kind == "gated_delta"
     symbols = {kind: symbol for symbol, kind in reversed(tuple(SYMBOLS.items()))}
     if not set(model.kinds) <= set(symbols):
@@ -57,10 +61,10 @@ def layer_pattern(model: ModelSpec) -> str:
 
 
 def moe_layers(layers: int, first_k_dense: int = 0, every: int = 1) -> list[bool]:
-    """True where the layer has experts: after the dense head, the last of every `every` layers."""
+    """True for layers with experts: after the dense head, the last of every `every` layers."""
     return [index >= first_k_dense and (index + 1) % every == 0 for index in range(layers)]
 
 
 def repeat_pattern(pattern: Sequence[AttentionKind], layers: int) -> list[AttentionKind]:
-    """The attention pattern repeated over all layers, cut at the last."""
+    """The attention pattern repeated over all layers, cut after the last one."""
     return [pattern[index % len(pattern)] for index in range(layers)]

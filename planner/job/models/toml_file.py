@@ -32,7 +32,7 @@ from planner.job.models.layout import hybrid_kinds, layer_kinds, moe_layers, rep
 from planner.job.specs import AttentionKind, ModelSpec, NonNegative, Positive
 from planner.job.vision import VisionSpec
 
-# Fields of ModelSpec that differ between families, and that a file seldom states.
+# Fields of ModelSpec that differ between families and that files rarely state.
 STYLE = (
     "gated", "activation", "norm", "block", "position", "tied_embeddings", "qkv_bias",
     "attention_out_bias", "mlp_bias", "norm_bias", "norm_weight", "qk_norm",
@@ -47,7 +47,7 @@ _STATED_ELSEWHERE = {
 
 
 class LayersTable(Frozen):
-    """The [layers] table: how layers differ."""
+    """The [layers] table, which says how layers differ."""
 
     first_k_dense: NonNegative = 0
     moe_every: Positive = 1
@@ -56,7 +56,7 @@ class LayersTable(Frozen):
 
 
 class BesideModule(Frozen):
-    """A module that a published checkpoint has beside its language model."""
+    """A module of a published checkpoint besides its language model."""
 
     what: Annotated[str, Field(min_length=1)]
     parameters: Annotated[int, Field(gt=0)]
@@ -85,10 +85,10 @@ class ModelFile(Frozen):
 def read_model_toml(
     path: Path, usual: Callable[[str], Mapping[str, Any]] | None = None
 ) -> tuple[ModelFile, ModelSpec]:
-    """The file's statements and the ModelSpec that they describe, named as the file is.
+    """The content of a file, and the ModelSpec that it describes, named after the file.
 
-    `usual`: the style that models of a family have, for the fields of `STYLE` that the file leaves
-    out; a note of the returned file lists what was assumed. None: the defaults of ModelSpec.
+    `usual`: the usual style of a family, for the fields of `STYLE` that the file leaves out; a note
+    of the returned file lists what was assumed. None: the defaults of ModelSpec.
     """
     content = toml_content(read_text(path), str(path))
     try:
@@ -101,7 +101,9 @@ def read_model_toml(
 
 
 def _with_style(file: ModelFile, usual: Callable[[str], Mapping[str, Any]]) -> ModelFile:
-    """The file with the fields of `STYLE` that it leaves out, and a note that lists them."""
+    """The file completed by the fields of `STYLE` that it leaves out, with a note that lists
+    them.
+    """
     family = str(file.shape.get("family", "custom"))
     known = dict(usual(family))
     defaults = {name: ModelSpec.model_fields[name].default for name in STYLE} | known

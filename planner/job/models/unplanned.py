@@ -1,4 +1,4 @@
-"""Models that are refused by name, with the reason and the nearest that is planned."""
+"""Models that are refused by name, with the reason and the nearest model that can be planned."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def _models() -> Sequence[Mapping[str, Any]]:
 
 
 def unplanned_name(spellings: Sequence[str]) -> str:
-    """Why no model of these spellings (without separators) is planned; empty where none is known
-    to be beyond what is described."""
+    """Why a model with one of these spellings (without separators) cannot be planned; empty if it
+    is not in the list.
+    """
     for model in _models():
         if any(re.fullmatch(model["names"], spelling) for spelling in spellings):
             return _refusal(model)
@@ -28,7 +29,9 @@ def unplanned_name(spellings: Sequence[str]) -> str:
 
 
 def unplanned_type(model_type: str) -> str:
-    """Why no config.json of this `model_type` is planned; empty where that is not known."""
+    """Why a config.json with this `model_type` cannot be planned; empty if it is not in the
+    list.
+    """
     return next((_refusal(model) for model in _models() if model_type in model["types"]), "")
 
 

@@ -1,1 +1,1 @@
-"""Reinforcement learning: what is sampled, what judges it, who trains, and where each runs."""
+"""Reinforcement learning: what is sampled, what judges the samples, and where each part runs."""

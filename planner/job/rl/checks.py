@@ -1,4 +1,4 @@
-"""What a job of reinforcement learning must obey whatever its plan: lengths, groups, staleness."""
+"""Rules that every reinforcement-learning job must obey: lengths, groups, staleness."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planner.job.specs import ModelSpec
 
 
 def demand_rl(job: RlJob) -> None:
-    """UsageError for the first rule that a job breaks, with the nearest that would do."""
+    """Raise UsageError for the first rule that a job breaks, with the nearest valid setting."""
     demand_positions(job.rollout, job.policy)
     for problem in _problems(job):
         raise UsageError(problem)
@@ -54,7 +54,7 @@ def _problems(job: RlJob) -> Iterator[str]:
 
 
 def demand_positions(rollout: Rollout, policy: ModelSpec) -> None:
-    """UsageError for samples beyond the policy's positions."""
+    """Raise UsageError if samples are longer than the policy's positions."""
     most = policy.max_positions
     if rollout.longest <= most:
         return
@@ -68,8 +68,9 @@ def demand_positions(rollout: Rollout, policy: ModelSpec) -> None:
 
 
 def demand_behind(job: RlJob) -> None:
-    """UsageError for a synchronous step of engines on GPUs of their own, where the framework has
-    none."""
+    """Raise UsageError for a synchronous step with engines on separate GPUs, if the framework has
+    none.
+    """
     waits = job.placements == ("separate",) and max(job.staleness) == 0
     if waits and not job.framework.separate_synchronous:
         raise UsageError(
@@ -79,6 +80,6 @@ def demand_behind(job: RlJob) -> None:
 
 
 def _nearest(number: int, given: int) -> int:
-    """The divisor of a number next to what was given."""
+    """The divisor of `number` that is nearest to `given`."""
     divisors = (one for one in range(1, number + 1) if number % one == 0)
     return min(divisors, key=lambda one: (abs(one - given), one))

@@ -1,4 +1,4 @@
-"""Generations of engines that sample: what their CPU side costs a step, and their memory share."""
+"""Versions of inference engines: CPU time per engine step, and default memory share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planner.job.rl.spec import EngineName, EngineSetting
 
 
 class EngineGeneration(Named):
-    """One generation of an engine; the fields of `engines.toml`, which says what each is."""
+    """One version of an engine. `engines.toml` explains its fields."""
 
     name: str
     words: str
@@ -29,11 +29,11 @@ class EngineGeneration(Named):
 
 @cache
 def engine_generations() -> Mapping[str, EngineGeneration]:
-    """Every generation, by its name."""
+    """Every engine version by name."""
     tables = shipped_toml("planner.job.rl", "engines.toml")
     return {name: EngineGeneration(name=name, **row) for name, row in tables.items()}
 
 
 def generation_of(setting: EngineSetting) -> EngineGeneration:
-    """The generation that a setting names, else the usual one of its engine."""
+    """The engine version that a setting names, else the default of its engine."""
     return engine_generations()[setting.generation or setting.name]

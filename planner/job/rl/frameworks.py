@@ -1,4 +1,4 @@
-"""What frameworks of reinforcement learning do: trainers, engines, placements, and their habits."""
+"""Reinforcement-learning frameworks: their trainers, engines, placements and defaults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planner.job.rl.spec import EngineName, Placement, ReferenceHome
 
 
 class RlFramework(Named):
-    """A framework's habits; the fields of `frameworks.toml`, which says what each is."""
+    """Properties of one framework. `frameworks.toml` explains the fields."""
 
     name: str
     words: str
@@ -55,19 +55,19 @@ class RlFramework(Named):
 
     @property
     def usual_trainer(self) -> str:
-        """The profile of its usual trainer."""
+        """The profile of its default trainer."""
         return next(iter(self.trainers.values()))
 
 
 @cache
 def rl_frameworks() -> Mapping[str, RlFramework]:
-    """Every framework, by its name."""
+    """Every framework by name."""
     tables = shipped_toml("planner.job.rl", "frameworks.toml")
     return {name: RlFramework(name=name, **row) for name, row in tables.items()}
 
 
 def find_rl_framework(name: str) -> RlFramework:
-    """The framework of a name. UsageError lists those that are known."""
+    """The framework of that name. UsageError lists the known ones."""
     plain = name.strip().lower().replace("_", "-")
     for known, framework in rl_frameworks().items():
         if plain in (known, *framework.names):

@@ -1,8 +1,8 @@
-"""A job of reinforcement learning, every name resolved.
+"""A reinforcement-learning job with every name resolved.
 
-A step samples answers to prompts with a serving engine, has them judged, reads them with the policy
-(and a reference, and a critic) and trains on them. The update is an ordinary `Job` on the
-trainer's GPUs, whose batch is one mini-batch; what lies around it is here.
+A step samples answers to prompts with an inference engine, has them judged, reads them with the
+policy (and a reference and a critic), and trains on them. The update is an ordinary `Job` on the
+trainer's GPUs whose batch is one mini-batch; this module describes the rest.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class RlJob:
     """Reinforcement learning of one policy on one cluster.
 
     `trainer`: the policy's update over one mini-batch, as if the whole cluster trained
-    (`planner.job.job.Job.on_gpus` gives it on a part); its `seq` is the tokens of a micro-batch
-    where samples are packed to a number of tokens, else the longest sample.
-    `token_limit_read`: tokens of a micro-batch of a pass that only reads, or of as many of its
-    longest samples where micro-batches count samples. `fused_rotary`: one kernel rotates all packed
-    samples, where a framework would do it one by one (`rotates_samples`).
-    `staleness`: how many updates old the weights may be with which a sample was made: 0 is
-    synchronous; values among which a search decides. `placements`: likewise. `engine_gpus`: GPUs of
-    the trainer's machine that sample, where they are given; `engine_cluster`: GPUs of their own
-    that sample, beside all of the trainer's.
+    (`planner.job.job.Job.on_gpus` moves it to a part). Its `seq` is the token limit of a
+    micro-batch if samples are packed, else the longest sample. `token_limit_read`: token limit of a
+    micro-batch in passes that only read; if micro-batches count samples, that many of its longest
+    samples. `fused_rotary`: one kernel rotates all packed samples, where the framework would rotate
+    them one by one (`rotates_samples`).
+
+    `staleness`: how many updates old the weights that made a sample may be; 0 is synchronous.
+    `placements` and `staleness` hold the values that a search chooses from. `engine_gpus`: number
+    of the trainer's GPUs that sample, if given. `engine_cluster`: separate GPUs that sample.
     """
 
     trainer: Job
@@ -60,15 +60,15 @@ class RlJob:
 
     @property
     def policy(self) -> ModelSpec:
-        """The model that is trained and sampled."""
+        """The model that is trained and that samples."""
         return self.trainer.model
 
     @property
     def sampling_cluster(self) -> Cluster:
-        """The machine whose GPUs sample, or some of them."""
+        """The machine with the GPUs that sample."""
         return self.engine_cluster or self.trainer.cluster
 
     @property
     def updates(self) -> int:
-        """Optimizer steps of one step."""
+        """Optimizer steps per reinforcement-learning step."""
         return self.minibatches * self.epochs

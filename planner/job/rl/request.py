@@ -38,26 +38,26 @@ from planner.job.rl.spec import (
 from planner.job.samples import Lengths
 from planner.job.specs import ModelSpec
 
-# Updates by which samples may be behind that a search tries.
+# Numbers of updates of lag that a search tries.
 SEARCHED_STALENESS = (0, 1, 2, 4)
-# Of each prompt that is trained on, prompts that dynamic sampling generates, where nobody says: a
-# third or so of the prompts are thrown away early in training, and half later (arXiv 2503.14476,
-# figure 3b).
+# Default number of prompts that dynamic sampling generates per trained prompt. About a third of the
+# prompts are discarded early in training, and half later (arXiv 2503.14476, figure 3b).
 USUAL_RESAMPLING = 1.5
-# Seconds that judging the samples of a step may take: a day.
+# Most seconds for judging the samples of a step: a day.
 MOST_REWARD_S = 86_400.0
 
 
 class RlRequest(Named):
-    """What `--rl` and the options beside it say; `trainer`: all others, which are the trainer's.
+    """The options of `--rl`, and in `trainer` all others, which describe the trainer.
 
-    `trainer`: its `lengths` hold prompts and answers, its `gpus` all GPUs; its batch is one
-    mini-batch. `algorithm`: as `grpo`; `minibatches`: optimizer steps over
-    the samples of a step, each `epochs` times; `placement`, `staleness`: a value or `search`;
-    `reward`: `rule`, seconds a step or a model; `critic`: a model, None: the policy's own for
-    algorithms that have one; `reference`: its home or `none`; `turns`: `4x2.5`: answers of a sample
-    and the seconds of a tool between two; `token_limit`: tokens of a micro-batch; `rollout_gpus`:
-    how many of the GPUs sample, as `16`, or GPUs of their own beside them, as `32xL40S`.
+    `trainer`: its `lengths` hold prompts and answers, its `gpus` all GPUs, and its batch is one
+    mini-batch. `algorithm`: such as `grpo`. `minibatches`: optimizer steps over the samples of a
+    step, repeated for each of `epochs`. `placement`, `staleness`: a value or `search`. `reward`:
+    `rule`, seconds per step, or a model. `critic`: a model; None for the policy's own, in
+    algorithms that have one. `reference`: where it is stored, or `none`. `turns`: `4x2.5` means 4
+    answers per sample with 2.5 seconds of a tool between them. `token_limit`: tokens of a
+    micro-batch. `rollout_gpus`: how many of the GPUs sample, such as `16`, or separate GPUs, such
+    as `32xL40S`.
     """
 
     trainer: Request
@@ -88,7 +88,8 @@ class RlRequest(Named):
         framework = find_rl_framework(self.framework)
         algorithm = find_algorithm(self.algorithm)
         rollout = self._rollout(algorithm)
-        # Before the trainer is made, whose own words on long samples are of another option.
+        # Checked before the trainer is built, whose own message on long samples names another
+        # option.
         demand_positions(rollout, load_model(self.trainer.model).spec)
         old_logprobs = self._old_logprobs(framework, algorithm)
         engine = self._engine(framework, old_logprobs)
@@ -112,7 +113,7 @@ class RlRequest(Named):
         return job
 
     def _samplers(self, job: RlJob) -> dict[str, Any]:
-        """The GPUs that sample apart from the trainer's, as they are given. UsageError."""
+        """The separate GPUs that sample, if given. Raises UsageError."""
         text = self.rollout_gpus
         if isinstance(self.trainer.gpu_words, SeveralTypes):
             first, *others = (self.trainer.gpus or "").split("+")
@@ -140,12 +141,12 @@ class RlRequest(Named):
 
     @property
     def batches_by_tokens(self) -> bool:
-        """Whether a micro-batch is samples up to a number of tokens."""
+        """Whether a micro-batch holds samples up to a number of tokens."""
         return find_rl_framework(self.framework).token_batches
 
     @cached_property
     def lengths(self) -> tuple[Lengths, Lengths]:
-        """Lengths of prompts, and of answers. UsageError."""
+        """Lengths of prompts and of answers. Raises UsageError."""
         if self.trainer.lengths is None:
             raise UsageError(
                 "--rl: the lengths of prompts and answers decide a step; give them, as --lengths "
@@ -153,7 +154,7 @@ class RlRequest(Named):
             )
         prompt, response = read_prompts(self.trainer.lengths)
         room = load_model(self.trainer.model).spec.max_positions - prompt.longest
-        # Where nobody says how long an answer may be, it ends with the positions.
+        # By default an answer ends with the model's positions.
         if response.open_ended and 0 < room < response.longest:
             response = response.cut(room)
         return prompt, response
@@ -183,7 +184,7 @@ class RlRequest(Named):
         return as_trainer(self.trainer.model_copy(update=changed).resolve(), framework, rollout)
 
     def _without(self, framework: RlFramework) -> tuple[str, ...]:
-        """Techniques of the trainer that nobody asked for and the framework has not."""
+        """Default techniques of the trainer that the framework lacks and nobody asked for."""
         given = (*self.trainer.use, *self.trainer.without)
         offered = (one.name for one in self.trainer.find_framework().techniques)
         left = (name for name in offered if name in framework.without and name not in given)
@@ -211,7 +212,9 @@ class RlRequest(Named):
         )
 
     def _reference(self, framework: RlFramework, algorithm: Algorithm) -> ReferenceHome:
-        """Where the reference is, as asked, else as the framework has it. UsageError."""
+        """Where the reference is stored: as asked, else the framework's default. Raises
+        UsageError.
+        """
         if self.reference is None and not algorithm.reference:
             return "none"
         homes = framework.references
@@ -253,8 +256,9 @@ class RlRequest(Named):
 
 
 def as_trainer(job: Job, framework: RlFramework, rollout: Rollout) -> Job:
-    """A job as a framework of reinforcement learning trains it on samples: on a policy's loss, and
-    with the settings that it changes."""
+    """A job as a reinforcement-learning framework trains it: with a policy loss and the framework's
+    settings.
+    """
     answers = rollout.response.mean / (rollout.prompt.mean + rollout.response.mean)
     share = answers if framework.answers_alone else 1.0
     objective = Objective("policy", logits=job.objective.logits, loss=framework.name, answers=share)
@@ -269,7 +273,7 @@ def as_trainer(job: Job, framework: RlFramework, rollout: Rollout) -> Job:
 
 
 def find_algorithm(name: str) -> Algorithm:
-    """The algorithm of a name. UsageError lists those that are known."""
+    """The algorithm of that name. UsageError lists the known ones."""
     plain = name.strip().lower()
     for known, algorithm in algorithms().items():
         if plain == known or plain in algorithm.names:
@@ -278,7 +282,9 @@ def find_algorithm(name: str) -> Algorithm:
 
 
 def read_turns(text: str | None) -> tuple[int, float]:
-    """(answers of a sample, seconds of a tool between two) of `4x2.5`. UsageError."""
+    """Parse `4x2.5`: (answers per sample, seconds of a tool between two answers). Raises
+    UsageError.
+    """
     if text is None:
         return 1, 0.0
     match = re.fullmatch(r"\s*(\d{1,4})\s*x\s*(\d{1,6}(?:\.\d{1,6})?)\s*s?\s*", text)
@@ -290,7 +296,9 @@ def read_turns(text: str | None) -> tuple[int, float]:
 
 
 def read_reward(text: str) -> Reward:
-    """`rule`, seconds a step, or a model that reads every sample. UsageError."""
+    """Parse `rule`, seconds per step, or the name of a model that reads every sample. Raises
+    UsageError.
+    """
     word = text.strip()
     if word.lower() == "rule":
         return Reward()
@@ -307,13 +315,16 @@ def read_reward(text: str) -> Reward:
 
 
 def usual_token_limit(rollout: Rollout) -> int:
-    """Tokens of a micro-batch where nobody says: twice the longest sample that is allowed, as
-    verl's guide to performance advises (docs/perf/perf_tuning.rst), which every sample fits in."""
+    """Default tokens of a micro-batch: twice the longest allowed sample, as verl's performance
+    guide advises (docs/perf/perf_tuning.rst). Every sample fits in it.
+    """
     return 2 * rollout.longest
 
 
 def _placements(text: str, framework: RlFramework, engine: EngineName) -> tuple[Placement, ...]:
-    """Placements that a search may take, in which new weights reach the engine. UsageError."""
+    """Placements that a search may use and in which the engine can receive new weights. Raises
+    UsageError.
+    """
     reached = framework.separate_engines or framework.engines
     able = tuple(one for one in framework.placements if one == "colocated" or engine in reached)
     if text == "search":
@@ -331,7 +342,7 @@ def _placements(text: str, framework: RlFramework, engine: EngineName) -> tuple[
 
 
 def _staleness(text: str, framework: RlFramework) -> tuple[int, ...]:
-    """Updates by which samples may be behind. UsageError."""
+    """Numbers of updates by which samples may lag behind. Raises UsageError."""
     if text == "search":
         return tuple(one for one in SEARCHED_STALENESS if one <= framework.most_staleness)
     if not text.isdigit() or len(text) > 3:

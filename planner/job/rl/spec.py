@@ -1,4 +1,4 @@
-"""The parts of a job of reinforcement learning: algorithm, what is sampled, what judges, engine."""
+"""The parts of a reinforcement-learning job: algorithm, rollout, reward and engine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from planner.job.samples import Lengths
 from planner.job.specs import ModelSpec
 
 Placement = Literal["colocated", "separate"]
-# Where the model that a sample is compared with is: nowhere; a second copy of the weights on the
-# trainer's GPUs, sharded as the policy is; on the host, swapped into the policy's place to be read;
-# the policy with its adapters switched off.
+# Where the reference model is: nowhere; a second copy of the weights on the trainer's GPUs, sharded
+# like the policy; on the host, swapped into the policy's place to be read; the policy with its
+# adapters switched off.
 ReferenceHome = Literal["none", "copied", "host", "adapters-off"]
 RewardKind = Literal["rule", "seconds", "model"]
 EngineName = Literal["vllm", "sglang"]
@@ -25,7 +25,7 @@ ENGINE_NAMES: tuple[EngineName, ...] = get_args(EngineName)
 
 
 class Algorithm(Named):
-    """What an algorithm does in a step; `algorithms.toml` says what each field is."""
+    """Work of an algorithm in one step. `algorithms.toml` explains the fields."""
 
     name: str
     words: str
@@ -40,18 +40,18 @@ class Algorithm(Named):
 
 @cache
 def algorithms() -> Mapping[str, Algorithm]:
-    """Every algorithm, by its name."""
+    """Every algorithm by name."""
     tables = shipped_toml("planner.job.rl", "algorithms.toml")
     return {name: Algorithm(name=name, **row) for name, row in tables.items()}
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """What one step samples.
+    """Samples that one step generates.
 
-    `prompt`, `response`: tokens of each; `turns`: answers of a sample, between which a tool takes
-    `tool_s` seconds; `batches`: batches of prompts that are generated for each that is trained on,
-    above 1 where samples are thrown away (dynamic sampling). `response` is of all turns together.
+    `prompt`, `response`: tokens of each; `response` covers all turns. `turns`: answers per sample,
+    with a tool taking `tool_s` seconds between them. `batches`: batches of prompts generated for
+    each one that is trained on; above 1 if samples are discarded (dynamic sampling).
     """
 
     prompts: int
@@ -69,19 +69,20 @@ class Rollout:
 
     @property
     def tokens(self) -> float:
-        """Tokens of those samples, prompts included, on average."""
+        """Mean tokens of those samples, including prompts."""
         return self.samples * (self.prompt.mean + self.response.mean)
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sample that may come, with its prompt."""
+        """Tokens of the longest possible sample, including its prompt."""
         return self.prompt.longest + self.response.longest
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """What judges samples: a rule that takes no time to speak of, something that takes `seconds` a
-    step, or a model that reads each sample forward."""
+    """The judge of the samples: a rule that takes no noticeable time, something that takes
+    `seconds` per step, or a model that reads each sample forward.
+    """
 
     kind: RewardKind = "rule"
     seconds: float = 0.0
@@ -90,14 +91,14 @@ class Reward:
 
 @dataclass(frozen=True, slots=True)
 class EngineSetting:
-    """How the engine that samples is set, apart from its degrees; None: as the framework sets it.
+    """Settings of the sampling engine besides its degrees; None for the framework's default.
 
-    `weights`, `kv`: names of `planner.predict.memory.serving.formats`; `kv_share`: of the GPU's
-    memory that the engine may take (vLLM: of all of it, for weights, activations and KV cache;
-    SGLang: of what is free, for weights and KV cache); `sequences`: that run at once in one engine;
-    `chunk`: tokens of one step that fills the cache; `graphs`: decoding as CUDA graphs;
-    `logprobs`: each sampled token comes with its log-probability; `generation`: of the engine's
-    versions (`planner.job.rl.engines`), "" for the usual one.
+    `weights`, `kv`: names of `planner.predict.memory.serving.formats`. `kv_share`: share of the
+    GPU's memory that the engine may use (vLLM: of all of it, for weights, activations and KV cache;
+    SGLang: of the free part, for weights and KV cache). `sequences`: sequences that run at once in
+    one engine. `chunk`: tokens of one prefill step. `graphs`: decode with CUDA graphs. `logprobs`:
+    return the log-probability of each sampled token. `generation`: engine version
+    (`planner.job.rl.engines`); "" for the default.
     """
 
     name: EngineName = "vllm"

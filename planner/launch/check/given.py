@@ -13,10 +13,10 @@ from hardware.files import read_text
 from hardware.schema import Cluster
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.frameworks.switches import with_techniques
+from planner.job.lookups import trained_model
 from planner.job.optimizers import load_optimizer
 from planner.job.pool import parse_one_type
 from planner.job.request import Request
-from planner.job.resolve import trained_model
 from planner.job.specs import ModelSpec
 from planner.launch.check.request import as_request
 from planner.launch.check.world import started

@@ -17,12 +17,14 @@ from pydantic import ValidationError
 
 from hardware.errors import HardwareError
 from planner.job.errors import UsageError
+from planner.job.frameworks.profile import load_framework
 from planner.job.images import WITHOUT
 from planner.job.job import BatchTarget
 from planner.job.length_text import read_prompts
 from planner.job.models.catalog import load_model
 from planner.job.request import Request
 from planner.job.request_fields import Launched, Overrides
+from planner.job.rl.frameworks import find_rl_framework
 from planner.job.rl.job import RlJob
 from planner.job.rl.request import RlRequest
 from planner.job.rl.spec import algorithms
@@ -220,7 +222,8 @@ def _trainer(found: Found, rl: RlFound, gpus: str | None, cluster: str | None) -
         "objective": "lm",
         "images": found.images or (WITHOUT if _sees(found) else None),
     }
-    launched = Launched(tables_of_variations(found.variations, found.framework), found.transport())
+    named = (*found.variations, *_lacking(found, rl))
+    launched = Launched(tables_of_variations(named, found.framework), found.transport())
     overrides = Overrides(model=found.shape if found.model is None else None, launched=launched)
     return Request(
         model=found.model or IN_FILES,
@@ -230,6 +233,14 @@ def _trainer(found: Found, rl: RlFound, gpus: str | None, cluster: str | None) -
         allow_tp_across_domains=True,
         **asked,
     )
+
+
+def _lacking(found: Found, rl: RlFound) -> Iterator[str]:
+    """Techniques of the trainer's profile that it goes without under this framework, unless the
+    files switch them on."""
+    offered = {technique.name for technique in load_framework(found.framework).techniques}
+    lacks = offered.intersection(find_rl_framework(rl.framework).without)
+    yield from (f"no-{name}" for name in sorted(lacks.difference(found.variations)))
 
 
 def _sees(found: Found) -> bool:

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
 from planner.compare.budget import Budget
 from planner.compare.buying import Buying
 from planner.compare.cluster_front import ClusterFront, ClusterPoint
 from planner.compare.results import Comparison, Decision, Scaling
 from planner.evidence.runs.predict import Prediction
-from planner.evidence.runs.report import error_of
-from planner.job.quantities import gib, percent_sure, plural, seconds, share
+from planner.job.quantities import gib, percent_sure, plural, seconds
 from planner.predict.plan import Plan
 from planner.predict.plan_text import plan_name
-from planner.predict.uncertainty.families import Figure
 from planner.report.charts.memory import MemoryFigure
+from planner.report.evidence import validation_headline
 from planner.report.pages.page import Bar, Card
 from planner.report.rl_verdict import RlVerdict
 from planner.report.rl_verdict import name as rl_name
-from planner.report.said import words_of
 from planner.report.study_words import budget_headline, decision_facts, headline, verdict_text
-from planner.report.traced import Pair
+from planner.report.traced import Panels, pairs_verdict
 from planner.report.tune import best_text
-from planner.report.verdict import Verdict, kinds_of_time
+from planner.report.verdict import PlanBars, PlanCard, Verdict, headline_of, kinds_of_time
 from planner.search.result import SearchResult
 from planner.tune.outcome import TunedStudy
 
@@ -39,7 +36,7 @@ def verdict_card(result: SearchResult, saved_as: Path | None) -> Card:
     verdict = Verdict(result)
     return Card(
         verdict.headline,
-        _bars(verdict.plan),
+        _bars(verdict),
         (("risk", verdict.risk), ("next", verdict.next(str(saved_as) if saved_as else None))),
         [
             (one.number, one.words, f"{one.name}: {one.than}, {gib(one.plan.peak_bytes)} GiB")
@@ -50,11 +47,11 @@ def verdict_card(result: SearchResult, saved_as: Path | None) -> Card:
 
 def costed_card(plan: Plan) -> Card:
     """What one plan takes, and whether it fits."""
-    step, fits = plan.step_time, plan.peak_bytes <= plan.limit_bytes
-    told = words_of("verdict.costed", plan, name=plan_name(plan), low=step.low, high=step.high,
-                    usable=plan.limit_bytes, fits=fits)  # fmt: skip
     then = "planner search with the same job finds the fastest that fits"
-    return Card(told, _bars(plan), (("next", then),))
+    card = PlanCard(plan, plan_name(plan), then)
+    return Card(
+        headline_of(plan, card.name), _bars(card), (("risk", card.risk), ("next", card.next))
+    )
 
 
 def front_card(front: ClusterFront, saved_as: Path | None) -> Card:
@@ -65,13 +62,13 @@ def front_card(front: ClusterFront, saved_as: Path | None) -> Card:
     ends = [("the cheapest", min(priced, key=lambda one: _dollars(one[1])))] if priced else []
     ends.append(("the lightest", min(numbered, key=lambda one: front.plan_of(one[1]).peak_bytes)))
     plan, name = front.plan_of(fastest[1]), shlex.quote(str(saved_as or "plans.json"))
+    then = f"planner explain {name} {fastest[0]}"
+    said = f"Fastest of {plural(len(front.clusters), 'cluster')} is plan {fastest[0]} on "
+    card = PlanCard(plan, f"{said}{fastest[1].cluster}, {plan_name(plan)}", then)
     return Card(
-        f"Fastest of {plural(len(front.clusters), 'cluster')} is plan {fastest[0]} on "
-        f"{fastest[1].cluster}, {plan_name(plan)}: {seconds(plan.step_time_s)} a step, "
-        f"{gib(plan.peak_bytes)} of {gib(plan.limit_bytes)} GiB, fits with "
-        f"{percent_sure(plan.fit_probability)}.",
-        _bars(plan),
-        (("next", f"planner explain {name} {fastest[0]}"),),
+        headline_of(plan, card.name),
+        _bars(card),
+        (("risk", card.risk), ("next", then)),
         [
             (number, words, f"on {point.cluster}, {plan_name(front.plan_of(point))}: "
              f"{seconds(point.step_time_s)} a step, {gib(front.plan_of(point).peak_bytes)} GiB")
@@ -85,15 +82,13 @@ def _dollars(point: ClusterPoint) -> float:
     return point.usd_per_billion_tokens or 0.0
 
 
-def _bars(plan: Plan) -> tuple[Bar, Bar]:
+def _bars(card: PlanBars) -> tuple[Bar, Bar]:
     """Memory of the fullest GPU, and the step by what its seconds go to."""
-    step, whole_s = plan.step_time, plan.step_time_s
-    amount = f"{seconds(whole_s)}, {seconds(step.low)} to {seconds(step.high)}"
-    kinds = kinds_of_time(plan).items()
-    parts = [(size / whole_s, kind, f"{kind} {seconds(size)}") for kind, size in kinds]
-    memory = _memory_bar(plan.peak_bytes, plan.peak_interval.high, plan.limit_bytes,
-                         plan.usable_bytes)  # fmt: skip
-    return memory, Bar("step", amount, parts)
+    plan, kinds = card.plan, kinds_of_time(card.plan).items()
+    parts = [(size / plan.step_time_s, kind, f"{kind} {seconds(size)}") for kind, size in kinds]
+    high, usable = plan.peak_interval.high, plan.usable_bytes
+    memory = _memory_bar(plan.peak_bytes, high, plan.limit_bytes, usable)
+    return memory, Bar("step", card.time_text, parts)
 
 
 def _memory_bar(peak: float, high: float, limit: float, usable: float = 0.0) -> Bar:
@@ -197,13 +192,11 @@ def budget_card(found: Budget) -> Card:
 
 # --- measured runs ----------------------------------------------------------------------------
 
-_NAMES: dict[Figure, str] = {"time": "step time", "memory": "peak memory"}
-
 
 def validation_card(predictions: Sequence[Prediction]) -> Card:
     """How far predictions are off: half and nine in ten of them."""
     return Card(
-        f"{'; '.join(_spreads(predictions)) or 'Nothing was measured'}.".capitalize(),
+        validation_headline(predictions),
         facts=(
             ("risk", "runs unlike these may be further off; the tables say by kind of run"),
             ("next", "planner calibrate --from your own runs narrows it for your cluster"),
@@ -211,45 +204,11 @@ def validation_card(predictions: Sequence[Prediction]) -> Card:
     )
 
 
-def _spreads(predictions: Sequence[Prediction]) -> Iterator[str]:
-    for figure, name in _NAMES.items():
-        errors = sorted(
-            abs(off) for one in predictions if (off := error_of(one, figure)) is not None
-        )
-        if errors:
-            most = errors[int(0.9 * (len(errors) - 1))]
-            yield (
-                f"{name}: half of {len(errors):,} runs within {share(median(errors))}, nine in ten "
-                f"within {share(most)}"
-            )
-
-
-# Bars that are the sum of others.
-_SUMS = ("step", "total", "peak")
-
-
-def pairs_card(
-    panels: Mapping[str, tuple[Sequence[Pair], str]], first: Sequence[str] = ()
-) -> Card | None:
+def pairs_card(panels: Panels, first: Sequence[str] = ()) -> Card | None:
     """The largest measured part and, beside a prediction, where it differs most; `first`: what to
     change first."""
-    change = [("first", text) for text in first[:1]]
-    every = [
-        (pair, unit) for pairs, unit in panels.values() for pair in pairs if pair.label not in _SUMS
-    ]
-    if not every:
+    verdict = pairs_verdict(panels)
+    if verdict is None:
         return None
-    largest, unit = max(every, key=lambda one: one[0].measured)
-    known = [(abs(pair.measured - pair.predicted), pair, unit) for pair, unit in every
-             if pair.predicted is not None]  # fmt: skip
-    text = f"The largest part is {largest.label}: {largest.measured:,.4g} {unit}"
-    if not known:
-        then = "planner trace with --plan-file plans.json sets a prediction beside it"
-        return Card(f"{text}.", facts=(*change, ("next", then)))
-    _, far, unit = max(known, key=lambda one: one[0])
-    differs = (
-        f"{text}; furthest from the prediction is {far.label}: {far.measured:,.4g} instead of "
-        f"{far.predicted:,.4g} {unit}."
-    )
-    then = "planner calibrate --from your runs learns from it"
-    return Card(differs, facts=(*change, ("next", then)))
+    told, facts = verdict
+    return Card(told, facts=(*(("first", text) for text in first[:1]), *facts))

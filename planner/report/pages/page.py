@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from planner.report.charts.drawing import Drawing, Specification, on_page, script
-from planner.report.tables import Block
+from planner.report.tables import Block, Facts, TableData
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -62,6 +62,20 @@ class Card:
     bars: Sequence[Bar] = ()
     facts: Sequence[tuple[str, str]] = ()
     choices: Sequence[tuple[int, str, str]] = ()
+
+
+def beside_card(blocks: Iterable[Block], card: Card | None) -> list[Block]:
+    """What a report says beyond what the page's card has said."""
+    found: list[Block] = []
+    for block in blocks:
+        if card is None or isinstance(block, TableData):
+            found.append(block)
+        elif isinstance(block, Facts):
+            rows = tuple(row for row in block.rows if row not in card.facts)
+            found += [replace(block, rows=rows)] if rows else []
+        elif block.lines != (card.headline,):
+            found.append(block)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

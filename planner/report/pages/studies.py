@@ -34,11 +34,11 @@ from planner.report.pages.cards import (
     pairs_card,
     validation_card,
 )
-from planner.report.pages.page import Page, Section
+from planner.report.pages.page import Page, Section, beside_card
 from planner.report.said import table_of
 from planner.report.studies import budget_report, buying_report, scaling_report
 from planner.report.study_words import decision_facts
-from planner.report.tables import Block, Notes, Report
+from planner.report.tables import Notes, Report
 from planner.report.traced import Pair
 
 _OF: dict[type, tuple[Callable[[Any], CurvesFigure], Callable[[Any], Report]]] = {
@@ -64,10 +64,10 @@ def study_page(study: Study) -> Page:
         for number, panel in enumerate(figure.panels, start=1)
     ]
     card = budget_card(study) if isinstance(study, Budget) else decision_card(study)
-    in_card: list[Block] = [Notes((card.headline,))] if card else []
+    blocks = list(report.blocks)
     if not isinstance(study, Budget) and study.decision is not None and study.decision.best:
-        in_card.append(decision_facts(study.decision, study.currency))
-    sections = [Section("Tables", blocks=[one for one in report.blocks if one not in in_card])]
+        blocks.remove(decision_facts(study.decision, study.currency))
+    sections = [Section("Tables", blocks=beside_card(blocks, card))]
     if drawings:
         side_by_side = len(drawings) > 1
         sections.insert(0, Section("Figures", drawings, (), side_by_side=side_by_side))
@@ -83,10 +83,10 @@ def pairs_page(
         Drawing(f"pairs-{number}", name, pairs_chart(pairs, unit))
         for number, (name, (pairs, unit)) in enumerate(panels.items(), start=1)
     ]
-    sections = [Section("Figures", drawings), Section("Tables", blocks=report.blocks)]
     patterns = [one for one in report.blocks if isinstance(one, Notes) and one.title == "Patterns"]
-    first = patterns[0].lines if patterns else ()
-    return Page(title, "", sections, card=pairs_card(panels, first))
+    card = pairs_card(panels, patterns[0].lines if patterns else ())
+    tables = Section("Tables", blocks=beside_card(report.blocks, card))
+    return Page(title, "", [Section("Figures", drawings), tables], card=card)
 
 
 def memory_page(figure: MemoryFigure) -> Page:
@@ -116,14 +116,14 @@ def validation_page(predictions: Sequence[Prediction], family: Family, report: R
         f"{predicted:,} of {len(predictions):,} measured runs predicted from their configuration "
         "alone. One dot a run; point at it for its row."
     )
+    card = validation_card(predictions)
     sections = (
         Section("Step time and peak memory", [*_drawings(predictions, family)], side_by_side=True),
-        Section("Errors by family", blocks=report.blocks),
+        Section("Errors by family", blocks=beside_card(report.blocks, card)),
         Section(
             "Worst rows, and why", blocks=(table_of("validation.worst", worst_rows(predictions)),)
         ),
     )
-    card = validation_card(predictions)
     return Page("Predicted against measured", lead, sections, card=card)
 
 
@@ -141,3 +141,13 @@ def _drawings(predictions: Sequence[Prediction], family: Family) -> Iterator[Dra
         if points:
             chart = scatter_chart(points, "", unit)
             yield Drawing(name, title, chart)
+
+
+def time_chart(predictions: Sequence[Prediction]) -> Any:
+    """Predicted against measured step times, one colour a framework profile."""
+    points = [
+        RunPoint(found[1], found[0], prediction.job.framework.name)
+        for prediction in predictions
+        if (found := known(prediction, "time")) is not None
+    ]
+    return scatter_chart(points, "Step time, by framework", "s", hover=False)

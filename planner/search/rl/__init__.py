@@ -1,1 +1,1 @@
-"""The search for ways to run reinforcement learning: who trains, who samples, on which GPUs."""
+"""The search for ways to run reinforcement learning: who trains and who samples, on which GPUs."""

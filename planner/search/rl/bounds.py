@@ -1,4 +1,4 @@
-"""What the choices of each side take and hold at least, and which may still matter together."""
+"""Lower bounds on the time and memory of each side's choices, and which pairs may still matter."""
 
 from __future__ import annotations
 
@@ -14,30 +14,36 @@ from planner.search.rl.sides import Alone, Group
 from planner.search.rl.trainers import TrainerSide
 
 Floats = NDArray[np.float64]
-# What two figures that are the same may differ by.
+# Rounding tolerance for equal figures.
 SAME = 1e-9
 
 
 @dataclass
 class Bounds:
-    """Of each of one side's choices, `seconds` of a step and `shares` of its GPUs' memory: what
-    they are at least, until the choice is costed in full, which `exact` says."""
+    """Lower bounds for each choice of one side: `seconds` of a step, and `shares` of its GPUs'
+    memory. `exact`: the choice was costed in full.
+    """
 
     seconds: Floats
     shares: Floats
     exact: NDArray[np.bool_]
 
     def within(self, share: float) -> Floats:
-        """Seconds of the choices that hold no more than a share, infinite for the others."""
+        """Seconds of the choices that need no more than a share of memory; infinite for the
+        others.
+        """
         return np.where(self.shares <= share + SAME, self.seconds, inf)
 
 
 @dataclass
 class Options:
-    """The sides of one group, the trainer's tensors staying on its GPUs or, `leaves`, going to the
-    host. `beside`: share of a GPU that each row keeps there while engines sample, at least; `most`:
-    share of its memory that a trainer may fill so as to fit surely enough; `known`:
-    pairs of (row, engine) that are costed together."""
+    """The two sides of one group. `leaves`: the trainer's tensors go to the host while engines
+    sample; otherwise they stay on its GPUs.
+
+    `beside`: least share of a GPU that each row occupies while engines sample. `most`: share of its
+    memory that a trainer may fill to fit surely enough. `known`: (row, engine) pairs that were
+    costed together.
+    """
 
     group: Group
     leaves: bool
@@ -49,23 +55,25 @@ class Options:
     beside: Floats
     most: float
     known: set[tuple[int, int]] = field(default_factory=set)
-    # (share, what is open there) until something is costed.
+    # (share, open choices at it), valid until something is costed.
     _open: tuple[float, tuple[float, str, int]] | None = None
 
     def changed(self) -> None:
-        """Say that a side of some choice is costed."""
+        """Record that a choice was costed."""
         self._open = None
 
     def trainer_s(self, share: float) -> Floats:
-        """Seconds of each trainer within a share, alone."""
+        """Seconds of each trainer within a memory share, alone."""
         return self.trainers.within(min(share, self.most))
 
     def fits_together(self, row: int, engine: int, share: float) -> bool:
-        """Whether a trainer leaves an engine room within a share, by what both hold at least."""
+        """Whether a trainer may leave room for an engine within a memory share, by the lower bounds
+        of both.
+        """
         return bool(self.engines.shares[engine] + self.beside[row] <= share + SAME)
 
     def bounds(self, share: float) -> Floats:
-        """Of each trainer, seconds of a step with any engine for which it leaves room."""
+        """For each trainer, a lower bound on the step with any engine for which it leaves room."""
         order = np.argsort(self.engines.shares)
         fastest = np.minimum.accumulate(self.engines.seconds[order])
         room = share - self.beside + SAME
@@ -74,7 +82,7 @@ class Options:
         return self.joint(self.trainer_s(share), engine_s)
 
     def engine_bounds(self, share: float) -> Floats:
-        """Of each engine, seconds of a step with any trainer that leaves it room."""
+        """For each engine, a lower bound on the step with any trainer that leaves it room."""
         order, beside = self._by_beside
         fastest = np.minimum.accumulate(self.trainer_s(share)[order])
         room = share - self.engines.shares + SAME
@@ -84,28 +92,30 @@ class Options:
 
     @cached_property
     def _by_beside(self) -> tuple[NDArray[np.int64], Floats]:
-        """Trainers in the order of what they keep beside engines, and that: as it was bounded at
-        first, for what is costed later is no less."""
+        """Trainers ordered by their memory beside engines, and those amounts. The initial bounds
+        are used; full costs are never lower.
+        """
         order = np.argsort(self.beside, kind="stable")
         return order, self.beside[order].copy()
 
     def engines_beside(self, row: int, share: float) -> Floats:
-        """Seconds of each engine for which a trainer leaves room."""
+        """Seconds of each engine for which a trainer leaves room; infinite for the others."""
         room = share - float(self.beside[row])
         return self.engines.within(room)
 
     def joint(self, trainer: Floats | float, engine: Floats | float) -> Floats:
-        """Seconds of a step of two sides at least."""
+        """A lower bound on the step's seconds from the seconds of its two sides."""
         both = np.maximum(trainer, engine) if self.group.together else np.add(trainer, engine)
         return np.asarray(both, dtype=np.float64)
 
     def bound(self, row: int, engine: int) -> float:
-        """Seconds of a step of a trainer and an engine at least."""
+        """A lower bound on the step's seconds with a trainer and an engine."""
         return float(self.joint(self.trainers.seconds[row], self.engines.seconds[engine]))
 
     def next_open(self, share: float) -> tuple[float, str, int]:
-        """(bound, side, place) of the choice to cost next: one that no bound of an exact pair
-        decides; infinite where all that matters is exact."""
+        """(bound, side, index) of the choice to cost next: one that no bound of an exact pair
+        excludes. Infinite if everything that matters is exact.
+        """
         if self._open is None or self._open[0] != share:
             self._open = share, self._next_open(share)
         return self._open[1]

@@ -1,4 +1,4 @@
-"""What a search of reinforcement learning asks of the cost model, each answer kept."""
+"""Calls of the cost model by a reinforcement-learning search, with their results cached."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CostModels(Protocol):
-    """The two sides of a step."""
+    """Interface of the models that cost the two sides of a step."""
 
     def train_rows(self, job: RlJob, columns: Columns) -> TrainingRows: ...
 
@@ -32,19 +32,19 @@ class CostModels(Protocol):
 
 
 class Predicted:
-    """The cost models that ship. `models`: those of trainers that are made already."""
+    """The planner's own cost models. `models`: those of trainers that were already built."""
 
     def __init__(self) -> None:
         self.models: Models | None = None
 
     def train_rows(self, job: RlJob, columns: Columns) -> TrainingRows:
-        """What the trainer's side takes and holds, of many configurations at once."""
+        """Time and memory of the trainer's side for many configurations at once."""
         from planner.predict.rl.training_rows import train_rows
 
         return train_rows(job, columns)
 
     def train(self, job: RlJob, trainer: Configuration, critic: Configuration | None) -> Training:
-        """What the trainer's side takes and holds."""
+        """Time and memory of the trainer's side."""
         from planner.predict.rl.training import Models, train
 
         self.models = self.models or Models()
@@ -53,7 +53,7 @@ class Predicted:
     def generate(
         self, job: RlJob, engine: EngineLayout, beside: float, gpu: Gpu | None
     ) -> Generation:
-        """What the engines take and hold."""
+        """Time and memory of the engines."""
         from planner.predict.rl.generation import generate
 
         return generate(job, engine, beside, gpu)
@@ -61,35 +61,36 @@ class Predicted:
 
 @dataclass
 class Costs:
-    """Answers of the cost models for one job; generation is asked once for each engine and each
-    number of bytes beside it."""
+    """Cached results of the cost models for one job. Generation is computed once for each engine
+    and each number of bytes beside it.
+    """
 
     models: CostModels = field(default_factory=Predicted)
     _generated: dict[tuple[EngineLayout, float, str], Generation] = field(default_factory=dict)
 
     def train_rows(self, job: RlJob, columns: Columns) -> TrainingRows:
-        """What the trainer's side takes and holds, of many configurations at once."""
+        """Time and memory of the trainer's side for many configurations at once."""
         return self.models.train_rows(job, columns)
 
     def again(self) -> Costs:
-        """The same for another job."""
+        """An empty cache with the same models, for another job."""
         return Costs(self.models)
 
     def train(self, job: RlJob, trainer: Configuration, critic: Configuration | None) -> Training:
-        """What the trainer's side takes and holds."""
+        """Time and memory of the trainer's side."""
         return self.models.train(job, trainer, critic)
 
     def generate(
         self, job: RlJob, engine: EngineLayout, beside: float, gpu: Gpu | None
     ) -> Generation:
-        """What the engines take and hold beside so many bytes of a trainer."""
+        """Time and memory of the engines beside this many bytes of a trainer."""
         key = engine, beside, gpu.name if gpu else ""
         if key not in self._generated:
             self._generated[key] = self.models.generate(job, engine, beside, gpu)
         return self._generated[key]
 
     def step(self, job: RlJob, layout: RlLayout, training: Training) -> RlStep:
-        """The whole step of a layout whose trainer is costed."""
+        """The whole step of a layout whose trainer was costed."""
         beside = sum(beside_engine(layout, training).values())
         generation = self.generate(job, layout.engine, beside, layout.engine_gpu)
         return compose(job, layout, training, generation)

@@ -1,4 +1,4 @@
-"""Engines that may sample: every split of their GPUs, KV share and number of sequences to try."""
+"""Engine layouts to try: every split of their GPUs, KV share and number of sequences."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from planner.predict.memory.serving.deployment import Deployment, check_deployme
 from planner.predict.memory.serving.formats import kv_format, weight_format
 from planner.predict.rl.plan import EngineLayout
 
-# Shares of a GPU that are tried where nobody gives one, beside the framework's own: on GPUs of its
-# own an engine has no reason to leave much.
+# Default shares of a GPU to try besides the framework's own. On separate GPUs an engine has no
+# reason to leave much free.
 KV_SHARES: dict[Placement, tuple[float, ...]] = {
     "colocated": (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
     "separate": (0.5, 0.7, 0.8, 0.9, 0.95),
 }
-# Sequences at once that are tried beside the framework's own: more than an engine gets, or has room
-# for, change nothing; fewer lose less to preemption where the cache is small.
+# Numbers of concurrent sequences to try besides the framework's own. More than an engine receives
+# or has room for change nothing; fewer avoid preemption if the cache is small.
 SEQUENCES = (128, 256, 512, 1024)
 
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """What a user says of engines: values of their degrees, None where a search decides; the way
-    of new weights, "" where it does."""
+    """The user's values for engine degrees, None where a search decides; and the way of sending new
+    weights, "" where it decides.
+    """
 
     tp: int | None = None
     pp: int | None = None
@@ -39,8 +40,9 @@ class EngineLimits:
 def engine_layouts(
     job: RlJob, gpus: int, placement: Placement, limits: EngineLimits | None = None
 ) -> tuple[EngineLayout, ...]:
-    """Every layout of engines on so many GPUs that the model and the framework allow, those with
-    most room first: what they take bounds the others. None where no split is legal."""
+    """Every engine layout on this many GPUs that model and framework allow. Those with most room
+    come first, because their cost bounds the others. Empty if no split is legal.
+    """
     said = limits or EngineLimits()
     shares, sequences = kv_shares(job, placement)[::-1], sequences_tried(job)[::-1]
     return tuple(
@@ -51,7 +53,7 @@ def engine_layouts(
 
 
 def kv_shares(job: RlJob, placement: Placement) -> tuple[float, ...]:
-    """Shares of a GPU's memory to try for the engine: the one given, else a grid."""
+    """Shares of a GPU's memory to try for the engine: the given one, else a grid."""
     if job.engine.kv_share is not None:
         return (job.engine.kv_share,)
     usual = getattr(job.framework, f"kv_share_{placement}")
@@ -59,7 +61,7 @@ def kv_shares(job: RlJob, placement: Placement) -> tuple[float, ...]:
 
 
 def sequences_tried(job: RlJob) -> tuple[int, ...]:
-    """Sequences of one engine at once to try."""
+    """Numbers of concurrent sequences per engine to try."""
     given = job.engine.sequences
     if given is not None and given != job.framework.sequences:
         return (given,)
@@ -71,7 +73,7 @@ def sequences_tried(job: RlJob) -> tuple[int, ...]:
 def engine_degrees(
     job: RlJob, gpus: int, said: EngineLimits
 ) -> Iterator[tuple[int, int, int, int]]:
-    """(tp, pp, dp, ep) of one engine: inside a node, or whole nodes."""
+    """(tp, pp, dp, ep) of one engine, inside a node or over whole nodes."""
     node = job.sampling_cluster.gpus_per_node
     moe = job.policy.moe is not None
     sizes = [size for size in range(1, gpus + 1) if gpus % size == 0]
@@ -82,7 +84,7 @@ def engine_degrees(
         size = tp * pp * dp
         if gpus % size or (node % size if size < node else size % node):
             continue
-        # Attention is data-parallel so that experts lie on all of its ranks.
+        # Attention is data-parallel so that the experts use all of its ranks.
         usual = {tp * dp} if dp > 1 else {1, tp}
         for ep in [said.ep] if said.ep else sorted(usual) if moe else [1]:
             if _whole_experts(job, tp, dp, ep) and _legal(job, tp, pp, dp, ep):
@@ -90,13 +92,15 @@ def engine_degrees(
 
 
 def demand_formats(job: RlJob) -> None:
-    """UsageError for formats of an engine that nobody knows."""
+    """Raise UsageError for unknown number formats of an engine."""
     weight_format(job.engine.weights, "--rollout-precision")
     kv_format(job.engine.kv, "--rollout-kv-precision")
 
 
 def no_engine(job: RlJob) -> str:
-    """That no engine fills the GPUs that sample, and what its degrees divide."""
+    """Message that no engine fills the GPUs that sample, with the numbers that its degrees must
+    divide.
+    """
     policy, gpus = job.policy, job.sampling_cluster.num_gpus
     return (
         f"no engine of {job.engine.name} with these degrees fills the GPUs that sample, "
@@ -106,7 +110,7 @@ def no_engine(job: RlJob) -> str:
 
 
 def _whole_experts(job: RlJob, tp: int, dp: int, ep: int) -> bool:
-    """verl takes no ep but tp·dp (verl/workers/config/rollout.py)."""
+    """verl only accepts ep = tp·dp (verl/workers/config/rollout.py)."""
     return ep in (1, tp * dp) or not job.framework.engine_whole_experts
 
 
@@ -124,7 +128,9 @@ def _legal(job: RlJob, tp: int, pp: int, dp: int, ep: int) -> bool:
 
 
 def demand_engine(job: RlJob, engine: EngineLayout) -> None:
-    """UsageError for degrees of an engine that its model, its GPUs or the framework refuse."""
+    """Raise UsageError for engine degrees that the model, the GPUs or the framework do not
+    allow.
+    """
     gpu, node = job.sampling_cluster.gpu, job.sampling_cluster.gpus_per_node
     asked = Deployment(job.policy, gpu, tp=engine.tp, pp=engine.pp, ep=engine.ep, dp=engine.dp)
     try:

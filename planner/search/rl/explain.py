@@ -1,4 +1,4 @@
-"""One plan of reinforcement learning explained: what its neighbours take, what changes bring."""
+"""Explain one reinforcement-learning plan: its neighbours, and the effect of changes to the job."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from planner.search.rl.why import RlDoesNotFitError, changes
 
 
 class RlNeighbour(Frozen):
-    """A layout that differs in one choice. `change`: which, in words; `step_s`: what it takes, None
-    where it is not legal, which `note` says; `peak_share`: of a GPU's memory."""
+    """A layout that differs in one choice. `change`: the choice in words. `step_s`: its step time;
+    None if it is not legal, for the reason in `note`. `peak_share`: share of a GPU's memory.
+    """
 
     change: str
     step_s: float | None = None
@@ -34,8 +35,9 @@ class RlNeighbour(Frozen):
 
 
 class RlChange(Frozen):
-    """What the best plan would take after a change. `effect`: by how much of the best plan now it
-    is longer, negative: shorter; None where nothing fits then, which `note` says."""
+    """The best plan after a change. `effect`: relative difference of its step from the best plan
+    now (negative: shorter); None if nothing fits, for the reason in `note`.
+    """
 
     change: str
     step_s: float | None = None
@@ -45,7 +47,7 @@ class RlChange(Frozen):
 
 
 class RlExplanation(Frozen):
-    """A plan, its neighbours, and what changes of the job would bring."""
+    """A plan, its neighbours, and the effects of changes to the job."""
 
     number: int
     plan: RlPlan
@@ -63,7 +65,7 @@ def explain_rl(
     until: Until | None = None,
     progress: Progress | None = None,
 ) -> RlExplanation:
-    """Plan `number` of a result, from 1. `until`: ends what is searched."""
+    """Explain plan `number` of a result, from 1. `until`: when to stop searching."""
     plan = result.plans[number - 1]
     found = tuple(neighbours_of(result.request, plan)) if neighbours else ()
     explanation = RlExplanation(number=number, plan=plan, neighbours=found)
@@ -107,7 +109,7 @@ def _costed(
 
 
 def neighbour_layouts(request: RlRequest, plan: RlPlan) -> Iterator[tuple[str, RlJob, RlLayout]]:
-    """Legal layouts that differ from a plan's in one choice, with the change in words."""
+    """Legal layouts that differ from a plan's in one choice, each with the change in words."""
     job, layout = layout_of(request, plan)
     made = (*_engine_changes(job, layout), *_trainer_changes(request, job, layout))
     for change, other in made:
@@ -143,7 +145,7 @@ def _engine_changes(job: RlJob, layout: RlLayout) -> Iterator[tuple[str, RlLayou
 
 
 def _apart(job: RlJob, layout: RlLayout) -> Iterator[tuple[str, RlLayout]]:
-    """Other ways of two sides on GPUs of their own."""
+    """Other splits for two sides on separate GPUs."""
     if layout.staleness and job.framework.separate_synchronous:
         yield "synchronous", replace(layout, staleness=0, streams=False)
     elif not layout.staleness and job.framework.most_staleness:
@@ -157,7 +159,7 @@ def _apart(job: RlJob, layout: RlLayout) -> Iterator[tuple[str, RlLayout]]:
 def _trainer_changes(
     request: RlRequest, job: RlJob, layout: RlLayout
 ) -> Iterator[tuple[str, RlLayout | str]]:
-    """Trainers with one degree doubled or halved, or why they are not legal."""
+    """Trainers with one degree doubled or halved, or the reason why they are not legal."""
     degrees, part = layout.trainer.degrees, with_any_batch(layout.trainer.job)
     for name in ("tp", "pp", "cp"):
         for value in (getattr(degrees, name) * 2, getattr(degrees, name) // 2):
@@ -200,7 +202,7 @@ def _changed_rows(
 
 
 def _fastest(request: RlRequest, until: Until, progress: Progress | None) -> RlPlan | None:
-    """The plan of the shortest step; None where nothing fits."""
+    """The plan with the shortest step; None if nothing fits."""
     try:
         found = find_rl_plans(
             request, fastest_only=True, time_limit_s=until.seconds_left, progress=progress,

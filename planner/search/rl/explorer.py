@@ -1,4 +1,4 @@
-"""Finds the shortest step within a limit on memory, and the bound that no other step beats."""
+"""Finds the shortest step within a memory limit, and a bound that no step beats."""
 
 from __future__ import annotations
 
@@ -26,27 +26,29 @@ from planner.search.rl.sides import (
 )
 from planner.search.rl.trainers import Trainer, TrainerSide, trainer_sides
 
-# Trainers that are costed in full at most, so that a search without a time limit ends; what is left
-# then is said as a gap.
+# Most trainers that are costed in full, so that a search without a time limit ends. The gap reports
+# what is left.
 MOST_COSTED = 1500
-# Shares of the room beside a trainer in which an engine is looked for.
+# Shares of the room beside a trainer at which an engine is sought.
 _ROOMS = (1.0, 0.9, 0.8, 0.65)
-# Pairs that are costed together between two words of the solver.
+# Number of pairs that are costed together between two calls of the solver.
 PAIRS_AT_ONCE = 12
-# The core costs all rows at once in another order than one alone: seconds differ by rounding.
+# The core sums all rows at once in another order than one row alone, so seconds differ by rounding.
 _ROUNDING = 1e-6
-# Bytes outside all tensors that a trainer has at most: context, buffers of communicators.
+# Most bytes of a trainer outside all tensors: CUDA context, communicator buffers.
 _STAYING = 6.0 * 2.0**30
-# Of the bytes of rows that are costed at once, a share that no row falls below.
+# A row costed alone never has fewer than this share of the bytes that it has when all rows are
+# costed at once.
 _MOVED, _HELD = 0.3, 0.9
-# Of its share of a GPU's memory, what an engine fills at least.
+# Least part that an engine fills of its share of a GPU's memory.
 _HELD_AT_LEAST = 0.9
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A trainer and an engine of a group, costed together. `share`: of the memory of the fullest
-    GPU of either side;"""
+    """A trainer and an engine of a group, costed together. `share`: memory share of the fullest GPU
+    of either side.
+    """
 
     group: Group
     trainer: Trainer
@@ -56,8 +58,9 @@ class Pair:
 
 @dataclass(frozen=True)
 class Within:
-    """The shortest step whose GPUs are filled to `share` at most, None if there is none; no step
-    takes less than `bound_s`."""
+    """The shortest step whose GPUs are filled up to `share`; None if there is none. No such step
+    takes less than `bound_s`.
+    """
 
     share: float
     pair: Pair | None
@@ -65,7 +68,7 @@ class Within:
 
     @property
     def gap(self) -> float:
-        """Share of the step that a better plan could save at most."""
+        """The largest share of the step that a better plan could save."""
         if self.pair is None:
             return 0.0 if self.bound_s == inf else 1.0
         return max(0.0, 1.0 - self.bound_s / self.pair.step.step_s)
@@ -73,10 +76,10 @@ class Within:
 
 @dataclass
 class RlExplorer:
-    """One job's placements, splits, trainers and engines.
+    """The placements, splits, trainers and engines of one job.
 
-    `jobs`: the job at each limit of tokens; `refused`: why a number of GPUs has no trainer;
-    `costed`: trainers in full; `engines`: that fit.
+    `jobs`: the job at each token limit. `refused`: why a number of GPUs has no trainer. `costed`:
+    trainers costed in full. `engines`: engines that fit.
     """
 
     jobs: tuple[RlJob, ...]
@@ -92,7 +95,7 @@ class RlExplorer:
     costed: int = 0
     engines: int = 0
     most_s: float = inf
-    # Whether a pair took less than its sides alone say: bounds are then none.
+    # Whether a pair took less time than its sides alone suggest; the bounds are then invalid.
     broken: bool = False
 
     def __post_init__(self) -> None:
@@ -127,23 +130,25 @@ class RlExplorer:
             )  # fmt: skip
 
     def _bounds_s(self, side: TrainerSide, alone: Alone, *, leaves: bool) -> Floats:
-        """Seconds of every row's side at least: what of its resident bytes no tensor holds does
-        not go to the host."""
+        """Lower bounds on the seconds of every row's side. Resident bytes that belong to no tensor
+        do not move to the host.
+        """
         if not leaves:
             return side.seconds * (1.0 - _ROUNDING)
         moved = np.maximum(0.0, _MOVED * (side.resident - _STAYING))
         return (side.seconds + alone.leaving_s(1.0) * moved) * (1.0 - _ROUNDING)
 
     def _bounds_share(self, side: TrainerSide, alone: Alone, *, leaves: bool) -> Floats:
-        """Of the trainer's memory, what every row holds at least: its own, and what engines leave
-        there."""
+        """Lower bounds on the share of the trainer's memory that each row needs, for itself and for
+        what engines leave there.
+        """
         usable = self.jobs[0].trainer.cluster.gpu.hbm_usable_bytes
         first = side.trainer(0, self.costs)
         left = 0.0 if first is None else alone.left_bytes(first.training)
         return _HELD * ((side.least if leaves else side.peaks) + left) / usable
 
     def _beside(self, side: TrainerSide, group: Group, *, leaves: bool) -> Floats:
-        """Of a GPU, what each row keeps there at least while engines sample."""
+        """Lower bounds on the share of a GPU that each row occupies while engines sample."""
         usable = self.jobs[0].trainer.cluster.gpu.hbm_usable_bytes
         if leaves or group.placement == "separate":
             return np.zeros(len(side.row))
@@ -152,7 +157,7 @@ class RlExplorer:
 
     @property
     def no_engine_fits(self) -> bool:
-        """Whether every engine was costed, and none fits."""
+        """Whether every engine was costed and none fits."""
         return all(
             bool(one.engines.exact.all() and np.isinf(one.engines.seconds).all())
             for one in self.options
@@ -161,8 +166,9 @@ class RlExplorer:
     # --- one limit --------------------------------------------------------------------------------
 
     def within(self, share: float, most_s: float = inf) -> Within:
-        """The shortest step whose GPUs are filled to a share at most; none that takes `most_s` or
-        more is looked for."""
+        """The shortest step whose GPUs are filled up to a share. Steps of `most_s` or more are not
+        searched for.
+        """
         self.most_s = most_s
         while True:
             self._refine(share)
@@ -175,7 +181,7 @@ class RlExplorer:
             self._join_next(share)
 
     def best(self, share: float) -> Pair | None:
-        """The shortest step that is known within a share; of equals the lightest."""
+        """The shortest known step within a share; the lightest among equals."""
         fitting = [pair for pair in self.pairs if pair.share <= share + SAME]
         return min(fitting, key=lambda pair: (pair.step.step_s, pair.share), default=None)
 
@@ -190,7 +196,8 @@ class RlExplorer:
 
     def _refine(self, share: float) -> None:
         """Cost in full, most promising first, every trainer and engine whose bound may beat the
-        best step."""
+        best step.
+        """
         while not self._over:
             waiting = (
                 (*options.next_open(share), number) for number, options in enumerate(self.options)
@@ -206,8 +213,9 @@ class RlExplorer:
                 self._join_best(options, place, share)
 
     def _cost_engine(self, options: Options, place: int) -> None:
-        """An engine in full. One alike with less room is no faster; nor is one with fewer
-        sequences at once, where none of these lose their cache."""
+        """Cost an engine in full. Similar engines with less room are no faster, nor are those with
+        fewer concurrent sequences if none of these loses its cache, so their bounds rise too.
+        """
         layout, way = options.layouts[place], self.limits.way if self.limits else ""
         found, engines = options.alone.engine(layout, way), options.engines
         engines.seconds[place] = found.seconds
@@ -225,7 +233,7 @@ class RlExplorer:
                 engines.seconds[other] = max(engines.seconds[other], found.seconds)
 
     def _cost(self, options: Options, row: int) -> None:
-        """A trainer in full, in the place of its bounds."""
+        """Cost a trainer in full and replace its bounds."""
         trainer, bounds = options.side.trainer(row, self.costs), options.trainers
         self.costed += 1
         bounds.exact[row] = True
@@ -245,8 +253,10 @@ class RlExplorer:
             self.progress("trainers costed", self.costed, self.costed)
 
     def _join_best(self, options: Options, row: int, share: float) -> None:
-        """Cost a trainer with the engine that its bound takes, if that may beat the best. An engine
-        that just has room by its bound seldom fits surely enough: then one with room to spare."""
+        """Cost a trainer with the engine that its bound assumes, if that may beat the best. If that
+        engine only just fits by its bound, it rarely fits surely enough, so one with more room is
+        tried next.
+        """
         room = share - float(options.beside[row])
         known = len(self.pairs)
         for part in _ROOMS:
@@ -276,7 +286,7 @@ class RlExplorer:
             self.pairs.append(Pair(options.group, trainer, step, memory_share(step)))
 
     def _join_next(self, share: float) -> None:
-        """Cost the next pairs by their bounds."""
+        """Cost the next pairs in order of their bounds."""
         open_pairs = sorted(
             (options.bound(row, engine), number, row, engine)
             for number, options in enumerate(self.options)
@@ -287,7 +297,9 @@ class RlExplorer:
                 self._join(self.options[number], row, engine)
 
     def _open(self, options: Options, share: float) -> Iterator[tuple[int, int]]:
-        """Pairs of exact sides that are not known, and whose bound beats the best step."""
+        """Pairs of exact sides that were not costed together and whose bound beats the best
+        step.
+        """
         target = self._target(share)
         rows, engines = self._useful(options, share)
         for row in rows:
@@ -298,7 +310,7 @@ class RlExplorer:
                     yield row, engine
 
     def _useful(self, options: Options, share: float) -> tuple[list[int], list[int]]:
-        """Exact trainers and engines that may beat the best step with the best of the others."""
+        """Exact trainers and engines that may beat the best step with the best partner."""
         target = self._target(share)
         rows = options.trainers.exact & (options.bounds(share) < target)
         engines = options.engines.exact & (options.engine_bounds(share) < target)
@@ -307,7 +319,7 @@ class RlExplorer:
     # --- the solver -------------------------------------------------------------------------------
 
     def _choose(self, share: float) -> tuple[Options, int, int] | None:
-        """The pair that the solver takes next; None where none is left, or no time."""
+        """The pair that the solver picks next; None if none is left or time is up."""
         target = self._target(share)
         if self._over:
             return None
@@ -327,7 +339,7 @@ class RlExplorer:
 
     @staticmethod
     def _largest(ways: Sequence[Way]) -> float:
-        """Seconds that no pair exceeds."""
+        """An upper bound on the seconds of any pair."""
         return max(
             max(one for _, one in way.trainers) + max(two for _, two in way.engines)
             for way in ways
@@ -351,8 +363,9 @@ class RlExplorer:
         )
 
     def _bound(self, share: float, best: Pair | None) -> float:
-        """Seconds that no step takes less than: the best known one's, where nothing is left that
-        could beat it."""
+        """A lower bound on the seconds of every step; equal to the best known one if nothing is
+        left that could beat it.
+        """
         if self.broken:
             return 0.0
         known = inf if best is None else best.step.step_s

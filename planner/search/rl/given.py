@@ -1,4 +1,4 @@
-"""One given way to run reinforcement learning: checked, then costed."""
+"""Check and cost one given way to run reinforcement learning."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from planner.search.rl.explorer import RlExplorer
 from planner.search.rl.sides import engine_gpu, ways_of
 from planner.search.rl.trainers import critic_of, demand_group, with_any_batch
 
-# Steps in which a share of memory is looked for that does.
+# Steps in which a sufficient share of memory is sought.
 _SHARES = tuple(share / 20 for share in range(1, 20))
 
 
 @dataclass(frozen=True)
 class GivenLayout:
-    """A layout as someone proposes it.
+    """A layout that a user proposes.
 
-    `trainer`: degrees by axis, None where it follows from the others; `layers`: of `Proposal` as
-    well: recompute mode, layers of each block, those that recompute, multi-token prediction apart.
+    `trainer`: degrees by axis; None if it follows from the others. `layers`: recompute mode, layers
+    of each block, recomputing layers, and standalone multi-token prediction, as in `Proposal`.
     """
 
     trainer: Mapping[str, int | None]
@@ -45,7 +45,7 @@ class GivenLayout:
 def evaluated_layout(
     request: RlRequest, given: GivenLayout, costs: Costs | None = None
 ) -> tuple[RlJob, RlStep]:
-    """The job, and the step of a given layout. UsageError names what cannot be."""
+    """The job, and the step of a given layout. UsageError names what is impossible."""
     job = request.resolve()
     demand_formats(job)
     if len(job.staleness) > 1:
@@ -77,7 +77,7 @@ def evaluated_layout(
 
 
 def _gpus(job: RlJob, placement: Placement) -> tuple[int, int]:
-    """GPUs that train, and that sample."""
+    """Numbers of GPUs that train and that sample."""
     total = job.trainer.cluster.num_gpus
     if placement == "colocated":
         return total, total
@@ -92,7 +92,7 @@ def _gpus(job: RlJob, placement: Placement) -> tuple[int, int]:
 
 
 def _trainer(request: RlRequest, job: RlJob, given: GivenLayout, gpus: int) -> Configuration:
-    """The trainer's configuration on so many GPUs. UsageError names every rule that it breaks."""
+    """The trainer's configuration on this many GPUs. UsageError names every rule that it breaks."""
     part = with_any_batch(job.trainer.on_gpus(gpus))
     said = {name: value for name, value in given.trainer.items() if value is not None}
     tp, pp, cp = (said.get(name, 1) for name in ("tp", "pp", "cp"))
@@ -118,15 +118,16 @@ def _expert_tensor(job: Job, said: Mapping[str, int]) -> int:
 
 
 def _micro_batches(job: Job, said: Mapping[str, int], dp: int) -> int:
-    """Micro-batches of a mini-batch whose samples are joined: their number follows from tokens, so
-    that this one only has to be one that the schedule takes."""
+    """A number of micro-batches per mini-batch that the schedule accepts. For packed samples the
+    real number follows from their tokens.
+    """
     count = max(1, round(job.batch.sequences / (dp * said.get("mbs", 1))))
     pp = said.get("pp", 1)
     return -(-count // pp) * pp if said.get("vpp", 1) > 1 else count
 
 
 def _engine(job: RlJob, said: EngineLimits, placement: Placement, gpus: int) -> EngineLayout:
-    """The engines on so many GPUs. UsageError."""
+    """The engines on this many GPUs. Raises UsageError."""
     tp, pp, dp = said.tp or 1, said.pp or 1, said.dp or 1
     size = tp * pp * dp
     if gpus % size:
@@ -146,7 +147,9 @@ def _divisor(number: int, given: int) -> int:
 
 
 def given_way(job: RlJob, placement: Placement, way: str) -> str:
-    """A way of new weights that the framework has there. UsageError."""
+    """Check that the framework can send new weights this way in the placement. Raises
+    UsageError.
+    """
     known = ways_of(job, placement)
     if way and way not in known:
         hint = f"{job.framework.name} has {', '.join(known)} where sides are {placement}"
@@ -157,8 +160,9 @@ def given_way(job: RlJob, placement: Placement, way: str) -> str:
 def no_room(
     job: RlJob, engine: EngineLayout, costs: Costs, placement: Placement, *, given: bool
 ) -> str:
-    """That an engine has no room for one sample, and the share of memory or the degree at which it
-    has. `given`: whether the user gave the share."""
+    """Message that an engine has no room for one sample, with the memory share or degree that would
+    give it room. `given`: whether the user set the share.
+    """
     whose = "" if given else f", the usual one of {job.framework.name} where sides are {placement}"
     said = (
         f"--kv-share {engine.kv_share:g}{whose}: an engine at tp {engine.tp} has no room for one "
@@ -172,7 +176,7 @@ def no_room(
 
 
 def demand_room(explorer: RlExplorer) -> None:
-    """UsageError where the share of memory that was given leaves no engine room for one sample."""
+    """Raise UsageError if the given memory share leaves no engine room for one sample."""
     job = explorer.jobs[0]
     if job.engine.kv_share is None or not explorer.no_engine_fits:
         return

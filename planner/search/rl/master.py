@@ -1,9 +1,9 @@
-"""The choice among placements, splits, trainers, engines and staleness, by CP-SAT.
+"""Choose among placements, splits, trainers, engines and staleness with CP-SAT.
 
-Both sides of a step are costed alone first. What they take together is at least the sum of both
-where they wait for each other, and at least the longer of both where they do not; the solver looks
-for the pair with the least such bound that nobody has costed together yet. When no pair is left
-whose bound beats the best step that is known, that step is proven the shortest.
+Both sides of a step are first costed alone. Together they take at least the sum of both if they
+wait for each other, and at least the longer one if they do not. The solver finds the pair with the
+lowest such bound that has not been costed together yet. If no pair is left whose bound beats the
+best known step, that step is proven the shortest.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 
 from planner.search import solver_module
 
-# The solver counts in whole numbers of this share of the best step known.
+# The solver counts in integer multiples of this share of the best known step.
 _UNITS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Sides that can be put together: trainers and engines on their GPUs at a staleness.
+    """Trainers and engines that can be combined, on their GPUs at a staleness.
 
-    `trainers`, `engines`: (index, seconds) of those that may matter; `together`: whether both sides
-    work at once, so that the longer one binds; `known`: pairs that are costed already.
+    `trainers`, `engines`: (index, seconds) of those that may matter. `together`: both sides work at
+    once, so that the longer one decides. `known`: pairs that were already costed.
     """
 
     trainers: Sequence[tuple[int, float]]
@@ -35,8 +35,9 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The pair with the least bound, None where no pair is left that beats the best; `bound_s`: no
-    pair that is left takes less; `proven`: whether the solver came to its end."""
+    """The pair with the lowest bound; None if no remaining pair beats the best. `bound_s`: no
+    remaining pair takes less. `proven`: whether the solver finished.
+    """
 
     pair: tuple[int, int, int] | None
     bound_s: float
@@ -46,7 +47,9 @@ class Choice:
 def choose(
     ways: Sequence[Way], best_s: float, seed: int = 0, wall_s: float | None = None
 ) -> Choice:
-    """The pair (way, trainer, engine) that is not known and has the least bound below `best_s`."""
+    """The pair (way, trainer, engine) with the lowest bound below `best_s` that was not costed
+    yet.
+    """
     cp_model = solver_module.cp_model()
     model = cp_model.CpModel()
     unit = best_s / _UNITS
@@ -89,8 +92,9 @@ def choose(
 def _bound_step(
     model: Any, step: Any, way: Way, use: Any, made: Sequence[dict[int, Any]], unit: float
 ) -> None:
-    """The step takes both sides, or the longer of the two; seconds are rounded down, so that the
-    solver's bound is one of the model's."""
+    """The step takes both sides, or the longer one. Seconds are rounded down, so that the solver's
+    bound is valid for the cost model.
+    """
     sums = [
         sum(floor(seconds / unit) * of_side[index] for index, seconds in options)
         for options, of_side in zip((way.trainers, way.engines), made, strict=True)

@@ -9,19 +9,20 @@ from pydantic import ValidationError
 
 from planner.job.errors import UsageError
 from planner.search.plan_file import RL_KIND, read_json
-from planner.search.rl.result import RL_PLAN_FILE_VERSION, RlResult
+from planner.search.rl.result import RL_PLAN_FILE_VERSION, RlPlan, RlResult
 
 _MADE_BY = "make one with: planner search --rl grpo ... -o plans.json"
 
 
 def to_json(result: RlResult) -> str:
-    """The content of a plan file."""
+    """The content of a plan file as JSON."""
     return result.model_dump_json(indent=1) + "\n"
 
 
 def read_rl_plan(path: Path, number: int | None = None) -> tuple[RlResult, int]:
-    """The result in a plan file and the number of a plan, the recommended one where none is given.
-    UsageError says what is wrong."""
+    """The result in a plan file and a plan's number, by default that of the recommended plan.
+    UsageError says what is wrong.
+    """
     document: Any = read_json(path)
     if not isinstance(document, dict) or document.get("kind") != RL_KIND:
         raise UsageError(f"{path} holds no plans of reinforcement learning; {_MADE_BY}")
@@ -37,7 +38,13 @@ def read_rl_plan(path: Path, number: int | None = None) -> tuple[RlResult, int]:
         field = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"{path}: field {field!r}: {first['msg']}; {_MADE_BY}") from None
     number = number or result.recommended
-    if not 1 <= number <= len(result.plans):
-        count = len(result.plans)
-        raise UsageError(f"there is no plan {number}; the file holds plans 1 to {count}")
+    pick_rl_plan(result, number)
     return result, number
+
+
+def pick_rl_plan(result: RlResult, number: int) -> RlPlan:
+    """A plan by its number from 1. UsageError where there is none."""
+    count = len(result.plans)
+    if not 1 <= number <= count:
+        raise UsageError(f"there is no plan {number}; the file holds plans 1 to {count}")
+    return result.plans[number - 1]

@@ -1,4 +1,4 @@
-"""From what a search has found to plans, and from plans of a file back to layouts."""
+"""Convert the results of a search to plans, and plans of a file back to layouts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Status = Literal["optimal", "feasible", "evaluated"]
 
 
 def plan_of(job: RlJob, step: RlStep, status: Status, gap: float = 0.0) -> RlPlan:
-    """The plan of a costed step."""
+    """The plan for a costed step."""
     layout, generation = step.layout, step.generation
     configuration = layout.trainer
     gpu = configuration.job.cluster.gpu.name
@@ -57,14 +57,14 @@ def plan_of(job: RlJob, step: RlStep, status: Status, gap: float = 0.0) -> RlPla
 
 
 def job_of(request: RlRequest, plan: RlPlan) -> RlJob:
-    """The job of a plan: with its limit of tokens, where a search decided that."""
+    """The job of a plan, with its token limit if the search chose it."""
     if request.token_limit is None and request.batches_by_tokens:
         request = request.model_copy(update={"token_limit": plan.token_limit})
     return request.resolve()
 
 
 def layout_of(request: RlRequest, plan: RlPlan) -> tuple[RlJob, RlLayout]:
-    """The job and the layout of a plan of a file, for commands that cost or launch it again."""
+    """The job and the layout of a plan from a file, for commands that cost or launch it again."""
     job = job_of(request, plan)
     configuration = Configuration.of_plan(job.trainer.on_gpus(plan.trainer_gpus), plan.trainer)
     return job, RlLayout(
@@ -121,7 +121,7 @@ def _reward_text(job: RlJob) -> str:
 
 
 def one_plan(request: RlRequest, job: RlJob, step: RlStep) -> RlResult:
-    """The content of a plan file with one given layout."""
+    """The content of a plan file for one given layout."""
     return RlResult(
         planner_version=__version__,
         request=request,

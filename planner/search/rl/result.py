@@ -1,4 +1,4 @@
-"""What a search of reinforcement learning finds, and what a plan file of it holds."""
+"""The result of a reinforcement-learning search, which a plan file stores."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ RL_PLAN_FILE_VERSION = 1
 class RlPlan(Frozen):
     """One way to run a step, with its seconds and bytes.
 
-    `trainer`: the update of one mini-batch as a plan of its own, on the GPUs that train;
-    `token_limit`: of a micro-batch, over all ranks that share one; `trainer_leaves`: its tensors go
-    to the host while engines sample; `streams`: engines do not wait for the longest answer; `way`:
-    of new weights. `step_s`, between `low_s` and `high_s` with 80 % probability. `phases`: of both
-    sides, in order. `usable_bytes`: of a GPU of each side. `status`: `optimal` if it is proven that
-    no plan of its job is faster by more than `OPTIMAL_WITHIN` at no more memory, by the cost model.
+    `trainer`: the update of one mini-batch as a plan of its own, on the GPUs that train.
+    `token_limit`: tokens of a micro-batch, over all ranks that share one. `trainer_leaves`: its
+    tensors go to the host while engines sample. `streams`: engines do not wait for the longest
+    answer. `way`: how new weights reach the engines. `step_s` lies between `low_s` and `high_s`
+    with 80 % probability. `phases`: phases of both sides, in order. `usable_bytes`: per GPU of each
+    side. `status`: `optimal` if, by the cost model, no plan of its job is proven to be faster by
+    more than `OPTIMAL_WITHIN` with no more memory.
     """
 
     placement: Placement
@@ -72,36 +73,38 @@ class RlPlan(Frozen):
 
     @property
     def samples_per_s(self) -> float:
-        """Samples that are trained on, of all GPUs."""
+        """Trained samples per second, over all GPUs."""
         return self.samples / self.step_s
 
     @property
     def samples_per_gpu_hour(self) -> float:
-        """Samples that are trained on, of a GPU of either side."""
+        """Trained samples per GPU-hour, counting the GPUs of both sides."""
         return 3600.0 * self.samples_per_s / self.gpus
 
     def seconds(self, side: Side) -> float:
-        """Seconds that a side works for one step."""
+        """Seconds that one side works per step."""
         return sum(one.seconds for one in self.phases if one.side == side)
 
     def phase_s(self, name: str) -> float:
-        """Seconds of a phase, of the longer side where both have it."""
+        """Seconds of a phase; of the longer side if both have it."""
         return max((one.seconds for one in self.phases if one.name == name), default=0.0)
 
     def peak(self, side: Side) -> Phase:
-        """The phase in which the fullest GPU of a side holds most."""
+        """The phase in which the fullest GPU of a side uses most memory."""
         own = [one for one in self.phases if one.side == side] or list(self.phases)
         return max(own, key=lambda one: one.peak_bytes)
 
     @property
     def peak_share(self) -> float:
-        """Of a GPU's memory, as much as the fullest one of either side holds."""
+        """Memory share of the fullest GPU of either side."""
         return max(one.peak_bytes / self.usable_bytes[one.side] for one in self.phases)
 
 
 class RlCounts(Frozen):
-    """How much a search looked at. `groups`: placements, splits and staleness; `trainers`,
-    `engines`: legal ones; `costed`: trainers in full; `pairs`: of both together."""
+    """How much a search examined. `groups`: combinations of placement, split and staleness.
+    `trainers`, `engines`: legal ones. `costed`: trainers costed in full. `pairs`: trainers and
+    engines costed together.
+    """
 
     groups: int
     trainers: int
@@ -112,7 +115,7 @@ class RlCounts(Frozen):
 
 
 class RlSummary(Frozen):
-    """The resolved job, in words, for headers and files."""
+    """The resolved job in words, for headers and files."""
 
     model: str
     parameters: int
@@ -137,8 +140,9 @@ class RlSummary(Frozen):
 
 
 class RlResult(Frozen):
-    """The front of a search: the shortest step against the memory of the fullest GPU, fastest
-    first. `proven`, `gap`: as in `planner.search.result.SearchResult`."""
+    """The front of a search: step time against memory of the fullest GPU, fastest first. `proven`,
+    `gap`: as in `planner.search.result.SearchResult`.
+    """
 
     kind: Literal["reinforcement learning"] = RL_KIND
     version: int = RL_PLAN_FILE_VERSION
@@ -154,7 +158,7 @@ class RlResult(Frozen):
     notes: tuple[str, ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a plan, SI units."""
+        """One row per plan, in SI units."""
         import pandas as pd
 
         return pd.DataFrame([plan_row(plan) for plan in self.plans])
@@ -167,7 +171,7 @@ _PHASES = (
 
 
 def plan_row(plan: RlPlan) -> dict[str, Any]:
-    """The columns of a plan: what it is, what it takes and holds, each phase."""
+    """The columns of a plan: its layout, its time and memory, and each phase."""
     degrees = plan.trainer.degrees
     engine = plan.engine
     return {

@@ -1,4 +1,4 @@
-"""`find_rl_plans`: from a request for reinforcement learning to a proven front."""
+"""`find_rl_plans`: from a reinforcement-learning request to a proven front."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from planner.search.rl.result import RlCounts, RlPlan, RlResult
 from planner.search.rl.sides import MOST_SPLITS, splits_of, ways_of
 from planner.search.rl.trainers import jobs_of
 
-# Shares of the memory by which the plans of a front differ at least.
+# Least difference of memory shares between two plans of a front.
 SHARE_STEP = 0.02
-# Plans of a front at most.
+# Most plans of a front.
 MOST_PLANS = 16
 
 
@@ -39,13 +39,13 @@ def find_rl_plans(
     models: CostModels | None = None,
     remedies: bool = True,
 ) -> RlResult:
-    """Front of plans: the shortest step against the memory of the fullest GPU.
+    """Front of plans: step time against memory of the fullest GPU.
 
-    Over placements, splits of the GPUs, every legal configuration of the trainer in its framework's
-    own layout of layers, every engine and staleness that the request leaves open. `limits`: of the
-    engines' degrees. `seed`, `time_limit_s`, `progress`, `fastest_only`: as in
-    `planner.search.search.find_plans`. UsageError if nothing is legal; RlDoesNotFitError if nothing
-    fits; with `remedies` it says what would. `models`: what costs both sides.
+    The search covers placements, splits of the GPUs, every legal trainer configuration in its
+    framework's own layout of layers, every engine, and the staleness values that the request leaves
+    open. `limits`: limits on the engines' degrees. `seed`, `time_limit_s`, `progress`,
+    `fastest_only`: as in `planner.search.search.find_plans`. UsageError if nothing is legal;
+    RlDoesNotFitError if nothing fits, with what would fit if `remedies`. `models`: cost both sides.
     """
     started = time.perf_counter()
     deadline = None if time_limit_s is None else started + time_limit_s
@@ -80,7 +80,9 @@ def find_rl_plans(
 
 
 def _demand_way(job: RlJob, limits: EngineLimits | None) -> None:
-    """UsageError for a way of new weights that the framework has in no placement that is tried."""
+    """Raise UsageError if the framework can send new weights this way in none of the placements
+    tried.
+    """
     way = limits.way if limits else ""
     known = [one for placement in job.placements for one in ways_of(job, placement)]
     if way and way not in known:
@@ -89,7 +91,7 @@ def _demand_way(job: RlJob, limits: EngineLimits | None) -> None:
 
 
 def front_of(explorer: RlExplorer, *, fastest_only: bool = False) -> tuple[Within, ...]:
-    """The shortest step, then those of ever less memory, until they are far slower."""
+    """The shortest step, then steps with less and less memory, until they are far slower."""
     found = [explorer.within(1.0)]
     while (best := found[-1].pair) is not None and not fastest_only:
         if len(found) >= MOST_PLANS or explorer.ending.is_over:
@@ -103,7 +105,7 @@ def front_of(explorer: RlExplorer, *, fastest_only: bool = False) -> tuple[Withi
 
 
 def _lightest(explorer: RlExplorer, within: Within) -> Within:
-    """Of steps that are as short, the one whose GPUs are filled least."""
+    """Among equally short steps, the one whose GPUs are filled least."""
     if within.pair is None:
         return within
     most = within.pair.step.step_s * (1.0 + TIE)
@@ -140,7 +142,7 @@ def _counts(explorer: RlExplorer, seconds: float) -> RlCounts:
 
 
 def _notes(job: RlJob, explorer: RlExplorer) -> Iterator[str]:
-    """What was not looked at."""
+    """Notes on what was not examined."""
     if explorer.ending.stopped == "time-limit":
         yield "the time limit ended the search: what is not proven says so"
     behind = [one for one in job.staleness if one > 0]

@@ -1,4 +1,4 @@
-"""Where trainer and engines may be, and what each side of a step takes and holds alone."""
+"""Where trainer and engines may run, and the time and memory of each side alone."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from planner.predict.rl.step import RlStep, beside_engine, compose
 from planner.search.rl.costs import Costs
 from planner.search.rl.trainers import Trainer
 
-# Splits of the GPUs that are tried at most.
+# Most splits of the GPUs that are tried.
 MOST_SPLITS = 8
 NO_TRAINING = Training((), {}, {}, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A placement with the GPUs of each side, and updates by which samples may be behind."""
+    """A placement with the GPUs of each side, and the number of updates by which samples may
+    lag.
+    """
 
     placement: Placement
     trainer_gpus: int
@@ -33,16 +35,16 @@ class Group:
 
     @property
     def together(self) -> bool:
-        """Whether both sides work at once."""
+        """Whether both sides work at the same time."""
         return self.placement == "separate" and self.staleness > 0
 
     def streams(self, job: RlJob) -> bool:
-        """Whether answers go on over an update, where the framework has that."""
+        """Whether sampling continues across an update, if the framework can do that."""
         return self.together and job.partial_rollouts
 
 
 def groups_of(job: RlJob) -> tuple[Group, ...]:
-    """Every placement, split and staleness that a job leaves open."""
+    """Every combination of placement, split and staleness that a job leaves open."""
     gpus = job.trainer.cluster.num_gpus
     found = [Group("colocated", gpus, gpus)] if "colocated" in job.placements else []
     if "separate" in job.placements:
@@ -55,16 +57,18 @@ def groups_of(job: RlJob) -> tuple[Group, ...]:
 
 
 def useful_staleness(job: RlJob) -> tuple[int, ...]:
-    """None, where the framework has that for engines on GPUs of their own, and the least of those
-    above: more updates behind make no step shorter by the cost model, and samples older."""
+    """0 if the framework supports it for engines on separate GPUs, and the smallest positive value.
+    In the cost model more staleness makes no step shorter, only the samples older.
+    """
     behind = [one for one in job.staleness if one > 0]
     waits = job.framework.separate_synchronous and 0 in job.staleness
     return (*((0,) if waits else ()), *sorted(behind)[:1])
 
 
 def splits_of(job: RlJob) -> tuple[tuple[int, int], ...]:
-    """(GPUs that train, GPUs that sample): as given, else whole nodes, in a node any power of
-    two that the rest of the node leaves."""
+    """(GPUs that train, GPUs that sample): as given, else whole nodes; inside a node any power of
+    two that the rest of the node leaves.
+    """
     gpus, node = job.trainer.cluster.num_gpus, job.trainer.cluster.gpus_per_node
     if job.engine_cluster is not None:
         return ((gpus, job.engine_cluster.num_gpus),)
@@ -77,15 +81,16 @@ def splits_of(job: RlJob) -> tuple[tuple[int, int], ...]:
 
 
 def engine_gpu(job: RlJob) -> Gpu | None:
-    """The GPU that samples, None where it is the trainer's."""
+    """The GPU that samples; None if it is the trainer's."""
     return job.engine_cluster.gpu if job.engine_cluster is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine layout of a group, costed. `seconds`: of its side at least, whatever the trainer,
-    infinite where it does not fit; `share`: of its GPU's memory at the fullest, likewise;
-    `preempts`: some sequences lose their cache."""
+    """A costed engine layout of a group. `seconds`: lower bound on its side's time, whatever the
+    trainer. `share`: memory share of its fullest GPU. Both are infinite if it does not fit.
+    `preempts`: some sequences lose their cache.
+    """
 
     layout: EngineLayout
     seconds: float
@@ -95,10 +100,10 @@ class Engine:
 
 @dataclass(frozen=True)
 class Alone:
-    """What one side of a step takes where the other does nothing: differences of whole steps, so
-    that sums and overlaps are those of the step itself.
+    """The time of one side of a step while the other does nothing, computed as differences of whole
+    steps, so that sums and overlaps are those of the step itself.
 
-    `configuration`: any of the trainer's on the group's GPUs.
+    `configuration`: any trainer configuration on the group's GPUs.
     """
 
     job: RlJob
@@ -107,7 +112,7 @@ class Alone:
     costs: Costs
 
     def layout(self, engine: EngineLayout, way: str = "", *, leaves: bool = False) -> RlLayout:
-        """A layout of the group with an engine."""
+        """A layout of the group with this engine."""
         return RlLayout(
             self.group.placement,
             self.configuration,
@@ -120,7 +125,7 @@ class Alone:
         )
 
     def engine(self, layout: EngineLayout, way: str = "") -> Engine:
-        """An engine, with the fastest way of new weights where several reach it."""
+        """Cost an engine, with the fastest way of sending new weights if there are several."""
         generation = self.costs.generate(self.job, layout, 0.0, engine_gpu(self.job))
         if not generation.fits:
             return Engine(layout, inf, inf)
@@ -134,28 +139,28 @@ class Alone:
         return Engine(layout, seconds, share, preempts=generation.preempted > 0.0)
 
     def trainer_s(self, training: Training, *, leaves: bool) -> float:
-        """Seconds that a trainer adds to a step of engines which do nothing."""
+        """Seconds that a trainer adds to a step whose engines do nothing."""
         idle = self._idle_step(NO_TRAINING, leaves=False)
         serial = self._idle_step(training, leaves=leaves)
         return serial.step_s - idle.step_s
 
     def leaving_s(self, resident: float) -> float:
-        """Seconds that so many bytes take to the host and back."""
+        """Seconds to move this many bytes to the host and back."""
         moved = replace(NO_TRAINING, resident={"weights": resident})
         return self.trainer_s(moved, leaves=True)
 
     def trainer_share(self, training: Training, *, leaves: bool) -> float:
-        """Share of the trainer's memory at the fullest, whatever the engine."""
+        """Peak memory share of the trainer, whatever the engine."""
         return memory_share(self._idle_step(training, leaves=leaves))
 
     def beside_share(self, training: Training, *, leaves: bool) -> float:
-        """Share of a GPU that a trainer keeps there while engines sample."""
+        """Share of a GPU that a trainer occupies while engines sample."""
         layout = self.layout(_ONE_ENGINE, leaves=leaves)
         usable = self.configuration.job.cluster.gpu.hbm_usable_bytes
         return sum(beside_engine(layout, training).values()) / usable
 
     def left_bytes(self, training: Training) -> float:
-        """Bytes that every engine leaves on a GPU of the trainer while that works."""
+        """Bytes that every engine leaves on a GPU while the trainer works."""
         alone = {phase.name: phase.peak_bytes for phase in training.phases}
         with_engine = self._idle_step(training, leaves=False).of("trainer")
         left = [one.peak_bytes - alone[one.name] for one in with_engine if one.name in alone]
@@ -171,13 +176,14 @@ class Alone:
         return Generation(nothing, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, (), fits=True)
 
 
-# What an engine leaves on a GPU grows with the layers of a stage: this one has fewest.
+# An engine leaves more on a GPU the more layers a stage has; this one has the fewest.
 _ONE_ENGINE = EngineLayout(1, pp=4)
 
 
 def ways_of(job: RlJob, placement: Placement, said: str = "") -> Sequence[str]:
-    """Ways of new weights from a job's trainer to its engine that the framework has in a placement,
-    or the one of them that is said."""
+    """Ways to send new weights from trainer to engine that the framework has in a placement, or
+    just the requested one.
+    """
     framework = job.framework
     if placement == "colocated":
         return (framework.transfer_colocated,)
@@ -186,13 +192,14 @@ def ways_of(job: RlJob, placement: Placement, said: str = "") -> Sequence[str]:
 
 
 def leaves_of(job: RlJob, placement: Placement) -> tuple[bool, ...]:
-    """Whether the trainer's tensors go to the host while engines sample: on GPUs that they share
-    with a trainer whatever the framework can do is tried, and elsewhere there is no need."""
+    """Whether the trainer's tensors go to the host while engines sample. On shared GPUs every
+    option of the framework is tried; on separate GPUs there is no need.
+    """
     return job.framework.trainer_choices if placement == "colocated" else (False,)
 
 
 def memory_share(step: RlStep) -> float:
-    """Of the memory of a GPU, as much as the fullest one of either side holds."""
+    """Memory share of the fullest GPU of either side."""
     return max(one.peak_bytes / step.usable_bytes[one.side] for one in step.phases)
 
 
@@ -206,7 +213,7 @@ def joined(
     leaves: bool,
     way: str = "",
 ) -> RlStep:
-    """The step of a trainer and an engine together, with the fastest way of new weights."""
+    """The step of a trainer and an engine together, with the fastest way of sending new weights."""
     steps = (
         costs.step(
             job,

@@ -1,5 +1,6 @@
-"""Trainers' side of a search: every legal configuration, bounded at once by the compiled core, then
-costed in full where its bound says that it may matter."""
+"""The trainer's side of a search. The compiled core bounds every legal configuration at once; those
+whose bound says that they may matter are costed in full.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ from planner.predict.shapes import Candidates, legal_candidates
 from planner.search.rl.costs import Costs
 
 Floats = NDArray[np.float64]
-# Of the longest sample, tokens of a micro-batch that are tried where nobody gives a number.
+# Default token limits of a micro-batch to try, as multiples of the longest sample.
 TOKEN_LIMITS = (1, 2)
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """A configuration of the trainer, costed in full. `job`: with its limit of tokens."""
+    """A trainer configuration, costed in full. `job`: the job with its token limit."""
 
     job: RlJob
     configuration: Configuration
@@ -37,12 +38,12 @@ class Trainer:
 
 @dataclass
 class TrainerSide:
-    """The configurations on so many GPUs.
+    """The trainer configurations on a number of GPUs.
 
-    `jobs`: one at each limit of tokens, on these GPUs; `seconds`, `peaks`: of each row's phases
-    and of its fullest GPU, `least` where what waits for another phase has left, `resident` bytes
-    there between phases, all rows at once by the compiled core; `found`: rows that are costed in
-    full, one at a time.
+    `jobs`: one for each token limit. `seconds`, `peaks`: lower bounds for each row's phases and
+    fullest GPU, computed for all rows at once by the compiled core; `least` is the peak when what
+    waits for another phase has left, `resident` the bytes that stay between phases. `found`: rows
+    costed in full, one at a time.
     """
 
     gpus: int
@@ -65,7 +66,7 @@ class TrainerSide:
         return Configuration.of_row(one.job, columns, row, layout)
 
     def trainer(self, at: int, costs: Costs) -> Trainer | None:
-        """A row costed in full; None where its critic has no such layout."""
+        """A row costed in full; None if its critic has no such layout."""
         if at not in self.found:
             self.found[at] = self._costed(at, costs)
         return self.found[at]
@@ -80,7 +81,7 @@ class TrainerSide:
 
 
 def jobs_of(request: RlRequest) -> tuple[RlJob, ...]:
-    """The job at each limit of tokens that is tried."""
+    """The job at each token limit to try."""
     job = request.resolve()
     if request.token_limit is not None or not job.framework.token_batches:
         return (job,)
@@ -93,8 +94,9 @@ def jobs_of(request: RlRequest) -> tuple[RlJob, ...]:
 
 
 def critic_of(job: RlJob, trainer: Configuration) -> Configuration | None:
-    """The critic in the degrees of the policy, as frameworks set it up; None where there is none,
-    or where it has fewer layers than the pipeline has blocks."""
+    """The critic with the degrees of the policy, as frameworks configure it; None if there is none,
+    or it has fewer layers than the pipeline has blocks.
+    """
     if job.critic is None:
         return None
     own = replace(trainer.job, model=job.critic)
@@ -106,9 +108,9 @@ def critic_of(job: RlJob, trainer: Configuration) -> Configuration | None:
 def trainer_sides(
     jobs: Sequence[RlJob], counts: Sequence[int], costs: Costs
 ) -> tuple[dict[int, TrainerSide], str]:
-    """The trainers on each number of GPUs that has any, and why the first of the others has none.
+    """The trainers on each number of GPUs that has any, and why the first other number has none.
 
-    `jobs`: one job at each limit of tokens that is tried.
+    `jobs`: one job for each token limit to try.
     """
     found, why = dict[int, TrainerSide](), ""
     for count in counts:
@@ -144,8 +146,9 @@ def _side(jobs: Sequence[RlJob], gpus: int, costs: Costs) -> TrainerSide:
 
 
 def _resident(_: int, one: Candidates, rows: IntArray, found: TrainingRows) -> Floats:
-    """Bytes that stay between phases, where rows tell them: under ZeRO-2 they count weights that
-    FSDP gathers and lets go."""
+    """Bytes that stay between phases, if the rows can tell. Under ZeRO-2 they include weights that
+    FSDP gathers and frees, so there the rows cannot.
+    """
     sharded = one.columns["zero"][rows] == 2
     return np.where(sharded, 0.0, found.resident_bytes)
 
@@ -153,8 +156,9 @@ def _resident(_: int, one: Candidates, rows: IntArray, found: TrainingRows) -> F
 def _costed_rows(
     job: RlJob, gpus: int, costs: Costs
 ) -> Iterator[tuple[Candidates, IntArray, TrainingRows]]:
-    """The legal shapes on exactly so many GPUs at each choice of what is offloaded and of
-    techniques, their rows that divide the samples, and what these take."""
+    """For each choice of offload and techniques, the legal shapes on exactly this many GPUs, the
+    rows among them that divide the samples, and their costs.
+    """
     samples = job.rollout.samples // job.minibatches
     for number, decided in enumerate(_one_row_each(job, with_any_batch(job.trainer)).decided()):
         try:
@@ -170,22 +174,24 @@ def _costed_rows(
 
 
 def _one_row_each(job: RlJob, trainer: Job) -> Job:
-    """The trainer's job with one row a micro-batch, where that is samples up to a number of
-    tokens."""
+    """The trainer's job with one row per micro-batch, if micro-batches are limited by tokens."""
     if not job.framework.token_batches or "mbs" in trainer.limits:
         return trainer
     return replace(trainer, limits={**trainer.limits, "mbs": frozenset({1})})
 
 
 def with_any_batch(job: Job) -> Job:
-    """The job with a batch that any number of ranks may share: micro-batches of unlike lengths
-    need no whole number of rows, so a batch of rows is a measure of tokens alone."""
+    """The job with a batch that any number of ranks may share. Micro-batches of unlike lengths need
+    no whole number of rows, so a batch in rows only measures tokens.
+    """
     widest = max(0.5, job.cluster.num_gpus / max(1.0, job.batch.sequences))
     return replace(job, batch=replace(job.batch, tolerance=widest))
 
 
 def demand_group(job: RlJob, dp: int, gpus: int) -> None:
-    """UsageError where the samples of a mini-batch do not divide over data-parallel ranks."""
+    """Raise UsageError if the samples of a mini-batch do not divide over the data-parallel
+    ranks.
+    """
     samples = job.rollout.samples // job.minibatches
     if samples % dp:
         raise UsageError(
@@ -203,6 +209,8 @@ def _no_group(job: RlJob, gpus: int) -> str:
 
 
 def _nearest_prompts(job: RlJob, gpus: int) -> int:
-    """Prompts next to those given with which every rank gets as many samples."""
+    """The number of prompts nearest to the given one that gives every rank the same number of
+    samples.
+    """
     each = gpus * job.minibatches
     return max(1, round(job.rollout.prompts / each)) * each

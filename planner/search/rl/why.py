@@ -1,4 +1,4 @@
-"""Why nothing fits, and what would: searched again with one thing changed."""
+"""Why nothing fits, and what would fit, found by searching again with one change."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from planner.search.rl.trainers import jobs_of
 
 @dataclass(frozen=True)
 class RlWhy:
-    """Why no plan fits, in sentences; whether that is proven; changes that would let one fit, each
-    with the step that it then takes."""
+    """Why no plan fits, in sentences; whether that is proven; and changes with which one fits, each
+    with its step time.
+    """
 
     reasons: tuple[str, ...]
     proven: bool
@@ -34,7 +35,7 @@ class RlWhy:
 
 
 class RlDoesNotFitError(NothingFitsError):
-    """No way to run the job fits its GPUs; `why` says what is missing."""
+    """No way to run the job fits its GPUs. `why` says what is missing."""
 
     def __init__(self, why: RlWhy) -> None:
         self.why = why
@@ -44,14 +45,14 @@ class RlDoesNotFitError(NothingFitsError):
 def does_not_fit(
     request: RlRequest, explorer: RlExplorer, within: Within, *, remedies: bool = True
 ) -> RlDoesNotFitError:
-    """The error of a search that found no plan; `remedies`: search what would fit."""
+    """The error of a search that found no plan. `remedies`: search for what would fit."""
     proven = within.gap == 0.0 and not explorer.broken
     found = tuple(_remedies(request, explorer)) if remedies else ()
     return RlDoesNotFitError(RlWhy(tuple(_reasons(explorer)), proven, found))
 
 
 def _reasons(explorer: RlExplorer) -> Iterator[str]:
-    """What each side lacks alone, else that they do not fit together."""
+    """Memory that each side lacks alone; if neither does, that they do not fit together."""
     job = explorer.jobs[0]
     usable = job.trainer.cluster.gpu.hbm_usable_bytes
     if explorer.no_engine_fits:
@@ -84,7 +85,7 @@ def _remedies(request: RlRequest, explorer: RlExplorer) -> Iterator[str]:
 
 
 def fastest_s(request: RlRequest, explorer: RlExplorer) -> float | None:
-    """Seconds of the shortest step of a request; None where nothing is legal or fits."""
+    """Seconds of the shortest step of a request; None if nothing is legal or fits."""
     try:
         found = RlExplorer(
             jobs_of(request), explorer.costs.again(), explorer.ending, explorer.limits
@@ -95,7 +96,9 @@ def fastest_s(request: RlRequest, explorer: RlExplorer) -> float | None:
 
 
 def changes(request: RlRequest, job: RlJob) -> Iterator[tuple[str, RlRequest]]:
-    """What would let a job fit or shorten its step, nearest first, in words and as a request."""
+    """Changes that would let a job fit or shorten its step, smallest first, in words and as a
+    request.
+    """
     if request.kv_share is not None:
         yield "no --kv-share", _changed(request, kv_share=None)
     for share in (0.5, 0.3):
@@ -121,7 +124,7 @@ def _asynchrony(request: RlRequest, job: RlJob) -> Iterator[tuple[str, RlRequest
 
 
 def _more_nodes(request: RlRequest, job: RlJob) -> tuple[str, RlRequest] | None:
-    """One node more, of the trainer's machine; twice the GPUs inside a node."""
+    """One more node of the trainer's machine, or twice the GPUs inside a node."""
     cluster, trainer = job.trainer.cluster, request.trainer
     if trainer.gpus is None:
         return None

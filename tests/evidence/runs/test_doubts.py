@@ -6,13 +6,6 @@ from math import exp, log
 
 import pytest
 
-from planner.evidence.fit.prior_fit import (
-    best_silence,
-    fitted_priors,
-    render,
-    stated_shares,
-    year_tells,
-)
 from planner.evidence.runs import doubts
 from planner.evidence.runs.document import csv_record, document
 from planner.evidence.runs.doubts import narrowing_sentence, open_summary, with_open_facts
@@ -23,6 +16,13 @@ from planner.evidence.runs.report import comparison
 from planner.report.evidence import validation_report
 from tests.evidence.runs.rows_for_tests import row
 from tests.evidence.runs.test_open_facts import ALONE
+from tests.fit.prior_fit import (
+    best_silence,
+    fitted_priors,
+    render,
+    stated_shares,
+    year_tells,
+)
 
 
 def pair(**cells: str) -> tuple[Prediction, Prediction]:

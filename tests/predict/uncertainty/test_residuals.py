@@ -9,16 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.evidence.fit.error_fit import fitted_errors
-from planner.evidence.fit.judging import (
-    Covered,
-    HeldOut,
-    Residual,
-    both_ways,
-    judge,
-    summarised,
-)
-from planner.evidence.fit.residual_fit import fit_all, fitted_table, render, residuals
 from planner.predict.uncertainty.families import (
     Family,
     Figure,
@@ -39,6 +29,16 @@ from planner.predict.uncertainty.shipped import (
     shipped_tables,
 )
 from tests.evidence.runs.rows_for_tests import predicted
+from tests.fit.error_fit import fitted_errors
+from tests.fit.judging import (
+    Covered,
+    HeldOut,
+    Residual,
+    both_ways,
+    judge,
+    summarised,
+)
+from tests.fit.residual_fit import fit_all, fitted_table, render, residuals
 
 NEAR = Family("nanotron", "hopper", "one domain", "dense")
 FAR = Family("megatron-core", "hopper", "one domain", "dense")

@@ -33,9 +33,9 @@ from planner.launch.dialects.hf.files import (
     HF,  # noqa: F401 (the target's table of models)
     MODEL_FOLDER,
     hf_job_refusals,
-    settings_files,
 )
 from planner.launch.dialects.hf.modules import ALL_LINEAR
+from planner.launch.dialects.hf.settings_file import settings_files
 from planner.launch.dialects.hf.tuning_words import alpha, target_modules, tuning_refusals
 from planner.launch.options import last, run_options
 from planner.launch.quoting import Value
@@ -126,7 +126,7 @@ def _targets(job: Job) -> list[str] | None:
 
 def files(launch: Launch) -> Files:
     """automodel.yaml and the model's config.json."""
-    return settings_files(launch, "automodel", CONFIG, sections(launch), launch.job.model)
+    return settings_files(launch, "automodel", CONFIG, sections(launch))
 
 
 def sections(launch: Launch) -> tuple[SettingsSection, ...]:

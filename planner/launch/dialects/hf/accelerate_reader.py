@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from planner.launch.dialects.hf import ACCELERATE, DEEPSPEED
+from planner.launch.dialects.hf import ACCELERATE, DEEPSPEED, said
 from planner.launch.dialects.hf.scripted_reader import ScriptedReader
 from planner.launch.read.beside import source_beside
 from planner.launch.read.document import Document, Source, below, json_document, unknown_key
@@ -65,25 +65,14 @@ class AccelerateReader(ScriptedReader):
             self.no_accumulation()
         precision, dtype = self._precision(framework)
         return self.scripted(
-            partial(is_known, _TABLES),
-            _KEYS,
-            framework,
-            format="accelerate",
-            tp=tp,
-            cp=cp,
-            zero=zero,
-            shard=shard,
-            world=world or None,
-            mbs=self.hints.mbs or 1,
-            gbs=self.hints.gbs,
-            grad_acc=None if self.hints.gbs else self.hints.grad_acc or 1,
-            recompute=self._recompute(),
-            optimizer=self.script.optimizer or "adamw",
+            partial(is_known, _TABLES), _KEYS, framework, format="accelerate", tp=tp, cp=cp,
+            zero=zero, shard=shard, world=world or None, mbs=self.hints.mbs or 1,
+            gbs=self.hints.gbs, grad_acc=None if self.hints.gbs else self.hints.grad_acc or 1,
+            recompute=self._recompute(), optimizer=self.script.optimizer or "adamw",
             optimizer_kernel=self.script.kernel,
             optimizer_offload=float(self._on(f"{_F}offload_params")),
-            precision=precision,
-            dtype=dtype,
-        )
+            precision=precision, dtype=dtype,
+        )  # fmt: skip
 
     def _on(self, key: str) -> bool:
         return str(self.document.get(key, False)).lower() == "true"
@@ -91,33 +80,30 @@ class AccelerateReader(ScriptedReader):
     def _sharding(self) -> tuple[str, int]:
         """Profile and ZeRO stage."""
         kind = str(self.document.get("distributed_type", "NO") or "NO")  # YAML takes NO for false
-        if kind == "FSDP" and self.whole(f"{_F}version", 1) > 1:
-            self._wrapping()
-            profile = "hf-transformers" if self.script.shards_as_loaded else "hf-fsdp2"
-            return profile, 3 if self._reshards() else 2
         if kind == "FSDP":
+            newer = self.whole(f"{_F}version", 1) > 1
             self._wrapping()
-            strategy = str(self.document.get(f"{_F}sharding_strategy", "FULL_SHARD")).upper()
-            if strategy not in _STRATEGIES:
-                text = f"fsdp_sharding_strategy {strategy}: {', '.join(list(_STRATEGIES)[:5])}"
-                self.problems.append(self.document.wrong(text, f"{_F}sharding_strategy"))
-            return "fsdp1", _STRATEGIES.get(strategy, 3)
-        if kind in ("MULTI_GPU", "NO"):
-            return "hf-transformers", 0
-        text = f"distributed_type {kind} is not modelled here"
-        fix = "give the DeepSpeed JSON instead" if kind == "DEEPSPEED" else ""
-        self.problems.append(
-            replace(self.document.unpredictable(text, "distributed_type"), fix=fix)
-        )
+            return self._version_2() if newer else self._version_1()
+        if kind not in ("MULTI_GPU", "NO"):
+            place = self.document.place("distributed_type")
+            self.problems += said("accelerate_type", *place, kind=kind)
         return "hf-transformers", 0
 
-    def _reshards(self) -> bool:
+    def _version_1(self) -> tuple[str, int]:
+        strategy = str(self.document.get(f"{_F}sharding_strategy", "FULL_SHARD")).upper()
+        if strategy not in _STRATEGIES:
+            text = f"fsdp_sharding_strategy {strategy}: {', '.join(list(_STRATEGIES)[:5])}"
+            self.problems.append(self.document.wrong(text, f"{_F}sharding_strategy"))
+        return "fsdp1", _STRATEGIES.get(strategy, 3)
+
+    def _version_2(self) -> tuple[str, int]:
         key = ACCELERATE["zero"].key
         value = str(self.document.get(key, True)).lower()
         if value not in ("true", "false"):
             text = f"{key} {value}: version 2 takes true or false"
             self.problems.append(self.document.wrong(text, key, "true"))
-        return value != "false"
+        profile = "hf-transformers" if self.script.shards_as_loaded else "hf-fsdp2"
+        return profile, 2 if value == "false" else 3
 
     def _wrapping(self) -> None:
         key = f"{_F}auto_wrap_policy"
@@ -147,16 +133,15 @@ class AccelerateReader(ScriptedReader):
         return "full" if self._on(ACCELERATE["recompute"].key) else "none"
 
     def _precision(self, framework: str) -> tuple[str, str | None]:
-        text = str(self.document.get("mixed_precision", "no"))
-        precision = _PRECISIONS.get(text)
+        stated = str(self.document.get("mixed_precision", "no"))
+        precision = _PRECISIONS.get(stated)
         if precision is None:
-            text = f"mixed_precision {text}: {', '.join(_PRECISIONS)}"
+            text = f"mixed_precision {stated}: {', '.join(_PRECISIONS)}"
             self.problems.append(self.document.wrong(text, "mixed_precision"))
             return "bf16", None
         if framework == "hf-transformers":
-            half = precision in ("bf16", "fp16") and precision == self.script.half_weights
-            mixed = "bf16" if half else "amp"
-            return precision, "fp32" if precision == "fp32" else mixed
+            half = precision == self.script.half_weights
+            return precision, "fp32" if precision == "fp32" else "bf16" if half else "amp"
         if precision == "fp32":
             text = "mixed_precision no: sharded training in fp32 is not modelled"
             self.unpredictable(text, "mixed_precision")

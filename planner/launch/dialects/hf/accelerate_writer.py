@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planner.job.job import Job
@@ -17,7 +17,6 @@ from planner.launch.contract import (
 )
 from planner.launch.dialects.hf import ACCELERATE
 from planner.launch.dialects.hf.files import (
-    LIGER,
     MODEL_FOLDER,
     SCRIPT,
     attention,
@@ -29,11 +28,7 @@ from planner.launch.dialects.hf.files import (
     plan_refusals,  # noqa: F401 (the writers' contract)
     without_scores,
 )
-from planner.launch.dialects.hf.tuned_program import (
-    accelerate_pieces,
-    merging,
-    tuning_arguments,
-)
+from planner.launch.dialects.hf.tuned_program import accelerate_pieces, merging, tuning_arguments
 from planner.launch.dialects.hf.tuning_words import tuning_refusals
 from planner.launch.dialects.hf.vision_program import image_arguments, parts_refusals
 from planner.launch.sentences import (
@@ -43,18 +38,18 @@ from planner.launch.sentences import (
     said_needs,
     said_refusals,
     said_settings,
+    said_values,
 )
-from planner.launch.settings_text import (
-    SettingsSection,
-    filled,
-    section_choices,
-    yaml_text,
-)
+from planner.launch.settings_text import SettingsSection, filled, section_choices, yaml_text
 from planner.launch.time_limit import save_steps
 
 CONFIG = "accelerate.yaml"
-_TORCHAO = {"adamw-8bit": "adamw_torch_8bit", "adamw-4bit": "adamw_torch_4bit"}
-_MOMENTUM = 0.9
+# torchao's optimizers, which alone update FSDP2's shards in few bits.
+TORCHAO = {"adamw-8bit": "adamw_torch_8bit", "adamw-4bit": "adamw_torch_4bit"}
+# How a program is started under the file.
+STARTED: Mapping[str, Any] = {
+    "launcher": "accelerate", "launcher_arguments": ("--config_file", CONFIG),
+}  # fmt: skip
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
@@ -68,7 +63,7 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
 def optimizer_refusals(job: Job) -> Iterator[Refusal]:
     """Optimizers that FSDP2's shards are not updated by."""
     names = names_of_job(job) | {
-        "torchao": job.optimizer.family in _TORCHAO,
+        "torchao": job.optimizer.family in TORCHAO,
         "masters": all(dtype in ("fp32", "none") for _, dtype in job.optimizer.states),
     }
     yield from said_refusals("hf", "accelerate_refusals", names)
@@ -112,37 +107,16 @@ def sections(launch: Launch) -> tuple[SettingsSection, ...]:
 
 def command(launch: Launch) -> RunCommand:
     """train.py under accelerate launch, with what accelerate.yaml has no keys for."""
+    names = names_of(launch) | {
+        "folder": MODEL_FOLDER, "attention": attention(launch), "torchao": TORCHAO,
+    }  # fmt: skip
+    arguments = {
+        **said_values("hf", "accelerate_arguments", names),
+        **image_arguments(launch.job, launch.request, "-"),
+        **tuning_arguments(launch.job, "-"),
+    }
     saving = ("--checkpoints", "${CHECKPOINTS}", "--save-steps", str(save_steps(launch)))
-    starts: dict[str, Any] = {
-        "launcher": "accelerate",
-        "launcher_arguments": ("--config_file", CONFIG),
-    }
-    return hf_command(launch, _arguments(launch), saving, **starts)
-
-
-def _arguments(launch: Launch) -> dict[str, object]:
-    degrees, family = launch.plan.degrees, launch.job.optimizer.family
-    values: dict[str, object] = {
-        "model-folder": MODEL_FOLDER,
-        "seq-length": launch.plan.seq,
-        "micro-batch-size": degrees.mbs,
-        "gradient-accumulation-steps": degrees.grad_acc,
-        "attn-implementation": attention(launch),
-        "optim": {"sgd": "sgd", **_TORCHAO}.get(family, "adamw_torch"),
-        "steps": "${TRAIN_STEPS}",
-        "learning-rate": "${LEARNING_RATE}",
-        "warmup-steps": "${WARMUP_STEPS}",
-    }
-    # torchao's optimizers have one way to update the parameters.
-    if family not in _TORCHAO:
-        values["optimizer-kernel"] = launch.job.optimizer_setting.kernel
-    if family == "sgd":
-        plain = dict(launch.job.optimizer.states).get("momentum") == "none"
-        values["sgd-momentum"] = 0.0 if plain else _MOMENTUM
-    if LIGER in launch.plan.techniques:
-        values["use-liger-kernel"] = "true"
-    values |= image_arguments(launch.job, launch.request, "-")
-    return values | tuning_arguments(launch.job, "-")
+    return hf_command(launch, arguments, saving, **STARTED)
 
 
 def choices(launch: Launch) -> Iterator[ExplainedSetting]:

@@ -11,22 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.job.models.catalog import load_model
-from planner.job.specs import ModelSpec
+from planner.launch.dialects.hf import said
 from planner.launch.dialects.hf.arguments import is_on, known_model
 from planner.launch.dialects.hf.modules import adapter_table
+from planner.launch.dialects.hf.python import KEYWORDS
 from planner.launch.read.beside import beside, source_beside
 from planner.launch.read.document import Document, Source, json_document
 from planner.launch.read.found import Problem, Setting, not_predictable
 
 ADAPTER_FILE = "adapter_config.json"
 _MODEL = "base_model_name_or_path"
-# Its keys -> settings of programs.
-_KEYS = {
-    "r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout",
-    "target_modules": "lora_target_modules", "modules_to_save": "modules_to_save",
-    "use_dora": "use_dora", "layers_to_transform": "peft_layers_to_transform",
-    "target_parameters": "lora_target_parameters",
-}  # fmt: skip
 # What an adapter that is there decides, whatever a program is told.
 _REPLACED = ("rank", "alpha", "dropout", "targets", "whole", "dora")
 _MODELS = ("model_name_or_path", "base_model", "model")
@@ -41,7 +35,7 @@ def adapter_settings(document: Document) -> dict[str, Setting]:
     """What an adapter's file says, as the settings of a program that trains it."""
     kind = document.settings["peft_type"]
     said = {"adapter": replace(kind, value=str(kind.value).lower().replace("_", "-"))}
-    for key, name in _KEYS.items():
+    for key, name in KEYWORDS["lora"].items():
         setting = document.settings.get(key)
         if setting is not None and setting.value not in (None, [], {}):
             said[name] = replace(setting, key=key)
@@ -120,18 +114,10 @@ def other_base(
     if ours is None or theirs is None:
         return ()
     one, other = load_model(ours).spec, load_model(theirs).spec
-    if _same_widths(one, other):
-        return ()
-    text = (
-        f"{document.path} is an adapter of {base.value}, and {stated.value} is trained: its "
-        f"weights do not fit (size mismatch: hidden width {other.hidden:,} and {other.layers} "
-        f"layers for {one.hidden:,} and {one.layers})"
-    )
-    fix = f"{stated.key}: {base.value}" if asked is None else f"--model {base.value}"
-    return (Problem("adapter-base", text, "error", (stated.place, base.place), fix),)
-
-
-def _same_widths(one: ModelSpec, other: ModelSpec) -> bool:
-    """Whether adapters of one model load into another."""
     widths = ("hidden", "layers", "heads", "kv_heads")
-    return all(getattr(one, width) == getattr(other, width) for width in widths)
+    if all(getattr(one, width) == getattr(other, width) for width in widths):
+        return ()
+    return said(
+        "other_base", stated.place, base.place, document=document, base=base, stated=stated,
+        one=one, other=other, joint="" if asked is not None else f"{stated.key}: ",
+    )  # fmt: skip

@@ -10,17 +10,11 @@ from typing import Literal
 
 from planner.job.frameworks.profile import load_framework
 from planner.job.models.catalog import catalog_name, load_model, not_in_catalogue
+from planner.launch.dialects.hf import said
 from planner.launch.dialects.hf.files import LIGER
 from planner.launch.languages.text import digits
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import (
-    CHECKPOINT_TOWER,
-    Hints,
-    Problem,
-    Setting,
-    model_unknown,
-    unresolved,
-)
+from planner.launch.read.found import Hints, Problem, Setting, model_unknown, unresolved
 from planner.launch.read.names import meanings
 
 Program = Literal["llamafactory", "axolotl", "swift", "trl", "unsloth", "trainer"]
@@ -179,6 +173,11 @@ def hf_arguments(given: Mapping[str, Setting], folder: Path, hints: Hints) -> Hf
         name: getattr(hints, name) if getattr(hints, name) is not None else values.get(name)
         for name in ("model", "seq", "mbs", "grad_acc", "recompute")
     }
+    decide = (
+        unresolved(setting)
+        for name, setting in given.items()
+        if setting.unknown and _decides(name, merged)
+    )
     return HfArguments(
         replace(hints, **merged),  # type: ignore[arg-type]
         given,
@@ -187,15 +186,7 @@ def hf_arguments(given: Mapping[str, Setting], folder: Path, hints: Hints) -> Hf
         "eager" if _text(given, "attn_implementation") == "eager" else "flash",
         unknown_model,
         tuple(assumed) if not hints.model else (),
-        (
-            *_no_counts(given),
-            *towers,
-            *(
-                unresolved(setting)
-                for name, setting in given.items()
-                if setting.unknown and _decides(name, merged)
-            ),
-        ),
+        (*_no_counts(given), *towers, *decide),
     )
 
 
@@ -204,12 +195,8 @@ def _beside(setting: Setting, model: str) -> Iterator[Problem]:
     loads it with, which is not read, decides whether the rest is loaded, and trained or frozen."""
     resolved = load_model(model)
     if resolved.beside:
-        text = (
-            f"{setting.value} also has a {' and a '.join(resolved.beside)}; whether the program "
-            "loads it, and trains or freezes it, is not known"
-        )
-        fix = f"--model {resolved.name}, if the language model alone is loaded"
-        yield Problem(CHECKPOINT_TOWER, text, "missing", (setting.place,), fix)
+        parts = " and a ".join(resolved.beside)
+        yield from said("beside", setting.place, setting=setting, parts=parts, resolved=resolved)
 
 
 def _decides(name: str, known: Mapping[str, object]) -> bool:
@@ -227,8 +214,7 @@ def _no_counts(given: Mapping[str, Setting]) -> Iterator[Problem]:
         if setting.unknown or _NAMES.get(name) not in ("mbs", "grad_acc"):
             continue
         if _NUMBER.fullmatch(text) and not digits(text):
-            said = f"{setting.key} is {text}, and must be a whole number of 1 or more"
-            yield Problem("whole-number", said, places=(setting.place,))
+            yield from said("no_count", setting.place, key=setting.key, value=text)
 
 
 def _text(given: Mapping[str, Setting], name: str) -> str | None:
@@ -259,9 +245,9 @@ def is_zero(text: str) -> bool:
 
 def _model(option: str, text: str, folder: Path) -> str | None:
     """A model that the catalogue knows, or its folder's config.json, beside the file or there."""
-    for place in (folder / text, Path(text)):
-        if (place / "config.json").is_file():
-            return str(place / "config.json")
+    paths = (place / "config.json" for place in (folder / text, Path(text)))
+    if (path := next((one for one in paths if one.is_file()), None)) is not None:
+        return str(path)
     return None if option == "model_folder" else known_model(text)
 
 

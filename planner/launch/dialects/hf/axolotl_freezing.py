@@ -10,11 +10,12 @@ families whose modules are called as its are (`[plain]` of adapters.toml).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 
 from planner.job.specs import ModelSpec
 from planner.job.tuned_layers import linear_layers
 from planner.job.tuning import Tuning
+from planner.launch.dialects.hf import said
 from planner.launch.dialects.hf.arguments import Named
 from planner.launch.dialects.hf.modules import adapter_table
 from planner.launch.read.found import Problem
@@ -32,13 +33,7 @@ _ROWS = re.compile(r"(.+)\[\d*(?::\d*)?\]")
 def has_known_names(model: ModelSpec) -> bool:
     """Whether the names of a model's parameters are known here."""
     plain = str(adapter_table("plain")["families"]).split()
-    return (
-        model is not None and model.family in plain and set(linear_layers(model)) <= set(_words())
-    )
-
-
-def _words() -> tuple[str, ...]:
-    return (*_ENDS, *_INSIDE)
+    return model.family in plain and set(linear_layers(model)) <= {*_ENDS, *_INSIDE}
 
 
 # --- as it is written -----------------------------------------------------------------------------
@@ -59,7 +54,7 @@ def unfrozen_pattern(tuning: Tuning) -> str:
 
 def freezing_words(tuning: Tuning) -> bool:
     """Whether every frozen module is one whose parameters are named here."""
-    return set(tuning.frozen_modules) <= set(_words())
+    return set(tuning.frozen_modules) <= {*_ENDS, *_INSIDE}
 
 
 # --- as it is read --------------------------------------------------------------------------------
@@ -79,11 +74,9 @@ def told_to_freeze(
             frozen = frozen_by(where.value, model)
         elif name == "adapted_layers" and adapters:
             frozen = _without_adapters(where.value, model)
-        if frozen is not None:
-            return frozen, ()
-        text = f"{where.key}: frozen layers in other places than the first are not modelled; "
-        text += "full fine-tuning and adapters of language models are"
-        return (), (Problem("not-predictable", text, "warning", (where.place,)),)
+        if frozen is None:
+            return (), said("frozen_elsewhere", where.place, key=where.key)
+        return frozen, ()
     return (), ()
 
 
@@ -123,12 +116,9 @@ def _frozen(model: ModelSpec, patterns: Sequence[re.Pattern[str]]) -> tuple[str,
     ends = (word for word in _ENDS if word == "embeddings" or not model.tied_embeddings)
     frozen = [word for word in ends if not trains(_ENDS[word])]
     frozen += [f"layers:{first}"] if first else []
-    return (*frozen, *_left(inside, trained[first:]))
-
-
-def _left(inside: Iterable[str], trained: Sequence[Collection[str]]) -> list[str]:
-    """Modules that no layer trains, of those that train something."""
-    return [word for word in inside if trained and word not in trained[-1]]
+    # Modules that no layer trains, of those that train something.
+    left = (word for word in inside if first < model.layers and word not in trained[-1])
+    return (*frozen, *left)
 
 
 def _without_adapters(layers: object, model: ModelSpec) -> tuple[str, ...] | None:

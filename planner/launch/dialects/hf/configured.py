@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from planner.job.errors import CannotTellError, UsageError
+from planner.launch.dialects.hf import said
 from planner.launch.dialects.hf.accelerate_reader import AccelerateReader, deepspeed_in
 from planner.launch.dialects.hf.adapter_file import (
     adapter_settings,
@@ -18,35 +20,28 @@ from planner.launch.dialects.hf.adapter_file import (
 from planner.launch.dialects.hf.arguments import Program, hf_arguments, program_of, value_of
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.dialects.hf.family_scripts import of_family
-from planner.launch.dialects.hf.program_beside import program_beside, with_program
-from planner.launch.dialects.hf.program_defaults import (
-    by_trl,
-    by_unsloth,
-    checkpointed,
-    with_length,
-    with_tuning,
+from planner.launch.dialects.hf.program_defaults import checkpointed, with_length
+from planner.launch.dialects.hf.python import (
+    OTHER_CLASS,
+    PREPARED,
+    ScriptSettings,
+    hf_python_settings,
 )
-from planner.launch.dialects.hf.python import hf_python_settings
-from planner.launch.dialects.hf.rows import below_limit, lengths_assumed, packing_of
 from planner.launch.dialects.hf.sampling import with_sampling
-from planner.launch.dialects.hf.towers import unsized, with_towers
 from planner.launch.dialects.hf.training import (
+    Training,
     loads_half,
     of_swift,
     read_hf_training,
     swift_precision,
+    trained,
 )
 from planner.launch.dialects.hf.tuned import tuned
-from planner.launch.dialects.hf.unmodelled import (
-    effects_of,
-    own_options,
-    refusals_of,
-)
 from planner.launch.languages.text import Text
-from planner.launch.read.beside import source_beside
+from planner.launch.read.beside import beside, source_beside, text_of
 from planner.launch.read.command import CONFIG_NAME, LaunchCommand
 from planner.launch.read.document import Document, Source, json_document, yaml_document
-from planner.launch.read.found import Found, Hints, Problem, Setting
+from planner.launch.read.found import Found, Hints, Setting
 from planner.launch.read.opened import Opened
 
 # Defaults of a script's own that are named.
@@ -55,21 +50,17 @@ _MOST = 8
 
 def with_accelerate(found: Found, source: Source) -> Found:
     """A launch, with a problem where accelerate's own file, which its command names, is missing."""
-    return replace(found, problems=(*found.problems, *_absent_file(source)))
-
-
-def _absent_file(source: Source) -> Iterator[Problem]:
-    """accelerate's own file, where the command names one that is not there."""
     if source.launch is None or source.launch.launcher != "accelerate":
-        return
+        return found
+    problems = list(found.problems)
     for config in source.launch.options:
-        if config.key.replace("-", "_") != "config_file":
-            continue
         name = str(config.value or config.unknown)
         known = {Path(path).name for path in source.files.by_path}
-        if Path(name).name not in known and not source_beside(name, source.folder, source.files):
-            text = f"accelerate's {name} is not beside the script"
-            yield Problem("sharding-unknown", text, "missing", (config.place,), "give it too")
+        if config.key.replace("-", "_") != "config_file" or Path(name).name in known:
+            continue
+        if not source_beside(name, source.folder, source.files):
+            problems += said("accelerate_absent", config.place, name=name)
+    return replace(found, problems=tuple(problems))
 
 
 def read_arguments(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
@@ -79,8 +70,8 @@ def read_arguments(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
     named = {name: item for name, item in options.items() if name in kept}
     adapter = next((path for path, kind in read.kinds.items() if kind == "adapter"), "")
     source = Source(Text(""), launch.command.file, launch, read.files, hints, adapter=adapter)
-    said, program = with_program({**named, **launch.given}, program_beside(launch), "trainer")
-    return with_accelerate(read_hf_training(said, source, program), source)
+    stated, program = with_program({**named, **launch.given}, launch)
+    return with_accelerate(read_hf_training(stated, source, program), source)
 
 
 def read_deepspeed(source: Source) -> Found:
@@ -97,7 +88,7 @@ def _sharded(
 ) -> Found:
     """What a file shards, completed by the named settings of a Trainer script; with what they ask
     for that is not modelled."""
-    named, program = with_program(named, program_beside(source.launch), "trainer")
+    named, program = with_program(named, source.launch)
     named, program = of_family(named, program_of(program, named, source.launch))
     if program == "swift":
         named = swift_precision(of_swift(named))
@@ -109,22 +100,9 @@ def _sharded(
     how = tuned(named, program, script.hints.model, sharded=shards)
     half = loads_half(named, program) if how.half is None else how.half
     script = replace(script, half_weights=half)
-    plain = reader(document, source, script).found()
-    found = with_tuning(by_unsloth(plain, named, program), named, source.launch, how)
-    if program == "trl":
-        found = by_trl(found, named, source, fused=bool(plain.variations))
-    found = with_towers(found, named, program, source.launch, source.hints)
-    refusals = refusals_of(named, source.launch, program, script.hints.model)
-    own = own_options(named, source, program, document.path)
-    lengths = (lengths_assumed(named, program, found.seq, source.hints.lengths),) if named else ()
-    read = replace(
-        found,
-        packing=packing_of(named, program) if named else None,
-        problems=(*refusals, *unsized(named, found, source.hints), *own, *found.problems),
-        unmodelled=(*found.unmodelled, *effects_of(named, program), *below_limit(named, program)),
-        assumed=(*found.assumed, *lengths),
-    )
-    return with_sampling(read, named, source)
+    found = reader(document, source, script).found()
+    training = Training(named, program, script, how)
+    return with_sampling(trained(found, training, source, document.path), named, source)
 
 
 def _with_precision(document: Document, named: Mapping[str, Setting]) -> Document:
@@ -170,16 +148,12 @@ def _trained_by(program: Program, source: Source) -> Found:
     if source.sharding and not {"deepspeed", "deepspeed_config", "fsdp"} & tables:
         path = str(Path(source.sharding).absolute())
         settings["deepspeed"] = Setting("deepspeed", path, source.sharding)
+        tables.add("deepspeed")
     found = read_hf_training(settings, source, program)
-    named = {"deepspeed", "fsdp", "fsdp_config", "zero_stage"} & {
-        key.partition(".")[0] for key in settings
-    }
-    if program != "trainer" or named or source.launch is not None:
+    says_sharding = {"deepspeed", "fsdp", "fsdp_config", "zero_stage"} & tables
+    if program != "trainer" or says_sharding or source.launch is not None:
         return with_accelerate(found, source)
-    why = "how it is sharded is said by the file or command that starts it"
-    fix = "give the accelerate or DeepSpeed file, or the script, too"
-    unsharded = Problem("sharding-unknown", why, "missing", (source.path,), fix)
-    return replace(found, problems=(*found.problems, unsharded))
+    return replace(found, problems=(*found.problems, *said("sharding_unknown", source.path)))
 
 
 read_llamafactory = partial(_trained_by, "llamafactory")
@@ -197,10 +171,9 @@ def read_adapter(source: Source) -> Found:
     found = replace(found, problems=(*found.problems, *wrong))
     if source.hints.mbs is not None or source.launch is not None:
         return found
-    text = "an adapter's file says neither the micro-batch nor the length of samples"
-    missing = Problem("micro-batch", text, "missing", (source.path,), "--mbs N, --seq N")
+    problems = (*found.problems, *said("adapter_alone", source.path))
     note = "the base in the checkpoint's type: an adapter's file does not say how it was held"
-    return replace(found, problems=(*found.problems, missing), assumed=(*found.assumed, note))
+    return replace(found, problems=problems, assumed=(*found.assumed, note))
 
 
 def read_python(source: Source) -> Found:
@@ -213,3 +186,52 @@ def read_python(source: Source) -> Found:
     shown = ", ".join(f"{name} {value}" for name, value in list(script.defaults.items())[:_MOST])
     more = ", …" * (len(script.defaults) > _MOST)
     return replace(found, assumed=(*found.assumed, f"the script's own defaults: {shown}{more}"))
+
+
+# --- the source of the program --------------------------------------------------------------------
+
+# Programs of which the source says what their arguments do not.
+_SAYS = re.compile(
+    r"\b(LoraConfig|get_peft_model|FastLanguageModel|BitsAndBytesConfig|\w*Trainer)\("
+)
+# Settings that only the source says; others it has defaults for, which the arguments change.
+_OWN = (
+    "adapter", PREPARED, "prepare_kbit", "use_unsloth", OTHER_CLASS, "load_in_4bit",
+    "load_in_8bit", "bnb_4bit_use_double_quant", "stage",
+)  # fmt: skip
+_OF_ADAPTERS = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "modules_to_save")
+
+
+def with_program(
+    named: Mapping[str, Setting], launch: LaunchCommand | None
+) -> tuple[dict[str, Setting], Program]:
+    """A command's arguments with what the source of its program says of adapters, packed weights
+    and the objective; whose defaults hold."""
+    script = None if launch is None else _program_beside(launch)
+    if script is None:
+        return dict(named), "trainer"
+    has_adapters = "adapter" in script.settings
+    read = {*_OWN, *(_OF_ADAPTERS if has_adapters else ())}
+    kept = {
+        name: setting
+        for name, setting in script.settings.items()
+        if name in read and (not setting.unknown or name == "adapter")
+    }
+    return {**kept, **named}, script.program
+
+
+def _program_beside(launch: LaunchCommand) -> ScriptSettings | None:
+    """The settings of the program that a command starts; None where its source is not there, or
+    says nothing of adapters."""
+    if not launch.program.endswith(".py"):
+        return None
+    # Scripts in a folder of their own are started from the one above.
+    places = (launch.folder, launch.folder.absolute().parent)
+    file = next((found for place in places if (found := beside(launch.program, place))), None)
+    text = None if file is None else text_of(file)
+    if file is None or text is None or not _SAYS.search(text):
+        return None
+    try:
+        return hf_python_settings(Text.made(text), str(file), launch.given, demanded=False)
+    except (CannotTellError, UsageError):
+        return None

@@ -6,7 +6,7 @@ Keys: DeepSpeed 0.19, runtime/config.py, runtime/constants.py and runtime/zero/c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,10 @@ _Z = "zero_optimization"
 _TRUE = ("1", "on", "t", "true", "y", "yes")
 _FALSE = ("0", "off", "f", "false", "n", "no")
 _DEVICES = ("none", "cpu", "nvme")
+# Kinds of values, and what one of each is, in words.
+_WANTED = {
+    "bool": "true or false", "int": "a whole number of at least 0", "device": ", ".join(_DEVICES),
+}  # fmt: skip
 # Left to a Trainer, which fills it in; DeepSpeed alone takes the default.
 _AUTO = "auto"
 SWITCHES = ("bf16.enabled", "fp16.enabled")
@@ -48,26 +52,28 @@ def as_whole(value: object) -> int | None:
 
 def type_problems(document: Document) -> Iterator[Problem]:
     """Values of the wrong type, and keys of the offload tables that do not exist."""
+    types = meanings("hf", "deepspeed-types")
     for name in _TABLES:
         yield from _no_table(document, name)
-    for kind, wanted in (("bool", "true or false"), ("int", "a whole number of at least 0"),
-                         ("device", ", ".join(_DEVICES))):  # fmt: skip
-        names = [f"{_Z}.{name}" for name in str(meanings("hf", "deepspeed-types")[kind]).split()]
+    for kind, wanted in _WANTED.items():
+        names = [f"{_Z}.{name}" for name in types[kind].split()]
         for key in (*names, *(SWITCHES if kind == "bool" else ())):
             setting = document.settings.get(key)
             if setting is None or setting.unknown or setting.value in (None, _AUTO):
                 continue
             if not _fits(kind, setting.value):
-                text = f"{key}: {setting.value!r} is not {wanted}"
-                yield document.wrong(text, key)
-    for table in str(meanings("hf", "deepspeed-types")["table"]).split():
+                yield document.wrong(f"{key}: {setting.value!r} is not {wanted}", key)
+    for table in types["table"].split():
         yield from _no_table(document, f"{_Z}.{table}")
-        known = known_names("hf", f"deepspeed-{table}")
-        for name in document.names(f"{_Z}.{table}"):
-            if name not in known:
-                says = "DeepSpeed has no such key and refuses it"
-                key = f"{_Z}.{table}.{name}"
-                yield unknown_key(document, key, says, nearest(name, known))
+        yield from _refused(document, f"{_Z}.{table}", known_names("hf", f"deepspeed-{table}"))
+
+
+def _refused(document: Document, table: str, known: Collection[str]) -> Iterator[Problem]:
+    """Keys of a table that DeepSpeed's classes do not have."""
+    says = "DeepSpeed has no such key and refuses it"
+    for name in document.names(table):
+        if name not in known:
+            yield unknown_key(document, f"{table}.{name}", says, nearest(name, known))
 
 
 def _fits(kind: str, value: object) -> bool:
@@ -79,12 +85,13 @@ def _fits(kind: str, value: object) -> bool:
     return value in _DEVICES
 
 
-def _no_table(document: Document, key: str) -> Iterator[Problem]:
+def _no_table(document: Document, key: str, also: object = _AUTO) -> Iterator[Problem]:
+    """A table of settings that is none. `also`: the value that may stand for one."""
     setting = document.settings.get(key)
-    if setting is None or setting.unknown or setting.value in (None, {}, _AUTO):
+    if setting is None or setting.value in (None, {}):
         return
-    text = f"{key}: {setting.value!r} is no table of settings"
-    yield document.wrong(text, key)
+    if type(setting.value) is not type(also) or setting.value != also:
+        yield document.wrong(f"{key}: {setting.value!r} is no table of settings", key)
 
 
 TOP_KEYS = known_names("hf", "deepspeed")
@@ -117,7 +124,7 @@ class DeepspeedReader(ScriptedReader):
 
     def found(self) -> Found:
         """Everything that was read."""
-        self.problems += [*self._unknown(), *self._no_tables()]
+        self.problems += self._unknown()
         self._exclusions()
         self.problems += type_problems(self.document)
         tp = self.whole(DEEPSPEED["tp"].key, 1)
@@ -279,22 +286,11 @@ class DeepspeedReader(ScriptedReader):
                 says = "DeepSpeed ignores it without a word"
                 close = nearest(key, TOP_KEYS)
                 yield unknown_key(self.document, key, says, close, severity="warning", late=True)
-        for key in self.document.names(_Z):
-            if key not in ZERO_KEYS:
-                says = "DeepSpeed has no such key and refuses it"
-                yield unknown_key(self.document, f"{_Z}.{key}", says, nearest(key, ZERO_KEYS))
-
-    def _no_tables(self) -> Iterator[Problem]:
-        for key in (_Z, "bf16", "fp16"):
-            setting = self.document.settings.get(key)
-            # `true` is what `zero_optimization` was before it had stages.
-            if (
-                setting is not None
-                and setting.value not in ({}, None)
-                and setting.value is not (key == _Z)
-            ):
-                text = f"{key}: {setting.value!r} is no table of settings"
-                yield self.document.wrong(text, key)
+        yield from _refused(self.document, _Z, ZERO_KEYS)
+        # `true` is what `zero_optimization` was before it had stages.
+        yield from _no_table(self.document, _Z, True)
+        for key in ("bf16", "fp16"):
+            yield from _no_table(self.document, key, False)
 
     def _exclusions(self) -> None:
         twice = {

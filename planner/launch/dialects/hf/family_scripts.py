@@ -122,6 +122,12 @@ class _FamilyScript:
         """Whether a switch is on."""
         return is_switched(self.named, name)
 
+    def switch(self, names: Mapping[str, str]) -> None:
+        """Switches of the script that are on, by a Trainer's names."""
+        for own, name in names.items():
+            if self.switched(own):
+                self.put(name, True, own)
+
 
 def _read_llava(script: _FamilyScript) -> None:
     """LLaVA: the tower is frozen unless it is told otherwise, `tune_mm_mlp_adapter` leaves the
@@ -154,15 +160,12 @@ def _llava_model(named: Named) -> str:
     if language and load_model(language).spec.vision is not None:
         return name
     cuts = "anyres" in value_of(named, "image_aspect_ratio")
+    # Without its publisher and how it was tuned.
+    plain = catalog_name(language) or "" if language else ""
     for row in dialect_toml("hf", "family_scripts.toml")["llava-models"]:
-        if row["tower"] in tower and re.search(row["language"], _plain(language)):
+        if row["tower"] in tower and re.search(row["language"], plain):
             return str(row.get("tiles" if cuts else "square", ""))
     return ""
-
-
-def _plain(language: str) -> str:
-    """A catalogue's name without its publisher and how it was tuned."""
-    return catalog_name(language) or "" if language else ""
 
 
 def _read_merger(script: _FamilyScript) -> None:
@@ -175,29 +178,25 @@ def _read_merger(script: _FamilyScript) -> None:
     frozen = "adapted" if adapted else "frozen"
     tower = frozen if script.switched(_TOWER) or adapted else "whole"
     projector = frozen if script.switched(merger) else "whole"
-    llm = script.switched(_LANGUAGE)
-    script.parts(tower, projector, language_frozen=llm, like=merger)
+    script.parts(tower, projector, language_frozen=script.switched(_LANGUAGE), like=merger)
     script.drop("vision_lora", *(name for name in _MERGERS if name != _MERGER))
     if "image_max_pixels" in named:
         script.put("max_pixels", named["image_max_pixels"].value, "image_max_pixels")
-    if script.switched("use_liger"):
-        script.put("use_liger_kernel", True, "use_liger")
+    script.switch({"use_liger": "use_liger_kernel"})
     script.drop("use_liger")
 
 
 def _read_tuned_parts(script: _FamilyScript) -> None:
     """Qwen's own: beside adapters on the language model's attention nothing else is trained; what
     it flattens is a micro-batch without padding."""
+    tunes = ("tune_mm_vision", "tune_mm_mlp", "tune_mm_llm")
     if script.has_adapters:
         script.parts("frozen", "frozen", language_frozen=False, like="lora_enable")
-        script.drop("tune_mm_vision", "tune_mm_mlp", "tune_mm_llm")
+        script.drop(*tunes)
     else:
-        for name in ("tune_mm_vision", "tune_mm_mlp", "tune_mm_llm"):
+        for name in tunes:
             script.named.setdefault(name, Setting(name, False, ""))
-    if script.switched("data_flatten"):
-        script.put("padding_free", True, "data_flatten")
-    if script.switched("data_packing"):
-        script.put("sample_packing", True, "data_packing")
+    script.switch({"data_flatten": "padding_free", "data_packing": "sample_packing"})
 
 
 def _read_internvl(script: _FamilyScript) -> None:
@@ -216,10 +215,7 @@ def _read_internvl(script: _FamilyScript) -> None:
         script.put("use_peft", True, "use_llm_lora")
         script.put("lora_r", rank, "use_llm_lora")
         script.put("lora_alpha", 2 * rank, "use_llm_lora")
-    if script.switched("grad_checkpoint"):
-        script.put("gradient_checkpointing", True, "grad_checkpoint")
-    if script.switched("use_packed_ds"):
-        script.put("sample_packing", True, "use_packed_ds")
+    script.switch({"grad_checkpoint": "gradient_checkpointing", "use_packed_ds": "sample_packing"})
     tiles = digits(value_of(named, "max_dynamic_patch"))
     if tiles and value_of(named, "dynamic_image_size") != "false":
         wide, high = _grid(tiles)

@@ -11,7 +11,7 @@ not give the same shape is none.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -31,6 +31,7 @@ from planner.launch.architecture import (
     has_moe,
     has_rope,
     leading_dense,
+    model_rows,
     moe_indices,
     names_of_model,
     row,
@@ -53,7 +54,7 @@ from planner.launch.dialects.hf.vision_program import program_pieces
 from planner.launch.quoting import Value
 from planner.launch.registry import dialect_toml
 from planner.launch.sentences import names_of, names_of_job, said_refusals, said_variables
-from planner.launch.settings_text import SettingsSection, filled, yaml_text
+from planner.launch.settings_text import filled
 from planner.launch.time_limit import stop_variable
 
 _TABLE = dialect_toml("hf", "table.toml")
@@ -69,8 +70,6 @@ def _types(text: str) -> frozenset[str]:
     named = (_types(groups[word[1:]]) if word[0] == "@" else {word} for word in text.split())
     return frozenset().union(*named)
 
-
-_LOSS_TYPES, _ROPE_BY_KIND = _types("@losses"), _types("@rope-by-kind")
 
 # bitsandbytes' optimizers by family, as the Trainer calls them (transformers, OptimizerNames).
 BITSANDBYTES = {
@@ -93,7 +92,7 @@ def _rope(model: ModelSpec) -> dict[str, Value]:
         }
     if model.rotary_share < 1.0:
         table["partial_rotary_factor"] = model.rotary_share
-    if model.family in _ROPE_BY_KIND:
+    if model.family in _types("@rope-by-kind"):
         local = rope.local_theta or rope.theta
         return {FULL: table, SLIDING: {"rope_type": "default", "rope_theta": local}}
     return table
@@ -109,27 +108,6 @@ _SAID_BY = {
              "attention_factor"),
     "longrope": (*_LENGTH, "long_factor", "short_factor", "attention_factor"),
 }  # fmt: skip
-
-
-def _no_balance(model: ModelSpec) -> str | None:
-    moe = experts(model)
-    if moe.score_correction_bias and moe.bias_update_rate:
-        return (
-            f"transformers never moves the router's correction bias (by {moe.bias_update_rate:g} a "
-            "step): nothing of it balances the experts"
-        )
-    return None
-
-
-def _no_loss(model: ModelSpec) -> str | None:
-    moe = experts(model)
-    if not moe.aux_loss:
-        return None
-    if model.family not in _LOSS_TYPES:
-        return f"transformers adds no auxiliary loss of the router ({moe.aux_loss:g} is left out)"
-    if moe.aux_loss_over == "sequence":
-        return "transformers takes the router's auxiliary loss over a batch, not over a sequence"
-    return None
 
 
 def _scalar(model: ModelSpec) -> int:
@@ -150,35 +128,34 @@ def _shared_experts(model: ModelSpec) -> int:
     return min(moe.shared_ffn, 1) if model.family == "nemotron_h" else moe.shared_ffn // moe.ffn
 
 
-def _sliding(model: ModelSpec) -> list[int]:
-    """Layers with a window."""
-    return _attending(model, "sliding")
+def _facts(model: ModelSpec) -> dict[str, object]:
+    """What the table may name of a model: its layers by index, and which losses its type adds."""
+    kinds = model.kind_sequence
+    attending = {
+        how: [i for i, kind in enumerate(kinds) if kind.attention == how]
+        for how in ("sliding", "cross")
+    }
+    expert_layers = list(moe_indices(model))
+    return attending | {
+        "expert_layers": expert_layers,
+        "dense_layers": sorted(set(range(model.layers)) - set(expert_layers)),
+        "dense_first": leading_dense(model) or 0,
+        "layer_types": [_LAYER_TYPES.get(kind.attention, "") for kind in kinds],
+        "adds_loss": model.family in _types("@losses"),
+        "states_loss": model.family in _types("@losses llama4_text @grouped"),
+    }
 
 
-def _attending(model: ModelSpec, how: str) -> list[int]:
-    return [i for i, kind in enumerate(model.kind_sequence) if kind.attention == how]
-
-
-def _layer_types(model: ModelSpec) -> list[str]:
-    return [_LAYER_TYPES.get(kind.attention, "") for kind in model.kind_sequence]
-
-
-# By the names that the table has for them; others are expressions in the table.
+_NAMES = names_of_model(_facts)
+# Values of the table that are functions; the others are expressions in it.
 _VALUES: Mapping[str, Callable[[ModelSpec], Any]] = {
-    "across_layers": lambda m: _attending(m, "cross"),
     "block_width": _block_width,
-    "dense_first": lambda m: leading_dense(m) or 0,
-    "dense_layers": lambda m: sorted(set(range(m.layers)) - set(moe_indices(m))),
     "expansion": lambda m:
         max(1, m.state_space.inner // m.hidden) if m.state_space else None,
-    "expert_layers": lambda m: list(moe_indices(m)),
-    "first_window": lambda m: next(iter(_sliding(m)), m.layers),
-    "layer_types": _layer_types,
     "pattern": layer_pattern,
     "rope": _rope,
     "scalar": _scalar,
     "shared_experts": _shared_experts,
-    "slides": lambda m: bool(_sliding(m)),
 }  # fmt: skip
 # What holds of a model, its type among those that a row names or not.
 _CONDITIONS: Mapping[str, Callable[[ModelSpec, bool], object]] = {
@@ -207,7 +184,7 @@ def _row(entry: Sequence[Any]) -> ArchitectureRow:
         fields = " ".join(name for name in fields_of() if name.startswith(fields[:-1]))
     value = _VALUES.get(named) if named in ("", *_VALUES) else lambda _: named
     if named in _TABLE["values"]:
-        value = value_of_text(_TABLE["values"][named], names_of_model(lambda _: {}))
+        value = value_of_text(_TABLE["values"][named], _NAMES)
     if not models:
         return row(fields, key, value, default)
     return row(fields, key, value, default, when=_when(models))
@@ -215,22 +192,8 @@ def _row(entry: Sequence[Any]) -> ArchitectureRow:
 
 KEYS: tuple[ArchitectureRow, ...] = (
     *(_row(entry) for rows in _TABLE["rows"].values() for entry in rows),
-    row("moe.aux_loss", when=_when("experts: @losses llama4_text @grouped"), departs=_no_loss),
-    row("moe.bias_update_rate", when=has_moe, departs=_no_balance),
-    row("mtp_layers", departs=lambda m:
-        "transformers trains without multi-token prediction" if m.mtp_layers else None),
-)  # fmt: skip
-
-
-def hf_table(differences: Callable[[ModelSpec], Collection[str]]) -> tuple[ArchitectureRow, ...]:
-    """The whole table. `differences`: fields in which the file, read again, is another model."""
-
-    def refuses(name: str) -> Callable[[ModelSpec], str | None]:
-        return lambda model: name if name in differences(model) else None
-
-    return (*KEYS, *(row(name, refuses=refuses(name)) for name in fields_of()))
-
-
+    *model_rows(_TABLE["departures"], _facts),
+)
 Config = dict[str, object]
 # Types tried for a shape whose family transformers does not have.
 _GENERAL = ("llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe", "gpt2", "gpt_neox")
@@ -259,7 +222,15 @@ def _nearest(model: ModelSpec) -> tuple[Config, tuple[str, ...]]:
     return min((_written(model, family) for family in families), key=lambda found: len(found[1]))
 
 
-HF: tuple[ArchitectureRow, ...] = hf_table(differences)
+def _refuses(name: str) -> Callable[[ModelSpec], str | None]:
+    return lambda model: name if name in differences(model) else None
+
+
+# Every field is a row: of those that read back as another model, the row refuses the model.
+HF: tuple[ArchitectureRow, ...] = (
+    *KEYS,
+    *(row(name, refuses=_refuses(name)) for name in fields_of()),
+)
 
 
 def layer_class(config: Config) -> str:
@@ -305,7 +276,7 @@ def _written(model: ModelSpec, family: str) -> tuple[Config, tuple[str, ...]]:
     )
 
 
-# What the types balance experts with is theirs: departures of `hf_table`.
+# What the types balance experts with is theirs: departures of the table.
 _DEPARTS = ("moe.bias_update_rate", "moe.aux_loss", "moe.aux_loss_over")
 
 
@@ -386,20 +357,3 @@ def _own_code(model: ModelSpec) -> str:
     inner = config.get(language_key(config.get("model_type")), {})
     types = [config.get("model_type"), inner.get("model_type") if isinstance(inner, dict) else None]
     return next((str(one) for one in types if one in TABLES["own_code"]), "")
-
-
-def settings_files(
-    launch: Launch,
-    dialect: str,
-    name: str,
-    sections: Sequence[SettingsSection],
-    model: ModelSpec,
-) -> Files:
-    """A YAML file of settings, filled into the dialect's template of its name, and the model's
-    config.json."""
-    text = filled(
-        f"{dialect}/{name}.txt", model=model.name, gpus=launch.plan.degrees.gpus,
-        settings=yaml_text(sections).rstrip("\n"),
-    )  # fmt: skip
-    config = json.dumps(hf_config(model) or {}, indent=2) + "\n"
-    return {name: text, f"{MODEL_FOLDER}/config.json": config}

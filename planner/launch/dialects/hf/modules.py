@@ -8,14 +8,13 @@ over the whole name, `all-linear` every linear layer but the head.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from planner.job.specs import ModelSpec
 from planner.job.tuned_layers import EXPERTS, GROUPS, linear_layers
-from planner.launch.read.found import Problem, Setting
 from planner.launch.registry import dialect_toml
 
 ALL_LINEAR = "all-linear"
@@ -97,14 +96,14 @@ def named_modules(value: object, model: ModelSpec | None) -> Modules:
             return Modules(invalid=names[0])
         names = [name for name in known if name in _of_pattern(names[0])]
     lasts = list(dict.fromkeys(name.strip().rpartition(".")[2] for name in names))
-    words = [word for name in lasts for word in _words(name, known, model)]
-    strange = [name for name in lasts if name not in known]
-    sure = model is not None and _is_listed(model)
-    return Modules(
-        _grouped(tuple(dict.fromkeys(words))),
-        tuple(strange) if sure else (),
-        () if sure else tuple(strange),
-    )
+    words = {word for name in lasts for word in _words(name, known, model)}
+    order = (*GROUPS[ALL_LINEAR], "router", HEAD, EMBEDDINGS)
+    found = tuple(word for word in order if word in words)
+    strange = tuple(name for name in lasts if name not in known)
+    plain = adapter_table("plain")
+    # Whether all modules of the model's family are known by their names.
+    is_listed = model is not None and model.family in f"{plain['families']} {plain['sure']}".split()
+    return Modules(found, strange) if is_listed else Modules(found, unclear=strange)
 
 
 def adapted_modules(
@@ -162,24 +161,17 @@ def _listed(value: object) -> list[str]:
     return [part.strip("\"' ") for part in re.split(r"[,\s]+", text) if part.strip("\"' ")]
 
 
-def _is_listed(model: ModelSpec) -> bool:
-    """Whether all modules of the model's family are known by their names."""
-    plain = adapter_table("plain")
-    return model.family in f"{plain['families']} {plain['sure']}".split()
-
-
 def modules_of_family(model: ModelSpec | None) -> Mapping[str, str]:
     """Names of modules of the model's family, of every family where that is not known, and the
     linear layers in each, in the planner's words."""
     usual: Mapping[str, str] = adapter_table("modules")
-    families: Mapping[str, Any] = adapter_table("families")
-    if model is not None and model.family in families:
-        own: Mapping[str, str] = families[model.family]["modules"]
-        return own
-    if model is not None:
-        return {**usual, "gate": "router"} if model.moe is not None else usual
-    every = {name: word for one in families.values() for name, word in one["modules"].items()}
-    return every | dict(usual)
+    families: Mapping[str, Mapping[str, Mapping[str, str]]] = adapter_table("families")
+    if model is None:
+        every = {name: word for one in families.values() for name, word in one["modules"].items()}
+        return every | dict(usual)
+    if model.family in families:
+        return families[model.family]["modules"]
+    return {**usual, "gate": "router"} if model.moe is not None else usual
 
 
 def _words(name: str, known: Mapping[str, str], model: ModelSpec | None) -> Iterator[str]:
@@ -194,17 +186,11 @@ def _words(name: str, known: Mapping[str, str], model: ModelSpec | None) -> Iter
         yield from (one for one in inside if one in layers)
 
 
-def _grouped(words: Sequence[str]) -> tuple[str, ...]:
-    """As they are, in the planner's order."""
-    order = (*GROUPS[ALL_LINEAR], "router", HEAD, EMBEDDINGS)
-    return tuple(word for word in order if word in words)
-
-
 def whole_modules(value: object, model: ModelSpec | None) -> tuple[tuple[str, ...], list[str]]:
     """Modules that are trained in full beside adapters, and names that are none of those that can
     be said so."""
     found, strange = list[str](), list[str]()
-    for name in _lasts(_listed(value)):
+    for name in (one.rpartition(".")[2] for one in _listed(value)):
         word = modules_of_family(model).get(name, "")
         whole = "norms" if "norm" in name else word
         if whole in (EMBEDDINGS, HEAD, "norms"):
@@ -212,17 +198,3 @@ def whole_modules(value: object, model: ModelSpec | None) -> tuple[tuple[str, ..
         else:
             strange.append(name)
     return tuple(dict.fromkeys(found)), strange
-
-
-def _lasts(names: Iterable[str]) -> Iterator[str]:
-    return (name.rpartition(".")[2] for name in names)
-
-
-def no_rank(setting: Setting | None, value: object) -> Problem:
-    """A rank that is not stated, or one that peft stops at (tuners/lora/layer.py, update_layer)."""
-    where = (setting.place,) if setting is not None else ()
-    if setting is not None and isinstance(value, int | float) and not isinstance(value, bool):
-        text = f"{setting.key} {value}: peft says: `r` should be a positive integer value"
-        return Problem("adapter-rank", text, "error", where, f"{setting.key}: 16")
-    text = "the rank of the adapters is not stated, or is none"
-    return Problem("adapter-rank", text, "missing", where, "a rank, 16")

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from planner.job.models.catalog import load_model
 from planner.job.samples import PACKING_WORDS, Packing
+from planner.launch.dialects.hf import said
 from planner.launch.dialects.hf.arguments import Named, Program, is_switched, value_of
 from planner.launch.read.document import LIMIT_ALONE
-from planner.launch.read.found import Found, Problem, Setting, Severity
+from planner.launch.read.found import Found, Problem, Setting
 from planner.launch.read.names import meanings
 
 _PACKED = (
@@ -38,19 +39,19 @@ def _every_row(named: Named, program: Program, seq: int | None) -> str:
     """What is taken of rows where nobody says how long samples are."""
     length = f"{seq:,} tokens" if seq else "as many tokens as the model was pretrained with"
     limit = next((_said(named[key]) for key in named if _is_length(named, key)), "")
-    limit = f" ({limit})" if limit else ""
-    if packed := _first(named, _PACKED):
-        return f"samples are packed, so every sequence is full: {length}{limit}; {_said(packed)}"
-    if program == "llamafactory" and value_of(named, "stage") == "pt" and "packing" not in named:
-        return f"samples are packed, so every sequence is full: {length}{limit}; stage: pt packs"
+    length += f" ({limit})" if limit else ""
+    packed = _first(named, _PACKED)
+    if packed or _packs(named, program):
+        why = _said(packed) if packed else "stage: pt packs"
+        return f"samples are packed, so every sequence is full: {length}; {why}"
     if padded := _padding(named):
-        return f"samples are padded to the longest allowed: {length}{limit}; {_said(padded)}"
-    start = f"every sequence as long as the longest allowed: {length}{limit}; "
+        return f"samples are padded to the longest allowed: {length}; {_said(padded)}"
+    why = "samples are not packed, and shorter ones need less"
     if unpadded := _first(named, _UNPADDED):
-        return f"{start}{_said(unpadded)} joins samples without padding, and shorter ones need less"
-    if grouped := _first(named, _BY_LENGTH):
-        return f"{start}{_said(grouped)} puts samples of like length together, and they are shorter"
-    return f"{start}samples are not packed, and shorter ones need less"
+        why = f"{_said(unpadded)} joins samples without padding, and shorter ones need less"
+    elif grouped := _first(named, _BY_LENGTH):
+        why = f"{_said(grouped)} puts samples of like length together, and they are shorter"
+    return f"every sequence as long as the longest allowed: {length}; {why}"
 
 
 def packing_of(named: Named, program: Program) -> Packing | None:
@@ -65,7 +66,8 @@ def packing_of(named: Named, program: Program) -> Packing | None:
         return "pack-varlen"
     if _packs(named, program):
         within = program in ("trl", "unsloth", "swift")
-        return "pack-varlen" if within and not _wraps(named) else "pack"
+        wraps = value_of(named, "packing_strategy") == "wrapped"
+        return "pack-varlen" if within and not wraps else "pack"
     if _padding(named) is not None or _pads_to(named):
         return "limit"
     plain: Packing | None = None if any(key in named for key in _BLOCKS) else "longest"
@@ -76,10 +78,6 @@ def _packs(named: Named, program: Program) -> bool:
     """Whether samples are packed, in whichever way."""
     pretrains = program == "llamafactory" and value_of(named, "stage") == "pt"
     return _first(named, _PACKED) is not None or (pretrains and "packing" not in named)
-
-
-def _wraps(named: Named) -> bool:
-    return value_of(named, "packing_strategy") == "wrapped"
 
 
 def below_limit(named: Named, program: Program) -> Iterator[tuple[Setting, str]]:
@@ -102,14 +100,8 @@ def position_problems(found: Found) -> Iterator[Problem]:
     if spec is None or found.seq is None or found.seq <= spec.longest_seq or found.lengths:
         return
     full = found.packing in ("pack", "limit", None)
-    text = (
-        f"{'rows' if full else 'samples'} of {'' if full else 'up to '}{found.seq:,} tokens, and "
-        f"{spec.name} has a table of {spec.max_positions:,} positions: torch stops with "
-        "`index out of range in self`"
-    )
-    places = (found.where["seq"].place,) if "seq" in found.where else ()
-    severity: Severity = "error" if full else "warning"
-    yield Problem("positions", text, severity, places, f"{spec.max_positions} or fewer", late=True)
+    places = [found.where["seq"].place] if "seq" in found.where else []
+    yield from said("positions", *places, found=found, spec=spec, full=full)
 
 
 def _first(named: Named, names: tuple[str, ...]) -> Setting | None:

@@ -14,11 +14,12 @@ from functools import cache
 from typing import Any
 
 from planner.job.rl.spec import ReferenceHome
+from planner.launch.dialects.hf import said
 from planner.launch.dialects.hf.arguments import Named, is_on, value_of
 from planner.launch.languages.text import digits
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Source
-from planner.launch.read.found import Found, Problem, not_predictable
+from planner.launch.read.found import Found, Problem
 from planner.launch.read.rl_found import EngineFound, RlFound
 from planner.launch.registry import dialect_toml
 
@@ -65,15 +66,16 @@ def with_sampling(found: Found, named: Named, source: Source) -> Found:
     kind = samples(named, source.launch)
     if not kind:
         return found
-    kept = (
-        one
-        for one in found.problems
-        if not (one.rule == "not-predictable" and _REFUSED.search(one.text))
-    )
+    kept = [one for one in found.problems if one.rule != "not-predictable" or _other(one.text)]
     reader = _Sampling(named, source, found, kind)
     rl = reader.read()
     problems = (*kept, *reader.problems)
     return replace(found, rl=rl, problems=problems, packing=None, objective="lm")
+
+
+def _other(text: str) -> bool:
+    """Whether a refusal is of something else than that it samples."""
+    return _REFUSED.search(text) is None
 
 
 class _Sampling:
@@ -122,10 +124,6 @@ class _Sampling:
         started = launch.world if launch is not None else None
         return started or self.source.hints.gpus or 1
 
-    def _places(self, name: str) -> tuple[str, ...]:
-        """Where a setting stands; nothing where none states it."""
-        return (self.named[name].place,) if name in self.named else ()
-
     def _value(self, name: str) -> object:
         own = _table("rloo").get(name) if self.kind == "rloo" else None
         text = value_of(self.named, name)
@@ -146,48 +144,36 @@ class _Sampling:
         """Micro-batches of a process that are sampled together."""
         stated = digits(value_of(self.named, "steps_per_generation"))
         whole = digits(value_of(self.named, "generation_batch_size"))
-        if stated is not None and whole is not None:
-            text = "generation_batch_size and steps_per_generation exclude each other"
-            where = self._places("steps_per_generation")
-            self.problems.append(Problem("rl-generation-batch", text, "error", where))
         if stated is not None:
+            if whole is not None:
+                self._say("generation_batch_twice", "steps_per_generation")
             return min(max(1, stated), _MOST)
         if whole is None:
             return accumulated
         if whole % samples_of_a_pass:
-            text = (
-                f"generation_batch_size {whole:,} is no multiple of the {samples_of_a_pass:,} "
-                "samples of a pass over all processes"
-            )
-            where = self._places("generation_batch_size")
-            fix = f"generation_batch_size {-(-whole // samples_of_a_pass) * samples_of_a_pass}"
-            self.problems.append(Problem("rl-generation-batch", text, self._sure(), where, fix))
+            near = -(-whole // samples_of_a_pass) * samples_of_a_pass
+            facts = {"whole": whole, "samples": samples_of_a_pass, "near": near}
+            self._say("generation_batch", "generation_batch_size", **facts)
         return max(1, whole // samples_of_a_pass)
 
-    def _sure(self) -> Any:
-        """How sure a rule over all processes is: their number may not be known."""
+    def _say(self, table: str, name: str, **facts: object) -> None:
+        """Note a problem of a setting. `sure`: the severity of a rule over all processes, whose
+        number may not be known."""
         launch = self.source.launch
-        return "error" if launch is not None and launch.world else "missing"
+        sure = "error" if launch is not None and launch.world else "missing"
+        places = (self.named[name].place,) if name in self.named else ()
+        self.problems += said(table, *places, sure=sure, **facts)
 
     def _rules(self, batch: int, each: int) -> None:
         """What TRL refuses (grpo_config.py, __post_init__)."""
-        where = self._places("num_generations")
         if each < 2:
-            text = "num_generations 1: advantages compare the answers of a prompt"
-            self.problems.append(
-                Problem("rl-group", text, "error", where, "num_generations 2, or more")
-            )
+            self._say("group", "num_generations")
         elif batch % each:
-            text = (
-                f"{batch:,} samples are made at once, which num_generations {each} does not divide"
-            )
             nearest = next(one for one in range(each, 0, -1) if batch % one == 0)
             fix = f"num_generations {nearest}" if nearest > 1 else "steps_per_generation"
-            self.problems.append(Problem("rl-generation-batch", text, self._sure(), where, fix))
+            self._say("undivided_batch", "num_generations", batch=batch, each=each, nearest=fix)
         if is_on(self.named, "auto_find_batch_size"):
-            text = "auto_find_batch_size would break up the answers of a prompt; TRL refuses it"
-            place = self._places("auto_find_batch_size")
-            self.problems.append(Problem("rl-fixed-batch", text, "error", place))
+            self._say("fixed_batch", "auto_find_batch_size")
 
     def _mode(self) -> str:
         stated = value_of(self.named, "vllm_mode")
@@ -198,16 +184,12 @@ class _Sampling:
 
     def _engine(self, *, separate: bool, world: int, passes: int) -> EngineFound:
         if not is_on(self.named, "use_vllm"):
-            where = self._places("use_vllm")
-            text = "answers that transformers generates, without vLLM, are not modelled"
-            self.problems.append(not_predictable(text, *where))
+            self._say("no_vllm", "use_vllm")
         if separate:
             return self._served()
         tp = self._whole("vllm_tensor_parallel_size")
         if world % tp:
-            text = f"vllm_tensor_parallel_size {tp} does not divide {world} processes"
-            where = self._places("vllm_tensor_parallel_size")
-            self.problems.append(Problem("rl-engine-divides", text, self._sure(), where))
+            self._say("engine_divides", "vllm_tensor_parallel_size", tp=tp, world=world)
         share = self._number("vllm_gpu_memory_utilization")
         # All samples of an engine's processes at once (trl/trainer/grpo_trainer.py, max_num_seqs).
         at_once = min(self.found.mbs * tp * passes, _MOST)

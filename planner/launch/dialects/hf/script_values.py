@@ -159,10 +159,9 @@ class ScriptValues:
         raise NoValueError(f"no {key}")
 
     def _named(self, name: str, depth: int) -> Any:
-        if name in self.constants:
-            return self._of(self.constants[name], depth + 1)
-        if name in self.arguments:
-            return self._of(self.arguments[name], depth + 1)
+        for stated in (self.constants, self.arguments):
+            if name in stated:
+                return self._of(stated[name], depth + 1)
         if name in self.parameters:
             return self._default(name, self.parameters[name], depth)
         if name == "__name__":  # a script that is started
@@ -183,10 +182,9 @@ class ScriptValues:
         given = self.given.get(name) or self.given.get(name.replace("_", "-"))
         if given is not None and not given.unknown and given.value is not None:
             return _typed(given.value)
-        if name in self.options:
-            return self._default(name, self.options[name], depth)
-        if name in self.fields:
-            return self._default(name, self.fields[name], depth)
+        for stated in (self.options, self.fields):
+            if name in stated:
+                return self._default(name, stated[name], depth)
         raise NoValueError(name)
 
     def _default(self, name: str, node: ast.expr, depth: int) -> Any:

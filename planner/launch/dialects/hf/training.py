@@ -9,11 +9,11 @@ nothing shards, how the weights are trained and what training minimises. Names: 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from planner.launch.dialects.hf import DEEPSPEED
+from planner.launch.dialects.hf import DEEPSPEED, said
 from planner.launch.dialects.hf.accelerate_reader import AccelerateReader
 from planner.launch.dialects.hf.adapter_file import with_adapter
 from planner.launch.dialects.hf.arguments import (
@@ -98,28 +98,24 @@ def read_hf_training(
     if program == "swift":
         named = of_swift(named)
     script = hf_arguments(named, Path(path).parent, source.hints)
-    elsewhere = _batch_elsewhere(named, script.hints.mbs)
-    document = _deepspeed(named, source)
-    shards = document is not None or _asks_for_fsdp(named)
+    document, whole = _deepspeed(named, source), _batch_elsewhere(named, script.hints.mbs)
+    shards = document is not None or is_on(named, "fsdp") or bool(below(named, "fsdp_config"))
     how = tuned(named, program, script.hints.model, sharded=shards)
-    script = _completed(script, named, program, launch, how)
+    training = Training(named, program, _completed(script, named, program, launch, how), how)
     if document is not None:
-        found = DeepspeedReader(document, source, script).found()
+        found = DeepspeedReader(document, source, training.script).found()
     else:
-        sharded = _sharded(named, path, script.half_weights, program)
-        found = AccelerateReader(sharded, source, script).found()
-    fused = bool(found.variations)
-    found = with_tuning(by_unsloth(found, named, program), named, launch, how)
-    found = with_towers(found, named, program, launch, source.hints)
-    if program == "trl":
-        found = by_trl(found, named, source, fused=fused)
-    refusals = (
-        *refusals_of(named, launch, program, script.hints.model),
-        *unsized(named, found, source.hints),
-    )
-    sharded_by = "" if document is None else document.path
-    own = own_options(named, source, program, sharded_by)
-    found = replace(found, packing=packing_of(named, program))
+        sharded = _sharded(named, path, training.script.half_weights, program)
+        found = AccelerateReader(sharded, source, training.script).found()
+        # Its document is made up here: no file holds what accelerate does not know.
+        kept = tuple(one for one in found.problems if one.rule != "unknown-option")
+        found = replace(found, settings=(), unused=(), unknown=(), problems=kept)
+    note = f"micro-batch {_TRAINER_BATCH} (TrainingArguments' own)"
+    states_batch = "per_device_train_batch_size" in named or program in _BATCHES
+    found = trained(
+        found, training, source, "" if document is None else document.path,
+        noted=() if states_batch else (note,),
+    )  # fmt: skip
     read = replace(
         found,
         format="settings",
@@ -127,29 +123,57 @@ def read_hf_training(
         problems=(
             *of_adapter,
             *position_problems(found),
-            *refusals,
-            *own,
-            *_settled(found, named, document),
-            *elsewhere,
+            *found.problems,
+            *_unsettled(named, document),
+            *whole,
             *_spread_over_gpus(launch, program, source.hints.gpus),
         ),
         unmodelled=(
             *found.unmodelled,
-            *effects_of(named, program),
-            *below_limit(named, program),
             *own_loss(named, launch),
             *_launcher_shards(named, source, program),
         ),
-        settings=(*named.values(), *(() if document is None else found.settings)),
-        unused=found.unused if document is not None else (),
-        unknown=found.unknown if document is not None else (),
-        assumed=(
-            *found.assumed,
-            *_assumed(named, program, found.seq, source.hints.lengths),
-            *_assumed_stage(named, document, path),
-        ),
+        settings=(*named.values(), *found.settings),
+        assumed=(*found.assumed, *_assumed_stage(named, document, path)),
     )
     return with_sampling(read, named, source)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Settings, the program whose defaults they have, and what was read of them: the arguments and
+    how the weights are trained."""
+
+    named: Mapping[str, Setting]
+    program: Program
+    script: HfArguments
+    how: Tuned
+
+
+def trained(
+    found: Found, training: Training, source: Source, sharded_by: str, noted: Sequence[str] = ()
+) -> Found:
+    """A launch, as a file that shards describes it, with all that its training settings say.
+    `sharded_by`: that file; `noted`: further assumptions."""
+    named, program, launch, hints = training.named, training.program, source.launch, source.hints
+    fused = bool(found.variations)
+    found = with_tuning(by_unsloth(found, named, program), named, launch, training.how)
+    found = with_towers(found, named, program, launch, hints)
+    if program == "trl":
+        found = by_trl(found, named, source, fused=fused)
+    lengths = lengths_assumed(named, program, found.seq, hints.lengths)
+    return replace(
+        found,
+        packing=packing_of(named, program) if named else None,
+        problems=(
+            *refusals_of(named, launch, program, training.script.hints.model),
+            *unsized(named, found, hints),
+            *own_options(named, source, program, sharded_by),
+            *found.problems,
+        ),
+        unmodelled=(*found.unmodelled, *effects_of(named, program), *below_limit(named, program)),
+        assumed=(*found.assumed, *noted, *([lengths] if named else [])),
+    )
 
 
 def of_swift(named: Mapping[str, Setting]) -> dict[str, Setting]:
@@ -182,19 +206,8 @@ def _spread_over_gpus(
     work in turn (utils/torch_utils.py, get_default_device_map: `auto`)."""
     if program != "swift" or launch is None or launch.launcher or gpus == 1:
         return ()
-    if launch.per_node is not None or launch.nodes is not None:
-        return ()
-    text = (
-        "without NPROC_PER_NODE swift is one process, which lays the layers over the GPUs that it "
-        "sees and has them work in turn: no plan is like that"
-    )
-    fix = "NPROC_PER_NODE=8 before it starts one process a GPU"
-    return (Problem("one-process", text, "missing", (launch.place,), fix),)
-
-
-def _asks_for_fsdp(named: Mapping[str, Setting]) -> bool:
-    """Whether settings of a Trainer ask for FSDP."""
-    return is_on(named, "fsdp") or bool(below(named, "fsdp_config"))
+    alone = launch.per_node is None and launch.nodes is None
+    return said("one_process", launch.place) if alone else ()
 
 
 def _launcher_shards(
@@ -209,22 +222,16 @@ def _launcher_shards(
     return ((Setting("deepspeed, fsdp", None, source.path), why),)
 
 
-def _settled(
-    found: Found, named: Mapping[str, Setting], document: Document | None
-) -> Iterator[Problem]:
-    """What was found wrong, without what only accelerate's own file would say."""
+def _unsettled(named: Mapping[str, Setting], document: Document | None) -> Iterator[Problem]:
+    """Settings of sharding whose values are not known, and a DeepSpeed file that is not there."""
     setting = _configuration(named)
-    missing = "" if setting is None or setting.unknown else str(setting.value)
-    for problem in found.problems:
-        if document is None and problem.rule == "unknown-option":
-            continue
-        yield problem
     for item in (setting, named.get("fsdp"), named.get("zero_stage")):
         if item is not None and item.unknown:
             yield unresolved(item)
-    if setting is not None and document is None and missing not in ("", "None", "True"):
-        text = f"the DeepSpeed configuration {missing} is not beside the file"
-        yield Problem("deepspeed-config", text, "missing", (setting.place,), "give it too")
+    if setting is None or setting.unknown or document is not None:
+        return
+    if (missing := str(setting.value)) not in ("", "None", "True"):
+        yield from said("deepspeed_absent", setting.place, missing=missing)
 
 
 def _batch_elsewhere(named: Mapping[str, Setting], mbs: int | None) -> tuple[Problem, ...]:
@@ -232,8 +239,7 @@ def _batch_elsewhere(named: Mapping[str, Setting], mbs: int | None) -> tuple[Pro
     whole = next((named[name] for name in _WHOLE_BATCHES if name in named), None)
     if whole is None or mbs is not None:
         return ()
-    text = f"{whole.key} is for a launcher, which works out the micro-batch"
-    return (Problem("micro-batch", text, "missing", (whole.place,), "--mbs N"),)
+    return said("whole_batch", whole.place, key=whole.key)
 
 
 def _completed(
@@ -245,9 +251,8 @@ def _completed(
 ) -> HfArguments:
     """Defaults of the program where the settings say nothing."""
     script = with_length(script, named, program)
-    hints = script.hints
-    mbs = hints.mbs or _BATCHES.get(program, _TRAINER_BATCH)
-    hints = replace(hints, mbs=mbs)
+    mbs = script.hints.mbs or _BATCHES.get(program, _TRAINER_BATCH)
+    hints = replace(script.hints, mbs=mbs)
     if hints.grad_acc is None and hints.gbs is None:
         world = hints.gpus or (launch.world if launch else None)
         accumulated = -(-_SWIFT_BATCH // (mbs * world)) if program == "swift" and world else 1
@@ -289,14 +294,6 @@ def loads_half(named: Mapping[str, Setting], program: Program) -> Half:
     if program == "llamafactory":
         return "bf16" if is_on(named, "pure_bf16") else ""
     return by_dtype
-
-
-def _assumed(
-    named: Mapping[str, Setting], program: Program, seq: int | None, lengths: str | None
-) -> Iterator[str]:
-    if "per_device_train_batch_size" not in named and program not in _BATCHES:
-        yield f"micro-batch {_TRAINER_BATCH} (TrainingArguments' own)"
-    yield lengths_assumed(named, program, seq, lengths)
 
 
 def _assumed_stage(

@@ -15,7 +15,6 @@ from typing import Any
 from planner.job.job import Job
 from planner.job.objective import read_objective
 from planner.job.request import Request
-from planner.job.samples import PACKING_WORDS
 from planner.job.tuning import read_tuning
 from planner.launch.contract import (
     PRETRAINED,
@@ -29,25 +28,17 @@ from planner.launch.contract import (
     rate_variable,
 )
 from planner.launch.dialects.hf import accelerate_writer, deepspeed_writer
-from planner.launch.dialects.hf.files import (
-    BITSANDBYTES,
-    ENVIRONMENT,
-    MODEL_FOLDER,
-    hf_config,
-    hf_job_refusals,
-    without_scores,
-)
+from planner.launch.dialects.hf.files import BITSANDBYTES, ENVIRONMENT, hf_job_refusals
 from planner.launch.dialects.hf.files import plan_refusals as hf_plan_refusals
-from planner.launch.dialects.hf.tuned_program import frozen_pieces, merging
-from planner.launch.dialects.hf.tuning_words import (
-    alpha,
-    frozen_text,
-    target_modules,
-    tuning_refusals,
-    whole_modules,
+from planner.launch.dialects.hf.settings_file import (
+    settings_files,
+    settings_names,
+    trainer_optimizer,
 )
+from planner.launch.dialects.hf.tuned_program import frozen_pieces, merging
+from planner.launch.dialects.hf.tuning_words import frozen_text, tuning_refusals
 from planner.launch.dialects.hf.vision_program import of_language
-from planner.launch.quoting import Code, Value
+from planner.launch.quoting import Code
 from planner.launch.registry import dialect_toml
 from planner.launch.sentences import (
     names_of,
@@ -58,29 +49,14 @@ from planner.launch.sentences import (
     said_settings,
     said_variables,
 )
-from planner.launch.settings_text import (
-    SettingsSection,
-    filled,
-    section_choices,
-    yaml_text,
-)
-from planner.launch.time_limit import save_steps, stop_variable
+from planner.launch.settings_text import SettingsSection, filled, piece, section_choices
+from planner.launch.time_limit import stop_variable
 
 CONFIG = "trl.yaml"
 FSDP, DEEPSPEED = "hf-fsdp2", "deepspeed"
-_OPTIMIZERS = {"fused": "adamw_torch_fused", "foreach": "adamw_torch"}
-# Of torchao, which alone updates FSDP2's shards, and of bitsandbytes.
-_NARROW: Mapping[str, Mapping[str, str]] = {
-    FSDP: {"adamw-8bit": "adamw_torch_8bit", "adamw-4bit": "adamw_torch_4bit"},
-    "": BITSANDBYTES,
-}
 # Formats that bitsandbytes packs, beside which TRL makes adapters bf16 (sft_trainer.py 902-911).
 _PACKED = ("nf4", "nf4-double", "int8")
-_ROWS = "rows cut from one text, each full"
-# Of a language model that is frozen the words are those of its tower.
-_ALL = ("all-linear",)
 _LOADERS = ["load_dataset", "load_from_disk"]
-_ATTENTION = {"flash": "sdpa", "eager": "eager"}
 
 
 def trainer_of(job: Job) -> Mapping[str, Any]:
@@ -144,14 +120,12 @@ def plan_refusals(launch: Launch) -> Iterator[Refusal]:
 def _optimizer(job: Job) -> str | None:
     """The optimizer as the Trainer names it, `deepspeed` for one that DeepSpeed makes; None where
     there is none such."""
-    family, kernel = job.optimizer.family, job.optimizer_setting.kernel
-    if job.framework.name == DEEPSPEED and deepspeed_writer.optimizer_kind(job) == DEEPSPEED:
+    profile = job.framework.name
+    if profile == DEEPSPEED and deepspeed_writer.optimizer_kind(job) == DEEPSPEED:
         return DEEPSPEED
-    narrow = _NARROW.get(job.framework.name, _NARROW[""])
-    if family in narrow:
-        return narrow[family]
+    others = accelerate_writer.TORCHAO if profile == FSDP else BITSANDBYTES
     plain = all(dtype == "fp32" for _, dtype in job.optimizer.states)
-    return _OPTIMIZERS.get(kernel) if family == "adamw" and plain else None
+    return trainer_optimizer(job, others) if plain or job.optimizer.family in others else None
 
 
 # --- trl.yaml -------------------------------------------------------------------------------------
@@ -159,47 +133,27 @@ def _optimizer(job: Job) -> str | None:
 
 def sections(launch: Launch) -> tuple[SettingsSection, ...]:
     """The settings that the plan decides, each with its reason."""
-    found = said_settings("hf", "trl", _names(launch), {})
-    return (replace(found, title=""),)
+    return (said_settings("hf", "trl", _names(launch), {}, ""),)
 
 
 def _names(launch: Launch) -> dict[str, object]:
     """What rows may name."""
-    job, model = launch.job, launch.job.model
-    tuning, samples, profile = job.tuning, job.samples, job.framework.name
-    within = samples.lengths is not None and samples.packing == "pack-varlen"
+    job, tuning, profile = launch.job, launch.job.tuning, launch.job.framework.name
+    within = job.samples.lengths is not None and job.samples.packing == "pack-varlen"
     whole = job.framework.mode == "amp" or (profile == FSDP and tuning.trains_all)
-    checkpoints = launch.recomputes_layers and profile != FSDP
+    attention = "flash_attention_2" if within else {"flash": "sdpa"}.get(job.attention, "eager")
     reentrant = profile == DEEPSPEED and launch.plan.degrees.zero == 3 and tuning.has_adapters
-    return names_of(launch) | {
+    return settings_names(launch, by_peft=True) | {
         "trainer": trainer_of(job),
-        "folder": MODEL_FOLDER,
         "profile": profile,
-        "tuning": tuning,
-        "samples": samples,
-        "sees": model.vision is not None,
-        "packing": _rows(job),
-        "objective": job.objective,
-        "techniques": launch.plan.techniques,
         "dtype": "float32" if whole else "bfloat16",
-        "attention": "flash_attention_2" if within else _ATTENTION[job.attention],
+        "attention": attention,
         "optim": _optimizer(job) or "",
-        "optimizer_arguments": deepspeed_writer.optimizer_arguments(launch),
-        "checkpoints": checkpoints,
+        "betas": [str(beta) for beta in deepspeed_writer.optimizer_betas(job)],
+        "checkpoints": launch.recomputes_layers and profile != FSDP,
         "reentrant": reentrant,
-        "alpha": round(alpha(tuning)) if tuning.has_adapters else 0,
-        "targets": list(target_modules(tuning, model) or _ALL) if tuning.has_adapters else [],
-        "whole": list(whole_modules(tuning, model)),
         "frozen": frozen_text(tuning),
-        "save_steps": save_steps(launch),
     }
-
-
-def _rows(job: Job) -> str:
-    """How samples become rows, in words."""
-    if job.model.vision is not None:
-        return PACKING_WORDS["longest"]
-    return _ROWS if job.samples.lengths is None else PACKING_WORDS[job.samples.packing]
 
 
 # --- the folder -----------------------------------------------------------------------------------
@@ -212,81 +166,61 @@ def program(job: Job) -> str:
 
 def files(launch: Launch) -> Files:
     """trl.yaml, the program, the model's config.json, and the file of what shards."""
-    model, job = launch.job.model, launch.job
-    text = filled(
-        f"hf/{CONFIG}.txt",
-        model=model.name,
-        gpus=launch.plan.degrees.gpus,
-        settings=yaml_text(sections(launch)).rstrip("\n"),
-    )
-    config = json.dumps(hf_config(without_scores(model)) or {}, indent=2) + "\n"
-    return {
-        CONFIG: text,
-        program(job): _program(launch),
-        f"{MODEL_FOLDER}/config.json": config,
-        **_sharding(launch),
-        **merging(job),
-    }
-
-
-def _sharding(launch: Launch) -> Files:
-    """The file of what shards; none where nothing does."""
-    profile = launch.job.framework.name
+    job, profile = launch.job, launch.job.framework.name
+    settings = settings_files(launch, "hf", CONFIG, sections(launch))
+    found = {CONFIG: settings[CONFIG], program(job): _program(launch), **settings}
     if profile == DEEPSPEED:
         text = json.dumps(deepspeed_writer.ds_config(launch), indent=2) + "\n"
-        return {deepspeed_writer.CONFIG: text}
-    if profile == FSDP:
-        return {
-            accelerate_writer.CONFIG: accelerate_writer.configuration(launch, program(launch.job))
-        }
-    return {}
+        found[deepspeed_writer.CONFIG] = text
+    elif profile == FSDP:
+        configuration = accelerate_writer.configuration(launch, program(job))
+        found[accelerate_writer.CONFIG] = configuration
+    return {**found, **merging(job)}
 
 
 def _program(launch: Launch) -> str:
-    """The program's text."""
+    """The program's text. FSDP2 is told to reduce gradients in fp32, as the prediction counts, and
+    to save a whole model at the end."""
     job, trainer = launch.job, trainer_of(launch.job)
-    name = trainer["name"]
-    sharded = job.framework.name == FSDP
+    name, sharded = trainer["name"], job.framework.name == FSDP
+    policy = "from torch.distributed.fsdp import MixedPrecisionPolicy"
+    whole = 'trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")'
     return filled(
         "hf/trl.py.txt",
         title=f"{job.model.name} with TRL's {name}Trainer.",
         config=Code(f"{name}Config"),
         trainer=Code(f"{name}Trainer"),
         imports=_imports(trainer),
-        made=_made(launch).rstrip("\n"),
+        made=_made(launch),
         stop=filled("hf/stop.py.txt"),
         data=_reading(job),
-        **_sharded_pieces(sharded=sharded),
+        policy_import=policy if sharded else "",
+        policy=piece("hf/trl_policy.py.txt") if sharded else "",
+        whole_model=whole if sharded else "",
         **frozen_pieces(job),
     )
 
 
 def _made(launch: Launch) -> str:
-    """The function that makes the trainer, which loads the model by itself or is handed it."""
+    """The function that makes the trainer, which loads the model by itself or is handed it. ZeRO-3
+    wants one type of all adapters (TRL's issue 6089)."""
     job, trainer = launch.job, trainer_of(launch.job)
-    name = Code(f"{trainer['name']}Trainer")
+    name, packed = Code(f"{trainer['name']}Trainer"), job.tuning.base is not None
     if not trainer["experimental"]:
-        return filled("hf/trl_trainer.py.txt", trainer=name, layers=_frozen_layers(job))
-    packed, has_adapters = job.tuning.base is not None, job.tuning.has_adapters
+        return piece("hf/trl_trainer.py.txt", trainer=name, layers=_frozen_layers(job))
+    zero3 = job.framework.name == DEEPSPEED and launch.plan.degrees.zero == 3
+    adapted = piece(
+        "hf/trl_adapters.py.txt", layers=_frozen_layers(job), autocast=not zero3,
+        cast=piece("hf/trl_cast.py.txt") if packed else "",
+    )  # fmt: skip
     packing = 'kinds["quantization_config"] = get_quantization_config(model)'
-    return filled(
+    return piece(
         "hf/trl_model.py.txt",
         trainer=name,
         packing=packing if packed else "",
-        peft="from peft import get_peft_model" if has_adapters else "",
-        adapted=_adapted(launch) if has_adapters else [],
+        peft="from peft import get_peft_model" if job.tuning.has_adapters else "",
+        adapted=adapted if job.tuning.has_adapters else "",
     )
-
-
-def _adapted(launch: Launch) -> list[str]:
-    """Lines that put adapters on a model; ZeRO-3 wants one type of all (TRL's issue 6089)."""
-    job = launch.job
-    zero3 = job.framework.name == DEEPSPEED and launch.plan.degrees.zero == 3
-    cast = filled("hf/trl_cast.py.txt").rstrip("\n") if job.tuning.base is not None else ""
-    text = filled(
-        "hf/trl_adapters.py.txt", layers=_frozen_layers(job), autocast=not zero3, cast=cast
-    )
-    return text.rstrip("\n").split("\n")
 
 
 def _imports(trainer: Mapping[str, Any]) -> list[str]:
@@ -303,9 +237,8 @@ def _imports(trainer: Mapping[str, Any]) -> list[str]:
 
 def _reading(job: Job) -> str:
     """The function that reads the data, or makes rows where nothing is known of samples."""
-    random = filled("hf/trl_random.py.txt").rstrip("\n").split("\n") if _makes_rows(job) else []
-    names = ["Dataset", *_LOADERS] if random else _LOADERS
-    imports = f"from datasets import {', '.join(names)}"
+    random = piece("hf/trl_random.py.txt") if _makes_rows(job) else ""
+    imports = f"from datasets import {', '.join(['Dataset', *_LOADERS] if random else _LOADERS)}"
     return filled("hf/trl_data.py.txt", imports=imports, random=random)
 
 
@@ -325,27 +258,8 @@ def _frozen_layers(job: Job) -> list[str]:
     return [f"adapters.layers_to_transform = list(range({first}, {job.model.layers}))"]
 
 
-def _sharded_pieces(*, sharded: bool) -> Mapping[str, Value]:
-    """What FSDP2 is told besides: gradients reduced in fp32, as the prediction counts, and a whole
-    model at the end."""
-    if not sharded:
-        return {"policy_import": "", "policy": "", "whole_model": ""}
-    return {
-        "policy_import": "from torch.distributed.fsdp import MixedPrecisionPolicy",
-        "policy": [
-            "# accelerate's own policy would reduce gradients in bf16",
-            "trainer.accelerator.state.fsdp_plugin.mixed_precision_policy = MixedPrecisionPolicy(",
-            "    param_dtype=torch.bfloat16, reduce_dtype=torch.float32",
-            ")",
-        ],
-        "whole_model": [
-            'trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")'
-        ],
-    }
-
-
 def command(launch: Launch) -> RunCommand:
-    """The program with trl.yaml, and what is yours in place of what stands in it."""
+    """The program with trl.yaml, and the user's values in place of those in it."""
     job = launch.job
     words = {
         "max_steps": "TRAIN_STEPS", "learning_rate": "LEARNING_RATE",
@@ -354,10 +268,7 @@ def command(launch: Launch) -> RunCommand:
     yours = [word for name, at in words.items() for word in (f"--{name}", f"${{{at}}}")]
     saving = ("--output_dir", "${CHECKPOINTS}", "--save_strategy", "steps")
     none = ("--output_dir", "outputs", "--save_strategy", "no")
-    more: dict[str, Any] = {}
-    if job.framework.name == FSDP:
-        configured = ("--config_file", accelerate_writer.CONFIG)
-        more = {"launcher": "accelerate", "launcher_arguments": configured}
+    more = accelerate_writer.STARTED if job.framework.name == FSDP else {}
     variables = said_variables("hf", launch, "trl_variables", random=_makes_rows(job))
     return RunCommand(
         argv=(program(job), "--config", CONFIG, *yours),
@@ -384,8 +295,7 @@ def _rate(job: Job) -> Variable:
 
 def choices(launch: Launch) -> Iterator[ExplainedSetting]:
     """The settings worth a sentence."""
-    for one in section_choices(sections(launch)):
-        yield ExplainedSetting(one.setting.lstrip("."), one.purpose)
+    yield from section_choices(sections(launch))
     if launch.job.framework.name == FSDP:
         yield from section_choices(accelerate_writer.sections(launch))
     yield from said_choices("hf", "trl_choices", names_of(launch))

@@ -11,6 +11,7 @@ from functools import cache
 
 from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
+from planner.launch.dialects.hf import said
 from planner.launch.dialects.hf.arguments import (
     Half,
     Named,
@@ -27,7 +28,6 @@ from planner.launch.dialects.hf.modules import (
     Modules,
     adapted_modules,
     adapter_table,
-    no_rank,
     peft_default,
     whole_modules,
 )
@@ -36,7 +36,6 @@ from planner.launch.languages.text import digits
 from planner.launch.read.found import Problem, Setting, unresolved
 
 FULL = "full"
-_BITS = {"4": "four", "8": "eight"}
 # Checkpoints whose name says how their weights are packed, and the planner's format of them.
 _PACKED = (
     (re.compile(r"gptq|awq|[-_]int4", re.IGNORECASE), "gptq4"),
@@ -44,8 +43,10 @@ _PACKED = (
     (re.compile(r"bnb[-_]?8bit|[-_]8bit\b", re.IGNORECASE), "int8"),
 )
 _MODEL_NAMES = ("model_name_or_path", "base_model", "model", "model_id_or_path", "model_name")
+_KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel")
 # What keeps axolotl from fusing adapters unless it is told to.
 _NO_KERNELS = ("rl", "load_in_8bit", "trust_remote_code", "nvfp4_merge_aware")
+_TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _MORE = "more memory than predicted"
 
 
@@ -53,9 +54,8 @@ _MORE = "more memory than predicted"
 class Tuned:
     """How weights are trained, as a request says it: `train`, `freeze`.
 
-    `problems`, `assumed`, `effects`: as `Found` has them; `half`: the 16-bit format of frozen
-    weights, None where adapters change nothing about it; `techniques`: of a framework that has
-    them.
+    `problems`, `assumed`, `effects`: as in `Found`; `half`: the 16-bit format of frozen weights,
+    None where adapters change nothing about it; `techniques`: of a framework that has them.
     """
 
     train: str = FULL
@@ -82,22 +82,20 @@ def adapter_names() -> frozenset[str]:
 
 def asks_for(named: Named, program: Program) -> str:
     """What settings ask for: `full`, `lora`, `qlora`, `dora`, or another way by its name."""
-    asks, kinds = adapter_table("asks"), adapter_table("kinds")
-    whose = adapter_table("programs")[program]
-    stated = {name: value_of(named, name) for name in asks["kinds"]}
-    word = next((value for name, value in stated.items() if value and value != "table"), "")
-    if not word and whose["usual"] != FULL and not any(name in named for name in asks["kinds"]):
-        word = str(whose["usual"])
-    kind = next((kind for kind, words in kinds.items() if word and word in words), word)
+    asks, usual = adapter_table("asks"), str(adapter_table("programs")[program]["usual"])
+    stated = (value_of(named, name) for name in asks["kinds"])
+    word = next((value for value in stated if value and value != "table"), "")
+    says_kind = any(name in named for name in asks["kinds"])
+    if not word and not says_kind and usual != FULL:
+        word = usual
+    kinds = adapter_table("kinds").items()
+    kind = next((kind for kind, words in kinds if word and word in words), word)
     resumed = any(name.startswith("lora_path") for name in named)
-    if kind in ("", FULL) and (
-        resumed or any(is_switched(named, name) for name in asks["switches"])
-    ):
-        kind = "lora"
-    said = any(name in named for name in (*asks["switches"], *asks["kinds"]))
-    if kind == "" and not said and program in ("trainer", "trl"):
-        sized = any(is_on(named, name) for name in asks["sizes"])
-        kind = "lora" if sized and program == "trainer" else ""
+    if resumed or any(is_switched(named, name) for name in asks["switches"]):
+        kind = "lora" if kind in ("", FULL) else kind
+    says_nothing = not says_kind and not any(name in named for name in asks["switches"])
+    if kind == "" and says_nothing and program == "trainer":
+        kind = "lora" if any(is_on(named, name) for name in asks["sizes"]) else ""
     return kind or FULL
 
 
@@ -136,8 +134,7 @@ class _Tuning:
             self.problems.append(unresolved(adapter))
         if kind == "freeze":
             return self._done(FULL, self._frozen_layers())
-        frozen = self._frozen(kind != FULL)
-        base = self._base()
+        frozen, base = self._frozen(kind != FULL), self._base()
         if kind == FULL:
             self._no_adapters(base)
             return self._done(FULL, frozen)
@@ -180,34 +177,18 @@ class _Tuning:
     def _refuse(self, kind: str) -> None:
         what = adapter_table("other").get(kind, f"{kind}, another way of training")
         keys = (*adapter_table("asks")["kinds"], *adapter_table("asks")["switches"])
-        where = next((place_of(self.named, key) for key in keys if key in self.named), None)
-        text = f"{what} is not modelled; full training, LoRA, QLoRA and DoRA are"
-        places = (where.place,) if where is not None else ()
-        self.problems.append(Problem("not-predictable", text, "warning", places))
+        places = [place_of(self.named, key).place for key in keys if key in self.named]
+        self.problems += said("other_tuning", *places[:1], what=what)
 
     def _no_adapters(self, base: str | None) -> None:
         """Weights in 4 or 8 bits that nothing is put beside: programs refuse to train those."""
-        packs = any(self._switch(name) for name in ("four", "eight", "bits"))
+        names = ("four", "eight", "bits")
         asked = any(problem.rule == "unresolved" for problem in self.problems)
-        if base is None or not packs or asked:
+        if base is None or asked or not any(map(self._switch, names)):
             return
-        listed = adapter_table("names")
-        keys = (key for name in ("four", "eight", "bits") for key in listed[name])
+        keys = (key for name in names for key in adapter_table("names")[name])
         where = next(self.named[key] for key in keys if key in self.named)
-        refuses = {
-            "llamafactory": "Quantized models can only be used for the LoRA or OFT tuning.",
-            "axolotl": "load_in_8bit and load_in_4bit are not supported without setting an adapter "
-            "for training.",
-        }.get(self.program)  # fmt: skip
-        if refuses:
-            text = f"{where.key} without adapters: {refuses}"
-            fix = "adapter: qlora" if self.program == "axolotl" else "finetuning_type: lora"
-            problem = Problem("adapters-needed", text, "error", (where.place,), fix)
-        else:
-            text = f"{where.key}: which adapters are trained beside the packed weights is not said"
-            fix = "give the file that puts adapters on the model, too"
-            problem = Problem("adapters-needed", text, "missing", (where.place,), fix)
-        self.problems.append(problem)
+        self.problems += said("adapters_needed", where.place, key=where.key, program=self.program)
 
     # --- adapters -----------------------------------------------------------------------------
 
@@ -217,34 +198,38 @@ class _Tuning:
             base = self._of_qlora()
         is_dora = kind == "dora" or self._switch("dora")
         method = "dora" if is_dora else "lora" if base is None else "qlora"
-        said = {
+        stated = {
             "rank": self._rank(), "alpha": self._number("alpha"), "targets": self._targets(),
             "base": base or "", "adapter": self._precision(base),
             "dropout": self._number("dropout"), "whole": self._whole(),
         }  # fmt: skip
-        self._resumed()
-        return f"{method}:" + ",".join(f"{name}={value}" for name, value in said.items() if value)
+        resumed = self._setting("resumed")
+        if resumed is not None and resumed.value not in (None, "", [], "None"):
+            note = (
+                f"the adapters in {resumed.value} are as stated here; give its adapter_config.json"
+            )
+            self.assumed.append(note)
+        return f"{method}:" + ",".join(f"{name}={text}" for name, text in stated.items() if text)
 
     def _of_qlora(self) -> str | None:
         """The base of a program's `qlora` that names no bits: axolotl refuses it, others mean 4."""
         if self.program == "axolotl":
-            where = place_of(self.named, "adapter")
-            text = "adapter: qlora: axolotl says: Require cfg.load_in_4bit to be True for qlora"
-            fix = "load_in_4bit: true"
-            self.problems.append(Problem("adapters-needed", text, "error", (where.place,), fix))
+            self.problems += said("axolotl_qlora", place_of(self.named, "adapter").place)
         return "nf4-double" if self._value("double") else "nf4"
 
     def _rank(self) -> str:
-        value = self._value("rank")
+        value, setting = self._value("rank"), self._setting("rank")
         number = digits(str(value)) if value is not None else None
-        setting = self._setting("rank")
         if setting is None and number is not None:
             self.assumed.append(f"adapters of rank {number} ({self._whose()}, none is stated)")
-        if number is None or number < 1:
-            if not any(problem.rule == "unresolved" for problem in self.problems):
-                self.problems.append(no_rank(setting, value))
-            return "16"
-        return str(number)
+        if number is not None and number >= 1:
+            return str(number)
+        if not any(problem.rule == "unresolved" for problem in self.problems):
+            places = [] if setting is None else [setting.place]
+            stops = bool(places) and isinstance(value, int | float) and not isinstance(value, bool)
+            key = "" if setting is None else setting.key
+            self.problems += said("adapter_rank", *places, key=key, value=value, stops=stops)
+        return "16"
 
     def _number(self, name: str) -> str:
         value = self._value(name)
@@ -265,8 +250,7 @@ class _Tuning:
         return "+".join((*words, *parts))
 
     def _targets(self) -> str:
-        stated = self._setting("targets")
-        value = self._value("targets")
+        stated, value = self._setting("targets"), self._value("targets")
         if is_on(self.named, "lora_target_linear"):
             value, stated = "all-linear", self.named["lora_target_linear"]
         if value == "peft":
@@ -277,73 +261,32 @@ class _Tuning:
             self.assumed.append(f"adapters on {value} ({self._whose()}, none are stated)")
         tensors = self._value("tensors")
         if value is None and not tensors:
-            self._no_targets()
+            # Where the model is not known, it is asked for, which says it.
+            family = "" if self.model is None else self.model.family
+            self.problems += said("no_targets", program=self.program, family=family)
             return "all-linear"
         by_peft = self.program in ("trl", "trainer")
         modules = adapted_modules(value, tensors, self.model, by_peft=by_peft)
-        self._of_modules(modules, stated)
+        self._of_modules(modules, stated or Setting("target_modules", None))
         return "+".join(word for word in modules.words if word != EMBEDDINGS) or "all-linear"
 
-    def _no_targets(self) -> None:
-        """axolotl names none, peft has none for the family, or the family is not known."""
-        if self.program == "axolotl":
-            text = "axolotl puts adapters nowhere unless it is told where"
-            fix = "lora_target_linear: true"
-            self.problems.append(Problem("adapter-targets", text, "missing", (), fix))
-            return
-        if self.model is None:
-            return  # the model is asked for, which says it
-        text = (
-            f"peft knows no target modules of {self.model.family}: Please specify `target_modules` "
-            "or `target_parameters` in `peft_config`"
-        )
-        self.problems.append(Problem("adapter-targets", text, "missing", (), "target_modules"))
-
-    def _of_modules(self, modules: Modules, stated: Setting | None) -> None:
+    def _of_modules(self, modules: Modules, where: Setting) -> None:
         """What is wrong with the names of modules."""
-        where = stated or Setting("target_modules", None)
-        shown = ", ".join(modules.absent)
-        if modules.invalid:
-            text = f"{modules.invalid}: peft takes it for a regular expression, which it is not"
-            fix = "a valid pattern, or a list of names: [q_proj, v_proj]"
-            self.problems.append(Problem("adapter-targets", text, "error", (where.place,), fix))
-        if modules.absent and not modules.words:
-            text = f"Target modules {{{shown}}} not found in the base model"
-            known = " ".join(self._linear())
-            self.problems.append(
-                Problem("adapter-targets", text, "error", (where.place,), f"of {known}")
-            )
-        elif modules.absent:
-            text = f"{shown}: no module of the model; peft passes over it"
-            self.problems.append(Problem("adapter-targets", text, "warning", (where.place,)))
-        if modules.unclear:
-            text = f"{', '.join(modules.unclear)}: which linear layers these are is not known"
-            self.problems.append(Problem("adapter-targets", text, "missing", (where.place,)))
+        family = "" if self.model is None else self.model.family
+        own = adapter_table("families").get(family, {})
+        names: Mapping[str, str] = own.get("modules", adapter_table("modules"))
+        known = (name for name, word in names.items() if word not in (EMBEDDINGS, "head"))
+        self.problems += said(
+            "adapter_targets", where.place, modules=modules, known=" ".join(known)
+        )
         if EMBEDDINGS in modules.words:
             self.effects.append((where, f"adapters on the embeddings, too: {_MORE}"))
 
-    def _linear(self) -> Iterator[str]:
-        families = adapter_table("families")
-        family = "" if self.model is None else self.model.family
-        names: Mapping[str, str] = adapter_table("modules")
-        if family in families:
-            names = families[family]["modules"]
-        return (name for name, word in names.items() if word not in (EMBEDDINGS, "head"))
-
-    def _resumed(self) -> None:
-        """Adapters that are trained on: of another rank, perhaps, than what is stated."""
-        setting = self._setting("resumed")
-        if setting is not None and setting.value not in (None, "", [], "None"):
-            self.assumed.append(
-                f"the adapters in {setting.value} are as stated here; give its adapter_config.json"
-            )
-
     def _whose(self) -> str:
         names = {
-            "llamafactory": "LLaMA-Factory", "swift": "ms-swift", "axolotl": "axolotl",
-            "trl": "TRL", "unsloth": "unsloth", "trainer": "peft",
+            "llamafactory": "LLaMA-Factory", "swift": "ms-swift", "trl": "TRL", "trainer": "peft",
         }  # fmt: skip
-        return f"{names[self.program]}'s own"
+        return f"{names.get(self.program, self.program)}'s own"
 
     def _techniques(self, kind: str, base: str | None) -> Iterator[str]:
         """How adapters and packed weights run, where the framework has it so.
@@ -354,20 +297,17 @@ class _Tuning:
         to. unsloth's kernels fuse adapters, and axolotl's do on its own
         (utils/schemas/config.py, check_auto_enable_lora_kernels).
         """
+        by_trainer = self.program == "trainer"
+        is_read = by_trainer and "adapter" in self.named
+        prepared = by_trainer and (not is_read or PREPARED in self.named)
         packed = base is not None or kind == "qlora"
-        is_read = "adapter" in self.named and self.program == "trainer"
-        prepared = is_on(self.named, "prepare_kbit") or (
-            self.program == "trainer" and (not is_read or PREPARED in self.named)
-        )
-        if packed and not prepared:
+        if packed and not prepared and not is_on(self.named, "prepare_kbit"):
             yield "16-bit-stream"
-        kernels = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel")
-        stated = [name for name in kernels if name in self.named]
-        automatic = not stated and not any(is_on(self.named, name) for name in _NO_KERNELS)
-        by_axolotl = self.program == "axolotl" and (
-            all(is_on(self.named, name) for name in stated) if stated else automatic
-        )
-        if self.program == "unsloth" or by_axolotl:
+        stated = [name for name in _KERNELS if name in self.named]
+        fuses = all(is_on(self.named, name) for name in stated)
+        if not stated:
+            fuses = not any(is_on(self.named, name) for name in _NO_KERNELS)
+        if self.program == "unsloth" or (self.program == "axolotl" and fuses):
             yield "fused-adapters"
 
     # --- the frozen weights -------------------------------------------------------------------
@@ -377,24 +317,19 @@ class _Tuning:
 
     def _base(self) -> str | None:
         """The format of frozen weights, None for 16 or 32 bits."""
-        bits = digits(str(self._value("bits")))
+        bits, four = digits(str(self._value("bits"))), self._switch("four")
         packed = self._packed()
-        if packed and packed != "gptq4":
-            return packed if self._switch("four") or bits or not self._said_off() else None
-        if packed:
+        if packed == "gptq4":
             return packed
-        four = self._switch("four") or bits == 4
-        if four:
-            return "nf4-double" if self._doubles() else "nf4"
+        if packed:
+            off = any(
+                value_of(self.named, key) == "false" for key in adapter_table("names")["four"]
+            )
+            return packed if four or bits or not off else None
+        if four or bits == 4:
+            doubles = str(self._value("double")).lower() in ("true", "1")
+            return "nf4-double" if doubles else "nf4"
         return "int8" if self._switch("eight") or bits == 8 else None
-
-    def _said_off(self) -> bool:
-        """Whether the program is told that nothing is packed."""
-        listed = adapter_table("names")["four"]
-        return any(value_of(self.named, key) == "false" for key in listed)
-
-    def _doubles(self) -> bool:
-        return str(self._value("double")).lower() in ("true", "1")
 
     def _packed(self) -> str | None:
         """The format of a checkpoint that is published packed, by its name."""
@@ -417,8 +352,7 @@ class _Tuning:
             return "bf16"
         if casts_adapters(self.named, self.program):
             return "bf16" if is_on(self.named, "bf16") else "fp16"
-        dtype = value_of(self.named, "lora_dtype")
-        return {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(dtype, "")
+        return _TYPES.get(value_of(self.named, "lora_dtype"), "")
 
     def _half(self) -> Half | None:
         """LLaMA-Factory loads frozen weights in the type of the products
@@ -437,17 +371,11 @@ class _Tuning:
         """
         modules = value_of(self.named, "freeze_trainable_modules") or "all"
         extra = value_of(self.named, "freeze_extra_modules")
-        text = value_of(self.named, "freeze_trainable_layers") or "2"
-        number = digits(text)
+        number = digits(value_of(self.named, "freeze_trainable_layers") or "2")
         if modules != "all" or extra not in ("", "none") or not number:
-            where = place_of(self.named, "finetuning_type")
-            what = "freeze with modules of its own, or the first layers trained, is not modelled"
-            self.problems.append(Problem("not-predictable", what, "warning", (where.place,)))
+            self.problems += said("other_freezing", place_of(self.named, "finetuning_type").place)
             return ()
         if self.model is None:
             return ("embeddings",)
-        return ("embeddings", "head", *self._layers(self.model.layers - number))
-
-    @staticmethod
-    def _layers(number: int) -> tuple[str, ...]:
-        return (f"layers:{number}",) if number > 0 else ()
+        layers = self.model.layers - number
+        return ("embeddings", "head", *([f"layers:{layers}"] if layers > 0 else []))

@@ -8,14 +8,10 @@ from planner.job.job import Job
 from planner.job.tuned_layers import linear_layers
 from planner.launch.contract import Files
 from planner.launch.dialects.hf.modules import modules_of_family
-from planner.launch.dialects.hf.tuning_words import (
-    adapter_values,
-    frozen_text,
-    words_of,
-)
+from planner.launch.dialects.hf.tuning_words import adapter_arguments, frozen_text
 from planner.launch.dialects.hf.vision_program import loading_pieces
 from planner.launch.quoting import Code, Value
-from planner.launch.settings_text import filled
+from planner.launch.settings_text import filled, piece
 
 MERGE = "merge.py"
 # Arguments of train.py, their type and their default.
@@ -35,7 +31,7 @@ _ADAPTERS: tuple[tuple[str, str, str], ...] = (
 
 def tuning_arguments(job: Job, joint: str = "_") -> dict[str, object]:
     """Arguments of train.py; `joint`: between the words of a name."""
-    values = words_of(adapter_values(job))
+    values = adapter_arguments(job)
     if job.tuning.frozen:
         values["freeze_modules"] = frozen_text(job.tuning)
     return {name.replace("_", joint): value for name, value in values.items()}
@@ -46,17 +42,13 @@ def trainer_pieces(job: Job, dtype: str) -> Mapping[str, Value]:
     names = ("tuned_imports", "tuned_fields", "tuning", "tuned_kinds", "saved")
     if job.tuning.trains_all:
         return {**dict.fromkeys(names, ""), "tuned_model": Code("model")}
-    fields = [f"{name}: {kind} = {usual}" for name, kind, usual in _arguments(job)]
     return {
         "tuned_imports": _imports(job),
-        "tuned_fields": fields,
-        "tuning": ["", *_functions(job)],
+        "tuned_fields": [f"{name}: {kind} = {usual}" for name, kind, usual in _arguments(job)],
+        "tuning": "\n" + _functions(job),
         "tuned_kinds": _packing(job, dtype),
         "tuned_model": Code("with_part_trained(model, run)"),
-        "saved": [
-            'if training.save_strategy != "no":',
-            '    trainer.save_model(f"{folder}/trained")',
-        ],
+        "saved": piece("hf/saved.py.txt"),
     }
 
 
@@ -67,45 +59,39 @@ def frozen_pieces(job: Job) -> Mapping[str, Value]:
         return {"frozen_argument": "", "tuning": "", "frozen": ""}
     return {
         "frozen_argument": "freeze_modules: str = " + _FREEZING[2],
-        "tuning": [*_functions(job, puts_adapters=False), "", ""],
+        "tuning": _functions(job, puts_adapters=False) + "\n\n",
         "frozen": "with_part_trained(trainer.model, run)",
     }
 
 
 def accelerate_pieces(job: Job) -> Mapping[str, Value]:
     """What the loop under accelerate has besides."""
-    names, loads = (
-        ("tuned_imports", "tuned_arguments", "tuning", "saved"),
-        loading_pieces(job.model),
-    )
+    loads = loading_pieces(job.model)
     if job.tuning.trains_all:
-        whole = filled("hf/whole_model.py.txt", **loads).rstrip("\n")
-        plain = {
+        return {
+            **dict.fromkeys(("tuned_imports", "tuned_arguments", "tuning", "saved"), ""),
             "more_imports": ["import contextlib", *(["import os"] if job.model.vision else [])],
-            "make_model": whole,
+            "make_model": piece("hf/whole_model.py.txt", **loads),
             "trained": Code("model.parameters()"),
         }
-        return {**dict.fromkeys(names, ""), **plain}
     arguments = [
         f'parser.add_argument("--{name.replace("_", "-")}", type={kind}, default={usual})'
         for name, kind, usual in _arguments(job)
     ]
+    kinds = _packing(job, "bfloat16")
     return {
         "more_imports": "import os",
         "tuned_imports": _imports(job),
         "tuned_arguments": arguments,
-        "tuning": ["", *_functions(job)],
-        "make_model": filled(
-            "hf/tuned_model.py.txt", tuned_kinds=_packing(job, "bfloat16"), **loads
-        ).rstrip("\n"),
+        "tuning": "\n" + _functions(job),
+        "make_model": piece("hf/tuned_model.py.txt", tuned_kinds=kinds, **loads),
         "trained": Code("[one for one in model.parameters() if one.requires_grad]"),
         "saved": ["if run.checkpoints:", "    save_trained(accelerator, model, run.checkpoints)"],
     }
 
 
 def _arguments(job: Job) -> tuple[tuple[str, str, str], ...]:
-    adapters = _ADAPTERS if job.tuning.has_adapters else ()
-    return (_FREEZING, *adapters)
+    return (_FREEZING, *(_ADAPTERS if job.tuning.has_adapters else ()))
 
 
 def _imports(job: Job) -> str:
@@ -114,56 +100,39 @@ def _imports(job: Job) -> str:
 
 def _packing(job: Job, dtype: str) -> list[str]:
     """Lines that have bitsandbytes pack the frozen weights."""
-    if not job.tuning.has_adapters:
-        return []
-    return [
-        f"if (packing := packed(run, torch.{dtype})) is not None:",
-        '    kinds["quantization_config"] = packing',
-    ]
+    test = f"if (packing := packed(run, torch.{dtype})) is not None:"
+    put = '    kinds["quantization_config"] = packing'
+    return [test, put] if job.tuning.has_adapters else []
 
 
-def _functions(job: Job, *, puts_adapters: bool = True) -> list[str]:
-    """What puts adapters on the model, unless something else does, and freezes modules."""
-    has_adapters = job.tuning.has_adapters and puts_adapters
-    if job.model.vision is not None:
-        return _parts(job, has_adapters=has_adapters)
+def _functions(job: Job, *, puts_adapters: bool = True) -> str:
+    """What puts adapters on the model, unless something else does, and freezes modules: parts as a
+    whole in a vision-language model, whose frozen parts have no adapters."""
+    has_adapters, seen = job.tuning.has_adapters and puts_adapters, job.model.vision is not None
+    first = "0" if seen else "layers_frozen(frozen)"
+    excludes = seen and bool(job.tuning.frozen)
+    excluded = 'exclude_modules=left_out(run.freeze_modules.split(",")),' if excludes else ""
+    adapters = piece("hf/adapters.py.txt", excluded=excluded, **loading_pieces(job.model))
+    shared: Mapping[str, Value] = {
+        "adapters": adapters + "\n\n" if has_adapters else "",
+        "adapted": f"model = with_adapters(model, run, {first})" if has_adapters else "",
+    }
+    if seen:
+        return piece("hf/parts.py.txt", **shared)
+    return piece("hf/tuning.py.txt", layers=_layers(job), **shared)
+
+
+def _layers(job: Job) -> list[str]:
+    """The names of modules that hold each linear layer, as lines of a Python table."""
     held: dict[str, list[str]] = {word: [] for word in linear_layers(job.model)}
     for name, words in modules_of_family(job.model).items():
         for word in set(words.split()) & held.keys():
             held[word].append(name)
-    pairs = [f'"{word}": {_tuple(names)},' for word, names in held.items() if names]
-    adapters = [*_adapters(job), "", ""]
-    adapted = "model = with_adapters(model, run, layers_frozen(frozen))"
-    text = filled(
-        "hf/tuning.py.txt",
-        layers=pairs,
-        adapters=adapters if has_adapters else [],
-        adapted=adapted if has_adapters else "",
-    )
-    return text.rstrip("\n").split("\n")
-
-
-def _parts(job: Job, *, has_adapters: bool) -> list[str]:
-    """The same of a vision-language model, whose parts are frozen whole."""
-    adapted = "model = with_adapters(model, run, 0)"
-    text = filled(
-        "hf/parts.py.txt",
-        adapters=[*_adapters(job), "", ""] if has_adapters else [],
-        adapted=adapted if has_adapters else "",
-    )
-    return text.rstrip("\n").split("\n")
-
-
-def _adapters(job: Job) -> list[str]:
-    """What puts peft's adapters on the model; frozen parts of a vision-language model have none."""
-    seen = job.model.vision is not None and bool(job.tuning.frozen)
-    excluded = 'exclude_modules=left_out(run.freeze_modules.split(",")),' if seen else ""
-    text = filled("hf/adapters.py.txt", excluded=excluded, **loading_pieces(job.model))
-    return text.rstrip("\n").split("\n")
-
-
-def _tuple(names: list[str]) -> str:
-    return "(" + "".join(f'"{name}", ' for name in names).rstrip(" ") + ")"
+    return [
+        f'"{word}": (' + "".join(f'"{name}", ' for name in names).rstrip(" ") + "),"
+        for word, names in held.items()
+        if names
+    ]
 
 
 def merging(job: Job) -> Files:

@@ -5,11 +5,11 @@ Names are those that `adapters.toml` reads. What no program can be told is refus
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
-from planner.job.tuned_layers import EXPERTS, GROUPS
+from planner.job.tuned_layers import EXPERTS, GROUPS, linear_layers
 from planner.job.tuning import Tuning
 from planner.launch.contract import Refusal
 from planner.launch.dialects.hf.modules import (
@@ -35,7 +35,7 @@ def target_modules(tuning: Tuning, model: ModelSpec, *, by_peft: bool = True) ->
     """The modules that have adapters, as transformers names them; `all-linear` for all. `by_peft`:
     whether peft reads that word, which means experts and routers to it in some families."""
     adapted = _adapted(tuning, model)
-    whole = {name for name in GROUPS[ALL_LINEAR] if name in _of_model(model)} - {EXPERTS}
+    whole = {name for name in GROUPS[ALL_LINEAR] if name in linear_layers(model)} - {EXPERTS}
     if by_peft and fuses_experts(model):
         whole |= {EXPERTS, "router"}
     if adapted and adapted == whole:
@@ -60,52 +60,33 @@ def frozen_text(tuning: Tuning) -> str:
     return ",".join(tuning.frozen)
 
 
-def _of_model(model: ModelSpec) -> set[str]:
-    from planner.job.tuned_layers import linear_layers
-
-    return set(linear_layers(model))
-
-
 def _names(words: set[str], model: ModelSpec) -> Names:
     """Modules that hold some of the words."""
     known = modules_of_family(model)
     return tuple(name for name, held in known.items() if words & set(held.split()))
 
 
-def adapter_values(job: Job) -> dict[str, object]:
-    """Settings of adapters and of the packed base, by peft's names; none where there are none."""
+def adapter_arguments(job: Job) -> dict[str, object]:
+    """Settings of adapters and of the packed base, by peft's names, as words of a command; none
+    where there are no adapters. What bitsandbytes does not do is said, too."""
     tuning, model = job.tuning, job.model
     if not tuning.has_adapters:
         return {}
-    values: dict[str, object] = {
+    said: dict[str, object] = {
         "lora_r": tuning.rank,
         "lora_alpha": f"{alpha(tuning):g}",
         "lora_dropout": f"{tuning.dropout:g}",
-        "lora_target_modules": target_modules(tuning, model),
+        "lora_target_modules": ",".join(target_modules(tuning, model)),
     }
     if tuning.whole:
-        values["modules_to_save"] = whole_modules(tuning, model)
-    if tuning.method == "dora":
-        values["use_dora"] = "true"
-    return values | base_values(tuning)
-
-
-def base_values(tuning: Tuning) -> dict[str, object]:
-    """How bitsandbytes holds the frozen weights, said where it does not, too."""
-    said = {
+        said["modules_to_save"] = ",".join(whole_modules(tuning, model))
+    switches = {"use_dora": True} if tuning.method == "dora" else {}
+    switches |= {
         "load_in_4bit": tuning.base in ("nf4", "nf4-double"),
         "load_in_8bit": tuning.base == "int8",
         "bnb_4bit_use_double_quant": tuning.base == "nf4-double",
     }
-    return {name: str(value).lower() for name, value in said.items()}
-
-
-def words_of(values: Mapping[str, object]) -> dict[str, object]:
-    """Values as words of a command: lists joined by commas."""
-    return {
-        name: ",".join(value) if isinstance(value, tuple) else value
-        for name, value in values.items()
-    }
+    return said | {name: str(is_on).lower() for name, is_on in switches.items()}
 
 
 def tuning_refusals(

@@ -9,10 +9,11 @@ listed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from planner.job.models.catalog import load_model
+from planner.launch.dialects.hf import said
 from planner.launch.dialects.hf.arguments import (
     LIGER_LOSS,
     LIGER_SWITCHES,
@@ -44,6 +45,7 @@ from planner.launch.read.found import (
     Severity,
     is_slip,
     nearest,
+    not_predictable,
 )
 from planner.launch.read.names import effect_of, left_out, meanings
 from planner.launch.registry import dialect_toml
@@ -74,11 +76,8 @@ def _kept_in_fp32(named: Named) -> Iterator[tuple[Setting, str]]:
     back beside fused attention but torch's own, or cut cross-entropy (loaders/model.py,
     _configure_embedding_dtypes); shards have one type."""
     sharded = any(name.partition(".")[0] in ("fsdp", "fsdp_config", "deepspeed") for name in named)
-    if (
-        sharded
-        or "base_model" not in named
-        or value_of(named, "bf16") not in ("true", "auto", "full")
-    ):
+    halves = value_of(named, "bf16") in ("true", "auto", "full")
+    if sharded or "base_model" not in named or not halves:
         return
     attention = (name for name in named if name.endswith("attention") and is_on(named, name))
     stated = [*attention, value_of(named, "attn_implementation")]
@@ -116,19 +115,17 @@ def own_options(
     whose = source.launch.name if source.launch is not None and source.launch.name else ""
     return (
         *(_misspelt(own[name], near, program) for name, near in slips.items()),
-        *_deciding(shard, own, whose, "shard or offload"),
-        *_deciding(other, own, whose, "train"),
+        *_deciding("own_shards", shard, own, whose),
+        *_deciding("own_trains", other, own, whose),
         *_listed(rest, own, program, whose),
     )
 
 
 _OTHER_NAMES = frozenset((
     *meanings("hf", "names"), *left_out("hf", "trainer"), *left_out("hf", "trainer", "refused"),
-    "zero_stage", "offload", "deepspeed_config", "deepspeed_config_file", "config", "config_file",
-    "fsdp_config", "optimizer_kernel", "train_mode", "steps", "train_type", "tuner_type",
-    "prepare_kbit", "full_finetuning", "use_unsloth", OTHER_CLASS, PREPARED, TRL_TRAINER,
-    TRL_RELEASE, *adapter_names(), *objective_names(), *tower_names(), *family_names(),
-    *sampling_names(),
+    *dialect_toml("hf", "unmodelled.toml")["lists"]["read"].split(), OTHER_CLASS, PREPARED,
+    TRL_TRAINER, TRL_RELEASE, *adapter_names(), *objective_names(), *tower_names(),
+    *family_names(), *sampling_names(),
 ))  # fmt: skip
 
 
@@ -151,33 +148,27 @@ def _misspelt(setting: Setting, near: str, program: Program) -> Problem:
     return Problem("unknown-option", text, severity, (setting.place,), near, edits)
 
 
-def _deciding(names: Sequence[str], own: Named, whose: str, what: str) -> Iterator[Problem]:
+def _deciding(table: str, names: Sequence[str], own: Named, whose: str) -> tuple[Problem, ...]:
+    """Options that decide what is sharded or trained, by a table of `rules.toml`."""
     if not names:
-        return
-    program = whose or "the program that reads it"
+        return ()
     shown = ", ".join(f"--{name}" if whose else name for name in names)
-    places = tuple(dict.fromkeys(own[name].place for name in names))
-    if what == "train":
-        text = f"{shown}: of {program} itself, which is not read: what is trained is not known"
-        yield Problem("own-option", text, "missing", places, f"the launch without {shown}")
-        return
-    fix = f"{'--' if whose else ''}deepspeed{' ' if whose else ': '}FILE.json in place of {shown}, "
-    fix += f"with the JSON that {program} makes of them"
-    text = f"{shown}: of {program} itself, which is not read: how it shards is not known"
-    yield Problem("own-option", text, "missing", places, fix)
+    return said(
+        table, *(own[name].place for name in names), shown=shown,
+        program=whose or "the program that reads it",
+        option="--deepspeed " if whose else "deepspeed: ",
+    )  # fmt: skip
 
 
-def _listed(names: Sequence[str], own: Named, program: Program, whose: str) -> Iterator[Problem]:
+def _listed(names: Sequence[str], own: Named, program: Program, whose: str) -> tuple[Problem, ...]:
     """Settings that mean nothing known."""
     if not names:
-        return
-    dash = "--" if whose else ""
+        return ()
+    dash, more = "--" if whose else "", len(names) - _MOST_NAMED
     shown = ", ".join(f"{dash}{name}" for name in names[:_MOST_NAMED])
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    refused = ", and refuses them unless its release has them" if program == "llamafactory" else ""
-    text = f"{shown}{more}: not known to change memory or time{refused}"
-    severity: Severity = "warning" if refused else "note"
-    yield Problem("own-option", text, severity, (own[names[0]].place,))
+    shown += f" and {more} more" if more > 0 else ""
+    refuses = program == "llamafactory"
+    return said("own_unknown", own[names[0]].place, shown=shown, refuses=refuses)
 
 
 @cache
@@ -192,13 +183,9 @@ _OTHER_PROGRAMS = re.compile(
     r"(^|[_.-])(ppo|grpo|rlhf|vision|mim|glue|mlm|"
     r"squad|qa|asr|tts|ctc|speech|audio|whisper|diffusion|clip|esm\w*|bert|summarization|translation)([_.-]|$)"
 )
-_HARMLESS = (
-    "use_cache", "use_fast_tokenizer", "use_swanlab", "use_v1_kernels", "use_reentrant_gc",
-    "use_liger_kernel", "use_unsloth", "use_unsloth_gc", "use_dora", "use_rslora",
-)  # fmt: skip
+_LISTS = dialect_toml("hf", "unmodelled.toml")["lists"]
 # Settings of LLaMA-Factory's that do something else than training.
-_WITHOUT_TRAINING = {"export_dir": "merges and writes a model", "do_predict": "answers",
-                     "do_eval": "evaluates", "infer_backend": "answers"}  # fmt: skip
+_WITHOUT_TRAINING: Mapping[str, str] = _LISTS["without_training"]
 _TASKS = ("causal_lm", "pretrain", "sft", "")
 # Plug-ins of axolotl that change neither what is trained nor its cost, or that are counted.
 _PLUGINS = re.compile(r"\.(liger|cut_cross_entropy|lm_eval|swanlab|llm_compressor)\.")
@@ -215,16 +202,10 @@ def refusals_of(
     program = program_of(program, named, launch)
     refusals = (*_refusals(named, program, model), *_plugins(named))
     refusals += tuple(_unknown_switches(named)) if program == "llamafactory" else ()
-    if launch is not None and (why := _other_program(launch)):
-        refusals += (Problem("not-predictable", why, "warning"),)
-    return refusals
-
-
-def _other_program(launch: LaunchCommand) -> str:
-    """Why a program's name says that it does not train by next-token prediction."""
-    name = launch.name.lower()
+    name = "" if launch is None else launch.name.lower()
     match = _OTHER_PROGRAMS.search(name)
-    return f"{name} is a program for {match[2]}, which is not modelled" if match else ""
+    # Its name says that it does not train by next-token prediction.
+    return refusals + (said("other_program", name=name, what=match[2]) if match else ())
 
 
 def _loads_known(model: str | None, kind: str, *, with_tower: bool) -> bool:
@@ -243,9 +224,9 @@ def _refusals(named: Named, program: Program, model: str | None) -> Iterator[Pro
     if program == "llamafactory" and not is_on(named, "do_train"):
         for name, does in _WITHOUT_TRAINING.items():
             if is_switched(named, name):
-                where = place_of(named, name)
-                text = f"{name}: it {does}, and trains nothing"
-                yield Problem("not-predictable", text, "warning", (where.place,))
+                yield not_predictable(
+                    f"{name}: it {does}, and trains nothing", place_of(named, name).place
+                )
     if OTHER_CLASS in named:
         where = place_of(named, OTHER_CLASS)
         if not _loads_known(model, str(where.value), with_tower=with_tower):
@@ -273,15 +254,12 @@ def _plugins(named: Named) -> Iterator[Problem]:
 
 def _unknown_switches(named: Named) -> Iterator[Problem]:
     """LLaMA-Factory's `use_...` switches that change the loss or the optimizer."""
+    known = {*left_out("hf", "trainer", "refused"), *_LISTS["harmless"].split()}
     for name, setting in named.items():
-        is_new = name.startswith("use_") and name not in (
-            *left_out("hf", "trainer", "refused"),
-            *_HARMLESS,
-        )
-        if is_new and setting.value is True:
+        if name.startswith("use_") and name not in known and setting.value is True:
             yield _refusal(setting, f"{name}: true")
 
 
 def _refusal(setting: Setting, what: str) -> Problem:
     text = f"{what} is not modelled; full fine-tuning and adapters of language models are"
-    return Problem("not-predictable", text, "warning", (setting.place,))
+    return not_predictable(text, setting.place)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, ClassVar
+from math import prod
+from typing import Any
 
 from planner.job.bounds import MOST_SEQUENCES
 from planner.job.models.catalog import load_model, not_in_catalogue
@@ -24,7 +25,7 @@ from planner.launch.read.found import (
 )
 from planner.launch.read.rl_found import EngineFound, RlFound
 from planner.launch.registry import dialect_toml
-from planner.launch.sentences import Lookup, said_problems
+from planner.launch.sentences import Lookup, holds, said_problems
 
 
 @cache
@@ -39,16 +40,6 @@ def words(table: str) -> Mapping[str, Any]:
 @cache
 def _meanings(table: str) -> Mapping[str, str]:
     return {word: name for name, listed in words(table).items() for word in listed}
-
-
-def algorithm_of(word: str) -> str | None:
-    """The algorithm of an estimator's name; None where none of ours is like it."""
-    return _meanings("algorithms").get(word.strip().lower())
-
-
-def format_of(word: str) -> str | None:
-    """The format of weights or of a KV cache; None where it is another."""
-    return _meanings("formats").get(word.strip().lower())
 
 
 _SWITCHES = {"true": True, "false": False}
@@ -71,15 +62,10 @@ _OF_RULES = {
 
 
 class RlReader(ABC):
-    """One launch's settings, and what is gathered from them.
+    """One launch's settings, and what is gathered from them. `name`: the framework's, by
+    `planner.job.rl.frameworks`, and that of its format and of its tables."""
 
-    `framework`: by `planner.job.rl.frameworks`; `format`: of the files; `rules`: the table of
-    `rules.toml`.
-    """
-
-    framework, format, rules = "", "", ""
-    # Settings by field of `Found`, for the places of what is wrong.
-    places: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    name = ""
 
     def __init__(
         self, settings: RlSettings, path: str, launch: LaunchCommand | None, hints: Hints
@@ -87,6 +73,8 @@ class RlReader(ABC):
         self.settings, self.path, self.launch, self.hints = settings, path, launch, hints
         self.get, self.text, self.flag = settings.get, settings.text, settings.flag
         self.whole, self.share, self.number = settings.whole, settings.share, settings.number
+        # Settings by field of `Found`, for the places of what is wrong.
+        self.places: Mapping[str, Sequence[str]] = words(f"places.{self.name}")
         self.assumed: list[str] = []
         self.problems: list[Problem] = []
         self.unmodelled: list[tuple[Setting, str]] = []
@@ -101,28 +89,30 @@ class RlReader(ABC):
     def rl(self, trainer: Mapping[str, Any]) -> RlFound | None:
         """What lies beside the trainer; None where too little is known."""
 
-    @abstractmethod
-    def named_model(self) -> str:
-        """The model, as files name it."""
+    @property
+    def is_megatron(self) -> bool:
+        """Whether Megatron trains."""
+        return True
+
+    def positions(self) -> int | None:
+        """Positions that settings give the model in place of its own; None where none do."""
+        return None
 
     # What is gathered.
 
     def found(self) -> Found:
         """Everything that was read."""
-        model = self.hints.model or self.known(self.named_model(), *self.places.get("model", ()))
+        model = self.hints.model or self.known(self.named_model, *self.places["model"])
+        self.note_unmodelled()
         trainer = {"model": model, **self.trainer(), **self._of_other_positions(model)}
         rl = self.rl(trainer)
         if self._sees(trainer):
             self.left_out("images of prompts are not counted", *self.places["model"])
         if rl is not None:
             self.problems += self._rules(trainer, rl)
-        return self.gathered(trainer, rl)
-
-    def gathered(self, trainer: Mapping[str, Any], rl: RlFound | None) -> Found:
-        """The launch."""
         where = {name: self.settings.stated(*keys) for name, keys in self.places.items()}
         return Found(
-            format=self.format,
+            format=self.name,
             main_file=self.path,
             rl=rl,
             where={name: setting for name, setting in where.items() if setting is not None},
@@ -135,9 +125,10 @@ class RlReader(ABC):
             **trainer,
         )
 
-    def positions(self) -> int | None:
-        """Positions that settings give the model in place of its own; None where none do."""
-        return None
+    @property
+    def named_model(self) -> str:
+        """The model, as files name it."""
+        return self.text(*self.places["model"])
 
     def _of_other_positions(self, model: str | None) -> dict[str, Any]:
         """The model with other positions than the catalogue's, as the files describe it."""
@@ -147,7 +138,7 @@ class RlReader(ABC):
         spec = load_model(model).spec
         if number is None and longest is not None and not self.hints.model:
             # Another release of a model may have more positions than the one in the catalogue.
-            number = None if _is_release(self.named_model(), spec.name) else longest
+            number = None if _is_release(self.named_model, spec.name) else longest
         if number is None or number <= spec.max_positions:
             return {}
         self.assumed.append(f"{number:,} positions of {spec.name}, as the files ask for")
@@ -155,7 +146,9 @@ class RlReader(ABC):
 
     def longest_stated(self) -> int | None:
         """Tokens of the longest sample that settings allow; None where they do not say."""
-        return None
+        numbers = [self.whole(key) for key in words("longest").get(self.name, ())]
+        known = [number for number in numbers if number is not None]
+        return sum(known) if known and len(known) == len(numbers) else None
 
     def known(self, named: str, *keys: str) -> str | None:
         """The catalogue's name of a model; where it knows none, that is a problem."""
@@ -170,17 +163,54 @@ class RlReader(ABC):
         places = self.settings.place(*keys)
         return (one for one in self.settings.problems if set(one.places) & set(places))
 
-    def algorithm(self, word: str, *keys: str) -> str:
-        """The algorithm of an estimator's name; of an unknown one, that it is not modelled."""
-        known = algorithm_of(word)
+    def algorithm(self, key: str, usual: str, filters: str = "") -> str:
+        """The algorithm by the setting that names its estimator; of an unknown one, that it is not
+        modelled. `filters`: the switch that leaves prompts out whose answers are all alike."""
+        word = self.text(key) or usual
+        known = _meanings("algorithms").get(word.strip().lower())
         if known is None:
-            self.unpredictable(f"the algorithm {word} is not modelled", *keys)
-        return known or "grpo"
+            self.unpredictable(f"the algorithm {word} is not modelled", key)
+        return "dapo" if known in ("grpo", None) and self._filters(filters) else known or "grpo"
+
+    def _filters(self, switch: str) -> bool:
+        return bool(switch) and self.flag(switch)
+
+    def adapters(self, *keys: str) -> str:
+        """`--train`, by the rank of adapters, the first that is stated and not 0."""
+        ranks = (self.whole(key, least=0) for key in keys)
+        rank = next(filter(None, ranks), None)
+        return f"lora:rank={rank},targets=all-linear" if rank else "full"
+
+    def product(self, *keys: str) -> int | None:
+        """Some numbers multiplied; None where one is not known."""
+        numbers = [self.whole(key) for key in keys]
+        return None if None in numbers else prod(filter(None, numbers))
+
+    def degrees(self, table: str) -> dict[str, int | None]:
+        """The trainer's degrees by a table of settings."""
+        return {name: self.whole(*keys) for name, keys in words(f"degrees.{table}").items()}
+
+    def engine_set(self, name: str, table: str = "", **more: Any) -> EngineFound:
+        """The engine as its settings say; `more`: what they do not say alone."""
+        found: dict[str, Any] = {}
+        for field, keys in words(f"engine.{table or self.name}").items():
+            match field:
+                case "kv_share":
+                    found[field] = self.share(*keys)
+                case "sequences" | "chunk":
+                    found[field] = self.whole(*keys)
+                case "kv":
+                    found[field] = self.precision(*keys)
+                case "eager":
+                    found["graphs"] = not self.flag(*keys)
+                case _:
+                    found[field] = self.whole(*keys) or 1
+        return EngineFound(name, **found | more)
 
     def precision(self, *keys: str) -> str:
         """The format of weights or cache; of an unknown one, that it is not modelled."""
         word = self.text(*keys)
-        known = format_of(word)
+        known = _meanings("formats").get(word.strip().lower())
         if known is None:
             self.unpredictable(f"the engine's format {word} is not modelled", *keys)
         return known or "bf16"
@@ -201,6 +231,18 @@ class RlReader(ABC):
         setting = self.settings.stated(*keys)
         self.unmodelled.append((setting or Setting(keys[0], None, self.path), why))
 
+    def note_unmodelled(self) -> None:
+        """Note what a prediction leaves out (`unmodelled.toml`)."""
+
+        def given(key: str) -> bool:
+            return self.settings.stated(key) is not None and self.get(key) is not None
+
+        names = {"flag": self.flag, "given": given, "whole": self.whole}
+        for row in dialect_toml("rl", "unmodelled.toml")[self.name]:
+            if holds(row["when"], names | {"megatron": self.is_megatron}):
+                noted = self.unpredictable if "text" in row else self.left_out
+                noted(row.get("text", row.get("effect")), *row["at"])
+
     def _sees(self, trainer: Mapping[str, Any]) -> bool:
         """Whether the policy reads images."""
         model = trainer.get("model")
@@ -213,7 +255,7 @@ class RlReader(ABC):
         facts = _facts(trainer, rl) | {"setting": self._plain, "stated": stated}
         names = Lookup(self._value, **_OF_RULES, **facts)
         names.update(trainer)
-        for problem in said_problems("rl", self.rules, names, self.settings):
+        for problem in said_problems("rl", self.name, names, self.settings):
             is_error = problem.severity == "error"
             if is_error and not self.is_own_program:
                 # A program around the framework's may check otherwise, and set what is missing.
@@ -226,7 +268,8 @@ class RlReader(ABC):
     @property
     def is_own_program(self) -> bool:
         """Whether the framework's own program is started, or a file of its own read."""
-        return True
+        own = words("own_program").get(self.name, "")
+        return self.launch is None or re.search(own, self.launch.program) is not None
 
     def _value(self, name: str) -> Any:
         """A setting by its dotted name with `__` for the dots: `data__train_batch_size`."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from planner.job.quantities import stated
 from planner.job.rl.spec import ReferenceHome
@@ -125,21 +126,7 @@ def _inherited(
 class NemoReader(RlReader):
     """What is gathered from NeMo-RL's settings."""
 
-    framework, format, rules = "nemo-rl", "nemo-rl", "nemo-rl"
-    places: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "model": (f"{_POLICY}.model_name",),
-        "mbs": (f"{_POLICY}.train_micro_batch_size",),
-        "seq": (f"{_POLICY}.max_total_sequence_length",),
-        "world": ("cluster.num_nodes", "cluster.gpus_per_node"),
-    }
-
-    def named_model(self) -> str:
-        """The policy's name."""
-        return self.text(f"{_POLICY}.model_name")
-
-    def longest_stated(self) -> int | None:
-        """Of a whole sequence."""
-        return self.whole(f"{_POLICY}.max_total_sequence_length")
+    name = "nemo-rl"
 
     @property
     def is_megatron(self) -> bool:
@@ -166,41 +153,27 @@ class NemoReader(RlReader):
 
     def trainer(self) -> Mapping[str, Any]:
         """Degrees, precision, recomputation, as `Found` has them."""
-        nodes, each = self.whole("cluster.num_nodes"), self.whole("cluster.gpus_per_node")
-        own = self._megatron() if self.is_megatron else self._dtensor()
+        mbs = self.hints.mbs or self.whole(*self.places["mbs"]) or 1
         return {
             "framework": "megatron-bridge" if self.is_megatron else "automodel",
-            "world": None if nodes is None or each is None else nodes * each,
-            "mbs": 1 if self._bin() else self.hints.mbs or self._micro(),
-            **own,
+            "world": self.product(*self.places["world"]),
+            "mbs": 1 if self._bin() else mbs,
+            **(self._megatron() if self.is_megatron else self._dtensor()),
         }
 
-    def _micro(self) -> int:
-        return self.whole(f"{_POLICY}.train_micro_batch_size") or 1
+    def _sizes(self, table: str) -> dict[str, Any]:
+        return {name: size or 1 for name, size in self.degrees(table).items()}
 
     def _megatron(self) -> dict[str, Any]:
-        sizes = {
-            "tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size",
-            "cp": "context_parallel_size", "ep": "expert_model_parallel_size",
-            "etp": "expert_tensor_parallel_size",
-        }  # fmt: skip
-        found: dict[str, Any] = {
-            name: self.whole(f"{_MEGATRON}.{key}") or 1 for name, key in sizes.items()
-        }
-        if self.flag(f"{_MEGATRON}.fp8_cfg.enabled"):
-            found["precision"] = "fp8"
         again = self.flag(f"{_MEGATRON}.activation_checkpointing")
         granularity = self.text(f"{_MEGATRON}.recompute_granularity") or "full"
-        for end in ("first", "last"):
-            key = f"{_MEGATRON}.num_layers_in_{end}_pipeline_stage"
-            if self.get(key) is not None:
-                self.left_out("stages have other numbers of layers than predicted", key)
-        offload = f"{_MEGATRON}.optimizer.optimizer"
-        share = 0.0
+        offload, share = f"{_MEGATRON}.optimizer.optimizer", 0.0
         if self.flag(f"{offload}_cpu_offload"):
             share = stated(self.number(f"{offload}_offload_fraction"), 1.0)
         in_fp32 = self.flag(f"{_MEGATRON}.distributed_data_parallel_config.grad_reduce_in_fp32")
-        return found | {
+        fp8 = self.flag(f"{_MEGATRON}.fp8_cfg.enabled")
+        return self._sizes("megatron_cfg") | {
+            **({"precision": "fp8"} if fp8 else {}),
             "zero": 1,
             "variations": ("no-bf16-gradients" if in_fp32 else "bf16-gradients",),
             "recompute": self.hints.recompute or (granularity if again else "none"),
@@ -209,18 +182,8 @@ class NemoReader(RlReader):
         }
 
     def _dtensor(self) -> dict[str, Any]:
-        if self.flag(f"{_DTENSOR}.cpu_offload"):
-            self.unpredictable(
-                "DTensor's offload of weights to the host is not modelled",
-                f"{_DTENSOR}.cpu_offload",
-            )
         again = self.flag(f"{_DTENSOR}.activation_checkpointing")
-        sizes = {"tp": "tensor_parallel_size", "cp": "context_parallel_size",
-                 "ep": "expert_parallel_size"}  # fmt: skip
-        found: dict[str, Any] = {
-            name: self.whole(f"{_DTENSOR}.{key}") or 1 for name, key in sizes.items()
-        }
-        return found | {
+        return self._sizes("dtensor_cfg") | {
             "zero": 3,
             "recompute": self.hints.recompute or ("full" if again else "none"),
             "train": self._adapters(f"{_DTENSOR}.lora_cfg"),
@@ -270,11 +233,9 @@ class NemoReader(RlReader):
     def _algorithm(self) -> str:
         if any(key.startswith("ppo.") for key in self.settings.settings):
             return "ppo"
-        key = "grpo.adv_estimator.name"
         if self.flag("loss_fn.sequence_level_importance_ratios"):
             return "gspo"
-        found = self.algorithm(self.text(key) or "grpo", key)
-        return "dapo" if found == "grpo" and self.flag("grpo.use_dynamic_sampling") else found
+        return self.algorithm("grpo.adv_estimator.name", "grpo", "grpo.use_dynamic_sampling")
 
     def _reference(self) -> ReferenceHome:
         key = "loss_fn.reference_policy_kl_penalty"
@@ -306,31 +267,12 @@ class NemoReader(RlReader):
         backend = self.text(f"{_GENERATION}.backend") or "vllm"
         name = self.engine_named(backend, ("vllm", "sglang"), f"{_GENERATION}.backend")
         if name == "sglang":
-            table = f"{_GENERATION}.sglang_cfg"
-            return EngineFound(
-                name,
-                self.whole(f"{table}.gpus_per_server", f"{table}.sglang_server.num_gpus_per_engine")
-                or 1,
-                gpus=gpus or None,
-                kv_share=self.share(f"{table}.mem_fraction_static"),
-            )
-        tp = self.whole(f"{_VLLM}.tensor_parallel_size") or 1
-        ep = self.whole(f"{_VLLM}.expert_parallel_size") or 1
-        return EngineFound(
-            name,
-            tp,
-            self.whole(f"{_VLLM}.pipeline_parallel_size") or 1,
-            max(1, ep // tp),
-            ep,
-            gpus or None,
-            self.share(f"{_VLLM}.gpu_memory_utilization"),
-            self.whole(f"{_GENERATION}.vllm_kwargs.max_num_seqs"),
-            self.whole(f"{_GENERATION}.vllm_kwargs.max_num_batched_tokens"),
-            self._weights(),
-            self.precision(f"{_VLLM}.kv_cache_dtype"),
-            not self.flag(f"{_VLLM}.enforce_eager"),
-            _WAYS.get(self.text(f"{_GENERATION}.refit_transport"), "") if self.separate else "",
+            return self.engine_set(name, "nemo-rl-sglang", gpus=gpus or None)
+        way = self.text(f"{_GENERATION}.refit_transport") if self.separate else ""
+        found = self.engine_set(
+            name, gpus=gpus or None, weights=self._weights(), way=_WAYS.get(way, "")
         )
+        return replace(found, dp=max(1, found.ep // found.tp))
 
     def _weights(self) -> str:
         key = f"{_VLLM}.precision"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from planner.job.rl.spec import ReferenceHome
 from planner.launch.dialects.rl.common import RlReader, words
@@ -18,7 +18,7 @@ from planner.launch.dialects.rl.settings import RlSettings, defaults
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Found, Hints
 from planner.launch.read.opened import Opened
-from planner.launch.read.rl_found import EngineFound, RlFound
+from planner.launch.read.rl_found import RlFound
 
 _PROGRAM = re.compile(r"(^|[./])train_ppo(_ray)?(\.py)?$|openrlhf[./]cli[./]train_(ppo|grpo)")
 _PATHS = ("pretrain", "actor.model_name_or_path", "reward_pretrain", "reward.model_name_or_path",
@@ -52,26 +52,7 @@ def read_command(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
 class OpenRlhfReader(RlReader):
     """What is gathered from OpenRLHF's options."""
 
-    framework, format, rules = "openrlhf", "openrlhf", "openrlhf"
-    places: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "model": ("actor.model_name_or_path",),
-        "mbs": ("train.micro_batch_size",),
-        "zero": ("ds.zero_stage",),
-        "world": ("actor.num_nodes", "actor.num_gpus_per_node"),
-    }
-
-    def named_model(self) -> str:
-        """The policy's name."""
-        return self.text("actor.model_name_or_path")
-
-    def longest_stated(self) -> int | None:
-        """Prompt and answer together."""
-        return self.whole("data.max_len")
-
-    @property
-    def is_own_program(self) -> bool:
-        """A program of OpenRLHF's own."""
-        return self.launch is None or self.launch.program.startswith("openrlhf.")
+    name = "openrlhf"
 
     def _gpus_of(self, role: str) -> int:
         """GPUs of a role."""
@@ -103,9 +84,7 @@ class OpenRlhfReader(RlReader):
         """The algorithm."""
         if self.text("actor.policy_loss_type") == "gspo":
             return "gspo"
-        key = "algo.advantage.estimator"
-        found = self.algorithm(self.text(key) or "gae", key)
-        return "dapo" if found == "grpo" and self.flag("algo.dynamic_filtering_enable") else found
+        return self.algorithm("algo.advantage.estimator", "gae", "algo.dynamic_filtering_enable")
 
     def _others(self) -> int:
         """GPUs of roles beside the policy that are not on the policy's."""
@@ -127,31 +106,19 @@ class OpenRlhfReader(RlReader):
         """Degrees, precision, recomputation, as `Found` has them."""
         gpus = self._gpus_of("actor")
         engines = self._engine_gpus() if self.separate else 0
-        ring = self.whole("ds.ring_attn_size") or 1
-        tp = self.whole("ds.tensor_parallel_size") or 1
-        if tp > 1:
-            self.unpredictable(
-                "tensor parallelism of DeepSpeed's own is not modelled", "ds.tensor_parallel_size"
-            )
-        if ring > 1:
-            self.left_out(
-                "ring attention divides long samples: costed as undivided, without its exchanges",
-                "ds.ring_attn_size",
-            )
         if self._others():
             self.left_out("roles on GPUs of their own are costed on the trainer's",
                           "ref.num_nodes", "critic.num_nodes", "reward.num_nodes")  # fmt: skip
+        mbs = self.hints.mbs or self.whole(*self.places["mbs"]) or 1
+        again = self.flag("actor.gradient_checkpointing_enable")
         return {
             "framework": "deepspeed",
             "world": gpus + engines + self._others(),
             "zero": self._stage(),
-            "mbs": 1
-            if self._limit()
-            else self.hints.mbs or self.whole("train.micro_batch_size") or 1,
-            "recompute": self.hints.recompute
-            or ("full" if self.flag("actor.gradient_checkpointing_enable") else "none"),
+            "mbs": 1 if self._limit() else mbs,
+            "recompute": self.hints.recompute or ("full" if again else "none"),
             "optimizer_offload": float(self.flag("ds.adam_offload")),
-            "train": self._adapters(),
+            "train": self.adapters("ds.lora.rank"),
         }
 
     def _stage(self) -> int:
@@ -161,10 +128,6 @@ class OpenRlhfReader(RlReader):
             text = f"--ds.zero_stage {stage}: ZeRO has stages 0 to {_LAST_STAGE}"
             self.problems.append(self.settings.problem("option-value", text, "ds.zero_stage"))
         return min(stage, _LAST_STAGE)
-
-    def _adapters(self) -> str:
-        rank = self.whole("ds.lora.rank", least=0)
-        return f"lora:rank={rank},targets=all-linear" if rank else "full"
 
     def _engine_gpus(self) -> int:
         return self._engines() * (self.whole("vllm.tensor_parallel_size") or 1)
@@ -187,9 +150,8 @@ class OpenRlhfReader(RlReader):
         if prompts is None or batch is None:
             return None
         if self._engines() == 0:
-            self.unpredictable(
-                "answers that transformers generates, without vLLM, are not modelled", _ENGINES
-            )
+            text = "answers that transformers generates, without vLLM, are not modelled"
+            self.unpredictable(text, _ENGINES)
         longest = self.whole("data.max_len") or 0
         prompt = self.whole("data.prompt_max_len")
         answer = self.whole("rollout.max_new_tokens")
@@ -203,7 +165,7 @@ class OpenRlhfReader(RlReader):
             algorithm=algorithm,
             prompts=prompts,
             samples_per_prompt=each,
-            engine=self._engine(trainer),
+            engine=self.engine_set("vllm", gpus=self._engine_gpus() or None),
             minibatches=max(1, prompts * each // batch),
             epochs=self.whole("train.max_epochs") or 1,
             prompt_limit=prompt or (answer and 1),
@@ -247,13 +209,3 @@ class OpenRlhfReader(RlReader):
             return ""
         named = self.text(key).split(",")[0]
         return (self.known(named, key) or "") if named else ""
-
-    def _engine(self, trainer: Mapping[str, Any]) -> EngineFound:
-        del trainer
-        return EngineFound(
-            "vllm",
-            self.whole("vllm.tensor_parallel_size") or 1,
-            gpus=self._engine_gpus() or None,
-            kv_share=self.share("vllm.gpu_memory_utilization"),
-            graphs=not self.flag("vllm.enforce_eager"),
-        )

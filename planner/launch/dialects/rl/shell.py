@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from planner.launch.quoting import comment_text, shell_word
 from planner.launch.rl import Asked
@@ -34,17 +34,3 @@ def command(argv: Sequence[str], arguments: Sequence[str]) -> str:
     """A command with an argument a line, each quoted."""
     first = " ".join(map(shell_word, argv))
     return " \\\n    ".join((first, *map(shell_word, arguments)))
-
-
-def overrides(settings: Mapping[str, object]) -> list[str]:
-    """Hydra's `key=value`; switches as Python writes them, nothing as null."""
-    return [f"{key}={_value(value)}" for key, value in settings.items()]
-
-
-def _value(value: object) -> str:
-    return "null" if value is None else str(value)
-
-
-def quoted(word: str) -> str:
-    """One word of a command."""
-    return shell_word(word)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from planner.job.rl.spec import ReferenceHome
 from planner.launch.dialects.hf.arguments import known_model
@@ -88,23 +88,16 @@ def _for_megatron(launch: LaunchCommand) -> Iterator[Word]:
 class SlimeReader(RlReader):
     """What is gathered from slime's options."""
 
-    framework, format, rules = "slime", "slime", "slime"
-    places: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "model": ("hf-checkpoint",),
-        "world": ("actor-num-nodes", "actor-num-gpus-per-node"),
-    }
+    name = "slime"
 
     def __init__(self, settings: RlSettings, command: LaunchCommand, hints: Hints) -> None:
         super().__init__(settings, command.command.file, command, hints)
         self.command = command
 
-    def named_model(self) -> str:
-        """The folder of the policy."""
-        return self.text("hf-checkpoint")
-
     def found(self) -> Found:
         """Megatron's side, with what lies beside it."""
-        known = self.hints.model or known_model(self.named_model())
+        self.note_unmodelled()
+        known = self.hints.model or known_model(self.named_model)
         limit = self._limit()
         megatron = replace(
             self.hints,
@@ -118,7 +111,7 @@ class SlimeReader(RlReader):
         trained = MegatronReader(alone, megatron).found()
         trainer = {name: getattr(trained, name) for name in ("tp", "pp", "cp", "ep")}
         if known is None and trained.shape is None:
-            self.known(self.named_model(), "hf-checkpoint")
+            self.known(self.named_model, "hf-checkpoint")
         rl = self.rl(trainer | {"model": known, "train": "full"})
         if rl is not None:
             self.problems += self._rules(trainer, rl)
@@ -188,16 +181,11 @@ class SlimeReader(RlReader):
         if prompts is None:
             return None
         batch, steps = self.whole("global-batch-size"), self.whole("num-steps-per-rollout")
-        key = "advantage-estimator"
-        algorithm = self.algorithm(self.text(key) or "grpo", key)
-        if self.flag("use-opd"):
-            self.unpredictable(
-                "distillation on the policy's own samples is not modelled", "use-opd"
-            )
+        algorithm = self.algorithm("advantage-estimator", "grpo")
         is_async = "async" in self.command.program
         return RlFound(
             framework="slime",
-            algorithm="dapo" if algorithm == "grpo" and self._filters() else algorithm,
+            algorithm=algorithm,
             prompts=prompts,
             samples_per_prompt=each,
             engine=self._engine(),
@@ -216,7 +204,8 @@ class SlimeReader(RlReader):
             leaves=self._leaves(),
         )
 
-    def _filters(self) -> bool:
+    def _filters(self, switch: str) -> bool:
+        del switch
         return self.settings.stated("dynamic-sampling-filter-path") is not None
 
     def _reference(self) -> ReferenceHome:
@@ -228,27 +217,17 @@ class SlimeReader(RlReader):
         return self.flag("offload-train", "offload") or not self.separate
 
     def _engine(self) -> EngineFound:
-        if _IN_FOUR_BITS.search(self.named_model().lower()):
-            self.unpredictable(
-                "an engine with weights of four bits is not modelled", "hf-checkpoint"
-            )
+        if _IN_FOUR_BITS.search(self.named_model.lower()):
+            text = "an engine with weights of four bits is not modelled"
+            self.unpredictable(text, "hf-checkpoint")
         gpus = self.whole("rollout-num-gpus-per-engine") or 1
         dp = self.whole("sglang-dp-size", "sglang-data-parallel-size") or 1
         attention = self.settings.stated("sglang-enable-dp-attention") is not None and dp > 1
-        if self.text("sglang-speculative-algorithm"):
-            why = "tokens are guessed ahead: less time than predicted"
-            self.left_out(why, "sglang-speculative-algorithm")
-        ep = self.whole("sglang-ep-size", "sglang-expert-parallel-size") or 1
-        return EngineFound(
+        return self.engine_set(
             "sglang",
-            max(1, gpus // dp) if attention else gpus,
+            tp=max(1, gpus // dp) if attention else gpus,
             dp=dp if attention else 1,
-            ep=ep,
             gpus=self._engines() or None,
-            kv_share=self.share("sglang-mem-fraction-static"),
-            sequences=self.whole("sglang-max-running-requests", "sglang-server-concurrency"),
-            chunk=self.whole("sglang-chunked-prefill-size"),
-            weights="fp8" if "fp8" in self.named_model().lower() else "bf16",
-            kv=self.precision("sglang-kv-cache-dtype"),
+            weights="fp8" if "fp8" in self.named_model.lower() else "bf16",
             graphs=self.settings.stated("sglang-disable-cuda-graph") is None,
         )

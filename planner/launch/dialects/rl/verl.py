@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from planner.job.quantities import stated
 from planner.job.rl.frameworks import find_rl_framework
@@ -29,7 +29,6 @@ _MODEL, _REF = "actor_rollout_ref.model", "actor_rollout_ref.ref"
 _MEGATRON, _FSDP = f"{_ACTOR}.megatron", f"{_ACTOR}.fsdp_config"
 _ULYSSES = (f"{_ACTOR}.ulysses_sequence_parallel_size", f"{_FSDP}.ulysses_sequence_parallel_size")
 _MINI = f"{_ACTOR}.ppo_mini_batch_size"
-_MICRO = (f"{_ACTOR}.ppo_micro_batch_size_per_gpu", f"{_ACTOR}.ppo_micro_batch_size")
 _RECOMPUTE = f"{_MEGATRON}.override_transformer_config.recompute"
 _OFFLOAD = f"{_ACTOR}.optim.override_optimizer_config"
 _REWARD_ON = ("reward.reward_model.enable", "reward_model.enable")
@@ -82,20 +81,7 @@ def _reader(
 class VerlReader(RlReader):
     """What is gathered from verl's settings."""
 
-    framework, format, rules = "verl", "verl", "verl"
-    places: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "model": (f"{_MODEL}.path",),
-        "tp": (f"{_MEGATRON}.tensor_model_parallel_size",),
-        "pp": (f"{_MEGATRON}.pipeline_model_parallel_size",),
-        "cp": (f"{_MEGATRON}.context_parallel_size",),
-        "ep": (f"{_MEGATRON}.expert_model_parallel_size",),
-        "mbs": _MICRO,
-        "world": ("trainer.nnodes", "trainer.n_gpus_per_node"),
-    }  # fmt: skip
-
-    def named_model(self) -> str:
-        """The folder or name of the policy."""
-        return self.text(f"{_MODEL}.path")
+    name = "verl"
 
     def positions(self) -> int | None:
         """Positions that the settings give the model in place of its own."""
@@ -104,17 +90,6 @@ class VerlReader(RlReader):
                      for key in self.settings.settings)  # fmt: skip
         longest = self.whole("data.max_prompt_length"), self.whole("data.max_response_length")
         return stated or (sum(one or 0 for one in longest) if scaled else None)
-
-    def longest_stated(self) -> int | None:
-        """Prompt and answer together."""
-        prompt = self.whole("data.max_prompt_length")
-        answer = self.whole("data.max_response_length")
-        return None if prompt is None or answer is None else prompt + answer
-
-    @property
-    def is_own_program(self) -> bool:
-        """A program of verl's, or none."""
-        return not self.program or bool(_MODULE.search(self.program) or "main_ppo" in self.program)
 
     # --- where it runs --------------------------------------------------------------------------
 
@@ -129,32 +104,34 @@ class VerlReader(RlReader):
         group = self.text(f"actor@{_ACTOR}").removesuffix("_actor")
         if group not in ("", "dp"):
             return group
-        config = self.text("model_engine") or str(self._config_name())
+        given = {} if self.launch is None else self.launch.given
+        named = str(given["config_name"].value) if "config_name" in given else ""
+        config = self.text("model_engine") or named
         by_config = next((one for one in ("megatron", "veomni", "torchtitan", "automodel")
                           if one in config), "")  # fmt: skip
-        named = self.settings.stated(f"{_ACTOR}.strategy", f"{_FSDP}.strategy")
-        stated = self.text(f"{_ACTOR}.strategy", f"{_FSDP}.strategy") if named else ""
+        keys = (f"{_ACTOR}.strategy", f"{_FSDP}.strategy")
+        stated = self.text(*keys) if self.settings.stated(*keys) else ""
         if not stated and not by_config:
             tables = {key.split(".")[2] for key in self.settings.settings
                       if key.startswith(f"{_ACTOR}.")}  # fmt: skip
             by_config = "megatron" if "megatron" in tables and "fsdp_config" not in tables else ""
         return stated or by_config or "fsdp"
 
-    def _config_name(self) -> object:
-        given = {} if self.launch is None else self.launch.given
-        return given["config_name"].value if "config_name" in given else ""
+    @property
+    def is_megatron(self) -> bool:
+        """Whether Megatron trains."""
+        return self.strategy == "megatron"
+
+    @property
+    def _is_async(self) -> bool:
+        """Whether a program of its own trains while the engine samples."""
+        return bool(_FULLY.search(self.program) or _ONE_STEP.search(self.program))
 
     @property
     def separate(self) -> bool:
         """Whether engine and trainer have GPUs of their own."""
-        by_program = _ONE_STEP.search(self.program) or _FULLY.search(self.program)
-        return bool(by_program or self._is_told_apart or self.trainer_mode == "separate_async")
-
-    @property
-    def _is_told_apart(self) -> bool:
-        return any(
-            key in self.settings.settings for key in ("rollout.nnodes", f"{_ASYNC}.require_batches")
-        )
+        apart = {"rollout.nnodes", f"{_ASYNC}.require_batches"} & self.settings.settings.keys()
+        return self._is_async or bool(apart) or self.trainer_mode == "separate_async"
 
     @property
     def trainer_mode(self) -> str:
@@ -164,101 +141,57 @@ class VerlReader(RlReader):
 
     def trainer_gpus(self) -> int | None:
         """GPUs that train."""
-        nodes, each = self.whole("trainer.nnodes"), self.whole("trainer.n_gpus_per_node")
-        return None if nodes is None or each is None else nodes * each
+        return self.product("trainer.nnodes", "trainer.n_gpus_per_node")
 
     def rollout_gpus(self) -> int | None:
         """GPUs that sample."""
         if not self.separate:
             return self.trainer_gpus()
         own = _ROLLOUT if self.trainer_mode == "separate_async" else "rollout"
-        nodes, each = self.whole(f"{own}.nnodes"), self.whole(f"{own}.n_gpus_per_node")
-        return None if nodes is None or each is None else nodes * each
+        return self.product(f"{own}.nnodes", f"{own}.n_gpus_per_node")
 
     # --- the trainer ----------------------------------------------------------------------------
 
     def trainer(self) -> Mapping[str, Any]:
         """Degrees, precision, recomputation, as `Found` has them."""
-        self._other_runs()
+        if other := _OTHER.search(self.program):
+            text = f"{self.program} is a program of its own ({other[1]}), which is not modelled"
+            self.problems.append(not_predictable(text))
         strategy, trainers = self.strategy, find_rl_framework("verl").trainers
         if strategy not in trainers:
             what = words("not_costed.verl").get(strategy, f"the trainer {strategy}")
             self.unpredictable(f"{what} is not modelled", f"{_ACTOR}.strategy", "model_engine")
         profile = trainers.get(strategy, trainers["fsdp2"])
         gpus = self.trainer_gpus()
-        own = self._megatron() if strategy == "megatron" else self._fsdp(gpus)
-        world = None
-        if gpus is not None:
-            rollout = self.rollout_gpus() if self.separate else 0
-            world = None if rollout is None else gpus + rollout
+        own = self._megatron() if self.is_megatron else self._fsdp(gpus)
+        rollout = None if gpus is None else self.rollout_gpus() if self.separate else 0
         return {
             "framework": profile,
-            "world": world,
-            "train": self._adapters(),
+            "world": None if gpus is None or rollout is None else gpus + rollout,
+            "train": self.adapters(f"{_MODEL}.lora_rank", f"{_MODEL}.lora.rank"),
             "mbs": self._mbs(),
             **own,
         }
 
-    def _other_runs(self) -> None:
-        """What verl's programs do beside training on rewards."""
-        if other := _OTHER.search(self.program):
-            text = f"{self.program} is a program of its own ({other[1]}), which is not modelled"
-            self.problems.append(not_predictable(text))
-        if self.flag("distillation.enabled"):
-            text = "distillation on the policy's own samples is not modelled"
-            self.unpredictable(text, "distillation.enabled")
-        if self.flag("trainer.val_only"):
-            text = "trainer.val_only: it evaluates, and trains nothing"
-            self.unpredictable(text, "trainer.val_only")
-
     def _megatron(self) -> dict[str, Any]:
-        size = {
-            name: self.whole(f"{_MEGATRON}.{key}")
-            for name, key in (
-                ("tp", "tensor_model_parallel_size"),
-                ("pp", "pipeline_model_parallel_size"),
-                ("vpp", "virtual_pipeline_model_parallel_size"),
-                ("cp", "context_parallel_size"),
-                ("ep", "expert_model_parallel_size"),
-                ("etp", "expert_tensor_parallel_size"),
-            )
-        }
-        found: dict[str, Any] = {name: value for name, value in size.items() if value is not None}
+        degrees = {name: size for name, size in self.degrees("verl").items() if size is not None}
         granularity = self.text(f"{_RECOMPUTE}_granularity")
         modes = {"full": "full", "selective": "selective", "": "none"}
         if granularity not in modes:
-            self.unpredictable(
-                f"recompute_granularity {granularity} is not modelled", f"{_RECOMPUTE}_granularity"
-            )
-        if self.flag(f"{_MEGATRON}.use_megatron_fsdp"):
-            self.unpredictable(
-                "Megatron-FSDP under verl is not modelled", f"{_MEGATRON}.use_megatron_fsdp"
-            )
-        self._split()
+            text = f"recompute_granularity {granularity} is not modelled"
+            self.unpredictable(text, f"{_RECOMPUTE}_granularity")
         share = 0.0
         if self.flag(f"{_OFFLOAD}.optimizer_cpu_offload"):
             share = stated(self.share(f"{_OFFLOAD}.optimizer_offload_fraction"), 1.0)
             share = 1.0 if share >= 0.999 else share
-        return found | {
+        return degrees | {
             "zero": 1,
             "recompute": self.hints.recompute or modes.get(granularity, "none"),
             "optimizer_offload": share,
         }
 
-    def _split(self) -> None:
-        """Layers that the first and last stages have otherwise."""
-        for name in ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage",
-                     "pipeline_model_parallel_layout"):  # fmt: skip
-            key = f"{_MEGATRON}.override_transformer_config.{name}"
-            if self.settings.stated(key) is not None and self.get(key) is not None:
-                self.left_out("stages have other numbers of layers than predicted", key)
-
     def _fsdp(self, gpus: int | None) -> dict[str, Any]:
         shard = self.whole(f"{_FSDP}.fsdp_size")
-        if self.flag(f"{_FSDP}.offload_policy"):
-            self.unpredictable(
-                "FSDP2's own offload to the host is not modelled", f"{_FSDP}.offload_policy"
-            )
         again = self.flag(f"{_MODEL}.enable_gradient_checkpointing")
         reshard = self.get(f"{_FSDP}.reshard_after_forward")
         hybrid = shard is not None and gpus is not None and 1 < shard < gpus
@@ -268,12 +201,6 @@ class VerlReader(RlReader):
             "shard": shard if hybrid else 0,
             "recompute": self.hints.recompute or ("full" if again else "none"),
         }
-
-    def _adapters(self) -> str:
-        rank = self.whole(f"{_MODEL}.lora_rank", least=0) or self.whole(
-            f"{_MODEL}.lora.rank", least=0
-        )
-        return f"lora:rank={rank},targets=all-linear" if rank else "full"
 
     # --- reinforcement learning -----------------------------------------------------------------
 
@@ -323,9 +250,8 @@ class VerlReader(RlReader):
         if mini is None:
             return None
         if _FULLY.search(self.program) or f"{_ASYNC}.require_batches" in self.settings.settings:
-            updates = (self.whole(f"{_ASYNC}.trigger_parameter_sync_step") or 1) * (
-                self.whole(f"{_ASYNC}.require_batches") or 1
-            )
+            between = self.whole(f"{_ASYNC}.trigger_parameter_sync_step") or 1
+            updates = between * (self.whole(f"{_ASYNC}.require_batches") or 1)
             behind = math.ceil(self.number(f"{_ASYNC}.staleness_threshold"))
             return updates * mini, updates, behind
         prompts = self.whole("data.train_batch_size")
@@ -336,10 +262,8 @@ class VerlReader(RlReader):
             between = self.whole("trainer.v1.separate_async.parameter_sync_step") or 1
             return prompts * between, steps * between, 1
         if self.trainer_mode == "colocate_async":
-            self.left_out(
-                "samples of the step before fill up a step: less time than predicted",
-                "trainer.v1.trainer_mode",
-            )
+            why = "samples of the step before fill up a step: less time than predicted"
+            self.left_out(why, "trainer.v1.trainer_mode")
         return prompts, steps, behind
 
     def _token_limits(self) -> tuple[int | None, int | None]:
@@ -347,27 +271,19 @@ class VerlReader(RlReader):
         sample is divided."""
         if not self.flag(f"{_ACTOR}.use_dynamic_bsz"):
             return None, None
-        divided = (
-            self.whole(f"{_MEGATRON}.context_parallel_size")
-            if self.strategy == "megatron"
-            else self.whole(*_ULYSSES)
-        )
+        divides = (f"{_MEGATRON}.context_parallel_size",) if self.is_megatron else _ULYSSES
+        ranks = self.whole(*divides) or 1
         limit = self.whole(f"{_ACTOR}.ppo_max_token_len_per_gpu")
         reading = self.whole(f"{_ROLLOUT}.log_prob_max_token_len_per_gpu")
-        ranks = divided or 1
         return (limit and limit * ranks), (reading and reading * ranks)
 
     def _algorithm(self) -> str:
-        loss, estimator = f"{_ACTOR}.policy_loss.loss_mode", "algorithm.adv_estimator"
-        if self.text(loss) == "gspo":
+        if self.text(f"{_ACTOR}.policy_loss.loss_mode") == "gspo":
             return "gspo"
-        named = self.text(estimator) or "gae"
-        if named == "remax":
-            self.left_out(
-                "each prompt has one more, greedy, answer: more time than predicted", estimator
-            )
-        found = self.algorithm(named, estimator)
-        return "dapo" if found == "grpo" and self.flag("algorithm.filter_groups.enable") else found
+        key = "algorithm.adv_estimator"
+        if self.text(key) == "remax":
+            self.left_out("each prompt has one more, greedy, answer: more time than predicted", key)
+        return self.algorithm(key, "gae", "algorithm.filter_groups.enable")
 
     def _reference(self, trainer: Mapping[str, Any]) -> ReferenceHome:
         if not (self.flag(f"{_ACTOR}.use_kl_loss") or self.flag("algorithm.use_kl_in_reward")):
@@ -392,30 +308,20 @@ class VerlReader(RlReader):
     def _bypasses(self) -> bool:
         """Whether the engine's own log-probabilities stand for the policy's."""
         key = "algorithm.rollout_correction.bypass_mode"
-        is_async = bool(_FULLY.search(self.program) or _ONE_STEP.search(self.program))
-        return self.flag(key) if self.settings.stated(key) else is_async
+        return self.flag(key) if self.settings.stated(key) else self._is_async
 
     def _leaves(self) -> bool:
         """Whether the trainer's weights and states wait on the host while the engine samples."""
-        table = _MEGATRON if self.strategy == "megatron" else _FSDP
+        table = _MEGATRON if self.is_megatron else _FSDP
         return self.flag(f"{table}.param_offload") and self.flag(f"{table}.optimizer_offload")
 
     def _engine(self) -> EngineFound:
         key = f"{_ROLLOUT}.name"
         name = self.text(key) if self.settings.stated(key) else "vllm"
-        tp = self.whole(f"{_ROLLOUT}.tensor_model_parallel_size") or 1
-        return EngineFound(
+        return self.engine_set(
             self.engine_named(name, ("vllm", "sglang"), key),
-            tp,
-            self.whole(f"{_ROLLOUT}.pipeline_model_parallel_size") or 1,
-            self.whole(f"{_ROLLOUT}.data_parallel_size") or 1,
-            self.whole(f"{_ROLLOUT}.expert_parallel_size") or 1,
             gpus=self.rollout_gpus(),
-            kv_share=self.share(f"{_ROLLOUT}.gpu_memory_utilization"),
-            sequences=self.whole(f"{_ROLLOUT}.max_num_seqs"),
-            chunk=self.whole(f"{_ROLLOUT}.max_num_batched_tokens"),
             weights=self._weights(),
-            graphs=not self.flag(f"{_ROLLOUT}.enforce_eager"),
             way=_WAYS.get(self.text(_WAY), "") if self.separate else "",
         )
 
@@ -427,15 +333,12 @@ class VerlReader(RlReader):
         return self.precision(f"{_ROLLOUT}.quantization")
 
     def _mbs(self) -> int:
-        """Samples of a micro-batch where it counts samples; packed rows are one each."""
+        """Samples of a rank's micro-batch where it counts samples, which the older setting has of
+        all ranks; packed rows are one each."""
         if self.hints.mbs is not None or self.flag(f"{_ACTOR}.use_dynamic_bsz"):
             return self.hints.mbs or 1
-        return self.micro_batch() or 1
-
-    def micro_batch(self) -> int | None:
-        """Samples of a rank's micro-batch; the older setting counts those of all ranks."""
-        new = self.whole(_MICRO[0])
-        if new is not None:
-            return new
-        whole, gpus = self.whole(_MICRO[1]), self.trainer_gpus()
-        return None if whole is None or gpus is None else max(1, whole // gpus)
+        new, old = self.places["mbs"]
+        if (number := self.whole(new)) is not None:
+            return number
+        whole, gpus = self.whole(old), self.trainer_gpus()
+        return 1 if whole is None or gpus is None else max(1, whole // gpus)
