@@ -4,11 +4,12 @@ a plan made ready for one framework."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from hardware.files import shipped_toml
 from hardware.plain_text import demand_plain
 from planner._version import __version__
 from planner.job.errors import UsageError
@@ -28,6 +29,7 @@ from planner.launch.registry import (
     target_of_profile,
     targets,
 )
+from planner.launch.sentences import filled_in, holds
 from planner.predict.command_line import search_command
 from planner.predict.configuration import Configuration, decided_job, decided_request
 from planner.predict.evaluate import checked, evaluated
@@ -61,37 +63,15 @@ def job_refusals(target: Target, job: Job) -> Iterator[Refusal]:
 
 def _training_refusals(target: Target, job: Job) -> Iterator[Refusal]:
     """Ways of training that no file of a target says."""
-    objective = job.objective
-    if job.model.vision is not None and not target.sees:
-        yield Refusal(
-            f"launch files of {target.name} are written for language models, and {job.model.name} "
-            "has a vision tower",
-            _with_others(lambda one: one.sees, "a --model that reads text alone"),
-        )
-    if not objective.is_plain and objective.kind not in target.objectives:
-        what = objective.rules.words if objective.kind != "lm" else "logits in chunks"
-        yield Refusal(
-            f"its files train by next-token prediction, not by {what}",
-            _with_others(lambda one: objective.kind in one.objectives, "no --objective"),
-        )
-    if not job.tuning.trains_all and not target.tunes:
-        yield Refusal(
-            f"launch files of {target.name} are written for the training of all weights, not for "
-            f"--train {job.tuning.words}",
-            _with_others(lambda one: one.tunes, "--train full without --freeze"),
-        )
-    if job.samples.lengths is not None and not target.packs:
-        yield Refusal(
-            f"launch files of {target.name} are written for rows cut from one text, not for "
-            f"samples under --packing {job.samples.packing}",
-            _with_others(lambda one: one.packs, "no --lengths, for files of such rows"),
-        )
-
-
-def _with_others(able: Callable[[Target], object], otherwise: str) -> str:
-    """The nearest: targets that can, else what to leave out."""
-    names = " or ".join(one.name for one in targets().values() if able(one))
-    return f"--framework {names}, or {otherwise}" if names else otherwise
+    names = {"job": job, "objective": job.objective, "target": target}
+    for row in shipped_toml("planner.launch", "refusals.toml")["training"]:
+        if not holds(row["when"], names) or holds(row["able"], names | {"one": target}):
+            continue
+        every = targets().values()
+        able = " or ".join(one.name for one in every if holds(row["able"], names | {"one": one}))
+        otherwise = row["otherwise"]
+        nearest = f"--framework {able}, or {otherwise}" if able else otherwise
+        yield Refusal(filled_in(row["reason"], names), nearest)
 
 
 def refusals_of(launch: Launch) -> Iterator[Refusal]:

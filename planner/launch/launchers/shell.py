@@ -33,15 +33,13 @@ UNSET = "/set/"
 
 
 def variable_lines(command: RunCommand) -> list[str]:
-    """What is the user's, each under its meaning, what must be set first; exported for what the
-    script starts."""
-    lines = ["# You must set these, here or in the environment."] if command.needed else []
-    for entry in command.needed:
-        lines += _variable(entry)
+    """The user's variables, each under its meaning, those first that must be set; exported for what
+    the script starts."""
     others = [entry for entry in command.variables if not entry.needed]
-    lines += ["# Yours to change, here or in the environment."] if others else []
-    for entry in others:
-        lines += _variable(entry)
+    lines: list[str] = []
+    for title, entries in (("You must set these", command.needed), ("Yours to change", others)):
+        lines += [f"# {title}, here or in the environment."] if entries else []
+        lines += [line for entry in entries for line in _variable(entry)]
     return [*lines, ""] if lines else []
 
 
@@ -65,10 +63,9 @@ def looking_lines(command: RunCommand, more: Sequence[str] = ()) -> list[str]:
     """Where MODE asks for a dry run, `unset_lines` and some more; elsewhere `setting_tests`."""
     unset = [f"    {line}" for line in (*unset_lines(command), *more)] or ["    :"]
     tests = [f"    {line}" for line in setting_tests(command)]
-    about = "    # Prints the command, with names in place of what is not set."
     return [
         'if [[ "${MODE:-}" == --dry-run ]]; then',
-        about,
+        "    # Prints the command, with names in place of what is not set.",
         *unset,
         *(["else", *tests] if tests else []),
         "fi",
@@ -184,43 +181,36 @@ def start_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> lis
 
 def _launcher(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list[str]:
     """The process launcher with its options, before the program."""
+    nodes, local = launch.nodes, launch.gpus_per_node
+    if command.launcher == "accelerate":
+        return [
+            "accelerate launch",
+            f"    --num_machines {nodes} --num_processes {launch.plan.degrees.gpus}",
+            f"    --machine_rank {meeting.node_rank}",
+            f"    --main_process_ip {meeting.address} --main_process_port {meeting.port}",
+        ]
     if command.launcher == "python":
-        return _python(launch, command, meeting)
-    return {"torchrun": _torchrun, "accelerate": _accelerate}[command.launcher](launch, meeting)
-
-
-def _python(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list[str]:
-    """One process a node, told by its environment where the others are."""
-    if launch.nodes == 1:
-        return ["env python3"]
-    values = {
-        "nodes": str(launch.nodes),
-        "rank": meeting.node_rank,
-        "address": meeting.address,
-        "port": meeting.port,
-    }
-    told = [f"    {name}={values[what]}" for what, name in command.node_variables.items()]
-    return ["env", *told, "    python3"]
-
-
-def _torchrun(launch: Launch, meeting: Rendezvous) -> list[str]:
-    if launch.nodes == 1:
-        return ["torchrun", f"    --standalone --nproc-per-node {launch.gpus_per_node}"]
+        return _python(nodes, command, meeting)
+    if nodes == 1:
+        return ["torchrun", f"    --standalone --nproc-per-node {local}"]
     return [
         "torchrun",
-        f"    --nnodes {launch.nodes} --nproc-per-node {launch.gpus_per_node}",
+        f"    --nnodes {nodes} --nproc-per-node {local}",
         f"    --node-rank {meeting.node_rank}",
         f"    --master-addr {meeting.address} --master-port {meeting.port}",
     ]
 
 
-def _accelerate(launch: Launch, meeting: Rendezvous) -> list[str]:
-    return [
-        "accelerate launch",
-        f"    --num_machines {launch.nodes} --num_processes {launch.plan.degrees.gpus}",
-        f"    --machine_rank {meeting.node_rank}",
-        f"    --main_process_ip {meeting.address} --main_process_port {meeting.port}",
-    ]
+def _python(nodes: int, command: RunCommand, meeting: Rendezvous) -> list[str]:
+    """One process a node, told by its environment where the others are."""
+    if nodes == 1:
+        return ["env python3"]
+    values = {
+        "nodes": str(nodes), "rank": meeting.node_rank, "address": meeting.address,
+        "port": meeting.port,
+    }  # fmt: skip
+    told = [f"    {name}={values[what]}" for what, name in command.node_variables.items()]
+    return ["env", *told, "    python3"]
 
 
 def program_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from planner.job.frameworks.profile import load_framework
 from planner.launch.dialects.hf.arguments import HfArguments, Program, is_on, value_of
+from planner.launch.dialects.hf.modules import adapter_table
 from planner.launch.dialects.hf.objectives import NEXT_TOKEN, compared, minimised
 from planner.launch.dialects.hf.python import TRL_TRAINER
 from planner.launch.dialects.hf.tuned import Tuned
@@ -16,26 +17,17 @@ from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Source
 from planner.launch.read.found import Found, Setting
 
-# Longest samples where nothing is stated: cutoff_len of LLaMA-Factory (hparams/data_args.py), TRL's
-# max_length (trl/trainer/sft_config.py and its neighbours), axolotl's sequence_len
-# (utils/schemas/config.py).
-_LENGTHS: Mapping[Program, int] = {"llamafactory": 2048, "trl": 1024, "axolotl": 512}
-
 
 def with_length(script: HfArguments, named: Mapping[str, Setting], program: Program) -> HfArguments:
     """With the longest samples that the program allows, where nobody states them."""
     whose: Program = "trl" if TRL_TRAINER in named else program
-    length = _LENGTHS.get(whose)
+    table = adapter_table("programs")[whose]
+    length = table.get("length")
     if script.hints.seq is not None or length is None:
         return script
-    note = f"sequences of at most {length:,} ({_said_by(whose)})"
+    note = f"sequences of at most {length:,} ({table['called']}'s own, none is stated)"
     hints = replace(script.hints, seq=length)
     return replace(script, hints=hints, assumed=(*script.assumed, note))
-
-
-def _said_by(program: Program) -> str:
-    names = {"llamafactory": "LLaMA-Factory", "axolotl": "axolotl", "trl": "TRL"}
-    return f"{names.get(program, program)}'s own, none is stated"
 
 
 def checkpointed(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from planner.launch.dialects.hf import DEEPSPEED, said
@@ -27,6 +28,7 @@ from planner.launch.dialects.hf.arguments import (
 )
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.dialects.hf.family_scripts import of_family
+from planner.launch.dialects.hf.modules import adapter_table
 from planner.launch.dialects.hf.program_defaults import (
     by_trl,
     by_unsloth,
@@ -54,6 +56,7 @@ from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, Source, below, json_document
 from planner.launch.read.found import Found, Problem, Setting, unresolved
+from planner.launch.sentences import evaluated
 
 # TrainingArguments' own micro-batch, and those of programs that have another.
 _TRAINER_BATCH = 8
@@ -266,34 +269,21 @@ def _completed(
 
 def loads_half(named: Mapping[str, Setting], program: Program) -> Half:
     """The 16-bit format of the weights that are trained; empty where they are in fp32, under
-    autocast.
-
-    axolotl loads them so where `bf16` or `float16` is on (utils/config: `cfg.torch_dtype`),
-    LLaMA-Factory leaves them so for `pure_bf16` alone, a Trainer's script where it is told the
-    dtype; ms-swift takes the checkpoint's unless told otherwise, which is bf16 of nearly every
-    model since 2023. fp16 weights under the autocast of `fp16` are left to that autocast.
-    """
+    autocast. fp16 weights under the autocast of `fp16` are left to that autocast."""
     stated = [value_of(named, name) for name in ("dtype", "torch_dtype")]
     mixed = any(is_on(named, name) for name in ("bf16", "fp16", "fp8"))
-    by_dtype: Half = ""
-    if any(text in _BF16 for text in stated):
-        by_dtype = "bf16"
-    elif any(text in _FP16 for text in stated) and not mixed:
-        by_dtype = "fp16"
-    if program == "unsloth":
-        halved = is_on(named, "fp16") and not is_on(named, "bf16")
-        return by_dtype or ("fp16" if halved else "bf16")
-    if program == "swift":
-        return by_dtype or ("" if any(stated) or is_on(named, "fp16") else "bf16")
-    if program == "axolotl":
-        if any(is_on(named, name) for name in ("bf16", "bfloat16")):
-            return "bf16"
-        halves = asks_for(named, program) != FULL or not mixed
-        asked = any(is_on(named, name) for name in ("fp16", "float16"))
-        return "fp16" if asked and halves else ""
-    if program == "llamafactory":
-        return "bf16" if is_on(named, "pure_bf16") else ""
-    return by_dtype
+    fp16 = not mixed and any(text in _FP16 for text in stated)
+    half: Half = evaluated(
+        adapter_table("programs")[program]["half"],
+        {
+            "on": partial(is_on, named),
+            "by_dtype": "bf16" if any(text in _BF16 for text in stated) else "fp16" if fp16 else "",
+            "stated": any(stated),
+            "mixed": mixed,
+            "adapted": asks_for(named, program) != FULL,
+        },
+    )
+    return half
 
 
 def _assumed_stage(

@@ -283,10 +283,7 @@ class _Tuning:
             self.effects.append((where, f"adapters on the embeddings, too: {_MORE}"))
 
     def _whose(self) -> str:
-        names = {
-            "llamafactory": "LLaMA-Factory", "swift": "ms-swift", "trl": "TRL", "trainer": "peft",
-        }  # fmt: skip
-        return f"{names.get(self.program, self.program)}'s own"
+        return f"{adapter_table('programs')[self.program]['called']}'s own"
 
     def _techniques(self, kind: str, base: str | None) -> Iterator[str]:
         """How adapters and packed weights run, where the framework has it so.
