@@ -131,9 +131,8 @@ def _target(names: list[str]) -> Iterator[Sequence[str]]:
 def _cells(field: str, table: Table) -> tuple[str, str, str]:
     rows = [row for row in table if field in row.fields]
     keys = ", ".join(row.key for row in rows if row.key)
-    defaults = ", ".join(
-        f"{row.default!r}" for row in rows if row.key and row.default not in (..., None)
-    )
+    unasked = [row.default for row in rows if row.key and row.default is not ...]
+    defaults = ", ".join(repr(default) for default in unasked if default is not None)
     also = {
         "may be refused": any(row.refuses is not ArchitectureRow(()).refuses for row in rows),
         "may depart": any(row.departs is not ArchitectureRow(()).departs for row in rows),
