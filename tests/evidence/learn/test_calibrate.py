@@ -22,7 +22,6 @@ from planner.evidence.learn.linear import Equations, measured_log
 from planner.evidence.learn.posterior import (
     Prior,
     best_posterior,
-    error,
     explain,
     solve,
     trust,
