@@ -10,7 +10,7 @@ import pytest
 from planner.job.errors import UsageError
 from planner.tune.belief import Belief, Observation
 from planner.tune.errors import Array
-from planner.tune.value import choose, probability_best, relative_worth
+from planner.tune.value import best_trial, choose, probability_best, relative_worth
 from tests.tune.synthetic import belief, grid, measured, truth
 
 _MONTH_S = 30 * 86_400.0

@@ -34,6 +34,11 @@ from tests.evidence.learn import runs
 TRUE = {"gemm_rate": 0.92, "inside_rate": 0.7}
 
 
+def error(logs: np.ndarray) -> float:
+    """Mean |ln(measured / predicted)|."""
+    return float(np.abs(logs).mean())
+
+
 def fitted(measured: Sequence[Prediction], figure: Figure, *more: Equations) -> FigureFit:
     found = fit_figure(measured, figure, *more)
     assert found is not None
